@@ -1,0 +1,56 @@
+# Needs Python >= 3.11 and make; everything else is installed into .venv.
+#   make test | lint | types | quickstart | bench | matrix | exhaustive | clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest --timeout=600
+CODE := $(wildcard src tests benchmarks)
+
+# The emulator is defined on every host; its tests run where every host can follow.
+export JAX_PLATFORMS ?= cpu
+
+.PHONY: help .venv test lint format types quickstart bench matrix exhaustive clean
+
+help:
+	@sed -n 's/^# *make /make /p' Makefile
+
+.venv: $(STAMP)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 needed: make PYTHON=python3.x")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[test,dev]'
+	touch $@
+
+test: $(STAMP)
+	$(PYTEST) -m "not slow and not matrix and not exhaustive" tests $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+types: $(STAMP)
+	$(BIN)/pyright
+
+quickstart: $(STAMP)
+	$(BIN)/neuronjax quickstart
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+matrix: $(STAMP)
+	$(PYTEST) -m matrix tests $(ARGS)
+
+exhaustive: $(STAMP)
+	$(PYTEST) -m exhaustive tests $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,228 @@
+"""MLIR attributes as plain Python values.
+
+An attribute is decoded by the class MLIR gives it; the few that StableHLO defines itself
+(dimension numbers, comparison directions, ...) by their name and op. Nothing is skipped:
+an attribute without a decoder is an error, because dropping one would change numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from neuronjax.errors import UnimplementedError
+
+# Element types, by the name MLIR prints.
+DTYPES: dict[str, np.dtype] = {
+    "i1": np.dtype(np.bool_),
+    **{f"i{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"ui{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
+    **{f"si{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
+    "i4": np.dtype(ml_dtypes.int4),
+    "ui4": np.dtype(ml_dtypes.uint4),
+    "f16": np.dtype(np.float16),
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f8E3M4": np.dtype(ml_dtypes.float8_e3m4),
+    "f8E4M3": np.dtype(ml_dtypes.float8_e4m3),
+    "f8E4M3FN": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "f8E4M3B11FNUZ": np.dtype(ml_dtypes.float8_e4m3b11fnuz),
+    "f8E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "f8E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
+    "f8E8M0FNU": np.dtype(ml_dtypes.float8_e8m0fnu),
+    "f4E2M1FN": np.dtype(ml_dtypes.float4_e2m1fn),
+    "complex<f32>": np.dtype(np.complex64),
+    "complex<f64>": np.dtype(np.complex128),
+}
+
+
+def element_dtype(name: str) -> np.dtype:
+    """The dtype of an MLIR element type name.
+
+    Raises:
+        UnimplementedError: the type has no numpy or ml_dtypes counterpart.
+    """
+    dtype = DTYPES.get(name)
+    if dtype is None:
+        raise UnimplementedError(
+            f"element type {name} is not known",
+            remedy=f"known element types: {', '.join(DTYPES)}",
+        )
+    return dtype
+
+
+def _elements(attribute: Any) -> np.ndarray:
+    """A constant's value, of the exact element type and shape."""
+    dtype = element_dtype(str(attribute.type.element_type))
+    shape = tuple(attribute.type.shape)
+    if attribute.is_splat:
+        attribute_one = attribute.get_splat_value()
+        return np.full(shape, _scalar(attribute_one, dtype), dtype)
+    if dtype == np.bool_:
+        return np.array(attribute, np.bool_).reshape(shape)
+    try:
+        return np.array(attribute).view(dtype).reshape(shape)
+    except (TypeError, ValueError, BufferError):
+        # No buffer protocol for 16- and 8-bit floats in this jaxlib: go by element.
+        return np.array([float(v) for v in attribute], dtype).reshape(shape)
+
+
+_HEX = re.compile(r"^0x([0-9A-Fa-f]+)")
+
+
+def _scalar(attribute: Any, dtype: np.dtype) -> np.generic:
+    """A scalar attribute with its exact bits (NaN payloads are printed in hex)."""
+    match = _HEX.match(str(attribute))
+    if match and dtype.kind not in "iub":
+        bits = int(match.group(1), 16)
+        return np.array(bits, f"uint{dtype.itemsize * 8}").view(dtype)[()]
+    value = attribute.value
+    if dtype.kind == "u":
+        value %= 1 << (dtype.itemsize * 8)
+    return np.array(value).astype(dtype)[()]
+
+
+def _complex_or_resource(attribute: Any) -> np.ndarray:
+    if isinstance(attribute, ir.DenseResourceElementsAttr):
+        dtype = element_dtype(str(attribute.type.element_type))
+        return np.array(attribute).view(dtype).reshape(tuple(attribute.type.shape))
+    raise UnimplementedError(f"constant {str(attribute)[:60]} cannot be decoded")
+
+
+def _array(attribute: Any) -> tuple:
+    return tuple(decode_attribute("", item, "") for item in attribute)
+
+
+# By the class of the attribute.
+_BY_CLASS: dict[type, Callable[[Any], Any]] = {
+    ir.DenseI64ArrayAttr: tuple,
+    ir.DenseI32ArrayAttr: tuple,
+    ir.DenseBoolArrayAttr: tuple,
+    ir.DenseF64ArrayAttr: tuple,
+    ir.IntegerAttr: int,
+    ir.BoolAttr: bool,
+    ir.FloatAttr: float,
+    ir.StringAttr: lambda a: a.value,
+    ir.FlatSymbolRefAttr: lambda a: a.value,
+    ir.TypeAttr: lambda a: str(a.value),
+    ir.UnitAttr: lambda a: True,
+    ir.ArrayAttr: _array,
+    ir.DictAttr: lambda a: {k: decode_attribute("", a[k], k) for k in _keys(a)},
+    ir.DenseFPElementsAttr: _elements,
+    ir.DenseIntElementsAttr: _elements,
+}
+
+
+def _keys(attribute: Any) -> list[str]:
+    return [attribute[i].name for i in range(len(attribute))]
+
+
+def _fields(cls: type, *names: str) -> Callable[[Any], dict[str, Any]]:
+    """Decodes a StableHLO struct attribute into a dict of tuples and ints."""
+
+    def decode(attribute: Any) -> dict[str, Any]:
+        struct = cls(attribute)
+        values = {name: getattr(struct, name) for name in names}
+        return {
+            k: v if isinstance(v, int | bool | str) else tuple(v)
+            for k, v in values.items()
+        }
+
+    return decode
+
+
+def _enum(attribute: Any) -> str:
+    """`#stablehlo<comparison_direction EQ>` -> "EQ"."""
+    return str(attribute).rstrip(">").rsplit(" ", 1)[-1]
+
+
+_DOT = _fields(
+    stablehlo.DotDimensionNumbers,
+    "lhs_batching_dimensions",
+    "rhs_batching_dimensions",
+    "lhs_contracting_dimensions",
+    "rhs_contracting_dimensions",
+)
+_GATHER = _fields(
+    stablehlo.GatherDimensionNumbers,
+    "offset_dims",
+    "collapsed_slice_dims",
+    "operand_batching_dims",
+    "start_indices_batching_dims",
+    "start_index_map",
+    "index_vector_dim",
+)
+_SCATTER = _fields(
+    stablehlo.ScatterDimensionNumbers,
+    "update_window_dims",
+    "inserted_window_dims",
+    "input_batching_dims",
+    "scatter_indices_batching_dims",
+    "scattered_dims_to_operand_dims",
+    "index_vector_dim",
+)
+_CONVOLUTION = _fields(
+    stablehlo.ConvDimensionNumbers,
+    "input_batch_dimension",
+    "input_feature_dimension",
+    "input_spatial_dimensions",
+    "kernel_input_feature_dimension",
+    "kernel_output_feature_dimension",
+    "kernel_spatial_dimensions",
+    "output_batch_dimension",
+    "output_feature_dimension",
+    "output_spatial_dimensions",
+)
+
+# By (op, attribute name), then by attribute name.
+_BY_NAME: dict[tuple[str, str] | str, Callable[[Any], Any]] = {
+    "dot_dimension_numbers": _DOT,
+    ("stablehlo.gather", "dimension_numbers"): _GATHER,
+    ("stablehlo.convolution", "dimension_numbers"): _CONVOLUTION,
+    "scatter_dimension_numbers": _SCATTER,
+    "comparison_direction": _enum,
+    "compare_type": _enum,
+    "rng_algorithm": _enum,
+    "rng_distribution": _enum,
+    "fft_type": _enum,
+    "transpose_a": _enum,
+    "algorithm": str,
+    "result_accuracy": str,
+    "channel_handle": str,
+    "channel_id": str,
+    "output_operand_aliases": str,
+    "sharding": str,
+    "in_shardings": str,
+    "out_shardings": str,
+    "manual_axes": str,
+}
+
+
+def decode_attribute(op: str, attribute: Any, name: str) -> Any:
+    """Decodes the attribute `name` of the op `op`.
+
+    Raises:
+        UnimplementedError: there is no decoder for it.
+    """
+    decoder = _BY_NAME.get((op, name)) or _BY_NAME.get(name)
+    decoder = decoder or _BY_CLASS.get(type(attribute))
+    if decoder is not None:
+        return decoder(attribute)
+    text = str(attribute)
+    if text.startswith(("#stablehlo<", "#chlo<")):
+        return _enum(attribute)
+    if text.startswith("dense"):
+        return _complex_or_resource(attribute)
+    if "." in name:  # a discardable attribute of some dialect: mhlo.*, sdy.*, jax.*
+        return text
+    raise UnimplementedError(
+        f"attribute {name} = {text[:80]} cannot be decoded", op=op
+    )

@@ -1,0 +1,109 @@
+"""A JAX function captured as a StableHLO program for platform "neuron".
+
+Lowering for `neuron` works without the vendor's plugin and is independent of the host:
+the cpu and cuda lowerings put LAPACK and cuSOLVER calls and other threefry forms into
+the program. Capture always runs with `jax.disable_jit(False)`: under `disable_jit` scans
+would be unrolled and calls inlined, which is another program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.mlir.dialects import stablehlo
+
+from neuronjax.capture.decode import decode_module
+from neuronjax.errors import InternalError, UnsupportedError
+from neuronjax.ir.program import Program
+
+PLATFORM = "neuron"
+
+stablehlo  # noqa: B018  importing the dialect registers it with MLIR
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A captured function of flat arguments.
+
+    Attributes:
+        program: the decoded program; main takes and returns flat leaves.
+        out_tree: the pytree of the results.
+        out_avals: shape and dtype of each flat result.
+        trace_seconds, lower_seconds: spent inside JAX.
+    """
+
+    program: Program
+    out_tree: Any
+    out_avals: tuple[jax.ShapeDtypeStruct, ...]
+
+
+_state = threading.local()
+
+
+def capturing() -> bool:
+    """Whether this thread is inside `capture` (an inner nj.jit is then a scope)."""
+    return getattr(_state, "depth", 0) > 0
+
+
+@contextlib.contextmanager
+def _capture_scope() -> Iterator[None]:
+    _state.depth = getattr(_state, "depth", 0) + 1
+    try:
+        with jax.disable_jit(False):
+            yield
+    finally:
+        _state.depth -= 1
+
+
+def capture(
+    function: Callable[..., Any],
+    leaves: tuple[jax.ShapeDtypeStruct, ...],
+    names: tuple[str, ...],
+) -> Capture:
+    """Captures `function(*leaves)`, whose result may be any pytree of arrays.
+
+    Args:
+        function: takes flat leaves.
+        leaves: shape and dtype of each argument.
+        names: the pytree path of each argument, for rules and errors.
+
+    Raises:
+        UnsupportedError: 64-bit floats or complex numbers in the arguments.
+    """
+    for leaf, name in zip(leaves, names, strict=True):
+        check_argument(leaf, name)
+    with _capture_scope():
+        traced = jax.jit(function, keep_unused=True).trace(*leaves)
+        lowered = traced.lower(lowering_platforms=(PLATFORM,))
+        module = lowered.compiler_ir()
+    program = decode_module(module, names)
+    out_leaves, out_tree = jax.tree.flatten(lowered.out_info)
+    if len(program.entry.body.arguments) != len(leaves):
+        raise InternalError(
+            f"captured {len(program.entry.body.arguments)} arguments of "
+            f"{len(leaves)}: JAX has changed its calling convention"
+        )
+    avals = tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in out_leaves)
+    return Capture(program, out_tree, avals)
+
+
+def check_argument(leaf: Any, name: str) -> None:
+    """Refuses dtypes that no NeuronCore has.
+
+    Raises:
+        UnsupportedError: names the argument and the dtype to use.
+    """
+    dtype = leaf.dtype
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+        return
+    if dtype == np.float64 or np.issubdtype(dtype, np.complexfloating):
+        raise UnsupportedError(
+            f"argument {name} has dtype {dtype}, which no NeuronCore has",
+            remedy="cast it to float32 (complex numbers to a pair of float32)",
+        )

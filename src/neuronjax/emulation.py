@@ -1,0 +1,261 @@
+"""A function of flat arrays, emulated, as JAX's transformations see it.
+
+`vmap(emulated f)` is the emulation of `vmap(f)`. `grad(emulated f)` is what the chip
+would do: the forward and the backward program of `jax.vjp(f)`, both emulated. The
+construction is a `custom_vjp` outside and a `custom_vmap` inside, with the residuals as
+flat leaves, applied to itself: forward and backward are emulations too, so that grad of
+grad, vmap of grad and grad of vmap follow. Forward mode is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import dtypes
+from jax.custom_batching import custom_vmap
+
+from neuronjax import interpreter
+from neuronjax.capture.trace import Capture, capture
+from neuronjax.errors import InvalidProgramError
+from neuronjax.hardware import Target
+from neuronjax.ir.instruction import InstructionProgram
+from neuronjax.lowering import lower
+from neuronjax.lowering.context import is_cotangent_scope
+from neuronjax.policy import Policy
+
+Leaves = Sequence[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emulation:
+    """A pure function of flat arrays and how to emulate it.
+
+    Attributes:
+        function: takes flat leaves, returns a list of flat leaves.
+        names: the pytree path of each argument, for rules and errors.
+        target: the machine.
+        policy: the numerics.
+        cotangents: indices of arguments that carry gradients.
+        derived: made by a transformation; a policy rule need not match in it.
+    """
+
+    function: Callable[..., list[Any]]
+    names: tuple[str, ...]
+    target: Target
+    policy: Policy
+    cotangents: frozenset[int] = field(default=frozenset())
+    derived: bool = False
+
+    # -- capture and lowering ----------------------------------------------------------
+
+    def capture(self, leaves: Leaves) -> Capture:
+        """The StableHLO program for arguments of these types."""
+        return capture(self.function, tuple(map(abstract, leaves)), self.names)
+
+    def lower(self, captured: Capture) -> InstructionProgram:
+        """The instructions of a captured program."""
+        if self.policy.loss_scale is not None and not self.derived:
+            _check_loss_scale(captured)
+        return lower(
+            captured.program,
+            target=self.target,
+            policy=self.policy,
+            cotangents=self.cotangents,
+            every_rule_matches=not self.derived,
+        )
+
+    def run(self, call_index: jax.Array | None, leaves: Leaves) -> list[jax.Array]:
+        """Captures, lowers and executes; no transformation looks inside."""
+        captured = self.capture(leaves)
+        program = self.lower(captured)
+        if program.stochastic and call_index is None:
+            raise InvalidProgramError(
+                "the program rounds stochastically but has no call index",
+                remedy="call it with_rounding_seed(i), i a uint32 that changes with "
+                "every call, for instance the step number",
+            )
+        arrays = [_without_key(leaf) for leaf in leaves]
+        if not arrays:
+            arrays_out = interpreter.run(program, (), call_index)
+        else:
+            arrays_out = interpreter.run(program, arrays, call_index)
+        return [
+            _with_key(a, aval)
+            for a, aval in zip(arrays_out, captured.out_avals, strict=True)
+        ]
+
+    # -- transformations ---------------------------------------------------------------
+
+    def __call__(self, call_index: jax.Array | None, leaves: Leaves) -> list[jax.Array]:
+        """Emulates the function on arrays or tracers of any transformation."""
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return self.run(call_index, leaves)
+        return self._differentiable()(call_index, *leaves)
+
+    def _batchable(self) -> Callable[..., list[jax.Array]]:
+        @custom_vmap
+        def emulated(call_index: Any, *leaves: Any) -> list[jax.Array]:
+            return self.run(call_index, leaves)
+
+        @emulated.def_vmap
+        def rule(axis_size: int, batched: Any, call_index: Any, *leaves: Any) -> Any:
+            _, *leaf_batched = batched
+            out = self._batched(axis_size, leaf_batched)(call_index, leaves)
+            return out, [True] * len(out)
+
+        return emulated
+
+    def _batched(self, axis_size: int, batched: Sequence[bool]) -> Emulation:
+        """The emulation of `vmap(f)`."""
+        axes = tuple(0 if b else None for b in batched)
+        if not axes:
+            return self
+        function = jax.vmap(self.function, in_axes=axes, axis_size=axis_size)
+        return replace(self, function=function)
+
+    def _differentiable(self) -> Callable[..., list[jax.Array]]:
+        emulated = jax.custom_vjp(self._batchable())
+        derivative = _Derivative(self)
+        emulated.defvjp(derivative.forward, derivative.backward)
+        return emulated
+
+
+class _Derivative:
+    """The emulated forward and backward passes of one emulation.
+
+    What tracing the forward pass finds out (the structure of the residuals) is kept
+    here until the backward pass is traced.
+    """
+
+    def __init__(self, primal: Emulation) -> None:
+        self.primal = primal
+        self.vjp_tree: Any = None
+        self.residual_names: tuple[str, ...] = ()
+        self.outputs: list[Any] = []
+
+    def forward(self, call_index: Any, *leaves: Any) -> tuple[list, tuple]:
+        """custom_vjp's forward: outputs, and residuals as flat arrays."""
+        inputs = [abstract(leaf) for leaf in leaves]
+
+        def function(*leaves: Any) -> list[Any]:
+            outputs, residuals = self._trace_forward(leaves)
+            return [*outputs, *residuals]
+
+        emulation = replace(self.primal, function=function)
+        flat = emulation(call_index, leaves)
+        count = len(self.outputs)
+        return flat[:count], (call_index, inputs, flat[count:])
+
+    def _trace_forward(self, leaves: Leaves) -> tuple[list, list]:
+        """jax.vjp with respect to the float leaves."""
+        inexact = [i for i, leaf in enumerate(leaves) if is_inexact(leaf)]
+
+        def of_inexact(*floats: Any) -> list[Any]:
+            full = list(leaves)
+            for i, leaf in zip(inexact, floats, strict=True):
+                full[i] = leaf
+            return self.primal.function(*full)
+
+        outputs, pull = jax.vjp(of_inexact, *[leaves[i] for i in inexact])
+        residuals, self.vjp_tree = jax.tree.flatten(pull)
+        names = {id(leaf): n for leaf, n in zip(leaves, self.primal.names, strict=True)}
+        self.residual_names = tuple(names.get(id(r), "") for r in residuals)
+        self.outputs = [abstract(o) for o in outputs]
+        return outputs, residuals
+
+    def backward(self, saved: tuple, cotangents: Leaves) -> tuple:
+        """custom_vjp's backward: one cotangent per argument of the forward."""
+        call_index, inputs, residuals = saved
+        floats = [ct for ct, o in zip(cotangents, self.outputs, strict=True) if is_inexact(o)]
+        count = len(residuals)
+        scale = self.primal.policy.loss_scale
+        emulation = replace(
+            self.primal,
+            function=self._backward_function(count, scale),
+            names=(*self.residual_names, *[f"cotangent/{i}" for i in range(len(floats))]),
+            cotangents=frozenset(range(count, count + len(floats))),
+            derived=True,
+        )
+        gradients = iter(emulation(call_index, [*residuals, *floats]))
+        index = None if call_index is None else float0(call_index)
+        return (
+            index,
+            *[next(gradients) if is_inexact(x) else float0(x) for x in inputs],
+        )
+
+    def _backward_function(
+        self, count: int, scale: float | None
+    ) -> Callable[..., list[Any]]:
+        def function(*leaves: Any) -> list[Any]:
+            pull = jax.tree.unflatten(self.vjp_tree, leaves[:count])
+            floats = iter(leaves[count:])
+            cts = [
+                _scaled(next(floats), scale) if is_inexact(o) else float0(o)
+                for o in self.outputs
+            ]
+            return [_scaled(g, scale and 1 / scale) for g in pull(cts)]
+
+        return function
+
+
+def _scaled(x: Any, scale: float | None) -> Any:
+    return x if scale is None else x * jnp.asarray(scale, x.dtype)
+
+
+def _check_loss_scale(captured: Capture) -> None:
+    """loss_scale acts where gradients enter; inside a captured step it cannot."""
+    for op in captured.program.walk():
+        if is_cotangent_scope(op.location.scope):
+            raise InvalidProgramError(
+                "Policy.loss_scale cannot act on gradients that the program itself "
+                "computes",
+                op=op.name,
+                location=op.location.source,
+                remedy="differentiate the emulated loss, jax.grad(nj.jit(loss, ...)), "
+                "or scale the loss in the program",
+            )
+
+
+# -- leaves ----------------------------------------------------------------------------
+
+
+def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape, dtype and weak type of an array, tracer or Python scalar."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    aval = jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(
+        aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False)
+    )
+
+
+def is_inexact(leaf: Any) -> bool:
+    """Whether an argument has a gradient."""
+    return dtypes.issubdtype(leaf.dtype, np.inexact)
+
+
+def float0(leaf: Any) -> np.ndarray:
+    """The gradient of an integer."""
+    return np.zeros(leaf.shape, dtypes.float0)
+
+
+def is_key(dtype: Any) -> bool:
+    """Whether a dtype is that of typed PRNG keys."""
+    return dtypes.issubdtype(dtype, dtypes.prng_key)
+
+
+def _without_key(leaf: Any) -> jax.Array:
+    if is_key(leaf.dtype):
+        return jax.random.key_data(leaf)
+    return jnp.asarray(leaf)
+
+
+def _with_key(array: jax.Array, aval: jax.ShapeDtypeStruct) -> jax.Array:
+    if is_key(aval.dtype):
+        return jax.random.wrap_key_data(array, impl=aval.dtype._impl)  # type: ignore
+    return array

@@ -1,0 +1,100 @@
+"""The systolic array's sum: a sequential FP32 fold down the rows of one K tile.
+
+    acc = 0;  for k in range(K): acc = acc + lhs[m, k] * rhs[k, n]
+
+The products are exact in FP32 for the operands TensorE multiplies (16 bits and narrower,
+or the 12-bit halves of FP32), so a fused multiply-add gives the same bits. Two ways:
+
+- `scanned`: a `lax.scan` over k. Right by construction, everywhere.
+- `pinned`: XLA's dot with row-major layouts pinned on both operands and the result and
+  the columns padded to a multiple of 64. As fast as XLA, and a left fold on the shapes
+  where that was verified; see `dot_verdicts`.
+
+All take lhs [batch, M, K] and rhs [batch, K, N], float32.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
+
+# Columns of the pinned dot: a multiple of the widest register block of the host's
+# matmul kernels, so that no remainder kernel with another order is used.
+COLUMN_MULTIPLE = 64
+
+
+def scanned(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
+    """The fold as a scan over k."""
+    products = (jnp.moveaxis(lhs, 2, 0), jnp.moveaxis(rhs, 1, 0))
+
+    def step(total: jax.Array, row: tuple) -> tuple[jax.Array, None]:
+        a, b = row
+        return total + a[:, :, None] * b[:, None, :], None
+
+    shape = (lhs.shape[0], lhs.shape[1], rhs.shape[2])
+    return lax.scan(step, jnp.zeros(shape, jnp.float32), products)[0]
+
+
+def scanned_pairs(lhs: jax.Array, rhs: jax.Array, zero: jax.Array) -> jax.Array:
+    """Double-row: cell p adds the products of rows p and p + 128 first, in FP32.
+
+    K must be even, its halves the two rows of each cell. The pair is sealed by
+    `zero`: as a fused multiply-add it would not be rounded before it is accumulated.
+    """
+    half = lhs.shape[2] // 2
+    a = jnp.moveaxis(lhs, 2, 0)
+    b = jnp.moveaxis(rhs, 1, 0)
+    rows = (a[:half], b[:half], a[half:], b[half:])
+
+    def step(total: jax.Array, row: tuple) -> tuple[jax.Array, None]:
+        a0, b0, a1, b1 = row
+        # Both products are exact, so contracting one of them changes nothing.
+        pair = a0[:, :, None] * b0[:, None, :] + a1[:, :, None] * b1[:, None, :]
+        return total + pair, None
+
+    del zero
+    shape = (lhs.shape[0], lhs.shape[1], rhs.shape[2])
+    return lax.scan(step, jnp.zeros(shape, jnp.float32), rows)[0]
+
+
+def pinned(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
+    """XLA's dot with pinned layouts; the narrower side becomes the columns' padding."""
+    if _padded(lhs.shape[1]) * rhs.shape[2] < _padded(rhs.shape[2]) * lhs.shape[1]:
+        swapped = _pinned(jnp.swapaxes(rhs, 1, 2), jnp.swapaxes(lhs, 1, 2))
+        return jnp.swapaxes(swapped, 1, 2)
+    return _pinned(lhs, rhs)
+
+
+def _pinned(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
+    columns = rhs.shape[2]
+    if _padded(columns) != columns:
+        rhs = jnp.pad(rhs, ((0, 0), (0, 0), (0, _padded(columns) - columns)))
+    if lhs.shape[0] == 1:
+        numbers = (((1,), (0,)), ((), ()))
+        out = lax.dot_general(_row_major(lhs[0]), _row_major(rhs[0]), numbers)
+        out = _row_major(out)[None]
+    else:
+        numbers = (((2,), (1,)), ((0,), (0,)))
+        out = lax.dot_general(_row_major(lhs), _row_major(rhs), numbers)
+        out = _row_major(out)
+    return out if out.shape[2] == columns else out[:, :, :columns]
+
+
+def pinned_shape(lhs: tuple[int, ...], rhs: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """The (batch, M, K, N) of the dot that `pinned` issues for these shapes."""
+    batch, m, k = lhs
+    n = rhs[2]
+    if _padded(m) * n < _padded(n) * m:
+        m, n = n, m
+    return (batch, m, k, _padded(n))
+
+
+def _padded(columns: int) -> int:
+    return -(-columns // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
+
+
+def _row_major(x: jax.Array) -> jax.Array:
+    layout = Layout(major_to_minor=tuple(range(x.ndim)))
+    return with_layout_constraint(x, layout)

@@ -1,0 +1,80 @@
+"""`execute`: an instruction and its operand arrays -> its result arrays.
+
+Rules register by instruction class (functools.singledispatch), one file per engine. An
+engine computes in FP32 and rounds once, on `write`, to the format the instruction states.
+Nothing here knows about time, and nothing about control flow, which is the interpreter's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from neuronjax.errors import InternalError
+from neuronjax.ir.instruction import Block, Instruction
+from neuronjax.numerics.exact import Zeros, seal
+from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.random_bits import random_bits
+from neuronjax.numerics.rounding import cast, round_to_format, widen
+
+Arrays = tuple[jax.Array, ...]
+
+
+class Registers(NamedTuple):
+    """State of a core that instructions read.
+
+    Attributes:
+        zeros: zeros the compiler cannot know; see `numerics.exact`.
+        key: uint32 scalar of this instruction for stochastic rounding.
+        run: executes a nested block of scalar instructions on arrays.
+    """
+
+    zeros: Zeros
+    key: jax.Array
+    run: Callable[[Block, Sequence[jax.Array]], Sequence[jax.Array]] | None = None
+
+
+@functools.singledispatch
+def execute(
+    instruction: Instruction, operands: Sequence[jax.Array], registers: Registers
+) -> Arrays:
+    """Returns one array per result.
+
+    Raises:
+        InternalError: no engine executes this class of instruction.
+    """
+    raise InternalError(f"no engine executes {instruction.name}")
+
+
+def wide(x: jax.Array) -> jax.Array:
+    """A float operand as the engine reads it: FP32."""
+    return x if x.dtype == jnp.float32 else widen(x)
+
+
+def write(x: jax.Array, instruction: Instruction, registers: Registers) -> jax.Array:
+    """The one rounding of a float32 result, to what the instruction says."""
+    dtype = instruction.results[0].type.dtype
+    rounding = instruction.rounding
+    bits = None
+    if rounding == "stochastic":
+        bits = random_bits(x.shape, registers.key)
+    options: dict[str, Any] = dict(
+        rounding=rounding, overflow=instruction.overflow, random_bits=bits
+    )
+    if instruction.write_format is not None:
+        x = round_to_format(x, get_format(instruction.write_format), **options)
+        options["random_bits"] = None
+        options["rounding"] = "rne"
+    elif dtype == jnp.float32:
+        return seal(x, registers.zeros.write)
+    return x if dtype == jnp.float32 else cast(x, get_format(dtype), **options)
+
+
+def bits_of(x: jax.Array) -> jax.Array:
+    """The bits of a float array as unsigned integers of its width."""
+    return lax.bitcast_convert_type(x, jnp.dtype(f"uint{x.dtype.itemsize * 8}"))

@@ -1,0 +1,60 @@
+"""ScalarE: elementary functions, the project's own (`numerics.elementary`).
+
+With `transcendentals="host"` they are XLA's, outside every promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+from jax import lax
+
+from neuronjax.engines.dispatch import Arrays, Registers, execute, wide, write
+from neuronjax.errors import UnimplementedError
+from neuronjax.ir.instruction import Activation
+from neuronjax.numerics.elementary import UNARY
+
+HOST: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "exponential": lax.exp,
+    "exponential_minus_one": lax.expm1,
+    "log": lax.log,
+    "log_plus_one": lax.log1p,
+    "logistic": lax.logistic,
+    "tanh": lax.tanh,
+    "sine": lax.sin,
+    "cosine": lax.cos,
+    "tan": lax.tan,
+    "sqrt": lax.sqrt,
+    "rsqrt": lax.rsqrt,
+    "cbrt": lax.cbrt,
+    "erf": lax.erf,
+    "erfc": lax.erfc,
+    "erf_inv": lax.erf_inv,
+    "lgamma": lax.lgamma,
+    "digamma": lax.digamma,
+    "acos": lax.acos,
+    "asin": lax.asin,
+    "atan": lax.atan,
+    "acosh": lax.acosh,
+    "asinh": lax.asinh,
+    "atanh": lax.atanh,
+    "cosh": lax.cosh,
+    "sinh": lax.sinh,
+    "bessel_i1e": lax.bessel_i1e,
+}
+
+
+@execute.register
+def activation(i: Activation, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    operand = wide(x[0])
+    if i.transcendentals == "host":
+        return (write(HOST[i.function](operand), i, r),)
+    if i.function not in UNARY:
+        raise UnimplementedError(
+            "no exact implementation of this function",
+            op=i.function,
+            location=i.location.source,
+            remedy='use Policy(transcendentals="host") for this op',
+        )
+    return (write(UNARY[i.function](operand, r.zeros.inner), i, r),)

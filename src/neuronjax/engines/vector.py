@@ -1,0 +1,261 @@
+"""VectorE: elementwise arithmetic, comparison, selection, casts and reductions.
+
+Floats are computed in FP32 and rounded once on write; integers are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.engines.dispatch import Arrays, Registers, bits_of, execute, wide, write
+from neuronjax.engines.fold import reduced_axis_first, tiled_fold
+from neuronjax.ir.instruction import (
+    Compare,
+    ReducePrecision,
+    ScaleFromAmax,
+    Select,
+    TensorCopy,
+    TensorReduce,
+    TensorScalar,
+    TensorTensor,
+)
+from neuronjax.numerics import elementary, exact
+from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.rounding import round_to_int
+
+Function = Callable[..., jax.Array]
+
+# Ops that mean the same on floats, integers and booleans.
+COMMON: dict[str, Function] = {
+    "add": lax.add,
+    "subtract": lax.sub,
+    "multiply": lax.mul,
+    "maximum": lax.max,
+    "minimum": lax.min,
+    "abs": lax.abs,
+    "negate": lax.neg,
+    "sign": lax.sign,
+}
+INTEGERS: dict[str, Function] = {
+    **COMMON,
+    "divide": lax.div,
+    "remainder": lax.rem,
+    "power": lax.pow,
+    "and": lax.bitwise_and,
+    "or": lax.bitwise_or,
+    "xor": lax.bitwise_xor,
+    "not": lax.bitwise_not,
+    "popcnt": lax.population_count,
+    "count_leading_zeros": lax.clz,
+    "shift_left": lax.shift_left,
+    "shift_right_logical": lax.shift_right_logical,
+    "shift_right_arithmetic": lax.shift_right_arithmetic,
+}
+BOOLEANS: dict[str, Function] = {
+    **INTEGERS,
+    "add": lax.bitwise_or,
+    "multiply": lax.bitwise_and,
+    "maximum": lax.bitwise_or,
+    "minimum": lax.bitwise_and,
+}
+
+
+def _round_half_away(x: jax.Array) -> jax.Array:
+    return lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO)
+
+
+def _round_half_even(x: jax.Array) -> jax.Array:
+    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
+
+
+# Float ops whose result is exact, so that no rewrite of XLA can change it.
+EXACT: dict[str, Function] = {
+    "maximum": lax.max,
+    "minimum": lax.min,
+    "abs": lax.abs,
+    "negate": lax.neg,
+    "sign": lax.sign,
+    "floor": lax.floor,
+    "ceil": lax.ceil,
+    "round_nearest_even": _round_half_even,
+    "round_nearest_afz": _round_half_away,
+}
+# On the operand's own dtype.
+BITWISE: dict[str, Function] = {
+    "is_finite": lax.is_finite,
+    "next_after": lax.nextafter,
+}
+ROUNDED: dict[str, Function] = {
+    "add": lambda a, b, zero: lax.add(a, b),
+    "subtract": lambda a, b, zero: lax.sub(a, b),
+    "multiply": lambda a, b, zero: lax.mul(a, b),
+    "divide": exact.divide,
+    "remainder": lambda a, b, zero: lax.rem(a, b),
+    **elementary.BINARY,
+}
+ROUNDED["divide"] = exact.divide
+
+
+@execute.register
+def tensor_tensor(i: TensorTensor, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    x = _scalars_broadcast(x)
+    dtype = x[0].dtype
+    if dtype == jnp.bool_:
+        return (BOOLEANS[i.op](*x),)
+    if dtype.kind in "iu":
+        return (INTEGERS[i.op](*x),)
+    if i.op in BITWISE:
+        return (BITWISE[i.op](*x),)
+    operands = [wide(a) for a in x]
+    if i.op in EXACT:
+        result = EXACT[i.op](*operands)
+        rounds = i.write_format is not None or dtype != jnp.float32
+        return (write(result, i, r) if rounds else result,)
+    return (write(ROUNDED[i.op](*operands, r.zeros.inner), i, r),)
+
+
+def _scalars_broadcast(x: Sequence[jax.Array]) -> Sequence[jax.Array]:
+    """clamp's bounds may be scalars beside a tensor."""
+    shape = max((a.shape for a in x), key=len)
+    return [a if a.shape == shape else jnp.broadcast_to(a, shape) for a in x]
+
+
+COMPARISONS: dict[str, Function] = {
+    "EQ": lax.eq,
+    "NE": lax.ne,
+    "LT": lax.lt,
+    "LE": lax.le,
+    "GT": lax.gt,
+    "GE": lax.ge,
+}
+
+
+def total_order(x: jax.Array) -> jax.Array:
+    """Signed integers ordered as IEEE totalOrder orders the floats `x`."""
+    bits = lax.bitcast_convert_type(x, jnp.dtype(f"int{x.dtype.itemsize * 8}"))
+    largest = jnp.asarray(jnp.iinfo(bits.dtype).max, bits.dtype)
+    return jnp.where(bits < 0, bits ^ largest, bits)
+
+
+@execute.register
+def compare(i: Compare, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    if i.total and x[0].dtype.kind not in "iub":
+        x = [total_order(a) for a in x]
+    elif x[0].dtype.kind not in "iub":
+        x = [wide(a) for a in x]
+    return (COMPARISONS[i.direction](*x),)
+
+
+@execute.register
+def select(i: Select, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    predicate, on_true, on_false = x
+    if predicate.shape != on_true.shape:
+        predicate = jnp.broadcast_to(predicate, on_true.shape)
+    return (lax.select(predicate, on_true, on_false),)
+
+
+@execute.register
+def tensor_scalar(i: TensorScalar, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    scalar = jnp.broadcast_to(wide(x[1]), x[0].shape)
+    result = ROUNDED[i.op](wide(x[0]), scalar, r.zeros.inner)
+    return (write(result, i, r),)
+
+
+@execute.register
+def tensor_copy(i: TensorCopy, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    return (convert(x[0], i, r),)
+
+
+def convert(x: jax.Array, i: TensorCopy, r: Registers) -> jax.Array:
+    """A cast between any two dtypes."""
+    source, target = x.dtype, i.results[0].type.dtype
+    from_float, to_float = source.kind not in "iub", target.kind not in "iub"
+    if to_float:
+        if from_float and target == np.float32 and i.write_format is None:
+            return wide(x)
+        return write(wide(x) if from_float else _integer_to_float(x), i, r)
+    if not from_float:
+        return lax.ne(x, jnp.zeros((), source)) if target == bool else x.astype(target)
+    if target == bool:
+        return lax.ne(wide(x), jnp.float32(0))
+    return round_to_int(wide(x), target, mode=i.float_to_int)  # type: ignore[arg-type]
+
+
+def _integer_to_float(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.float32)
+
+
+@execute.register
+def reduce_precision(
+    i: ReducePrecision, x: Sequence[jax.Array], r: Registers
+) -> Arrays:
+    return (lax.reduce_precision(x[0], i.exponent_bits, i.mantissa_bits),)
+
+
+@execute.register
+def scale_from_amax(i: ScaleFromAmax, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    """Exponents are integers throughout: XLA flushes the float 2^-127 to zero."""
+    top = get_format(i.format).max_exponent - i.margin
+    biased = (bits_of(x[0]) >> 23) & jnp.uint32(0xFF)
+    exponent = top - (biased.astype(jnp.int32) - 127)
+    usable = (biased > 0) & (biased < 255)
+    exponent = jnp.where(usable, jnp.clip(exponent, -126, 126), 0)
+    return (_power_of_two(exponent), _power_of_two(-exponent))
+
+
+def _power_of_two(exponent: jax.Array) -> jax.Array:
+    bits = (exponent + 127).astype(jnp.uint32) << 23
+    return lax.bitcast_convert_type(bits, jnp.float32)
+
+
+REDUCTIONS: dict[str, Function] = {
+    "maximum": lax.reduce_max,
+    "minimum": lax.reduce_min,
+    "and": lax.reduce_and,
+    "or": lax.reduce_or,
+    "xor": lax.reduce_xor,
+    "add": lax.reduce_sum,
+    "multiply": lax.reduce_prod,
+}
+ON_BOOLEANS = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}
+
+
+@execute.register
+def tensor_reduce(i: TensorReduce, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    operand, init = x
+    dtype = operand.dtype
+    if dtype.kind in "iub":
+        return (_integer_reduce(i.op, operand, init, i.axes),)
+    operand, init = wide(operand), wide(init)
+    if i.op in ("maximum", "minimum"):
+        result = _extreme(i.op, operand, init, i.axes)
+        return (result if dtype == jnp.float32 else write(result, i, r),)
+    shape = i.results[0].type.shape
+    first = reduced_axis_first(operand, i.axes)
+    total = tiled_fold(first, init, i.op, r.zeros.inner)
+    return (write(lax.reshape(total, shape), i, r),)
+
+
+def _integer_reduce(
+    op: str, operand: jax.Array, init: jax.Array, axes: Sequence[int]
+) -> jax.Array:
+    boolean = operand.dtype == jnp.bool_
+    name = ON_BOOLEANS.get(op, op) if boolean else op
+    reduced = REDUCTIONS[name](operand, axes=tuple(axes))
+    table = BOOLEANS if boolean else INTEGERS
+    return table[op](reduced, jnp.broadcast_to(init, reduced.shape))
+
+
+def _extreme(
+    op: str, operand: jax.Array, init: jax.Array, axes: Sequence[int]
+) -> jax.Array:
+    """Largest or smallest, any order: NaN wins, a zero result is +0, NaN canonical."""
+    reduced = REDUCTIONS[op](operand, axes=tuple(axes))
+    reduced = COMMON[op](reduced, jnp.broadcast_to(init, reduced.shape))
+    reduced = jnp.where(reduced == 0, jnp.float32(0), reduced)
+    return jnp.where(jnp.isnan(reduced), jnp.float32(np.nan), reduced)

@@ -1,0 +1,53 @@
+"""The errors of neuronjax: one base class and four categories.
+
+Every message answers three questions, in this order: which op (or argument), which line
+of the user's program, and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class NeuronJaxError(Exception):
+    """Base class. Holds what the message was composed of.
+
+    Attributes:
+        what: the problem, naming the op or argument and the value found.
+        op: the StableHLO op or instruction concerned, or None.
+        location: the user's source line, "file:line", or None.
+        remedy: what the user can do.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        op: str | None = None,
+        location: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.what = what
+        self.op = op
+        self.location = location
+        self.remedy = remedy
+        lines = [f"{op}: {what}" if op else what]
+        if location:
+            lines.append(f"  at: {location}")
+        if remedy:
+            lines.append(f"  remedy: {remedy}")
+        super().__init__("\n".join(lines))
+
+
+class UnsupportedError(NeuronJaxError):
+    """Out of scope by decision: the chip or the emulator will not do this."""
+
+
+class UnimplementedError(NeuronJaxError):
+    """No rule yet. Please report it."""
+
+
+class InvalidProgramError(NeuronJaxError, ValueError):
+    """A limit is broken: the message names it, the value, and the nearest legal one."""
+
+
+class InternalError(NeuronJaxError):
+    """neuronjax itself is wrong. Please report it."""

@@ -1,0 +1,499 @@
+"""NeuronCores and chips as data: clocks, widths, memories, dtypes, capabilities.
+
+Units are in the field names (`_bytes`, `_hz`, `_cycles`, `_bytes_per_second`,
+`_tflops` = 1e12 floating-point operations per second, a multiply-add counting as 2).
+Nothing here computes: costs live in `timing`, rounding in `numerics`. Rules elsewhere
+branch on a name in `CoreSpec.capabilities`, never on a generation. `see
+CONTRADICTIONS` points to `neuronjax.hardware.CONTRADICTIONS`.
+
+The bracketed key beside a value names its source, a page of the AWS Neuron SDK
+documentation at SDK 2.32.0 (github.com/aws-neuron/aws-neuron-sdk, commit 81ce03ae):
+
+    A2 A3 A4   nki/guides/architecture/trainium{_inferentia2,2,3}_arch.rst
+    C2 C3 C4   about-neuron/arch/neuron-hardware/neuron-core-v{2,3,4}.rst
+    H1 H2 H3   about-neuron/arch/neuron-hardware/trainium{,2,3}.rst
+    T1 T2 T3   about-neuron/arch/neuron-hardware/trn{1,2,3}-arch.rst
+    HI TI      about-neuron/arch/neuron-hardware/inferentia2.rst, inf2-arch.rst
+    ISA        nki/api/nki/isa/__init__.py        (V26: the same at tag v2.26.1)
+    DM DB      nki/get-started/about/nki-dma-overview.rst
+               nki/deep-dives/nki-dma-bandwidth-guide.rst
+    SH DT CQ   nki/api/nki.api.shared.rst,
+               about-neuron/arch/neuron-features/data-types.rst,
+               libraries/nxd-inference/developer_guides/custom-quantization.rst
+    LNC DMEM   about-neuron/arch/neuron-features/logical-neuroncore-config.rst,
+               neuron-runtime/explore/device-memory.rst
+    RM JE      about-neuron/arch/neuron-features/rounding-modes.rst,
+               frameworks/jax/api-reference-guide/neuron-envvars.rst
+    NL SIM CLI nki/api/nki.language.rst, nki/guides/nki_simulator.rst,
+               compiler/neuronx-cc/api-reference-guide/index.rst
+    PS GL      tools/neuron-explorer/profile-schema-reference.rst, glossary.rst
+    ERR        compiler/error-codes/
+    HC         nkipy (github.com/aws-neuron/nkipy, b91c980): HardwareConstants.h
+    DRV        aws-neuron-driver (github.com/aws-neuron/aws-neuron-driver, fca19f7d)
+    ANN        AWS's announcement of Trainium4, December 2025
+    derived    arithmetic on quoted values; ASSUMPTION marks a guess
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+KIB = 2**10  # [derived] binary kilo
+MIB = 2**20  # [derived] binary mega
+GIB = 2**30  # [derived] binary giga
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ByDtype:
+    """One figure per dtype class; None where the class is absent or unpublished.
+
+    Attributes:
+        mx: microscaling elements (MXFP8, MXFP4) in `nc_matmul_mx`.
+        fp8: plain 8-bit floats.
+        bf16: 16-bit floats; on the tensor engine also TF32.
+        fp32: 32-bit floats, and every class not named.
+        sparse: 16-bit operands against a 4:16 stationary operand (tensor engine only).
+    """
+
+    mx: float | None = None
+    fp8: float | None = None
+    bf16: float
+    fp32: float
+    sparse: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineSpec:
+    """One engine of a NeuronCore.
+
+    Attributes:
+        name: "tensor", "vector", "scalar", "gpsimd" or "sync", as in `nki.isa`.
+        clock_hz: cycles per second of the data path.
+        elements_per_cycle: documented input width over all partitions, or None for a
+            sequencer without a data path. Sparse widths include the tags.
+        min_initiation_cycles: issue interval of the shortest instruction.
+        dtypes: numpy or ml_dtypes names it reads and writes; `EMULATOR_ONLY_DTYPES`
+            have no such name.
+        reads: on-chip memories it can read, of "sbuf" and "psum".
+        writes: on-chip memories it can write.
+    """
+
+    name: str
+    clock_hz: int
+    elements_per_cycle: ByDtype | None
+    min_initiation_cycles: int
+    dtypes: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CoreSpec:
+    """One physical NeuronCore.
+
+    Attributes:
+        name: "NeuronCore-v2" and so on.
+        tensor, vector, scalar, gpsimd, sync: the engines.
+        partitions: rows of SBUF and PSUM, and of the tensor engine's array.
+        sbuf_bytes: state buffer, all partitions.
+        sbuf_usable_bytes_per_partition: what the toolchain leaves to programs.
+        psum_bytes: accumulation buffer, all partitions and banks.
+        psum_banks: banks per partition; one holds one matmul's output.
+        array_columns: columns of the array; its rows are the partitions.
+        products_per_cell_per_cycle: products that a cell of the array adds per cycle.
+            One matmul of `k_tile` rows, or the wider tiles, takes, per moving column,
+            k_tile / (partitions * products_per_cell_per_cycle) cycles.
+        k_tile: contraction rows of one matmul.
+        k_tile_double_row: the same in double-row FP8, or None.
+        k_tile_mx: the same in `nc_matmul_mx`, or None.
+        max_stationary_free: columns of the stationary operand.
+        max_moving_free: columns of the moving operand into FP32 PSUM.
+        max_moving_free_bf16: the same into BF16 PSUM, or None without it.
+        max_free_sbuf_elements: free size of a vector or scalar access to SBUF.
+        max_free_psum_elements: the same for PSUM.
+        access_start_cycles: start of one SBUF or PSUM access.
+        mx_dtypes: element dtypes of `nc_matmul_mx`.
+        documented_tflops: the architecture guide's peaks of one core, for checking.
+        capabilities: names in `neuronjax.hardware.CAPABILITIES`.
+    """
+
+    name: str
+    tensor: EngineSpec
+    vector: EngineSpec
+    scalar: EngineSpec
+    gpsimd: EngineSpec
+    sync: EngineSpec
+    partitions: int
+    sbuf_bytes: int
+    sbuf_usable_bytes_per_partition: int
+    psum_bytes: int
+    psum_banks: int
+    array_columns: int
+    products_per_cell_per_cycle: ByDtype
+    k_tile: int
+    k_tile_double_row: int | None
+    k_tile_mx: int | None
+    max_stationary_free: int
+    max_moving_free: int
+    max_moving_free_bf16: int | None
+    max_free_sbuf_elements: int
+    max_free_psum_elements: int
+    access_start_cycles: int
+    mx_dtypes: tuple[str, ...]
+    documented_tflops: ByDtype
+    capabilities: frozenset[str]
+
+    @property
+    def engines(self) -> tuple[EngineSpec, ...]:
+        """The five engines, tensor first."""
+        return (self.tensor, self.vector, self.scalar, self.gpsimd, self.sync)
+
+    @property
+    def psum_bank_bytes_per_partition(self) -> int:
+        """Bytes of one PSUM bank in one partition."""
+        return self.psum_bytes // (self.partitions * self.psum_banks)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChipSpec:
+    """One accelerator chip ("device" in the vendor's tools).
+
+    Attributes:
+        name: the target's name.
+        product: the vendor's name.
+        core: its NeuronCores, all alike.
+        cores_per_chip: physical NeuronCores.
+        hbm_bytes: capacity.
+        hbm_reserved_bytes_per_core: taken by micro-code on behalf of each core.
+        hbm_bytes_per_second: published peak.
+        dma_engines: DMA engines, divided evenly among the cores.
+        dma_engine_bytes_per_second: practical rate of one engine.
+        dma_engine_peak_bytes_per_second: theoretical rate of one engine.
+        dma_start_seconds: fixed cost of one transfer.
+        hwdge_issue_seconds: one hardware-generated descriptor, or None without.
+        neuronlink_bytes_per_second: published sum over links and directions.
+        cc_cores: cores that orchestrate collectives.
+        published_tflops: the product page's peaks; not always cores x core peak.
+        forward_fp8: 8-bit float of weights and activations.
+        lnc_options: legal logical NeuronCore sizes, in physical cores.
+        lnc_default: the runtime's default.
+        projected: True for a chip that is announced and not specified.
+    """
+
+    name: str
+    product: str
+    core: CoreSpec
+    cores_per_chip: int
+    hbm_bytes: int
+    hbm_reserved_bytes_per_core: int
+    hbm_bytes_per_second: int
+    dma_engines: int
+    dma_engine_bytes_per_second: int
+    dma_engine_peak_bytes_per_second: int
+    dma_start_seconds: float
+    hwdge_issue_seconds: float | None
+    neuronlink_bytes_per_second: int
+    cc_cores: int
+    published_tflops: ByDtype
+    forward_fp8: str
+    lnc_options: tuple[int, ...]
+    lnc_default: int
+    projected: bool = False
+
+
+EMULATOR_ONLY_DTYPES = frozenset({"tfloat32", "cfloat8"})
+"""Dtypes of the chips without a numpy or ml_dtypes type: the emulator names them."""
+
+_INTEGERS = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32")  # [SH, NL]
+_FLOATS = ("float32", "tfloat32", "bfloat16", "float16")  # [SH]
+_FP8 = ("float8_e4m3", "float8_e5m2")  # [SH]
+_TENSOR_V3 = (*_FLOATS, *_FP8, "float8_e3m4")  # [ISA]; e3m4 without NKI name [A3]
+_TENSOR_V2 = (*_TENSOR_V3, "cfloat8")  # [A2, DT]
+_TENSOR_V4 = (*_FLOATS, *_FP8, "float8_e4m3fn")  # [ISA]
+_LANES_V3 = (*_INTEGERS, *_FLOATS, *_FP8)  # [SH]
+_LANES_V4 = (*_LANES_V3, "float8_e4m3fn")  # [SH, ERR/EVRF051]
+_BOTH = ("sbuf", "psum")
+
+_TENSOR_V2_ENGINE = EngineSpec(
+    name="tensor",
+    clock_hz=2_800_000_000,  # [A2]
+    elements_per_cycle=ByDtype(fp8=256, bf16=256, fp32=256),  # 2 x 128 [A2]
+    min_initiation_cycles=64,  # MM_INIT_LATENCY [A2]
+    dtypes=_TENSOR_V2,
+    reads=("sbuf",),
+    writes=("psum",),
+)
+_VECTOR_V2_ENGINE = EngineSpec(
+    name="vector",
+    clock_hz=1_120_000_000,  # [A2]
+    elements_per_cycle=ByDtype(fp8=128, bf16=128, fp32=128),  # [A2]
+    min_initiation_cycles=64,  # MIN_II [V26]
+    dtypes=_LANES_V3,
+    reads=_BOTH,
+    writes=_BOTH,
+)
+_SCALAR_V2_ENGINE = dataclasses.replace(
+    _VECTOR_V2_ENGINE,
+    name="scalar",
+    clock_hz=1_400_000_000,  # [A2]
+)
+_GPSIMD_V2_ENGINE = dataclasses.replace(
+    _SCALAR_V2_ENGINE,  # one cell of the width table for both [A2]
+    name="gpsimd",
+    min_initiation_cycles=150,  # instruction start [V26]
+    reads=("sbuf",),
+    writes=("sbuf",),
+)
+_SYNC_V2_ENGINE = EngineSpec(
+    name="sync",
+    clock_hz=1_400_000_000,  # base clock of trn1 [PS]; SyncE's own: ASSUMPTION
+    elements_per_cycle=None,
+    min_initiation_cycles=1,  # ASSUMPTION: the sequencer's issue rate is unpublished
+    dtypes=(),
+    reads=(),
+    writes=(),
+)
+
+NEURON_CORE_V2 = CoreSpec(
+    name="NeuronCore-v2",
+    tensor=_TENSOR_V2_ENGINE,
+    vector=_VECTOR_V2_ENGINE,
+    scalar=_SCALAR_V2_ENGINE,
+    gpsimd=_GPSIMD_V2_ENGINE,
+    sync=_SYNC_V2_ENGINE,
+    partitions=128,  # [A2]
+    sbuf_bytes=24 * MIB,  # 128 x 192 KiB [A2]
+    sbuf_usable_bytes_per_partition=180_224,  # [HC]
+    psum_bytes=2 * MIB,  # 128 x 16 KiB [A2]
+    psum_banks=8,  # [A2]
+    array_columns=128,  # [A2]
+    products_per_cell_per_cycle=ByDtype(fp8=1, bf16=1, fp32=1 / 4),  # [A2, V26]
+    k_tile=128,  # [A2]
+    k_tile_double_row=None,
+    k_tile_mx=None,
+    max_stationary_free=128,  # [A2]
+    max_moving_free=512,  # [A2]
+    max_moving_free_bf16=None,
+    max_free_sbuf_elements=64 * KIB,  # [A2]
+    max_free_psum_elements=4 * KIB,  # [A2]
+    access_start_cycles=60,  # [A2]
+    mx_dtypes=(),
+    documented_tflops=ByDtype(fp8=92, bf16=92, fp32=23),  # [A2]
+    capabilities=frozenset(
+        {"stochastic_rounding", "lfsr", "float8_e4m3", "float8_e5m2"}
+    ),
+)
+
+# Overheads and limits that A3 and A4 do not repeat: ASSUMPTION that they are v2's.
+NEURON_CORE_V3 = dataclasses.replace(
+    NEURON_CORE_V2,
+    name="NeuronCore-v3",
+    tensor=dataclasses.replace(
+        _TENSOR_V2_ENGINE,
+        clock_hz=2_400_000_000,  # [A3]
+        elements_per_cycle=ByDtype(fp8=512, bf16=256, fp32=256, sparse=640),  # [A3]
+        dtypes=_TENSOR_V3,
+    ),
+    vector=dataclasses.replace(
+        _VECTOR_V2_ENGINE,
+        clock_hz=960_000_000,  # [A3]
+        elements_per_cycle=ByDtype(fp8=256, bf16=512, fp32=256),  # [A3]
+    ),
+    scalar=dataclasses.replace(_SCALAR_V2_ENGINE, clock_hz=1_200_000_000),  # [A3]
+    # Its width is blank in A3: ASSUMPTION that it is v2's, which v4's [A4] equals.
+    gpsimd=dataclasses.replace(_GPSIMD_V2_ENGINE, clock_hz=1_200_000_000),  # [A3]
+    # SyncE's own clock is unpublished: ASSUMPTION of trn2's base clock, on trn3 too.
+    sync=dataclasses.replace(_SYNC_V2_ENGINE, clock_hz=1_200_000_000),  # [PS]
+    sbuf_bytes=28 * MIB,  # 128 x 224 KiB [A3]
+    sbuf_usable_bytes_per_partition=212_984,  # [HC]
+    products_per_cell_per_cycle=ByDtype(
+        fp8=2,  # double row [A3]
+        bf16=1,  # [A3]
+        fp32=1 / 4,  # [V26]
+        sparse=4,  # 4:16 [A3, C3]
+    ),
+    k_tile_double_row=256,  # [A3]
+    documented_tflops=ByDtype(fp8=158, bf16=79, fp32=20, sparse=316),  # [A3, C3]
+    capabilities=NEURON_CORE_V2.capabilities
+    | {
+        "fp8_double_row",
+        "sparse_matmul",
+        "exact_transpose",
+        "quarter_tiling",
+        "vector_perf_modes",
+        "scalar_engine_exact_copy",
+        "parallel_sbuf_ports",
+        "dma_transpose",
+        "hwdge",
+        "gpsimd_dma",
+        "range_select",
+        "core_barrier",
+        "native_int64",
+    },
+)
+
+NEURON_CORE_V4 = dataclasses.replace(
+    NEURON_CORE_V3,
+    name="NeuronCore-v4",
+    tensor=dataclasses.replace(
+        NEURON_CORE_V3.tensor,
+        elements_per_cycle=ByDtype(
+            mx=1024,  # [A4]
+            fp8=256,  # non-MX [A4]
+            bf16=256,  # [A4]
+            fp32=256,  # [A4]
+            sparse=640,  # [A4]
+        ),
+        dtypes=_TENSOR_V4,
+    ),
+    vector=dataclasses.replace(
+        NEURON_CORE_V3.vector,
+        clock_hz=1_200_000_000,  # [A4]
+        elements_per_cycle=ByDtype(fp8=512, bf16=512, fp32=256),  # [A4]
+        dtypes=_LANES_V4,
+    ),
+    scalar=dataclasses.replace(
+        NEURON_CORE_V3.scalar,
+        elements_per_cycle=ByDtype(fp8=256, bf16=256, fp32=128),  # [A4]
+        dtypes=_LANES_V4,
+    ),
+    gpsimd=dataclasses.replace(NEURON_CORE_V3.gpsimd, dtypes=_LANES_V4),
+    sbuf_bytes=32 * MIB,  # 128 x 256 KiB [A4]
+    sbuf_usable_bytes_per_partition=245_752,  # [HC]
+    products_per_cell_per_cycle=ByDtype(
+        mx=4,  # [A4]
+        fp8=2,  # double row [ISA]; see CONTRADICTIONS
+        bf16=1,  # [A4]
+        fp32=1 / 4,  # [V26]
+        sparse=4,  # 4:16 [C4]
+    ),
+    k_tile_mx=512,  # [A4]
+    max_moving_free=4096,  # [ISA]; see CONTRADICTIONS
+    max_moving_free_bf16=8192,  # [ISA]
+    mx_dtypes=("float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"),  # [ISA, A4]
+    documented_tflops=ByDtype(mx=315, bf16=79, fp32=20, sparse=315),  # [A4, C4]
+    capabilities=(NEURON_CORE_V3.capabilities - {"lfsr"})
+    | {
+        "float8_e4m3fn",
+        "mx_matmul",
+        "quantize_mx",
+        "bf16_psum",
+        "xorwow",
+        "background_transpose",
+        "scalar_perf_modes",
+        "vector_exponential",
+        "dma_priority",
+        "sbuf_accumulate",
+        "indirect",
+        "activate2",
+    },
+)
+
+TRN1 = ChipSpec(
+    name="trn1",
+    product="Trainium1",
+    core=NEURON_CORE_V2,
+    cores_per_chip=2,  # [A2]
+    hbm_bytes=32 * GIB,  # [A2]
+    hbm_reserved_bytes_per_core=96_000_000,  # "96 MB" [DMEM]
+    hbm_bytes_per_second=820 * 10**9,  # [A2]; see CONTRADICTIONS
+    dma_engines=32,  # [A2]
+    dma_engine_bytes_per_second=17 * 10**9,  # [DM, DB]; see CONTRADICTIONS
+    dma_engine_peak_bytes_per_second=27_200_000_000,  # [DM]
+    dma_start_seconds=1300e-9,  # [DB]
+    hwdge_issue_seconds=None,
+    neuronlink_bytes_per_second=384 * 10**9,  # [H2]
+    cc_cores=6,  # [A2]
+    published_tflops=ByDtype(fp8=190, bf16=190, fp32=47.5),  # [H1]
+    forward_fp8="float8_e4m3",  # [ERR/EVRF051]
+    lnc_options=(1,),  # [LNC]
+    lnc_default=1,  # [LNC]
+)
+
+INF2 = dataclasses.replace(
+    TRN1,
+    name="inf2",
+    product="Inferentia2",
+    neuronlink_bytes_per_second=192 * GIB,  # two links of 96 GiB/s [TI]
+)
+
+TRN2 = ChipSpec(
+    name="trn2",
+    product="Trainium2",
+    core=NEURON_CORE_V3,
+    cores_per_chip=8,  # [A3]
+    hbm_bytes=96 * GIB,  # [A3]
+    hbm_reserved_bytes_per_core=96_000_000,  # "96 MB" [DMEM]
+    hbm_bytes_per_second=2_900 * 10**9,  # [H2, T2]; see CONTRADICTIONS
+    dma_engines=128,  # [A3]
+    dma_engine_bytes_per_second=23 * 10**9,  # [DM, DB]; see CONTRADICTIONS
+    dma_engine_peak_bytes_per_second=27_200_000_000,  # [DM]
+    dma_start_seconds=1300e-9,  # [DB]
+    hwdge_issue_seconds=600e-9,  # [A3]
+    neuronlink_bytes_per_second=1_280 * 10**9,  # [H2]
+    cc_cores=16,  # [H2, DRV]; see CONTRADICTIONS
+    published_tflops=ByDtype(fp8=1299, bf16=667, fp32=181, sparse=2563),  # [H2]
+    forward_fp8="float8_e4m3",  # [ERR/EVRF051]
+    lnc_options=(1, 2),  # [LNC]
+    lnc_default=2,  # [LNC]
+)
+
+TRN3 = dataclasses.replace(
+    TRN2,
+    name="trn3",
+    product="Trainium3",
+    core=NEURON_CORE_V4,
+    hbm_bytes=144 * GIB,  # [A4]
+    hbm_bytes_per_second=4_900 * 10**9,  # [H3, T3]; see CONTRADICTIONS
+    dma_engine_bytes_per_second=33 * 10**9,  # [DM, DB]; see CONTRADICTIONS
+    dma_engine_peak_bytes_per_second=38_400_000_000,  # [DM]
+    neuronlink_bytes_per_second=2_560 * 10**9,  # [H3]; see CONTRADICTIONS
+    published_tflops=ByDtype(
+        mx=2517,  # [H3]
+        fp8=2517,  # the "FP8" row of the table; equals MX [H3]
+        bf16=671,  # [H3]
+        fp32=183,  # [H3]
+        sparse=2517,  # [H3]
+    ),
+    forward_fp8="float8_e4m3fn",  # [ERR/EVRF051, ISA]
+)
+
+# A projection. AWS: "at least 3x the FP8 rate and 4x the memory bandwidth of
+# Trainium3" [ANN]. Whatever the sentence leaves open stays at Trainium3's value.
+_NEURON_CORE_PROJECTED = dataclasses.replace(
+    NEURON_CORE_V4,
+    name="NeuronCore of Trainium4 (projected)",
+    products_per_cell_per_cycle=dataclasses.replace(
+        NEURON_CORE_V4.products_per_cell_per_cycle,
+        mx=12,  # 3 x 4 [ANN]
+        fp8=6,  # 3 x 2 [ANN]
+    ),
+    documented_tflops=ByDtype(mx=945, bf16=79, fp32=20, sparse=315),  # 3 x 315 [ANN]
+)
+
+TRN4 = dataclasses.replace(
+    TRN3,
+    name="trn4",
+    product="Trainium4 (projected)",
+    core=_NEURON_CORE_PROJECTED,
+    hbm_bytes_per_second=19_600 * 10**9,  # 4 x Trainium3 [ANN]
+    # ASSUMPTION: DMA grows with HBM, or no program could use the bandwidth.
+    dma_engine_bytes_per_second=132 * 10**9,  # 4 x 33 ASSUMPTION
+    dma_engine_peak_bytes_per_second=153_600_000_000,  # 4 x 38.4 ASSUMPTION
+    published_tflops=dataclasses.replace(
+        TRN3.published_tflops,
+        mx=7551,  # 3 x 2517 [ANN]
+        fp8=7551,  # 3 x 2517 [ANN]
+    ),
+    projected=True,
+)
+
+CHIPS: Mapping[str, ChipSpec] = MappingProxyType(
+    {chip.name: chip for chip in (TRN1, INF2, TRN2, TRN3, TRN4)}
+)
+
+CHIP_ALIASES: Mapping[str, str] = MappingProxyType(
+    {"gen2": "trn1", "gen3": "trn2", "gen4": "trn3"}  # NeuronCore generations [SIM]
+)

@@ -1,0 +1,184 @@
+"""EC2 instances and UltraServers as data: chips, hosts, network, list prices.
+
+`efa_bits_per_second` is the published aggregate of the whole target; prices are US
+dollars per hour for the whole target, on demand, dated, and never extrapolated: None
+where no list price was found. Source keys as in `chips.py` and `topology.py`; and
+LIST is AWS's price list in US East at the launch of Trn1 (October 2022), T1B the
+Trn1 page of SDK 2.9.1, SDKR the release notes of the AWS SDK for Java, 2.38.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from neuronjax.hardware import chips, topology
+
+_GBPS = 10**9  # [derived] bits per second
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ListPrice:
+    """A published on-demand price.
+
+    Attributes:
+        usd_per_hour: the whole instance.
+        date: month of publication, "YYYY-MM".
+        region: where it held.
+    """
+
+    usd_per_hour: float
+    date: str
+    region: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InstanceSpec:
+    """One thing that can be rented.
+
+    Attributes:
+        name: EC2 type, or neuronjax's name of an UltraServer.
+        chip: its chips, all alike.
+        chips: how many.
+        hosts: servers that hold them; more than one only in an UltraServer.
+        topology: the network between the chips.
+        lnc_default: physical cores per logical NeuronCore.
+        efa_bits_per_second: network to other instances, or None if not published.
+        price: list price, or None if not known.
+    """
+
+    name: str
+    chip: chips.ChipSpec
+    chips: int
+    hosts: int
+    topology: topology.Topology
+    lnc_default: int
+    efa_bits_per_second: int | None
+    price: ListPrice | None
+
+
+TRN1_2XLARGE = InstanceSpec(
+    name="trn1.2xlarge",
+    chip=chips.TRN1,
+    chips=1,  # [T1]
+    hosts=1,  # [T1]
+    topology=topology.SINGLE_CHIP,
+    lnc_default=chips.TRN1.lnc_default,
+    efa_bits_per_second=25 * _GBPS,  # "up to" [T1B]
+    price=ListPrice(usd_per_hour=1.34, date="2022-10", region="us-east-1"),  # [LIST]
+)
+TRN1_32XLARGE = InstanceSpec(
+    name="trn1.32xlarge",
+    chip=chips.TRN1,
+    chips=16,  # [T1]
+    hosts=1,  # [T1]
+    topology=topology.TRN1_TORUS_4X4,
+    lnc_default=chips.TRN1.lnc_default,
+    efa_bits_per_second=800 * _GBPS,  # [T1]
+    price=ListPrice(usd_per_hour=21.50, date="2022-10", region="us-east-1"),  # [LIST]
+)
+TRN1N_32XLARGE = dataclasses.replace(
+    TRN1_32XLARGE,
+    name="trn1n.32xlarge",
+    efa_bits_per_second=1_600 * _GBPS,  # [T1]
+    price=ListPrice(usd_per_hour=24.78, date="2022-10", region="us-east-1"),  # [LIST]
+)
+
+INF2_XLARGE = InstanceSpec(
+    name="inf2.xlarge",
+    chip=chips.INF2,
+    chips=1,  # [TI]
+    hosts=1,  # [TI]
+    topology=topology.SINGLE_CHIP,
+    lnc_default=chips.INF2.lnc_default,
+    efa_bits_per_second=None,
+    price=None,
+)
+INF2_8XLARGE = dataclasses.replace(INF2_XLARGE, name="inf2.8xlarge")
+INF2_24XLARGE = dataclasses.replace(
+    INF2_XLARGE,
+    name="inf2.24xlarge",
+    chips=6,  # [TI]
+    topology=topology.INF2_CHAIN_6,
+)
+INF2_48XLARGE = dataclasses.replace(
+    INF2_XLARGE,
+    name="inf2.48xlarge",
+    chips=12,  # [TI]
+    topology=topology.INF2_RING_12,
+)
+
+TRN2_3XLARGE = InstanceSpec(
+    name="trn2.3xlarge",
+    chip=chips.TRN2,
+    chips=1,  # as its users list it; the name: [SDKR]
+    hosts=1,  # [SDKR]
+    topology=topology.SINGLE_CHIP,
+    lnc_default=chips.TRN2.lnc_default,
+    efa_bits_per_second=None,
+    price=None,
+)
+TRN2_48XLARGE = InstanceSpec(
+    name="trn2.48xlarge",
+    chip=chips.TRN2,
+    chips=16,  # [T2]
+    hosts=1,  # [T2]
+    topology=topology.TRN2_TORUS_4X4,
+    lnc_default=chips.TRN2.lnc_default,
+    efa_bits_per_second=3_200 * _GBPS,  # [T2]
+    price=None,
+)
+TRN2U_48XLARGE = dataclasses.replace(TRN2_48XLARGE, name="trn2u.48xlarge")
+TRN2_ULTRASERVER = dataclasses.replace(
+    TRN2_48XLARGE,
+    name="trn2-ultraserver",
+    chips=64,  # [T2]
+    hosts=4,  # [T2]
+    topology=topology.TRN2_TORUS_4X4X4,
+    efa_bits_per_second=12_800 * _GBPS,  # 4 x 3,200 [derived]; see CONTRADICTIONS
+)
+
+TRN3_ULTRASERVER_GEN1 = InstanceSpec(
+    name="trn3-ultraserver-gen1",
+    chip=chips.TRN3,
+    chips=64,  # [T3]
+    hosts=4,  # [T3]
+    topology=topology.TRN3_SWITCH_4X16,
+    lnc_default=chips.TRN3.lnc_default,
+    efa_bits_per_second=12_800 * _GBPS,  # [T3]
+    price=None,
+)
+TRN3_ULTRASERVER_GEN2 = dataclasses.replace(
+    TRN3_ULTRASERVER_GEN1,
+    name="trn3-ultraserver-gen2",
+    chips=144,  # [T3]
+    hosts=36,  # [T3]
+    topology=topology.TRN3_SWITCH_36X4,
+    efa_bits_per_second=28_800 * _GBPS,  # [T3]
+)
+
+INSTANCES: Mapping[str, InstanceSpec] = MappingProxyType(
+    {
+        instance.name: instance
+        for instance in (
+            TRN1_2XLARGE,
+            TRN1_32XLARGE,
+            TRN1N_32XLARGE,
+            INF2_XLARGE,
+            INF2_8XLARGE,
+            INF2_24XLARGE,
+            INF2_48XLARGE,
+            TRN2_3XLARGE,
+            TRN2_48XLARGE,
+            TRN2U_48XLARGE,
+            TRN2_ULTRASERVER,
+            TRN3_ULTRASERVER_GEN1,
+            TRN3_ULTRASERVER_GEN2,
+        )
+    }
+)
+
+INSTANCE_ALIASES: Mapping[str, str] = MappingProxyType(
+    {"u-trn2x64": "trn2-ultraserver"}  # the name in T2 of SDK 2.21
+)

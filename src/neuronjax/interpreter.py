@@ -1,0 +1,262 @@
+"""The loop: environment, regions, loop counters, listeners; nothing else.
+
+Inside a trace the instructions become one XLA program. Under `jax.disable_jit()` the
+same loop is eager: every instruction is a compiled program of its own, loops and
+branches run in Python on concrete values, and the bits are those of the compiled run.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.engines import Registers, execute
+from neuronjax.ir.instruction import (
+    Block,
+    Branch,
+    Call,
+    Instruction,
+    InstructionProgram,
+    Loop,
+    Memset,
+)
+from neuronjax.numerics.exact import Zeros, opaque_zeros
+from neuronjax.numerics.random_bits import fold
+
+Arrays = Sequence[jax.Array]
+
+
+class Listener(Protocol):
+    """Sees every executed instruction with its operand and result arrays."""
+
+    def did_execute(
+        self, instruction: Instruction, operands: Arrays, results: Arrays
+    ) -> None: ...
+
+
+def run(
+    program: InstructionProgram,
+    arguments: Arrays,
+    call_index: jax.Array | None = None,
+    listeners: Sequence[Listener] = (),
+) -> Arrays:
+    """Executes a program.
+
+    Args:
+        program: from `lowering`.
+        arguments: one array per argument of main.
+        call_index: uint32 scalar, part of every stochastic rounding key; None is 0.
+        listeners: called after each instruction, in program order.
+
+    Returns:
+        One array per result of main.
+    """
+    eager = jax.config.jax_disable_jit and not any(
+        isinstance(a, jax.core.Tracer) for a in arguments
+    )
+    with jax.disable_jit(False):
+        zeros = opaque_zeros(runtime_bits(arguments))
+        key = jnp.uint32(0)
+        if program.stochastic:
+            index = jnp.uint32(0) if call_index is None else call_index
+            key = fold(fold(jnp.uint32(0), jnp.uint32(program.seed)), index)
+        machine = _Machine(program, zeros, eager, tuple(listeners))
+        return machine.block(program.main, arguments, {}, key)
+
+
+# Leaves that the zeros are made from: a few at both ends, in case some are constants of
+# an outer jit. A program without inputs gets one from its caller.
+_SAMPLED = 4
+
+
+def runtime_bits(arguments: Arrays) -> jax.Array:
+    """A uint32 scalar computed from the first elements of some arguments."""
+    candidates = [a for a in arguments if np.prod(a.shape) > 0]
+    bits = jnp.uint32(0)
+    for a in {id(a): a for a in candidates[:_SAMPLED] + candidates[-_SAMPLED:]}.values():
+        first = lax.slice(a, [0] * a.ndim, [1] * a.ndim).reshape(())
+        bits = bits * jnp.uint32(31) + _as_uint32(first)
+    return bits
+
+
+def _as_uint32(x: jax.Array) -> jax.Array:
+    if x.dtype == jnp.bool_:
+        return x.astype(jnp.uint32)
+    word = jnp.dtype(f"uint{x.dtype.itemsize * 8}")
+    return lax.bitcast_convert_type(x, word).astype(jnp.uint32)
+
+
+class _Machine:
+    """One run of one program."""
+
+    def __init__(
+        self,
+        program: InstructionProgram,
+        zeros: Zeros,
+        eager: bool,
+        listeners: tuple[Listener, ...],
+    ) -> None:
+        self._program = program
+        self._zeros = zeros
+        self._eager = eager
+        self._listeners = listeners
+        self._stochastic = program.stochastic
+
+    def block(
+        self, block: Block, arguments: Arrays, outer: dict, key: jax.Array
+    ) -> list[jax.Array]:
+        """Executes a block; `outer` holds what it captures."""
+        environment = dict(outer)
+        for buffer, array in zip(block.arguments, arguments, strict=True):
+            environment[buffer.number] = array
+        for instruction in block.instructions:
+            operands = [environment[v.buffer.number] for v in instruction.operands]
+            results = self._step(instruction, operands, environment, key)
+            for buffer, array in zip(instruction.results, results, strict=True):
+                environment[buffer.number] = array
+            for listener in self._listeners:
+                listener.did_execute(instruction, operands, results)
+        return [environment[view.buffer.number] for view in block.results]
+
+    def _step(
+        self, i: Instruction, operands: Arrays, environment: dict, key: jax.Array
+    ) -> Arrays:
+        if self._stochastic and i.ordinal:
+            key = fold(key, jnp.uint32(i.ordinal))
+        control = _CONTROL.get(type(i))
+        if control is not None:
+            return control(self, i, operands, environment, key)
+        registers = Registers(self._zeros, key, self._run_scalars)
+        if self._eager:
+            return _execute_alone(i, operands, registers)
+        return _execute(i, operands, registers)
+
+    def _run_scalars(self, block: Block, arguments: Arrays) -> Arrays:
+        inner = _Machine(self._program, self._zeros, False, ())
+        return inner.block(block, arguments, {}, jnp.uint32(0))
+
+    # -- control -----------------------------------------------------------------------
+
+    def loop(
+        self, i: Loop, carry: Arrays, environment: dict, key: jax.Array
+    ) -> Arrays:
+        """The carry of every loop has a counter in front, for the rounding keys."""
+
+        def condition(state: tuple) -> jax.Array:
+            return self.block(i.condition, state[1:], environment, key)[0]
+
+        def body(state: tuple) -> tuple:
+            counter, *carry = state
+            inner = fold(key, counter) if self._stochastic else key
+            out = self.block(i.body, carry, environment, inner)
+            return (counter + jnp.uint32(1), *out)
+
+        state = (jnp.uint32(0), *carry)
+        if not self._eager:
+            return lax.while_loop(condition, body, state)[1:]
+        while bool(condition(state)):
+            state = body(state)
+        return state[1:]
+
+    def branch(
+        self, i: Branch, operands: Arrays, environment: dict, key: jax.Array
+    ) -> Arrays:
+        index = operands[0]
+        if index.dtype == jnp.bool_:
+            index = index.astype(jnp.int32)
+        last = len(i.branches) - 1
+        # StableHLO: an index out of range picks the last branch.
+        index = jnp.where((index < 0) | (index > last), last, index)
+        if self._eager:
+            chosen = i.branches[int(index)]
+            return self.block(chosen, (), environment, key)
+        branches = [
+            functools.partial(self.block, b, (), environment, key) for b in i.branches
+        ]
+        return lax.switch(index, branches)
+
+    def call(
+        self, i: Call, operands: Arrays, environment: dict, key: jax.Array
+    ) -> Arrays:
+        block = self._program.functions[i.callee]
+        if self._eager or self._listeners:
+            return self.block(block, operands, {}, key)
+        compiled = self._compiled_callee(i.callee)
+        return compiled(self._zeros, key, *operands)
+
+    @functools.cache  # noqa: B019  a machine lives for one trace
+    def _compiled_callee(self, callee: str) -> Callable[..., Any]:
+        """A callee as a jit of its own: traced and lowered once for all its calls."""
+        block = self._program.functions[callee]
+
+        def body(zeros: Zeros, key: jax.Array, *operands: jax.Array) -> list:
+            inner = _Machine(self._program, zeros, False, ())
+            inner._compiled_callee = self._compiled_callee  # type: ignore[method-assign]
+            return inner.block(block, operands, {}, key)
+
+        body.__name__ = callee
+        return jax.jit(body)
+
+
+_CONTROL: dict[type, Callable[..., Arrays]] = {
+    Loop: _Machine.loop,
+    Branch: _Machine.branch,
+    Call: _Machine.call,
+}
+
+
+def _execute(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
+    """Executes inside the current trace."""
+    if _is_64_bit(i):
+        with jax.enable_x64(True):
+            return execute(i, operands, registers)
+    return execute(i, operands, registers)
+
+
+def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
+    """Executes as a compiled program of its own."""
+    if type(i) is Memset:
+        return _execute(i, operands, registers)
+    kernel = _kernel(_Signed(i))
+    zeros, key, _ = registers
+    if _is_64_bit(i):
+        with jax.enable_x64(True):
+            return kernel(operands, zeros, key)
+    return kernel(operands, zeros, key)
+
+
+class _Signed:
+    """An instruction as a cache key: equal signatures compute the same function."""
+
+    def __init__(self, instruction: Instruction) -> None:
+        self.instruction = instruction
+        self._signature = instruction.signature()
+
+    def __hash__(self) -> int:
+        return hash(self._signature)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Signed) and self._signature == other._signature
+
+
+@functools.lru_cache(maxsize=8192)
+def _kernel(signed: _Signed) -> Callable[..., Any]:
+    i = signed.instruction
+
+    def body(operands: Arrays, zeros: Zeros, key: jax.Array) -> Arrays:
+        program = InstructionProgram(Block((), (), ()), {}, False, 0)
+        run_scalars = _Machine(program, zeros, False, ())._run_scalars
+        return execute(i, operands, Registers(zeros, key, run_scalars))
+
+    return jax.jit(body)
+
+
+def _is_64_bit(i: Instruction) -> bool:
+    types = [v.type for v in i.operands] + [b.type for b in i.results]
+    return any(t.dtype.itemsize == 8 and t.dtype.kind in "iu" for t in types)

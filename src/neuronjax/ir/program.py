@@ -1,0 +1,122 @@
+"""A captured program: StableHLO ops as frozen dataclasses.
+
+This is the first of the two vocabularies (the second is `ir.instruction`). Names, operand
+order and attribute meanings are StableHLO's own (docs/spec.md of openxla/stablehlo); MLIR
+objects do not appear. A `Program` is produced by `capture` and read by `lowering`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A static shape and an element type (a numpy or ml_dtypes dtype)."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    def __str__(self) -> str:
+        return "x".join([*map(str, self.shape), self.dtype.name])
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where an op comes from.
+
+    Attributes:
+        scope: the JAX name stack, "jit(step)/transpose(jvp(mlp))/dot_general".
+        file: the user's source file, or "" where JAX recorded none.
+        line: its line, from 1; 0 where there is none.
+    """
+
+    scope: str = ""
+    file: str = ""
+    line: int = 0
+
+    @property
+    def source(self) -> str:
+        """`file:line`, or "" when unknown."""
+        return f"{self.file}:{self.line}" if self.file else ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """An SSA value; identity is the object itself."""
+
+    number: int
+    type: TensorType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """A block of ops with its arguments and the operands of its terminator."""
+
+    arguments: tuple[Value, ...]
+    ops: tuple[Op, ...]
+    results: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """One StableHLO, CHLO or `func.call` op."""
+
+    name: str
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    attributes: Mapping[str, Any]
+    regions: tuple[Region, ...]
+    location: Location
+
+    def walk(self) -> Iterator[Op]:
+        """This op and every op nested in its regions."""
+        yield self
+        for region in self.regions:
+            for op in region.ops:
+                yield from op.walk()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """A function of the module; private ones are reached by `func.call`."""
+
+    name: str
+    body: Region
+
+    def walk(self) -> Iterator[Op]:
+        """Every op of the body, nested ones included."""
+        for op in self.body.ops:
+            yield from op.walk()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """A captured module.
+
+    Attributes:
+        functions: by name; `main` is the entry.
+        argument_names: the pytree path of each argument of main, "state/params/w".
+        text: produces the StableHLO text on demand (it costs more than decoding).
+    """
+
+    functions: Mapping[str, Function]
+    main: str
+    argument_names: tuple[str, ...]
+    text: Any = field(default=None, repr=False)
+
+    @property
+    def entry(self) -> Function:
+        return self.functions[self.main]
+
+    def walk(self) -> Iterator[Op]:
+        """Every op of every function."""
+        for function in self.functions.values():
+            yield from function.walk()
+
+    def __str__(self) -> str:
+        return self.text() if self.text else f"<program {self.main}>"

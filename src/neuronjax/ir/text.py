@@ -1,0 +1,70 @@
+"""Instructions as text: engine, name, types, attributes, label and source line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from neuronjax.ir.instruction import Block, Buffer, Instruction, InstructionProgram
+
+
+def instruction_text(program: InstructionProgram) -> str:
+    """One line per instruction; blocks of control flow are indented."""
+    lines = ["main:", *_block(program.main, "  ")]
+    for name, block in program.functions.items():
+        lines += [f"{name}:", *_block(block, "  ")]
+    return "\n".join(lines) + "\n"
+
+
+def _block(block: Block, indent: str) -> Iterator[str]:
+    if block.arguments:
+        yield f"{indent}arguments {', '.join(map(_buffer, block.arguments))}"
+    for instruction in block.instructions:
+        yield indent + _line(instruction)
+        for nested in instruction.blocks:
+            yield indent + "  {"
+            yield from _block(nested, indent + "    ")
+            yield indent + "  }"
+    results = ", ".join(f"%{view.buffer.number}" for view in block.results)
+    yield f"{indent}return {results}"
+
+
+def _line(i: Instruction) -> str:
+    results = ", ".join(map(_buffer, i.results))
+    operands = ", ".join(f"%{view.buffer.number}" for view in i.operands)
+    head = f"{results} = {i.engine}.{i.name}({operands})"
+    attributes = " ".join(
+        f"{k}={_short(v)}" for k, v in i.attributes().items() if not _is_block(v)
+    )
+    written = _rounding(i)
+    where = f" {i.location.source}" if i.location.source else ""
+    return " ".join(filter(None, [head, attributes, written])) + f"  # {i.label}{where}"
+
+
+def _rounding(i: Instruction) -> str:
+    parts = []
+    if i.write_format:
+        parts.append(f"write={i.write_format}")
+    if i.rounding != "rne":
+        parts.append(f"rounding={i.rounding}")
+    if i.overflow != "ieee":
+        parts.append(f"overflow={i.overflow}")
+    return " ".join(parts)
+
+
+def _buffer(buffer: Buffer) -> str:
+    return f"%{buffer.number}:{buffer.type}"
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, Block) or (
+        isinstance(value, tuple) and bool(value) and isinstance(value[0], Block)
+    )
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return str(value.item()) if value.size == 1 else f"<{value.size} values>"
+    return str(value).replace(" ", "")

@@ -1,0 +1,337 @@
+"""What a lowering rule can ask: operands, results, the effective policy, provenance.
+
+`ProgramContext` is shared by a whole program, `Context` belongs to one block. Provenance
+is carried forward with the values: from which argument of the program a value descends
+(through casts, reshapes and slices), and whether it is a cotangent. A value is a
+cotangent when it is computed in a transpose scope that is not a rematerialised forward
+pass; movement and casts hand on what they move.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import ChainMap
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from neuronjax.errors import UnsupportedError
+from neuronjax.hardware import EMULATOR_ONLY_DTYPES, CoreSpec, Target
+from neuronjax.ir.instruction import Block, Buffer, Engine, Instruction, View
+from neuronjax.ir.program import Location, Op, Program, TensorType, Value
+from neuronjax.policy import (
+    Policy,
+    active_policy,
+    policy_from_scope,
+    unmatched_rule_error,
+)
+
+# Ops that hand on the provenance of what they move.
+MOVES = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "broadcast_in_dim",
+        "convert",
+        "dynamic_slice",
+        "optimization_barrier",
+        "pad",
+        "reshape",
+        "reverse",
+        "slice",
+        "transpose",
+    )
+)
+
+
+
+class Facts(NamedTuple):
+    """Where a value comes from.
+
+    Attributes:
+        parameter: pytree path of the program argument it descends from, or "".
+        cotangent: True or False; None for constants, which are neither.
+    """
+
+    parameter: str = ""
+    cotangent: bool | None = None
+
+
+def is_cotangent_scope(scope: str) -> bool:
+    """Whether ops of this name stack compute gradients.
+
+    The name "transpose" alone is not enough: a rematerialised forward pass sits under
+    the transpose scope of the backward pass that asked for it.
+    """
+    return "transpose(" in scope and "rematted_computation" not in scope
+
+
+class ProgramContext:
+    """What the blocks of a program share."""
+
+    def __init__(self, program: Program, target: Target, policy: Policy) -> None:
+        self.program = program
+        self.target = target
+        self.core = target.chip.core
+        self.policy = active_policy() or policy
+        self.functions: dict[str, Block] = {}
+        self.callees: dict[tuple, Any] = {}
+        self.stochastic = False
+        self._buffers = 0
+        self._matched: set[int] = set()
+        self._seen: dict[str, set[str]] = {
+            name: set() for name in ("op", "param", "scope", "source")
+        }
+
+    def entry(self, cotangents: frozenset[int]) -> Context:
+        """The context of main, its arguments' provenance set."""
+        context = Context(self, prefix="")
+        names = self.program.argument_names
+        for i, value in enumerate(self.program.entry.body.arguments):
+            name = names[i] if i < len(names) else ""
+            context.facts[value] = Facts(name, i in cotangents)
+        return context
+
+    def buffer(self, type: TensorType) -> Buffer:
+        self._buffers += 1
+        return Buffer(self._buffers, type)
+
+    def effective_policy(self, op: Op, scope: str, parameters: tuple) -> Policy:
+        """The policy of one op, by enclosing policy_scope and rules."""
+        policy = self.policy
+        if "neuronjax.policy." in scope:
+            policy = policy_from_scope(scope) or policy
+        if not policy.rules:
+            return policy
+        source = op.location.source
+        if policy is self.policy:
+            where = dict(params=parameters, scope=scope, source=source)
+            self._matched.update(policy.matching_rules(op.name, **where))
+            self._seen["op"].add(op.name)
+            self._seen["param"].update(parameters)
+            self._seen["scope"].add(scope)
+            self._seen["source"].add(source)
+        return policy.for_op(op.name, params=parameters, scope=scope, source=source)
+
+    def check_rules(self) -> None:
+        """Raises InvalidProgramError for a rule that matched no op."""
+        for index, rule in enumerate(self.policy.rules):
+            if index not in self._matched:
+                raise unmatched_rule_error(rule, self._seen)
+
+    @property
+    def tracks_provenance(self) -> bool:
+        """Whether two calls of a function with other provenance may differ."""
+        policy = self.policy
+        return bool(policy.rules) or policy.auto_cast_type.startswith("fp8")
+
+
+class Context:
+    """The lowering of one block; rules receive it.
+
+    Attributes:
+        prefix: name stack of the enclosing call, "" in main.
+        memo: instructions' results that later ops of the block may reuse.
+    """
+
+    def __init__(self, shared: ProgramContext, prefix: str, parent: Any = None) -> None:
+        self.shared = shared
+        self.core = shared.core
+        self.prefix = prefix
+        self.views: ChainMap[Value, View] = (
+            parent.views.new_child() if parent else ChainMap()
+        )
+        self.facts: ChainMap[Value, Facts] = (
+            parent.facts.new_child() if parent else ChainMap()
+        )
+        self.memo: ChainMap[tuple, Any] = (
+            parent.memo.new_child() if parent else ChainMap()
+        )
+        self.location = Location()
+        self._scope = ""
+        self._ordinal = 0
+        self._policy: Policy | None = None
+        self._op: Op | None = None
+
+    # -- values ------------------------------------------------------------------------
+
+    def child(self) -> Context:
+        """The context of a nested region, which sees this block's values."""
+        return Context(self.shared, self._scope or self.prefix, self)
+
+    def view(self, value: Value) -> View:
+        """The operand view of an SSA value."""
+        return self.views[value]
+
+    def operands(self, op: Op) -> tuple[View, ...]:
+        """The operand views of all operands of an op."""
+        return tuple([self.views[value] for value in op.operands])
+
+    def define(self, value: Value) -> Buffer:
+        """The buffer that will hold an SSA value."""
+        buffer = self.shared.buffer(value.type)
+        self.views[value] = View(buffer)
+        return buffer
+
+    def results(self, op: Op) -> tuple[Buffer, ...]:
+        """The buffers of all results of an op."""
+        return tuple([self.define(value) for value in op.results])
+
+    def alias(self, value: Value, view: View) -> None:
+        """Lets an SSA value stand for an existing view."""
+        self.views[value] = view
+
+    def temporary(self, shape: tuple[int, ...], dtype: Any) -> Buffer:
+        """A buffer of no SSA value."""
+        return self.shared.buffer(TensorType(tuple(shape), np.dtype(dtype)))
+
+    # -- policy and provenance ---------------------------------------------------------
+
+    def enter(self, op: Op) -> None:
+        """Begins an op: sets its location and forgets the previous policy."""
+        self.location = op.location
+        scope = op.location.scope
+        self._scope = f"{self.prefix}/{scope}" if self.prefix else scope
+        self._op, self._policy = op, None
+
+    def leave(self, op: Op) -> None:
+        """Ends an op: gives its results their provenance."""
+        self._op = op
+        facts = self._result_facts(op)
+        for value in op.results:
+            self.facts.setdefault(value, facts)
+
+    def _result_facts(self, op: Op) -> Facts:
+        if op.name in MOVES and op.operands:
+            return self.fact(op.operands[0])
+        if op.name in ("stablehlo.constant", "stablehlo.iota"):
+            return Facts()
+        return Facts("", is_cotangent_scope(self._scope))
+
+    def fact(self, value: Value) -> Facts:
+        return self.facts.get(value, Facts())
+
+    @property
+    def scope(self) -> str:
+        """The full name stack of the current op."""
+        return self._scope
+
+    @property
+    def policy(self) -> Policy:
+        """The effective policy of the current op."""
+        if self._policy is None:
+            op = self._op
+            assert op is not None
+            parameters = tuple(
+                dict.fromkeys(
+                    p for v in op.operands if (p := self.fact(v).parameter)
+                )
+            )
+            self._policy = self.shared.effective_policy(op, self._scope, parameters)
+        return self._policy
+
+    # -- instructions ------------------------------------------------------------------
+
+    def make(
+        self,
+        cls: type,
+        /,
+        operands: tuple[View, ...],
+        results: tuple[Buffer, ...],
+        *,
+        engine: Engine,
+        **attributes: Any,
+    ) -> Any:
+        """An instruction of the current op."""
+        return cls(
+            operands=operands,
+            results=results,
+            engine=engine,
+            location=self.location,
+            **attributes,
+        )
+
+    def arithmetic(
+        self,
+        cls: type,
+        /,
+        operands: tuple[View, ...],
+        results: tuple[Buffer, ...],
+        *,
+        engine: Engine,
+        **attributes: Any,
+    ) -> Any:
+        """An instruction whose float result is rounded on its one write."""
+        policy = self.policy
+        dtype = results[0].type.dtype.name
+        write_format = None
+        if policy.auto_cast == "all" and dtype == "float32":
+            write_format = policy.operand_dtype(
+                "forward", chip_fp8=self.shared.target.chip.forward_fp8
+            )
+        rounds = write_format is not None or dtype in ("bfloat16", "float16")
+        return self.make(
+            cls,
+            operands,
+            results,
+            engine=engine,
+            write_format=write_format,
+            rounding=policy.rounding if rounds else "rne",
+            overflow=policy.overflow if rounds else "ieee",
+            **attributes,
+        )
+
+    def numbered(self, instruction: Instruction) -> Instruction:
+        """Gives a stochastic instruction its ordinal."""
+        if instruction.rounding != "stochastic":
+            return instruction
+        self.shared.stochastic = True
+        self._ordinal += 1
+        return dataclasses.replace(instruction, ordinal=self._ordinal)
+
+    def nested_ordinal(self) -> int:
+        """An ordinal for a call or region, part of the keys inside it."""
+        self._ordinal += 1
+        return self._ordinal
+
+    # -- limits ------------------------------------------------------------------------
+
+    def check_types(self, op: Op) -> None:
+        """Refuses dtypes that the chip does not have.
+
+        Raises:
+            UnsupportedError: names the dtype, the chip and a legal dtype.
+        """
+        for value in (*op.operands, *op.results):
+            name = value.type.dtype.name
+            if name not in _legal_dtypes(self.core):
+                raise _dtype_error(op, name, self.shared.target)
+
+
+@functools.cache
+def _legal_dtypes(core: CoreSpec) -> frozenset[str]:
+    """What the engines read and write, and the 64-bit integers of address arithmetic."""
+    names = {name for engine in core.engines for name in engine.dtypes}
+    return frozenset(names - EMULATOR_ONLY_DTYPES | {"int64", "uint64"})
+
+
+_INSTEAD = {
+    "float64": "float32 (jax_enable_x64 must be off)",
+    "complex64": "a pair of float32 arrays",
+    "complex128": "a pair of float32 arrays",
+    "float8_e4m3fn": "float8_e4m3 (largest value 240), or a trn3 target",
+    "float8_e4m3": "float8_e4m3fn",
+}
+
+
+def _dtype_error(op: Op, name: str, target: Target) -> UnsupportedError:
+    instead = _INSTEAD.get(name, "bfloat16, float16, float32 or a 32-bit integer")
+    return UnsupportedError(
+        f"dtype {name} does not exist on {target.name}",
+        op=op.name,
+        location=op.location.source,
+        remedy=f"use {instead}",
+    )
+
+

@@ -1,0 +1,96 @@
+"""Rules of control flow: loops, branches and calls keep their structure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from neuronjax.ir.instruction import Branch, Call, Instruction, Loop
+from neuronjax.ir.program import Op, Region
+from neuronjax.lowering.context import Context, Facts, is_cotangent_scope
+from neuronjax.lowering.registry import lower_region, lowers
+
+Instructions = Iterator[Instruction]
+
+
+@lowers("stablehlo.while")
+def while_(op: Op, context: Context) -> Instructions:
+    condition, body = op.regions
+    carried = [_carry_facts(context, value) for value in op.operands]
+    yield context.make(
+        Loop,
+        context.operands(op),
+        context.results(op),
+        engine="sync",
+        ordinal=context.nested_ordinal(),
+        condition=_region(condition, context, carried),
+        body=_region(body, context, carried),
+    )
+    for result, facts in zip(op.results, carried, strict=True):
+        context.facts[result] = facts
+
+
+def _carry_facts(context: Context, value: Any) -> Facts:
+    """A carry's role is its initial value's; zeros take the role of the loop."""
+    facts = context.fact(value)
+    if facts.cotangent is None:
+        facts = facts._replace(cotangent=is_cotangent_scope(context.scope))
+    return facts
+
+
+def _region(region: Region, context: Context, facts: list[Facts]) -> Any:
+    child = context.child()
+    child.facts.update(zip(region.arguments, facts, strict=True))
+    return lower_region(region, child)
+
+
+@lowers("stablehlo.case", "stablehlo.if")
+def case(op: Op, context: Context) -> Instructions:
+    regions = op.regions[::-1] if op.name == "stablehlo.if" else op.regions
+    yield context.make(
+        Branch,
+        context.operands(op),
+        context.results(op),
+        engine="sync",
+        ordinal=context.nested_ordinal(),
+        branches=tuple([_region(r, context, []) for r in regions]),
+    )
+
+
+@lowers("func.call", "stablehlo.composite")
+def call(op: Op, context: Context) -> Instructions:
+    name = op.attributes.get("callee") or op.attributes["decomposition"]
+    callee, results = _callee(op, name, context)
+    yield context.make(
+        Call,
+        context.operands(op),
+        context.results(op),
+        engine="sync",
+        ordinal=context.nested_ordinal(),
+        callee=callee,
+    )
+    for value, facts in zip(op.results, results, strict=True):
+        context.facts[value] = facts
+
+
+def _callee(op: Op, name: str, context: Context) -> tuple[str, tuple[Facts, ...]]:
+    """Lowers the callee once for every policy and provenance it is called with."""
+    shared = context.shared
+    scope = context.scope
+    arguments = tuple([context.fact(v) for v in op.operands])
+    key: tuple = (name,)
+    if shared.tracks_provenance or "neuronjax.policy." in scope:
+        key = (name, scope, arguments)
+    if key not in shared.callees:
+        function = shared.program.functions[name]
+        body = function.body
+        child = Context(shared, prefix=scope)
+        child.facts.update(zip(body.arguments, arguments, strict=True))
+        block = lower_region(body, child)
+        unique = name if name not in shared.functions else f"{name}.{len(shared.callees)}"
+        shared.functions[unique] = block
+        facts = tuple([child.fact(v) for v in body.results])
+        shared.callees[key] = (unique, facts)
+    return shared.callees[key]
+
+

@@ -1,0 +1,250 @@
+"""Convolution as a matmul: K is the kernel positions in row-major order, then the
+input channel; padding zeros take part.
+
+Groups become a batch dimension. The input is laid out once as [groups, batch, *spatial,
+channels], its patches are gathered (`Im2col`), the kernel becomes [groups, K, outputs].
+Gradients of convolutions are convolutions with dilations and take the same path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from neuronjax.ir.instruction import (
+    Buffer,
+    DmaCopy,
+    DotDimensions,
+    Im2col,
+    Instruction,
+    View,
+    Window,
+)
+from neuronjax.ir.program import Op
+from neuronjax.lowering.context import Context
+from neuronjax.lowering.contraction import matmul, prepare_operands
+from neuronjax.lowering.registry import lowers
+
+Instructions = Iterator[Instruction]
+
+
+@lowers("stablehlo.convolution")
+def convolution(op: Op, context: Context) -> Instructions:
+    """A matmul whose K is the kernel positions in row-major order, then the channel."""
+    conv = _Convolution.of(op)
+    lhs, rhs, instructions = prepare_operands(op, context)
+    yield from instructions
+    groups = conv.feature_groups * conv.batch_groups
+
+    grouped = context.temporary(conv.grouped_input_shape, lhs.view.type.dtype)
+    yield from _group_input(context, conv, lhs.view, grouped)
+    positions = prod(conv.output_spatial)
+    k = prod(conv.kernel_spatial) * conv.group_channels
+    patches = context.temporary(
+        (groups, conv.group_batch * positions, k), lhs.view.type.dtype
+    )
+    yield context.make(
+        Im2col, (View(grouped),), (patches,), engine="dma", window=conv.window
+    )
+    kernel = context.temporary((groups, k, conv.group_outputs), rhs.view.type.dtype)
+    yield from _group_kernel(context, conv, rhs.view, kernel)
+
+    product_shape = (groups, conv.group_batch * positions, conv.group_outputs)
+    result = context.results(op)[0]
+    product = context.temporary(product_shape, result.type.dtype)
+    dimensions = DotDimensions((0,), (0,), (2,), (1,))
+    yield from matmul(
+        context,
+        lhs._replace(view=View(patches)),
+        rhs._replace(view=View(kernel)),
+        dimensions,
+        k,
+        product,
+    )
+    yield from _ungroup(context, conv, product, result)
+
+
+class _Convolution(NamedTuple):
+    """The sizes of a convolution, named."""
+
+    numbers: dict[str, Any]
+    input_shape: tuple[int, ...]
+    kernel_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    feature_groups: int
+    batch_groups: int
+    window: Window
+    reversal: tuple[int, ...]
+
+    @classmethod
+    def of(cls, op: Op) -> _Convolution:
+        a = op.attributes
+        numbers = a["dimension_numbers"]
+        kernel = op.operands[1].type.shape
+        spatial = numbers["kernel_spatial_dimensions"]
+        ones = (1,) * len(spatial)
+        padding = a.get("padding")
+        pairs = tuple(map(tuple, padding.tolist())) if padding is not None else ()
+        window = Window(
+            sizes=tuple(kernel[d] for d in spatial),
+            strides=a.get("window_strides", ones),
+            base_dilations=a.get("lhs_dilation", ones),
+            window_dilations=a.get("rhs_dilation", ones),
+            padding=pairs or ((0, 0),) * len(spatial),
+        )
+        reversal = a.get("window_reversal") or ()
+        return cls(
+            numbers,
+            op.operands[0].type.shape,
+            kernel,
+            op.results[0].type.shape,
+            a["feature_group_count"],
+            a["batch_group_count"],
+            window,
+            tuple(d for d, r in zip(spatial, reversal, strict=False) if r),
+        )
+
+    @property
+    def group_batch(self) -> int:
+        batch = self.input_shape[self.numbers["input_batch_dimension"]]
+        return batch // self.batch_groups
+
+    @property
+    def group_channels(self) -> int:
+        channels = self.input_shape[self.numbers["input_feature_dimension"]]
+        return channels // self.feature_groups
+
+    @property
+    def group_outputs(self) -> int:
+        outputs = self.kernel_shape[self.numbers["kernel_output_feature_dimension"]]
+        return outputs // (self.feature_groups * self.batch_groups)
+
+    @property
+    def kernel_spatial(self) -> tuple[int, ...]:
+        return self.window.sizes
+
+    @property
+    def output_spatial(self) -> tuple[int, ...]:
+        dims = self.numbers["output_spatial_dimensions"]
+        return tuple(self.output_shape[d] for d in dims)
+
+    @property
+    def grouped_input_shape(self) -> tuple[int, ...]:
+        dims = self.numbers["input_spatial_dimensions"]
+        spatial = tuple(self.input_shape[d] for d in dims)
+        groups = self.feature_groups * self.batch_groups
+        return (groups, self.group_batch, *spatial, self.group_channels)
+
+
+def _move(
+    context: Context, kind: str, source: View, shape: tuple, *parameters: tuple
+) -> tuple[View, list[Instruction]]:
+    """A movement to a temporary; nothing when it would change nothing."""
+    same = shape == source.type.shape
+    if same and kind == "reshape":
+        return source, []
+    if same and kind == "transpose" and parameters[0] == tuple(range(len(shape))):
+        return source, []
+    result = context.temporary(shape, source.type.dtype)
+    instruction = context.make(
+        DmaCopy, (source,), (result,), engine="dma", kind=kind, parameters=parameters
+    )
+    return View(result), [instruction]
+
+
+def _transposed(
+    context: Context, source: View, permutation: tuple[int, ...]
+) -> tuple[View, list[Instruction]]:
+    shape = tuple(source.type.shape[i] for i in permutation)
+    return _move(context, "transpose", source, shape, permutation)
+
+
+def _into(context: Context, source: View, target: Buffer) -> Instruction:
+    """The last movement, a reshape into an existing buffer."""
+    return context.make(DmaCopy, (source,), (target,), engine="dma", kind="reshape")
+
+
+def _group_input(
+    context: Context, conv: _Convolution, source: View, target: Buffer
+) -> Instructions:
+    """[groups, batch, *spatial, channels], batch groups outermost."""
+    n = conv.numbers
+    spatial = n["input_spatial_dimensions"]
+    order = (n["input_batch_dimension"], *spatial, n["input_feature_dimension"])
+    view, moves = _transposed(context, source, order)
+    yield from moves
+    sizes = view.type.shape
+    split = (
+        conv.batch_groups,
+        conv.group_batch,
+        *sizes[1:-1],
+        conv.feature_groups,
+        conv.group_channels,
+    )
+    view, moves = _move(context, "reshape", view, split)
+    yield from moves
+    rank = len(split)
+    order = (0, rank - 2, *range(1, rank - 2), rank - 1)
+    view, moves = _transposed(context, view, order)
+    yield from moves
+    yield _into(context, view, target)
+
+
+def _group_kernel(
+    context: Context, conv: _Convolution, source: View, target: Buffer
+) -> Instructions:
+    """[groups, kernel positions * channels, outputs]."""
+    if conv.reversal:
+        source, moves = _move(
+            context, "reverse", source, source.type.shape, conv.reversal
+        )
+        yield from moves
+    n = conv.numbers
+    order = (
+        n["kernel_output_feature_dimension"],
+        *n["kernel_spatial_dimensions"],
+        n["kernel_input_feature_dimension"],
+    )
+    view, moves = _transposed(context, source, order)
+    yield from moves
+    groups = conv.feature_groups * conv.batch_groups
+    sizes = (groups, conv.group_outputs, target.type.shape[1])
+    view, moves = _move(context, "reshape", view, sizes)
+    yield from moves
+    view, moves = _transposed(context, view, (0, 2, 1))
+    yield from moves
+    yield _into(context, view, target)
+
+
+def _ungroup(
+    context: Context, conv: _Convolution, product: Buffer, result: Buffer
+) -> Instructions:
+    """From [groups, batch * positions, outputs] to the declared layout.
+
+    With feature groups the output channel is group-major; with batch groups as well.
+    """
+    groups, outputs = product.type.shape[0], conv.group_outputs
+    split = (groups, conv.group_batch, *conv.output_spatial, outputs)
+    view, moves = _move(context, "reshape", View(product), split)
+    yield from moves
+    rank = len(split)
+    view, moves = _transposed(context, view, (*range(1, rank - 1), 0, rank - 1))
+    yield from moves
+    canonical = (conv.group_batch, *conv.output_spatial, groups * outputs)
+    view, moves = _move(context, "reshape", view, canonical)
+    yield from moves
+    n = conv.numbers
+    places = (
+        n["output_batch_dimension"],
+        *n["output_spatial_dimensions"],
+        n["output_feature_dimension"],
+    )
+    order = tuple(int(i) for i in np.argsort(places))
+    view, moves = _transposed(context, view, order)
+    yield from moves
+    yield _into(context, view, result)
+
+

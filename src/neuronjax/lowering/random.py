@@ -1,0 +1,21 @@
+"""Rules of random bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from neuronjax.ir.instruction import Instruction, Rng
+from neuronjax.ir.program import Op
+from neuronjax.lowering.context import Context
+from neuronjax.lowering.registry import lowers
+
+
+@lowers("stablehlo.rng_bit_generator")
+def rng_bit_generator(op: Op, context: Context) -> Iterator[Instruction]:
+    yield context.make(
+        Rng,
+        context.operands(op),
+        context.results(op),
+        engine="gpsimd",
+        algorithm=op.attributes["rng_algorithm"],
+    )

@@ -1,0 +1,99 @@
+"""The table of lowering rules and the driver that applies it.
+
+A rule is a generator, `@lowers("stablehlo.add", ...) def rule(op, context)`, that yields
+the instructions of one op. Whatever a rule cannot express is an error that names the op,
+the user's line and the remedy; nothing falls back to native JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from neuronjax.errors import UnimplementedError
+from neuronjax.ir.instruction import Block, Buffer, Instruction, InstructionProgram
+from neuronjax.ir.program import Op, Program, Region
+from neuronjax.hardware import Target
+from neuronjax.lowering.context import Context, ProgramContext
+from neuronjax.policy import Policy
+
+Rule = Callable[[Op, Context], Iterable[Instruction]]
+
+RULES: dict[str, Rule] = {}
+
+
+def lowers(*names: str) -> Callable[[Rule], Rule]:
+    """Registers a rule for StableHLO ops by name."""
+
+    def register(rule: Rule) -> Rule:
+        for name in names:
+            if name in RULES:
+                raise ValueError(f"two lowering rules for {name}")
+            RULES[name] = rule
+        return rule
+
+    return register
+
+
+def lower(
+    program: Program,
+    *,
+    target: Target,
+    policy: Policy,
+    cotangents: frozenset[int] = frozenset(),
+    every_rule_matches: bool = True,
+) -> InstructionProgram:
+    """Lowers a program to the instructions of the target's core.
+
+    Args:
+        program: captured StableHLO.
+        target: the chip; its capabilities decide which instructions exist.
+        policy: what may be cast, and how numbers round.
+        cotangents: indices of main's arguments that carry gradients.
+        every_rule_matches: refuse a policy rule that matches no op.
+
+    Raises:
+        UnimplementedError: an op without a rule.
+        UnsupportedError: an op or dtype that the chip does not have.
+        InvalidProgramError: a policy rule that matches nothing.
+    """
+    shared = ProgramContext(program, target, policy)
+    context = shared.entry(cotangents)
+    main = lower_region(program.entry.body, context)
+    if every_rule_matches:
+        shared.check_rules()
+    return InstructionProgram(
+        main,
+        shared.functions,
+        stochastic=shared.stochastic,
+        seed=policy.seed,
+    )
+
+
+def lower_region(region: Region, context: Context) -> Block:
+    """Lowers the ops of a region whose arguments `context` will define."""
+    arguments = tuple([context.define(value) for value in region.arguments])
+    instructions: list[Instruction] = []
+    for op in region.ops:
+        instructions.extend(lower_op(op, context))
+    results = tuple([context.view(value) for value in region.results])
+    return Block(arguments, tuple(instructions), results)
+
+
+def lower_op(op: Op, context: Context) -> Iterator[Instruction]:
+    """Applies the rule of one op."""
+    rule = RULES.get(op.name)
+    if rule is None:
+        raise UnimplementedError(
+            f"no lowering rule for an op with operands "
+            f"({', '.join(str(v.type) for v in op.operands)})",
+            op=op.name,
+            location=op.location.source,
+            remedy="rewrite the line with other ops, or report it with this message",
+        )
+    context.check_types(op)
+    context.enter(op)
+    for instruction in rule(op, context):
+        yield context.numbered(instruction)
+    context.leave(op)
+
+

@@ -1,0 +1,108 @@
+"""Building blocks of the FP32 elementary functions: bits, splitting, polynomials.
+
+Two ways keep a product the same whether or not XLA fuses it with the next addition: it
+is sealed (`exact.seal`), or it is exact because its factors have few significant bits
+(`truncate`, Cody-Waite constants, powers of two), so that a fused multiply-add rounds
+just as the separate operations do. Everything else is a sum, a selection or integer
+arithmetic. FP32 subnormals are zeros (design section 5); NaN is always 0x7FC00000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.numerics.exact import seal
+
+INF = np.float32(np.inf)
+NAN = np.float32(np.nan)
+MIN_NORMAL = np.float32(2.0**-126)
+SIGN = np.uint32(0x80000000)
+MAGNITUDE = np.uint32(0x7FFFFFFF)
+EXPONENT = np.uint32(0x7F800000)
+MANTISSA = np.uint32(0x007FFFFF)
+# 1.5 * 2^23: the low bits of `n + INTEGER` are the integer n in two's complement.
+INTEGER = np.float32(12582912.0)
+
+
+def bits_of(x: jax.Array) -> jax.Array:
+    """The uint32 pattern of float32 `x`."""
+    return lax.bitcast_convert_type(x, jnp.uint32)
+
+
+def float_of(bits: jax.Array) -> jax.Array:
+    """The float32 of a uint32 pattern."""
+    return lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def magnitude(x: jax.Array) -> jax.Array:
+    """`|x|`, as a bit operation."""
+    return float_of(bits_of(x) & MAGNITUDE)
+
+
+def with_sign(x: jax.Array, sign_source: jax.Array) -> jax.Array:
+    """`x` >= 0 with the sign bit of `sign_source`."""
+    return float_of(bits_of(x) | (bits_of(sign_source) & SIGN))
+
+
+def flush(x: jax.Array) -> jax.Array:
+    """Subnormals become zeros of the same sign, on any host.
+
+    Needed only where bits or a selection would carry one through: FP32 arithmetic
+    flushes by itself, for XLA runs with FTZ and DAZ.
+    """
+    bits = bits_of(x)
+    return float_of(jnp.where((bits & EXPONENT) == 0, bits & SIGN, bits))
+
+
+def no_nan_payload(x: jax.Array) -> jax.Array:
+    """Every NaN becomes the one NaN: hosts differ in the sign of a fresh NaN."""
+    return jnp.where(x == x, x, NAN)
+
+
+def truncate(x: jax.Array) -> jax.Array:
+    """Keeps the upper 12 significant bits: products of two such numbers are exact."""
+    return float_of(bits_of(x) & np.uint32(0xFFFFF000))
+
+
+def polynomial(
+    coefficients: Sequence[float | jax.Array], x: jax.Array, zero: jax.Array
+) -> jax.Array:
+    """Estrin's scheme, lowest coefficient first, each product sealed.
+
+    As many seals as Horner's rule, in a logarithmic chain of operations: the seals
+    lengthen the chain, and twice the speed is at stake.
+    """
+    values = [c if isinstance(c, jax.Array) else np.float32(c) for c in coefficients]
+    while len(values) > 1:
+        pairs = zip(values[0::2], values[1::2], strict=False)
+        last = values[len(values) & ~1 :]
+        values = [low + seal(high * x, zero) for low, high in pairs] + last
+        x = x * x
+    return values[0]
+
+
+def shifted_integer(n: jax.Array) -> jax.Array:
+    """`n << 23` as uint32, for integral float32 `n` of less than 22 bits."""
+    return bits_of(n + INTEGER) << np.uint32(23)
+
+
+def power_of_two(n: jax.Array) -> jax.Array:
+    """2^n as float32 for integral float32 `n` in -126..127."""
+    return float_of(shifted_integer(n) + np.uint32(127 << 23))
+
+
+def scale(x: jax.Array, n: jax.Array) -> jax.Array:
+    """`x * 2^n` for positive normal `x` and integral float32 `n` in -300..300.
+
+    The result overflows to infinity and underflows to zero, by integers alone.
+    """
+    mantissa_and_exponent = lax.bitcast_convert_type(x, jnp.int32)
+    exponent = (mantissa_and_exponent >> 23) + n.astype(jnp.int32)
+    result = float_of(bits_of(x) + shifted_integer(n))
+    result = jnp.where(exponent > 0, result, np.float32(0))
+    return jnp.where(exponent < 255, result, INF)

@@ -1,0 +1,232 @@
+"""Floating-point formats as data: every number format of the NeuronCore engines.
+
+A `FloatFormat` holds the few facts that define a format; limits, special codes and the
+storage width are derived. Codes are unsigned integers of `width` bits, sign on top,
+right aligned; exponents are unbiased powers of two. Nothing here touches an array: see
+`rounding`. The formats are those of the NKI data type list, as `ml_dtypes` names them;
+their limits follow IEEE 754-2019, OCP OFP8 1.0 and OCP Microscaling (MX) 1.0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+
+NanEncoding = Literal["ieee", "all_ones", "none"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FloatFormat:
+    """One binary floating-point format.
+
+    Attributes:
+        name: the `ml_dtypes` name; "tfloat32" for the one format without a dtype.
+        exponent_bits: width of the exponent field.
+        mantissa_bits: width of the mantissa field, the implicit bit not counted.
+        bias: what is subtracted from the exponent field.
+        has_inf: whether there is an Inf; if not, an overflow gives NaN where one
+            exists, else the largest finite value.
+        nan: "ieee": an all-ones exponent field with a non-zero mantissa; "all_ones":
+            the code whose exponent and mantissa bits are all ones; "none": no NaN.
+        signed: whether there is a sign bit.
+        has_zero: whether exponent field 0 holds zero and the subnormals.
+        dtype: the dtype that stores the format. Its mantissa may be wider (tfloat32 is
+            kept in float32); the low bits are then zero.
+    """
+
+    name: str
+    exponent_bits: int
+    mantissa_bits: int
+    bias: int
+    has_inf: bool
+    nan: NanEncoding
+    dtype: np.dtype[Any]
+    signed: bool = True
+    has_zero: bool = True
+
+    @property
+    def width(self) -> int:
+        """Bits of a code."""
+        return self.signed + self.exponent_bits + self.mantissa_bits
+
+    @property
+    def storage_bits(self) -> int:
+        """Bits of one element in a NumPy array of `dtype` (8 for float4)."""
+        return 8 * self.dtype.itemsize
+
+    @property
+    def code_dtype(self) -> np.dtype[Any]:
+        """The unsigned integer dtype that holds one code."""
+        return np.dtype(f"uint{self.storage_bits}")
+
+    @property
+    def padding_bits(self) -> int:
+        """Low bits of the storage that the format does not use (13 for tfloat32)."""
+        return ml_dtypes.finfo(self.dtype).nmant - self.mantissa_bits
+
+    @property
+    def min_exponent(self) -> int:
+        """Exponent of the smallest normal value."""
+        return int(self.has_zero) - self.bias
+
+    @property
+    def max_exponent(self) -> int:
+        """Exponent of the largest finite value (OCP MX calls it emax)."""
+        return math.frexp(self.max_finite)[1] - 1
+
+    @property
+    def max_code(self) -> int:
+        """Code of the largest finite value."""
+        codes = 1 << (self.exponent_bits + self.mantissa_bits)
+        reserved = {"ieee": 1 << self.mantissa_bits, "all_ones": 1, "none": 0}
+        return codes - reserved[self.nan] - 1
+
+    @property
+    def overflow_code(self) -> int:
+        """Code of +Inf, or of what stands in for it (see `has_inf`)."""
+        return self.max_code if self.nan == "none" else self.max_code + 1
+
+    @property
+    def nan_code(self) -> int:
+        """Code that a NaN becomes, before the sign of the NaN is xor-ed onto it.
+
+        IEEE formats: the quiet NaN with an empty payload. A format without NaN turns it
+        into a zero of the opposite sign, as ml_dtypes does (and XLA does not).
+        """
+        if self.nan == "none":
+            return 1 << (self.width - 1)
+        quiet_bit = 1 << (self.mantissa_bits - 1) if self.nan == "ieee" else 0
+        return self.overflow_code | quiet_bit
+
+    @property
+    def max_finite(self) -> float:
+        """The largest finite value."""
+        return self.value(self.max_code)
+
+    @property
+    def min_normal(self) -> float:
+        """The smallest positive normal value."""
+        return math.ldexp(1.0, self.min_exponent)
+
+    @property
+    def min_subnormal(self) -> float:
+        """The smallest positive value (e8m0 has no subnormals: its smallest normal)."""
+        return self.value(int(self.has_zero))
+
+    def value(self, code: int) -> float:
+        """Returns the exact value of a `width`-bit code, in plain Python."""
+        negative = self.signed and code >> (self.width - 1)
+        magnitude = code & ((1 << (self.exponent_bits + self.mantissa_bits)) - 1)
+        return -self._magnitude(magnitude) if negative else self._magnitude(magnitude)
+
+    def _magnitude(self, code: int) -> float:
+        if code > self.max_code:
+            is_inf = self.has_inf and code == self.overflow_code
+            return math.inf if is_inf else math.nan
+        field, mantissa = divmod(code, 1 << self.mantissa_bits)
+        is_normal = field > 0 or not self.has_zero
+        significand = mantissa + (is_normal << self.mantissa_bits)
+        exponent = max(field - self.bias, self.min_exponent)
+        return math.ldexp(significand, exponent - self.mantissa_bits)
+
+
+def _ieee(name: str, exponent_bits: int, mantissa_bits: int, dtype: Any) -> FloatFormat:
+    """By the rules of IEEE 754: bias 2^(E-1) - 1, top exponent for Inf and NaN."""
+    return FloatFormat(
+        name=name,
+        exponent_bits=exponent_bits,
+        mantissa_bits=mantissa_bits,
+        bias=(1 << (exponent_bits - 1)) - 1,
+        has_inf=True,
+        nan="ieee",
+        dtype=np.dtype(dtype),
+    )
+
+
+FLOAT32 = _ieee("float32", 8, 23, np.float32)
+TFLOAT32 = _ieee("tfloat32", 8, 10, np.float32)
+BFLOAT16 = _ieee("bfloat16", 8, 7, ml_dtypes.bfloat16)
+FLOAT16 = _ieee("float16", 5, 10, np.float16)
+FLOAT8_E5M2 = _ieee("float8_e5m2", 5, 2, ml_dtypes.float8_e5m2)
+# The chips' own E4M3 (FP8_EXP4): largest value 240. Trn1 to Trn3.
+FLOAT8_E4M3 = _ieee("float8_e4m3", 4, 3, ml_dtypes.float8_e4m3)
+FLOAT8_E3M4 = _ieee("float8_e3m4", 3, 4, ml_dtypes.float8_e3m4)
+# OCP OFP8 E4M3: largest value 448. Native from Trn3 on.
+FLOAT8_E4M3FN = FloatFormat(
+    name="float8_e4m3fn",
+    exponent_bits=4,
+    mantissa_bits=3,
+    bias=7,
+    has_inf=False,
+    nan="all_ones",
+    dtype=np.dtype(ml_dtypes.float8_e4m3fn),
+)
+FLOAT4_E2M1FN = FloatFormat(
+    name="float4_e2m1fn",
+    exponent_bits=2,
+    mantissa_bits=1,
+    bias=1,
+    has_inf=False,
+    nan="none",
+    dtype=np.dtype(ml_dtypes.float4_e2m1fn),
+)
+# The scale of an MX block: an exponent and nothing else.
+FLOAT8_E8M0FNU = FloatFormat(
+    name="float8_e8m0fnu",
+    exponent_bits=8,
+    mantissa_bits=0,
+    bias=127,
+    has_inf=False,
+    nan="all_ones",
+    dtype=np.dtype(ml_dtypes.float8_e8m0fnu),
+    signed=False,
+    has_zero=False,
+)
+
+FORMATS: dict[str, FloatFormat] = {
+    fmt.name: fmt
+    for fmt in (
+        FLOAT32,
+        TFLOAT32,
+        BFLOAT16,
+        FLOAT16,
+        FLOAT8_E5M2,
+        FLOAT8_E4M3,
+        FLOAT8_E4M3FN,
+        FLOAT8_E3M4,
+        FLOAT4_E2M1FN,
+        FLOAT8_E8M0FNU,
+    )
+}
+
+
+def get_format(name_or_dtype: Any) -> FloatFormat:
+    """Returns the format of a name ("bfloat16") or of anything `np.dtype` accepts.
+
+    Raises:
+        InvalidProgramError: no such format; the message lists the nearest names.
+    """
+    name = _name_of(name_or_dtype)
+    if name in FORMATS:
+        return FORMATS[name]
+    nearest = difflib.get_close_matches(name, FORMATS, n=3) or FORMATS
+    raise InvalidProgramError(
+        f"{name!r} is not a float format of the NeuronCore",
+        remedy=f"use one of: {', '.join(nearest)}",
+    )
+
+
+def _name_of(name_or_dtype: Any) -> str:
+    if isinstance(name_or_dtype, str):
+        return name_or_dtype
+    try:
+        return np.dtype(name_or_dtype).name
+    except TypeError:
+        return str(name_or_dtype)

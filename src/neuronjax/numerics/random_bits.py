@@ -1,0 +1,71 @@
+"""Counter-based random bits for stochastic rounding: an integer hash, no state.
+
+bits = H(key, row-major element index), each 32 bits. The key absorbs, by `fold`, what
+distinguishes one rounding from another: seed, call index, emulated device, instruction
+ordinal, loop counters (design, section 5). Same key, same bits, on every host and
+however the array is sharded. A statistical hash, not a cryptographic one, and not the
+LFSR or XORWOW of the chips, whose parameters are not documented. A key has 32 bits, so
+among some 2^16 keys two are likely to be equal.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.errors import InvalidProgramError
+
+_GOLDEN = np.uint32(0x9E37_79B9)  # 2^32 / golden ratio: no structure of its own
+
+
+def fold(key: jax.Array, data: jax.Array) -> jax.Array:
+    """Absorbs a uint32 into a key: a new key, by any other data a different one.
+
+    Args:
+        key: uint32 scalar; a seed is a key.
+        data: uint32 scalar. The order of folds matters.
+    """
+    return _mix(_mix(key + _GOLDEN) ^ data)
+
+
+def random_bits(shape: tuple[int, ...], key: jax.Array) -> jax.Array:
+    """Returns uint32 random bits of a shape; element i depends on (key, i) only.
+
+    Args:
+        shape: static; fewer than 2^32 elements.
+        key: uint32 scalar.
+
+    Raises:
+        InvalidProgramError: the shape has 2^32 elements or more.
+    """
+    if math.prod(shape) >= 1 << 32:
+        raise InvalidProgramError(
+            f"stochastic rounding of {math.prod(shape)} elements in one instruction",
+            remedy="split the tensor below 2^32 elements",
+        )
+    # The key enters twice. Once would make the streams of two keys permutations of
+    # each other: H(k, i) = H(k', i ^ k ^ k').
+    return _mix(_mix(_row_major_index(shape) ^ key) + _mix(key ^ _GOLDEN))
+
+
+def _row_major_index(shape: tuple[int, ...]) -> jax.Array:
+    """uint32 element indices, from one iota per dimension: XLA can shard them."""
+    index = jnp.zeros(shape, jnp.uint32)
+    for axis, size in enumerate(shape):
+        iota = lax.broadcasted_iota(jnp.uint32, shape, axis)
+        index = index * np.uint32(size) + iota
+    return index
+
+
+def _mix(x: jax.Array) -> jax.Array:
+    """A bijection of uint32 in which every input bit flips every output bit half of the
+    time: the murmur3 finaliser's shape, with the constants of Wellons' hash-prospector
+    (bias 0.107 against murmur3's 0.26).
+    """
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x21F0_AAAD)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0xD35A_2D97)
+    return x ^ (x >> np.uint32(15))

@@ -1,0 +1,394 @@
+"""Rounding between float32 and every other format, by uint32 arithmetic alone.
+
+The rounding step of an engine's write: `round_to_format` (values stay float32), `cast`
+(an array of the target dtype), `encode` and `decode` (integer codes), `widen`, and
+`round_to_int`. No float operation is used that XLA could elide, contract or flush, so
+the bits are the same eagerly, under `jax.jit`, and on every host. Rules of design,
+sections 5 and 6, spelled out at `round_to_format`. Scaling and MX blocks are in
+`microscaling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.numerics.float_format import FLOAT32, FloatFormat, get_format
+
+Rounding = Literal["rne", "rtz", "stochastic"]
+Overflow = Literal["ieee", "saturate"]
+IntegerMode = Literal["rne", "truncate"]
+
+_SIGN = np.uint32(0x8000_0000)
+_INF = np.uint32(0x7F80_0000)
+_QUIET_NAN = np.uint32(0x7FC0_0000)
+_IMPLICIT = np.uint32(0x0080_0000)  # also the smallest normal float32
+_MANTISSA = np.uint32(0x007F_FFFF)
+_HALF = np.uint32(0x8000_0000)  # of a fraction in units of 2^-32
+_MANTISSA_BITS = np.uint32(23)
+_ONE = np.uint32(1)
+_ZERO = np.uint32(0)
+
+
+class _Bracket(NamedTuple):
+    """Where a magnitude lies between two neighbouring codes; all uint32.
+
+    The magnitude is `floor` plus `fraction` 2^-32 of the step to `floor + 1`; fraction
+    bits below 2^-32 are dropped. `odd` is the parity of the significand of `floor`.
+    """
+
+    floor: jax.Array
+    fraction: jax.Array
+    odd: jax.Array
+
+
+def _nearest_even(bracket: _Bracket, _: jax.Array) -> jax.Array:
+    return bracket.fraction > _HALF - bracket.odd
+
+
+def _toward_zero(bracket: _Bracket, _: jax.Array) -> jax.Array:
+    return jnp.zeros_like(bracket.fraction, jnp.bool_)
+
+
+def _stochastic(bracket: _Bracket, random: jax.Array) -> jax.Array:
+    return bracket.fraction + random < random  # the carry out of 32 bits
+
+
+# Each says where to take `floor + 1`, from the bracket and the random bits.
+_ROUNDS_UP: dict[str, Callable[[_Bracket, jax.Array], jax.Array]] = {
+    "rne": _nearest_even,
+    "rtz": _toward_zero,
+    "stochastic": _stochastic,
+}
+_INTEGER_ROUNDS_UP = {"rne": _nearest_even, "truncate": _toward_zero}
+_SATURATES = {"ieee": False, "saturate": True}
+
+
+def round_to_format(
+    x: jax.Array,
+    fmt: FloatFormat,
+    *,
+    rounding: Rounding = "rne",
+    overflow: Overflow = "ieee",
+    random_bits: jax.Array | None = None,
+    random_bit_count: int = 32,
+) -> jax.Array:
+    """Rounds float32 values to those that `fmt` represents.
+
+    - float32 subnormals are read as zeros of the same sign; subnormals of a narrower
+      target are kept. So bfloat16 and tfloat32 results are never subnormal.
+    - Every NaN becomes `fmt.nan_code`, the quiet NaN without payload, its sign kept (a
+      format without NaN: a zero of the other sign). It is the rule of ml_dtypes; of the
+      oracles only NumPy's own float16 carries payloads.
+    - Overflow "ieee" goes to Inf, to NaN (e4m3fn, e8m0) or to the largest value (e2m1);
+      with "rtz", finite values stop at the largest, as IEEE 754 says. "saturate" goes
+      to the largest value, from Inf too (OCP OFP8 1.0).
+    - e8m0 has neither sign nor zero: both give NaN. Its ties go up.
+
+    Args:
+        x: float32, any shape.
+        fmt: the target format.
+        rounding: "rne" (nearest, ties to even), "rtz" (toward zero) or "stochastic" (up
+            with the probability of the discarded fraction, in units of 2^-32).
+        overflow: "ieee" or "saturate", as above.
+        random_bits: uint32 of the shape of `x`; for "stochastic" only.
+        random_bit_count: how many of the random bits, from the top, are used (1 to 32).
+            Fewer make the rounding biased toward zero: discarded bits beyond the count
+            are truncated. The hardware's count is not documented.
+
+    Returns:
+        float32 of the shape of `x`, each value exactly representable in `fmt`.
+
+    Raises:
+        InvalidProgramError: `x` is not float32, an option is unknown, or the random
+            bits are missing, of another shape or dtype, or counted outside 1 to 32.
+    """
+    rounded = _round(x, fmt, rounding, overflow, random_bits, random_bit_count)
+    return _decode(rounded, fmt)
+
+
+def cast(
+    x: jax.Array,
+    fmt: FloatFormat,
+    *,
+    rounding: Rounding = "rne",
+    overflow: Overflow = "ieee",
+    random_bits: jax.Array | None = None,
+    random_bit_count: int = 32,
+) -> jax.Array:
+    """Rounds float32 values to an array of `fmt.dtype`.
+
+    Arguments and errors are those of `round_to_format`.
+    """
+    rounded = _round(x, fmt, rounding, overflow, random_bits, random_bit_count)
+    return lax.bitcast_convert_type(rounded.astype(_bit_dtype(fmt)), fmt.dtype)
+
+
+def widen(x: jax.Array) -> jax.Array:
+    """Converts an array of a low-precision float dtype to float32, exactly.
+
+    bfloat16 subnormals and the e8m0 code 0 give float32 subnormals, which the next
+    instruction reads as zeros.
+
+    Raises:
+        InvalidProgramError: the dtype of `x` is not that of a known format.
+    """
+    fmt = get_format(x.dtype)
+    codes = lax.bitcast_convert_type(x, _bit_dtype(fmt))
+    return _decode(codes.astype(jnp.uint32), fmt)
+
+
+def encode(x: jax.Array, fmt: FloatFormat) -> jax.Array:
+    """Returns the codes of float32 values that `fmt` represents exactly.
+
+    The inverse of `decode` but for NaN payloads. Subnormals are not flushed: a value is
+    renamed here, not computed with. Values that are not representable are truncated.
+
+    Returns:
+        `fmt.code_dtype`, of the shape of `x`; tfloat32 codes are left aligned.
+
+    Raises:
+        InvalidProgramError: `x` is not float32.
+    """
+    _require(x, jnp.float32, "x")
+    magnitude, sign = _split(x)
+    floor = _bracket(magnitude, fmt).floor
+    codes = _specials(floor, magnitude, sign, fmt, fmt.overflow_code)
+    return codes.astype(fmt.code_dtype)
+
+
+def decode(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
+    """Returns the float32 values of codes, exactly; every NaN as the quiet NaN.
+
+    Args:
+        codes: `fmt.code_dtype`, any shape; bits above `fmt.width` must be zero.
+        fmt: the format of the codes.
+
+    Raises:
+        InvalidProgramError: `codes` is of another dtype.
+    """
+    _require(codes, fmt.code_dtype, "codes")
+    return _decode(codes.astype(jnp.uint32), fmt)
+
+
+def round_to_int(x: jax.Array, dtype: Any, *, mode: IntegerMode = "rne") -> jax.Array:
+    """Converts float32 values to integers, saturating at the range of `dtype`.
+
+    "rne" is what an engine write does, "truncate" what `stablehlo.convert` says. NaN
+    gives 0: StableHLO leaves it to the implementation, and XLA on CPU gives 0.
+
+    Raises:
+        InvalidProgramError: `x` is not float32, the mode is unknown, or a 64-bit dtype
+            is asked for while JAX has them disabled.
+    """
+    _require(x, jnp.float32, "x")
+    rounds_up = _choose("mode", mode, _INTEGER_ROUNDS_UP)
+    info = jnp.iinfo(dtype)
+    word = _word_for(info)
+    magnitude, sign = _split(x)
+    exponent = magnitude >> _MANTISSA_BITS
+    bracket, up_shift = _integer_bracket(magnitude, exponent)
+    up = rounds_up(bracket, magnitude).astype(jnp.uint32)  # nothing random here
+    whole = (bracket.floor + up).astype(word)
+    word_bits = np.uint32(jnp.iinfo(word).bits)
+    whole <<= jnp.minimum(up_shift, word_bits - np.uint32(24)).astype(word)
+    limit = jnp.where(sign == _ZERO, word(info.max), word(-int(info.min)))
+    is_huge = exponent >= np.uint32(127) + word_bits
+    whole = jnp.where(is_huge, limit, jnp.minimum(whole, limit))
+    whole = jnp.where(magnitude > _INF, word(0), whole)
+    return jnp.where(sign == _ZERO, whole, word(0) - whole).astype(dtype)
+
+
+def _round(
+    x: jax.Array,
+    fmt: FloatFormat,
+    rounding: Rounding,
+    overflow: Overflow,
+    random_bits: jax.Array | None,
+    random_bit_count: int,
+) -> jax.Array:
+    """Returns codes of `fmt` as uint32, padding included."""
+    _require(x, jnp.float32, "x")
+    rounds_up = _choose("rounding", rounding, _ROUNDS_UP)
+    saturates = _choose("overflow", overflow, _SATURATES)
+    random = _top_bits(x, rounding, random_bits, random_bit_count)
+    magnitude, sign = _split(x)
+    magnitude = jnp.where(magnitude < _IMPLICIT, _ZERO, magnitude)  # FTZ
+    bracket = _bracket(magnitude, fmt)
+    code = bracket.floor + rounds_up(bracket, random).astype(jnp.uint32)
+    past_inf = fmt.max_code if saturates else fmt.overflow_code
+    past_max = fmt.max_code if rounding == "rtz" else past_inf
+    code = jnp.where(code > np.uint32(fmt.max_code), np.uint32(past_max), code)
+    return _specials(code, magnitude, sign, fmt, past_inf)
+
+
+def _split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the bits below the sign, and the sign bit in place."""
+    bits = lax.bitcast_convert_type(x, jnp.uint32)
+    return bits & ~_SIGN, bits & _SIGN
+
+
+def _bracket(magnitude: jax.Array, fmt: FloatFormat) -> _Bracket:
+    """Locates the bits of a non-negative float32 between two codes of `fmt`."""
+    if fmt.exponent_bits == FLOAT32.exponent_bits:
+        return _bracket_same_exponent(magnitude, fmt)
+    return _bracket_narrow_exponent(magnitude, fmt)
+
+
+def _bracket_same_exponent(magnitude: jax.Array, fmt: FloatFormat) -> _Bracket:
+    """The code is the float32 code without its low bits."""
+    drop = np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
+    if drop == 0:
+        zeros = jnp.zeros_like(magnitude)
+        return _Bracket(magnitude, zeros, zeros)
+    return _Bracket(
+        floor=magnitude >> drop,
+        fraction=magnitude << (np.uint32(32) - drop),
+        # With the implicit bit: a one-digit significand (e8m0) is always odd, and its
+        # ties go up (IEEE 754-2019, 4.3.1).
+        odd=((magnitude | _IMPLICIT) >> drop) & _ONE,
+    )
+
+
+def _bracket_narrow_exponent(magnitude: jax.Array, fmt: FloatFormat) -> _Bracket:
+    """Below the smallest normal of `fmt`, one more bit drops out per power of two.
+
+    The significand counts from 2^mantissa_bits in normal values, so adding it to the
+    exponent field (less one) yields the code, and a carry runs into the exponent.
+    """
+    lowest = np.uint32(FLOAT32.bias + fmt.min_exponent)
+    exponent = magnitude >> _MANTISSA_BITS
+    clamped = jnp.maximum(exponent, lowest)
+    drop = clamped - exponent + np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
+    drop = jnp.minimum(drop, np.uint32(63))  # keeps every shift below 32 bits
+    significand = (magnitude & _MANTISSA) | _IMPLICIT
+    whole = significand >> jnp.minimum(drop, np.uint32(31))
+    near = jnp.minimum(drop, np.uint32(32))
+    return _Bracket(
+        floor=((clamped - lowest) << np.uint32(fmt.mantissa_bits)) + whole,
+        fraction=(significand << (np.uint32(32) - near)) >> (drop - near),
+        odd=whole & _ONE,
+    )
+
+
+def _specials(
+    code: jax.Array,
+    magnitude: jax.Array,
+    sign: jax.Array,
+    fmt: FloatFormat,
+    inf_code: int,
+) -> jax.Array:
+    """Puts Inf, NaN and the sign in place, and aligns the code in its storage."""
+    nan_code = np.uint32(fmt.nan_code)
+    code = jnp.where(magnitude == _INF, np.uint32(inf_code), code)
+    code = jnp.where(magnitude > _INF, nan_code, code)
+    if not fmt.signed:
+        is_positive = (sign == _ZERO) & (magnitude != _ZERO)
+        return jnp.where(is_positive, code, nan_code)
+    padding = np.uint32(fmt.padding_bits)
+    return (code << padding) ^ (sign >> (np.uint32(32 - fmt.width) - padding))
+
+
+def _decode(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
+    """`decode` of codes already widened to uint32."""
+    codes = codes >> np.uint32(fmt.padding_bits)
+    magnitude = codes
+    sign = _ZERO
+    if fmt.signed:
+        sign_bit = np.uint32(1 << (fmt.width - 1))
+        magnitude = codes & (sign_bit - _ONE)
+        sign = (codes & sign_bit) << np.uint32(32 - fmt.width)
+    bits = _widened_magnitude(magnitude, fmt)
+    if fmt.has_inf:
+        bits = jnp.where(magnitude == np.uint32(fmt.overflow_code), _INF, bits)
+    if fmt.nan != "none":
+        last = np.uint32(fmt.overflow_code if fmt.has_inf else fmt.max_code)
+        bits = jnp.where(magnitude > last, _QUIET_NAN, bits)
+    return lax.bitcast_convert_type(bits | sign, jnp.float32)
+
+
+def _widened_magnitude(code: jax.Array, fmt: FloatFormat) -> jax.Array:
+    """float32 bits of finite codes without sign."""
+    raised = code << np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
+    if not fmt.has_zero:  # e8m0: code 0 is 2^-127, a float32 subnormal
+        return jnp.where(code == _ZERO, np.uint32(1 << 22), raised)
+    if fmt.exponent_bits == FLOAT32.exponent_bits:
+        return raised
+    normal = raised + np.uint32((FLOAT32.bias - fmt.bias) << 23)
+    # A subnormal is an integer times a power of two: int -> float32 normalises it.
+    integer = lax.bitcast_convert_type(code.astype(jnp.float32), jnp.uint32)
+    scale = np.uint32((fmt.mantissa_bits - fmt.min_exponent) << 23)
+    subnormal = jnp.where(code == _ZERO, _ZERO, integer - scale)
+    return jnp.where(code < np.uint32(1 << fmt.mantissa_bits), subnormal, normal)
+
+
+def _integer_bracket(
+    magnitude: jax.Array, exponent: jax.Array
+) -> tuple[_Bracket, jax.Array]:
+    """Locates a magnitude between two integers: (bracket, left shift that follows)."""
+    unit = np.uint32(FLOAT32.bias + FLOAT32.mantissa_bits)  # where one ulp is 1
+    drop = jnp.minimum(unit - jnp.minimum(exponent, unit), np.uint32(31))
+    significand = (magnitude & _MANTISSA) | _IMPLICIT
+    whole = significand >> drop
+    fraction = (significand << (np.uint32(31) - drop)) << _ONE
+    up_shift = jnp.maximum(exponent, unit) - unit
+    return _Bracket(whole, fraction, whole & _ONE), up_shift
+
+
+def _word_for(info: Any) -> type[np.unsignedinteger[Any]]:
+    """The unsigned type in which the magnitudes of an integer dtype are computed."""
+    if info.bits <= 32:
+        return np.uint32
+    if jax.dtypes.canonicalize_dtype(np.uint64) != np.uint64:
+        raise InvalidProgramError(
+            f"conversion to {info.dtype} while JAX has 64-bit types disabled",
+            remedy='set jax.config.update("jax_enable_x64", True)',
+        )
+    return np.uint64
+
+
+def _bit_dtype(fmt: FloatFormat) -> Any:
+    """The integer dtype that XLA can bitcast: for float4 4 bits wide, not NumPy's 8."""
+    return jnp.uint4 if fmt.width == 4 else fmt.code_dtype
+
+
+def _top_bits(
+    x: jax.Array, rounding: str, random_bits: jax.Array | None, count: int
+) -> jax.Array:
+    """Checks the random bits and keeps the top `count` of each; zero if not needed."""
+    if rounding != "stochastic":
+        return jnp.zeros((), jnp.uint32)
+    if random_bits is None or random_bits.shape != x.shape:
+        found = None if random_bits is None else random_bits.shape
+        raise InvalidProgramError(
+            f"stochastic rounding of shape {x.shape} with random bits {found}",
+            remedy="pass random_bits=neuronjax.numerics.random_bits.random_bits(...)",
+        )
+    _require(random_bits, jnp.uint32, "random_bits")
+    if not 1 <= count <= 32:
+        raise InvalidProgramError(
+            f"random_bit_count={count}", remedy="use a count from 1 to 32"
+        )
+    return random_bits & np.uint32(0xFFFF_FFFF << (32 - count) & 0xFFFF_FFFF)
+
+
+def _require(array: jax.Array, dtype: Any, name: str) -> None:
+    if array.dtype != dtype:
+        raise InvalidProgramError(
+            f"{name} is {array.dtype}, expected {np.dtype(dtype)}",
+            remedy="convert it first: `widen` takes the low-precision float dtypes",
+        )
+
+
+def _choose(option: str, value: str, table: dict[str, Any]) -> Any:
+    if value not in table:
+        raise InvalidProgramError(
+            f"{option}={value!r}", remedy=f"use one of: {', '.join(table)}"
+        )
+    return table[value]

@@ -1,0 +1,449 @@
+"""The words of a policy: legal values, presets, the vendor's flags and versions.
+
+`LEGAL`, `NOT_YET` and `PRESETS` say what the fields of `policy.Policy` may be.
+`parse_flags` reads what a user already passes to the Neuron compiler and
+`parse_environment` what the Neuron runtime reads; both return plain field values. Every
+switch is one entry of a table and of one of three kinds: it sets fields, it cannot
+change a number here (*inert*, accepted and recorded), or it would change numbers in a
+way that is not emulated (an error that says so). Nothing is ignored unless listed here.
+
+Sources: the neuronx-cc command line reference of SDK 2.32, the JAX and runtime
+environment variable references, the persistent cache guide.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from neuronjax.errors import (
+    InvalidProgramError,
+    UnimplementedError,
+    UnsupportedError,
+)
+
+Fields = Mapping[str, Any]
+
+# --- values -------------------------------------------------------------------------
+
+LEGAL: Mapping[str, tuple[object, ...]] = {
+    "auto_cast": ("none", "matmult", "all"),
+    "auto_cast_type": ("bf16", "fp16", "tf32", "fp8", "fp8_e4m3", "mxfp8", "mxfp4"),
+    "cotangent_type": ("auto", "same", "bfloat16", "float16", "float8_e5m2"),
+    "rounding": ("rne", "stochastic"),
+    "scaling": ("none", "current", "delayed"),
+    "accumulation": ("systolic", "host"),
+    "fp32_model": ("fp32_4pass",),
+    "psum_dtype": ("float32", "bfloat16"),
+    "transcendentals": ("exact", "host"),
+    "integer_path": ("exact", "fp32"),
+    "float_to_int": ("truncate", "rne"),
+    "overflow": ("ieee", "saturate"),
+    "mx_scale_rule": ("ocp_floor", "neuron", "ceil", "rceil", "even", "nki_golden"),
+    "mx_layout": ("consecutive", "interleaved"),
+    # The patterns of the hardware page of NeuronCore-v3 and -v4.
+    "sparsity": (None, "4:16", "4:12", "4:8", "2:8", "2:4", "1:4", "1:2"),
+    "lnc": (None, 1, 2),
+}
+"""Field -> legal values, for every field that is a choice."""
+
+NOT_YET: Mapping[str, frozenset[object]] = {
+    "auto_cast_type": frozenset({"mxfp8", "mxfp4"}),
+    "psum_dtype": frozenset({"bfloat16"}),
+    "mx_layout": frozenset({"interleaved"}),
+    "sparsity": frozenset(LEGAL["sparsity"]) - {None},
+}
+"""Legal values that no engine executes yet: refused, so that nothing is ignored."""
+
+CAST_DTYPES: Mapping[str, str] = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "tf32": "tfloat32",
+    "fp8_e4m3": "float8_e4m3",
+}
+"""The formats behind the vendor's names; "fp8" is the chip's own forward format."""
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "fp32": {"auto_cast": "none"},
+    "bf16": {"auto_cast": "matmult", "auto_cast_type": "bf16"},
+    "fp16": {"auto_cast": "matmult", "auto_cast_type": "fp16"},
+    "tf32": {"auto_cast": "matmult", "auto_cast_type": "tf32"},
+    "fp8": {"auto_cast": "matmult", "auto_cast_type": "fp8", "scaling": "current"},
+    "mxfp8": {"auto_cast": "matmult", "auto_cast_type": "mxfp8"},
+    "mxfp4": {"auto_cast": "matmult", "auto_cast_type": "mxfp4"},
+}
+"""Preset -> fields. They cast FP32 operands of matmuls and convolutions; PSUM adds in
+FP32, and every other op computes in the dtype that the program declares."""
+
+
+def checked_choice(owner: str, name: str, value: object) -> object:
+    """Returns `value` if it is legal for that field and executed by an engine."""
+    legal = LEGAL[name]
+    if not isinstance(value, (str, int, type(None))) or value not in legal:
+        raise illegal(f"{owner}.{name}", value, legal)
+    later = NOT_YET.get(name, frozenset())
+    if value in later:
+        raise UnimplementedError(
+            f"{owner}.{name} is {value!r}, which no engine executes yet",
+            remedy=f"use one of: {', '.join(repr(v) for v in legal if v not in later)}",
+        )
+    return value
+
+
+def illegal(what: str, value: object, legal: tuple[object, ...]) -> InvalidProgramError:
+    """The error for a word that is none of `legal`, with the nearest one."""
+    names = [v for v in legal if isinstance(v, str)]
+    near = difflib.get_close_matches(str(value), names, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    listed = ", ".join(repr(v) for v in legal)
+    return InvalidProgramError(
+        f"{what} is {value!r}", remedy=f"{hint}legal values: {listed}"
+    )
+
+
+# --- compiler flags -----------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flag:
+    """One compiler flag.
+
+    Attributes:
+        names: the spellings; the first one is used in messages.
+        key: flags that overrule each other share a key; by default the first name.
+        values: legal values; `None` for a switch without value, `()` for any text.
+        sets: value -> policy fields; a switch uses the value "".
+        unsupported: value -> why it is not emulated, or "" where it is; "*" stands for
+            every other value.
+    """
+
+    names: tuple[str, ...]
+    key: str = ""
+    values: tuple[str, ...] | None = None
+    sets: Mapping[str, Fields] = dataclasses.field(default_factory=dict)
+    unsupported: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The spelling used in messages."""
+        return self.names[0]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ParsedFlags:
+    """What a command line says.
+
+    Attributes:
+        fields: values for the fields of `Policy`.
+        target: the instance family of `--target`, or None. It is not part of a policy;
+            whoever knows the emulated chip compares the two.
+        inert: (flag, value) pairs that were accepted and change no number here.
+    """
+
+    fields: Fields
+    target: str | None
+    inert: tuple[tuple[str, str], ...]
+
+
+_UNDOCUMENTED = "its content is undocumented, so its effect on numbers is unknown"
+_INFERENTIA1 = "it belongs to neuron-cc (Inf1); use --auto-cast"
+
+# A flag without `sets` and `unsupported` is inert: it moves work, time or files, and
+# the emulator's order of operations does not depend on it.
+FLAGS: tuple[Flag, ...] = (
+    Flag(
+        names=("--auto-cast",),
+        values=("none", "matmult", "all"),
+        sets={v: {"auto_cast": v} for v in ("none", "matmult", "all")},
+    ),
+    Flag(
+        names=("--auto-cast-type",),
+        values=("bf16", "fp16", "tf32", "fp8_e4m3"),
+        sets={
+            **{v: {"auto_cast_type": v} for v in ("bf16", "fp16", "tf32")},
+            # The compiler knows one format and no roles: gradients are cast to it too.
+            "fp8_e4m3": {"auto_cast_type": "fp8_e4m3", "cotangent_type": "same"},
+        },
+    ),
+    Flag(
+        names=("--logical-nc-config", "--lnc", "-lnc"),
+        values=("1", "2"),
+        sets={"1": {"lnc": 1}, "2": {"lnc": 2}},
+    ),
+    # Vector and scalar engines accumulate in FP32 here, which is what this asks for.
+    Flag(names=("--enable-mixed-precision-accumulation",), key="accumulation"),
+    Flag(
+        names=("--disable-mixed-precision-accumulation",),
+        key="accumulation",
+        unsupported={"": "reductions always accumulate in FP32 here"},
+    ),
+    # It guards the compiler's transposes by matmul (Trn1 only); ours move bits, so an
+    # infinity never meets a zero and there is nothing to saturate.
+    Flag(names=("--enable-saturate-infinity",)),
+    Flag(
+        names=("--native-int64",),
+        values=("default", "enabled", "disabled"),
+        unsupported={"disabled": "64-bit integers are never cut to 32 bits here"},
+    ),
+    Flag(
+        names=("--implicit-integer-downcast",),
+        values=(),
+        unsupported={"default": "", "*": "choose with Policy(integer_path=...)"},
+    ),
+    Flag(
+        names=("--experimental-unsafe-fp8e4m3fn-as-fp8e4m3",),
+        unsupported={"": "FP8 formats are never reinterpreted as each other"},
+    ),
+    Flag(names=("--tensorizer-options",), values=(), unsupported={"*": _UNDOCUMENTED}),
+    Flag(names=("--fp32-cast",), values=(), unsupported={"*": _INFERENTIA1}),
+    Flag(names=("--fast-math",), values=(), unsupported={"*": _INFERENTIA1}),
+    # Inert: "trn3" is not on the reference page, the compiler's other pages name it.
+    Flag(names=("--target",), values=("inf2", "trn1", "trn1n", "trn2", "trn3")),
+    Flag(names=("--framework",), values=("XLA",)),
+    Flag(names=("--model-type",), values=("generic", "transformer", "unet-inference")),
+    Flag(names=("--optlevel", "-O"), values=("1", "2", "3")),
+    Flag(names=("--distribution-strategy",), values=()),
+    Flag(names=("--enable-fast-context-switch",)),
+    Flag(names=("--enable-fast-loading-neuron-binaries",)),
+    Flag(names=("--logfile",), values=()),
+    Flag(names=("--output",), values=()),
+    Flag(names=("--verbose",), values=()),
+    Flag(names=("--cache_dir",), values=()),
+    Flag(names=("--no_cache",)),
+    Flag(names=("--retry_failed_compilation",)),
+)
+
+_BY_NAME: Mapping[str, Flag] = {name: flag for flag in FLAGS for name in flag.names}
+
+INERT_FLAGS: frozenset[str] = frozenset(
+    name for name, flag in _BY_NAME.items() if not flag.sets and not flag.unsupported
+)
+"""Flags that are accepted and change no number here."""
+
+
+def parse_flags(flags: str | Sequence[str]) -> ParsedFlags:
+    """Reads a compiler command line; of competing flags the right-most counts.
+
+    Args:
+        flags: the text of `NEURON_CC_FLAGS`, or its words. Both `--flag=value` and
+            `--flag value` are accepted, and `-O1`.
+
+    Raises:
+        InvalidProgramError: an unknown flag (the nearest known one is named), an
+            illegal or missing value.
+        UnsupportedError: a flag of the vendor whose effect is not emulated.
+    """
+    chosen: dict[str, tuple[Flag, str]] = {}
+    words = _words(flags)
+    while words:
+        flag, value = _take(words)
+        key = flag.key or flag.name
+        chosen.pop(key, None)  # keeps the order of the command line
+        chosen[key] = (flag, value)
+    fields: dict[str, Any] = {}
+    inert: list[tuple[str, str]] = []
+    for flag, value in chosen.values():
+        _refuse_unsupported(flag, value)
+        fields.update(flag.sets.get(value, {}))
+        if value not in flag.sets:
+            inert.append((flag.name, value))
+    target = chosen["--target"][1] if "--target" in chosen else None
+    return ParsedFlags(fields=fields, target=target, inert=tuple(inert))
+
+
+def _words(flags: str | Sequence[str]) -> list[str]:
+    """Splits like a shell."""
+    try:
+        return shlex.split(flags) if isinstance(flags, str) else list(flags)
+    except ValueError as error:
+        raise InvalidProgramError(
+            f"compiler flags {flags!r} cannot be split: {error}",
+            remedy="close the quotation",
+        ) from error
+
+
+def _take(words: list[str]) -> tuple[Flag, str]:
+    """Removes one flag and its value from the front of `words`."""
+    word = words.pop(0)
+    if word.startswith("-O") and word[2:].isdigit():
+        word = f"-O={word[2:]}"
+    name, equals, value = word.partition("=")
+    flag = _find(name)
+    if flag.values is None:
+        if equals:
+            raise InvalidProgramError(
+                f"compiler flag {name} takes no value, got {value!r}",
+                remedy=f"write {name}",
+            )
+        return flag, ""
+    if not equals:
+        value = _next_value(name, flag, words)
+    if flag.values and value not in flag.values:
+        legal = ", ".join(flag.values)
+        raise InvalidProgramError(
+            f"compiler flag {name} has no value {value!r}",
+            remedy=f"use one of: {legal}",
+        )
+    return flag, value
+
+
+def _next_value(name: str, flag: Flag, words: list[str]) -> str:
+    if words and not words[0].startswith("-"):
+        return words.pop(0)
+    legal = ", ".join(flag.values or ()) or "any text"
+    raise InvalidProgramError(
+        f"compiler flag {name} has no value", remedy=f"use one of: {legal}"
+    )
+
+
+def _find(name: str) -> Flag:
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    if name.startswith("--internal-"):
+        return Flag(names=(name,), values=(), unsupported={"*": _UNDOCUMENTED})
+    near = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.0)[0]
+    raise InvalidProgramError(
+        f"unknown compiler flag {name!r}",
+        remedy=f"the nearest known flag is {near}; see neuronjax.policy_flags.FLAGS",
+    )
+
+
+def _refuse_unsupported(flag: Flag, value: str) -> None:
+    reason = flag.unsupported.get(value, flag.unsupported.get("*", ""))
+    if reason:
+        raise UnsupportedError(
+            f"compiler flag {flag.name}{f'={value}' if value else ''} is not emulated",
+            remedy=f"drop the flag for the emulation: {reason}",
+        )
+
+
+# --- environment variables ----------------------------------------------------------
+
+IGNORED_VARIABLES: Mapping[str, str] = {
+    "XLA_FLAGS": "it configures the host's XLA, on which no emulated bit depends",
+    "NEURON_PLATFORM_TARGET_OVERRIDE": "the chip is the `target` argument",
+    "NEURON_RT_NUMERICAL_ERRORS_VERBOSITY": "it reports NaN and changes no number",
+    "NEURON_FAIL_ON_NAN": "it reports NaN and changes no number",
+    "NKI_SIMULATOR": "it selects the vendor's simulator",
+    "NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE": "both transposes move the same bits",
+}
+"""Variables near to numerics that are read by nobody here, and why that is right."""
+
+UNSUPPORTED_VARIABLES: Mapping[str, str] = {
+    "NEURON_FUSE_SOFTMAX": "the fused softmax's rounding points are undocumented",
+    "NEURON_RUN_TRIVIAL_COMPUTATION_ON_CPU": "programs would run on the host instead",
+    "UNSAFE_FP8FNCAST": "FP8 formats are never reinterpreted as each other",
+    "XLA_HANDLE_SPECIAL_SCALAR": "FP8 formats are never reinterpreted as each other",
+    "XLA_USE_BF16": "the SDK removed it; cast in the program or use auto_cast",
+    "XLA_DOWNCAST_BF16": "the SDK removed it; cast in the program or use auto_cast",
+}
+"""Variables that would change numbers when switched on, and are not emulated."""
+
+_BOOLEANS = {"": False, "0": False, "false": False, "1": True, "true": True}
+
+
+def parse_environment(environ: Mapping[str, str]) -> ParsedFlags:
+    """Reads NEURON_CC_FLAGS, the stochastic rounding and the logical core variables.
+
+    Raises:
+        InvalidProgramError: a value out of range, or `NEURON_LOGICAL_NC_CONFIG` and
+            `--lnc` disagree (the runtime then refuses to load the program).
+        UnsupportedError: a variable of `UNSUPPORTED_VARIABLES` is switched on, or
+            `NKI_PRECISE_FP` is off.
+    """
+    for name, reason in UNSUPPORTED_VARIABLES.items():
+        if _boolean(environ, name):
+            raise UnsupportedError(
+                f"{name} is not emulated", remedy=f"unset it: {reason}"
+            )
+    if not _boolean(environ, "NKI_PRECISE_FP", default=True):
+        raise UnsupportedError(
+            "NKI_PRECISE_FP=0 is not emulated",
+            remedy="unset it: low-precision values are always stored as such",
+        )
+    parsed = parse_flags(environ.get("NEURON_CC_FLAGS", ""))
+    fields = dict(parsed.fields)
+    if _boolean(environ, "NEURON_RT_STOCHASTIC_ROUNDING_EN"):
+        fields["rounding"] = "stochastic"
+    if seed := environ.get("NEURON_RT_STOCHASTIC_ROUNDING_SEED"):
+        fields["seed"] = _integer("NEURON_RT_STOCHASTIC_ROUNDING_SEED", seed)
+    if lnc := environ.get("NEURON_LOGICAL_NC_CONFIG"):
+        fields["lnc"] = _agreed_lnc(_integer("NEURON_LOGICAL_NC_CONFIG", lnc), fields)
+    return dataclasses.replace(parsed, fields=fields)
+
+
+def _boolean(environ: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    """The runtime accepts 0, 1, false and true in any case; empty means unset."""
+    text = environ.get(name, "").lower()
+    if text not in _BOOLEANS:
+        raise InvalidProgramError(
+            f"environment variable {name} is {environ[name]!r}",
+            remedy="use 0, 1, false or true",
+        )
+    return _BOOLEANS[text] if text else default
+
+
+def _integer(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InvalidProgramError(
+            f"environment variable {name} is {text!r}", remedy="use an integer"
+        ) from error
+
+
+def _agreed_lnc(lnc: int, fields: Fields) -> int:
+    if fields.get("lnc", lnc) != lnc:
+        raise InvalidProgramError(
+            f"NEURON_LOGICAL_NC_CONFIG is {lnc} but --lnc is {fields['lnc']}",
+            remedy="give compiler and runtime the same logical core size",
+        )
+    return lnc
+
+
+# --- versions -----------------------------------------------------------------------
+
+OLDEST_SDK = "2.9"
+NEWEST_SDK = "2.32"
+SDK_DEFAULTS: Mapping[str, Mapping[str, str]] = {
+    # Compiler command line reference of SDK 2.9; `quantize_mx` has no older rule.
+    "2.9": {"auto_cast": "matmult", "mx_scale_rule": "ocp_floor"},
+    "2.27": {"auto_cast": "none"},  # compiler release notes, 2.27.0
+    "2.31": {"mx_scale_rule": "neuron"},  # NKI release notes, 0.5.0
+}
+"""First SDK version -> defaults that hold from it on. Not emulated: before 2.27 the
+compiler also left mixed-precision accumulation off; it is always on here."""
+
+
+def _sdk_key(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def normal_sdk(version: object) -> str:
+    """Drops the patch level: defaults change with minor versions only.
+
+    Raises:
+        InvalidProgramError: no version, or outside the range whose defaults are known.
+    """
+    found = re.fullmatch(r"(\d+\.\d+)(\.\d+)?", str(version))
+    if not found or not (
+        _sdk_key(OLDEST_SDK) <= _sdk_key(found[1]) <= _sdk_key(NEWEST_SDK)
+    ):
+        raise InvalidProgramError(
+            f"Policy.sdk is {version!r}",
+            remedy=f"use a Neuron SDK version from {OLDEST_SDK!r} to {NEWEST_SDK!r}",
+        )
+    return found[1]
+
+
+def sdk_defaults(version: str) -> Mapping[str, str]:
+    """Field of `Policy` -> default, of one SDK."""
+    defaults: dict[str, str] = {}
+    for since, changes in SDK_DEFAULTS.items():
+        if _sdk_key(since) <= _sdk_key(version):
+            defaults |= changes
+    return defaults

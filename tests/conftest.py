@@ -1,0 +1,44 @@
+"""What all tests share: the platform, the Hypothesis profiles, and a few fixtures.
+
+Strict promotion is a fixture and not the default: captured programs run under JAX's own
+promotion, which Optax needs. Markers are declared in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+# Before the first import of JAX, and only where the user has not chosen.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import hypothesis
+import jax
+import pytest
+
+# A first example compiles, so no deadline; CI repeats the same examples every time.
+hypothesis.settings.register_profile("default", deadline=None)
+hypothesis.settings.register_profile(
+    "ci", deadline=None, derandomize=True, print_blob=True
+)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture
+def key() -> jax.Array:
+    """A typed PRNG key, the same in every test."""
+    return jax.random.key(0)
+
+
+@pytest.fixture
+def strict_promotion() -> Iterator[None]:
+    """Implicit dtype and rank promotion raise: for our own functions."""
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        yield
+
+
+@pytest.fixture
+def x64() -> Iterator[None]:
+    """64-bit JAX types, for references in float64."""
+    with jax.enable_x64(True):
+        yield

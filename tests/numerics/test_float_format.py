@@ -1,0 +1,105 @@
+"""Formats against the published tables and against ml_dtypes, code by code."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.numerics.float_format import (
+    BFLOAT16,
+    FLOAT32,
+    FORMATS,
+    TFLOAT32,
+    FloatFormat,
+    get_format,
+)
+
+# name: width, largest finite, smallest normal, smallest subnormal, emax. From IEEE 754,
+# OCP OFP8 1.0 and OCP MX 1.0; 240 is the vendor's legacy E4M3.
+PUBLISHED = {
+    "float32": (32, (2 - 2**-23) * 2.0**127, 2.0**-126, 2.0**-149, 127),
+    "tfloat32": (19, (2 - 2**-10) * 2.0**127, 2.0**-126, 2.0**-136, 127),
+    "bfloat16": (16, (2 - 2**-7) * 2.0**127, 2.0**-126, 2.0**-133, 127),
+    "float16": (16, 65504.0, 2.0**-14, 2.0**-24, 15),
+    "float8_e5m2": (8, 57344.0, 2.0**-14, 2.0**-16, 15),
+    "float8_e4m3": (8, 240.0, 2.0**-6, 2.0**-9, 7),
+    "float8_e4m3fn": (8, 448.0, 2.0**-6, 2.0**-9, 8),
+    "float8_e3m4": (8, 15.5, 2.0**-2, 2.0**-6, 3),
+    "float4_e2m1fn": (4, 6.0, 1.0, 0.5, 2),
+    "float8_e8m0fnu": (8, 2.0**127, 2.0**-127, 2.0**-127, 127),
+}
+SMALL = [fmt for fmt in FORMATS.values() if fmt.width <= 16]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_limits_are_the_published_ones(name: str) -> None:
+    fmt = FORMATS[name]
+    assert PUBLISHED[name] == (
+        fmt.width,
+        fmt.max_finite,
+        fmt.min_normal,
+        fmt.min_subnormal,
+        fmt.max_exponent,
+    )
+
+
+def test_every_format_has_a_published_row() -> None:
+    assert FORMATS.keys() == PUBLISHED.keys()
+
+
+@pytest.mark.parametrize("fmt", SMALL, ids=lambda fmt: fmt.name)
+def test_every_code_has_the_value_of_ml_dtypes(fmt: FloatFormat) -> None:
+    codes = np.arange(1 << fmt.width, dtype=fmt.code_dtype)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        expected = codes.view(fmt.dtype).astype(np.float64)
+    actual = np.array([fmt.value(int(code)) for code in codes])
+    np.testing.assert_array_equal(actual, expected)
+    zero = actual == 0
+    np.testing.assert_array_equal(np.signbit(actual)[zero], codes[zero] > 0)
+
+
+@pytest.mark.parametrize("fmt", SMALL, ids=lambda fmt: fmt.name)
+def test_special_codes(fmt: FloatFormat) -> None:
+    assert math.isfinite(fmt.value(fmt.max_code))
+    if fmt.has_inf:
+        assert fmt.value(fmt.overflow_code) == math.inf
+    if fmt.nan != "none":
+        assert math.isnan(fmt.value(fmt.nan_code))
+
+
+def test_storage() -> None:
+    assert (FLOAT32.padding_bits, TFLOAT32.padding_bits) == (0, 13)
+    assert TFLOAT32.dtype == np.float32
+    assert FORMATS["float4_e2m1fn"].code_dtype == np.uint8
+    assert BFLOAT16.code_dtype == np.uint16
+
+
+@pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda fmt: fmt.name)
+def test_get_format_by_name(fmt: FloatFormat) -> None:
+    assert get_format(fmt.name) is fmt
+
+
+@pytest.mark.parametrize(
+    "dtype", [ml_dtypes.bfloat16, jnp.bfloat16, np.dtype("bfloat16")]
+)
+def test_get_format_by_dtype(dtype: object) -> None:
+    assert get_format(dtype) is BFLOAT16
+
+
+@pytest.mark.parametrize(
+    ("wrong", "nearest"),
+    [
+        ("float8_e4m3fnuz", "float8_e4m3fn"),
+        (np.float64, "float"),
+        (3, "float16"),
+        ("?", "float4_e2m1fn"),
+    ],
+)
+def test_an_unknown_format_names_the_nearest(wrong: object, nearest: str) -> None:
+    with pytest.raises(InvalidProgramError, match=f"remedy: use one of: .*{nearest}"):
+        get_format(wrong)
