@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "neuronjax"
 BASE = frozenset({"errors", "numerics", "hardware"})
 PROGRAMS = BASE | {"ir", "policy"}
 MIDDLE = frozenset({"capture", "lowering", "engines", "collectives", "timing"})
-RUNNING = PROGRAMS | MIDDLE | {"interpreter"}
+RUNNING = PROGRAMS | MIDDLE | {"interpreter", "emulation"}
 TOOLS = frozenset({"report", "diagnostics", "testing", "nki"})
 ALL = RUNNING | TOOLS | {"api", "__init__"}
 
@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "policy": BASE | {"policy_flags"},
     **dict.fromkeys(MIDDLE, PROGRAMS),
     "interpreter": PROGRAMS | MIDDLE,
+    "emulation": PROGRAMS | MIDDLE | {"interpreter"},
     **dict.fromkeys(TOOLS, RUNNING),
     "api": RUNNING | TOOLS,
     "__init__": ALL - {"__init__"},

@@ -15,16 +15,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from neuronjax.engines import Registers, execute
 from neuronjax.ir.instruction import (
+    Activation,
+    BitcastCopy,
     Block,
     Branch,
     Call,
+    Compare,
+    DmaCopy,
     Instruction,
     InstructionProgram,
+    Iota,
     Loop,
     Memset,
+    Select,
+    TensorTensor,
 )
 from neuronjax.numerics.exact import Zeros, opaque_zeros
 from neuronjax.numerics.random_bits import fold
@@ -211,18 +219,46 @@ _CONTROL: dict[type, Callable[..., Arrays]] = {
 }
 
 
+# Instructions of one or two XLA ops: cheaper to trace in place than to call.
+_SMALL = (BitcastCopy, Compare, DmaCopy, Iota, Memset, Select)
+_SMALL_OPS = frozenset({"add", "subtract", "multiply", "maximum", "minimum", "negate"})
+
+
+def _is_small(i: Instruction) -> bool:
+    return isinstance(i, _SMALL) or getattr(i, "op", None) in _SMALL_OPS and isinstance(
+        i, TensorTensor
+    )
+
+
 def _execute(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
-    """Executes inside the current trace."""
+    """Executes inside the current trace; equal instructions are traced once."""
+    if not _is_small(i):
+        results = _execute_alone(i, operands, registers)
+        return _kept_apart(results) if _has_own_kernel(i) else results
     if _is_64_bit(i):
         with jax.enable_x64(True):
             return execute(i, operands, registers)
     return execute(i, operands, registers)
 
 
+def _has_own_kernel(i: Instruction) -> bool:
+    """Elementary functions: long chains of cheap XLA ops."""
+    return isinstance(i, Activation) or getattr(i, "op", None) in ("power", "atan2")
+
+
+def _kept_apart(results: Arrays) -> Arrays:
+    """Keeps the call of a kernel a call in the compiled program.
+
+    XLA would fuse the chain into every consumer, and behind a broadcast compute it again
+    for every element. It never does this to its own `exp`, which it knows is expensive.
+    """
+    return [set_xla_metadata(x, inlineable="false") for x in results]
+
+
 def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
     """Executes as a compiled program of its own."""
     if type(i) is Memset:
-        return _execute(i, operands, registers)
+        return execute(i, operands, registers)
     kernel = _kernel(_Signed(i))
     zeros, key, _ = registers
     if _is_64_bit(i):

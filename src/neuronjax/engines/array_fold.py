@@ -37,11 +37,11 @@ def scanned(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     return lax.scan(step, jnp.zeros(shape, jnp.float32), products)[0]
 
 
-def scanned_pairs(lhs: jax.Array, rhs: jax.Array, zero: jax.Array) -> jax.Array:
-    """Double-row: cell p adds the products of rows p and p + 128 first, in FP32.
+def scanned_pairs(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
+    """Double-row: cell p adds the products of rows p and p + K/2 first, in FP32.
 
-    K must be even, its halves the two rows of each cell. The pair is sealed by
-    `zero`: as a fused multiply-add it would not be rounded before it is accumulated.
+    Both products are exact, so contracting one of them into the pair's sum changes
+    nothing; the pair's sum is no product and cannot be contracted into the total.
     """
     half = lhs.shape[2] // 2
     a = jnp.moveaxis(lhs, 2, 0)
@@ -50,11 +50,9 @@ def scanned_pairs(lhs: jax.Array, rhs: jax.Array, zero: jax.Array) -> jax.Array:
 
     def step(total: jax.Array, row: tuple) -> tuple[jax.Array, None]:
         a0, b0, a1, b1 = row
-        # Both products are exact, so contracting one of them changes nothing.
         pair = a0[:, :, None] * b0[:, None, :] + a1[:, :, None] * b1[:, None, :]
         return total + pair, None
 
-    del zero
     shape = (lhs.shape[0], lhs.shape[1], rhs.shape[2])
     return lax.scan(step, jnp.zeros(shape, jnp.float32), rows)[0]
 

@@ -20,8 +20,9 @@ from neuronjax.engines.dispatch import Arrays, Registers, bits_of, execute, wide
 from neuronjax.ir.instruction import DotDimensions, NcMatmul
 from neuronjax.numerics.exact import seal
 
-# More tiles than this are a loop: compile time against a few per cent of run time.
-UNROLLED_TILES = 16
+# Results of all tiles at once, in elements; beyond it the tiles are a loop. A choice of
+# speed alone: the bits do not depend on it.
+STACKED_RESULTS = 1 << 23
 
 
 @execute.register
@@ -66,70 +67,77 @@ def _others(rank: int, taken: tuple[int, ...]) -> tuple[int, ...]:
 def accumulate(
     lhs: jax.Array, rhs: jax.Array, i: NcMatmul, r: Registers
 ) -> jax.Array:
-    """PSUM: the left fold of the tiles' results."""
-    k = lhs.shape[2]
-    if k == 0 or 0 in lhs.shape or 0 in rhs.shape:
-        return jnp.zeros((lhs.shape[0], lhs.shape[1], rhs.shape[2]), jnp.float32)
-    full = k // i.k_tile
-    total: jax.Array | None = None
-    if full > UNROLLED_TILES:
-        total = _looped_tiles(lhs, rhs, i, r, full)
-        starts = range(full * i.k_tile, k, i.k_tile)
-    else:
-        starts = range(0, k, i.k_tile)
-    for start in starts:
-        stop = min(start + i.k_tile, k)
-        a = lax.slice_in_dim(lhs, start, stop, axis=2)
-        b = lax.slice_in_dim(rhs, start, stop, axis=1)
-        total = _add_tile(total, a, b, i, r)
-    assert total is not None
-    return total
+    """PSUM: the left fold of the tiles' results, of every pass in turn."""
+    batch, m, k = lhs.shape
+    n = rhs.shape[2]
+    if 0 in (batch, m, k, n):
+        return jnp.zeros((batch, m, n), jnp.float32)
+    count = -(-k // i.k_tile) if k > i.k_tile else 1
+    if count == 1:
+        parts = [p[None] for p in _passes(lhs, rhs, i, r)]
+        return _psum(parts, r)
+    lhs, rhs = _tiled(lhs, rhs, count, i.k_tile)
+    if count * batch * m * n <= STACKED_RESULTS:
+        merged = (count * batch, m, i.k_tile), (count * batch, i.k_tile, n)
+        passes = _passes(lhs.reshape(merged[0]), rhs.reshape(merged[1]), i, r)
+        return _psum([p.reshape(count, batch, m, n) for p in passes], r)
+    return _looped_tiles(lhs, rhs, i, r)
+
+
+def _tiled(
+    lhs: jax.Array, rhs: jax.Array, count: int, k_tile: int
+) -> tuple[jax.Array, jax.Array]:
+    """[tile, batch, M, k_tile] and [tile, batch, k_tile, N].
+
+    Zeros fill the last tile: their products are +0, which adds nothing to a sum that
+    starts from +0.
+    """
+    batch, m, k = lhs.shape
+    n = rhs.shape[2]
+    missing = count * k_tile - k
+    if missing:
+        lhs = jnp.pad(lhs, ((0, 0), (0, 0), (0, missing)))
+        rhs = jnp.pad(rhs, ((0, 0), (0, missing), (0, 0)))
+    lhs = lax.transpose(lax.reshape(lhs, (batch, m, count, k_tile)), (2, 0, 1, 3))
+    rhs = lax.transpose(lax.reshape(rhs, (batch, count, k_tile, n)), (1, 0, 2, 3))
+    return lhs, rhs
 
 
 def _looped_tiles(
-    lhs: jax.Array, rhs: jax.Array, i: NcMatmul, r: Registers, count: int
+    lhs: jax.Array, rhs: jax.Array, i: NcMatmul, r: Registers
 ) -> jax.Array:
-    """The same fold with the tiles as a scan; the first starts it."""
-    rows = count * i.k_tile
-    a = lax.slice_in_dim(lhs, 0, rows, axis=2)
-    b = lax.slice_in_dim(rhs, 0, rows, axis=1)
-    a = jnp.moveaxis(a.reshape(*a.shape[:2], count, i.k_tile), 2, 0)
-    b = jnp.moveaxis(b.reshape(b.shape[0], count, i.k_tile, b.shape[2]), 1, 0)
-    first = _add_tile(None, a[0], b[0], i, r)
-    step = lambda total, tile: (_add_tile(total, *tile, i, r), None)  # noqa: E731
-    return lax.scan(step, first, (a[1:], b[1:]))[0]
+    """The same fold with the tiles as a scan, where all results at once are too big."""
+
+    def add(total: jax.Array | None, a: jax.Array, b: jax.Array) -> jax.Array:
+        return _psum([p[None] for p in _passes(a, b, i, r)], r, total)
+
+    first = add(None, lhs[0], rhs[0])
+    step = lambda total, tile: (add(total, *tile), None)  # noqa: E731
+    return lax.scan(step, first, (lhs[1:], rhs[1:]))[0]
 
 
-def _add_tile(
-    total: jax.Array | None, a: jax.Array, b: jax.Array, i: NcMatmul, r: Registers
+def _psum(
+    passes: list[jax.Array], r: Registers, total: jax.Array | None = None
 ) -> jax.Array:
-    """PSUM's read-add-write of each pass over one tile."""
-    for part in _passes(a, b, i, r):
-        part = seal(part, r.zeros.write)
-        total = part if total is None else seal(total + part, r.zeros.inner)
+    """Adds [tile, batch, M, N] results tile by tile, in each tile pass by pass.
+
+    Plain additions of stored results: nothing to contract, nothing to reassociate.
+    """
+    for tile in range(passes[0].shape[0]):
+        for part in passes:
+            total = part[tile] if total is None else total + part[tile]
     assert total is not None
-    return total
+    return seal(total, r.zeros.write)
 
 
 def _passes(
     a: jax.Array, b: jax.Array, i: NcMatmul, r: Registers
 ) -> list[jax.Array]:
-    if i.rows_per_cell == 2 and a.shape[2] > 128:
-        return [scanned_pairs(*_paired(a, b), r.zeros.inner)]
+    if i.rows_per_cell == 2:
+        return [scanned_pairs(a, b)]
     if i.passes == 1:
         return [_fold(a, b)]
     return _four_passes(a, b)
-
-
-def _paired(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Pads a ragged double-row tile to 256 rows: a missing partner adds +0."""
-    missing = 256 - a.shape[2]
-    if missing == 0:
-        return a, b
-    return (
-        jnp.pad(a, ((0, 0), (0, 0), (0, missing))),
-        jnp.pad(b, ((0, 0), (0, missing), (0, 0))),
-    )
 
 
 def _four_passes(a: jax.Array, b: jax.Array) -> list[jax.Array]:

@@ -24,7 +24,7 @@ from neuronjax.ir.instruction import (
     TensorScalar,
     TensorTensor,
 )
-from neuronjax.numerics import elementary, exact
+from neuronjax.numerics import elementary
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.rounding import round_to_int
 
@@ -94,11 +94,14 @@ ROUNDED: dict[str, Function] = {
     "add": lambda a, b, zero: lax.add(a, b),
     "subtract": lambda a, b, zero: lax.sub(a, b),
     "multiply": lambda a, b, zero: lax.mul(a, b),
-    "divide": exact.divide,
     "remainder": lambda a, b, zero: lax.rem(a, b),
     **elementary.BINARY,
 }
-ROUNDED["divide"] = exact.divide
+
+
+# Sums need no seal: a product is contracted into a sum, never a sum into a product, and
+# constants are sealed, so nothing can be reassociated through them.
+SUMS = frozenset({"add", "subtract"})
 
 
 @execute.register
@@ -116,7 +119,10 @@ def tensor_tensor(i: TensorTensor, x: Sequence[jax.Array], r: Registers) -> Arra
         result = EXACT[i.op](*operands)
         rounds = i.write_format is not None or dtype != jnp.float32
         return (write(result, i, r) if rounds else result,)
-    return (write(ROUNDED[i.op](*operands, r.zeros.inner), i, r),)
+    result = ROUNDED[i.op](*operands, r.zeros.inner)
+    if i.op in SUMS and i.write_format is None and dtype == jnp.float32:
+        return (result,)
+    return (write(result, i, r),)
 
 
 def _scalars_broadcast(x: Sequence[jax.Array]) -> Sequence[jax.Array]:

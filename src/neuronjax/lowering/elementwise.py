@@ -242,13 +242,15 @@ def reduce_precision(op: Op, context: Context) -> Instructions:
 
 @lowers("stablehlo.constant")
 def constant(op: Op, context: Context) -> Instructions:
-    yield context.make(
-        Memset,
-        (),
-        context.results(op),
-        engine="gpsimd",
-        value=op.attributes["value"],
-    )
+    """One memset for all equal constants of a block."""
+    value = op.attributes["value"]
+    key = ("constant", value.dtype.name, value.shape, value.tobytes())
+    if key in context.memo:
+        context.alias(op.results[0], context.memo[key])
+        return
+    (result,) = context.results(op)
+    context.memo[key] = View(result)
+    yield context.make(Memset, (), (result,), engine="gpsimd", value=value)
 
 
 @lowers("stablehlo.iota")

@@ -1,10 +1,11 @@
 """FP32 elementary functions with the same bits in every context.
 
 `UNARY` and `BINARY` map operation names of StableHLO and CHLO, without the dialect, to
-functions `fn(x, [y,] zero)` of float32 arrays of one shape and a uint32 scalar zero from
-`exact.opaque_zeros`. Inputs and results are not sealed here: the caller seals what it
-writes, with its other zero. Subnormal inputs count as zeros of their sign and subnormal
-results are zeros (FTZ); NaN results are 0x7FC00000. 16-bit types are not handled here.
+functions `fn(x, [y,] zero)` of float32 arrays of one shape and of a uint32 scalar, the
+inner zero of `exact.opaque_zeros`. Inputs and results are not sealed here: the caller
+seals what it reads and writes, with its other zero. Subnormal inputs count as zeros of
+their sign and subnormal results are zeros (FTZ); NaN results are 0x7FC00000. 16-bit
+types are not handled here.
 `MAX_ULP` is a measured bound on the error. Design sections 5 and 6.
 """
 
@@ -87,8 +88,10 @@ BINARY: Mapping[str, Callable[[jax.Array, jax.Array, jax.Array], jax.Array]] = (
     )
 )
 
-# In units in the last place of the exact result, against float64 for every 499th of all
-# float32 inputs, rounded up; for two arguments, 4 million random and edge cases.
+# In units in the last place of the exact result, against float64, with a margin above
+# the worst seen: one argument, over every 211th of all float32 numbers (every 499th for
+# acos, acosh, asin, asinh, atan, cbrt, cosh, exponential_base2, reciprocal and sqrt);
+# two arguments, over 4 million pairs.
 MAX_ULP: Mapping[str, float] = MappingProxyType(
     {
         "acos": 0.85,
@@ -97,28 +100,28 @@ MAX_ULP: Mapping[str, float] = MappingProxyType(
         "asinh": 1.75,
         "atan": 1.6,
         "atan2": 1.75,
-        "atanh": 2.0,
+        "atanh": 2.2,
         "cbrt": 0.9,
         "cosh": 1.6,
         "cosine": 0.9,
         "divide": 0.5,
-        "erf": 1.4,
-        "erf_inv": 3.9,
+        "erf": 1.45,
+        "erf_inv": 4.0,
         "erfc": 6.5,
         "exponential": 1.1,
         "exponential_base2": 1.5,
-        "exponential_minus_one": 1.1,
-        "log": 0.85,
+        "exponential_minus_one": 1.15,
+        "log": 0.9,
         "log_plus_one": 1.5,
-        "logistic": 1.45,
+        "logistic": 1.5,
         "power": 0.75,
         "reciprocal": 0.5,
         "remainder": 0.0,
         "rsqrt": 1.5,
         "sine": 0.9,
-        "sinh": 2.2,
+        "sinh": 2.3,
         "sqrt": 0.5,
-        "tan": 2.3,
+        "tan": 2.5,
         "tanh": 1.35,
     }
 )

@@ -69,6 +69,23 @@ def truncate(x: jax.Array) -> jax.Array:
     return float_of(bits_of(x) & np.uint32(0xFFFFF000))
 
 
+def quotient(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
+    """IEEE float32 `a / b` of equal shapes, even where both are broadcasts.
+
+    XLA moves elementwise operations, seals too, in front of a broadcast, and then makes
+    `a / broadcast(b)` of them, which becomes `a * (1 / b)`. So the divisor is made to
+    depend on the element's index, which is no broadcast, and on the dividend, which
+    may have a batch dimension that neither the divisor nor the index has.
+    """
+    index = lax.iota(jnp.uint32, a.size).reshape(a.shape)
+    return lax.div(a, float_of(bits_of(b) ^ ((bits_of(a) ^ index) & zero)))
+
+
+def inverse(x: jax.Array, zero: jax.Array) -> jax.Array:
+    """IEEE float32 `1 / x`, which XLA cannot merge with the operation that made x."""
+    return quotient(jnp.ones_like(x), x, zero)
+
+
 def polynomial(
     coefficients: Sequence[float | jax.Array], x: jax.Array, zero: jax.Array
 ) -> jax.Array:
@@ -83,7 +100,7 @@ def polynomial(
         last = values[len(values) & ~1 :]
         values = [low + seal(high * x, zero) for low, high in pairs] + last
         x = x * x
-    return values[0]
+    return jnp.asarray(values[0])
 
 
 def shifted_integer(n: jax.Array) -> jax.Array:

@@ -17,6 +17,7 @@ from neuronjax.numerics.elementary_core import (
     INF,
     NAN,
     flush,
+    inverse,
     magnitude,
     polynomial,
     scale,
@@ -120,7 +121,7 @@ def erfc(x: jax.Array, zero: jax.Array) -> jax.Array:
     low = seal((near - high) * (near + high), zero)
     n, one_plus_h, _ = exp_parts(-(high * high), zero)
     divisor = seal(near * np.float32(0.5) + np.float32(1), zero)
-    t = seal(lax.div(np.float32(1), divisor), zero)
+    t = seal(inverse(divisor, zero), zero)
     p = t * polynomial(ERFC, t - np.float32(0.5), zero)
     tail = p * exp_in_range(-low, zero)
     positive = scale(tail * one_plus_h, n)

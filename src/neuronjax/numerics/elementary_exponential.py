@@ -20,14 +20,16 @@ from neuronjax.numerics.elementary_core import (
     bits_of,
     float_of,
     flush,
+    inverse,
     magnitude,
     polynomial,
     power_of_two,
+    quotient,
     scale,
     shifted_integer,
     with_sign,
 )
-from neuronjax.numerics.exact import divide, seal
+from neuronjax.numerics.exact import seal
 
 LOG2_E = np.float32(1.4426950408889634)
 # ln 2 to 32 bits in two pieces of 16: n * piece is exact for |n| <= 255.
@@ -69,9 +71,7 @@ def reduce_ln2(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     return n, x - n * LN2_HIGH, n * LN2_LOW
 
 
-def exp_parts(
-    x: jax.Array, zero: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def exp_parts(x: jax.Array, zero: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(n, 1 + h, h) with e^x = 2^n (1 + h), for x in about -100..100."""
     n, high, low = reduce_ln2(x)
     r = high - low
@@ -134,12 +134,12 @@ def expm1(x: jax.Array, zero: jax.Array) -> jax.Array:
 def tanh(x: jax.Array, zero: jax.Array) -> jax.Array:
     """Hyperbolic tangent: x + x^3 P(x^2), or 1 - 2 / (e^2|x| + 1) from 0.625."""
     size = magnitude(x)
-    square = x * x
-    small = x + seal(x * (square * polynomial(TANH, square, zero)), zero)
+    square = size * size
+    small = size + seal(size * (square * polynomial(TANH, square, zero)), zero)
     near = jnp.where(size < 10, size, np.float32(10))
     e = exp_in_range(np.float32(2) * near, zero)
-    large = np.float32(1) - lax.div(np.float32(2), seal(e + np.float32(1), zero))
-    result = jnp.where(size < TANH_SMALL, small, with_sign(large, x))
+    large = np.float32(1) - np.float32(2) * inverse(e + np.float32(1), zero)
+    result = with_sign(jnp.where(size < TANH_SMALL, small, large), x)
     return jnp.where(x == x, result, NAN)
 
 
@@ -147,7 +147,7 @@ def logistic(x: jax.Array, zero: jax.Array) -> jax.Array:
     """1 / (1 + e^-x), as e / (1 + e) or 1 / (1 + e) with e = e^-|x|.
 
     The rounding errors of e and of 1 + e are known; they are corrected to first order,
-    with a reciprocal of 1 + e good to 6 %.
+    with a rough reciprocal of 1 + e, good to 6 %.
     """
     size = magnitude(x)
     near = jnp.where(size < 88, size, np.float32(88))
@@ -158,12 +158,12 @@ def logistic(x: jax.Array, zero: jax.Array) -> jax.Array:
     e_error = s * (h - (one_plus_h - np.float32(1)))
     divisor = seal(e + np.float32(1), zero)
     divisor_error = (e - (divisor - np.float32(1))) + e_error
-    inverse = np.float32(1.457) - np.float32(0.5) * divisor
+    rough = np.float32(1.457) - np.float32(0.5) * divisor
     dividend = jnp.where(x < 0, e, np.float32(1))
     dividend_error = jnp.where(x < 0, e_error, np.float32(0))
-    q = divide(dividend, divisor, zero)
-    error = dividend_error - seal((dividend * inverse) * divisor_error, zero)
-    result = q + seal(inverse * error, zero)
+    q = quotient(dividend, divisor, zero)
+    error = dividend_error - seal((dividend * rough) * divisor_error, zero)
+    result = q + seal(rough * error, zero)
     result = jnp.where(x < EXP_MIN, np.float32(0), result)
     return jnp.where(x == x, result, NAN)
 
@@ -173,16 +173,17 @@ def sinh(x: jax.Array, zero: jax.Array) -> jax.Array:
     x = flush(x)
     size = magnitude(x)
     t = seal(expm1_in_range(jnp.where(size < 9, size, np.float32(9)), zero), zero)
-    middle = np.float32(0.5) * (t + divide(t, t + np.float32(1), zero))
+    middle = np.float32(0.5) * (t + quotient(t, t + np.float32(1), zero))
     result = jnp.where(size < 9, middle, half_exp(size, zero))
-    return jnp.where(size < np.float32(2.0**-13), x, with_sign(result, x))
+    result = jnp.where(size < np.float32(2.0**-13), x, with_sign(result, x))
+    return jnp.where(x == x, result, NAN)
 
 
 def cosh(x: jax.Array, zero: jax.Array) -> jax.Array:
     """Hyperbolic cosine: (e + 1 / e) / 2 with e = e^|x|; e^|x| / 2 from 9."""
     size = magnitude(x)
     e = exp_in_range(jnp.where(size < 9, size, np.float32(9)), zero)
-    middle = np.float32(0.5) * (e + lax.div(np.float32(1), seal(e, zero)))
+    middle = np.float32(0.5) * (e + inverse(e, zero))
     return jnp.where(size < 9, middle, half_exp(size, zero))
 
 

@@ -2,8 +2,8 @@
 
 log: x = 2^k m with m in sqrt(1/2)..sqrt(2), f = m - 1, s = f / (2 + f), and
 log m = f - (f^2/2 - s (f^2/2 + s^2 P(s^2))), the form of fdlibm's e_log.c.
-power: log2|x| as a sum of two FP32 numbers with an error near 2^-35, its product with y
-likewise, then 2^that; the 12-bit splitting is that of fdlibm's e_pow.c. Coefficients are
+power: log2|x| as a sum of two FP32 numbers, its product with y likewise, then 2^that;
+the splitting into 12 bits and a rest is that of fdlibm's e_pow.c. Coefficients are
 minimax fits made as in `elementary_exponential`. Design sections 5 and 6.
 """
 
@@ -24,8 +24,10 @@ from neuronjax.numerics.elementary_core import (
     bits_of,
     float_of,
     flush,
+    inverse,
     magnitude,
     polynomial,
+    quotient,
     scale,
     truncate,
     with_sign,
@@ -36,7 +38,7 @@ from neuronjax.numerics.elementary_exponential import (
     LN2_LOW,
     TINY,
 )
-from neuronjax.numerics.exact import divide, seal
+from neuronjax.numerics.exact import seal
 
 SQRT_HALF_BITS = np.uint32(0x3F3504F3)
 # (log(1+f) in the form above) as P of s^2; relative error 8e-10.
@@ -62,7 +64,7 @@ def split_exponent(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def log_of_parts(k: jax.Array, f: jax.Array, zero: jax.Array) -> jax.Array:
     """k ln 2 + log(1 + f) for integral k and f in -0.293..0.415."""
-    s = divide(f, f + np.float32(2), zero)
+    s = quotient(f, f + np.float32(2), zero)
     square = s * s
     half = seal((np.float32(0.5) * f) * f, zero)
     rest = half + seal(square * polynomial(LOG, square, zero), zero)
@@ -104,7 +106,7 @@ def asinh(x: jax.Array, zero: jax.Array) -> jax.Array:
     near = jnp.where(huge, np.float32(1), size)
     square = seal(near * near, zero)
     root = lax.sqrt(square + np.float32(1))
-    fraction = divide(square, seal(root, zero) + np.float32(1), zero)
+    fraction = quotient(square, seal(root, zero) + np.float32(1), zero)
     argument = jnp.where(huge, size, near + fraction)
     result = log1p(argument, zero) + jnp.where(huge, LN2, np.float32(0))
     result = jnp.where(size < np.float32(2.0**-13), x, with_sign(result, x))
@@ -125,7 +127,7 @@ def atanh(x: jax.Array, zero: jax.Array) -> jax.Array:
     """Inverse hyperbolic tangent: log1p(2 |x| / (1 - |x|)) / 2."""
     x = flush(x)
     size = magnitude(x)
-    ratio = divide(np.float32(2) * size, seal(np.float32(1) - size, zero), zero)
+    ratio = quotient(np.float32(2) * size, seal(np.float32(1) - size, zero), zero)
     result = np.float32(0.5) * log1p(ratio, zero)
     result = jnp.where(size < np.float32(2.0**-13), x, with_sign(result, x))
     return jnp.where(size <= 1, result, NAN)
@@ -135,11 +137,11 @@ def log2_parts(x: jax.Array, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
     """log2(x) as a 12-bit float32 and a remainder, for positive normal x."""
     k, m = split_exponent(x)
     f, g = m - np.float32(1), m + np.float32(1)
-    inverse = lax.div(np.float32(1), seal(g, zero))
-    s = f * inverse
+    reciprocal = inverse(g, zero)
+    s = f * reciprocal
     s_high, g_high = truncate(s), truncate(g)
     g_low = m - (g_high - np.float32(1))
-    s_low = inverse * ((f - s_high * g_high) - seal(s_high * g_low, zero))
+    s_low = reciprocal * ((f - s_high * g_high) - seal(s_high * g_low, zero))
     square = s * s
     r = seal((square * square) * polynomial(ATANH, square, zero), zero)
     r = r + seal(s_low * (s_high + s), zero)

@@ -1,7 +1,7 @@
 """FP32 square roots, cube root, reciprocal, quotient and remainder.
 
-XLA's `sqrt` and `divide` are IEEE operations, and its `remainder` is exact; the work here
-is to keep XLA from replacing them (1 / sqrt becomes an approximate rsqrt), to flush
+XLA's `sqrt` and `divide` are IEEE operations, its `remainder` is exact; the work here
+is to keep XLA from replacing them (1 / sqrt becomes rsqrt, a / b a product), to flush
 subnormals, and to give one NaN on every host. Design sections 5 and 6.
 """
 
@@ -18,13 +18,14 @@ from neuronjax.numerics.elementary_core import (
     bits_of,
     float_of,
     flush,
+    inverse,
     magnitude,
     no_nan_payload,
     polynomial,
+    quotient,
     truncate,
     with_sign,
 )
-from neuronjax.numerics.exact import divide as exact_divide
 from neuronjax.numerics.exact import seal
 
 # cbrt m on 1/2..1, a first approximation; relative error 9.2e-6.
@@ -42,17 +43,17 @@ def sqrt(x: jax.Array, zero: jax.Array) -> jax.Array:
 def rsqrt(x: jax.Array, zero: jax.Array) -> jax.Array:
     """1 / sqrt(x), two correctly rounded operations; infinity at zeros, signed."""
     root = seal(lax.sqrt(flush(x)), zero)
-    return no_nan_payload(lax.div(np.float32(1), root))
+    return no_nan_payload(inverse(root, zero))
 
 
 def reciprocal(x: jax.Array, zero: jax.Array) -> jax.Array:
     """Correctly rounded 1 / x."""
-    return no_nan_payload(lax.div(np.float32(1), seal(flush(x), zero)))
+    return no_nan_payload(inverse(flush(x), zero))
 
 
 def divide(x: jax.Array, y: jax.Array, zero: jax.Array) -> jax.Array:
     """Correctly rounded x / y."""
-    return no_nan_payload(exact_divide(x, y, zero))
+    return no_nan_payload(quotient(x, y, zero))
 
 
 def remainder(x: jax.Array, y: jax.Array, zero: jax.Array) -> jax.Array:
@@ -75,8 +76,8 @@ def cbrt(x: jax.Array, zero: jax.Array) -> jax.Array:
     a = float_of(bits_of(mantissa) + (rest << 23))
     root_of_rest = jnp.where(rest == 1, CBRT_2, jnp.where(rest == 2, CBRT_4, 1))
     t = truncate(polynomial(CBRT, mantissa, zero) * root_of_rest)
-    quotient = seal(exact_divide(a, t * t, zero), zero)
-    step = exact_divide(quotient - t, (t + t) + quotient, zero)
+    other = seal(quotient(a, t * t, zero), zero)
+    step = quotient(other - t, (t + t) + other, zero)
     root = t + seal(t * step, zero)
     result = float_of(bits_of(root) + (third << 23) - np.uint32(42 << 23))
     result = jnp.where((bits == 0) | (magnitude(x) == INF), magnitude(x), result)

@@ -9,6 +9,7 @@ minimax fits made as in `elementary_exponential`. Design sections 5 and 6.
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -26,10 +27,11 @@ from neuronjax.numerics.elementary_core import (
     flush,
     magnitude,
     polynomial,
+    quotient,
     truncate,
     with_sign,
 )
-from neuronjax.numerics.exact import divide, seal
+from neuronjax.numerics.exact import seal
 
 # 2/pi = 0.636..., after 32 zero bits, in words of 32 bits.
 TWO_OVER_PI = (
@@ -104,7 +106,7 @@ def two_over_pi_window(exponent: jax.Array) -> tuple[jax.Array, jax.Array, jax.A
     back = np.uint32(31) - shift
     w0, w1, w2 = (
         (first << shift) | ((second >> 1) >> back)
-        for first, second in zip(words, words[1:], strict=False)
+        for first, second in itertools.pairwise(words)
     )
     return w0, w1, w2
 
@@ -190,7 +192,7 @@ def tan(x: jax.Array, zero: jax.Array) -> jax.Array:
     angle = reduce_half_pi(x, zero)
     sin, cos = (seal(value, zero) for value in sin_and_cos(angle, zero))
     odd = (angle.quadrant & 1) == 1
-    result = divide(jnp.where(odd, -cos, sin), jnp.where(odd, sin, cos), zero)
+    result = quotient(jnp.where(odd, -cos, sin), jnp.where(odd, sin, cos), zero)
     result = float_of(bits_of(result) ^ (bits_of(x) & SIGN))
     result = jnp.where(magnitude(x) < np.float32(2.0**-13), x, result)
     return jnp.where(magnitude(x) < INF, result, NAN)
@@ -216,7 +218,7 @@ def atan2(y: jax.Array, x: jax.Array, zero: jax.Array) -> jax.Array:
     steep, left = size_y > size_x, bits_of(x) >= SIGN
     smaller = jnp.where(steep, size_x, size_y)
     larger = jnp.where(steep, size_y, size_x)
-    ratio = divide(smaller, larger, zero)
+    ratio = quotient(smaller, larger, zero)
     ratio = jnp.where(smaller == larger, np.float32(1), ratio)
     ratio = jnp.where(smaller == 0, np.float32(0), flush(ratio))
     angle = odd_series(ratio, ATAN, zero)
@@ -244,7 +246,7 @@ def asin_parts(
     )
     t = jnp.where(far, root, size)
     t = jnp.where(square == 0, np.float32(0), t)
-    error = divide(np.float32(0.5) * residual, root, zero)
+    error = quotient(np.float32(0.5) * residual, root, zero)
     error = jnp.where(far & (square > 0), error, np.float32(0))
     t_square = t * t
     tail = seal(t * (t_square * polynomial(ASIN, t_square, zero)), zero)

@@ -40,15 +40,3 @@ def seal(x: jax.Array, zero: jax.Array) -> jax.Array:
     """Returns float32 `x`, bit for bit, as a value the compiler cannot see through."""
     bits = lax.bitcast_convert_type(x, jnp.uint32)
     return lax.bitcast_convert_type(bits ^ zero, jnp.float32)
-
-
-def divide(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
-    """IEEE float32 `a / b` of equal shapes; never `a * (1 / b)`.
-
-    The divisor is made to depend on the dividend, so it is no longer a broadcast whose
-    reciprocal could be hoisted.
-    """
-    a_bits = lax.bitcast_convert_type(a, jnp.uint32)
-    b_bits = lax.bitcast_convert_type(b, jnp.uint32)
-    b = lax.bitcast_convert_type(b_bits ^ (a_bits & zero), jnp.float32)
-    return lax.div(a, b)

@@ -1,0 +1,227 @@
+"""A GPT train step: run time, compile time, and what capture and lowering take of it.
+
+The model of the quickstart with 4 layers, width 256, 4 heads, 128 tokens, batch 8,
+vocabulary 256, under Adam; float32 parameters, and every result of the step is an
+output. Compile time is trace + lower + XLA, of a new jit object with JAX's caches
+cleared. "Warm" means that the verdicts on dot shapes (`neuronjax.engines.dot_verdicts`)
+are known, "cold" that they are found out on the way, as on a user's first run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+import neuronjax as nj
+from benchmarks.harness import (
+    Effort,
+    Result,
+    Samples,
+    compare_calls,
+    in_fresh_process,
+    interleave,
+    ratio,
+    row,
+)
+from neuronjax.capture.decode import decode_module
+from neuronjax.capture.trace import PLATFORM
+from neuronjax.engines import dot_verdicts
+from neuronjax.hardware import resolve_target
+from neuronjax.lowering import lower
+from neuronjax.quickstart import model
+
+TARGET = "trn2"
+CONFIG = model.GPTConfig(vocab_size=256, layers=4, heads=4, width=256, hidden=704)
+BATCH, TOKENS = 8, 128
+SIZES = {**dataclasses.asdict(CONFIG), "batch": BATCH, "tokens": TOKENS}
+
+EXACT = nj.Policy.preset("bf16")
+HOST = dataclasses.replace(EXACT, accumulation="host")
+INFORMATION = ("fp32", "fp8", "tf32")
+
+# ---- The program.
+
+
+@functools.cache
+def problem() -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """(the train step, its arguments)."""
+    graphdef, params = model.create(CONFIG)
+    optimizer = optax.adam(1e-3)
+
+    def step(params: Any, state: Any, tokens: jax.Array) -> tuple[Any, Any, jax.Array]:
+        loss = functools.partial(model.loss, graphdef)
+        value, gradients = jax.value_and_grad(loss)(params, tokens)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, value
+
+    # One token more than the model sees: each predicts the next.
+    shape = (BATCH, TOKENS + 1)
+    tokens = np.random.default_rng(0).integers(0, CONFIG.vocab_size, shape, np.int32)
+    return step, (params, optimizer.init(params), jax.numpy.asarray(tokens))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Build:
+    """A compiled step and what it took, in seconds; `verdicts` is part of `trace`."""
+
+    executable: Callable[..., Any]
+    trace: float
+    lower: float
+    xla: float
+    verdicts: float
+
+
+def build(policy: nj.Policy | None) -> Build:
+    """Compiles the step anew; natively without a policy."""
+    step, args = problem()
+    function = step if policy is None else nj.jit(step, target=TARGET, policy=policy)
+    spent = dot_verdicts.spent_seconds
+    times = [time.perf_counter()]
+    # The same path for both: a jit object of this call alone.
+    traced = jax.jit(lambda *args: function(*args)).trace(*args)
+    times.append(time.perf_counter())
+    lowered = traced.lower()
+    times.append(time.perf_counter())
+    executable = lowered.compile()
+    times.append(time.perf_counter())
+    stages = dict(zip(("trace", "lower", "xla"), np.diff(times).tolist(), strict=True))
+    verdicts = dot_verdicts.spent_seconds - spent
+    return Build(executable=executable, verdicts=verdicts, **stages)
+
+
+first_build = functools.cache(build)
+
+# ---- Run time.
+
+
+def step_time(policy: nj.Policy, effort: Effort) -> Result:
+    """Emulated over native run time of the step."""
+    _, args = problem()
+    native, emulated = first_build(None), first_build(policy)
+    return compare_calls(
+        native.executable, emulated.executable, args, effort, sizes=SIZES
+    )
+
+
+@row("gpt_step/bf16", target=1.6)
+def step_exact(effort: Effort) -> Result:
+    """The default: sums in the order of the systolic array."""
+    return step_time(EXACT, effort)
+
+
+@row("gpt_step/bf16_host", target=1.2)
+def step_host(effort: Effort) -> Result:
+    """Sums in whatever order the host's XLA likes."""
+    return step_time(HOST, effort)
+
+
+for _name in INFORMATION:
+    row(f"gpt_step/{_name}")(functools.partial(step_time, nj.Policy.preset(_name)))
+
+# ---- Compile time.
+
+
+@row("gpt_compile/bf16_warm", target=6)
+def compile_warm(effort: Effort) -> Result:
+    """Emulated over native compile time, every dot shape known."""
+    first_build(EXACT)  # leaves the verdicts behind
+    builds: dict[nj.Policy | None, list[Build]] = {None: [], EXACT: []}
+    thunks = [functools.partial(_build_into, builds, policy) for policy in builds]
+    # A build takes a minute where a step takes a second.
+    few = Effort(repetitions=effort.repetitions // 8, seconds=60.0, minimum=1)
+    native, emulated = interleave(thunks, few, before=jax.clear_caches, warm_up=0)
+    details = _stages("native", builds[None]) | _stages("emulated", builds[EXACT])
+    return ratio(native, emulated, sizes=SIZES, details=details)
+
+
+def _build_into(
+    builds: dict[nj.Policy | None, list[Build]], policy: nj.Policy | None
+) -> None:
+    builds[policy].append(build(policy))
+
+
+def _stages(prefix: str, builds: list[Build]) -> dict[str, float]:
+    def median(stage: str) -> float:
+        return Samples(tuple(getattr(b, stage) for b in builds)).median
+
+    stages = ("trace", "lower", "xla", "verdicts")
+    return {f"{prefix}_{stage}_seconds": median(stage) for stage in stages}
+
+
+@row("gpt_compile/bf16_cold")
+def compile_cold(effort: Effort) -> Result:
+    """The same in a new process that knows no dot shape; once."""
+    del effort
+    with tempfile.TemporaryDirectory() as empty:
+        environment = {"NEURONJAX_CACHE_DIR": empty}
+        native, emulated, details = in_fresh_process(build_both, environment)
+    return ratio(Samples((native,)), Samples((emulated,)), sizes=SIZES, details=details)
+
+
+def build_both() -> tuple[float, float, dict[str, float]]:
+    """(native seconds, emulated seconds, their stages), each compiled once."""
+    jax.block_until_ready(jax.jit(lambda x: x + 1)(jax.numpy.zeros(8)))  # start JAX
+    builds = [build(None), build(EXACT)]
+    native, emulated = (b.trace + b.lower + b.xla for b in builds)
+    details = _stages("native", builds[:1]) | _stages("emulated", builds[1:])
+    return native, emulated, details
+
+
+# ---- Capture and lowering, per op of the captured program.
+
+
+@row("gpt_lowering/neuronjax", target=40)
+def lowering(effort: Effort) -> Result:
+    """Microseconds per StableHLO op of decoding and lowering."""
+    step, args = problem()
+    module = _stablehlo(step, args)
+    decoded = decode_module(module)
+    count = sum(1 for _ in decoded.walk())
+    target = resolve_target(TARGET)
+    decode, low = interleave(
+        (
+            lambda: decode_module(module),
+            lambda: lower(decoded, target=target, policy=EXACT),
+        ),
+        effort,
+    )
+    both = Samples(tuple(map(sum, zip(decode.values, low.values, strict=True))))
+    details = {
+        "decode_us_per_op": decode.median / count * 1e6,
+        "lower_us_per_op": low.median / count * 1e6,
+    }
+    return _per_op(both, count, details)
+
+
+@row("gpt_lowering/jax")
+def jax_lowering(effort: Effort) -> Result:
+    """Microseconds per StableHLO op of JAX's own trace and lowering."""
+    step, args = problem()
+    count = sum(1 for _ in decode_module(_stablehlo(step, args)).walk())
+    thunk = functools.partial(_stablehlo, step, args)
+    (times,) = interleave((thunk,), effort, before=jax.clear_caches)
+    return _per_op(times, count, {})
+
+
+def _stablehlo(step: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """The step's module, made as `neuronjax.capture.trace` makes it."""
+    traced = jax.jit(lambda *args: step(*args), keep_unused=True).trace(*args)
+    return traced.lower(lowering_platforms=(PLATFORM,)).compiler_ir()
+
+
+def _per_op(times: Samples, count: int, details: dict[str, float]) -> Result:
+    return Result(
+        value=times.scaled(1e6 / count),
+        unit="us",
+        emulated=times,
+        sizes={**SIZES, "stablehlo_ops": count},
+        details=details,
+    )

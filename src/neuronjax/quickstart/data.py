@@ -1,0 +1,75 @@
+"""The quickstart's text: the language reference that every Python carries.
+
+Tokens are the bytes of UTF-8, so there is no vocabulary to build and nothing is
+downloaded. The text differs between Python versions; everything else is a function of
+the seed. The last tenth is held out for evaluation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pydoc_data.topics import topics
+
+import numpy as np
+
+VOCAB_SIZE = 256
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Corpus:
+    """Text as tokens in [0, VOCAB_SIZE), int32.
+
+    Attributes:
+        train: what batches are drawn from.
+        heldout: the end of the text, never trained on.
+    """
+
+    train: np.ndarray
+    heldout: np.ndarray
+
+    def batches(
+        self, *, steps: int, size: int, length: int, seed: int
+    ) -> Iterator[np.ndarray]:
+        """Random windows of the training text.
+
+        Args:
+            steps: number of batches.
+            size: windows in a batch.
+            length: predictions per window, which therefore has one more token.
+            seed: the same seed gives the same batches.
+
+        Yields:
+            int32, [size, length + 1].
+        """
+        generator = np.random.default_rng(seed)
+        window = np.arange(length + 1)
+        for _ in range(steps):
+            starts = generator.integers(len(self.train) - length, size=(size, 1))
+            yield self.train[starts + window]
+
+    def heldout_batches(self, *, count: int, size: int, length: int) -> np.ndarray:
+        """Windows spread evenly over the held-out text.
+
+        Returns:
+            int32, [count, size, length + 1]; the same at every call.
+        """
+        starts = np.linspace(0, len(self.heldout) - length - 1, count * size).astype(
+            int
+        )
+        windows = self.heldout[starts[:, None] + np.arange(length + 1)]
+        return windows.reshape(count, size, length + 1)
+
+    def unigram_entropy(self) -> float:
+        """Loss, in nats, of the best predictor that ignores what came before."""
+        counts = np.bincount(self.train)
+        probability = counts[counts > 0] / len(self.train)
+        return float(-(probability * np.log(probability)).sum())
+
+
+def load(heldout_fraction: float = 0.1) -> Corpus:
+    """Python's documentation topics in sorted order, split into train and held out."""
+    text = "\n".join(topics[name] for name in sorted(topics))
+    tokens = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+    train_length = round(len(tokens) * (1 - heldout_fraction))
+    return Corpus(train=tokens[:train_length], heldout=tokens[train_length:])

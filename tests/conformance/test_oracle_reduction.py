@@ -1,0 +1,191 @@
+"""Reductions, scans, scatters and pooling against the oracle, bit for bit."""
+
+from __future__ import annotations
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from jax import lax
+
+import neuronjax as nj
+from tests.oracles import data, floats, reduction
+
+LENGTHS = (1, 2, 511, 512, 513, 1030)
+AXES = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
+
+
+def unsigned_zeros(x: np.ndarray) -> np.ndarray:
+    """Every zero positive: the contract does not order zeros."""
+    return np.asarray(x) + np.float32(0)
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["jitted", "op by op"])
+def test_sums_and_products_are_tiles_of_left_folds(eager):
+    rng = np.random.default_rng(1)
+    lengths = LENGTHS[-2:] if eager else LENGTHS
+    arrays = [data.kinds(rng, (2, n)) for n in lengths]
+    program = nj.jit(lambda xs: [(x.sum(-1), x.prod(-1)) for x in xs])
+    with jax.disable_jit(eager):
+        outputs = program(arrays)
+    for x, (total, product) in zip(arrays, outputs, strict=True):
+        floats.same_bits(total, reduction.reduce(x, (-1,)), f"sum {x.shape}")
+        expected = reduction.reduce(x, (-1,), 1.0, floats.multiply)
+        floats.same_bits(product, expected, f"product {x.shape}")
+
+
+def test_extrema():
+    rng = np.random.default_rng(2)
+    arrays = [data.kinds(rng, (2, n)) for n in LENGTHS[:-1]]
+    program = nj.jit(lambda xs: [(x.max(-1), x.min(-1)) for x in xs])
+    for x, (largest, smallest) in zip(arrays, program(arrays), strict=True):
+        expected = reduction.reduce(x, (-1,), -np.inf, reduction.maximum)
+        floats.same_bits(
+            unsigned_zeros(largest), unsigned_zeros(expected), f"max {x.shape}"
+        )
+        expected = reduction.reduce(x, (-1,), np.inf, reduction.minimum)
+        floats.same_bits(
+            unsigned_zeros(smallest), unsigned_zeros(expected), f"min {x.shape}"
+        )
+
+
+@pytest.mark.parametrize("shape", [(3, 511), (16, 511), (2000, 9)], ids=str)
+def test_extrema_keep_a_nan_whatever_the_size(shape):
+    x = np.ones(shape, np.float32)
+    x[:, shape[1] // 2] = np.nan
+    program = nj.jit(lambda x, y: (x.max(-1), x.min(-1), y.max(0), x.max()))
+    for out in program(x, x.T.copy()):
+        assert np.all(np.isnan(out))
+
+
+def test_argmax_is_the_first_largest_and_the_first_nan():
+    rng = np.random.default_rng(3)
+    arrays = [data.kinds(rng, (3, n)) for n in (1, 9, 600)]
+    outputs = nj.jit(lambda xs: [x.argmax(-1) for x in xs])(arrays)
+    for x, out in zip(arrays, outputs, strict=True):
+        expected = np.argmax(floats.flush(x), -1).astype(np.int32)
+        floats.same_bits(out, expected, f"argmax {x.shape}")
+
+
+def test_several_axes_are_one_in_row_major_order_rounded_once():
+    rng = np.random.default_rng(4)
+    x = data.cancelling(rng, (6, 20, 40))
+    narrow = x.astype(ml_dtypes.bfloat16)
+    program = nj.jit(
+        lambda x, n: [
+            (x.sum(a), lax.reduce(n, np.zeros((), n.dtype), lax.add, a)) for a in AXES
+        ]
+    )
+    for axes, (wide, rounded) in zip(AXES, program(x, narrow), strict=True):
+        floats.same_bits(wide, reduction.reduce(x, axes), f"fp32 {axes}")
+        total = reduction.reduce(narrow.astype(np.float32), axes)
+        expected = floats.round_to(total, "bf16").astype(ml_dtypes.bfloat16)
+        floats.same_bits(rounded, expected, f"bf16 {axes}")
+
+
+def test_a_sum_starts_from_its_initial_value():
+    rng = np.random.default_rng(5)
+    x, init = data.cancelling(rng, (3, 600)), np.float32(1000.1)
+    program = nj.jit(lambda x, init: lax.reduce(x, init, lax.add, (1,)))
+    expected = reduction.reduce(x, (1,), init)
+    assert np.any(expected != floats.add(reduction.reduce(x, (1,)), init))
+    floats.same_bits(program(x, init), expected, "init")
+
+
+@pytest.mark.parametrize("length", [5, 130, 512])
+def test_cumulative_sums(length):
+    rng = np.random.default_rng(6)
+    x = data.cancelling(rng, (2, length))
+    i = rng.integers(-(2**31), 2**31, (2, length)).astype(np.int32)
+    program = nj.jit(lambda x, i: (x.cumsum(-1), i.cumsum(-1)))
+    floating, integer = program(x, i)
+    floats.same_bits(floating, reduction.cumulative_sum(x), "float")
+    floats.same_bits(integer, np.cumsum(i, -1, dtype=np.int32), "integer")
+
+
+def test_integer_sums_are_exact():
+    rng = np.random.default_rng(7)
+    x = rng.integers(-(2**31), 2**31, (3, 700)).astype(np.int32)
+    program = nj.jit(lambda x: (x.sum(-1), x.max(-1), x.prod(-1)))
+    total, largest, product = program(x)
+    floats.same_bits(total, np.sum(x, -1, dtype=np.int32), "sum")
+    floats.same_bits(largest, x.max(-1), "max")
+    floats.same_bits(product, np.prod(x, -1, dtype=np.int32), "product")
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["jitted", "op by op"])
+def test_scatter_adds_updates_in_order_of_their_indices(eager):
+    rng = np.random.default_rng(8)
+    table, updates = data.normal(rng, (5, 3)), data.cancelling(rng, (4, 11, 3))
+    indices = rng.integers(0, 8, (4, 11)).astype(np.int32)
+
+    def program(table, indices, updates):
+        added = table.at[indices].add(updates, mode="drop")
+
+        def loss(table):
+            return (table.at[indices].get(mode="clip") * updates).sum()
+
+        return added, jax.grad(loss)(table)
+
+    with jax.disable_jit(eager):
+        added, gradient = nj.jit(program)(table, indices, updates)
+    expected = reduction.scatter_add_rows(table, indices, updates)
+    backwards = reduction.scatter_add_rows(
+        table, indices[::-1, ::-1], updates[::-1, ::-1]
+    )
+    assert np.any(expected != backwards)
+    floats.same_bits(added, expected, "scatter, out of range dropped")
+    zeros, clipped = np.zeros_like(table), np.minimum(indices, 4)
+    expected = reduction.scatter_add_rows(zeros, clipped, updates)
+    floats.same_bits(gradient, expected, "embedding gradient")
+
+
+WINDOWS = {
+    "overlapping": ((1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (0, 1), (1, 1), (0, 0))),
+    "dense": ((1, 2, 3, 1), (1, 1, 1, 1), ((0, 0), (1, 0), (0, 0), (0, 0))),
+    "tiling": ((1, 2, 2, 1), (1, 2, 2, 1), ((0, 0),) * 4),
+}
+
+
+@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
+def test_pooling_and_its_gradients(window):
+    rng = np.random.default_rng(9)
+    ties = np.maximum(data.normal(rng, (2, 7, 6, 2)).round(), 0)
+    x = data.cancelling(rng, (2, 7, 6, 2))
+
+    def largest(x):
+        return lax.reduce_window(x, -np.inf, lax.max, *window)
+
+    def total(x):
+        return lax.reduce_window(x, np.float32(0), lax.add, *window)
+
+    shape = jax.eval_shape(total, x).shape
+    cotangent = data.cancelling(rng, shape)
+
+    def program(ties, x, cotangent):
+        sums, back = jax.vjp(total, x)
+        gradients = [jax.vjp(largest, v)[1](cotangent)[0] for v in (ties, x)]
+        return largest(x), sums, back(cotangent)[0], *gradients
+
+    best, sums, spread, *gradients = nj.jit(program)(ties, x, cotangent)
+    pooled = np.asarray(lax.reduce_window(x, -np.inf, lax.max, *window))
+    floats.same_bits(best, pooled, "max pool")
+    floats.same_bits(sums, reduction.window_sum(x, *window), "sum pool")
+    expected = reduction.window_sum_gradient(x.shape, cotangent, *window)
+    floats.same_bits(spread, expected, "sum pool, gradient")
+    for name, values, got in zip(("ties", "x"), (ties, x), gradients, strict=True):
+        expected = reduction.max_pool_gradient(values, cotangent, *window)
+        floats.same_bits(got, expected, f"max pool of {name}, gradient")
+
+
+def test_average_pooling_divides_the_sum():
+    rng = np.random.default_rng(10)
+    window = WINDOWS["overlapping"]
+    x = data.normal(rng, (2, 7, 6, 2))
+
+    def average(x):
+        return lax.reduce_window(x, np.float32(0), lax.add, *window) / 9
+
+    expected = floats.divide(reduction.window_sum(x, *window), np.float32(9))
+    assert np.any(expected != reduction.window_sum(x, *window) * np.float32(1 / 9))
+    floats.same_bits(nj.jit(average)(x), expected, "average")
