@@ -18,9 +18,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from neuronjax.capture.trace import Capture, capturing
+from neuronjax.capture.trace import Capture, ClosesOverTracersError, capturing
 from neuronjax.emulation import Emulation
-from neuronjax.errors import InvalidProgramError
+from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.instruction import Instruction, InstructionProgram
 from neuronjax.ir.program import Program
@@ -119,7 +119,10 @@ class Emulated:
         """Calls the function on the emulated chip."""
         if capturing():
             return self._as_scope(*args, **kwargs)
-        return self._jitted(self._next_index(args, kwargs), *args, **kwargs)
+        try:
+            return self._jitted(self._next_index(args, kwargs), *args, **kwargs)
+        except TypeError as error:
+            raise _explained(error, self._name) from error
 
     def with_rounding_seed(self, index: Any) -> Emulated:
         """The same function with a given call index for stochastic rounding.
@@ -156,8 +159,9 @@ class Emulated:
         if not may_round_stochastically(active_policy() or self.policy):
             return None
         leaves = jax.tree.leaves((args, kwargs))
-        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-        if traced or not jax.core.trace_state_clean():
+        # Inside a trace every new array is a tracer.
+        leaves.append(jnp.zeros((), jnp.uint32))
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             raise InvalidProgramError(
                 f"{self._name} rounds stochastically and is traced: every run of the "
                 "traced program would draw the same random bits",
@@ -169,7 +173,11 @@ class Emulated:
     def _emulate(self, call_index: Any, *args: Any, **kwargs: Any) -> Any:
         """What jax.jit traces (and, under disable_jit, Python runs)."""
         emulation, leaves, out_tree = self._bind(args, kwargs)
-        outputs = emulation(call_index, leaves)
+        try:
+            outputs = emulation(call_index, leaves)
+        except ClosesOverTracersError:
+            emulation, leaves = emulation.with_closure(leaves)
+            outputs = emulation(call_index, leaves)
         return jax.tree.unflatten(out_tree(), outputs)
 
     def _bind(self, args: tuple, kwargs: dict) -> tuple[Emulation, list, Callable]:
@@ -209,6 +217,17 @@ class Emulated:
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
+
+
+def _explained(error: TypeError, name: str) -> Exception:
+    """JAX's refusal of forward mode, with the remedy; other TypeErrors as they are."""
+    if "forward-mode" not in str(error):
+        return error
+    return UnsupportedError(
+        f"forward-mode differentiation (jvp, jacfwd, hessian) of {name}: the chip runs "
+        "forward and backward programs",
+        remedy="use jax.grad, jax.vjp or jax.jacrev; jacrev(jacrev(f)) for a Hessian",
+    )
 
 
 def may_round_stochastically(policy: Policy) -> bool:

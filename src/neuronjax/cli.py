@@ -105,7 +105,7 @@ def quickstart(
 
     A Flax transformer of a million parameters learns English from the documentation
     that Python carries: with FP32 `jax.jit`, and with the numbers of each chip. Same
-    initial parameters, same batches. Takes about two minutes on two cores.
+    initial parameters, same batches. Takes two to three minutes on two cores.
 
     Examples:
 
@@ -182,12 +182,12 @@ def _targets_table() -> Table:
     for heading in ("target", "chip", "core"):
         table.add_column(heading, no_wrap=True)
     for heading in ("chips", "devices", "HBM"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, target in TARGETS.items():
         table.add_row(
             name,
             target.chip.name,
-            target.core.name.split(" (")[0],
+            target.core.name.split()[0],
             str(target.chips),
             str(target.logical_cores()),
             _binary(target.chips * target.chip.hbm_bytes),
@@ -305,11 +305,11 @@ def _table(title: str) -> Table:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
 )
 def bench(context: typer.Context) -> None:
-    """Runs the benchmarks of the repository; options are passed on.
+    """Runs the benchmarks of the repository, for minutes; options are passed on.
 
     Example:
 
-        neuronjax bench --help
+        neuronjax bench --list
     """
     script = Path(__file__).parents[2] / "benchmarks" / "run.py"
     if not script.is_file():

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import dtypes
 from jax.custom_batching import custom_vmap
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from neuronjax import interpreter
 from neuronjax.capture.trace import Capture, capture
@@ -80,16 +81,20 @@ class Emulation:
                 "every call, for instance the step number",
             )
         arrays = [_without_key(leaf) for leaf in leaves]
-        if not arrays:
-            arrays_out = interpreter.run(program, (), call_index)
-        else:
-            arrays_out = interpreter.run(program, arrays, call_index)
+        arrays_out = interpreter.run(program, arrays, call_index)
         return [
             _with_key(a, aval)
             for a, aval in zip(arrays_out, captured.out_avals, strict=True)
         ]
 
     # -- transformations ---------------------------------------------------------------
+
+    def with_closure(self, leaves: Leaves) -> tuple[Emulation, list[Any]]:
+        """The same emulation with what the function closes over as leading leaves."""
+        function, closure = with_closure(self.function, leaves)
+        names = tuple(f"closure/{i}" for i in range(len(closure)))
+        emulation = replace(self, function=function, names=names + self.names)
+        return emulation, [*closure, *leaves]
 
     def __call__(self, call_index: jax.Array | None, leaves: Leaves) -> list[jax.Array]:
         """Emulates the function on arrays or tracers of any transformation."""
@@ -136,11 +141,12 @@ class _Derivative:
         self.primal = primal
         self.vjp_tree: Any = None
         self.residual_names: tuple[str, ...] = ()
+        self.inputs: list[Any] = []
         self.outputs: list[Any] = []
 
     def forward(self, call_index: Any, *leaves: Any) -> tuple[list, tuple]:
         """custom_vjp's forward: outputs, and residuals as flat arrays."""
-        inputs = [abstract(leaf) for leaf in leaves]
+        self.inputs = [abstract(leaf) for leaf in leaves]
 
         def function(*leaves: Any) -> list[Any]:
             outputs, residuals = self._trace_forward(leaves)
@@ -149,7 +155,7 @@ class _Derivative:
         emulation = replace(self.primal, function=function)
         flat = emulation(call_index, leaves)
         count = len(self.outputs)
-        return flat[:count], (call_index, inputs, flat[count:])
+        return flat[:count], (call_index, flat[count:])
 
     def _trace_forward(self, leaves: Leaves) -> tuple[list, list]:
         """jax.vjp with respect to the float leaves."""
@@ -170,7 +176,7 @@ class _Derivative:
 
     def backward(self, saved: tuple, cotangents: Leaves) -> tuple:
         """custom_vjp's backward: one cotangent per argument of the forward."""
-        call_index, inputs, residuals = saved
+        call_index, residuals = saved
         floats = [ct for ct, o in zip(cotangents, self.outputs, strict=True) if is_inexact(o)]
         count = len(residuals)
         scale = self.primal.policy.loss_scale
@@ -185,7 +191,7 @@ class _Derivative:
         index = None if call_index is None else float0(call_index)
         return (
             index,
-            *[next(gradients) if is_inexact(x) else float0(x) for x in inputs],
+            *[next(gradients) if is_inexact(x) else float0(x) for x in self.inputs],
         )
 
     def _backward_function(
@@ -219,6 +225,24 @@ def _check_loss_scale(captured: Capture) -> None:
                 remedy="differentiate the emulated loss, jax.grad(nj.jit(loss, ...)), "
                 "or scale the loss in the program",
             )
+
+
+def with_closure(
+    function: Callable[..., list[Any]], leaves: Leaves
+) -> tuple[Callable[..., list[Any]], list[Any]]:
+    """Turns what a function closes over into leading arguments.
+
+    Returns:
+        A function of (*closed-over values, *leaves), and the values.
+    """
+    closed = jax.make_jaxpr(function)(*map(abstract, leaves))
+    jaxpr = closed.jaxpr
+
+    def converted(*leaves: Any) -> list[Any]:
+        consts, arguments = leaves[: len(closed.consts)], leaves[len(closed.consts) :]
+        return jaxpr_as_fun(ClosedJaxpr(jaxpr, consts))(*arguments)
+
+    return converted, list(closed.consts)
 
 
 # -- leaves ----------------------------------------------------------------------------

@@ -69,13 +69,30 @@ def run(
         isinstance(a, jax.core.Tracer) for a in arguments
     )
     with jax.disable_jit(False):
-        zeros = opaque_zeros(runtime_bits(arguments))
+        zeros = _zeros(eager, arguments)
         key = jnp.uint32(0)
         if program.stochastic:
             index = jnp.uint32(0) if call_index is None else call_index
             key = fold(fold(jnp.uint32(0), jnp.uint32(program.seed)), index)
         machine = _Machine(program, zeros, eager, tuple(listeners))
-        return machine.block(program.main, arguments, {}, key)
+        results = machine.block(program.main, arguments, {}, key)
+        return [canonical_nan(x) for x in results]
+
+
+def _zeros(eager: bool, arguments: Arrays) -> Zeros:
+    zeros = jax.jit(lambda *a: opaque_zeros(runtime_bits(a)))(*arguments)
+    # Else XLA computes them again in every kernel.
+    return zeros if eager else Zeros(*_kept_apart(zeros))
+
+
+def canonical_nan(x: jax.Array) -> jax.Array:
+    """One bit pattern for every NaN that leaves a program.
+
+    Which operand's NaN the host's processor hands on depends on how code was generated.
+    """
+    if x.dtype not in (jnp.float32, jnp.bfloat16, jnp.float16):
+        return x
+    return jnp.where(x != x, jnp.asarray(np.nan, x.dtype), x)
 
 
 # Leaves that the zeros are made from: a few at both ends, in case some are constants of

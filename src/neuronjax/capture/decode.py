@@ -26,7 +26,7 @@ from neuronjax.ir.program import (
 )
 
 # Frames of installed libraries are not the user's line; JAX has left out its own.
-_LIBRARY = ("site-packages", "dist-packages", "/neuronjax/")
+LIBRARY = ("site-packages", "dist-packages", "/neuronjax/")
 _FUNCTION_ONLY = {"arg_attrs", "res_attrs", "function_type", "sym_name"}
 
 
@@ -159,7 +159,7 @@ def _user_frame(location: Any) -> tuple[str, int]:
             location = location.child_loc
         if isinstance(location, ir.FileLineColLoc):
             frame = (location.filename, location.start_line)
-            if not any(part in frame[0] for part in _LIBRARY):
+            if not any(part in frame[0] for part in LIBRARY):
                 return frame
             innermost = innermost if innermost[0] else frame
         if caller is None:

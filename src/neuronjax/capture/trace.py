@@ -19,7 +19,8 @@ import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
 from neuronjax.capture.decode import decode_module
-from neuronjax.errors import InternalError, UnsupportedError
+from neuronjax.capture.refusals import refusal
+from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.ir.program import Program
 
 PLATFORM = "neuron"
@@ -35,12 +36,15 @@ class Capture:
         program: the decoded program; main takes and returns flat leaves.
         out_tree: the pytree of the results.
         out_avals: shape and dtype of each flat result.
-        trace_seconds, lower_seconds: spent inside JAX.
     """
 
     program: Program
     out_tree: Any
     out_avals: tuple[jax.ShapeDtypeStruct, ...]
+
+
+class ClosesOverTracersError(InvalidProgramError):
+    """The function uses values of an enclosing trace that are not its arguments."""
 
 
 _state = threading.local()
@@ -80,14 +84,18 @@ def capture(
         check_argument(leaf, name)
     with _capture_scope():
         traced = jax.jit(function, keep_unused=True).trace(*leaves)
-        lowered = traced.lower(lowering_platforms=(PLATFORM,))
+        try:
+            lowered = traced.lower(lowering_platforms=(PLATFORM,))
+        except (NotImplementedError, ValueError) as error:
+            raise refusal(traced.jaxpr, error) from error
         module = lowered.compiler_ir()
     program = decode_module(module, names)
     out_leaves, out_tree = jax.tree.flatten(lowered.out_info)
     if len(program.entry.body.arguments) != len(leaves):
-        raise InternalError(
+        raise ClosesOverTracersError(
             f"captured {len(program.entry.body.arguments)} arguments of "
-            f"{len(leaves)}: JAX has changed its calling convention"
+            f"{len(leaves)}: the function closes over traced values",
+            remedy="pass the values as arguments",
         )
     avals = tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in out_leaves)
     return Capture(program, out_tree, avals)

@@ -2,46 +2,75 @@
 
     acc = 0;  for k in range(K): acc = acc + lhs[m, k] * rhs[k, n]
 
-The products are exact in FP32 for the operands TensorE multiplies (16 bits and narrower,
-or the 12-bit halves of FP32), so a fused multiply-add gives the same bits. Two ways:
+The product enters the adder exact, with no rounding and no limit of range, and the sum is
+rounded once: a fused multiply-add, as in every host's matmul kernels. (What the hardware
+does with products outside FP32's range is not documented.) A zero sum is +0. Two ways:
 
-- `scanned`: a `lax.scan` over k. Right by construction, everywhere.
+- `scanned`: a `lax.scan` over k of a fused multiply-add that is spelled out. Right by
+  construction, everywhere.
 - `pinned`: XLA's dot with row-major layouts pinned on both operands and the result and
-  the columns padded to a multiple of 64. As fast as XLA, and a left fold on the shapes
-  where that was verified; see `dot_verdicts`.
+  the columns padded to a multiple of 64. As fast as XLA, and this very fold on the
+  shapes where that was verified; see `dot_verdicts`.
 
-All take lhs [batch, M, K] and rhs [batch, K, N], float32.
+All take lhs [batch, M, K] and rhs [batch, K, N], float32, of 12 significant bits or
+fewer: their products are exact in FP32 while they are in its range.
 """
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
+
+from neuronjax.numerics.exact import seal
 
 # Columns of the pinned dot: a multiple of the widest register block of the host's
 # matmul kernels, so that no remainder kernel with another order is used.
 COLUMN_MULTIPLE = 64
 
 
-def scanned(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
+def scanned(lhs: jax.Array, rhs: jax.Array, zero: jax.Array) -> jax.Array:
     """The fold as a scan over k."""
     products = (jnp.moveaxis(lhs, 2, 0), jnp.moveaxis(rhs, 1, 0))
 
     def step(total: jax.Array, row: tuple) -> tuple[jax.Array, None]:
         a, b = row
-        return total + a[:, :, None] * b[:, None, :], None
+        return fused(a[:, :, None], b[:, None, :], total, zero), None
 
     shape = (lhs.shape[0], lhs.shape[1], rhs.shape[2])
     return lax.scan(step, jnp.zeros(shape, jnp.float32), products)[0]
 
 
-def scanned_pairs(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
+UP, DOWN = np.float32(2.0**60), np.float32(2.0**-60)
+# Below, a product that underflows may still change the total; above, it is lost.
+SMALL = np.float32(2.0**-100)
+LARGE = np.float32(2.0**100)
+
+
+def fused(a: jax.Array, b: jax.Array, total: jax.Array, zero: jax.Array) -> jax.Array:
+    """a * b + total, rounded once, whether or not the compiler contracts it.
+
+    A product in range is exact, and sealed it is added. One outside is taken 2^60 times
+    larger or smaller, together with the total, where the total is small or large enough
+    to matter; where it is not, it is lost in the product or the product in it.
+    """
+    plain = total + seal(a * b, zero)
+    low = total * UP + seal((a * UP) * b, zero)
+    high = total * DOWN + seal((a * DOWN) * b, zero)
+    # A product underflows only if |a| < 1, and overflows only if |a| > 1. A NaN may be
+    # the difference of an infinite total and a product that overflowed.
+    size, magnitude = jnp.abs(a), jnp.abs(plain)
+    is_low = (jnp.abs(total) < SMALL) & (magnitude < SMALL) & (size < 1)
+    is_high = ~(magnitude <= LARGE) & (size > 1)
+    return jnp.where(is_low, low * DOWN, jnp.where(is_high, high * UP, plain))
+
+
+def scanned_pairs(lhs: jax.Array, rhs: jax.Array, zero: jax.Array) -> jax.Array:
     """Double-row: cell p adds the products of rows p and p + K/2 first, in FP32.
 
-    Both products are exact, so contracting one of them into the pair's sum changes
-    nothing; the pair's sum is no product and cannot be contracted into the total.
+    The operands are FP8, whose products are far inside FP32's range.
     """
     half = lhs.shape[2] // 2
     a = jnp.moveaxis(lhs, 2, 0)
@@ -50,11 +79,14 @@ def scanned_pairs(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
 
     def step(total: jax.Array, row: tuple) -> tuple[jax.Array, None]:
         a0, b0, a1, b1 = row
-        pair = a0[:, :, None] * b0[:, None, :] + a1[:, :, None] * b1[:, None, :]
-        return total + pair, None
+        return total + (_outer(a0, b0, zero) + _outer(a1, b1, zero)), None
 
     shape = (lhs.shape[0], lhs.shape[1], rhs.shape[2])
     return lax.scan(step, jnp.zeros(shape, jnp.float32), rows)[0]
+
+
+def _outer(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
+    return seal(a[:, :, None] * b[:, None, :], zero)
 
 
 def pinned(lhs: jax.Array, rhs: jax.Array) -> jax.Array:

@@ -1,8 +1,9 @@
 """Which shapes XLA's pinned dot computes as a left fold, found out by trying.
 
 A shape is used only after its dot was compared with the scanned fold, bit for bit, on
-probe data that include products below 2^-126 and above 2^128. Verdicts are kept by
-jaxlib, processor and thread count, in memory and in a file of the user's cache directory
+probe data that include products below 2^-126 and above 2^128, cancellation and signed
+zeros. Verdicts are kept by jaxlib, processor and thread count, in memory and in a file of
+the user's cache directory
 (`NEURONJAX_CACHE_DIR`, else `$XDG_CACHE_HOME/neuronjax`, else `~/.cache/neuronjax`).
 """
 
@@ -20,13 +21,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from neuronjax.engines.array_fold import pinned, pinned_shape, scanned
 
 Shape = tuple[int, int, int, int]
 
-# Probing is about how the dot is computed, not how much of it there is.
 _LOCK = threading.Lock()
 # Verification must not be traced into the program that asks for it; traces are local
 # to a thread.
@@ -56,27 +57,29 @@ def _verify(shape: Shape) -> bool:
     global spent_seconds
     start = time.perf_counter()
     lhs, rhs = probe(shape)
-    same = all(
-        np.array_equal(
-            np.asarray(jax.jit(pinned)(a, b)).view(np.uint32),
-            np.asarray(jax.jit(scanned)(a, b)).view(np.uint32),
-        )
-        for a, b in [(lhs, rhs)]
-    )
+    fast = jax.jit(pinned)(lhs, rhs)
+    zero = jnp.zeros((), jnp.uint32)  # an argument: unknown to the compiler
+    slow = jax.jit(scanned)(lhs, rhs, zero)
+    # A zero sum is +0 whatever its sign was.
+    fast, slow = (np.asarray(x) + np.float32(0) for x in (fast, slow))
+    same = np.array_equal(fast.view(np.uint32), slow.view(np.uint32))
     spent_seconds += time.perf_counter() - start
     return same
 
 
 def probe(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
-    """Operands of 8-bit significands: cancellation, underflow and overflow occur."""
+    """Operands of 8-bit significands, of magnitudes that exercise the fold's corners."""
     batch, m, k, n = shape
     generator = np.random.default_rng(0)
     lhs = generator.standard_normal((batch, m, k), np.float32)
     rhs = generator.standard_normal((batch, k, n), np.float32)
-    lhs[:, :, ::7] *= np.float32(2.0**-70)
-    rhs[:, ::7, :] *= np.float32(2.0**-60)
-    lhs[:, ::5, :] *= np.float32(2.0**90)
-    rhs[:, :, ::11] *= np.float32(2.0**40)
+    lhs[:, :, ::7] *= np.float32(2.0**-30)  # lost in most sums, not in all
+    lhs[:, 1::5, :] *= np.float32(2.0**-62)  # with the next line: sums around 2^-122,
+    rhs[:, :, 1::5] *= np.float32(2.0**-62)  # some products below 2^-126
+    lhs[:, 2::5, :] *= np.float32(2.0**63)  # with the next line: sums around 2^127
+    rhs[:, :, 2::5] *= np.float32(2.0**63)
+    rhs[:, ::13, ::3] = np.float32(-0.0)
+    lhs[:, ::17, :] = np.float32(-0.0)
     mask = np.uint32(0xFFFF0000)
     return (
         (lhs.view(np.uint32) & mask).view(np.float32),

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from neuronjax.engines import dot_verdicts
+from neuronjax.engines.array_fold import pinned
 from neuronjax.numerics.exact import seal
 
 TILE = 512
@@ -55,20 +57,37 @@ def left_fold(x: jax.Array, combine: Combine) -> jax.Array:
     return lax.scan(lambda c, row: (combine(c, row), None), first, rest)[0]
 
 
+# Shorter folds than this are not worth a matmul kernel.
+SHORTEST_DOT = 16
+
+
+def sum_fold(x: jax.Array, combine: Combine) -> jax.Array:
+    """`left_fold` of a sum as ones @ x where that dot was verified to be the fold.
+
+    A product with one is exact, so this is the array's fold; see `array_fold`.
+    """
+    k, rest = x.shape
+    lhs, rhs = (1, 1, k), (1, k, rest)
+    if k < SHORTEST_DOT or not dot_verdicts.is_left_fold(lhs, rhs):
+        return left_fold(x, combine)
+    return pinned(jnp.ones(lhs, jnp.float32), x[None])[0, 0]
+
+
 def tiled_fold(x: jax.Array, init: jax.Array, op: str, zero: jax.Array) -> jax.Array:
     """Reduces float32 [K, rest] over K, starting from `init` (a scalar)."""
     combine = combiner(op, zero)
+    fold = sum_fold if op == "add" else left_fold
     k, rest = x.shape
     start = jnp.broadcast_to(init, (rest,))
     if k == 0:
         return start
     tiles = -(-k // TILE)
     if tiles == 1:
-        return combine(start, left_fold(x, combine))
+        return combine(start, fold(x, combine))
     x = _padded(x, tiles * TILE, IDENTITIES[op])
     x = lax.reshape(x, (tiles, TILE, rest))
     x = lax.reshape(lax.transpose(x, (1, 0, 2)), (TILE, tiles * rest))
-    sums = lax.reshape(left_fold(x, combine), (tiles, rest))
+    sums = lax.reshape(fold(x, combine), (tiles, rest))
     return left_fold(jnp.concatenate([start[None], sums]), combine)
 
 

@@ -127,24 +127,29 @@ def _psum(
         for part in passes:
             total = part[tile] if total is None else total + part[tile]
     assert total is not None
-    return seal(total, r.zeros.write)
+    # Hosts differ in whether a sum of -0 starts from +0; the compiler must not drop this.
+    positive_zero = lax.bitcast_convert_type(r.zeros.inner, jnp.float32)
+    return seal(total + positive_zero, r.zeros.write)
 
 
 def _passes(
     a: jax.Array, b: jax.Array, i: NcMatmul, r: Registers
 ) -> list[jax.Array]:
+    zero = r.zeros.inner
     if i.rows_per_cell == 2:
-        return [scanned_pairs(a, b)]
+        return [scanned_pairs(a, b, zero)]
     if i.passes == 1:
-        return [_fold(a, b)]
-    return _four_passes(a, b)
+        return [_fold(a, b, zero)]
+    return _four_passes(a, b, zero)
 
 
-def _four_passes(a: jax.Array, b: jax.Array) -> list[jax.Array]:
+def _four_passes(a: jax.Array, b: jax.Array, zero: jax.Array) -> list[jax.Array]:
     """All four products of high and low halves by one fold of stacked operands."""
     m, n = a.shape[1], b.shape[2]
     stacked = _fold(
-        jnp.concatenate(halves(a), axis=1), jnp.concatenate(halves(b), axis=2)
+        jnp.concatenate(halves(a), axis=1),
+        jnp.concatenate(halves(b), axis=2),
+        zero,
     )
     high, low = stacked[:, :m], stacked[:, m:]
     return [high[:, :, :n], high[:, :, n:], low[:, :, :n], low[:, :, n:]]
@@ -160,8 +165,8 @@ def halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return high, jnp.where(finite, x - high, jnp.float32(0))
 
 
-def _fold(a: jax.Array, b: jax.Array) -> jax.Array:
+def _fold(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
     """One pass of the array: fast where that was verified, else the scan."""
     if dot_verdicts.is_left_fold(a.shape, b.shape):
         return pinned(a, b)
-    return scanned(a, b)
+    return scanned(a, b, zero)

@@ -206,8 +206,13 @@ def reduce_precision(
 @execute.register
 def scale_from_amax(i: ScaleFromAmax, x: Sequence[jax.Array], r: Registers) -> Arrays:
     """Exponents are integers throughout: XLA flushes the float 2^-127 to zero."""
-    top = get_format(i.format).max_exponent - i.margin
-    biased = (bits_of(x[0]) >> 23) & jnp.uint32(0xFF)
+    fmt = get_format(i.format)
+    largest = np.float32(fmt.max_finite).view(np.uint32)
+    bits = bits_of(x[0])
+    biased = (bits >> 23) & jnp.uint32(0xFF)
+    # One power less where amax's significand exceeds that of the largest value.
+    exceeds = (bits & jnp.uint32(0x7FFFFF)) > jnp.uint32(largest & 0x7FFFFF)
+    top = fmt.max_exponent - i.margin - exceeds.astype(jnp.int32)
     exponent = top - (biased.astype(jnp.int32) - 127)
     usable = (biased > 0) & (biased < 255)
     exponent = jnp.where(usable, jnp.clip(exponent, -126, 126), 0)
@@ -260,8 +265,20 @@ def _integer_reduce(
 def _extreme(
     op: str, operand: jax.Array, init: jax.Array, axes: Sequence[int]
 ) -> jax.Array:
-    """Largest or smallest, any order: NaN wins, a zero result is +0, NaN canonical."""
-    reduced = REDUCTIONS[op](operand, axes=tuple(axes))
-    reduced = COMMON[op](reduced, jnp.broadcast_to(init, reduced.shape))
-    reduced = jnp.where(reduced == 0, jnp.float32(0), reduced)
-    return jnp.where(jnp.isnan(reduced), jnp.float32(np.nan), reduced)
+    """Largest or smallest: NaN wins, -0 is below +0.
+
+    Reduced as integers in the order of the floats, since XLA's float reduction loses
+    NaNs on some shapes (it hands the work to another library).
+    """
+    key = _extreme_key(op, operand)
+    reduced = REDUCTIONS[op](key, axes=tuple(axes))
+    start = jnp.broadcast_to(_extreme_key(op, init), reduced.shape)
+    bits = COMMON[op](reduced, start)
+    bits = jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)
+    return lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def _extreme_key(op: str, x: jax.Array) -> jax.Array:
+    """Signed integers in the order of the floats, NaN at the end that wins."""
+    nan = np.float32(np.nan) if op == "maximum" else -np.float32(np.nan)
+    return total_order(jnp.where(x != x, nan, x))

@@ -303,10 +303,10 @@ class SelectAndScatter(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleFromAmax(Instruction):
-    """The power of two that brings amax to the top binade of `format`, and its inverse.
+    """The largest power of two with amax * scale <= the largest value of `format`.
 
     operands: amax, float32, no dimensions. results: scale and 1/scale, both float32.
-    An amax of zero, Inf or NaN gives scale 1.
+    An amax of zero, Inf or NaN gives scale 1; the exponent is kept in -126..126.
     """
 
     format: str

@@ -204,7 +204,10 @@ class Context:
 
     def _result_facts(self, op: Op) -> Facts:
         if op.name in MOVES and op.operands:
-            return self.fact(op.operands[0])
+            facts = self.fact(op.operands[0])
+            if facts.cotangent is None:  # a constant takes the role of who spreads it
+                return facts._replace(cotangent=is_cotangent_scope(self._scope))
+            return facts
         if op.name in ("stablehlo.constant", "stablehlo.iota"):
             return Facts()
         return Facts("", is_cotangent_scope(self._scope))

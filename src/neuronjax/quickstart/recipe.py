@@ -1,6 +1,6 @@
 """The quickstart's recipe: model, optimizer, sizes and seed; no machine.
 
-The defaults train 1,037,696 parameters on 16 x 64 characters per step: about two
+The defaults train 1,037,696 parameters on 16 x 64 characters per step: two to three
 minutes on two cores for one native and three emulated runs, and enough to see learning.
 """
 

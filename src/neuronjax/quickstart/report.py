@@ -105,7 +105,9 @@ def plot(runs: Sequence[Run], corpus: Corpus, path: Path) -> None:
     )
     native = np.array(runs[0].losses)
     for index, run in enumerate(runs):
-        style = dict(color=_COLOURS[index % len(_COLOURS)], linewidth=1.2)
+        # Earlier runs are wider, so that an equal later one does not hide them.
+        width = 1 + 0.6 * (len(runs) - 1 - index)
+        style = dict(color=_COLOURS[index % len(_COLOURS)], linewidth=width)
         steps = np.arange(1, len(run.losses) + 1)
         top.plot(steps, run.losses, label=_label(run), **style)
         bottom.plot(steps, np.array(run.losses) - native, **style)

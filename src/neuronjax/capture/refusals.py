@@ -1,0 +1,84 @@
+"""Why JAX could not lower a function for platform "neuron", in the user's words.
+
+JAX has no rule for host callbacks and for the linear algebra that other platforms take
+from LAPACK or cuSOLVER. Its message names the primitive; the user's line is looked up in
+the jaxpr.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from neuronjax.capture.decode import LIBRARY
+from neuronjax.errors import NeuronJaxError, UnimplementedError, UnsupportedError
+
+_CALLBACKS = "callback|debug_print|infeed|outfeed"
+_HOST = "host callbacks do not exist on a NeuronCore"
+_LINALG = (
+    "eigh|eig|svd|qr|lu|schur|hessenberg|geqrf|householder_product|tridiagonal|"
+    "tridiagonal_solve"
+)
+_REMEDIES = {
+    _CALLBACKS: f"{_HOST}: return the values and print or process them outside",
+    _LINALG: "linear algebra without a rule for this platform: compute it outside "
+    "the emulated function",
+}
+
+
+def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
+    """The named error for what `lower` raised.
+
+    Args:
+        closed_jaxpr: the traced function.
+        error: JAX's NotImplementedError or ValueError.
+    """
+    name = _primitive(str(error))
+    pattern = name or _CALLBACKS
+    found_all = equations(closed_jaxpr.jaxpr)
+    equation = next((e for e in found_all if re.search(pattern, str(e.primitive))), None)
+    if equation is None and re.fullmatch(_LINALG, name.strip("^$")):
+        # A primitive that JAX introduces while lowering another (svd needs eigh).
+        found_all = equations(closed_jaxpr.jaxpr)
+        linalg = (e for e in found_all if re.fullmatch(_LINALG, str(e.primitive)))
+        equation = next(linalg, None)
+    if equation is None:
+        return UnimplementedError(
+            f"JAX cannot lower this function for platform neuron: {error}",
+            remedy="move what the message names out of the emulated function",
+        )
+    found = str(equation.primitive)
+    remedies = (r for p, r in _REMEDIES.items() if re.fullmatch(f".*({p})", found))
+    return UnsupportedError(
+        "JAX has no lowering of this primitive for platform neuron",
+        op=found,
+        location=source_line(equation),
+        remedy=next(remedies, "compute it outside the emulated function"),
+    )
+
+
+def _primitive(message: str) -> str:
+    match = re.search(r"primitive '([^']+)'", message)
+    return f"^{re.escape(match[1])}$" if match else ""
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Every equation of a jaxpr and of the jaxprs inside it."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for parameter in equation.params.values():
+            items = parameter if isinstance(parameter, tuple | list) else [parameter]
+            for item in items:
+                inner = getattr(item, "jaxpr", item)
+                if hasattr(inner, "eqns"):
+                    yield from equations(inner)
+
+
+def source_line(equation: Any) -> str | None:
+    """`file:line` of the innermost frame that is not a library's."""
+    traceback = equation.source_info.traceback
+    for frame in getattr(traceback, "frames", ()):
+        if not any(part in frame.file_name for part in LIBRARY):
+            return f"{frame.file_name}:{frame.line_num}"
+    return None
