@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.experimental.xla_metadata import set_xla_metadata
 
 from neuronjax.engines import Registers, execute
 from neuronjax.ir.instruction import (
@@ -34,7 +33,7 @@ from neuronjax.ir.instruction import (
     Select,
     TensorTensor,
 )
-from neuronjax.numerics.exact import Zeros, opaque_zeros
+from neuronjax.numerics.exact import Zeros, kept_apart, opaque_zeros
 from neuronjax.numerics.random_bits import fold
 
 Arrays = Sequence[jax.Array]
@@ -82,7 +81,7 @@ def run(
 def _zeros(eager: bool, arguments: Arrays) -> Zeros:
     zeros = jax.jit(lambda *a: opaque_zeros(runtime_bits(a)))(*arguments)
     # Else XLA computes them again in every kernel.
-    return zeros if eager else Zeros(*_kept_apart(zeros))
+    return zeros if eager else kept_apart(zeros)
 
 
 def canonical_nan(x: jax.Array) -> jax.Array:
@@ -251,7 +250,7 @@ def _execute(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
     """Executes inside the current trace; equal instructions are traced once."""
     if not _is_small(i):
         results = _execute_alone(i, operands, registers)
-        return _kept_apart(results) if _has_own_kernel(i) else results
+        return kept_apart(results) if _has_own_kernel(i) else results
     if _is_64_bit(i):
         with jax.enable_x64(True):
             return execute(i, operands, registers)
@@ -261,15 +260,6 @@ def _execute(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
 def _has_own_kernel(i: Instruction) -> bool:
     """Elementary functions: long chains of cheap XLA ops."""
     return isinstance(i, Activation) or getattr(i, "op", None) in ("power", "atan2")
-
-
-def _kept_apart(results: Arrays) -> Arrays:
-    """Keeps the call of a kernel a call in the compiled program.
-
-    XLA would fuse the chain into every consumer, and behind a broadcast compute it again
-    for every element. It never does this to its own `exp`, which it knows is expensive.
-    """
-    return [set_xla_metadata(x, inlineable="false") for x in results]
 
 
 def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:

@@ -19,14 +19,42 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from neuronjax.engines.array_fold import pinned, pinned_shape, scanned
+from neuronjax.engines.array_fold import (
+    Matrix,
+    narrower_as_columns,
+    padded,
+    pinned,
+    scanned,
+)
 
-Shape = tuple[int, int, int, int]
+class Shape(NamedTuple):
+    """What decides how XLA computes a pinned dot."""
+
+    batch: int
+    m: int
+    k: int
+    n: int
+    lhs_k_first: bool
+    rhs_k_first: bool
+
+    @classmethod
+    def of(cls, lhs: Matrix, rhs: Matrix) -> Shape:
+        """The dot that `pinned` issues for these operands."""
+        if narrower_as_columns(lhs.free, rhs.free):
+            lhs, rhs = rhs, lhs
+        n = padded(rhs.free)
+        return cls(lhs.batch, lhs.free, lhs.k, n, lhs.k_first, rhs.k_first)
+
+    def __str__(self) -> str:
+        layout = "".join("T" if t else "N" for t in self[4:])
+        return "x".join(map(str, self[:4])) + layout
+
 
 _LOCK = threading.Lock()
 # Verification must not be traced into the program that asks for it; traces are local
@@ -39,18 +67,17 @@ spent_seconds = 0.0
 enabled = True
 
 
-def is_left_fold(lhs: tuple[int, ...], rhs: tuple[int, ...]) -> bool:
+def is_left_fold(lhs: Matrix, rhs: Matrix) -> bool:
     """Whether `pinned` equals `scanned` on operands of these shapes, on this host."""
     if not enabled:
         return False
-    shape = pinned_shape(lhs, rhs)
+    shape = Shape.of(lhs, rhs)
     with _LOCK:
         verdicts = _verdicts()
-        key = "x".join(map(str, shape))
-        if key not in verdicts:
-            verdicts[key] = _WORKER.submit(_verify, shape).result()
+        if str(shape) not in verdicts:
+            verdicts[str(shape)] = _WORKER.submit(_verify, shape).result()
             _save(verdicts)
-        return verdicts[key]
+        return verdicts[str(shape)]
 
 
 def _verify(shape: Shape) -> bool:
@@ -67,9 +94,9 @@ def _verify(shape: Shape) -> bool:
     return same
 
 
-def probe(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
+def probe(shape: Shape) -> tuple[Matrix, Matrix]:
     """Operands of 8-bit significands, of magnitudes that exercise the fold's corners."""
-    batch, m, k, n = shape
+    batch, m, k, n, *k_first = shape
     generator = np.random.default_rng(0)
     lhs = generator.standard_normal((batch, m, k), np.float32)
     rhs = generator.standard_normal((batch, k, n), np.float32)
@@ -81,9 +108,12 @@ def probe(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
     rhs[:, ::13, ::3] = np.float32(-0.0)
     lhs[:, ::17, :] = np.float32(-0.0)
     mask = np.uint32(0xFFFF0000)
+    lhs, rhs = ((x.view(np.uint32) & mask).view(np.float32) for x in (lhs, rhs))
+    lhs_array = lhs.swapaxes(1, 2) if k_first[0] else lhs
+    rhs_array = rhs if k_first[1] else rhs.swapaxes(1, 2)
     return (
-        (lhs.view(np.uint32) & mask).view(np.float32),
-        (rhs.view(np.uint32) & mask).view(np.float32),
+        Matrix(jnp.asarray(lhs_array), k_first[0]),
+        Matrix(jnp.asarray(rhs_array), k_first[1]),
     )
 
 

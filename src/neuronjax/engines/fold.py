@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from neuronjax.engines import dot_verdicts
-from neuronjax.engines.array_fold import pinned
+from neuronjax.engines.array_fold import Matrix, pinned
 from neuronjax.numerics.exact import seal
 
 TILE = 512
@@ -66,11 +66,12 @@ def sum_fold(x: jax.Array, combine: Combine) -> jax.Array:
 
     A product with one is exact, so this is the array's fold; see `array_fold`.
     """
-    k, rest = x.shape
-    lhs, rhs = (1, 1, k), (1, k, rest)
-    if k < SHORTEST_DOT or not dot_verdicts.is_left_fold(lhs, rhs):
+    k = x.shape[0]
+    ones = Matrix(jnp.ones((1, 1, k), jnp.float32), k_first=False)
+    rows = Matrix(x[None], k_first=True)
+    if k < SHORTEST_DOT or not dot_verdicts.is_left_fold(ones, rows):
         return left_fold(x, combine)
-    return pinned(jnp.ones(lhs, jnp.float32), x[None])[0, 0]
+    return pinned(ones, rows)[0, 0]
 
 
 def tiled_fold(x: jax.Array, init: jax.Array, op: str, zero: jax.Array) -> jax.Array:

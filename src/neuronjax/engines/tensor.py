@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from neuronjax.engines import dot_verdicts
-from neuronjax.engines.array_fold import pinned, scanned, scanned_pairs
+from neuronjax.engines.array_fold import Matrix, pinned, scanned, scanned_pairs
 from neuronjax.engines.dispatch import Arrays, Registers, bits_of, execute, wide
 from neuronjax.ir.instruction import DotDimensions, NcMatmul
-from neuronjax.numerics.exact import seal
+from neuronjax.numerics.exact import Zeros, own_kernel, seal
 
 # Results of all tiles at once, in elements; beyond it the tiles are a loop. A choice of
 # speed alone: the bits do not depend on it.
@@ -32,9 +32,10 @@ def nc_matmul(i: NcMatmul, x: Sequence[jax.Array], r: Registers) -> Arrays:
         return (_plain(x[0], x[1], i.dimensions, result.dtype),)
     lhs, rhs = wide(x[0]), wide(x[1])
     if i.accumulation == "host":
-        return (_plain(lhs, rhs, i.dimensions, jnp.float32),)
-    lhs, rhs = canonical(lhs, rhs, i.dimensions)
-    total = accumulate(lhs, rhs, i, r)
+        out = _plain(lhs, rhs, i.dimensions, jnp.float32)
+        return (_swapped(out, i) if i.transposed else out,)
+    operands = matrices(lhs, rhs, i.dimensions)
+    total = accumulate(*operands, i, r)
     return (lax.reshape(total, result.shape),)
 
 
@@ -45,114 +46,139 @@ def _plain(
     return lax.dot_general(lhs, rhs, numbers, preferred_element_type=dtype)
 
 
-def canonical(
+def _swapped(x: jax.Array, i: NcMatmul) -> jax.Array:
+    """[batch, lhs free, rhs free] as [batch, rhs free, lhs free]."""
+    d = i.dimensions
+    batch = len(d.lhs_batch)
+    lhs_rank = len(i.operands[0].type.shape)
+    middle = batch + lhs_rank - batch - len(d.lhs_contract)
+    order = (*range(batch), *range(middle, x.ndim), *range(batch, middle))
+    return lax.transpose(x, order)
+
+
+def matrices(
     lhs: jax.Array, rhs: jax.Array, d: DotDimensions
-) -> tuple[jax.Array, jax.Array]:
-    """Any contraction as [batch, M, K] and [batch, K, N]."""
-    lhs_free = _others(lhs.ndim, d.lhs_batch + d.lhs_contract)
-    rhs_free = _others(rhs.ndim, d.rhs_batch + d.rhs_contract)
-    batch = prod(lhs.shape[i] for i in d.lhs_batch)
-    k = prod(lhs.shape[i] for i in d.lhs_contract)
-    m = prod(lhs.shape[i] for i in lhs_free)
-    n = prod(rhs.shape[i] for i in rhs_free)
-    lhs = lax.transpose(lhs, (*d.lhs_batch, *lhs_free, *d.lhs_contract))
-    rhs = lax.transpose(rhs, (*d.rhs_batch, *d.rhs_contract, *rhs_free))
-    return lax.reshape(lhs, (batch, m, k)), lax.reshape(rhs, (batch, k, n))
+) -> tuple[Matrix, Matrix]:
+    """The operands of any contraction, moved as little as possible."""
+    return (
+        _matrix(lhs, d.lhs_batch, d.lhs_contract),
+        _matrix(rhs, d.rhs_batch, d.rhs_contract),
+    )
 
 
-def _others(rank: int, taken: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(d for d in range(rank) if d not in taken)
+def _matrix(
+    x: jax.Array, batch: tuple[int, ...], contract: tuple[int, ...]
+) -> Matrix:
+    free = tuple(d for d in range(x.ndim) if d not in batch + contract)
+    sizes = [prod(x.shape[d] for d in dims) for dims in (batch, contract, free)]
+    # The last axis stays last.
+    k_first = not (contract and contract[-1] == x.ndim - 1)
+    order = (*batch, *contract, *free) if k_first else (*batch, *free, *contract)
+    shape = tuple(sizes) if k_first else (sizes[0], sizes[2], sizes[1])
+    return Matrix(lax.reshape(lax.transpose(x, order), shape), k_first)
 
 
 def accumulate(
-    lhs: jax.Array, rhs: jax.Array, i: NcMatmul, r: Registers
+    lhs: Matrix, rhs: Matrix, i: NcMatmul, r: Registers
 ) -> jax.Array:
     """PSUM: the left fold of the tiles' results, of every pass in turn."""
-    batch, m, k = lhs.shape
-    n = rhs.shape[2]
+    if i.transposed:
+        lhs, rhs = rhs, lhs
+    batch, m, k, n = lhs.batch, lhs.free, lhs.k, rhs.free
     if 0 in (batch, m, k, n):
         return jnp.zeros((batch, m, n), jnp.float32)
-    count = -(-k // i.k_tile) if k > i.k_tile else 1
+    count = -(-k // i.k_tile)
     if count == 1:
-        parts = [p[None] for p in _passes(lhs, rhs, i, r)]
-        return _psum(parts, r)
-    lhs, rhs = _tiled(lhs, rhs, count, i.k_tile)
-    if count * batch * m * n <= STACKED_RESULTS:
-        merged = (count * batch, m, i.k_tile), (count * batch, i.k_tile, n)
-        passes = _passes(lhs.reshape(merged[0]), rhs.reshape(merged[1]), i, r)
-        return _psum([p.reshape(count, batch, m, n) for p in passes], r)
-    return _looped_tiles(lhs, rhs, i, r)
+        return _psum([p[None] for p in _passes(lhs, rhs, i, r)], None, r)
+    lhs, rhs = (_tiled(x, count, i.k_tile) for x in (lhs, rhs))
+    if count * batch * m * n > STACKED_RESULTS:
+        return _looped_tiles(lhs, rhs, count, i, r)
+    passes = _passes(lhs, rhs, i, r)
+    return _psum([p.reshape(count, batch, m, n) for p in passes], None, r)
 
 
-def _tiled(
-    lhs: jax.Array, rhs: jax.Array, count: int, k_tile: int
-) -> tuple[jax.Array, jax.Array]:
-    """[tile, batch, M, k_tile] and [tile, batch, k_tile, N].
+def _tiled(x: Matrix, count: int, k_tile: int) -> Matrix:
+    """The tiles as the outer part of the batch, [tile * batch, ...].
 
     Zeros fill the last tile: their products are +0, which adds nothing to a sum that
     starts from +0.
     """
-    batch, m, k = lhs.shape
-    n = rhs.shape[2]
-    missing = count * k_tile - k
+    missing = count * k_tile - x.k
+    array = x.array
     if missing:
-        lhs = jnp.pad(lhs, ((0, 0), (0, 0), (0, missing)))
-        rhs = jnp.pad(rhs, ((0, 0), (0, missing), (0, 0)))
-    lhs = lax.transpose(lax.reshape(lhs, (batch, m, count, k_tile)), (2, 0, 1, 3))
-    rhs = lax.transpose(lax.reshape(rhs, (batch, count, k_tile, n)), (1, 0, 2, 3))
-    return lhs, rhs
+        pads = [(0, 0), (0, missing), (0, 0)]
+        array = jnp.pad(array, pads if x.k_first else [pads[0], pads[2], pads[1]])
+    if x.k_first:
+        array = lax.reshape(array, (x.batch, count, k_tile, x.free))
+        array = lax.transpose(array, (1, 0, 2, 3))
+    else:
+        array = lax.reshape(array, (x.batch, x.free, count, k_tile))
+        array = lax.transpose(array, (2, 0, 1, 3))
+    return Matrix(lax.reshape(array, (count * x.batch, *array.shape[2:])), x.k_first)
 
 
 def _looped_tiles(
-    lhs: jax.Array, rhs: jax.Array, i: NcMatmul, r: Registers
+    lhs: Matrix, rhs: Matrix, count: int, i: NcMatmul, r: Registers
 ) -> jax.Array:
     """The same fold with the tiles as a scan, where all results at once are too big."""
+    split = lambda x: x.array.reshape(count, -1, *x.array.shape[1:])  # noqa: E731
 
-    def add(total: jax.Array | None, a: jax.Array, b: jax.Array) -> jax.Array:
-        return _psum([p[None] for p in _passes(a, b, i, r)], r, total)
+    def add(total: jax.Array | None, tile: tuple) -> jax.Array:
+        a, b = Matrix(tile[0], lhs.k_first), Matrix(tile[1], rhs.k_first)
+        return _psum([p[None] for p in _passes(a, b, i, r)], total, r)
 
-    first = add(None, lhs[0], rhs[0])
-    step = lambda total, tile: (add(total, *tile), None)  # noqa: E731
-    return lax.scan(step, first, (lhs[1:], rhs[1:]))[0]
+    a, b = split(lhs), split(rhs)
+    first = add(None, (a[0], b[0]))
+    step = lambda total, tile: (add(total, tile), None)  # noqa: E731
+    return lax.scan(step, first, (a[1:], b[1:]))[0]
 
 
 def _psum(
-    passes: list[jax.Array], r: Registers, total: jax.Array | None = None
+    passes: list[jax.Array], total: jax.Array | None, r: Registers
 ) -> jax.Array:
     """Adds [tile, batch, M, N] results tile by tile, in each tile pass by pass.
 
     Plain additions of stored results: nothing to contract, nothing to reassociate.
     """
+    few = len(passes) * passes[0].shape[0] + (total is not None) == 1
+    add = _add_tiles if few else own_kernel(_add_tiles)
+    return add(passes, total, r.zeros)
+
+
+def _add_tiles(
+    passes: list[jax.Array], total: jax.Array | None, zeros: Zeros
+) -> jax.Array:
     for tile in range(passes[0].shape[0]):
         for part in passes:
             total = part[tile] if total is None else total + part[tile]
     assert total is not None
     # Hosts differ in whether a sum of -0 starts from +0; the compiler must not drop this.
-    positive_zero = lax.bitcast_convert_type(r.zeros.inner, jnp.float32)
-    return seal(total + positive_zero, r.zeros.write)
+    positive_zero = lax.bitcast_convert_type(zeros.inner, jnp.float32)
+    return seal(total + positive_zero, zeros.write)
 
 
-def _passes(
-    a: jax.Array, b: jax.Array, i: NcMatmul, r: Registers
-) -> list[jax.Array]:
+def _passes(a: Matrix, b: Matrix, i: NcMatmul, r: Registers) -> list[jax.Array]:
     zero = r.zeros.inner
     if i.rows_per_cell == 2:
         return [scanned_pairs(a, b, zero)]
     if i.passes == 1:
         return [_fold(a, b, zero)]
-    return _four_passes(a, b, zero)
+    hh, hl, lh, ll = _four_passes(a, b, zero)
+    # The order is that of the operands as written.
+    return [hh, lh, hl, ll] if i.transposed else [hh, hl, lh, ll]
 
 
-def _four_passes(a: jax.Array, b: jax.Array, zero: jax.Array) -> list[jax.Array]:
+def _four_passes(a: Matrix, b: Matrix, zero: jax.Array) -> list[jax.Array]:
     """All four products of high and low halves by one fold of stacked operands."""
-    m, n = a.shape[1], b.shape[2]
-    stacked = _fold(
-        jnp.concatenate(halves(a), axis=1),
-        jnp.concatenate(halves(b), axis=2),
-        zero,
-    )
+    m, n = a.free, b.free
+    stacked = _fold(_stacked_halves(a), _stacked_halves(b), zero)
     high, low = stacked[:, :m], stacked[:, m:]
     return [high[:, :, :n], high[:, :, n:], low[:, :, :n], low[:, :, n:]]
+
+
+def _stacked_halves(x: Matrix) -> Matrix:
+    axis = 2 if x.k_first else 1
+    return Matrix(jnp.concatenate(halves(x.array), axis=axis), x.k_first)
 
 
 def halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -165,8 +191,8 @@ def halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return high, jnp.where(finite, x - high, jnp.float32(0))
 
 
-def _fold(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
+def _fold(a: Matrix, b: Matrix, zero: jax.Array) -> jax.Array:
     """One pass of the array: fast where that was verified, else the scan."""
-    if dot_verdicts.is_left_fold(a.shape, b.shape):
+    if dot_verdicts.is_left_fold(a, b):
         return pinned(a, b)
     return scanned(a, b, zero)

@@ -155,6 +155,8 @@ class NcMatmul(Instruction):
             before they enter the column (double-row FP8).
         passes: 1, or 4 for FP32 operands split in high and low halves.
         accumulation: "systolic", or "host" where XLA chooses the order.
+        transposed: the right operand is stationary: the result's free dimensions are
+            those of rhs, then those of lhs. Changes no bit of any element.
     """
 
     dimensions: DotDimensions
@@ -162,6 +164,7 @@ class NcMatmul(Instruction):
     rows_per_cell: int = 1
     passes: int = 1
     accumulation: str = "systolic"
+    transposed: bool = False
 
     @property
     def label(self) -> Label:  # type: ignore[override]

@@ -13,11 +13,13 @@ Two zeros exist, so that two neighbouring seals never cancel (`x ^ z ^ z` is sim
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental.xla_metadata import set_xla_metadata
 
 
 class Zeros(NamedTuple):
@@ -40,3 +42,19 @@ def seal(x: jax.Array, zero: jax.Array) -> jax.Array:
     """Returns float32 `x`, bit for bit, as a value the compiler cannot see through."""
     bits = lax.bitcast_convert_type(x, jnp.uint32)
     return lax.bitcast_convert_type(bits ^ zero, jnp.float32)
+
+
+def kept_apart(results: Any) -> Any:
+    """Keeps the call of a jitted function, given its results, a call for XLA.
+
+    XLA would inline it and fuse its operations into every consumer, and behind a
+    broadcast compute them again for every element. It never does this to its own `exp`,
+    which it knows is expensive; of a chain of cheap operations it does not know.
+    """
+    return jax.tree.map(lambda x: set_xla_metadata(x, inlineable="false"), results)
+
+
+def own_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of arrays whose call XLA keeps a call; see `kept_apart`."""
+    jitted = jax.jit(function)
+    return lambda *arrays: kept_apart(jitted(*arrays))
