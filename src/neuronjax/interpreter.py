@@ -33,7 +33,7 @@ from neuronjax.ir.instruction import (
     Select,
     TensorTensor,
 )
-from neuronjax.numerics.exact import Zeros, kept_apart, opaque_zeros
+from neuronjax.numerics.exact import kept_apart, opaque_zero
 from neuronjax.numerics.random_bits import fold
 
 Arrays = Sequence[jax.Array]
@@ -68,20 +68,20 @@ def run(
         isinstance(a, jax.core.Tracer) for a in arguments
     )
     with jax.disable_jit(False):
-        zeros = _zeros(eager, arguments)
+        zero = _opaque_zero(eager, arguments)
         key = jnp.uint32(0)
         if program.stochastic:
             index = jnp.uint32(0) if call_index is None else call_index
             key = fold(fold(jnp.uint32(0), jnp.uint32(program.seed)), index)
-        machine = _Machine(program, zeros, eager, tuple(listeners))
+        machine = _Machine(program, zero, eager, tuple(listeners))
         results = machine.block(program.main, arguments, {}, key)
         return [canonical_nan(x) for x in results]
 
 
-def _zeros(eager: bool, arguments: Arrays) -> Zeros:
-    zeros = jax.jit(lambda *a: opaque_zeros(runtime_bits(a)))(*arguments)
-    # Else XLA computes them again in every kernel.
-    return zeros if eager else kept_apart(zeros)
+def _opaque_zero(eager: bool, arguments: Arrays) -> jax.Array:
+    zero = jax.jit(lambda *a: opaque_zero(runtime_bits(a)))(*arguments)
+    # Else XLA computes it again in every kernel.
+    return zero if eager else kept_apart(zero)
 
 
 def canonical_nan(x: jax.Array) -> jax.Array:
@@ -94,7 +94,7 @@ def canonical_nan(x: jax.Array) -> jax.Array:
     return jnp.where(x != x, jnp.asarray(np.nan, x.dtype), x)
 
 
-# Leaves that the zeros are made from: a few at both ends, in case some are constants of
+# Leaves that the opaque zero is made from: a few at both ends, in case some are constants of
 # an outer jit. A program without inputs gets one from its caller.
 _SAMPLED = 4
 
@@ -122,12 +122,12 @@ class _Machine:
     def __init__(
         self,
         program: InstructionProgram,
-        zeros: Zeros,
+        zero: jax.Array,
         eager: bool,
         listeners: tuple[Listener, ...],
     ) -> None:
         self._program = program
-        self._zeros = zeros
+        self._zero = zero
         self._eager = eager
         self._listeners = listeners
         self._stochastic = program.stochastic
@@ -156,13 +156,13 @@ class _Machine:
         control = _CONTROL.get(type(i))
         if control is not None:
             return control(self, i, operands, environment, key)
-        registers = Registers(self._zeros, key, self._run_scalars)
+        registers = Registers(self._zero, key, self._run_scalars)
         if self._eager:
             return _execute_alone(i, operands, registers)
         return _execute(i, operands, registers)
 
     def _run_scalars(self, block: Block, arguments: Arrays) -> Arrays:
-        inner = _Machine(self._program, self._zeros, False, ())
+        inner = _Machine(self._program, self._zero, False, ())
         return inner.block(block, arguments, {}, jnp.uint32(0))
 
     # -- control -----------------------------------------------------------------------
@@ -212,15 +212,15 @@ class _Machine:
         if self._eager or self._listeners:
             return self.block(block, operands, {}, key)
         compiled = self._compiled_callee(i.callee)
-        return compiled(self._zeros, key, *operands)
+        return compiled(self._zero, key, *operands)
 
     @functools.cache  # noqa: B019  a machine lives for one trace
     def _compiled_callee(self, callee: str) -> Callable[..., Any]:
         """A callee as a jit of its own: traced and lowered once for all its calls."""
         block = self._program.functions[callee]
 
-        def body(zeros: Zeros, key: jax.Array, *operands: jax.Array) -> list:
-            inner = _Machine(self._program, zeros, False, ())
+        def body(zero: jax.Array, key: jax.Array, *operands: jax.Array) -> list:
+            inner = _Machine(self._program, zero, False, ())
             inner._compiled_callee = self._compiled_callee  # type: ignore[method-assign]
             return inner.block(block, operands, {}, key)
 
@@ -267,11 +267,11 @@ def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Ar
     if type(i) is Memset:
         return execute(i, operands, registers)
     kernel = _kernel(_Signed(i))
-    zeros, key, _ = registers
+    zero, key, _ = registers
     if _is_64_bit(i):
         with jax.enable_x64(True):
-            return kernel(operands, zeros, key)
-    return kernel(operands, zeros, key)
+            return kernel(operands, zero, key)
+    return kernel(operands, zero, key)
 
 
 class _Signed:
@@ -292,10 +292,10 @@ class _Signed:
 def _kernel(signed: _Signed) -> Callable[..., Any]:
     i = signed.instruction
 
-    def body(operands: Arrays, zeros: Zeros, key: jax.Array) -> Arrays:
+    def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:
         program = InstructionProgram(Block((), (), ()), {}, False, 0)
-        run_scalars = _Machine(program, zeros, False, ())._run_scalars
-        return execute(i, operands, Registers(zeros, key, run_scalars))
+        run_scalars = _Machine(program, zero, False, ())._run_scalars
+        return execute(i, operands, Registers(zero, key, run_scalars))
 
     return jax.jit(body)
 

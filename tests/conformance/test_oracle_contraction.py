@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fractions
 import functools
 import itertools
 
@@ -54,32 +55,57 @@ def check_dots(pairs, dimensions, target, policy, array) -> None:
         floats.same_bits(out, expected, f"{target} {array} {a.shape} {b.shape}")
 
 
-def finite_range_kinds(rng, shape) -> np.ndarray:
-    """Data whose products stay in FP32's range or are zero, infinite or NaN."""
-    kinds = (data.normal, data.cancelling, data.special, data.signed_zeros)
-    return np.stack([kind(rng, shape) for kind in kinds])
+def round_once(exact: fractions.Fraction) -> np.float32:
+    """Nearest FP32 number, ties to even, subnormal results zero."""
+    if not exact:
+        return np.float32(0)
+    size = abs(exact)
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    exponent -= size < fractions.Fraction(2) ** exponent
+    quantum = fractions.Fraction(2) ** (exponent - 23)
+    rounded = round(size / quantum) * quantum
+    if rounded < fractions.Fraction(2) ** -126:
+        rounded = 0
+    elif rounded >= 2**128:
+        rounded = np.inf
+    return np.float32(np.copysign(float(rounded), float(exact)))
+
+
+def test_the_oracle_rounds_a_fused_sum_once():
+    rng = np.random.default_rng(0)
+    halfway = np.float32([1 + 2.0**-12, 1 - 2.0**-12, 1 + 2.0**-23, 2.0**-63])
+    x, y = (np.concatenate([data.kinds(rng, (60,))[:4].ravel(), halfway]) for _ in "xy")
+    z = np.where(rng.random(x.size) < 0.5, -x * y * np.float32(0.99), x[::-1])
+    finite = np.isfinite(z)
+    x, y, z = (floats.flush(v)[finite] for v in (x, y, z))
+    terms = zip(*(map(fractions.Fraction, v.tolist()) for v in (x, y, z)), strict=True)
+    got = floats.fma(x, y, z)
+    assert np.array_equal(got, [round_once(a * b + c) for a, b, c in terms])
+    assert np.mean(got != floats.add(floats.multiply(x, y), z)) > 0.1
 
 
 @pytest.mark.parametrize("name", WIDE_FORMATS)
 def test_dots_equal_the_fold(name):
     rng = np.random.default_rng(1)
     pairs = [
-        (finite_range_kinds(rng, (4, k)), finite_range_kinds(rng, (k, 5)))
+        (data.kinds(rng, (4, k)), data.kinds(rng, (k, 5)))
         for k in (2, 127, 129, 256, 700)
     ]
     check_dots(pairs, BATCHED, "trn2", name, contraction.Array(lhs=name, rhs=name))
 
 
 @pytest.mark.parametrize("name", WIDE_FORMATS)
-def test_a_single_product_is_added_to_positive_zero(name):
-    pair = (np.float32([[-0.0], [0.0], [-1.0]]), np.float32([[0.0, -0.0, 1.0]]))
+def test_a_zero_result_is_positive(name):
+    tiny = np.float32(2.0**-70 if name != "fp16" else 0)
+    pair = (np.float32([[-0.0], [0.0], [-1.0], [-tiny]]), np.float32([[0, -0.0, tiny]]))
     check_dots([pair], PLAIN, "trn2", name, contraction.Array(lhs=name, rhs=name))
 
 
 @pytest.mark.parametrize("name", UNBOUNDED_FORMATS)
-def test_products_that_overflow_are_infinite_before_they_are_added(name):
+def test_products_beyond_the_range_meet_the_sum_exact(name):
     rng = np.random.default_rng(2)
     big = np.float32(2.0**70)
+    # Only a sum that overflows is infinite.
     cancelled = (np.float32([[big, big]]), np.float32([[big], [-big]]))
     rescued = (np.float32([[-(2.0**64), 2.0**64]]), np.float32([[2.0**63], [2.0**64]]))
     random = (data.wide(rng, (4, 130)), data.wide(rng, (130, 5)))
@@ -88,7 +114,7 @@ def test_products_that_overflow_are_infinite_before_they_are_added(name):
 
 
 @pytest.mark.parametrize("name", UNBOUNDED_FORMATS)
-def test_subnormal_products_are_zero_before_they_are_added(name):
+def test_products_below_the_range_meet_the_sum_exact(name):
     rng = np.random.default_rng(3)
 
     def small(shape):
@@ -123,15 +149,26 @@ def test_scaled_fp8_dots_equal_the_fold_of_pairs(target):
     rng = np.random.default_rng(6)
 
     def tensor(shape, exponent):
-        x = data.normal(rng, shape)
-        x *= np.float32(2.0**exponent) / np.max(np.abs(x))
-        return x.astype(np.float32)
+        return data.normal(rng, shape) * np.float32(2.0**exponent)
 
     pairs = [
         (tensor((3, 130), 0), tensor((130, 4), -40)),
         (tensor((3, 300), 60), tensor((300, 4), -90)),
         (tensor((3, 600), 5), np.zeros((600, 4), np.float32)),
+        (tensor((3, 9), 0), data.special(rng, (9, 4))),
+        (tensor((3, 9), 125), tensor((9, 4), -125)),
     ]
+    array = fp8_array(target, scaled=True)
+    check_dots(pairs, PLAIN, target, fp8_policy(scaled=True), array)
+
+
+@pytest.mark.parametrize("target", FP8)
+def test_a_scale_brings_the_largest_number_just_below_the_format_s(target):
+    """Around the largest value in every binade the scale changes by a factor of two."""
+    largest = np.float32(floats.FORMATS[FP8[target]].largest)
+    edges = [largest, np.nextafter(largest, np.float32(np.inf)), largest - 1]
+    column = np.float32([[1.0], [3.0]])
+    pairs = [(np.float32([[edge, 1.0625]]), column) for edge in edges]
     array = fp8_array(target, scaled=True)
     check_dots(pairs, PLAIN, target, fp8_policy(scaled=True), array)
 
@@ -402,8 +439,7 @@ def test_fp8_convolutions_scale_each_tensor_and_pair_rows(target):
     cases = [CONVOLUTIONS[label] for label in labels]
     arguments = []
     for _, *shapes, _ in cases:
-        pair = [data.normal(rng, shape) for shape in shapes]
-        arguments.append([x / np.max(np.abs(x)) for x in pair])
+        arguments.append([data.normal(rng, shape) for shape in shapes])
 
     def program(arguments):
         pairs = zip(arguments, cases, strict=True)
@@ -424,7 +460,7 @@ def test_fp8_convolutions_scale_each_tensor_and_pair_rows(target):
 
 
 def test_the_order_of_a_fold_is_visible_in_this_data():
-    """The tests above have teeth: another order, tile or FMA gives other bits."""
+    """The tests above have teeth: another order or tile gives other bits."""
     rng = np.random.default_rng(13)
     a, b = data.cancelling(rng, (8, 300)), data.cancelling(rng, (300, 8))
     for name, double_row in itertools.product(("bf16", "e4m3"), (False, True)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -13,11 +14,6 @@ from tests.oracles import data, floats, reduction
 
 LENGTHS = (1, 2, 511, 512, 513, 1030)
 AXES = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
-
-
-def unsigned_zeros(x: np.ndarray) -> np.ndarray:
-    """Every zero positive: the contract does not order zeros."""
-    return np.asarray(x) + np.float32(0)
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["jitted", "op by op"])
@@ -40,13 +36,39 @@ def test_extrema():
     program = nj.jit(lambda xs: [(x.max(-1), x.min(-1)) for x in xs])
     for x, (largest, smallest) in zip(arrays, program(arrays), strict=True):
         expected = reduction.reduce(x, (-1,), -np.inf, reduction.maximum)
-        floats.same_bits(
-            unsigned_zeros(largest), unsigned_zeros(expected), f"max {x.shape}"
-        )
+        floats.same_bits(largest, expected, f"max {x.shape}")
         expected = reduction.reduce(x, (-1,), np.inf, reduction.minimum)
-        floats.same_bits(
-            unsigned_zeros(smallest), unsigned_zeros(expected), f"min {x.shape}"
-        )
+        floats.same_bits(smallest, expected, f"min {x.shape}")
+
+
+def test_elementwise_extrema():
+    rng = np.random.default_rng(12)
+    x, y = data.kinds(rng, (300,)), data.kinds(rng, (300,))[::-1].copy()
+    zeros = [data.signed_zeros(rng, x.shape) for _ in range(2)]
+    program = nj.jit(lambda pairs: [(jnp.maximum(*p), jnp.minimum(*p)) for p in pairs])
+    pairs = [(x, y), zeros]
+    for pair, (largest, smallest) in zip(pairs, program(pairs), strict=True):
+        floats.same_bits(largest, reduction.maximum(*pair), "maximum")
+        floats.same_bits(smallest, reduction.minimum(*pair), "minimum")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
+def test_every_nan_that_leaves_is_the_canonical_one(dtype):
+    unsigned = np.dtype(f"u{np.dtype(dtype).itemsize}")
+    ones = np.iinfo(unsigned).max
+    sign = ones // 2 + 1
+    payloads = np.array([ones, ones - sign, ones - 1, ones - 5], unsigned)
+    x = np.concatenate([payloads, payloads ^ (sign >> 9)]).view(dtype)
+    assert np.all(np.isnan(x.astype(np.float32)))
+    wide = np.float32([-np.nan, np.nan])
+    program = nj.jit(
+        lambda x, wide: [
+            *(x, x[::-1], -x, abs(x), x + x, jnp.where(x > 0, x, x), x.max(), x.sum()),
+            *(jnp.concatenate([x, x]), jnp.maximum(x, 1), wide.astype(dtype)),
+        ]
+    )
+    for out in program(x, wide):
+        floats.same_bits(out, np.full(out.shape, np.nan, dtype), "NaN")
 
 
 @pytest.mark.parametrize("shape", [(3, 511), (16, 511), (2000, 9)], ids=str)
@@ -92,7 +114,7 @@ def test_a_sum_starts_from_its_initial_value():
     floats.same_bits(program(x, init), expected, "init")
 
 
-@pytest.mark.parametrize("length", [5, 130, 512])
+@pytest.mark.parametrize("length", [5, 130, 512, 513, 1030])
 def test_cumulative_sums(length):
     rng = np.random.default_rng(6)
     x = data.cancelling(rng, (2, length))
@@ -140,6 +162,36 @@ def test_scatter_adds_updates_in_order_of_their_indices(eager):
     floats.same_bits(gradient, expected, "embedding gradient")
 
 
+def test_a_narrow_scatter_add_rounds_once_after_all_updates():
+    rng = np.random.default_rng(13)
+    table, updates = (data.normal(rng, s) for s in ((5, 3), (60, 3)))
+    indices = rng.integers(0, 6, 60).astype(np.int32)
+    narrow = [v.astype(ml_dtypes.bfloat16) for v in (table, updates)]
+    table, updates = (v.astype(np.float32) for v in narrow)
+
+    def program(table, updates):
+        added = table.at[indices].add(updates, mode="drop")
+        _, back = jax.vjp(lambda t: t.at[indices].get(mode="clip"), table)
+        return added, back(updates)[0]
+
+    added, gradient = nj.jit(program)(*narrow)
+    expected = reduction.scatter_add_rows(table, indices, updates)
+    every = table
+    for i in range(60):
+        every = reduction.scatter_add_rows(
+            every, indices[i : i + 1], updates[i : i + 1]
+        )
+        every = floats.round_to(every, "bf16")
+    expected = floats.round_to(expected, "bf16")
+    assert np.any(every != expected)
+    floats.same_bits(added, expected.astype(ml_dtypes.bfloat16), "scatter-add")
+    expected = reduction.scatter_add_rows(
+        np.zeros_like(table), np.minimum(indices, 4), updates
+    )
+    expected = floats.round_to(expected, "bf16").astype(ml_dtypes.bfloat16)
+    floats.same_bits(gradient, expected, "embedding gradient")
+
+
 WINDOWS = {
     "overlapping": ((1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (0, 1), (1, 1), (0, 0))),
     "dense": ((1, 2, 3, 1), (1, 1, 1, 1), ((0, 0), (1, 0), (0, 0), (0, 0))),
@@ -168,7 +220,7 @@ def test_pooling_and_its_gradients(window):
         return largest(x), sums, back(cotangent)[0], *gradients
 
     best, sums, spread, *gradients = nj.jit(program)(ties, x, cotangent)
-    pooled = np.asarray(lax.reduce_window(x, -np.inf, lax.max, *window))
+    pooled = reduction.reduce_window(x, -np.inf, reduction.maximum, *window)
     floats.same_bits(best, pooled, "max pool")
     floats.same_bits(sums, reduction.window_sum(x, *window), "sum pool")
     expected = reduction.window_sum_gradient(x.shape, cotangent, *window)
@@ -189,3 +241,28 @@ def test_average_pooling_divides_the_sum():
     expected = floats.divide(reduction.window_sum(x, *window), np.float32(9))
     assert np.any(expected != reduction.window_sum(x, *window) * np.float32(1 / 9))
     floats.same_bits(nj.jit(average)(x), expected, "average")
+
+
+def test_a_large_window_is_tiled_with_its_padding():
+    rng = np.random.default_rng(11)
+    x, init = data.cancelling(rng, (30, 40)), np.float32(100.1)
+    signed = data.kinds(rng, (30, 40))[-1]
+    window = ((25, 31), (3, 4), ((7, 2), (1, 9)))
+
+    def program(x, signed, init):
+        sums = [
+            lax.reduce_window(v, np.float32(0), lax.add, *window) for v in (x, signed)
+        ]
+        return *sums, lax.reduce_window(x, init, lax.add, *window)
+
+    plain, zeros, started = nj.jit(program)(x, signed, init)
+    expected = reduction.window_sum(x, *window)
+    unpadded = [
+        [x[p] for p in places] for _, places in reduction.windows(x.shape, *window)
+    ]
+    folds = np.reshape([floats.left_fold(v) for v in unpadded], expected.shape)
+    assert np.any(folds != expected)
+    floats.same_bits(plain, expected, "from zero")
+    floats.same_bits(zeros, reduction.window_sum(signed, *window), "signed zeros")
+    expected = reduction.reduce_window(x, init, floats.add, *window)
+    floats.same_bits(started, expected, "from an argument")

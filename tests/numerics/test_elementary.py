@@ -21,7 +21,7 @@ import scipy.special
 from jax import lax
 
 from neuronjax.numerics.elementary import BINARY, MAX_ULP, UNARY
-from neuronjax.numerics.exact import Zeros, opaque_zeros, seal
+from neuronjax.numerics.exact import opaque_zero, seal
 
 INF, NAN, PI = math.inf, math.nan, math.pi
 MIN_NORMAL, SUBNORMAL, MAX = 2.0**-126, 1e-39, float(np.finfo(np.float32).max)
@@ -106,14 +106,14 @@ def runtime_bits() -> jax.Array:
     return jnp.uint32(0x2545F491)
 
 
-def zeros_of(args: tuple[jax.Array, ...], bits: jax.Array) -> Zeros:
-    return opaque_zeros(bits ^ lax.bitcast_convert_type(args[0].ravel()[0], "uint32"))
+def zero_of(args: tuple[jax.Array, ...], bits: jax.Array) -> jax.Array:
+    return opaque_zero(bits ^ lax.bitcast_convert_type(args[0].ravel()[0], "uint32"))
 
 
 @functools.cache
 def compiled(name: str) -> Callable[..., jax.Array]:
     def call(bits: jax.Array, *args: jax.Array) -> jax.Array:
-        return FUNCTIONS[name](*args, opaque_zeros(bits).inner)
+        return FUNCTIONS[name](*args, opaque_zero(bits))
 
     return jax.jit(call)
 
@@ -286,68 +286,68 @@ Context = Callable[..., jax.Array]
 Function = Callable[..., jax.Array]
 
 
-def alone(fn: Function, zeros: Zeros, *args: jax.Array) -> jax.Array:
-    return fn(*args, zeros.inner)
+def alone(fn: Function, zero: jax.Array, *args: jax.Array) -> jax.Array:
+    return fn(*args, zero)
 
 
-def among_neighbours(fn: Function, zeros: Zeros, *args: jax.Array) -> jax.Array:
+def among_neighbours(fn: Function, zero: jax.Array, *args: jax.Array) -> jax.Array:
     """Products before (exact ones) and after, sums around, all transposed."""
-    args = tuple(seal(seal(x.T, zeros.write) * 1.0, zeros.inner) for x in args)
-    result = seal(fn(*args, zeros.inner), zeros.write)
+    args = tuple(seal(seal(x.T, zero) * 1.0, zero) for x in args)
+    result = seal(fn(*args, zero), zero)
     after = result * np.float32(1.1) + np.float32(0.3)
     total = jnp.sum(after) + jnp.sum(result * args[0])
     return jnp.where(total == np.float32(12345.678), after, result).T
 
 
-def in_scan(fn: Function, zeros: Zeros, *args: jax.Array) -> jax.Array:
+def in_scan(fn: Function, zero: jax.Array, *args: jax.Array) -> jax.Array:
     def step(carry: jax.Array, row: tuple[jax.Array, ...]):
-        result = seal(fn(*row, zeros.inner), zeros.write)
+        result = seal(fn(*row, zero), zero)
         return carry + jnp.sum(result) * np.float32(0.7), result
 
     return lax.scan(step, jnp.float32(0), args)[1]
 
 
-def in_while(fn: Function, zeros: Zeros, *args: jax.Array) -> jax.Array:
+def in_while(fn: Function, zero: jax.Array, *args: jax.Array) -> jax.Array:
     def step(state: tuple[jax.Array, jax.Array]):
         i, out = state
-        row = fn(*(x[i] for x in args), zeros.inner)
-        return i + 1, out.at[i].set(seal(row, zeros.write))
+        row = fn(*(x[i] for x in args), zero)
+        return i + 1, out.at[i].set(seal(row, zero))
 
     rows = args[0].shape[0]
     start = (jnp.int32(0), jnp.zeros_like(args[0]))
     return lax.while_loop(lambda state: state[0] < rows, step, start)[1]
 
 
-def under_vmap(fn: Function, zeros: Zeros, *args: jax.Array) -> jax.Array:
-    return jax.vmap(lambda *row: fn(*row, zeros.inner), in_axes=1, out_axes=1)(*args)
+def under_vmap(fn: Function, zero: jax.Array, *args: jax.Array) -> jax.Array:
+    return jax.vmap(lambda *row: fn(*row, zero), in_axes=1, out_axes=1)(*args)
 
 
-def of_broadcast_scalars(fn: Function, zeros: Zeros, *args: jax.Array) -> jax.Array:
+def of_broadcast_scalars(fn: Function, zero: jax.Array, *args: jax.Array) -> jax.Array:
     """Each element alone, as the one value of a broadcast array."""
 
     def row(elements: tuple[jax.Array, ...]) -> jax.Array:
         wide = tuple(jnp.broadcast_to(x, (9,)) for x in elements)
-        return seal(fn(*wide, zeros.inner), zeros.write)[4]
+        return seal(fn(*wide, zero), zero)[4]
 
     flat = lax.map(row, tuple(x.ravel() for x in args))
     return flat.reshape(args[0].shape)
 
 
-def in_pieces(fn: Function, zeros: Zeros, *args: jax.Array) -> jax.Array:
+def in_pieces(fn: Function, zero: jax.Array, *args: jax.Array) -> jax.Array:
     """Lengths 1, 7, 8 and the rest: vector loops, their remainders, scalar code."""
     flat, shape = [x.ravel() for x in args], args[0].shape
     bounds = (0, 1, 8, 16, flat[0].size)
     pieces = [
-        seal(fn(*(x[start:stop] for x in flat), zeros.inner), zeros.write)
+        seal(fn(*(x[start:stop] for x in flat), zero), zero)
         for start, stop in itertools.pairwise(bounds)
     ]
     return jnp.concatenate(pieces).reshape(shape)
 
 
-def twice(fn: Function, zeros: Zeros, *args: jax.Array) -> jax.Array:
+def twice(fn: Function, zero: jax.Array, *args: jax.Array) -> jax.Array:
     """Followed by itself, in one fusion."""
-    result = seal(fn(*args, zeros.inner), zeros.write)
-    again = fn(*(result for _ in args), zeros.inner)
+    result = seal(fn(*args, zero), zero)
+    again = fn(*(result for _ in args), zero)
     return jnp.where(again == np.float32(12345.678), again, result)
 
 
@@ -384,7 +384,7 @@ def context_arguments(name: str) -> tuple[jax.Array, ...]:
 
 def in_context(context: Context, name: str) -> np.ndarray:
     def call(bits: jax.Array, *args: jax.Array) -> jax.Array:
-        result = context(FUNCTIONS[name], zeros_of(args, bits), *args)
+        result = context(FUNCTIONS[name], zero_of(args, bits), *args)
         return lax.bitcast_convert_type(result, jnp.uint32)
 
     def outer(bits: jax.Array, *args: jax.Array) -> jax.Array:
@@ -411,7 +411,7 @@ def test_bits_are_the_same_in_every_context(
 
 
 def test_bits_are_the_same_op_by_op(alone_bits: dict[str, np.ndarray]) -> None:
-    zero = opaque_zeros(runtime_bits()).inner
+    zero = opaque_zero(runtime_bits())
     for name, bits in alone_bits.items():
         with jax.disable_jit():
             result = FUNCTIONS[name](*context_arguments(name), zero)
@@ -423,9 +423,9 @@ def test_bits_are_the_same_with_one_operand_shared_by_a_batch(name: str) -> None
     x, y = context_arguments(name)
 
     def shared(bits: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
-        zeros = zeros_of((x,), bits)
+        zero = zero_of((x,), bits)
         call = jax.vmap(
-            lambda row: seal(BINARY[name](row, y, zeros.inner), zeros.write)
+            lambda row: seal(BINARY[name](row, y, zero), zero)
         )
         return call(x)
 

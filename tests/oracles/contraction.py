@@ -84,7 +84,7 @@ def _rescaled(x: np.ndarray, inverses: Sequence[np.float32]) -> np.ndarray:
 
 
 def _accumulate(lhs: np.ndarray, rhs: np.ndarray, array: Array) -> np.ndarray:
-    """[batch, M, K] and [batch, N, K] to [batch, M, N]; no product at all is +0."""
+    """[batch, M, K] and [batch, N, K] to [batch, M, N], every zero positive."""
     if not lhs.shape[-1]:
         return np.zeros((*lhs.shape[:2], rhs.shape[1]), np.float32)
     paired = array.double_row and lhs.shape[-1] >= 2 * ROWS
@@ -92,14 +92,12 @@ def _accumulate(lhs: np.ndarray, rhs: np.ndarray, array: Array) -> np.ndarray:
     starts = range(0, lhs.shape[-1], step)
     tiles = [slice(start, start + step) for start in starts]
     fold = _paired_fold if paired else _plain_fold
-    return _psum(
-        (
-            fold(a[..., tile], b[..., tile])
-            for tile in tiles
-            for a, b in _passes(lhs, rhs, array.passes)
-        ),
-        array.psum,
+    folds = (
+        fold(a[..., tile], b[..., tile])
+        for tile in tiles
+        for a, b in _passes(lhs, rhs, array.passes)
     )
+    return floats.positive_zeros(_psum(folds, array.psum))
 
 
 def _psum(tiles: Iterator[np.ndarray], name: str) -> np.ndarray:
@@ -120,27 +118,29 @@ def _passes(
     return list(itertools.product(floats.split(lhs), floats.split(rhs)))
 
 
-def _products(lhs: np.ndarray, rhs: np.ndarray) -> list[np.ndarray]:
-    """One [batch, M, N] array per k."""
-    return [
-        floats.multiply(lhs[:, :, None, k], rhs[:, None, :, k])
-        for k in range(lhs.shape[-1])
-    ]
+def _factors(lhs: np.ndarray, rhs: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Per k, what broadcasts to the two factors of [batch, M, N] products."""
+    return [(lhs[:, :, None, k], rhs[:, None, :, k]) for k in range(lhs.shape[-1])]
 
 
 def _plain_fold(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    return floats.left_fold([np.float32(0), *_products(lhs, rhs)])
+    """Fused multiply-adds down the rows."""
+    total = np.float32(0)
+    for a, b in _factors(lhs, rhs):
+        total = floats.fma(a, b, total)
+    return total
 
 
 def _paired_fold(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    if lhs.shape[-1] <= ROWS:
-        return _plain_fold(lhs, rhs)
-    products = _products(lhs, rhs)
-    pairs = itertools.zip_longest(
-        products[:ROWS], products[ROWS:], fillvalue=np.float32(0)
-    )
-    cells = [floats.add(upper, lower) for upper, lower in pairs]
-    return floats.left_fold([np.float32(0), *cells])
+    """Each cell rounds the sum of its two exact products before the row's sum."""
+    factors = _factors(lhs, rhs)
+    nothing = (np.float32(0), np.float32(0))
+    pairs = itertools.zip_longest(factors[:ROWS], factors[ROWS:], fillvalue=nothing)
+    total = np.float32(0)
+    for upper, lower in pairs:
+        # Products of FP8 numbers are FP32 numbers.
+        total = floats.add(total, floats.fma(*lower, floats.multiply(*upper)))
+    return total
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,10 @@ def reduce(
     init: float = 0.0,
     operation: Binary = floats.add,
 ) -> np.ndarray:
-    """Left fold of (init, tile, tile, ...), each tile a left fold of 512 elements."""
+    """Left fold of (init, tile, tile, ...), each tile a left fold of 512 elements.
+
+    A zero sum from +0 is +0.
+    """
     axes = sorted(axis % x.ndim for axis in axes)
     kept = [d for d in range(x.ndim) if d not in axes]
     shape = tuple(x.shape[d] for d in kept)
@@ -37,31 +40,30 @@ def reduce(
         for k in range(1, tile.shape[1]):
             partial = operation(partial, tile[:, k])
         total = operation(total, partial)
+    if operation is floats.add and init == 0 and not np.signbit(init):
+        total = floats.positive_zeros(total)
     return total.reshape(shape)
 
 
 def maximum(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """FP32 maximum; NaN where either is."""
-    return floats.flush(np.maximum(floats.flush(x), floats.flush(y)))
+    """FP32 maximum; NaN where either is, and -0 below +0."""
+    x, y = floats.flush(x), floats.flush(y)
+    smaller = (x < y) | ((x == y) & np.signbit(x))
+    return np.where(np.isnan(x), x, np.where(smaller | np.isnan(y), y, x))
 
 
 def minimum(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """FP32 minimum; NaN where either is."""
-    return floats.flush(np.minimum(floats.flush(x), floats.flush(y)))
-
-
-def cumulative_sum(x: np.ndarray) -> np.ndarray:
-    """Left folds along the last axis."""
-    totals = [floats.flush(x[..., 0])]
-    for k in range(1, x.shape[-1]):
-        totals.append(floats.add(totals[-1], x[..., k]))
-    return np.stack(totals, axis=-1)
+    """FP32 minimum; NaN where either is, and -0 below +0."""
+    return -maximum(-x, -y)
 
 
 def scatter_add_rows(
     table: np.ndarray, indices: np.ndarray, updates: np.ndarray
 ) -> np.ndarray:
-    """Adds rows to a table in row-major order of `indices`; out of range is dropped."""
+    """Adds rows to a table in row-major order of `indices`; out of range is dropped.
+
+    Rounding to the table's format, once after all updates, is the caller's.
+    """
     out = floats.flush(table).copy()
     for at in np.ndindex(*indices.shape):
         row = int(indices[at])
@@ -76,7 +78,10 @@ def windows(
     strides: Sequence[int],
     padding: Sequence[tuple[int, int]],
 ) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
-    """(output index, input indices in row-major order), the padding left out."""
+    """(output index, input indices in row-major order), the padding left out.
+
+    For scatters; in `reduce_window` the padding takes part.
+    """
     out = [
         (n + low + high - k) // s + 1
         for n, k, s, (low, high) in zip(shape, sizes, strides, padding, strict=True)
@@ -99,11 +104,30 @@ def windows(
         )
 
 
+def reduce_window(
+    x: np.ndarray,
+    init: float,
+    operation: Binary,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+) -> np.ndarray:
+    """Each window is a reduction over its positions, where padding holds `init`."""
+    padded = np.pad(floats.flush(x), padding, constant_values=np.float32(init))
+    views = np.lib.stride_tricks.sliding_window_view(padded, sizes)
+    views = views[tuple(slice(None, None, s) for s in strides)]
+    return reduce(views, range(x.ndim, 2 * x.ndim), init, operation)
+
+
 def window_sum(x: np.ndarray, *window: Sequence) -> np.ndarray:
-    """Sum pooling: each window a left fold in row-major order."""
-    return _gather(
-        {at: floats.left_fold(x[p] for p in ps) for at, ps in windows(x.shape, *window)}
-    )
+    """Sum pooling."""
+    return reduce_window(x, 0.0, floats.add, *window)
+
+
+def cumulative_sum(x: np.ndarray) -> np.ndarray:
+    """Sums of [rows, N] along N: windows of N that reach back from each element."""
+    n = x.shape[1]
+    return window_sum(x, (1, n), (1, 1), ((0, 0), (n - 1, 0)))
 
 
 def max_pool_gradient(
@@ -125,12 +149,4 @@ def window_sum_gradient(
     for at, places in windows(shape, *window):
         for place in places:
             out[place] = floats.add(out[place], cotangent[at])
-    return out
-
-
-def _gather(values: dict[tuple[int, ...], np.ndarray]) -> np.ndarray:
-    last = max(values)
-    out = np.zeros([n + 1 for n in last], np.float32)
-    for at, value in values.items():
-        out[at] = value
     return out

@@ -17,7 +17,7 @@ from jax import lax
 
 from neuronjax.errors import InternalError
 from neuronjax.ir.instruction import Block, Instruction
-from neuronjax.numerics.exact import Zeros, seal
+from neuronjax.numerics.exact import seal
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.random_bits import random_bits
 from neuronjax.numerics.rounding import cast, round_to_format, widen
@@ -29,12 +29,12 @@ class Registers(NamedTuple):
     """State of a core that instructions read.
 
     Attributes:
-        zeros: zeros the compiler cannot know; see `numerics.exact`.
+        zero: a -0.0 that the compiler cannot know; see `numerics.exact`.
         key: uint32 scalar of this instruction for stochastic rounding.
         run: executes a nested block of scalar instructions on arrays.
     """
 
-    zeros: Zeros
+    zero: jax.Array
     key: jax.Array
     run: Callable[[Block, Sequence[jax.Array]], Sequence[jax.Array]] | None = None
 
@@ -71,7 +71,7 @@ def write(x: jax.Array, instruction: Instruction, registers: Registers) -> jax.A
         options["random_bits"] = None
         options["rounding"] = "rne"
     elif dtype == jnp.float32:
-        return seal(x, registers.zeros.write)
+        return seal(x, registers.zero)
     return x if dtype == jnp.float32 else cast(x, get_format(dtype), **options)
 
 

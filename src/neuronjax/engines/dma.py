@@ -93,7 +93,7 @@ def memset(i: Memset, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 def _constant(value: np.ndarray, r: Registers) -> jax.Array:
     array = jnp.asarray(value)
-    return seal(array, r.zeros.write) if value.dtype == np.float32 else array
+    return seal(array, r.zero) if value.dtype == np.float32 else array
 
 
 @execute.register

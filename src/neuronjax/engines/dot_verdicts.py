@@ -85,7 +85,7 @@ def _verify(shape: Shape) -> bool:
     start = time.perf_counter()
     lhs, rhs = probe(shape)
     fast = jax.jit(pinned)(lhs, rhs)
-    zero = jnp.zeros((), jnp.uint32)  # an argument: unknown to the compiler
+    zero = jnp.float32(-0.0)  # an argument: unknown to the compiler
     slow = jax.jit(scanned)(lhs, rhs, zero)
     # A zero sum is +0 whatever its sign was.
     fast, slow = (np.asarray(x) + np.float32(0) for x in (fast, slow))

@@ -67,7 +67,7 @@ def local_scatter(i: LocalScatter, x: Sequence[jax.Array], r: Registers) -> Arra
     if narrow:
         operand, updates = wide(operand), wide(updates)
     if combines:
-        updates = seal(updates, r.zeros.inner)
+        updates = seal(updates, r.zero)
     out = SCATTERS[i.op](
         operand,
         indices,
@@ -99,7 +99,7 @@ def pool(i: Pool, x: Sequence[jax.Array], r: Registers) -> Arrays:
     operand, init = x
     if operand.dtype.kind not in "iub":
         operand, init = wide(operand), wide(init)
-    combine = _window_combiner(i.op, operand.dtype, r.zeros.inner)
+    combine = _window_combiner(i.op, operand.dtype, r.zero)
     base = dilated_and_padded(operand, i.window, init)
     counts = window_counts(base.shape, i.window)
     result = jnp.broadcast_to(init, counts)
@@ -148,7 +148,7 @@ def select_and_scatter(
     inside the window in reverse.
     """
     operand, source, init = (wide(a) for a in x)
-    window, zero = i.window, r.zeros.inner
+    window, zero = i.window, r.zero
     worst = jnp.float32(-np.inf if i.select == "maximum" else np.inf)
     base = dilated_and_padded(operand, window, worst)
     counts = source.shape

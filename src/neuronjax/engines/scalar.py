@@ -57,4 +57,4 @@ def activation(i: Activation, x: Sequence[jax.Array], r: Registers) -> Arrays:
             location=i.location.source,
             remedy='use Policy(transcendentals="host") for this op',
         )
-    return (write(UNARY[i.function](operand, r.zeros.inner), i, r),)
+    return (write(UNARY[i.function](operand, r.zero), i, r),)

@@ -18,7 +18,7 @@ from neuronjax.engines import dot_verdicts
 from neuronjax.engines.array_fold import Matrix, pinned, scanned, scanned_pairs
 from neuronjax.engines.dispatch import Arrays, Registers, bits_of, execute, wide
 from neuronjax.ir.instruction import DotDimensions, NcMatmul
-from neuronjax.numerics.exact import Zeros, own_kernel, seal
+from neuronjax.numerics.exact import own_kernel
 
 # Results of all tiles at once, in elements; beyond it the tiles are a loop. A choice of
 # speed alone: the bits do not depend on it.
@@ -142,23 +142,22 @@ def _psum(
     """
     few = len(passes) * passes[0].shape[0] + (total is not None) == 1
     add = _add_tiles if few else own_kernel(_add_tiles)
-    return add(passes, total, r.zeros)
+    return add(passes, total, r.zero)
 
 
 def _add_tiles(
-    passes: list[jax.Array], total: jax.Array | None, zeros: Zeros
+    passes: list[jax.Array], total: jax.Array | None, zero: jax.Array
 ) -> jax.Array:
     for tile in range(passes[0].shape[0]):
         for part in passes:
             total = part[tile] if total is None else total + part[tile]
     assert total is not None
     # Hosts differ in whether a sum of -0 starts from +0; the compiler must not drop this.
-    positive_zero = lax.bitcast_convert_type(zeros.inner, jnp.float32)
-    return seal(total + positive_zero, zeros.write)
+    return total + lax.neg(zero)
 
 
 def _passes(a: Matrix, b: Matrix, i: NcMatmul, r: Registers) -> list[jax.Array]:
-    zero = r.zeros.inner
+    zero = r.zero
     if i.rows_per_cell == 2:
         return [scanned_pairs(a, b, zero)]
     if i.passes == 1:

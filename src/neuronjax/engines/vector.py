@@ -119,7 +119,7 @@ def tensor_tensor(i: TensorTensor, x: Sequence[jax.Array], r: Registers) -> Arra
         result = EXACT[i.op](*operands)
         rounds = i.write_format is not None or dtype != jnp.float32
         return (write(result, i, r) if rounds else result,)
-    result = ROUNDED[i.op](*operands, r.zeros.inner)
+    result = ROUNDED[i.op](*operands, r.zero)
     if i.op in SUMS and i.write_format is None and dtype == jnp.float32:
         return (result,)
     return (write(result, i, r),)
@@ -168,7 +168,7 @@ def select(i: Select, x: Sequence[jax.Array], r: Registers) -> Arrays:
 @execute.register
 def tensor_scalar(i: TensorScalar, x: Sequence[jax.Array], r: Registers) -> Arrays:
     scalar = jnp.broadcast_to(wide(x[1]), x[0].shape)
-    result = ROUNDED[i.op](wide(x[0]), scalar, r.zeros.inner)
+    result = ROUNDED[i.op](wide(x[0]), scalar, r.zero)
     return (write(result, i, r),)
 
 
@@ -248,7 +248,7 @@ def tensor_reduce(i: TensorReduce, x: Sequence[jax.Array], r: Registers) -> Arra
         return (result if dtype == jnp.float32 else write(result, i, r),)
     shape = i.results[0].type.shape
     first = reduced_axis_first(operand, i.axes)
-    total = tiled_fold(first, init, i.op, r.zeros.inner)
+    total = tiled_fold(first, init, i.op, r.zero)
     return (write(lax.reshape(total, shape), i, r),)
 
 

@@ -1,8 +1,8 @@
 """FP32 elementary functions with the same bits in every context.
 
 `UNARY` and `BINARY` map operation names of StableHLO and CHLO, without the dialect, to
-functions `fn(x, [y,] zero)` of float32 arrays of one shape and of a uint32 scalar, the
-inner zero of `exact.opaque_zeros`. Inputs and results are not sealed here: the caller
+functions `fn(x, [y,] zero)` of float32 arrays of one shape and of the float32 scalar
+of `exact.opaque_zero`. Inputs and results are not sealed here: the caller
 seals what it reads and writes, with its other zero. Subnormal inputs count as zeros of
 their sign and subnormal results are zeros (FTZ); NaN results are 0x7FC00000. 16-bit
 types are not handled here.

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from neuronjax.numerics.exact import seal
+from neuronjax.numerics.exact import seal, zero_bits
 
 INF = np.float32(np.inf)
 NAN = np.float32(np.nan)
@@ -78,7 +78,7 @@ def quotient(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
     may have a batch dimension that neither the divisor nor the index has.
     """
     index = lax.iota(jnp.uint32, a.size).reshape(a.shape)
-    return lax.div(a, float_of(bits_of(b) ^ ((bits_of(a) ^ index) & zero)))
+    return lax.div(a, float_of(bits_of(b) ^ ((bits_of(a) ^ index) & zero_bits(zero))))
 
 
 def inverse(x: jax.Array, zero: jax.Array) -> jax.Array:

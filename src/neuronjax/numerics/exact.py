@@ -1,20 +1,20 @@
 """XLA-proof arithmetic: the only file that hides a value from the compiler.
 
 XLA rewrites floating-point arithmetic in composition: `x * y + z` becomes a fused
-multiply-add, `a / broadcast(b)` a multiplication with the reciprocal, sums are
-reassociated through constants. A *seal* stops this: the bits of an intermediate result
-are xor-ed with a zero that the compiler cannot know. The zero is computed inside the
-graph from the bits of a runtime input, `b * (b + 1) & 1`, because an argument alone
-becomes a constant under an outer `jax.jit`.
+multiply-add, `a / broadcast(b)` a multiplication with the reciprocal, products are
+reassociated through constants. A *seal* stops this: -0.0 is added to the intermediate
+result, which changes no value, by a -0.0 that the compiler cannot know. The product can
+only be contracted with that -0.0, and `fma(x, y, -0.0)` is `x * y` rounded. It costs one
+operation, none where the processor contracts.
 
-Two zeros exist, so that two neighbouring seals never cancel (`x ^ z ^ z` is simplified to
-`x`): `Zeros.inner` inside a multi-step instruction, `Zeros.write` on what it writes.
+The -0.0 is computed inside the graph from the bits of a runtime input, `b * (b + 1) & 1`,
+because an argument alone becomes a constant under an outer `jax.jit`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,26 +22,26 @@ from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 
 
-class Zeros(NamedTuple):
-    """Two uint32 scalars, both zero, neither known to the compiler."""
-
-    inner: jax.Array
-    write: jax.Array
-
-
-def opaque_zeros(bits: jax.Array) -> Zeros:
-    """Derives the zeros from any runtime uint32 scalar."""
+def opaque_zero(bits: jax.Array) -> jax.Array:
+    """A float32 scalar -0.0 that the compiler cannot know, from any uint32 scalar."""
     one = jnp.uint32(1)
-    return Zeros(
-        inner=(bits * (bits + one)) & one,
-        write=((bits + one) * (bits + jnp.uint32(2))) & one,
-    )
+    zero = (bits * (bits + one)) & one
+    return lax.bitcast_convert_type(zero ^ jnp.uint32(0x8000_0000), jnp.float32)
 
 
 def seal(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Returns float32 `x`, bit for bit, as a value the compiler cannot see through."""
-    bits = lax.bitcast_convert_type(x, jnp.uint32)
-    return lax.bitcast_convert_type(bits ^ zero, jnp.float32)
+    """Returns float32 `x`, every bit but a NaN's, as a value that stands for itself.
+
+    Args:
+        x: float32, any shape.
+        zero: the scalar of `opaque_zero`.
+    """
+    return x + zero
+
+
+def zero_bits(zero: jax.Array) -> jax.Array:
+    """The uint32 scalar 0, as little known to the compiler as `zero`."""
+    return lax.bitcast_convert_type(zero, jnp.uint32) << jnp.uint32(1)
 
 
 def kept_apart(results: Any) -> Any:
