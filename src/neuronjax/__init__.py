@@ -7,26 +7,44 @@
         v            with the numbers of `numerics/`                    interpreter.py)
       values
 
-`hardware/` holds the chips as data, `policy.py` what may happen to numbers, `ir/` the two
-vocabularies, `emulation.py` what vmap and grad mean, `api.py` the functions below.
+`hardware/` holds the chips as data, `policy.py` what may happen to numbers, `ir/` the
+two vocabularies, `emulation.py` what vmap and grad mean, `api.py` the functions below.
 """
 
 from neuronjax.api import (
     Compiled as Compiled,
+)
+from neuronjax.api import (
     Emulated as Emulated,
+)
+from neuronjax.api import (
     Lowered as Lowered,
+)
+from neuronjax.api import (
     jit as jit,
 )
 from neuronjax.errors import (
     InternalError as InternalError,
+)
+from neuronjax.errors import (
     InvalidProgramError as InvalidProgramError,
+)
+from neuronjax.errors import (
     NeuronJaxError as NeuronJaxError,
+)
+from neuronjax.errors import (
     UnimplementedError as UnimplementedError,
+)
+from neuronjax.errors import (
     UnsupportedError as UnsupportedError,
 )
 from neuronjax.policy import (
     Policy as Policy,
+)
+from neuronjax.policy import (
     Rule as Rule,
+)
+from neuronjax.policy import (
     policy_scope as policy_scope,
 )
 

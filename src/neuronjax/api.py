@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from neuronjax.capture.trace import Capture, ClosesOverTracersError, capturing
 from neuronjax.emulation import Emulation
@@ -47,7 +48,10 @@ def jit(
             ("trn2.48xlarge") or an UltraServer.
         policy: a preset's name, a `Policy`, or None for the defaults of the newest SDK
             (inside another emulated function: that function's policy).
-        static_argnums, static_argnames, donate_argnums, donate_argnames: as `jax.jit`.
+        static_argnums: as `jax.jit`.
+        static_argnames: as `jax.jit`.
+        donate_argnums: as `jax.jit`.
+        donate_argnames: as `jax.jit`.
         **jit_options: every other keyword of `jax.jit`, passed through.
 
     Returns:
@@ -56,7 +60,7 @@ def jit(
     Raises:
         InvalidProgramError: unknown target or policy.
     """
-    options = dict(
+    options: dict[str, Any] = dict(
         target=target,
         policy=policy,
         static_argnums=static_argnums,
@@ -161,7 +165,7 @@ class Emulated:
         leaves = jax.tree.leaves((args, kwargs))
         # Inside a trace every new array is a tracer.
         leaves.append(jnp.zeros((), jnp.uint32))
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        if any(isinstance(leaf, Tracer) for leaf in leaves):
             raise InvalidProgramError(
                 f"{self._name} rounds stochastically and is traced: every run of the "
                 "traced program would draw the same random bits",
@@ -335,7 +339,9 @@ class _Named:
         self.names = names
 
     @classmethod
-    def of(cls, signature: inspect.Signature | None, numbers: Any, names: Any) -> _Named:
+    def of(
+        cls, signature: inspect.Signature | None, numbers: Any, names: Any
+    ) -> _Named:
         """Completes what the caller gave, as jax.jit does."""
         given_numbers = _tuple(numbers, int)
         given_names = _tuple(names, str)

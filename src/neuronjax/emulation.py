@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import dtypes
+from jax.core import Tracer
 from jax.custom_batching import custom_vmap
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
@@ -98,7 +99,7 @@ class Emulation:
 
     def __call__(self, call_index: jax.Array | None, leaves: Leaves) -> list[jax.Array]:
         """Emulates the function on arrays or tracers of any transformation."""
-        if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        if not any(isinstance(leaf, Tracer) for leaf in leaves):
             return self.run(call_index, leaves)
         return self._differentiable()(call_index, *leaves)
 
@@ -177,13 +178,18 @@ class _Derivative:
     def backward(self, saved: tuple, cotangents: Leaves) -> tuple:
         """custom_vjp's backward: one cotangent per argument of the forward."""
         call_index, residuals = saved
-        floats = [ct for ct, o in zip(cotangents, self.outputs, strict=True) if is_inexact(o)]
+        floats = [
+            ct for ct, o in zip(cotangents, self.outputs, strict=True) if is_inexact(o)
+        ]
         count = len(residuals)
         scale = self.primal.policy.loss_scale
         emulation = replace(
             self.primal,
             function=self._backward_function(count, scale),
-            names=(*self.residual_names, *[f"cotangent/{i}" for i in range(len(floats))]),
+            names=(
+                *self.residual_names,
+                *[f"cotangent/{i}" for i in range(len(floats))],
+            ),
             cotangents=frozenset(range(count, count + len(floats))),
             derived=True,
         )

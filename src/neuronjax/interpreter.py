@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from neuronjax.engines import Registers, execute
 from neuronjax.ir.instruction import (
@@ -64,9 +65,9 @@ def run(
     Returns:
         One array per result of main.
     """
-    eager = jax.config.jax_disable_jit and not any(
-        isinstance(a, jax.core.Tracer) for a in arguments
-    )
+    # The flag is public, its type stub is not complete.
+    disabled = jax.config.jax_disable_jit  # type: ignore[attr-defined]
+    eager = disabled and not any(isinstance(a, Tracer) for a in arguments)
     with jax.disable_jit(False):
         zero = _opaque_zero(eager, arguments)
         key = jnp.uint32(0)
@@ -94,8 +95,8 @@ def canonical_nan(x: jax.Array) -> jax.Array:
     return jnp.where(x != x, jnp.asarray(np.nan, x.dtype), x)
 
 
-# Leaves that the opaque zero is made from: a few at both ends, in case some are constants of
-# an outer jit. A program without inputs gets one from its caller.
+# Leaves that the opaque zero is made from: a few at both ends, in case some are
+# constants of an outer jit. A program without inputs gets one from its caller.
 _SAMPLED = 4
 
 
@@ -103,7 +104,9 @@ def runtime_bits(arguments: Arrays) -> jax.Array:
     """A uint32 scalar computed from the first elements of some arguments."""
     candidates = [a for a in arguments if np.prod(a.shape) > 0]
     bits = jnp.uint32(0)
-    for a in {id(a): a for a in candidates[:_SAMPLED] + candidates[-_SAMPLED:]}.values():
+    for a in {
+        id(a): a for a in candidates[:_SAMPLED] + candidates[-_SAMPLED:]
+    }.values():
         first = lax.slice(a, [0] * a.ndim, [1] * a.ndim).reshape(())
         bits = bits * jnp.uint32(31) + _as_uint32(first)
     return bits
@@ -167,9 +170,7 @@ class _Machine:
 
     # -- control -----------------------------------------------------------------------
 
-    def loop(
-        self, i: Loop, carry: Arrays, environment: dict, key: jax.Array
-    ) -> Arrays:
+    def loop(self, i: Loop, carry: Arrays, environment: dict, key: jax.Array) -> Arrays:
         """The carry of every loop has a counter in front, for the rounding keys."""
 
         def condition(state: tuple) -> jax.Array:
@@ -214,7 +215,7 @@ class _Machine:
         compiled = self._compiled_callee(i.callee)
         return compiled(self._zero, key, *operands)
 
-    @functools.cache  # noqa: B019  a machine lives for one trace
+    @functools.cache
     def _compiled_callee(self, callee: str) -> Callable[..., Any]:
         """A callee as a jit of its own: traced and lowered once for all its calls."""
         block = self._program.functions[callee]
@@ -241,8 +242,8 @@ _SMALL_OPS = frozenset({"add", "subtract", "multiply", "maximum", "minimum", "ne
 
 
 def _is_small(i: Instruction) -> bool:
-    return isinstance(i, _SMALL) or getattr(i, "op", None) in _SMALL_OPS and isinstance(
-        i, TensorTensor
+    return isinstance(i, _SMALL) or (
+        getattr(i, "op", None) in _SMALL_OPS and isinstance(i, TensorTensor)
     )
 
 

@@ -424,9 +424,7 @@ def test_bits_are_the_same_with_one_operand_shared_by_a_batch(name: str) -> None
 
     def shared(bits: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
         zero = zero_of((x,), bits)
-        call = jax.vmap(
-            lambda row: seal(BINARY[name](row, y, zero), zero)
-        )
+        call = jax.vmap(lambda row: seal(BINARY[name](row, y, zero), zero))
         return call(x)
 
     got = np.asarray(jax.jit(shared)(runtime_bits(), x, y[0]))

@@ -1,8 +1,9 @@
 """MLIR attributes as plain Python values.
 
-An attribute is decoded by the class MLIR gives it; the few that StableHLO defines itself
-(dimension numbers, comparison directions, ...) by their name and op. Nothing is skipped:
-an attribute without a decoder is an error, because dropping one would change numbers.
+An attribute is decoded by the class MLIR gives it; the few that StableHLO defines
+itself (dimension numbers, comparison directions, ...) by their name and op. Nothing is
+skipped: an attribute without a decoder is an error, because dropping one would change
+numbers.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def _elements(attribute: Any) -> np.ndarray:
 _HEX = re.compile(r"^0x([0-9A-Fa-f]+)")
 
 
-def _scalar(attribute: Any, dtype: np.dtype) -> np.generic:
+def _scalar(attribute: Any, dtype: np.dtype) -> Any:
     """A scalar attribute with its exact bits (NaN payloads are printed in hex)."""
     match = _HEX.match(str(attribute))
     if match and dtype.kind not in "iub":
@@ -92,8 +93,9 @@ def _scalar(attribute: Any, dtype: np.dtype) -> np.generic:
 
 def _complex_or_resource(attribute: Any) -> np.ndarray:
     if isinstance(attribute, ir.DenseResourceElementsAttr):
-        dtype = element_dtype(str(attribute.type.element_type))
-        return np.array(attribute).view(dtype).reshape(tuple(attribute.type.shape))
+        kind: Any = attribute.type
+        dtype = element_dtype(str(kind.element_type))
+        return np.array(attribute).view(dtype).reshape(tuple(kind.shape))
     raise UnimplementedError(f"constant {str(attribute)[:60]} cannot be decoded")
 
 
@@ -223,6 +225,4 @@ def decode_attribute(op: str, attribute: Any, name: str) -> Any:
         return _complex_or_resource(attribute)
     if "." in name:  # a discardable attribute of some dialect: mhlo.*, sdy.*, jax.*
         return text
-    raise UnimplementedError(
-        f"attribute {name} = {text[:80]} cannot be decoded", op=op
-    )
+    raise UnimplementedError(f"attribute {name} = {text[:80]} cannot be decoded", op=op)

@@ -8,7 +8,7 @@ user's program it came from.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from jax.extend.mlir import ir
@@ -111,6 +111,7 @@ def _placed(error: Exception, op: str, location: Location) -> Exception:
     return error
 
 
+@lru_cache(maxsize=4096)
 def tensor_type(mlir_type: Any) -> TensorType:
     """The static tensor type of an MLIR type.
 
@@ -149,6 +150,11 @@ def decode_location(location: Any) -> Location:
     return Location(scope, file, line)
 
 
+@cache
+def _is_library(file: str) -> bool:
+    return any(part in file for part in LIBRARY)
+
+
 def _user_frame(location: Any) -> tuple[str, int]:
     innermost = ("", 0)
     while True:
@@ -159,7 +165,7 @@ def _user_frame(location: Any) -> tuple[str, int]:
             location = location.child_loc
         if isinstance(location, ir.FileLineColLoc):
             frame = (location.filename, location.start_line)
-            if not any(part in frame[0] for part in LIBRARY):
+            if not _is_library(frame[0]):
                 return frame
             innermost = innermost if innermost[0] else frame
         if caller is None:

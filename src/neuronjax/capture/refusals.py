@@ -1,8 +1,8 @@
 """Why JAX could not lower a function for platform "neuron", in the user's words.
 
 JAX has no rule for host callbacks and for the linear algebra that other platforms take
-from LAPACK or cuSOLVER. Its message names the primitive; the user's line is looked up in
-the jaxpr.
+from LAPACK or cuSOLVER. Its message names the primitive; the user's line is looked up
+in the jaxpr.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
     name = _primitive(str(error))
     pattern = name or _CALLBACKS
     found_all = equations(closed_jaxpr.jaxpr)
-    equation = next((e for e in found_all if re.search(pattern, str(e.primitive))), None)
+    equation = next(
+        (e for e in found_all if re.search(pattern, str(e.primitive))), None
+    )
     if equation is None and re.fullmatch(_LINALG, name.strip("^$")):
         # A primitive that JAX introduces while lowering another (svd needs eigh).
         found_all = equations(closed_jaxpr.jaxpr)

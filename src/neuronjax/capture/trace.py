@@ -2,8 +2,8 @@
 
 Lowering for `neuron` works without the vendor's plugin and is independent of the host:
 the cpu and cuda lowerings put LAPACK and cuSOLVER calls and other threefry forms into
-the program. Capture always runs with `jax.disable_jit(False)`: under `disable_jit` scans
-would be unrolled and calls inlined, which is another program.
+the program. Capture always runs with `jax.disable_jit(False)`: under `disable_jit`
+scans would be unrolled and calls inlined, which is another program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from neuronjax.ir.program import Program
 
 PLATFORM = "neuron"
 
-stablehlo  # noqa: B018  importing the dialect registers it with MLIR
+stablehlo
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,20 @@
-"""Instruction -> arrays, one file per engine; importing this fills the dispatch table."""
+"""Instruction -> arrays, one file per engine; importing this fills the dispatch
+table."""
 
 from neuronjax.engines import (
     dma as dma,
+)
+from neuronjax.engines import (
     gpsimd as gpsimd,
+)
+from neuronjax.engines import (
     scalar as scalar,
+)
+from neuronjax.engines import (
     tensor as tensor,
+)
+from neuronjax.engines import (
     vector as vector,
 )
-from neuronjax.engines.dispatch import Registers as Registers, execute as execute
+from neuronjax.engines.dispatch import Registers as Registers
+from neuronjax.engines.dispatch import execute as execute

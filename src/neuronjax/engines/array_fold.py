@@ -2,9 +2,10 @@
 
     acc = 0;  for k in range(K): acc = acc + lhs[m, k] * rhs[k, n]
 
-The product enters the adder exact, with no rounding and no limit of range, and the sum is
-rounded once: a fused multiply-add, as in every host's matmul kernels. (What the hardware
-does with products outside FP32's range is not documented.) A zero sum is +0. Two ways:
+The product enters the adder exact, with no rounding and no limit of range, and the sum
+is rounded once: a fused multiply-add, as in every host's matmul kernels. (What the
+hardware does with products outside FP32's range is not documented.) A zero sum is +0.
+Two ways:
 
 - `scanned`: a `lax.scan` over k of a fused multiply-add that is spelled out. Right by
   construction, everywhere.
@@ -12,8 +13,8 @@ does with products outside FP32's range is not documented.) A zero sum is +0. Tw
   the columns padded to a multiple of 64. As fast as XLA, and this very fold on the
   shapes where that was verified; see `dot_verdicts`.
 
-Both take a pair of `Matrix`, float32, of 12 significant bits or fewer: their products are
-exact in FP32 while they are in its range. The result is [batch, M, N].
+Both take a pair of `Matrix`, float32, of 12 significant bits or fewer: their products
+are exact in FP32 while they are in its range. The result is [batch, M, N].
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """`execute`: an instruction and its operand arrays -> its result arrays.
 
 Rules register by instruction class (functools.singledispatch), one file per engine. An
-engine computes in FP32 and rounds once, on `write`, to the format the instruction states.
-Nothing here knows about time, and nothing about control flow, which is the interpreter's.
+engine computes in FP32 and rounds once, on `write`, to the format the instruction
+states. Nothing here knows about time, and nothing about control flow, which is the
+interpreter's.
 """
 
 from __future__ import annotations

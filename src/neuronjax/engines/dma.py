@@ -133,7 +133,7 @@ def local_gather(i: LocalGather, x: Sequence[jax.Array], r: Registers) -> Arrays
 
 
 def _trailing_index_vector(indices: jax.Array, dimension: int) -> jax.Array:
-    """lax wants the index vector last; StableHLO lets it be absent (dimension = rank)."""
+    """lax wants the index vector last; StableHLO may leave it out (dimension = rank)."""
     if dimension == indices.ndim:
         return indices[..., None]
     return jnp.moveaxis(indices, dimension, -1)
@@ -193,7 +193,9 @@ def im2col(i: Im2col, x: Sequence[jax.Array], r: Registers) -> Arrays:
     groups, batch, *spatial, channels = counts
     positions = prod(i.window.sizes)
     if positions <= prod(spatial):
-        slices = [at_position(base, p, counts, window) for p in window_positions(window)]
+        slices = [
+            at_position(base, p, counts, window) for p in window_positions(window)
+        ]
         patches = jnp.stack(slices, axis=-2)
     else:
         outputs = itertools.product(*map(range, spatial))
@@ -203,12 +205,14 @@ def im2col(i: Im2col, x: Sequence[jax.Array], r: Registers) -> Arrays:
     return (lax.reshape(patches, shape),)
 
 
-def _one_window(
-    base: jax.Array, output: tuple[int, ...], window: Window
-) -> jax.Array:
+def _one_window(base: jax.Array, output: tuple[int, ...], window: Window) -> jax.Array:
     """All positions and channels of one window: [groups, batch, K]."""
     inner = slice(2, -1)
-    starts = [0, 0, *[o * s for o, s in zip(output, window.strides[inner], strict=True)]]
+    starts = [
+        0,
+        0,
+        *[o * s for o, s in zip(output, window.strides[inner], strict=True)],
+    ]
     extents = [
         (n - 1) * d + 1
         for n, d in zip(

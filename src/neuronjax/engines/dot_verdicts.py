@@ -2,8 +2,8 @@
 
 A shape is used only after its dot was compared with the scanned fold, bit for bit, on
 probe data that include products below 2^-126 and above 2^128, cancellation and signed
-zeros. Verdicts are kept by jaxlib, processor and thread count, in memory and in a file of
-the user's cache directory
+zeros. Verdicts are kept by jaxlib, processor and thread count, in memory and in a file
+of the user's cache directory
 (`NEURONJAX_CACHE_DIR`, else `$XDG_CACHE_HOME/neuronjax`, else `~/.cache/neuronjax`).
 """
 
@@ -32,6 +32,7 @@ from neuronjax.engines.array_fold import (
     pinned,
     scanned,
 )
+
 
 class Shape(NamedTuple):
     """What decides how XLA computes a pinned dot."""
@@ -95,7 +96,7 @@ def _verify(shape: Shape) -> bool:
 
 
 def probe(shape: Shape) -> tuple[Matrix, Matrix]:
-    """Operands of 8-bit significands, of magnitudes that exercise the fold's corners."""
+    """Operands of 8-bit significands whose magnitudes exercise the fold's corners."""
     batch, m, k, n, *k_first = shape
     generator = np.random.default_rng(0)
     lhs = generator.standard_normal((batch, m, k), np.float32)

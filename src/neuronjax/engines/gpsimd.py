@@ -86,7 +86,7 @@ def local_scatter(i: LocalScatter, x: Sequence[jax.Array], r: Registers) -> Arra
 
 def _window_combiner(op: str, dtype: np.dtype, zero: jax.Array) -> Callable:
     if dtype.kind in "iub":
-        return (BOOLEANS if dtype == bool else INTEGERS)[op]
+        return (BOOLEANS if dtype == np.bool_ else INTEGERS)[op]
     return COMMON[op] if op in ("maximum", "minimum") else combiner(op, zero)
 
 
@@ -265,12 +265,10 @@ def rng(i: Rng, x: Sequence[jax.Array], r: Registers) -> Arrays:
     new_key, out = lax.rng_bit_generator(
         words,
         bits.type.shape,
-        dtype=bits.type.dtype,
+        dtype=bits.type.dtype,  # type: ignore[arg-type]
         algorithm=algorithms[i.algorithm],
     )
     new_key = lax.bitcast_convert_type(
         lax.reshape(new_key, (*state.type.shape, 2)), state.type.dtype
     )
     return (new_key, out)
-
-

@@ -1,14 +1,16 @@
 """TensorE: contractions tiled along K, folded down the array, added up in PSUM.
 
-A K tile is one pass of the array (`array_fold`); PSUM adds the tile results in K order in
-FP32. FP32 operands are four passes of high and low halves, each a fold of its own, added
-in the order hi.hi, hi.lo, lo.hi, lo.lo (model "fp32_4pass"; the split is not documented).
+A K tile is one pass of the array (`array_fold`); PSUM adds the tile results in K order
+in FP32. FP32 operands are four passes of high and low halves, each a fold of its own,
+added in the order hi.hi, hi.lo, lo.hi, lo.lo (model "fp32_4pass"; the split is not
+documented).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,9 +41,7 @@ def nc_matmul(i: NcMatmul, x: Sequence[jax.Array], r: Registers) -> Arrays:
     return (lax.reshape(total, result.shape),)
 
 
-def _plain(
-    lhs: jax.Array, rhs: jax.Array, d: DotDimensions, dtype: object
-) -> jax.Array:
+def _plain(lhs: jax.Array, rhs: jax.Array, d: DotDimensions, dtype: Any) -> jax.Array:
     numbers = ((d.lhs_contract, d.rhs_contract), (d.lhs_batch, d.rhs_batch))
     return lax.dot_general(lhs, rhs, numbers, preferred_element_type=dtype)
 
@@ -56,9 +56,7 @@ def _swapped(x: jax.Array, i: NcMatmul) -> jax.Array:
     return lax.transpose(x, order)
 
 
-def matrices(
-    lhs: jax.Array, rhs: jax.Array, d: DotDimensions
-) -> tuple[Matrix, Matrix]:
+def matrices(lhs: jax.Array, rhs: jax.Array, d: DotDimensions) -> tuple[Matrix, Matrix]:
     """The operands of any contraction, moved as little as possible."""
     return (
         _matrix(lhs, d.lhs_batch, d.lhs_contract),
@@ -66,9 +64,7 @@ def matrices(
     )
 
 
-def _matrix(
-    x: jax.Array, batch: tuple[int, ...], contract: tuple[int, ...]
-) -> Matrix:
+def _matrix(x: jax.Array, batch: tuple[int, ...], contract: tuple[int, ...]) -> Matrix:
     free = tuple(d for d in range(x.ndim) if d not in batch + contract)
     sizes = [prod(x.shape[d] for d in dims) for dims in (batch, contract, free)]
     # The last axis stays last.
@@ -78,9 +74,7 @@ def _matrix(
     return Matrix(lax.reshape(lax.transpose(x, order), shape), k_first)
 
 
-def accumulate(
-    lhs: Matrix, rhs: Matrix, i: NcMatmul, r: Registers
-) -> jax.Array:
+def accumulate(lhs: Matrix, rhs: Matrix, i: NcMatmul, r: Registers) -> jax.Array:
     """PSUM: the left fold of the tiles' results, of every pass in turn."""
     if i.transposed:
         lhs, rhs = rhs, lhs
@@ -133,9 +127,7 @@ def _looped_tiles(
     return lax.scan(step, first, (a[1:], b[1:]))[0]
 
 
-def _psum(
-    passes: list[jax.Array], total: jax.Array | None, r: Registers
-) -> jax.Array:
+def _psum(passes: list[jax.Array], total: jax.Array | None, r: Registers) -> jax.Array:
     """Adds [tile, batch, M, N] results tile by tile, in each tile pass by pass.
 
     Plain additions of stored results: nothing to contract, nothing to reassociate.
@@ -152,7 +144,8 @@ def _add_tiles(
         for part in passes:
             total = part[tile] if total is None else total + part[tile]
     assert total is not None
-    # Hosts differ in whether a sum of -0 starts from +0; the compiler must not drop this.
+    # Hosts differ in whether a sum of -0 starts from +0; the compiler must not drop
+    # this.
     return total + lax.neg(zero)
 
 

@@ -186,8 +186,10 @@ def convert(x: jax.Array, i: TensorCopy, r: Registers) -> jax.Array:
             return wide(x)
         return write(wide(x) if from_float else _integer_to_float(x), i, r)
     if not from_float:
-        return lax.ne(x, jnp.zeros((), source)) if target == bool else x.astype(target)
-    if target == bool:
+        return (
+            lax.ne(x, jnp.zeros((), source)) if target == np.bool_ else x.astype(target)
+        )
+    if target == np.bool_:
         return lax.ne(wide(x), jnp.float32(0))
     return round_to_int(wide(x), target, mode=i.float_to_int)  # type: ignore[arg-type]
 

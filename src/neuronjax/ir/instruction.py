@@ -1,10 +1,10 @@
 """NeuronCore instructions: the second vocabulary.
 
-Classes are named after `nki.isa`. An instruction is tensor-sized: tile loops live inside
-the engine and tile sizes are attributes. Operands are views, a buffer and an access
-pattern; a program captured from JAX only uses whole buffers, each written once. Rounding
-points and accumulation order are stated here and nowhere else. `engines` reads an
-instruction as arrays, `timing` as cycles and bytes.
+Classes are named after `nki.isa`. An instruction is tensor-sized: tile loops live
+inside the engine and tile sizes are attributes. Operands are views, a buffer and an
+access pattern; a program captured from JAX only uses whole buffers, each written once.
+Rounding points and accumulation order are stated here and nowhere else. `engines` reads
+an instruction as arrays, `timing` as cycles and bytes.
 """
 
 from __future__ import annotations
@@ -246,8 +246,8 @@ class Select(Instruction):
 class TensorReduce(Instruction):
     """Reduction of operands[0] over `axes` from operands[1].
 
-    Tiles of 512 elements, each a left fold from its own first element; the result is the
-    left fold of (init, tile 0, tile 1, ...). Several axes count as one, row-major.
+    Tiles of 512 elements, each a left fold from its own first element; the result is
+    the left fold of (init, tile 0, tile 1, ...). Several axes count as one, row-major.
     """
 
     op: str

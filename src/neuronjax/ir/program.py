@@ -1,8 +1,9 @@
 """A captured program: StableHLO ops as frozen dataclasses.
 
-This is the first of the two vocabularies (the second is `ir.instruction`). Names, operand
-order and attribute meanings are StableHLO's own (docs/spec.md of openxla/stablehlo); MLIR
-objects do not appear. A `Program` is produced by `capture` and read by `lowering`.
+This is the first of the two vocabularies (the second is `ir.instruction`). Names,
+operand order and attribute meanings are StableHLO's own (docs/spec.md of
+openxla/stablehlo); MLIR objects do not appear. A `Program` is produced by `capture` and
+read by `lowering`.
 """
 
 from __future__ import annotations

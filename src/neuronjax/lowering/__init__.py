@@ -6,11 +6,24 @@ package fills the rule table.
 
 from neuronjax.lowering import (
     contraction as contraction,
+)
+from neuronjax.lowering import (
     control_flow as control_flow,
+)
+from neuronjax.lowering import (
     convolution as convolution,
+)
+from neuronjax.lowering import (
     elementwise as elementwise,
+)
+from neuronjax.lowering import (
     movement as movement,
+)
+from neuronjax.lowering import (
     random as random,
+)
+from neuronjax.lowering import (
     reduction as reduction,
 )
-from neuronjax.lowering.registry import RULES as RULES, lower as lower
+from neuronjax.lowering.registry import RULES as RULES
+from neuronjax.lowering.registry import lower as lower

@@ -1,10 +1,10 @@
 """What a lowering rule can ask: operands, results, the effective policy, provenance.
 
-`ProgramContext` is shared by a whole program, `Context` belongs to one block. Provenance
-is carried forward with the values: from which argument of the program a value descends
-(through casts, reshapes and slices), and whether it is a cotangent. A value is a
-cotangent when it is computed in a transpose scope that is not a rematerialised forward
-pass; movement and casts hand on what they move.
+`ProgramContext` is shared by a whole program, `Context` belongs to one block.
+Provenance is carried forward with the values: from which argument of the program a
+value descends (through casts, reshapes and slices), and whether it is a cotangent. A
+value is a cotangent when it is computed in a transpose scope that is not a
+rematerialised forward pass; movement and casts hand on what they move.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import ChainMap
-
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from neuronjax.errors import UnsupportedError
@@ -43,7 +43,6 @@ MOVES = frozenset(
         "transpose",
     )
 )
-
 
 
 class Facts(NamedTuple):
@@ -75,6 +74,7 @@ class ProgramContext:
         self.target = target
         self.core = target.chip.core
         self.policy = active_policy() or policy
+        self.legal_dtypes = _legal_dtypes(self.core)
         self.functions: dict[str, Block] = {}
         self.callees: dict[tuple, Any] = {}
         self.stochastic = False
@@ -90,6 +90,8 @@ class ProgramContext:
         names = self.program.argument_names
         for i, value in enumerate(self.program.entry.body.arguments):
             name = names[i] if i < len(names) else ""
+            if value.type.dtype not in self.legal_dtypes:
+                raise _dtype_error(f"argument {name}", "", value.type, self.target)
             context.facts[value] = Facts(name, i in cotangents)
         return context
 
@@ -106,8 +108,10 @@ class ProgramContext:
             return policy
         source = op.location.source
         if policy is self.policy:
-            where = dict(params=parameters, scope=scope, source=source)
-            self._matched.update(policy.matching_rules(op.name, **where))
+            matched = policy.matching_rules(
+                op.name, params=parameters, scope=scope, source=source
+            )
+            self._matched.update(matched)
             self._seen["op"].add(op.name)
             self._seen["param"].update(parameters)
             self._seen["scope"].add(scope)
@@ -227,9 +231,7 @@ class Context:
             op = self._op
             assert op is not None
             parameters = tuple(
-                dict.fromkeys(
-                    p for v in op.operands if (p := self.fact(v).parameter)
-                )
+                dict.fromkeys(p for v in op.operands if (p := self.fact(v).parameter))
             )
             self._policy = self.shared.effective_policy(op, self._scope, parameters)
         return self._policy
@@ -306,17 +308,19 @@ class Context:
         Raises:
             UnsupportedError: names the dtype, the chip and a legal dtype.
         """
-        for value in (*op.operands, *op.results):
-            name = value.type.dtype.name
-            if name not in _legal_dtypes(self.core):
-                raise _dtype_error(op, name, self.shared.target)
+        legal = self.shared.legal_dtypes
+        for value in op.results:
+            if value.type.dtype not in legal:
+                source = op.location.source
+                raise _dtype_error(op.name, source, value.type, self.shared.target)
 
 
 @functools.cache
-def _legal_dtypes(core: CoreSpec) -> frozenset[str]:
-    """What the engines read and write, and the 64-bit integers of address arithmetic."""
+def _legal_dtypes(core: CoreSpec) -> frozenset[np.dtype]:
+    """What the engines read and write, and 64-bit integers for address arithmetic."""
     names = {name for engine in core.engines for name in engine.dtypes}
-    return frozenset(names - EMULATOR_ONLY_DTYPES | {"int64", "uint64"})
+    names = names - EMULATOR_ONLY_DTYPES | {"int64", "uint64"}
+    return frozenset(np.dtype(getattr(ml_dtypes, name, name)) for name in names)
 
 
 _INSTEAD = {
@@ -328,13 +332,14 @@ _INSTEAD = {
 }
 
 
-def _dtype_error(op: Op, name: str, target: Target) -> UnsupportedError:
+def _dtype_error(
+    what: str, source: str, type: TensorType, target: Target
+) -> UnsupportedError:
+    name = type.dtype.name
     instead = _INSTEAD.get(name, "bfloat16, float16, float32 or a 32-bit integer")
     return UnsupportedError(
         f"dtype {name} does not exist on {target.name}",
-        op=op.name,
-        location=op.location.source,
+        op=what,
+        location=source or None,
         remedy=f"use {instead}",
     )
-
-

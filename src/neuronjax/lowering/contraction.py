@@ -198,9 +198,7 @@ def _same_width(
     if operand.format in wide or other.format not in wide:
         return operand
     result = context.temporary(operand.view.type.shape, np.float32)
-    out.append(
-        context.make(TensorCopy, (operand.view,), (result,), engine="vector")
-    )
+    out.append(context.make(TensorCopy, (operand.view,), (result,), engine="vector"))
     return operand._replace(view=View(result), format=other.format)
 
 
@@ -223,7 +221,7 @@ def matmul(
     )
     shape = result.type.shape
     scales = [o.inverse_scale for o in (lhs, rhs) if o.inverse_scale is not None]
-    steps = [*[("scale", s) for s in scales]]
+    steps: list[tuple[str, View | None]] = [("scale", s) for s in scales]
     if result.type.dtype != np.float32:
         steps.append(("copy", None))
     buffers = [context.temporary(shape, np.float32) for _ in steps] + [result]

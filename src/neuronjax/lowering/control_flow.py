@@ -87,10 +87,10 @@ def _callee(op: Op, name: str, context: Context) -> tuple[str, tuple[Facts, ...]
         child = Context(shared, prefix=scope)
         child.facts.update(zip(body.arguments, arguments, strict=True))
         block = lower_region(body, child)
-        unique = name if name not in shared.functions else f"{name}.{len(shared.callees)}"
+        unique = (
+            name if name not in shared.functions else f"{name}.{len(shared.callees)}"
+        )
         shared.functions[unique] = block
         facts = tuple([child.fact(v) for v in body.results])
         shared.callees[key] = (unique, facts)
     return shared.callees[key]
-
-

@@ -246,5 +246,3 @@ def _ungroup(
     view, moves = _transposed(context, view, order)
     yield from moves
     yield _into(context, view, result)
-
-

@@ -1,8 +1,8 @@
 """Rules of elementwise ops: arithmetic, comparison, selection, casts, constants.
 
 Float arithmetic is VectorE's, elementary functions are ScalarE's, integers and `power`
-are GpSimdE's (hardware facts: nki.isa `tensor_tensor`, `activation`). All compute in FP32
-and round once, on write, to the dtype that the program declares.
+are GpSimdE's (hardware facts: nki.isa `tensor_tensor`, `activation`). All compute in
+FP32 and round once, on write, to the dtype that the program declares.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The table of lowering rules and the driver that applies it.
 
-A rule is a generator, `@lowers("stablehlo.add", ...) def rule(op, context)`, that yields
-the instructions of one op. Whatever a rule cannot express is an error that names the op,
-the user's line and the remedy; nothing falls back to native JAX.
+A rule is a generator, `@lowers("stablehlo.add", ...) def rule(op, context)`, that
+yields the instructions of one op. Whatever a rule cannot express is an error that names
+the op, the user's line and the remedy; nothing falls back to native JAX.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from neuronjax.errors import UnimplementedError
-from neuronjax.ir.instruction import Block, Buffer, Instruction, InstructionProgram
-from neuronjax.ir.program import Op, Program, Region
 from neuronjax.hardware import Target
+from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
+from neuronjax.ir.program import Op, Program, Region
 from neuronjax.lowering.context import Context, ProgramContext
 from neuronjax.policy import Policy
 
@@ -95,5 +95,3 @@ def lower_op(op: Op, context: Context) -> Iterator[Instruction]:
     for instruction in rule(op, context):
         yield context.numbered(instruction)
     context.leave(op)
-
-

@@ -4,11 +4,11 @@ XLA rewrites floating-point arithmetic in composition: `x * y + z` becomes a fus
 multiply-add, `a / broadcast(b)` a multiplication with the reciprocal, products are
 reassociated through constants. A *seal* stops this: -0.0 is added to the intermediate
 result, which changes no value, by a -0.0 that the compiler cannot know. The product can
-only be contracted with that -0.0, and `fma(x, y, -0.0)` is `x * y` rounded. It costs one
-operation, none where the processor contracts.
+only be contracted with that -0.0, and `fma(x, y, -0.0)` is `x * y` rounded. It costs
+one operation, none where the processor contracts.
 
-The -0.0 is computed inside the graph from the bits of a runtime input, `b * (b + 1) & 1`,
-because an argument alone becomes a constant under an outer `jax.jit`.
+The -0.0 is computed inside the graph from the bits of a runtime input, `b * (b + 1) &
+1`, because an argument alone becomes a constant under an outer `jax.jit`.
 """
 
 from __future__ import annotations

@@ -239,8 +239,11 @@ def _keeps_exponent(fmt: FloatFormat) -> bool:
 def _nearest_even_same_exponent(
     magnitude: jax.Array, sign: jax.Array, fmt: FloatFormat
 ) -> jax.Array:
-    """The common case in a third of the operations: half of the dropped bits, less one
-    when the kept part is even, is added; the carry runs into the exponent and to Inf."""
+    """The common case, in a third of the operations.
+
+    Half of the dropped bits, less one when the kept part is even, is added; the carry
+    runs into the exponent and on to Inf.
+    """
     drop = np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
     half = (_ONE << (drop - _ONE)) - _ONE
     code = (magnitude + half + ((magnitude >> drop) & _ONE)) >> drop
