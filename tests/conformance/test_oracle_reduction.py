@@ -30,6 +30,18 @@ def test_sums_and_products_are_tiles_of_left_folds(eager):
         floats.same_bits(product, expected, f"product {x.shape}")
 
 
+@pytest.mark.parametrize("eager", [False, True], ids=["jitted", "op by op"])
+def test_a_zero_sum_is_positive(eager):
+    zeros = np.float32([-0.0, -(2.0**-127), -(2.0**-140)])
+    arrays = [np.full((3, n), zeros[:, None], np.float32) for n in (1, 2, 40, 600)]
+    program = nj.jit(lambda xs: [(x.sum(-1), x.cumsum(-1)[:, -1]) for x in xs])
+    with jax.disable_jit(eager):
+        outputs = program(arrays)
+    for x, totals in zip(arrays, outputs, strict=True):
+        for total in totals:
+            floats.same_bits(total, np.zeros(3, np.float32), f"{x.shape}")
+
+
 def test_extrema():
     rng = np.random.default_rng(2)
     arrays = [data.kinds(rng, (2, n)) for n in LENGTHS[:-1]]
@@ -50,6 +62,18 @@ def test_elementwise_extrema():
     for pair, (largest, smallest) in zip(pairs, program(pairs), strict=True):
         floats.same_bits(largest, reduction.maximum(*pair), "maximum")
         floats.same_bits(smallest, reduction.minimum(*pair), "minimum")
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["jitted", "op by op"])
+@pytest.mark.parametrize("bound", [0.0, -0.0, 1.0, np.nan], ids=str)
+def test_extrema_with_a_constant(bound, eager):
+    x = data.kinds(np.random.default_rng(14), (60,))
+    program = nj.jit(lambda x: (jnp.maximum(x, bound), jnp.minimum(x, bound)))
+    with jax.disable_jit(eager):
+        largest, smallest = program(x)
+    bound = np.full_like(x, bound)
+    floats.same_bits(largest, reduction.maximum(x, bound), "maximum")
+    floats.same_bits(smallest, reduction.minimum(x, bound), "minimum")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])

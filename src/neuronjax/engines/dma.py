@@ -133,7 +133,7 @@ def local_gather(i: LocalGather, x: Sequence[jax.Array], r: Registers) -> Arrays
 
 
 def _trailing_index_vector(indices: jax.Array, dimension: int) -> jax.Array:
-    """lax wants the index vector last; StableHLO may leave it out (dimension = rank)."""
+    """lax wants the index vector last; StableHLO may omit it (dimension = rank)."""
     if dimension == indices.ndim:
         return indices[..., None]
     return jnp.moveaxis(indices, dimension, -1)

@@ -61,34 +61,66 @@ def left_fold(x: jax.Array, combine: Combine) -> jax.Array:
 SHORTEST_DOT = 16
 
 
-def sum_fold(x: jax.Array, combine: Combine) -> jax.Array:
-    """`left_fold` of a sum as ones @ x where that dot was verified to be the fold.
+def sum_rows(x: Matrix) -> jax.Array | None:
+    """The left fold of each sum over K, [batch, free], by a dot with ones.
 
-    A product with one is exact, so this is the array's fold; see `array_fold`.
+    A product with one is exact, so this is the array's fold (`array_fold`). None where
+    the dot was not verified to be that fold. Rows of ones: one gives another kernel
+    when K is the last axis, two do not.
     """
-    k = x.shape[0]
-    ones = Matrix(jnp.ones((1, 1, k), jnp.float32), k_first=False)
-    rows = Matrix(x[None], k_first=True)
-    if k < SHORTEST_DOT or not dot_verdicts.is_left_fold(ones, rows):
-        return left_fold(x, combine)
-    return pinned(ones, rows)[0, 0]
+    if x.k < SHORTEST_DOT:
+        return None
+    rows = 1 if x.k_first else 2
+    ones = Matrix(jnp.ones((x.batch, rows, x.k), jnp.float32), k_first=False)
+    if not dot_verdicts.is_left_fold(ones, x):
+        return None
+    return pinned(ones, x)[:, 0]
+
+
+def fold_axes(
+    x: jax.Array, axes: Sequence[int], init: jax.Array, op: str, zero: jax.Array
+) -> jax.Array:
+    """Reduces float32 `x` over `axes` from `init` (a scalar); the result is [rest]."""
+    k = prod(x.shape[d] for d in axes)
+    last = sorted(axes) == list(range(x.ndim - len(axes), x.ndim))
+    if op == "add" and last and k:
+        total = _sum_of_last_axis(lax.reshape(x, (x.size // k, k)), init, zero)
+        if total is not None:
+            return total
+    return tiled_fold(reduced_axis_first(x, axes), init, op, zero)
+
+
+def _sum_of_last_axis(
+    x: jax.Array, init: jax.Array, zero: jax.Array
+) -> jax.Array | None:
+    """[rest, K] without moving K to the front, which costs more than the sum."""
+    rest, k = x.shape
+    tiles = -(-k // TILE)
+    if tiles > 1 and k % TILE:
+        x = lax.pad(x, IDENTITIES["add"], [(0, 0, 0), (0, tiles * TILE - k, 0)])
+    rows = lax.reshape(x, (1, rest * tiles, k if tiles == 1 else TILE))
+    sums = sum_rows(Matrix(rows, k_first=False))
+    if sums is None:
+        return None
+    sums = lax.transpose(lax.reshape(sums, (rest, tiles)), (1, 0))
+    start = jnp.broadcast_to(init, (1, rest))
+    return left_fold(jnp.concatenate([start, sums]), combiner("add", zero))
 
 
 def tiled_fold(x: jax.Array, init: jax.Array, op: str, zero: jax.Array) -> jax.Array:
     """Reduces float32 [K, rest] over K, starting from `init` (a scalar)."""
     combine = combiner(op, zero)
-    fold = sum_fold if op == "add" else left_fold
     k, rest = x.shape
     start = jnp.broadcast_to(init, (rest,))
     if k == 0:
         return start
     tiles = -(-k // TILE)
-    if tiles == 1:
-        return combine(start, fold(x, combine))
-    x = _padded(x, tiles * TILE, IDENTITIES[op])
-    x = lax.reshape(x, (tiles, TILE, rest))
-    x = lax.reshape(lax.transpose(x, (1, 0, 2)), (TILE, tiles * rest))
-    sums = lax.reshape(fold(x, combine), (tiles, rest))
+    if tiles > 1:
+        x = _padded(x, tiles * TILE, IDENTITIES[op])
+    x = lax.reshape(x, (tiles, x.shape[0] // tiles, rest))
+    sums = sum_rows(Matrix(x, k_first=True)) if op == "add" else None
+    if sums is None:
+        sums = left_fold(lax.transpose(x, (1, 0, 2)), combine)
     return left_fold(jnp.concatenate([start[None], sums]), combine)
 
 

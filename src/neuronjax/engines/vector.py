@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from neuronjax.engines.dispatch import Arrays, Registers, bits_of, execute, wide, write
-from neuronjax.engines.fold import reduced_axis_first, tiled_fold
+from neuronjax.engines.fold import fold_axes
 from neuronjax.ir.instruction import (
     Compare,
     ReducePrecision,
@@ -249,8 +249,7 @@ def tensor_reduce(i: TensorReduce, x: Sequence[jax.Array], r: Registers) -> Arra
         result = _extreme(i.op, operand, init, i.axes)
         return (result if dtype == jnp.float32 else write(result, i, r),)
     shape = i.results[0].type.shape
-    first = reduced_axis_first(operand, i.axes)
-    total = tiled_fold(first, init, i.op, r.zero)
+    total = fold_axes(operand, i.axes, init, i.op, r.zero)
     return (write(lax.reshape(total, shape), i, r),)
 
 
