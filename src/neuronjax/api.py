@@ -126,7 +126,9 @@ class Emulated:
         try:
             return self._jitted(self._next_index(args, kwargs), *args, **kwargs)
         except TypeError as error:
-            raise _explained(error, self._name) from error
+            if "forward-mode" not in str(error):
+                raise
+            raise _forward_mode_error(self._name) from error
 
     def with_rounding_seed(self, index: Any) -> Emulated:
         """The same function with a given call index for stochastic rounding.
@@ -223,10 +225,7 @@ class Emulated:
         return self if instance is None else functools.partial(self, instance)
 
 
-def _explained(error: TypeError, name: str) -> Exception:
-    """JAX's refusal of forward mode, with the remedy; other TypeErrors as they are."""
-    if "forward-mode" not in str(error):
-        return error
+def _forward_mode_error(name: str) -> UnsupportedError:
     return UnsupportedError(
         f"forward-mode differentiation (jvp, jacfwd, hessian) of {name}: the chip runs "
         "forward and backward programs",

@@ -30,6 +30,7 @@ from neuronjax.ir.instruction import (
     Window,
 )
 from neuronjax.numerics.exact import seal
+from neuronjax.numerics.rounding import round_to_int
 
 # -- scatter ---------------------------------------------------------------------------
 
@@ -62,6 +63,10 @@ def local_scatter(i: LocalScatter, x: Sequence[jax.Array], r: Registers) -> Arra
         operand_batching_dims=numbers["input_batching_dims"],
         scatter_indices_batching_dims=numbers["scatter_indices_batching_dims"],
     )
+    dtype = operand.dtype
+    through_floats = i.integer_path == "fp32"
+    if through_floats:
+        operand, updates = (a.astype(jnp.float32) for a in (operand, updates))
     combines = i.op != "assign" and operand.dtype.kind not in "iub"
     narrow = combines and operand.dtype != jnp.float32
     if narrow:
@@ -78,6 +83,8 @@ def local_scatter(i: LocalScatter, x: Sequence[jax.Array], r: Registers) -> Arra
         # Emits the plain StableHLO scatter, which drops what is out of bounds.
         mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
     )
+    if through_floats:
+        return (round_to_int(out, dtype, mode="rne"),)
     return (write(out, i, r) if combines else out,)
 
 

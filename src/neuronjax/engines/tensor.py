@@ -21,6 +21,7 @@ from neuronjax.engines.array_fold import Matrix, pinned, scanned, scanned_pairs
 from neuronjax.engines.dispatch import Arrays, Registers, bits_of, execute, wide
 from neuronjax.ir.instruction import DotDimensions, NcMatmul
 from neuronjax.numerics.exact import own_kernel
+from neuronjax.numerics.rounding import round_to_int
 
 # Results of all tiles at once, in elements; beyond it the tiles are a loop. A choice of
 # speed alone: the bits do not depend on it.
@@ -32,13 +33,14 @@ def nc_matmul(i: NcMatmul, x: Sequence[jax.Array], r: Registers) -> Arrays:
     result = i.results[0].type
     if i.accumulation == "integer":
         return (_plain(x[0], x[1], i.dimensions, result.dtype),)
-    lhs, rhs = wide(x[0]), wide(x[1])
+    integers = result.dtype.kind in "iu"
+    lhs, rhs = (a.astype(jnp.float32) if integers else wide(a) for a in x)
     if i.accumulation == "host":
         out = _plain(lhs, rhs, i.dimensions, jnp.float32)
         return (_swapped(out, i) if i.transposed else out,)
     operands = matrices(lhs, rhs, i.dimensions)
-    total = accumulate(*operands, i, r)
-    return (lax.reshape(total, result.shape),)
+    total = lax.reshape(accumulate(*operands, i, r), result.shape)
+    return (round_to_int(total, result.dtype) if integers else total,)
 
 
 def _plain(lhs: jax.Array, rhs: jax.Array, d: DotDimensions, dtype: Any) -> jax.Array:

@@ -25,6 +25,7 @@ from neuronjax.ir.instruction import (
     TensorTensor,
 )
 from neuronjax.numerics import elementary
+from neuronjax.numerics.exact import seal
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.rounding import round_to_int
 
@@ -110,6 +111,9 @@ def tensor_tensor(i: TensorTensor, x: Sequence[jax.Array], r: Registers) -> Arra
     dtype = x[0].dtype
     if dtype == jnp.bool_:
         return (BOOLEANS[i.op](*x),)
+    if dtype.kind in "iu" and i.integer_path == "fp32":
+        wide_result = COMMON[i.op](*[a.astype(jnp.float32) for a in x])
+        return (round_to_int(seal(wide_result, r.zero), dtype, mode="rne"),)
     if dtype.kind in "iu":
         return (INTEGERS[i.op](*x),)
     if i.op in BITWISE:
@@ -242,6 +246,12 @@ ON_BOOLEANS = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"
 def tensor_reduce(i: TensorReduce, x: Sequence[jax.Array], r: Registers) -> Arrays:
     operand, init = x
     dtype = operand.dtype
+    if i.integer_path == "fp32":
+        floats = (a.astype(jnp.float32) for a in (operand, init))
+        operand, init = floats
+        total = fold_axes(operand, i.axes, init, i.op, r.zero)
+        total = lax.reshape(total, i.results[0].type.shape)
+        return (round_to_int(total, dtype, mode="rne"),)
     if dtype.kind in "iub":
         return (_integer_reduce(i.op, operand, init, i.axes),)
     operand, init = wide(operand), wide(init)

@@ -176,9 +176,15 @@ class NcMatmul(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorTensor(Instruction):
-    """`op` element by element on operands of one shape (StableHLO's op names)."""
+    """`op` element by element on operands of one shape (StableHLO's op names).
+
+    Attributes:
+        integer_path: "exact", or "fp32" where integers are read as FP32 and the result
+            is rounded to an integer, as VectorE does it: exact to 2^24.
+    """
 
     op: str
+    integer_path: str = "exact"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,10 +254,12 @@ class TensorReduce(Instruction):
 
     Tiles of 512 elements, each a left fold from its own first element; the result is
     the left fold of (init, tile 0, tile 1, ...). Several axes count as one, row-major.
+    `integer_path` as in TensorTensor.
     """
 
     op: str
     axes: tuple[int, ...]
+    integer_path: str = "exact"
     label: ClassVar[Label] = "modelled"
 
 
@@ -354,12 +362,14 @@ class LocalScatter(Instruction):
 
     Attributes:
         op: the combiner: add, multiply, minimum, maximum or assign.
+        integer_path: as in TensorTensor.
     """
 
     op: str
     dimension_numbers: tuple[tuple[str, Any], ...]
     indices_are_sorted: bool = False
     unique_indices: bool = False
+    integer_path: str = "exact"
     label: ClassVar[Label] = "modelled"
 
 

@@ -71,13 +71,15 @@ def dot_general(op: Op, context: Context) -> Instructions:
 
 
 def _integer_matmul(op: Op, context: Context, dimensions: DotDimensions) -> Any:
+    path = context.policy.integer_path
     return context.make(
         NcMatmul,
         context.operands(op),
         context.results(op),
-        engine="gpsimd",
+        engine="gpsimd" if path == "exact" else "tensor",
         dimensions=dimensions,
-        accumulation="integer",
+        passes=1 if path == "exact" else 4,
+        accumulation="integer" if path == "exact" else "systolic",
     )
 
 

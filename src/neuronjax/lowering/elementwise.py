@@ -97,22 +97,30 @@ CHLO_FUNCTIONS = (
 )
 
 
-def engine_of(dtype: np.dtype, default: Engine = "vector") -> Engine:
-    """Integers go to GpSimdE's native integer units, floats to `default`."""
-    return default if dtype.kind not in "iub" else "gpsimd"
+def engine_of(dtype: np.dtype, *, path: str = "exact") -> Engine:
+    """Floats go to VectorE, integers to GpSimdE's integer units or through FP32."""
+    return "vector" if dtype.kind not in "iub" or path == "fp32" else "gpsimd"
+
+
+def integer_path(context: Context, op: str, dtype: np.dtype) -> str:
+    """How integers of an op are computed; "exact" for what is no arithmetic."""
+    arithmetic = dtype.kind in "iu" and op in ("add", "subtract", "multiply")
+    return context.policy.integer_path if arithmetic else "exact"
 
 
 @lowers(*[f"stablehlo.{name}" for name in BINARY])
 def binary(op: Op, context: Context) -> Instructions:
     name = op.name.removeprefix("stablehlo.")
     dtype = op.results[0].type.dtype
-    engine = "gpsimd" if name in ("power", "atan2") else engine_of(dtype)
+    path = integer_path(context, name, dtype)
+    engine = "gpsimd" if name in ("power", "atan2") else engine_of(dtype, path=path)
     yield context.arithmetic(
         TensorTensor,
         context.operands(op),
         context.results(op),
         engine=engine,
         op=name,
+        integer_path=path,
     )
 
 

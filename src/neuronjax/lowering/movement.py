@@ -9,6 +9,7 @@ from neuronjax.errors import UnimplementedError
 from neuronjax.ir.instruction import DmaCopy, Instruction, LocalGather, LocalScatter
 from neuronjax.ir.program import Op, Region
 from neuronjax.lowering.context import Context
+from neuronjax.lowering.elementwise import integer_path
 from neuronjax.lowering.registry import lowers
 
 Instructions = Iterator[Instruction]
@@ -104,12 +105,14 @@ def scatter(op: Op, context: Context) -> Instructions:
             remedy="scatter one tensor at a time",
         )
     a = op.attributes
+    name = combiner(op, op.regions[0])
     yield context.arithmetic(
         LocalScatter,
         context.operands(op),
         context.results(op),
         engine="gpsimd",
-        op=combiner(op, op.regions[0]),
+        op=name,
+        integer_path=integer_path(context, name, op.results[0].type.dtype),
         dimension_numbers=tuple(a["scatter_dimension_numbers"].items()),
         indices_are_sorted=bool(a.get("indices_are_sorted", False)),
         unique_indices=bool(a.get("unique_indices", False)),

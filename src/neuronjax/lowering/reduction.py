@@ -17,7 +17,7 @@ from neuronjax.ir.instruction import (
 )
 from neuronjax.ir.program import Op, Region, Value
 from neuronjax.lowering.context import Context
-from neuronjax.lowering.elementwise import engine_of
+from neuronjax.lowering.elementwise import engine_of, integer_path
 from neuronjax.lowering.movement import combiner, simple_combiner
 from neuronjax.lowering.registry import lower_region, lowers
 
@@ -29,13 +29,16 @@ def reduce(op: Op, context: Context) -> Instructions:
     axes = op.attributes["dimensions"]
     name = simple_combiner(op.regions[0])
     if name is not None and name != "assign":
+        dtype = op.results[0].type.dtype
+        path = integer_path(context, name, dtype)
         yield context.arithmetic(
             TensorReduce,
             context.operands(op),
             context.results(op),
-            engine=engine_of(op.results[0].type.dtype),
+            engine=engine_of(dtype, path=path),
             op=name,
             axes=axes,
+            integer_path=path,
         )
         return
     body = lower_region(op.regions[0], context.child())
