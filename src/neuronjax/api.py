@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -113,6 +114,7 @@ class Emulated:
         )
         self._calls = itertools.count()
         self._call_index: jax.Array | None = None
+        self._amax_history: jax.Array | None = None
 
     @property
     def policy(self) -> Policy:
@@ -124,7 +126,7 @@ class Emulated:
         if capturing():
             return self._as_scope(*args, **kwargs)
         try:
-            return self._jitted(self._next_index(args, kwargs), *args, **kwargs)
+            return self._jitted(self._hidden(args, kwargs), *args, **kwargs)
         except TypeError as error:
             if "forward-mode" not in str(error):
                 raise
@@ -137,9 +139,32 @@ class Emulated:
             index: an integer or a traced uint32, such as the step number. The same
                 index gives the same random bits.
         """
+        return self._copy(_call_index=jnp.asarray(index).astype(jnp.uint32))
+
+    def init_amax_history(self, *args: Any, **kwargs: Any) -> jax.Array:
+        """The empty amax history for `scaling="delayed"`: zeros, for scales of 1.
+
+        Returns:
+            float32 [policy.amax_history_length, scaled tensors].
+        """
+        program = self.lower(*args, **kwargs)._program
+        shape = (program.amax_history_length, program.amax_slots)
+        return jnp.zeros(shape, jnp.float32)
+
+    def with_amax_history(self, history: jax.Array) -> Emulated:
+        """The same function with delayed scaling's state.
+
+        Args:
+            history: from `init_amax_history` or the previous call.
+
+        Returns:
+            A function that returns `(outputs, history of the next call)`.
+        """
+        return self._copy(_amax_history=history)
+
+    def _copy(self, **changes: Any) -> Emulated:
         other = object.__new__(Emulated)
-        other.__dict__.update(self.__dict__)
-        other._call_index = jnp.asarray(index).astype(jnp.uint32)
+        other.__dict__.update(self.__dict__, **changes)
         return other
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
@@ -159,6 +184,10 @@ class Emulated:
         with policy_scope(self._given_policy):
             return native(*args, **kwargs)
 
+    def _hidden(self, args: tuple, kwargs: dict) -> tuple:
+        """What travels beside the arguments: the call index and the amax history."""
+        return self._next_index(args, kwargs), self._amax_history
+
     def _next_index(self, args: tuple, kwargs: dict) -> jax.Array | None:
         if self._call_index is not None:
             return self._call_index
@@ -176,15 +205,22 @@ class Emulated:
             )
         return jnp.uint32(next(self._calls))
 
-    def _emulate(self, call_index: Any, *args: Any, **kwargs: Any) -> Any:
+    def _emulate(self, hidden: tuple, *args: Any, **kwargs: Any) -> Any:
         """What jax.jit traces (and, under disable_jit, Python runs)."""
+        call_index, history = hidden
         emulation, leaves, out_tree = self._bind(args, kwargs)
+        if history is not None:
+            emulation = dataclasses.replace(emulation, has_amax_history=True)
+            leaves.append(history)
         try:
             outputs = emulation(call_index, leaves)
         except ClosesOverTracersError:
             emulation, leaves = emulation.with_closure(leaves)
             outputs = emulation(call_index, leaves)
-        return jax.tree.unflatten(out_tree(), outputs)
+        if history is None:
+            return jax.tree.unflatten(out_tree(), outputs)
+        *outputs, history = outputs
+        return jax.tree.unflatten(out_tree(), outputs), history
 
     def _bind(self, args: tuple, kwargs: dict) -> tuple[Emulation, list, Callable]:
         """Flattens the call: an emulation of flat leaves, the leaves, the out tree."""
@@ -285,7 +321,8 @@ class Lowered:
         index = emulated._call_index
         if index is None and may_round_stochastically(emulated.policy):
             index = jax.ShapeDtypeStruct((), jnp.uint32)
-        lowered = emulated._jitted.lower(index, *self._args, **self._kwargs)
+        hidden = (index, emulated._amax_history)
+        lowered = emulated._jitted.lower(hidden, *self._args, **self._kwargs)
         return Compiled(self, lowered.compile())
 
 
@@ -298,9 +335,9 @@ class Compiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         emulated = self._lowered._function
-        index = emulated._next_index(args, kwargs)
+        hidden = emulated._hidden(args, kwargs)
         dynamic, _ = emulated._static.split(args, kwargs)
-        return self._executable(index, *dynamic[0], **dynamic[1])
+        return self._executable(hidden, *dynamic[0], **dynamic[1])
 
     @property
     def instructions(self) -> tuple[Instruction, ...]:

@@ -23,7 +23,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from neuronjax import interpreter
 from neuronjax.capture.trace import Capture, capture
-from neuronjax.errors import InvalidProgramError
+from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.hardware import Target
 from neuronjax.ir.instruction import InstructionProgram
 from neuronjax.lowering import lower
@@ -44,6 +44,8 @@ class Emulation:
         policy: the numerics.
         cotangents: indices of arguments that carry gradients.
         derived: made by a transformation; a policy rule need not match in it.
+        has_amax_history: the last leaf is the amax history of delayed scaling, which
+            the function does not see, and its successor is the last output.
     """
 
     function: Callable[..., list[Any]]
@@ -52,6 +54,7 @@ class Emulation:
     policy: Policy
     cotangents: frozenset[int] = field(default=frozenset())
     derived: bool = False
+    has_amax_history: bool = False
 
     # -- capture and lowering ----------------------------------------------------------
 
@@ -73,8 +76,12 @@ class Emulation:
 
     def run(self, call_index: jax.Array | None, leaves: Leaves) -> list[jax.Array]:
         """Captures, lowers and executes; no transformation looks inside."""
+        history = None
+        if self.has_amax_history:
+            *leaves, history = leaves
         captured = self.capture(leaves)
         program = self.lower(captured)
+        _check_history(program, history)
         if program.stochastic and call_index is None:
             raise InvalidProgramError(
                 "the program rounds stochastically but has no call index",
@@ -82,11 +89,10 @@ class Emulation:
                 "every call, for instance the step number",
             )
         arrays = [_without_key(leaf) for leaf in leaves]
-        arrays_out = interpreter.run(program, arrays, call_index)
-        return [
-            _with_key(a, aval)
-            for a, aval in zip(arrays_out, captured.out_avals, strict=True)
-        ]
+        arrays_out = list(interpreter.run(program, arrays, call_index, history))
+        extra = [arrays_out.pop()] if history is not None else []
+        outputs = zip(arrays_out, captured.out_avals, strict=True)
+        return [*[_with_key(a, aval) for a, aval in outputs], *extra]
 
     # -- transformations ---------------------------------------------------------------
 
@@ -118,11 +124,20 @@ class Emulation:
 
     def _batched(self, axis_size: int, batched: Sequence[bool]) -> Emulation:
         """The emulation of `vmap(f)`."""
+        self._refuse_history("vmap")
         axes = tuple(0 if b else None for b in batched)
         if not axes:
             return self
         function = jax.vmap(self.function, in_axes=axes, axis_size=axis_size)
         return replace(self, function=function)
+
+    def _refuse_history(self, transformation: str) -> None:
+        if self.has_amax_history:
+            raise UnsupportedError(
+                f"{transformation} of a function with delayed scaling: its amax "
+                "history belongs to whole steps",
+                remedy=f"put the {transformation} inside the emulated function",
+            )
 
     def _differentiable(self) -> Callable[..., list[jax.Array]]:
         emulated = jax.custom_vjp(self._batchable())
@@ -147,6 +162,7 @@ class _Derivative:
 
     def forward(self, call_index: Any, *leaves: Any) -> tuple[list, tuple]:
         """custom_vjp's forward: outputs, and residuals as flat arrays."""
+        self.primal._refuse_history("grad")
         self.inputs = [abstract(leaf) for leaf in leaves]
 
         def function(*leaves: Any) -> list[Any]:
@@ -217,6 +233,22 @@ class _Derivative:
 
 def _scaled(x: Any, scale: float | None) -> Any:
     return x if scale is None else x * jnp.asarray(scale, x.dtype)
+
+
+def _check_history(program: InstructionProgram, history: Any) -> None:
+    expected = (program.amax_history_length, program.amax_slots)
+    if program.amax_slots and history is None:
+        raise InvalidProgramError(
+            'scaling="delayed" needs the amax history of the previous steps',
+            remedy="history = step.init_amax_history(*args), then "
+            "outputs, history = step.with_amax_history(history)(*args)",
+        )
+    if history is not None and tuple(history.shape) != expected:
+        raise InvalidProgramError(
+            f"the amax history has shape {tuple(history.shape)}, the program needs "
+            f"{expected} (steps, tensors)",
+            remedy="make it with step.init_amax_history(*args)",
+        )
 
 
 def _check_loss_scale(captured: Capture) -> None:

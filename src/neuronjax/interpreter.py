@@ -31,6 +31,8 @@ from neuronjax.ir.instruction import (
     Iota,
     Loop,
     Memset,
+    ReadAmax,
+    RecordAmax,
     Select,
     TensorTensor,
 )
@@ -52,6 +54,7 @@ def run(
     program: InstructionProgram,
     arguments: Arrays,
     call_index: jax.Array | None = None,
+    amax_history: jax.Array | None = None,
     listeners: Sequence[Listener] = (),
 ) -> Arrays:
     """Executes a program.
@@ -60,10 +63,12 @@ def run(
         program: from `lowering`.
         arguments: one array per argument of main.
         call_index: uint32 scalar, part of every stochastic rounding key; None is 0.
+        amax_history: float32 [amax_history_length, amax_slots], newest step first, for
+            delayed scaling.
         listeners: called after each instruction, in program order.
 
     Returns:
-        One array per result of main.
+        One array per result of main; with an amax history its successor behind them.
     """
     # The flag is public, its type stub is not complete.
     disabled = jax.config.jax_disable_jit  # type: ignore[attr-defined]
@@ -75,8 +80,12 @@ def run(
             index = jnp.uint32(0) if call_index is None else call_index
             key = fold(fold(jnp.uint32(0), jnp.uint32(program.seed)), index)
         machine = _Machine(program, zero, eager, tuple(listeners))
+        machine.start_amaxes(amax_history)
         results = machine.block(program.main, arguments, {}, key)
-        return [canonical_nan(x) for x in results]
+        results = [canonical_nan(x) for x in results]
+        if amax_history is None or machine.amaxes is None:
+            return results
+        return [*results, jnp.vstack([machine.amaxes, amax_history[:-1]])]
 
 
 def _opaque_zero(eager: bool, arguments: Arrays) -> jax.Array:
@@ -134,6 +143,31 @@ class _Machine:
         self._eager = eager
         self._listeners = listeners
         self._stochastic = program.stochastic
+        # Delayed scaling: the largest amax of earlier steps, and this step's so far.
+        self.previous_amaxes: jax.Array | None = None
+        self.amaxes: jax.Array | None = None
+
+    def start_amaxes(self, history: jax.Array | None) -> None:
+        """Begins a step of delayed scaling."""
+        if history is not None and self._program.amax_slots:
+            self.previous_amaxes = jnp.max(history, axis=0)
+            self.amaxes = jnp.zeros_like(history[0])
+
+    def record_amax(
+        self, i: RecordAmax, operands: Arrays, environment: dict, key: jax.Array
+    ) -> Arrays:
+        """Largest of this step; NaN and Inf are kept out of the history."""
+        assert self.amaxes is not None
+        amax = jnp.where(jnp.isfinite(operands[0]), operands[0], jnp.float32(0))
+        self.amaxes = self.amaxes.at[i.slot].max(amax)
+        return ()
+
+    def read_amax(
+        self, i: ReadAmax, operands: Arrays, environment: dict, key: jax.Array
+    ) -> Arrays:
+        """From the previous steps."""
+        assert self.previous_amaxes is not None
+        return (self.previous_amaxes[i.slot],)
 
     def block(
         self, block: Block, arguments: Arrays, outer: dict, key: jax.Array
@@ -171,23 +205,26 @@ class _Machine:
     # -- control -----------------------------------------------------------------------
 
     def loop(self, i: Loop, carry: Arrays, environment: dict, key: jax.Array) -> Arrays:
-        """The carry of every loop has a counter in front, for the rounding keys."""
+        """The carry of every loop has a counter in front, for the rounding keys, and
+        this step's amaxes."""
 
         def condition(state: tuple) -> jax.Array:
-            return self.block(i.condition, state[1:], environment, key)[0]
+            return self.block(i.condition, state[2:], environment, key)[0]
 
         def body(state: tuple) -> tuple:
-            counter, *carry = state
+            counter, self.amaxes, *carry = state
             inner = fold(key, counter) if self._stochastic else key
             out = self.block(i.body, carry, environment, inner)
-            return (counter + jnp.uint32(1), *out)
+            return (counter + jnp.uint32(1), self.amaxes, *out)
 
-        state = (jnp.uint32(0), *carry)
-        if not self._eager:
-            return lax.while_loop(condition, body, state)[1:]
-        while bool(condition(state)):
-            state = body(state)
-        return state[1:]
+        state = (jnp.uint32(0), self.amaxes, *carry)
+        if self._eager:
+            while bool(condition(state)):
+                state = body(state)
+        else:
+            state = lax.while_loop(condition, body, state)
+        self.amaxes = state[1]
+        return state[2:]
 
     def branch(
         self, i: Branch, operands: Arrays, environment: dict, key: jax.Array
@@ -201,10 +238,16 @@ class _Machine:
         if self._eager:
             chosen = i.branches[int(index)]
             return self.block(chosen, (), environment, key)
-        branches = [
-            functools.partial(self.block, b, (), environment, key) for b in i.branches
-        ]
-        return lax.switch(index, branches)
+        amaxes = self.amaxes
+
+        def run(block: Block) -> tuple:
+            self.amaxes = amaxes
+            out = self.block(block, (), environment, key)
+            return (self.amaxes, *out)
+
+        branches = [functools.partial(run, b) for b in i.branches]
+        self.amaxes, *out = lax.switch(index, branches)
+        return out
 
     def call(
         self, i: Call, operands: Arrays, environment: dict, key: jax.Array
@@ -213,17 +256,21 @@ class _Machine:
         if self._eager or self._listeners:
             return self.block(block, operands, {}, key)
         compiled = self._compiled_callee(i.callee)
-        return compiled(self._zero, key, *operands)
+        amaxes = (self.previous_amaxes, self.amaxes)
+        self.amaxes, out = compiled(self._zero, key, amaxes, *operands)
+        return out
 
     @functools.cache
     def _compiled_callee(self, callee: str) -> Callable[..., Any]:
         """A callee as a jit of its own: traced and lowered once for all its calls."""
         block = self._program.functions[callee]
 
-        def body(zero: jax.Array, key: jax.Array, *operands: jax.Array) -> list:
+        def body(zero: Any, key: Any, amaxes: tuple, *operands: Any) -> tuple:
             inner = _Machine(self._program, zero, False, ())
+            inner.previous_amaxes, inner.amaxes = amaxes
             inner._compiled_callee = self._compiled_callee  # type: ignore[method-assign]
-            return inner.block(block, operands, {}, key)
+            out = inner.block(block, operands, {}, key)
+            return inner.amaxes, out
 
         body.__name__ = callee
         return jax.jit(body)
@@ -233,6 +280,8 @@ _CONTROL: dict[type, Callable[..., Arrays]] = {
     Loop: _Machine.loop,
     Branch: _Machine.branch,
     Call: _Machine.call,
+    RecordAmax: _Machine.record_amax,
+    ReadAmax: _Machine.read_amax,
 }
 
 
@@ -294,7 +343,7 @@ def _kernel(signed: _Signed) -> Callable[..., Any]:
     i = signed.instruction
 
     def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:
-        program = InstructionProgram(Block((), (), ()), {}, False, 0)
+        program = InstructionProgram(Block((), (), ()), {})
         run_scalars = _Machine(program, zero, False, ())._run_scalars
         return execute(i, operands, Registers(zero, key, run_scalars))
 

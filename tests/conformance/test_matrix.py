@@ -9,7 +9,7 @@ could be equal nonsense, so results are also held loosely against the host's.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -168,10 +168,12 @@ def check(name: str, policy: str, target: str) -> None:
     assert {p: e for p, e in errors.items() if not e <= tolerance} == {}
 
 
-def cases(table: Mapping[str, tuple[str, ...]]) -> Iterator[Any]:
-    for name, policies in table.items():
-        for policy in policies:
-            yield pytest.param(name, policy, id=f"{name}-{policy}")
+def cases(table: Mapping[str, tuple[str, ...]]) -> list[Any]:
+    return [
+        pytest.param(name, policy, id=f"{name}-{policy}")
+        for name, policies in table.items()
+        for policy in policies
+    ]
 
 
 # ---- Compiled = op by op.

@@ -52,6 +52,26 @@ def test_results_at_the_smallest_normal():
         floats.same_bits(out, oracle(x, y), name)
 
 
+@pytest.mark.parametrize("zero", [0.0, -0.0], ids=str)
+@pytest.mark.parametrize("eager", [False, True], ids=["jitted", "op by op"])
+def test_constant_zeros_keep_their_sign(eager, zero):
+    x = np.float32([1, -1, -0.0, 0.0])
+    constant = np.full(x.shape, zero, np.float32)
+
+    def program(x):
+        zeros = jnp.full(x.shape, zero)
+        padded = lax.pad(x, np.float32(zero), [(1, 0, 0)])
+        return x / zero, x + zero, x * zero, jnp.where(x == 9, x, zero), zeros, padded
+
+    with jax.disable_jit(eager):
+        outputs = nj.jit(program)(x)
+    arithmetic = [f(x, constant) for f in (floats.divide, floats.add, floats.multiply)]
+    padded = np.concatenate([constant[:1], x])
+    expected = [*arithmetic, constant, constant, padded]
+    for index, (out, values) in enumerate(zip(outputs, expected, strict=True)):
+        floats.same_bits(out, values, f"{zero}, output {index}")
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_narrow_arithmetic_rounds_on_every_write(name):
     rng = np.random.default_rng(2)

@@ -118,13 +118,26 @@ def test_attention_scores_contract_two_activations():
     assert roles(jax.value_and_grad(attention, (0, 1, 2)), q, k, v) == {0: 2, 1: 4}
 
 
-def test_a_constant_broadcast_as_cotangent_is_one():
-    """The gradient of a plain sum: ones meet x and w."""
+@pytest.mark.parametrize("total", [jnp.sum, jnp.mean])
+def test_a_constant_broadcast_as_cotangent_is_one(total):
+    """The gradient of a plain sum or mean: a constant meets x and w."""
     rng = np.random.default_rng(5)
     x, w = data.normal(rng, (5, 6)), data.normal(rng, (6, 7))
-    counts = roles(jax.grad(lambda x, w: (x @ w).sum(), (0, 1)), x, w)
-    assert counts[1] == 2
-    assert counts[2] == 0
+    counts = roles(jax.value_and_grad(lambda x, w: total(x @ w), (0, 1)), x, w)
+    assert counts == {0: 1, 1: 2}
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_a_constant_of_the_forward_pass_is_none(remat):
+    """Also where the forward pass is repeated within the backward one."""
+    w = data.normal(np.random.default_rng(6), (6, 7))
+
+    def totals(w):
+        return jnp.tanh(jnp.full((5, 6), 0.5) @ w)
+
+    body = jax.checkpoint(totals) if remat else totals
+    counts = roles(jax.value_and_grad(lambda w: (body(w) ** 2).sum()), w)
+    assert counts == {0: 2 if remat else 1, 1: 1}
 
 
 def test_a_gradient_taken_outside_is_emulated_with_the_same_roles(network):

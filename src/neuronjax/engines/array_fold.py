@@ -129,6 +129,12 @@ def pinned(lhs: Matrix, rhs: Matrix) -> jax.Array:
 
 
 def _pinned(lhs: Matrix, rhs: Matrix) -> jax.Array:
+    if lhs.free == 1 and not rhs.k_first:
+        # A single row against rows would be another kernel, with sums of its own order.
+        lhs = Matrix(
+            jnp.concatenate([lhs.array] * 2, 2 if lhs.k_first else 1), lhs.k_first
+        )
+        return _pinned(lhs, rhs)[:, :1]
     columns = rhs.free
     missing = padded(columns) - columns
     b = rhs.array

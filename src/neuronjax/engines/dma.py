@@ -21,7 +21,7 @@ from neuronjax.ir.instruction import (
     Memset,
     Window,
 )
-from neuronjax.numerics.exact import seal
+from neuronjax.numerics.exact import sealed_constant
 
 
 def _broadcast(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
@@ -93,7 +93,7 @@ def memset(i: Memset, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 def _constant(value: np.ndarray, r: Registers) -> jax.Array:
     array = jnp.asarray(value)
-    return seal(array, r.zero) if value.dtype == np.float32 else array
+    return sealed_constant(array, r.zero) if value.dtype == np.float32 else array
 
 
 @execute.register

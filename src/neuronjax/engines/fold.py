@@ -65,13 +65,11 @@ def sum_rows(x: Matrix) -> jax.Array | None:
     """The left fold of each sum over K, [batch, free], by a dot with ones.
 
     A product with one is exact, so this is the array's fold (`array_fold`). None where
-    the dot was not verified to be that fold. Rows of ones: one gives another kernel
-    when K is the last axis, two do not.
+    the dot was not verified to be that fold.
     """
     if x.k < SHORTEST_DOT:
         return None
-    rows = 1 if x.k_first else 2
-    ones = Matrix(jnp.ones((x.batch, rows, x.k), jnp.float32), k_first=False)
+    ones = Matrix(jnp.ones((x.batch, 1, x.k), jnp.float32), k_first=False)
     if not dot_verdicts.is_left_fold(ones, x):
         return None
     return pinned(ones, x)[:, 0]

@@ -17,7 +17,7 @@ from neuronjax.engines.dma import (
     window_positions,
 )
 from neuronjax.engines.fold import TILE, combiner, reduced_axis_first
-from neuronjax.engines.vector import BOOLEANS, COMMON, INTEGERS, total_order
+from neuronjax.engines.vector import BOOLEANS, EXACT, INTEGERS, total_order
 from neuronjax.errors import InternalError
 from neuronjax.ir.instruction import (
     LocalScatter,
@@ -94,7 +94,7 @@ def local_scatter(i: LocalScatter, x: Sequence[jax.Array], r: Registers) -> Arra
 def _window_combiner(op: str, dtype: np.dtype, zero: jax.Array) -> Callable:
     if dtype.kind in "iub":
         return (BOOLEANS if dtype == np.bool_ else INTEGERS)[op]
-    return COMMON[op] if op in ("maximum", "minimum") else combiner(op, zero)
+    return EXACT[op] if op in ("maximum", "minimum") else combiner(op, zero)
 
 
 # More window positions than this are a loop instead of straight-line code.

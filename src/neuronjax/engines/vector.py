@@ -25,6 +25,7 @@ from neuronjax.ir.instruction import (
     TensorTensor,
 )
 from neuronjax.numerics import elementary
+from neuronjax.numerics.elementary_core import flush
 from neuronjax.numerics.exact import seal
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.rounding import round_to_int
@@ -74,15 +75,16 @@ def _round_half_even(x: jax.Array) -> jax.Array:
     return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
 
 
-# Float ops whose result is exact, so that no rewrite of XLA can change it.
+# Float ops whose result is exact, so that no rewrite of XLA can change it. Subnormal
+# operands are flushed, but by abs and negate, which only touch the sign.
 EXACT: dict[str, Function] = {
-    "maximum": lax.max,
-    "minimum": lax.min,
+    "maximum": lambda a, b: lax.max(flush(a), flush(b)),
+    "minimum": lambda a, b: lax.min(flush(a), flush(b)),
     "abs": lax.abs,
     "negate": lax.neg,
-    "sign": lax.sign,
-    "floor": lax.floor,
-    "ceil": lax.ceil,
+    "sign": lambda a: lax.sign(flush(a)),
+    "floor": lambda a: lax.floor(flush(a)),
+    "ceil": lambda a: lax.ceil(flush(a)),
     "round_nearest_even": _round_half_even,
     "round_nearest_afz": _round_half_away,
 }
@@ -292,4 +294,4 @@ def _extreme(
 def _extreme_key(op: str, x: jax.Array) -> jax.Array:
     """Signed integers in the order of the floats, NaN at the end that wins."""
     nan = np.float32(np.nan) if op == "maximum" else -np.float32(np.nan)
-    return total_order(jnp.where(x != x, nan, x))
+    return total_order(jnp.where(x != x, nan, flush(x)))

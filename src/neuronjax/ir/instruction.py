@@ -326,6 +326,23 @@ class ScaleFromAmax(Instruction):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecordAmax(Instruction):
+    """Delayed scaling: notes the amax of this step, operands[0], in a slot.
+
+    A slot visited several times (in a loop) keeps the largest.
+    """
+
+    slot: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadAmax(Instruction):
+    """Delayed scaling: the largest amax of a slot in the previous steps; 0 at first."""
+
+    slot: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Memset(Instruction):
     """Writes a constant."""
 
@@ -462,12 +479,16 @@ class InstructionProgram:
         functions: the callees of Call.
         stochastic: whether any instruction rounds stochastically.
         seed: the rounding seed.
+        amax_slots: tensors whose amax is kept from step to step (delayed scaling).
+        amax_history_length: for how many steps.
     """
 
     main: Block
     functions: Mapping[str, Block]
-    stochastic: bool
-    seed: int
+    stochastic: bool = False
+    seed: int = 0
+    amax_slots: int = 0
+    amax_history_length: int = 0
 
     def walk(self) -> Iterator[Instruction]:
         """Every instruction of every function."""

@@ -78,6 +78,7 @@ class ProgramContext:
         self.functions: dict[str, Block] = {}
         self.callees: dict[tuple, Any] = {}
         self.stochastic = False
+        self.amax_slots = 0
         self._buffers = 0
         self._matched: set[int] = set()
         self._seen: dict[str, set[str]] = {
@@ -98,6 +99,11 @@ class ProgramContext:
     def buffer(self, type: TensorType) -> Buffer:
         self._buffers += 1
         return Buffer(self._buffers, type)
+
+    def amax_slot(self) -> int:
+        """A new slot of the amax history."""
+        self.amax_slots += 1
+        return self.amax_slots - 1
 
     def effective_policy(self, op: Op, scope: str, parameters: tuple) -> Policy:
         """The policy of one op, by enclosing policy_scope and rules."""

@@ -20,6 +20,8 @@ from neuronjax.ir.instruction import (
     Instruction,
     Memset,
     NcMatmul,
+    ReadAmax,
+    RecordAmax,
     ScaleFromAmax,
     TensorCopy,
     TensorReduce,
@@ -132,7 +134,7 @@ def _cast(context: Context, view: View, wanted: str, out: list) -> Operand:
         )
     inverse = None
     policy = context.policy
-    if wanted in FP8 and policy.scaling == "current":
+    if wanted in FP8 and policy.scaling != "none":
         view, inverse = _scale(context, view, wanted, out)
     storage = "float32" if wanted == "tfloat32" else wanted
     result = context.temporary(view.type.shape, np.dtype(_numpy(storage)))
@@ -159,7 +161,11 @@ def _numpy(name: str) -> Any:
 def _scale(
     context: Context, view: View, wanted: str, out: list
 ) -> tuple[View, View | None]:
-    """amax, its power of two, and the scaled tensor; the inverse for the result."""
+    """amax, its power of two, and the scaled tensor; the inverse for the result.
+
+    With delayed scaling this step's amax is recorded for later steps, and the scale
+    comes from the largest of the previous ones.
+    """
     magnitude = context.temporary(view.type.shape, np.float32)
     amax = context.temporary((), np.float32)
     scale, inverse = (context.temporary((), np.float32) for _ in range(2))
@@ -178,9 +184,10 @@ def _scale(
             op="maximum",
             axes=axes,
         ),
+        *(slot := _delayed(context, View(amax))),
         make(
             ScaleFromAmax,
-            (View(amax),),
+            (View(slot[1].results[0]) if slot else View(amax),),
             (scale, inverse),
             engine="vector",
             format=wanted,
@@ -190,6 +197,18 @@ def _scale(
         ),
     ]
     return View(scaled), View(inverse)
+
+
+def _delayed(context: Context, amax: View) -> list[Instruction]:
+    """Records this step's amax and reads that of the previous ones."""
+    if context.policy.scaling != "delayed":
+        return []
+    slot = context.shared.amax_slot()
+    previous = context.temporary((), np.float32)
+    return [
+        context.make(RecordAmax, (amax,), (), engine="vector", slot=slot),
+        context.make(ReadAmax, (), (previous,), engine="vector", slot=slot),
+    ]
 
 
 def _same_width(

@@ -66,6 +66,8 @@ def lower(
         shared.functions,
         stochastic=shared.stochastic,
         seed=policy.seed,
+        amax_slots=shared.amax_slots,
+        amax_history_length=policy.amax_history_length,
     )
 
 

@@ -39,6 +39,15 @@ def seal(x: jax.Array, zero: jax.Array) -> jax.Array:
     return x + zero
 
 
+def sealed_constant(x: jax.Array, zero: jax.Array) -> jax.Array:
+    """A float32 constant as a value that is not known at compile time.
+
+    By its bits: XLA turns the constant 0 + y into y, also where that is -0.0.
+    """
+    bits = lax.bitcast_convert_type(x, jnp.uint32) ^ zero_bits(zero)
+    return lax.bitcast_convert_type(bits, jnp.float32)
+
+
 def zero_bits(zero: jax.Array) -> jax.Array:
     """The uint32 scalar 0, as little known to the compiler as `zero`."""
     return lax.bitcast_convert_type(zero, jnp.uint32) << jnp.uint32(1)

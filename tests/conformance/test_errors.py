@@ -1,0 +1,276 @@
+"""Bad input: the category of error, the op or argument, the user's line, the remedy.
+
+The line is that of this file, for here the programs are written (section 9 of the
+design).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+from jax.extend.mlir import ir
+from jax.interpreters import mlir
+
+import neuronjax as nj
+from neuronjax.capture.decode import decode_module
+
+X = np.ones((4, 4), np.float32)
+HERE = Path(__file__).name
+
+
+def line_of(function) -> str:
+    """The line that follows `def` or that holds the lambda."""
+    lines, start = inspect.getsourcelines(function)
+    return f"{HERE}:{start + (len(lines) > 1)}"
+
+
+def check(error: nj.NeuronJaxError, *, names: str, line: str | None = None) -> None:
+    """Names what is wrong, the line, and what to do."""
+    text = str(error)
+    assert re.search(names, text), text
+    assert error.remedy and f"remedy: {error.remedy}" in text, text
+    if line is not None:
+        assert error.location, text
+        assert error.location.endswith(line), f"{error.location} is not {line}"
+        assert f"at: {error.location}" in text
+
+
+# ---- Programs that the emulator does not run.
+
+
+def complex_transform(x):
+    return jnp.fft.fft(x).real
+
+
+def triangular_solve(x):
+    return jax.lax.linalg.triangular_solve(x, x, left_side=True, lower=True)
+
+
+def svd(x):
+    return jnp.linalg.svd(x)[1]
+
+
+def e4m3fn(x):
+    return x.astype(jnp.float8_e4m3fn).astype(jnp.float32)
+
+
+def made_complex(x):
+    return jax.lax.complex(x, x).imag
+
+
+def pure_callback(x):
+    return jax.pure_callback(np.sin, jax.ShapeDtypeStruct((4, 4), jnp.float32), x)
+
+
+def effectful_callback(x):
+    return io_callback(np.sin, jax.ShapeDtypeStruct((4, 4), jnp.float32), x)
+
+
+def ordered_callback(x):
+    return io_callback(np.sin, jax.ShapeDtypeStruct(X.shape, X.dtype), x, ordered=True)
+
+
+def printed(x):
+    jax.debug.print("x is {}", x)
+    return x + 1
+
+
+PROGRAMS = [
+    (complex_transform, nj.UnsupportedError, "fft|complex"),
+    (triangular_solve, nj.NeuronJaxError, "triangular_solve"),
+    (svd, nj.UnsupportedError, "svd|eigh|qr"),
+    (e4m3fn, nj.UnsupportedError, "float8_e4m3fn .* trn1"),
+    (made_complex, nj.UnsupportedError, "complex64"),
+    (pure_callback, nj.UnsupportedError, "pure_callback"),
+    (effectful_callback, nj.UnsupportedError, "io_callback"),
+    (ordered_callback, nj.UnsupportedError, "io_callback"),
+    (printed, nj.UnsupportedError, "debug"),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "category", "names"), PROGRAMS, ids=lambda p: getattr(p, "__name__", "")
+)
+def test_programs_that_are_refused(function, category, names):
+    for call in (
+        nj.jit(function, target="trn1"),
+        nj.jit(function, target="trn1").lower,
+        jax.jit(nj.jit(function, target="trn1")),
+    ):
+        with pytest.raises(category) as caught:
+            call(X)
+        check(caught.value, names=names, line=line_of(function))
+
+
+def test_the_line_is_found_in_loops_and_callees():
+    inner = jax.jit(e4m3fn)
+
+    def program(x):
+        return jax.lax.scan(lambda c, _: (inner(c), None), x, None, length=2)[0]
+
+    with pytest.raises(nj.UnsupportedError) as caught:
+        nj.jit(program, target="trn1")(X)
+    check(caught.value, names="float8_e4m3fn", line=line_of(e4m3fn))
+
+
+def test_an_op_without_a_rule():
+    def factor(x):
+        return jax.lax.linalg.cholesky(x)
+
+    with pytest.raises(nj.UnimplementedError) as caught:
+        nj.jit(factor)(X)
+    check(caught.value, names="cholesky", line=line_of(factor))
+    assert caught.value.op
+
+
+def test_a_reduction_without_a_rule():
+    def two_at_once(x):
+        both = lambda a, b: (a[0] + b[0] * a[1], a[1] - b[1])  # noqa: E731
+        return jax.lax.reduce((x, x), (0.0, 0.0), both, (1,))
+
+    with pytest.raises(nj.NeuronJaxError) as caught:
+        nj.jit(two_at_once)(X)
+    check(caught.value, names="reduce")
+    assert HERE in str(caught.value)
+
+
+# ---- Arguments.
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "complex128"])
+def test_arguments_of_dtypes_that_no_core_has(dtype):
+    def program(weights):
+        return weights["w"]
+
+    with jax.enable_x64(True):
+        argument = {"w": jnp.ones(3, dtype)}
+        for call in (nj.jit(program), nj.jit(program).lower):
+            with pytest.raises(nj.UnsupportedError) as caught:
+                call(argument)
+            check(caught.value, names=f"argument weights/w has dtype {dtype}")
+
+
+def test_float64_inside_a_program():
+    def wide(x):
+        return x.astype(jnp.float64) * 2
+
+    with jax.enable_x64(True):
+        with pytest.raises(nj.UnsupportedError) as caught:
+            nj.jit(wide)(X)
+    check(caught.value, names="float64", line=line_of(wide))
+
+
+@pytest.mark.parametrize("argument", ["text", object()], ids=["string", "object"])
+def test_arguments_that_are_no_arrays(argument):
+    def program(x, mode):
+        return x
+
+    for call in (nj.jit(program), nj.jit(program).lower):
+        with pytest.raises(nj.InvalidProgramError) as caught:
+            call(X, argument)
+        check(caught.value, names="argument mode")
+        assert "static_argnames" in str(caught.value)
+
+
+def test_dynamic_shapes():
+    text = """
+    func.func public @main(%x: tensor<?xf32>) -> tensor<?xf32> {
+      %0 = stablehlo.add %x, %x : tensor<?xf32>
+      return %0 : tensor<?xf32>
+    }
+    """
+    with mlir.make_ir_context() as context, ir.Location.unknown(context):
+        with pytest.raises(nj.UnsupportedError) as caught:
+            decode_module(ir.Module.parse(text))
+    check(caught.value, names=r"tensor<\?xf32>")
+
+
+# ---- Targets and policies.
+
+
+def double(x):
+    return x * 2
+
+
+@pytest.mark.parametrize("target", ["trn9", "h100", "", "trn2.49xlarge"])
+def test_unknown_targets(target):
+    with pytest.raises(nj.InvalidProgramError) as caught:
+        nj.jit(double, target=target)
+    check(caught.value, names=re.escape(repr(target)))
+    assert "trn2" in str(caught.value)
+
+
+@pytest.mark.parametrize("policy", ["fp7", "BF16", 3])
+def test_unknown_policies(policy):
+    with pytest.raises(nj.InvalidProgramError) as caught:
+        nj.jit(double, policy=policy)
+    check(caught.value, names=repr(policy))
+    assert "bf16" in str(caught.value)
+
+
+def test_a_rule_that_matches_nothing():
+    policy = nj.Policy(rules=(nj.Rule(param="head/kernel", auto_cast="all"),))
+    with pytest.raises(nj.InvalidProgramError) as caught:
+        nj.jit(lambda params: params["head"]["bias"] * 2, policy=policy)(
+            {"head": {"bias": X}}
+        )
+    check(caught.value, names="head/kernel.*matches no op")
+    assert "head/bias" in str(caught.value)
+
+
+# ---- Calls.
+
+
+def square(x):
+    return (x * x).sum()
+
+
+FORWARD_MODE = {
+    "jvp": lambda f: jax.jvp(f, (X,), (X,)),
+    "jacfwd": lambda f: jax.jacfwd(f)(X),
+    "hessian": lambda f: jax.hessian(f)(X),
+    "jit of jvp": lambda f: jax.jit(lambda x: jax.jvp(f, (x,), (x,)))(X),
+    "linearize": lambda f: jax.linearize(f, X),
+    "jvp of vmap": lambda f: jax.jvp(jax.vmap(f), (X,), (X,)),
+}
+
+
+@pytest.mark.parametrize("name", FORWARD_MODE)
+def test_forward_mode(name):
+    with pytest.raises(nj.UnsupportedError) as caught:
+        FORWARD_MODE[name](nj.jit(square))
+    check(caught.value, names="forward-mode .* of square")
+    assert "jacrev(jacrev(f))" in caught.value.remedy
+
+
+STOCHASTIC = nj.Policy(auto_cast="matmult", rounding="stochastic")
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [jax.jit, jax.vmap, lambda f: jax.grad(lambda x: f(x).sum())],
+    ids=["jit", "vmap", "grad"],
+)
+def test_stochastic_rounding_traced_without_a_seed(transform):
+    with pytest.raises(nj.InvalidProgramError) as caught:
+        transform(nj.jit(double, policy=STOCHASTIC))(X)
+    check(caught.value, names="double rounds stochastically and is traced")
+    assert "with_rounding_seed" in caught.value.remedy
+
+
+def test_stochastic_rounding_in_a_policy_scope_without_a_seed():
+    def narrow(x):
+        with nj.policy_scope(STOCHASTIC):
+            return x @ x
+
+    with pytest.raises(nj.InvalidProgramError) as caught:
+        jax.jit(nj.jit(narrow))(X)
+    check(caught.value, names="stochastic")
+    assert "with_rounding_seed" in caught.value.remedy
