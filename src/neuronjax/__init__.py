@@ -48,4 +48,4 @@ from neuronjax.policy import (
     policy_scope as policy_scope,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.1.0.dev0"

@@ -1,8 +1,9 @@
 """Pytrees compared bit by bit, and the two ways of running an emulated function.
 
-Every leaf counts: parameters, optimizer states, integers, PRNG keys, and the patterns of
-NaNs and zeros. `python -m tests.conformance.bits program policy ...` prints a digest of
-what programs of the zoo return, for runs in another process (section 5 of the design).
+Every leaf counts: parameters, optimizer states, integers, PRNG keys, and the patterns
+of NaNs and zeros. `python -m tests.conformance.bits program:policy ...` prints a digest
+of what programs of the zoo return, for runs in another process (section 5 of the
+design).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import neuronjax as nj
@@ -25,7 +27,9 @@ import neuronjax as nj
 PyTree = Any
 
 POLICIES: dict[str, nj.Policy] = {
-    **{name: nj.Policy.preset(name) for name in ("fp32", "bf16", "fp16", "tf32", "fp8")},
+    **{
+        name: nj.Policy.preset(name) for name in ("fp32", "bf16", "fp16", "tf32", "fp8")
+    },
     "bf16_stochastic": nj.Policy(
         auto_cast="matmult", auto_cast_type="bf16", rounding="stochastic", seed=11
     ),
@@ -48,6 +52,11 @@ def _raw(leaf: Any) -> np.ndarray:
     return np.asarray(leaf)
 
 
+def shapes(tree: PyTree) -> PyTree:
+    """The tree with (dtype, shape) in place of every leaf."""
+    return jax.tree.map(lambda leaf: (jnp.result_type(leaf), jnp.shape(leaf)), tree)
+
+
 def assert_same(actual: PyTree, expected: PyTree, what: str = "") -> None:
     """Equal structure, dtypes, shapes and bits."""
     assert jax.tree.structure(actual) == jax.tree.structure(expected), what
@@ -61,7 +70,9 @@ def assert_same(actual: PyTree, expected: PyTree, what: str = "") -> None:
 
 def _difference(got: np.ndarray, want: np.ndarray) -> str:
     size = max(got.dtype.itemsize, 1)
-    as_bytes = [np.frombuffer(a.tobytes(), np.uint8).reshape(-1, size) for a in (got, want)]
+    as_bytes = [
+        np.frombuffer(a.tobytes(), np.uint8).reshape(-1, size) for a in (got, want)
+    ]
     wrong = np.flatnonzero((as_bytes[0] != as_bytes[1]).any(axis=1))
     first = int(wrong[0])
     return (
@@ -88,7 +99,7 @@ def same_both_ways(
 def emulated(
     function: Callable[..., PyTree], policy: str, target: str = "trn2"
 ) -> Callable[..., PyTree]:
-    """`nj.jit` under a policy of `POLICIES`; stochastic rounding with its call index."""
+    """`nj.jit` under a policy of `POLICIES`, with a call index where it needs one."""
     step = nj.jit(function, target=target, policy=POLICIES[policy])
     if POLICIES[policy].rounding == "stochastic":
         return step.with_rounding_seed(CALL_INDEX)
@@ -139,7 +150,13 @@ def digests_elsewhere(
     root = Path(__file__).parents[2]
     path = os.pathsep.join([str(root), *filter(None, sys.path)])
     done = subprocess.run(
-        [sys.executable, "-m", "tests.conformance.bits", *options, *map(":".join, programs)],
+        [
+            sys.executable,
+            "-m",
+            "tests.conformance.bits",
+            *options,
+            *map(":".join, programs),
+        ],
         cwd=root,
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,

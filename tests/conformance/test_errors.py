@@ -35,7 +35,8 @@ def check(error: nj.NeuronJaxError, *, names: str, line: str | None = None) -> N
     """Names what is wrong, the line, and what to do."""
     text = str(error)
     assert re.search(names, text), text
-    assert error.remedy and f"remedy: {error.remedy}" in text, text
+    assert error.remedy
+    assert f"remedy: {error.remedy}" in text
     if line is not None:
         assert error.location, text
         assert error.location.endswith(line), f"{error.location} is not {line}"
@@ -96,7 +97,9 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize(
-    ("function", "category", "names"), PROGRAMS, ids=lambda p: getattr(p, "__name__", "")
+    ("function", "category", "names"),
+    PROGRAMS,
+    ids=lambda p: getattr(p, "__name__", ""),
 )
 def test_programs_that_are_refused(function, category, names):
     for call in (
@@ -128,17 +131,6 @@ def test_an_op_without_a_rule():
         nj.jit(factor)(X)
     check(caught.value, names="cholesky", line=line_of(factor))
     assert caught.value.op
-
-
-def test_a_reduction_without_a_rule():
-    def two_at_once(x):
-        both = lambda a, b: (a[0] + b[0] * a[1], a[1] - b[1])  # noqa: E731
-        return jax.lax.reduce((x, x), (0.0, 0.0), both, (1,))
-
-    with pytest.raises(nj.NeuronJaxError) as caught:
-        nj.jit(two_at_once)(X)
-    check(caught.value, names="reduce")
-    assert HERE in str(caught.value)
 
 
 # ---- Arguments.
@@ -237,7 +229,7 @@ FORWARD_MODE = {
     "jacfwd": lambda f: jax.jacfwd(f)(X),
     "hessian": lambda f: jax.hessian(f)(X),
     "jit of jvp": lambda f: jax.jit(lambda x: jax.jvp(f, (x,), (x,)))(X),
-    "linearize": lambda f: jax.linearize(f, X),
+    "linearize": lambda f: jax.linearize(f, X)[1](X),
     "jvp of vmap": lambda f: jax.jvp(jax.vmap(f), (X,), (X,)),
 }
 
@@ -247,7 +239,7 @@ def test_forward_mode(name):
     with pytest.raises(nj.UnsupportedError) as caught:
         FORWARD_MODE[name](nj.jit(square))
     check(caught.value, names="forward-mode .* of square")
-    assert "jacrev(jacrev(f))" in caught.value.remedy
+    assert "jacrev(jacrev(f))" in str(caught.value.remedy)
 
 
 STOCHASTIC = nj.Policy(auto_cast="matmult", rounding="stochastic")
@@ -262,7 +254,7 @@ def test_stochastic_rounding_traced_without_a_seed(transform):
     with pytest.raises(nj.InvalidProgramError) as caught:
         transform(nj.jit(double, policy=STOCHASTIC))(X)
     check(caught.value, names="double rounds stochastically and is traced")
-    assert "with_rounding_seed" in caught.value.remedy
+    assert "with_rounding_seed" in str(caught.value.remedy)
 
 
 def test_stochastic_rounding_in_a_policy_scope_without_a_seed():
@@ -273,4 +265,4 @@ def test_stochastic_rounding_in_a_policy_scope_without_a_seed():
     with pytest.raises(nj.InvalidProgramError) as caught:
         jax.jit(nj.jit(narrow))(X)
     check(caught.value, names="stochastic")
-    assert "with_rounding_seed" in caught.value.remedy
+    assert "with_rounding_seed" in str(caught.value.remedy)

@@ -102,6 +102,25 @@ def test_zeros_keep_their_signs():
             floats.same_bits(out, values, f"{name}, output {index}")
 
 
+def test_additions_stay_outside_a_scatter():
+    """Zeros, scattered onto, then added to: not scattered onto the addend."""
+    rng = np.random.default_rng(9)
+    updates, rows = data.normal(rng, (40, 8)), rng.integers(0, 7, 40)
+    addend = data.normal(rng, (7, 8))
+
+    def program(updates, rows, addend):
+        return jnp.zeros((7, 8)).at[rows].add(updates) + addend
+
+    total = np.zeros((7, 8), np.float32)
+    for row, update in zip(rows, updates, strict=True):
+        total[row] = floats.add(total[row], update)
+    expected = floats.add(total, addend)
+    out = guarded(program, updates, rows, addend)
+    floats.same_bits(out, expected, "zeros.at[].add + addend")
+    host = jax.jit(program)(updates, rows, addend)
+    report("scatter(0, u) + x is scatter(x, u)", host, expected)
+
+
 def test_dots_have_another_order_in_a_program():
     rng = np.random.default_rng(5)
     x, w = data.normal(rng, (48, 200)), data.normal(rng, (200, 200))

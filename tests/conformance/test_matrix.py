@@ -33,17 +33,17 @@ WITHOUT_E4M3FN = {"trn1", "inf2", "trn2"}
 SELECTED: Mapping[str, tuple[str, ...]] = {
     "mlp_sgd": ("bf16",),
     "mlp_adafactor": ("fp32",),
-    "mlp_linen_adam": ("fp8",),
+    "mlp_linen_adam": ("fp16",),
     "mlp_mixed_bf16_sgd": ("tf32",),
-    "mlp_forward": ("fp16", "bf16_stochastic", "bf16_all"),
+    "mlp_forward": ("fp8", "bf16_stochastic", "bf16_all"),
     "gpt_scan": ("bf16_stochastic",),
     "gpt_forward": ("fp32", "bf16", "fp16"),
     "gpt_scan_forward": ("tf32", "fp8", "bf16_all"),
     "cnn_sgd_momentum": ("bf16",),
-    "cnn_forward": ("fp32", "fp16", "tf32", "fp8", "bf16_stochastic", "bf16_all"),
+    "cnn_forward": ("fp32",),
     "lstm_lion": ("tf32", "fp8"),
     "mamba_scan_adam": ("fp32",),
-    "moe_indexed_adafactor": ("bf16", "fp16", "bf16_stochastic", "bf16_all"),
+    "moe_indexed_adafactor": ("fp16", "bf16_stochastic", "bf16_all"),
     "transform_custom_vjp": ("bf16_all",),
     "transform_custom_jvp": ("bf16_stochastic",),
     "transform_cond": ("fp32",),
@@ -55,10 +55,10 @@ SELECTED: Mapping[str, tuple[str, ...]] = {
     "transform_softmax": ("bf16_all",),
     "transform_layer_norm": ("fp32",),
     "transform_activations": ("fp32",),
-    "transform_elementwise": ("bf16_all",),
+    "transform_elementwise": ("fp32",),
     "transform_shapes": ("fp32",),
-    "transform_contractions": ("fp16", "fp8"),
-    "transform_second_order": ("tf32",),
+    "transform_contractions": ("fp8",),
+    "transform_second_order": ("fp16",),
     "transform_while_loop": ("fp32",),
     "transform_while_batched": ("bf16_stochastic",),
     "transform_sort": ("fp32",),
@@ -71,7 +71,7 @@ SELECTED: Mapping[str, tuple[str, ...]] = {
     "transform_random_rbg": ("fp32",),
     "transform_random_typed_key": ("bf16",),
     "transform_embedding": ("bf16_stochastic",),
-    "transform_decode": ("fp8",),
+    "transform_decode": ("tf32",),
 }
 #: What `make test` leaves out: more train steps of models that it runs.
 VARIANTS = {
@@ -83,8 +83,7 @@ VARIANTS = {
 FAMILIES = {
     "mlp": ("mlp",),
     "gpt": ("gpt",),
-    "cnn": ("cnn",),
-    "recurrent and mixture": ("lstm", "mamba", "moe"),
+    "convolutions, recurrences, mixtures": ("cnn", "lstm", "mamba", "moe"),
     "transform": ("transform",),
 }
 
@@ -94,8 +93,8 @@ TOLERANCE = {
     "fp32": 1e-3,
     "tf32": 0.02,
     "fp16": 0.02,
-    "bf16": 0.1,
-    "bf16_stochastic": 0.1,
+    "bf16": 0.3,
+    "bf16_stochastic": 0.3,
     "bf16_all": 0.5,
     "fp8": 0.8,
 }
@@ -108,7 +107,7 @@ matrix = pytest.mark.matrix
 
 @functools.cache
 def make(name: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """(function, arguments), the same objects in every test: nothing is traced twice."""
+    """(function, arguments): the same objects, so that nothing is traced twice."""
     return PROGRAMS[name].make(0)
 
 
@@ -251,7 +250,7 @@ def carried(name: str) -> int:
     outputs = jax.eval_shape(function, *args)
     count = 0
     for before, after in zip(args, outputs, strict=False):
-        if jax.tree.structure(before) != jax.tree.structure(after):
+        if bits.shapes(before) != bits.shapes(after):
             break
         count += 1
     return count
@@ -325,7 +324,9 @@ def check_elsewhere(pairs: list[tuple[str, str]], *options: str) -> None:
     assert bits.digests_elsewhere(pairs, *options) == here
 
 
-@pytest.mark.parametrize("options", [("--threads", "1"), ("--scan-only",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "options", [("--threads", "1"), ("--scan-only",)], ids=" ".join
+)
 def test_in_another_process(options):
     """On one thread; and without the dots of XLA that were found to be left folds."""
     check_elsewhere(ELSEWHERE, *options)

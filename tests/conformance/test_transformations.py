@@ -288,7 +288,8 @@ def test_pytrees_of_any_kind():
     point = jax.tree_util.register_dataclass(_Point, ["x"], ["name"])
     tree = {"a": [X, 3], "b": point(x=X, name="p")}
     out = bits.same_both_ways(jitted(function), tree, None)
-    assert out["none"] is None and out["empty"] == ()
+    assert out["none"] is None
+    assert out["empty"] == ()
     bits.assert_same(out["sum"], X + X)
 
 
@@ -313,16 +314,17 @@ def test_flax_linen_and_optax_train():
     optimizer = optax.adam(1e-2)
 
     def step(params, state):
-        loss = lambda p: jnp.mean((model.apply(p, X) - 1) ** 2)  # noqa: E731
+        loss = lambda p: jnp.mean(jnp.square(jnp.asarray(model.apply(p, X)) - 1))  # noqa: E731
         value, gradients = jax.value_and_grad(loss)(params)
         updates, state = optimizer.update(gradients, state, params)
         return optax.apply_updates(params, updates), state, value
 
     emulated, state = jitted(step), optimizer.init(params)
     params, state, first = agree(emulated, jax.jit(step), params, state)
-    for _ in range(5):
-        params, state, value = emulated(params, state)
-    assert value < first
+    for _ in range(4):
+        params, state, _ = emulated(params, state)
+    params, state, last = emulated(params, state)
+    assert last < first
     assert int(optax.tree.get(state, "count")) == 6
 
 

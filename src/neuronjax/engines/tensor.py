@@ -154,7 +154,8 @@ def _add_tiles(
 def _passes(a: Matrix, b: Matrix, i: NcMatmul, r: Registers) -> list[jax.Array]:
     zero = r.zero
     if i.rows_per_cell == 2:
-        return [scanned_pairs(a, b, zero)]
+        # A kernel of its own: XLA would compute the operands again inside the loop.
+        return [own_kernel(scanned_pairs)(a, b, zero)]
     if i.passes == 1:
         return [_fold(a, b, zero)]
     hh, hl, lh, ll = _four_passes(a, b, zero)

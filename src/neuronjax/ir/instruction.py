@@ -143,6 +143,15 @@ class DotDimensions:
     lhs_contract: tuple[int, ...]
     rhs_contract: tuple[int, ...]
 
+    def __str__(self) -> str:
+        """`[batch|contract]x[batch|contract]`, as in "[0|2]x[0|1]"."""
+        sides = (
+            (self.lhs_batch, self.lhs_contract),
+            (self.rhs_batch, self.rhs_contract),
+        )
+        join = lambda dims: ",".join(map(str, dims))  # noqa: E731
+        return "x".join(f"[{join(b)}|{join(c)}]" for b, c in sides)
+
 
 @dataclass(frozen=True, kw_only=True)
 class NcMatmul(Instruction):
