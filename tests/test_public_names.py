@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import types
 
 import neuronjax as nj
 
@@ -23,13 +24,10 @@ NAMES = {
 
 
 def test_public_names():
-    modules = {"neuronjax." + n for n in dir(nj)}
-    import sys
-
     public = {
-        n
-        for n in vars(nj)
-        if not n.startswith("_") and f"neuronjax.{n}" not in sys.modules.keys() & modules
+        name
+        for name, value in vars(nj).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
     assert public == NAMES
 
