@@ -32,7 +32,7 @@ def test_sums_and_products_are_tiles_of_left_folds(eager):
 
 @pytest.mark.parametrize("eager", [False, True], ids=["jitted", "op by op"])
 def test_a_zero_sum_is_positive(eager):
-    zeros = np.float32([-0.0, -(2.0**-127), -(2.0**-140)])
+    zeros = np.array([-0.0, -(2.0**-127), -(2.0**-140)], np.float32)
     arrays = [np.full((3, n), zeros[:, None], np.float32) for n in (1, 2, 40, 600)]
     program = nj.jit(lambda xs: [(x.sum(-1), x.cumsum(-1)[:, -1]) for x in xs])
     with jax.disable_jit(eager):

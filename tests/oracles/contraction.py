@@ -125,7 +125,7 @@ def _factors(lhs: np.ndarray, rhs: np.ndarray) -> list[tuple[np.ndarray, np.ndar
 
 def _plain_fold(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     """Fused multiply-adds down the rows."""
-    total = np.float32(0)
+    total: np.ndarray = np.zeros((), np.float32)
     for a, b in _factors(lhs, rhs):
         total = floats.fma(a, b, total)
     return total
@@ -136,7 +136,7 @@ def _paired_fold(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     factors = _factors(lhs, rhs)
     nothing = (np.float32(0), np.float32(0))
     pairs = itertools.zip_longest(factors[:ROWS], factors[ROWS:], fillvalue=nothing)
-    total = np.float32(0)
+    total: np.ndarray = np.zeros((), np.float32)
     for upper, lower in pairs:
         # Products of FP8 numbers are FP32 numbers.
         total = floats.add(total, floats.fma(*lower, floats.multiply(*upper)))

@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.mlir.dialects import stablehlo
 
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.refusals import refusal
@@ -24,8 +23,6 @@ from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.ir.program import Program
 
 PLATFORM = "neuron"
-
-stablehlo
 
 
 @dataclass(frozen=True)

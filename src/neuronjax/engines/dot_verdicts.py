@@ -94,8 +94,8 @@ def _verify(shape: Shape) -> bool:
 
 def _equal(fast: jax.Array, slow: jax.Array) -> bool:
     """Bit for bit; a zero sum is +0 whatever its sign was."""
-    bits = [(np.asarray(x) + np.float32(0)).view(np.uint32) for x in (fast, slow)]
-    return np.array_equal(*bits)
+    a, b = ((np.asarray(x) + np.float32(0)).view(np.uint32) for x in (fast, slow))
+    return np.array_equal(a, b)
 
 
 # Scales of rows and columns: ordinary sums; sums around 2^-122, with products below
