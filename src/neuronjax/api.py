@@ -128,9 +128,11 @@ class Emulated:
         try:
             return self._jitted(self._hidden(args, kwargs), *args, **kwargs)
         except TypeError as error:
-            if "forward-mode" not in str(error):
-                raise
-            raise _forward_mode_error(self._name) from error
+            if "forward-mode" in str(error):
+                raise _forward_mode_error(self._name) from error
+            if "abstract array" in str(error):
+                self._bind(args, kwargs)  # names the argument that is not an array
+            raise
 
     def with_rounding_seed(self, index: Any) -> Emulated:
         """The same function with a given call index for stochastic rounding.

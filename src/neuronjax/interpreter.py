@@ -314,8 +314,9 @@ def _has_own_kernel(i: Instruction) -> bool:
 
 def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
     """Executes as a compiled program of its own."""
-    if type(i) is Memset:
-        return execute(i, operands, registers)
+    if type(i) is Memset:  # a kernel per constant would be a waste
+        with jax.enable_x64(_is_64_bit(i)):
+            return execute(i, operands, registers)
     kernel = _kernel(_Signed(i))
     zero, key, _ = registers
     if _is_64_bit(i):

@@ -228,8 +228,6 @@ FORWARD_MODE = {
     "jvp": lambda f: jax.jvp(f, (X,), (X,)),
     "jacfwd": lambda f: jax.jacfwd(f)(X),
     "hessian": lambda f: jax.hessian(f)(X),
-    "jit of jvp": lambda f: jax.jit(lambda x: jax.jvp(f, (x,), (x,)))(X),
-    "linearize": lambda f: jax.linearize(f, X)[1](X),
     "jvp of vmap": lambda f: jax.jvp(jax.vmap(f), (X,), (X,)),
 }
 

@@ -32,18 +32,16 @@ WITHOUT_E4M3FN = {"trn1", "inf2", "trn2"}
 #: under every policy. The others add train steps of the same operations.
 SELECTED: Mapping[str, tuple[str, ...]] = {
     "mlp_sgd": ("bf16",),
-    "mlp_adafactor": ("fp32",),
     "mlp_linen_adam": ("fp16",),
     "mlp_mixed_bf16_sgd": ("tf32",),
-    "mlp_forward": ("fp8", "bf16_stochastic", "bf16_all"),
+    "mlp_forward": ("fp32", "fp8", "bf16_stochastic", "bf16_all"),
     "gpt_scan": ("bf16_stochastic",),
     "gpt_forward": ("fp32", "bf16", "fp16"),
     "gpt_scan_forward": ("tf32", "fp8", "bf16_all"),
     "cnn_sgd_momentum": ("bf16",),
     "cnn_forward": ("fp32",),
-    "lstm_lion": ("tf32", "fp8"),
-    "mamba_scan_adam": ("fp32",),
-    "moe_indexed_adafactor": ("fp16", "bf16_stochastic", "bf16_all"),
+    "lstm_lion": ("tf32", "fp16", "fp8"),
+    "moe_indexed_adafactor": ("bf16_stochastic", "bf16_all"),
     "transform_custom_vjp": ("bf16_all",),
     "transform_custom_jvp": ("bf16_stochastic",),
     "transform_cond": ("fp32",),
@@ -75,10 +73,10 @@ SELECTED: Mapping[str, tuple[str, ...]] = {
 }
 #: What `make test` leaves out: more train steps of models that it runs.
 VARIANTS = {
-    "mlp_adam", "mlp_adamw", "mlp_lion", "mlp_bf16_adam",
+    "mlp_adam", "mlp_adamw", "mlp_lion", "mlp_adafactor", "mlp_bf16_adam",
     "gpt_adam", "gpt_adamw_clip_cosine", "gpt_remat", "gpt_scan_remat", "gpt_bf16",
     "gpt_dropout_threefry2x32", "gpt_dropout_rbg",
-    "mamba_associative_adam", "moe_masked_adafactor",
+    "mamba_scan_adam", "mamba_associative_adam", "moe_masked_adafactor",
 }  # fmt: skip
 FAMILIES = {
     "mlp": ("mlp",),

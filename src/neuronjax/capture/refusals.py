@@ -35,16 +35,15 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
         error: JAX's NotImplementedError or ValueError.
     """
     name = _primitive(str(error))
-    pattern = name or _CALLBACKS
-    found_all = equations(closed_jaxpr.jaxpr)
-    equation = next(
-        (e for e in found_all if re.search(pattern, str(e.primitive))), None
+    wanted = [name or _CALLBACKS]
+    if re.fullmatch(_LINALG, name.strip("^$")):
+        # It may be one that JAX introduces while it lowers another (svd needs eigh).
+        wanted.append(f"^({_LINALG})$")
+    located = list(equations(closed_jaxpr.jaxpr))
+    hits = (
+        hit for w in wanted for hit in located if re.search(w, str(hit[0].primitive))
     )
-    if equation is None and re.fullmatch(_LINALG, name.strip("^$")):
-        # A primitive that JAX introduces while lowering another (svd needs eigh).
-        found_all = equations(closed_jaxpr.jaxpr)
-        linalg = (e for e in found_all if re.fullmatch(_LINALG, str(e.primitive)))
-        equation = next(linalg, None)
+    equation, source = next(hits, (None, None))
     if equation is None:
         return UnimplementedError(
             f"JAX cannot lower this function for platform neuron: {error}",
@@ -55,7 +54,7 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
     return UnsupportedError(
         "JAX has no lowering of this primitive for platform neuron",
         op=found,
-        location=source_line(equation),
+        location=source,
         remedy=next(remedies, "compute it outside the emulated function"),
     )
 
@@ -65,16 +64,23 @@ def _primitive(message: str) -> str:
     return f"^{re.escape(match[1])}$" if match else ""
 
 
-def equations(jaxpr: Any) -> Iterator[Any]:
-    """Every equation of a jaxpr and of the jaxprs inside it."""
+def equations(
+    jaxpr: Any, outer: str | None = None
+) -> Iterator[tuple[Any, str | None]]:
+    """Every equation of a jaxpr and of those inside it, with the user's line.
+
+    Equations inside a jitted library function may have none of their own: they get that
+    of the call.
+    """
     for equation in jaxpr.eqns:
-        yield equation
+        source = source_line(equation) or outer
+        yield equation, source
         for parameter in equation.params.values():
             items = parameter if isinstance(parameter, tuple | list) else [parameter]
             for item in items:
                 inner = getattr(item, "jaxpr", item)
                 if hasattr(inner, "eqns"):
-                    yield from equations(inner)
+                    yield from equations(inner, source)
 
 
 def source_line(equation: Any) -> str | None:

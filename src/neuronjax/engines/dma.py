@@ -21,7 +21,7 @@ from neuronjax.ir.instruction import (
     Memset,
     Window,
 )
-from neuronjax.numerics.exact import sealed_constant
+from neuronjax.numerics.exact import opaque
 
 
 def _broadcast(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
@@ -93,7 +93,7 @@ def memset(i: Memset, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 def _constant(value: np.ndarray, r: Registers) -> jax.Array:
     array = jnp.asarray(value)
-    return sealed_constant(array, r.zero) if value.dtype == np.float32 else array
+    return opaque(array, r.zero) if value.dtype == np.float32 else array
 
 
 @execute.register

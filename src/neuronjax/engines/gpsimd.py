@@ -29,7 +29,7 @@ from neuronjax.ir.instruction import (
     TopK,
     Window,
 )
-from neuronjax.numerics.exact import seal
+from neuronjax.numerics.exact import opaque
 from neuronjax.numerics.rounding import round_to_int
 
 # -- scatter ---------------------------------------------------------------------------
@@ -47,7 +47,7 @@ SCATTERS: dict[str, Callable[..., jax.Array]] = {
 def local_scatter(i: LocalScatter, x: Sequence[jax.Array], r: Registers) -> Arrays:
     """XLA's CPU scatter is a loop over updates in row-major order of the indices.
 
-    The operand and the updates are sealed, so nothing merges into the loop's adds.
+    All that goes in and out is opaque, so nothing merges with the loop's additions.
     """
     operand, indices, updates = x
     numbers = dict(i.dimension_numbers)
@@ -72,7 +72,7 @@ def local_scatter(i: LocalScatter, x: Sequence[jax.Array], r: Registers) -> Arra
     if narrow:
         operand, updates = wide(operand), wide(updates)
     if combines:
-        updates = seal(updates, r.zero)
+        operand, updates = (opaque(a, r.zero) for a in (operand, updates))
     out = SCATTERS[i.op](
         operand,
         indices,
@@ -83,6 +83,8 @@ def local_scatter(i: LocalScatter, x: Sequence[jax.Array], r: Registers) -> Arra
         # Emits the plain StableHLO scatter, which drops what is out of bounds.
         mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
     )
+    if combines:
+        out = opaque(out, r.zero)
     if through_floats:
         return (round_to_int(out, dtype, mode="rne"),)
     return (write(out, i, r) if combines else out,)

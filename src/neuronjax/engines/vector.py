@@ -26,7 +26,7 @@ from neuronjax.ir.instruction import (
 )
 from neuronjax.numerics import elementary
 from neuronjax.numerics.elementary_core import flush
-from neuronjax.numerics.exact import seal
+from neuronjax.numerics.exact import opaque, seal
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.rounding import round_to_int
 
@@ -190,7 +190,10 @@ def convert(x: jax.Array, i: TensorCopy, r: Registers) -> jax.Array:
     if to_float:
         if from_float and target == np.float32 and i.write_format is None:
             return wide(x)
-        return write(wide(x) if from_float else _integer_to_float(x), i, r)
+        if from_float:
+            return write(wide(x), i, r)
+        # An integer may be a constant: opaque before anything is added to it.
+        return write(opaque(x.astype(jnp.float32), r.zero), i, r)
     if not from_float:
         return (
             lax.ne(x, jnp.zeros((), source)) if target == np.bool_ else x.astype(target)
@@ -198,10 +201,6 @@ def convert(x: jax.Array, i: TensorCopy, r: Registers) -> jax.Array:
     if target == np.bool_:
         return lax.ne(wide(x), jnp.float32(0))
     return round_to_int(wide(x), target, mode=i.float_to_int)  # type: ignore[arg-type]
-
-
-def _integer_to_float(x: jax.Array) -> jax.Array:
-    return x.astype(jnp.float32)
 
 
 @execute.register

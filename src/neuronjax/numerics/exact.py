@@ -39,10 +39,11 @@ def seal(x: jax.Array, zero: jax.Array) -> jax.Array:
     return x + zero
 
 
-def sealed_constant(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """A float32 constant as a value that is not known at compile time.
+def opaque(x: jax.Array, zero: jax.Array) -> jax.Array:
+    """Returns float32 `x`, bit for bit, as a value the compiler knows nothing about.
 
-    By its bits: XLA turns the constant 0 + y into y, also where that is -0.0.
+    For what an addition could be merged into: XLA turns the constant 0 + y into y, also
+    where that is -0.0, and scatter(0, u) + y into scatter(y, u).
     """
     bits = lax.bitcast_convert_type(x, jnp.uint32) ^ zero_bits(zero)
     return lax.bitcast_convert_type(bits, jnp.float32)
