@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest --timeout=600
+PYTEST := $(BIN)/python -m pytest --timeout=600 -n 2 --dist worksteal
 CODE := $(wildcard src tests benchmarks)
 
 # The emulator is defined on every host; its tests run where every host can follow.
