@@ -15,6 +15,7 @@ from jax.extend.mlir import ir
 
 from neuronjax.capture.attributes import decode_attribute, element_dtype
 from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.ir.collection import paused_collection
 from neuronjax.ir.program import (
     Function,
     Location,
@@ -30,6 +31,7 @@ LIBRARY = ("site-packages", "dist-packages", "/neuronjax/")
 _FUNCTION_ONLY = {"arg_attrs", "res_attrs", "function_type", "sym_name"}
 
 
+@paused_collection()
 def decode_module(module: Any, argument_names: Sequence[str] = ()) -> Program:
     """Decodes a module whose entry is the public function `main`.
 

@@ -291,7 +291,7 @@ def sharding(op: Op, context: Context) -> Instructions:
 @lowers("stablehlo.custom_call")
 def custom_call(op: Op, context: Context) -> Any:
     raise UnsupportedError(
-        f"calls {op.attributes['call_target_name']!r}, which a NeuronCore does not have",
+        f"calls {op.attributes['call_target_name']!r}, which no NeuronCore has",
         op=op.name,
         location=op.location.source,
         remedy="compute it outside the emulated function",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from neuronjax.errors import UnimplementedError
 from neuronjax.hardware import Target
+from neuronjax.ir.collection import paused_collection
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
 from neuronjax.ir.program import Op, Program, Region
 from neuronjax.lowering.context import Context, ProgramContext
@@ -34,6 +35,7 @@ def lowers(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+@paused_collection()
 def lower(
     program: Program,
     *,
