@@ -18,16 +18,14 @@ from jax import lax
 from jax.core import Tracer
 
 from neuronjax.engines import Registers, execute
-from neuronjax.ir.instruction import (
+from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
+from neuronjax.ir.instruction_set import (
     Activation,
     BitcastCopy,
-    Block,
     Branch,
     Call,
     Compare,
     DmaCopy,
-    Instruction,
-    InstructionProgram,
     Iota,
     Loop,
     Memset,

@@ -64,9 +64,7 @@ def _primitive(message: str) -> str:
     return f"^{re.escape(match[1])}$" if match else ""
 
 
-def equations(
-    jaxpr: Any, outer: str | None = None
-) -> Iterator[tuple[Any, str | None]]:
+def equations(jaxpr: Any, outer: str | None = None) -> Iterator[tuple[Any, str | None]]:
     """Every equation of a jaxpr and of those inside it, with the user's line.
 
     Equations inside a jitted library function may have none of their own: they get that

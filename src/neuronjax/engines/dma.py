@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from neuronjax.engines.dispatch import Arrays, Registers, execute
-from neuronjax.ir.instruction import (
+from neuronjax.ir.instruction_set import (
     BitcastCopy,
     DmaCopy,
     Im2col,

@@ -19,7 +19,7 @@ from neuronjax.engines.dma import (
 from neuronjax.engines.fold import TILE, combiner, reduced_axis_first
 from neuronjax.engines.vector import BOOLEANS, EXACT, INTEGERS, total_order
 from neuronjax.errors import InternalError
-from neuronjax.ir.instruction import (
+from neuronjax.ir.instruction_set import (
     LocalScatter,
     Pool,
     ReduceBlock,

@@ -12,7 +12,7 @@ from jax import lax
 
 from neuronjax.engines.dispatch import Arrays, Registers, execute, wide, write
 from neuronjax.errors import UnimplementedError
-from neuronjax.ir.instruction import Activation
+from neuronjax.ir.instruction_set import Activation
 from neuronjax.numerics.elementary import UNARY
 
 HOST: dict[str, Callable[[jax.Array], jax.Array]] = {

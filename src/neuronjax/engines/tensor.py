@@ -19,7 +19,7 @@ from jax import lax
 from neuronjax.engines import dot_verdicts
 from neuronjax.engines.array_fold import Matrix, pinned, scanned, scanned_pairs
 from neuronjax.engines.dispatch import Arrays, Registers, bits_of, execute, wide
-from neuronjax.ir.instruction import DotDimensions, NcMatmul
+from neuronjax.ir.instruction_set import DotDimensions, NcMatmul
 from neuronjax.numerics.exact import own_kernel
 from neuronjax.numerics.rounding import round_to_int
 

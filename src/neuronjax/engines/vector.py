@@ -14,7 +14,7 @@ from jax import lax
 
 from neuronjax.engines.dispatch import Arrays, Registers, bits_of, execute, wide, write
 from neuronjax.engines.fold import fold_axes
-from neuronjax.ir.instruction import (
+from neuronjax.ir.instruction_set import (
     Compare,
     ReducePrecision,
     ScaleFromAmax,

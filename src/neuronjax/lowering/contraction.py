@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neuronjax.errors import UnsupportedError
-from neuronjax.ir.instruction import (
-    Buffer,
+from neuronjax.ir.instruction import Buffer, Instruction, View
+from neuronjax.ir.instruction_set import (
     DotDimensions,
-    Instruction,
     Memset,
     NcMatmul,
     ReadAmax,
@@ -27,7 +26,6 @@ from neuronjax.ir.instruction import (
     TensorReduce,
     TensorScalar,
     TensorTensor,
-    View,
 )
 from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context

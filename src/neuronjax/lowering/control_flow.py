@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from neuronjax.ir.instruction import Branch, Call, Instruction, Loop
+from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.ir.program import Op, Region
 from neuronjax.lowering.context import Context, Facts, is_cotangent_scope
 from neuronjax.lowering.registry import lower_region, lowers

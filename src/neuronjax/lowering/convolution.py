@@ -14,15 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neuronjax.ir.instruction import (
-    Buffer,
-    DmaCopy,
-    DotDimensions,
-    Im2col,
-    Instruction,
-    View,
-    Window,
-)
+from neuronjax.ir.instruction import Buffer, Instruction, View
+from neuronjax.ir.instruction_set import DmaCopy, DotDimensions, Im2col, Window
 from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.contraction import matmul, prepare_operands

@@ -13,19 +13,17 @@ from typing import Any
 import numpy as np
 
 from neuronjax.errors import UnsupportedError
-from neuronjax.ir.instruction import (
+from neuronjax.ir.instruction import Engine, Instruction, View
+from neuronjax.ir.instruction_set import (
     Activation,
     BitcastCopy,
     Compare,
-    Engine,
-    Instruction,
     Iota,
     Memset,
     ReducePrecision,
     Select,
     TensorCopy,
     TensorTensor,
-    View,
 )
 from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neuronjax.errors import UnimplementedError
-from neuronjax.ir.instruction import DmaCopy, Instruction, LocalGather, LocalScatter
+from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import DmaCopy, LocalGather, LocalScatter
 from neuronjax.ir.program import Op, Region
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.elementwise import integer_path

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from neuronjax.ir.instruction import Instruction, Rng
+from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import Rng
 from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.registry import lowers

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neuronjax.errors import UnimplementedError
-from neuronjax.ir.instruction import (
-    Instruction,
+from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import (
     Pool,
     ReduceBlock,
     SelectAndScatter,

@@ -27,7 +27,7 @@ from rich.progress import (
 
 import neuronjax as nj
 from neuronjax.hardware import resolve_target
-from neuronjax.ir.instruction import NcMatmul
+from neuronjax.ir.instruction_set import NcMatmul
 from neuronjax.quickstart.data import Corpus
 from neuronjax.quickstart.recipe import Recipe
 from neuronjax.quickstart.train import Trained, train

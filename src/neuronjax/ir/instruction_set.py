@@ -1,0 +1,362 @@
+"""The instructions of a NeuronCore, named after `nki.isa`.
+
+An instruction is tensor-sized: tile loops live inside the engine and tile sizes are
+attributes. Rounding points and accumulation order are stated here and nowhere else.
+`engines` reads an instruction as arrays, `timing` as cycles and bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from neuronjax.ir.instruction import Block, Instruction, Label
+
+# -- TensorE ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DotDimensions:
+    """Dimension numbers of a contraction, as in `stablehlo.dot_general`."""
+
+    lhs_batch: tuple[int, ...]
+    rhs_batch: tuple[int, ...]
+    lhs_contract: tuple[int, ...]
+    rhs_contract: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """`[batch|contract]x[batch|contract]`, as in "[0|2]x[0|1]"."""
+        sides = (
+            (self.lhs_batch, self.lhs_contract),
+            (self.rhs_batch, self.rhs_contract),
+        )
+        join = lambda dims: ",".join(map(str, dims))  # noqa: E731
+        return "x".join(f"[{join(b)}|{join(c)}]" for b, c in sides)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcMatmul(Instruction):
+    """A contraction on the systolic array, accumulated in PSUM.
+
+    Attributes:
+        dimensions: which axes are batched and contracted.
+        k_tile: contraction rows per pass of the array (128, 256 in double-row mode).
+        rows_per_cell: 1, or 2 when a cell adds the products of rows k and k + 128
+            before they enter the column (double-row FP8).
+        passes: 1, or 4 for FP32 operands split in high and low halves.
+        accumulation: "systolic", or "host" where XLA chooses the order.
+        transposed: the right operand is stationary: the result's free dimensions are
+            those of rhs, then those of lhs. Changes no bit of any element.
+    """
+
+    dimensions: DotDimensions
+    k_tile: int = 128
+    rows_per_cell: int = 1
+    passes: int = 1
+    accumulation: str = "systolic"
+    transposed: bool = False
+
+    @property
+    def label(self) -> Label:  # type: ignore[override]
+        return "host" if self.accumulation == "host" else "modelled"
+
+
+# -- VectorE, ScalarE, GpSimdE ---------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorTensor(Instruction):
+    """`op` element by element on operands of one shape (StableHLO's op names).
+
+    Attributes:
+        integer_path: "exact", or "fp32" where integers are read as FP32 and the result
+            is rounded to an integer, as VectorE does it: exact to 2^24.
+    """
+
+    op: str
+    integer_path: str = "exact"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare(Instruction):
+    """Comparison of two tensors; `total` uses IEEE totalOrder on floats."""
+
+    direction: str
+    total: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorScalar(Instruction):
+    """`operands[0] op operands[1]` where the second is one element (a scale)."""
+
+    op: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activation(Instruction):
+    """An elementary function (StableHLO's and CHLO's names).
+
+    Attributes:
+        function: the name without dialect.
+        transcendentals: "exact" for the project's own, "host" for XLA's.
+    """
+
+    function: str
+    transcendentals: str = "exact"
+
+    @property
+    def label(self) -> Label:  # type: ignore[override]
+        return "host" if self.transcendentals == "host" else "modelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorCopy(Instruction):
+    """A copy that changes the dtype.
+
+    Attributes:
+        float_to_int: "truncate" as StableHLO says, "rne" as an engine write does.
+    """
+
+    float_to_int: str = "truncate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BitcastCopy(Instruction):
+    """A copy that reinterprets the bits (`stablehlo.bitcast_convert`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReducePrecision(Instruction):
+    """Rounds to `exponent_bits` and `mantissa_bits`, keeping the dtype."""
+
+    exponent_bits: int
+    mantissa_bits: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Select(Instruction):
+    """operands: predicate, on_true, on_false."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorReduce(Instruction):
+    """Reduction of operands[0] over `axes` from operands[1].
+
+    Tiles of 512 elements, each a left fold from its own first element; the result is
+    the left fold of (init, tile 0, tile 1, ...). Several axes count as one, row-major.
+    `integer_path` as in TensorTensor.
+    """
+
+    op: str
+    axes: tuple[int, ...]
+    integer_path: str = "exact"
+    label: ClassVar[Label] = "modelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReduceBlock(Instruction):
+    """A left fold of any number of tensors by `body`.
+
+    operands: n inputs, then n initial values.
+    """
+
+    axes: tuple[int, ...]
+    body: Block
+    label: ClassVar[Label] = "modelled"
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return (self.body,)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A sliding window, one entry per dimension (StableHLO's reduce_window)."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    base_dilations: tuple[int, ...]
+    window_dilations: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool(Instruction):
+    """Reduction over sliding windows; same fold order as TensorReduce."""
+
+    op: str
+    window: Window
+    label: ClassVar[Label] = "modelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectAndScatter(Instruction):
+    """Scatters operands[1] to the selected element of each window of operands[0].
+
+    Contributions to one element are added in row-major order of the windows, onto
+    operands[2]. The first element in row-major order that `select` prefers is chosen.
+    """
+
+    select: str
+    window: Window
+    label: ClassVar[Label] = "modelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleFromAmax(Instruction):
+    """The largest power of two with amax * scale <= the largest value of `format`.
+
+    operands: amax, float32, no dimensions. results: scale and 1/scale, both float32.
+    An amax of zero, Inf or NaN gives scale 1; the exponent is kept in -126..126.
+    """
+
+    format: str
+    margin: int = 0
+    label: ClassVar[Label] = "modelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordAmax(Instruction):
+    """Delayed scaling: notes the amax of this step, operands[0], in a slot.
+
+    A slot visited several times (in a loop) keeps the largest.
+    """
+
+    slot: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadAmax(Instruction):
+    """Delayed scaling: the largest amax of a slot in the previous steps; 0 at first."""
+
+    slot: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memset(Instruction):
+    """Writes a constant."""
+
+    value: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iota(Instruction):
+    """Writes the index along `dimension`."""
+
+    dimension: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rng(Instruction):
+    """Random bits from a state (`stablehlo.rng_bit_generator`)."""
+
+    algorithm: str
+    label: ClassVar[Label] = "modelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalGather(Instruction):
+    """`stablehlo.gather`; out-of-bounds starts are clamped."""
+
+    dimension_numbers: tuple[tuple[str, Any], ...]
+    slice_sizes: tuple[int, ...]
+    indices_are_sorted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalScatter(Instruction):
+    """`stablehlo.scatter` of one tensor; updates in row-major order of the indices.
+
+    Attributes:
+        op: the combiner: add, multiply, minimum, maximum or assign.
+        integer_path: as in TensorTensor.
+    """
+
+    op: str
+    dimension_numbers: tuple[tuple[str, Any], ...]
+    indices_are_sorted: bool = False
+    unique_indices: bool = False
+    integer_path: str = "exact"
+    label: ClassVar[Label] = "modelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sort(Instruction):
+    """Stable sort of all operands along `dimension` by the first `num_keys` of them."""
+
+    dimension: int
+    num_keys: int
+    descending: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopK(Instruction):
+    """The k largest of the last axis, and their indices; ties by lower index."""
+
+    k: int
+
+
+# -- DMA -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class DmaCopy(Instruction):
+    """Movement that changes no bit.
+
+    Attributes:
+        kind: broadcast, reshape, transpose, slice, pad, concatenate, reverse,
+            dynamic_slice, dynamic_update_slice.
+        parameters: what the kind needs, as in StableHLO:
+            broadcast: dimensions; transpose: permutation; slice: starts, limits,
+            strides; pad: low, high, interior; concatenate and reverse: dimensions;
+            dynamic_slice: sizes.
+    """
+
+    kind: str
+    parameters: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Im2col(Instruction):
+    """The patches a convolution contracts, [groups, batch * positions, K].
+
+    K is the kernel positions in row-major order, then the input channel; padding zeros
+    take part. operands: the input as [groups, batch, *spatial, channels].
+    """
+
+    window: Window
+
+
+# -- control ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop(Instruction):
+    """`stablehlo.while`: body while condition; both take the carry."""
+
+    condition: Block
+    body: Block
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return (self.condition, self.body)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch(Instruction):
+    """`stablehlo.case`: operands[0] picks a branch; out of range picks the last."""
+
+    branches: tuple[Block, ...]
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return self.branches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call(Instruction):
+    """A call of another function; identical layers stay calls."""
+
+    callee: str
