@@ -406,12 +406,15 @@ class _Named:
         kept = [i for i in range(len(args)) if i not in self.numbers]
         dynamic_args = tuple(args[i] for i in kept)
         dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in self.names}
+        # Only what is static: the rest are tracers, which must not outlive the trace.
+        static_args = [None if i in kept else a for i, a in enumerate(args)]
+        static_kwargs = {k: v for k, v in kwargs.items() if k in self.names}
 
         def rebuild(dynamic: tuple[tuple, dict]) -> tuple[tuple, dict]:
-            full = list(args)
+            full = list(static_args)
             for i, value in zip(kept, dynamic[0], strict=True):
                 full[i] = value
-            return tuple(full), {**kwargs, **dynamic[1]}
+            return tuple(full), {**static_kwargs, **dynamic[1]}
 
         return (dynamic_args, dynamic_kwargs), rebuild
 

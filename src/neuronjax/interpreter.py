@@ -135,12 +135,15 @@ class _Machine:
         zero: jax.Array,
         eager: bool,
         listeners: tuple[Listener, ...],
+        callees: dict[str, Callable[..., Any]] | None = None,
     ) -> None:
         self._program = program
         self._zero = zero
         self._eager = eager
         self._listeners = listeners
         self._stochastic = program.stochastic
+        # Compiled callees by name, shared with the machines inside them.
+        self._callees = {} if callees is None else callees
         # Delayed scaling: the largest amax of earlier steps, and this step's so far.
         self.previous_amaxes: jax.Array | None = None
         self.amaxes: jax.Array | None = None
@@ -253,24 +256,24 @@ class _Machine:
         block = self._program.functions[i.callee]
         if self._eager or self._listeners:
             return self.block(block, operands, {}, key)
-        compiled = self._compiled_callee(i.callee)
+        if i.callee not in self._callees:
+            self._callees[i.callee] = self._callee(i.callee)
         amaxes = (self.previous_amaxes, self.amaxes)
+        compiled = self._callees[i.callee]
         self.amaxes, out = compiled(self._zero, key, amaxes, *operands)
         return out
 
-    @functools.cache
-    def _compiled_callee(self, callee: str) -> Callable[..., Any]:
+    def _callee(self, name: str) -> Callable[..., Any]:
         """A callee as a jit of its own: traced and lowered once for all its calls."""
-        block = self._program.functions[callee]
+        program, callees = self._program, self._callees
 
         def body(zero: Any, key: Any, amaxes: tuple, *operands: Any) -> tuple:
-            inner = _Machine(self._program, zero, False, ())
+            inner = _Machine(program, zero, False, (), callees)
             inner.previous_amaxes, inner.amaxes = amaxes
-            inner._compiled_callee = self._compiled_callee  # type: ignore[method-assign]
-            out = inner.block(block, operands, {}, key)
+            out = inner.block(program.functions[name], operands, {}, key)
             return inner.amaxes, out
 
-        body.__name__ = callee
+        body.__name__ = name
         return jax.jit(body)
 
 

@@ -1,4 +1,4 @@
-"""Parts of a policy with state or a scope of their own: integers, scaling, loss scale."""
+"""Integers, FP8 scaling and loss scale: parts of a policy with rules of their own."""
 
 from __future__ import annotations
 
