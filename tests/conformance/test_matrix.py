@@ -99,6 +99,10 @@ TOLERANCE = {
 #: For programs that themselves declare 16-bit floats.
 NARROW_TOLERANCE = 0.1
 
+#: Leaves that a policy itself makes nonsense, not the emulator. Rounded to BF16, the
+#: uniform numbers in (-1, 1) that normal ones are made of reach 1, and erf_inv(1) is Inf.
+NONSENSE = {("random", "bf16_all"): "normal"}
+
 cheap = {"xla_backend_optimization_level": 0}
 matrix = pytest.mark.matrix
 
@@ -161,8 +165,10 @@ def check(name: str, policy: str, target: str) -> None:
     tolerance = TOLERANCE[policy]
     if "bf16" in name or "low_precision" in name or "random" in name:
         tolerance = max(tolerance, NARROW_TOLERANCE)
+    nonsense = [n for (part, p), n in NONSENSE.items() if part in name and p == policy]
     errors = bits.relative_errors(outputs, native(name))
-    assert {p: e for p, e in errors.items() if not e <= tolerance} == {}
+    wrong = {path: e for path, e in errors.items() if not e <= tolerance}
+    assert [path for path in wrong if not any(n in path for n in nonsense)] == []
 
 
 def cases(table: Mapping[str, tuple[str, ...]]) -> list[Any]:

@@ -17,19 +17,15 @@ from neuronjax.errors import UnsupportedError
 from neuronjax.ir.instruction import Buffer, Instruction, View
 from neuronjax.ir.instruction_set import (
     DotDimensions,
-    Memset,
     NcMatmul,
-    ReadAmax,
-    RecordAmax,
-    ScaleFromAmax,
     TensorCopy,
-    TensorReduce,
     TensorScalar,
-    TensorTensor,
 )
 from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.registry import lowers
+from neuronjax.lowering.scaling import scale
+from neuronjax.numerics.float_format import get_format
 
 Instructions = Iterator[Instruction]
 
@@ -115,7 +111,8 @@ def _prepare(
         return Operand(view, None, dtype)
     chip_fp8 = context.shared.target.chip.forward_fp8
     wanted = policy.operand_dtype(role, chip_fp8=chip_fp8)  # type: ignore[arg-type]
-    key = (view.buffer.number, wanted, policy.scaling, policy.rounding)
+    cast = (wanted, policy.scaling, policy.rounding, policy.overflow)
+    key = (view.buffer.number, *cast)
     if key not in context.memo:
         context.memo[key] = _cast(context, view, wanted, out)
     return context.memo[key]
@@ -133,9 +130,10 @@ def _cast(context: Context, view: View, wanted: str, out: list) -> Operand:
     inverse = None
     policy = context.policy
     if wanted in FP8 and policy.scaling != "none":
-        view, inverse = _scale(context, view, wanted, out)
+        view, inverse, instructions = scale(context, view, wanted)
+        out += instructions
     storage = "float32" if wanted == "tfloat32" else wanted
-    result = context.temporary(view.type.shape, np.dtype(_numpy(storage)))
+    result = context.temporary(view.type.shape, get_format(storage).dtype)
     out.append(
         context.make(
             TensorCopy,
@@ -148,65 +146,6 @@ def _cast(context: Context, view: View, wanted: str, out: list) -> Operand:
         )
     )
     return Operand(View(result), inverse, wanted)
-
-
-def _numpy(name: str) -> Any:
-    import ml_dtypes
-
-    return getattr(ml_dtypes, name, None) or name
-
-
-def _scale(
-    context: Context, view: View, wanted: str, out: list
-) -> tuple[View, View | None]:
-    """amax, its power of two, and the scaled tensor; the inverse for the result.
-
-    With delayed scaling this step's amax is recorded for later steps, and the scale
-    comes from the largest of the previous ones.
-    """
-    magnitude = context.temporary(view.type.shape, np.float32)
-    amax = context.temporary((), np.float32)
-    scale, inverse = (context.temporary((), np.float32) for _ in range(2))
-    scaled = context.temporary(view.type.shape, np.float32)
-    zero = context.temporary((), np.float32)
-    make = context.make
-    axes = tuple(range(len(view.type.shape)))
-    out += [
-        make(TensorTensor, (view,), (magnitude,), engine="vector", op="abs"),
-        make(Memset, (), (zero,), engine="gpsimd", value=np.zeros((), np.float32)),
-        make(
-            TensorReduce,
-            (View(magnitude), View(zero)),
-            (amax,),
-            engine="vector",
-            op="maximum",
-            axes=axes,
-        ),
-        *(slot := _delayed(context, View(amax))),
-        make(
-            ScaleFromAmax,
-            (View(slot[1].results[0]) if slot else View(amax),),
-            (scale, inverse),
-            engine="vector",
-            format=wanted,
-        ),
-        make(
-            TensorScalar, (view, View(scale)), (scaled,), engine="vector", op="multiply"
-        ),
-    ]
-    return View(scaled), View(inverse)
-
-
-def _delayed(context: Context, amax: View) -> list[Instruction]:
-    """Records this step's amax and reads that of the previous ones."""
-    if context.policy.scaling != "delayed":
-        return []
-    slot = context.shared.amax_slot()
-    previous = context.temporary((), np.float32)
-    return [
-        context.make(RecordAmax, (amax,), (), engine="vector", slot=slot),
-        context.make(ReadAmax, (), (previous,), engine="vector", slot=slot),
-    ]
 
 
 def _same_width(
@@ -261,13 +200,13 @@ def matmul(
 
 
 def _finish(context: Context, steps: list, buffers: list[Buffer]) -> Instructions:
-    for (kind, scale), source, target in zip(
+    for (kind, factor), source, target in zip(
         steps, buffers[:-1], buffers[1:], strict=True
     ):
         if kind == "scale":
             yield context.make(
                 TensorScalar,
-                (View(source), scale),
+                (View(source), factor),
                 (target,),
                 engine="vector",
                 op="multiply",
