@@ -100,7 +100,7 @@ TOLERANCE = {
 NARROW_TOLERANCE = 0.1
 
 #: Leaves that a policy itself makes nonsense, not the emulator: rounded to BF16, the
-#: uniform numbers in (-1, 1) that normal ones are made of reach 1, where erf_inv is Inf.
+#: uniform numbers in (-1, 1) that normal ones are made of reach 1; erf_inv(1) is Inf.
 NONSENSE = {("random", "bf16_all"): "normal"}
 
 cheap = {"xla_backend_optimization_level": 0}
