@@ -103,7 +103,7 @@ def canonical_nan(x: jax.Array) -> jax.Array:
 
 
 # Leaves that the opaque zero is made from: a few at both ends, in case some are
-# constants of an outer jit. A program without inputs gets one from its caller.
+# constants of an outer jit. A program without inputs has none: its zero is a constant.
 _SAMPLED = 4
 
 

@@ -73,9 +73,6 @@ COPIES: dict[str, Callable[[DmaCopy, Sequence[jax.Array]], jax.Array]] = {
     "dynamic_update_slice": _dynamic_update_slice,
 }
 
-# A broadcast is the one movement that XLA moves arithmetic through.
-SEALED = {"broadcast"}
-
 
 @execute.register
 def dma_copy(i: DmaCopy, x: Sequence[jax.Array], r: Registers) -> Arrays:

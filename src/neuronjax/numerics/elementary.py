@@ -3,7 +3,7 @@
 `UNARY` and `BINARY` map operation names of StableHLO and CHLO, without the dialect, to
 functions `fn(x, [y,] zero)` of float32 arrays of one shape and of the float32 scalar
 of `exact.opaque_zero`. Inputs and results are not sealed here: the caller
-seals what it reads and writes, with its other zero. Subnormal inputs count as zeros of
+seals what it writes. Subnormal inputs count as zeros of
 their sign and subnormal results are zeros (FTZ); NaN results are 0x7FC00000. 16-bit
 types are not handled here.
 `MAX_ULP` is a measured bound on the error. Design sections 5 and 6.
