@@ -34,7 +34,7 @@ from neuronjax.ir.instruction_set import (
     Select,
     TensorTensor,
 )
-from neuronjax.numerics.exact import kept_apart, opaque_zero
+from neuronjax.numerics.exact import kept_apart, opaque, opaque_zero
 from neuronjax.numerics.random_bits import fold
 
 Arrays = Sequence[jax.Array]
@@ -72,13 +72,15 @@ def run(
     disabled = jax.config.jax_disable_jit  # type: ignore[attr-defined]
     eager = disabled and not any(isinstance(a, Tracer) for a in arguments)
     with jax.disable_jit(False):
-        zero = _opaque_zero(eager, arguments)
+        zero = _opaque_zero(eager)
         key = jnp.uint32(0)
         if program.stochastic:
             index = jnp.uint32(0) if call_index is None else call_index
             key = fold(fold(jnp.uint32(0), jnp.uint32(program.seed)), index)
         machine = _Machine(program, zero, eager, tuple(listeners))
         machine.start_amaxes(amax_history)
+        # In an outer jit they may be constants, which XLA would fold in its own order.
+        arguments = [opaque(a, zero) for a in arguments]
         results = machine.block(program.main, arguments, {}, key)
         results = [canonical_nan(x) for x in results]
         if amax_history is None or machine.amaxes is None:
@@ -86,8 +88,8 @@ def run(
         return [*results, jnp.vstack([machine.amaxes, amax_history[:-1]])]
 
 
-def _opaque_zero(eager: bool, arguments: Arrays) -> jax.Array:
-    zero = jax.jit(lambda *a: opaque_zero(runtime_bits(a)))(*arguments)
+def _opaque_zero(eager: bool) -> jax.Array:
+    zero = jax.jit(opaque_zero)()
     # Else XLA computes it again in every kernel.
     return zero if eager else kept_apart(zero)
 
@@ -100,30 +102,6 @@ def canonical_nan(x: jax.Array) -> jax.Array:
     if x.dtype not in (jnp.float32, jnp.bfloat16, jnp.float16):
         return x
     return jnp.where(x != x, jnp.asarray(np.nan, x.dtype), x)
-
-
-# Leaves that the opaque zero is made from: a few at both ends, in case some are
-# constants of an outer jit. A program without inputs has none: its zero is a constant.
-_SAMPLED = 4
-
-
-def runtime_bits(arguments: Arrays) -> jax.Array:
-    """A uint32 scalar computed from the first elements of some arguments."""
-    candidates = [a for a in arguments if np.prod(a.shape) > 0]
-    bits = jnp.uint32(0)
-    for a in {
-        id(a): a for a in candidates[:_SAMPLED] + candidates[-_SAMPLED:]
-    }.values():
-        first = lax.slice(a, [0] * a.ndim, [1] * a.ndim).reshape(())
-        bits = bits * jnp.uint32(31) + _as_uint32(first)
-    return bits
-
-
-def _as_uint32(x: jax.Array) -> jax.Array:
-    if x.dtype == jnp.bool_:
-        return x.astype(jnp.uint32)
-    word = jnp.dtype(f"uint{x.dtype.itemsize * 8}")
-    return lax.bitcast_convert_type(x, word).astype(jnp.uint32)
 
 
 class _Machine:

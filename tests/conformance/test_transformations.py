@@ -49,6 +49,35 @@ def agree(function, native, *args):
     return out
 
 
+# ---- Everything known to the compiler.
+
+NARROW = jnp.asarray(uniform(3, (96, 40)), jnp.bfloat16)
+
+
+def of_constants():
+    """No array comes in: XLA could evaluate all of it, by arithmetic of its own."""
+    x, w = uniform(4, (64, 96)), uniform(5, (96, 40))
+    y = jax.nn.softmax(x * 1.7 + 0.3) @ w
+    z = jnp.tanh(y) * 2.3 + jnp.exp(y)
+    return z, z / z.sum(1, keepdims=True), x @ NARROW, jnp.var(z, 0)
+
+
+@pytest.mark.parametrize("policy", ["fp32", "bf16_stochastic"])
+def test_a_program_without_inputs(policy):
+    step = bits.emulated(of_constants, policy)
+    out = bits.same_both_ways(step)
+    bits.assert_same(jax.jit(step)(), out)
+
+
+@pytest.mark.parametrize("policy", ["fp32", "bf16"])
+def test_inputs_that_are_constants_of_an_outer_jit(policy):
+    step = bits.emulated(layer, policy)
+    x, w = uniform(6, (70, 300)), uniform(7, (300, 50))
+    out = bits.op_by_op(step, x, w)
+    bits.assert_same(jax.jit(lambda: step(x, w))(), out)
+    bits.assert_same(jax.jit(lambda: jax.jit(step)(x, w))(), out)
+
+
 # ---- vmap.
 
 BATCHES = {

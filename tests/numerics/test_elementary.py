@@ -102,18 +102,10 @@ CHECKSUMS: Mapping[str, int] = {
 # ---------------------------------------------------------------- running
 
 
-def runtime_bits() -> jax.Array:
-    return jnp.uint32(0x2545F491)
-
-
-def zero_of(args: tuple[jax.Array, ...], bits: jax.Array) -> jax.Array:
-    return opaque_zero(bits ^ lax.bitcast_convert_type(args[0].ravel()[0], "uint32"))
-
-
 @functools.cache
 def compiled(name: str) -> Callable[..., jax.Array]:
-    def call(bits: jax.Array, *args: jax.Array) -> jax.Array:
-        return FUNCTIONS[name](*args, opaque_zero(bits))
+    def call(*args: jax.Array) -> jax.Array:
+        return FUNCTIONS[name](*args, opaque_zero())
 
     return jax.jit(call)
 
@@ -122,7 +114,7 @@ def run(name: str, *args: np.ndarray) -> np.ndarray:
     """The function alone; short arguments are padded, to be compiled once."""
     count = args[0].size
     padded = [np.resize(x, max(count, 1000)) for x in args]
-    result = np.asarray(compiled(name)(runtime_bits(), *padded))
+    result = np.asarray(compiled(name)(*padded))
     return result[:count].reshape(args[0].shape)
 
 
@@ -383,14 +375,14 @@ def context_arguments(name: str) -> tuple[jax.Array, ...]:
 
 
 def in_context(context: Context, name: str) -> np.ndarray:
-    def call(bits: jax.Array, *args: jax.Array) -> jax.Array:
-        result = context(FUNCTIONS[name], zero_of(args, bits), *args)
+    def call(*args: jax.Array) -> jax.Array:
+        result = context(FUNCTIONS[name], opaque_zero(), *args)
         return lax.bitcast_convert_type(result, jnp.uint32)
 
-    def outer(bits: jax.Array, *args: jax.Array) -> jax.Array:
-        return jax.jit(call)(bits, *args)
+    def outer(*args: jax.Array) -> jax.Array:
+        return jax.jit(call)(*args)
 
-    return np.asarray(jax.jit(outer)(runtime_bits(), *context_arguments(name)))
+    return np.asarray(jax.jit(outer)(*context_arguments(name)))
 
 
 @pytest.fixture(scope="module")
@@ -411,7 +403,7 @@ def test_bits_are_the_same_in_every_context(
 
 
 def test_bits_are_the_same_op_by_op(alone_bits: dict[str, np.ndarray]) -> None:
-    zero = opaque_zero(runtime_bits())
+    zero = opaque_zero()
     for name, bits in alone_bits.items():
         with jax.disable_jit():
             result = FUNCTIONS[name](*context_arguments(name), zero)
@@ -422,12 +414,12 @@ def test_bits_are_the_same_op_by_op(alone_bits: dict[str, np.ndarray]) -> None:
 def test_bits_are_the_same_with_one_operand_shared_by_a_batch(name: str) -> None:
     x, y = context_arguments(name)
 
-    def shared(bits: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
-        zero = zero_of((x,), bits)
+    def shared(x: jax.Array, y: jax.Array) -> jax.Array:
+        zero = opaque_zero()
         call = jax.vmap(lambda row: seal(BINARY[name](row, y, zero), zero))
         return call(x)
 
-    got = np.asarray(jax.jit(shared)(runtime_bits(), x, y[0]))
+    got = np.asarray(jax.jit(shared)(x, y[0]))
     tiled = np.broadcast_to(np.asarray(y[0]), SHAPE)
     want = run(name, np.asarray(x), np.array(tiled))
     np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))

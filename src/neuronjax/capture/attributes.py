@@ -72,11 +72,32 @@ def _elements(attribute: Any) -> np.ndarray:
     try:
         return np.array(attribute).view(dtype).reshape(shape)
     except (TypeError, ValueError, BufferError):
-        # No buffer protocol for 16- and 8-bit floats in this jaxlib: go by element.
-        return np.array([float(v) for v in attribute], dtype).reshape(shape)
+        # bfloat16, and less than 16 bits: no buffer protocol in this jaxlib.
+        return _printed_elements(str(attribute), dtype).reshape(shape)
 
 
 _HEX = re.compile(r"^0x([0-9A-Fa-f]+)")
+_BYTES = re.compile(r'^dense<"0x([0-9A-Fa-f]*)">')
+
+
+def _printed_elements(text: str, dtype: np.dtype) -> np.ndarray:
+    """The elements of a printed constant: MLIR prints them exactly.
+
+    Many as their bytes, few as numbers, those without a decimal form as hex codes.
+    """
+    raw = _BYTES.match(text)
+    if raw:
+        return np.frombuffer(bytes.fromhex(raw.group(1)), dtype)
+    numbers = re.findall(r"[-+.\w]+", text[len("dense<") : text.index(">")])
+    return np.array([_number(n, dtype) for n in numbers], dtype)
+
+
+def _number(text: str, dtype: np.dtype) -> Any:
+    code = _HEX.match(text)
+    if code:
+        bits = np.array(int(code.group(1), 16), f"uint{dtype.itemsize * 8}")
+        return bits.view(dtype)[()]
+    return np.array(float(text)).astype(dtype)[()]
 
 
 def _scalar(attribute: Any, dtype: np.dtype) -> Any:

@@ -90,7 +90,7 @@ def memset(i: Memset, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 def _constant(value: np.ndarray, r: Registers) -> jax.Array:
     array = jnp.asarray(value)
-    return opaque(array, r.zero) if value.dtype == np.float32 else array
+    return array if value.dtype.kind in "iub" else opaque(array, r.zero)
 
 
 @execute.register

@@ -7,8 +7,9 @@ result, which changes no value, by a -0.0 that the compiler cannot know. The pro
 only be contracted with that -0.0, and `fma(x, y, -0.0)` is `x * y` rounded. It costs
 one operation, none where the processor contracts.
 
-The -0.0 is computed inside the graph from the bits of a runtime input, `b * (b + 1) &
-1`, because an argument alone becomes a constant under an outer `jax.jit`.
+The -0.0 is computed inside the graph, from a number that only the run knows: XLA's
+stateful generator draws it, which no compiler folds. An argument would not do, under an
+outer `jax.jit` it may be a constant. Whatever is drawn, the result is -0.0.
 """
 
 from __future__ import annotations
@@ -22,11 +23,17 @@ from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 
 
-def opaque_zero(bits: jax.Array) -> jax.Array:
-    """A float32 scalar -0.0 that the compiler cannot know, from any uint32 scalar."""
+def opaque_zero() -> jax.Array:
+    """A float32 scalar -0.0 that the compiler cannot know."""
     one = jnp.uint32(1)
+    bits = lax.bitcast_convert_type(_drawn(), jnp.uint32)
     zero = (bits * (bits + one)) & one
     return lax.bitcast_convert_type(zero ^ jnp.uint32(0x8000_0000), jnp.float32)
+
+
+def _drawn() -> jax.Array:
+    low, high = jnp.float32(0), jnp.float32(1)
+    return lax.rng_uniform(low, high, (1,)).reshape(())
 
 
 def seal(x: jax.Array, zero: jax.Array) -> jax.Array:
@@ -40,13 +47,21 @@ def seal(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def opaque(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Returns float32 `x`, bit for bit, as a value the compiler knows nothing about.
+    """Returns `x`, bit for bit, as a value the compiler knows nothing about.
 
-    For what an addition could be merged into: XLA turns the constant 0 + y into y, also
-    where that is -0.0, and scatter(0, u) + y into scatter(y, u).
+    For constants, which XLA folds by arithmetic of its own, and for what an addition
+    could be merged into: XLA turns the constant 0 + y into y, also where that is -0.0,
+    and scatter(0, u) + y into scatter(y, u).
+
+    Args:
+        x: booleans, integers or floats, any shape.
+        zero: the scalar of `opaque_zero`.
     """
-    bits = lax.bitcast_convert_type(x, jnp.uint32) ^ zero_bits(zero)
-    return lax.bitcast_convert_type(bits, jnp.float32)
+    if x.dtype == jnp.bool_:
+        return x ^ (zero_bits(zero) != 0)
+    word = jnp.dtype(f"uint{jax.dtypes.itemsize_bits(x.dtype)}")
+    bits = lax.bitcast_convert_type(x, word) ^ zero_bits(zero).astype(word)
+    return lax.bitcast_convert_type(bits, x.dtype)
 
 
 def zero_bits(zero: jax.Array) -> jax.Array:
