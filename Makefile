@@ -1,17 +1,17 @@
 # Needs Python >= 3.11 and make; everything else is installed into .venv.
-#   make test | lint | types | quickstart | bench | matrix | exhaustive | clean
+#   make test | slow | matrix | exhaustive | lint | types | quickstart | bench | clean
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest --timeout=600 -n 2 --dist worksteal
-CODE := $(wildcard src tests benchmarks)
+CODE := $(wildcard src tests benchmarks examples scripts)
 
 # The emulator is defined on every host; its tests run where every host can follow.
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: help .venv test lint format types quickstart bench matrix exhaustive clean
+.PHONY: help .venv test slow lint format types quickstart bench matrix exhaustive clean
 
 help:
 	@sed -n 's/^# *make /make /p' Makefile
@@ -44,6 +44,9 @@ quickstart: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+slow: $(STAMP)
+	$(PYTEST) -m slow tests $(ARGS)
 
 matrix: $(STAMP)
 	$(PYTEST) -m matrix tests $(ARGS)

@@ -6,8 +6,10 @@ promotion, which Optax needs. Markers are declared in pyproject.toml.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 # Before the first import of JAX, and only where the user has not chosen.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -16,12 +18,34 @@ import hypothesis
 import jax
 import pytest
 
+from neuronjax import interpreter
+
 # A first example compiles, so no deadline; CI repeats the same examples every time.
 hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile(
     "ci", deadline=None, derandomize=True, print_blob=True
 )
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+# Linux lets a process map 65,530 regions (vm.max_map_count); every program that XLA
+# compiles takes some, and past the limit it ends in a segmentation fault.
+MOST_REGIONS = 50_000
+
+
+@pytest.fixture(autouse=True)
+def forget_compiled_programs() -> Iterator[None]:
+    """Keeps a process that runs hundreds of tests within the limit."""
+    yield
+    if _mapped_regions() > MOST_REGIONS:
+        interpreter.forget_kernels()
+        jax.clear_caches()
+        gc.collect()
+
+
+def _mapped_regions() -> int:
+    maps = Path("/proc/self/maps")
+    return maps.read_bytes().count(b"\n") if maps.exists() else 0
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "src" / "neuronjax"
 
 BASE = frozenset({"errors", "numerics", "hardware"})
-PROGRAMS = BASE | {"ir", "policy"}
+PROGRAMS = BASE | {"ir", "policy", "policy_scopes"}
 MIDDLE = frozenset({"capture", "lowering", "engines", "collectives", "timing"})
 RUNNING = PROGRAMS | MIDDLE | {"interpreter", "emulation"}
 TOOLS = frozenset({"report", "diagnostics", "testing", "nki"})
@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "ir": BASE,
     "policy_flags": BASE,
     "policy": BASE | {"policy_flags"},
+    "policy_scopes": BASE | {"policy"},
     **dict.fromkeys(MIDDLE, PROGRAMS),
     "interpreter": PROGRAMS | MIDDLE,
     "emulation": PROGRAMS | MIDDLE | {"interpreter"},

@@ -23,32 +23,24 @@ from hypothesis import given
 from neuronjax import policy_flags
 from neuronjax.errors import (
     InvalidProgramError,
-    UnimplementedError,
     UnsupportedError,
 )
-from neuronjax.policy import (
-    Policy,
-    Rule,
-    active_policy,
-    policy_from_scope,
-    policy_scope,
-    unmatched_rule_error,
-)
+from neuronjax.policy import Policy, Rule, unmatched_rule_error
 from neuronjax.policy_flags import (
     FLAGS,
     IGNORED_VARIABLES,
     INERT_FLAGS,
     LEGAL,
-    NOT_YET,
     PRESETS,
     SDK_DEFAULTS,
     UNSUPPORTED_VARIABLES,
     parse_environment,
     parse_flags,
 )
+from neuronjax.policy_scopes import active_policy, policy_from_scope, policy_scope
 
 DOT = "stablehlo.dot_general"
-EXECUTED_PRESETS = [n for n in PRESETS if not n.startswith("mx")]
+EXECUTED_PRESETS = tuple(PRESETS)
 
 
 # --- values -------------------------------------------------------------------------
@@ -84,13 +76,9 @@ def test_every_choice_names_its_legal_values(field: str) -> None:
 
 
 @pytest.mark.parametrize("field", LEGAL)
-def test_every_legal_value_is_executed_or_refused_as_unimplemented(field: str) -> None:
+def test_every_legal_value_is_taken(field: str) -> None:
     for value in LEGAL[field]:
-        if value in NOT_YET.get(field, ()):
-            with pytest.raises(UnimplementedError, match=re.escape(repr(value))):
-                Policy(**{field: value})
-        else:
-            assert getattr(Policy(**{field: value}), field) == value
+        assert getattr(Policy(**{field: value}), field) == value
 
 
 def test_the_nearest_value_is_suggested() -> None:
@@ -182,10 +170,25 @@ def test_what_the_presets_mean() -> None:
     assert fp8.operand_dtype("cotangent", chip_fp8="float8_e4m3") == "float8_e5m2"
 
 
-@pytest.mark.parametrize("name", ["mxfp8", "mxfp4"])
-def test_presets_without_an_engine(name: str) -> None:
-    with pytest.raises(UnimplementedError, match=f"'{name}', which no engine"):
-        Policy.preset(name)
+def test_what_the_microscaling_presets_mean() -> None:
+    for name, weight in (("mxfp8", "mxfp8_e4m3"), ("mxfp4", "mxfp4_e2m1")):
+        policy = Policy.preset(name)
+        formats = {
+            role: policy.operand_dtype(role, chip_fp8="float8_e4m3fn")
+            for role in ("forward", "weight", "cotangent")
+        }
+        assert formats == {
+            "forward": "mxfp8_e4m3",
+            "weight": weight,
+            "cotangent": "mxfp8_e4m3",
+        }
+        wide = dataclasses.replace(policy, cotangent_type="float8_e5m2")
+        found = wide.operand_dtype("cotangent", chip_fp8="float8_e4m3fn")
+        assert found == "mxfp8_e5m2"
+        with pytest.raises(InvalidProgramError, match="pairs MX operands only"):
+            dataclasses.replace(policy, cotangent_type="bfloat16")
+        with pytest.raises(InvalidProgramError, match="use auto_cast='matmult'"):
+            dataclasses.replace(policy, auto_cast="all")
 
 
 def test_unknown_presets_and_policies() -> None:
@@ -276,11 +279,6 @@ def test_every_numeric_field_can_be_overridden() -> None:
 def test_bad_rules(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidProgramError, match=message):
         Rule(**fields)
-
-
-def test_rules_of_unimplemented_values_are_refused() -> None:
-    with pytest.raises(UnimplementedError, match=r"Rule.sparsity is '4:16'"):
-        Rule(param="mlp", sparsity="4:16")
 
 
 def test_an_unmatched_rule_names_what_is_near() -> None:

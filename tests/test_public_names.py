@@ -13,13 +13,18 @@ NAMES = {
     "InternalError",
     "InvalidProgramError",
     "Lowered",
+    "MXArray",
     "NeuronJaxError",
     "Policy",
     "Rule",
+    "SparseArray",
     "UnimplementedError",
     "UnsupportedError",
+    "cast",
     "jit",
     "policy_scope",
+    "quantize_mx",
+    "sparsify",
 }
 
 

@@ -38,13 +38,28 @@ from neuronjax.errors import (
 from neuronjax.errors import (
     UnsupportedError as UnsupportedError,
 )
+from neuronjax.numerics.casting import (
+    cast as cast,
+)
+from neuronjax.numerics.microscaling import (
+    MXArray as MXArray,
+)
+from neuronjax.numerics.microscaling import (
+    quantize_mx as quantize_mx,
+)
+from neuronjax.numerics.sparsity import (
+    SparseArray as SparseArray,
+)
+from neuronjax.numerics.sparsity import (
+    sparsify as sparsify,
+)
 from neuronjax.policy import (
     Policy as Policy,
 )
 from neuronjax.policy import (
     Rule as Rule,
 )
-from neuronjax.policy import (
+from neuronjax.policy_scopes import (
     policy_scope as policy_scope,
 )
 

@@ -27,7 +27,8 @@ from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.instruction import Instruction, InstructionProgram
 from neuronjax.ir.program import Program
 from neuronjax.ir.text import instruction_text
-from neuronjax.policy import Policy, active_policy, policy_scope
+from neuronjax.policy import Policy
+from neuronjax.policy_scopes import active_policy, policy_scope
 
 
 def jit(

@@ -1,4 +1,4 @@
-"""The `neuronjax` command: quickstart, ls, bench, version.
+"""The `neuronjax` command: quickstart, ls, exactness, bench, version.
 
 Each command is a function that reads its options and hands over; what it shows is made
 elsewhere, but for the hardware tables of `ls`. A `NeuronJaxError` is shown as its
@@ -85,7 +85,7 @@ def quickstart(
         typer.Option(
             metavar="TARGET/POLICY",
             help="What to emulate; repeatable. "
-            "Default: trn1/bf16, trn2/fp8, trn3/bf16.",
+            "Default: trn1/bf16, trn2/fp8, trn3/mxfp8.",
         ),
     ] = None,
     steps: Annotated[
@@ -296,6 +296,32 @@ def _table(title: str) -> Table:
         collapse_padding=True,
         pad_edge=False,
     )
+
+
+# -- exactness -------------------------------------------------------------------------
+
+
+@app.command()
+def exactness(
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="As the page docs/exactness.md.")
+    ] = False,
+) -> None:
+    """Says of every kind of number whether it is exact, modelled or the host's."""
+    from neuronjax.report.exactness import CLAIMS, MEANINGS, as_markdown
+
+    if markdown:
+        print(as_markdown())
+        return
+    console = Console()
+    for label, meaning in MEANINGS.items():
+        table = _table(f"{label}: {meaning}")
+        for heading in ("what", "rule", "switch"):
+            table.add_column(heading, ratio=1 if heading != "rule" else 2)
+        for claim in CLAIMS:
+            if claim.label == label:
+                table.add_row(claim.subject, claim.rule, claim.switch)
+        console.print(table)
 
 
 # -- bench and version -----------------------------------------------------------------

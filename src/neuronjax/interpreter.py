@@ -29,6 +29,9 @@ from neuronjax.ir.instruction_set import (
     Iota,
     Loop,
     Memset,
+    NcMatmul,
+    NcMatmulMx,
+    NcMatmulSparse,
     ReadAmax,
     RecordAmax,
     Select,
@@ -79,10 +82,9 @@ def run(
             key = fold(fold(jnp.uint32(0), jnp.uint32(program.seed)), index)
         machine = _Machine(program, zero, eager, tuple(listeners))
         machine.start_amaxes(amax_history)
-        # In an outer jit they may be constants, which XLA would fold in its own order.
-        arguments = [opaque(a, zero) for a in arguments]
+        arguments = _opaque_arguments(program.main, arguments, zero)
         results = machine.block(program.main, arguments, {}, key)
-        results = [canonical_nan(x) for x in results]
+        results = _canonical(program.main, results)
         if amax_history is None or machine.amaxes is None:
             return results
         return [*results, jnp.vstack([machine.amaxes, amax_history[:-1]])]
@@ -92,6 +94,42 @@ def _opaque_zero(eager: bool) -> jax.Array:
     zero = jax.jit(opaque_zero)()
     # Else XLA computes it again in every kernel.
     return zero if eager else kept_apart(zero)
+
+
+def _opaque_arguments(main: Block, arguments: Arrays, zero: jax.Array) -> Arrays:
+    """Arguments may be constants of an outer jit: XLA would fold them in its own order.
+
+    Not in an elementary function, which is a kernel of its own: for what only those
+    read, a pass over memory is saved.
+    """
+    read = {
+        view.buffer.number
+        for i in main.instructions
+        if i.blocks or not isinstance(i, Activation)
+        for view in i.operands
+    }
+    nested = any(i.blocks for i in main.instructions)  # they may capture anything
+    return [
+        opaque(a, zero) if nested or b.number in read else a
+        for b, a in zip(main.arguments, arguments, strict=True)
+    ]
+
+
+_CANONICAL = (Activation, NcMatmul, NcMatmulMx, NcMatmulSparse)
+
+
+def _canonical(main: Block, results: Arrays) -> list[jax.Array]:
+    """The results with canonical NaNs, which some instructions write already."""
+    written = {
+        buffer.number
+        for i in main.instructions
+        if isinstance(i, _CANONICAL) and i.label != "host"
+        for buffer in i.results
+    }
+    return [
+        x if view.buffer.number in written else canonical_nan(x)
+        for view, x in zip(main.results, results, strict=True)
+    ]
 
 
 def canonical_nan(x: jax.Array) -> jax.Array:
@@ -328,6 +366,11 @@ def _kernel(signed: _Signed) -> Callable[..., Any]:
         return execute(i, operands, Registers(zero, key, run_scalars))
 
     return jax.jit(body)
+
+
+def forget_kernels() -> None:
+    """Frees the compiled single instructions of op-by-op execution."""
+    _kernel.cache_clear()
 
 
 def _is_64_bit(i: Instruction) -> bool:

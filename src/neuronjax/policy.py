@@ -3,34 +3,32 @@
 A `Policy` is a frozen, hashable value: which operands are cast and to what, how casts
 round, scale and overflow, in which order sums are taken. It computes nothing; lowering
 reads it, one effective policy per op. A `Rule` overrides it for the ops that its
-patterns select, and `policy_scope` does so for the ops traced inside a `with` block.
-The words it is written in, and the vendor's switches, are in `policy_flags`.
+patterns select. The words it is written in, and the vendor's switches, are in
+`policy_flags`; policies for the ops of a `with` block in `policy_scopes`.
 
 Follows sections 4 ("Policy") and 5 of the design.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import functools
-import hashlib
 import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-import jax
 import numpy as np
 
-from neuronjax.errors import InternalError, InvalidProgramError
+from neuronjax.errors import InvalidProgramError
 from neuronjax.policy_flags import (
     CAST_DTYPES,
     LEGAL,
     NEWEST_SDK,
     PRESETS,
+    WEIGHT_FORMATS,
     checked_choice,
     illegal,
     normal_sdk,
@@ -44,7 +42,20 @@ _STACKED_LAYERS = (
     " parameter path and cannot be told apart: select them all, or unroll the scan"
 )
 _SDK = "sdk"  # a field's default: "what the SDK of `Policy.sdk` does"
+_MX_COTANGENTS = {"float8_e5m2": "mxfp8_e5m2"}
 _SELECTORS = ("op", "param", "scope", "source")
+
+
+class _Partners(NamedTuple):
+    what: str
+    also: tuple[str, ...] = ()
+
+
+_PARTNERS = {
+    "tf32": _Partners("TF32 only with TF32 and FP32"),
+    "mxfp8": _Partners("MX operands only with MX", ("float8_e5m2",)),
+    "mxfp4": _Partners("MX operands only with MX", ("float8_e5m2",)),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -86,6 +97,7 @@ class Rule:
     float_to_int: str | None = None
     overflow: str | None = None
     mx_scale_rule: str | None = None
+    mx_weight_scale_rule: str | None = None
     mx_layout: str | None = None
     sparsity: str | None = None
 
@@ -138,13 +150,17 @@ class Policy:
     Attributes:
         auto_cast: which FP32 operands are cast down: of "none", of matmuls and
             convolutions ("matmult"), or of "all" ops.
-        auto_cast_type: to what; "fp8" is the chip's own forward format.
+        auto_cast_type: to what; "fp8" is the chip's own forward format. The MX types
+            take operands of every float dtype; "mxfp4" is MXFP4 for weights, prepared
+            offline, and MXFP8 for all else, which is what the device can quantize to.
         cotangent_type: to what operands of the backward pass are cast that carry
-            gradients: "auto" is e5m2 for the FP8 types and else "same".
+            gradients: "auto" is e5m2 for the FP8 types and else "same" (MXFP8 keeps
+            e4m3: a block's scale gives the range, so mantissa bits are worth more).
         rounding: of every cast, to nearest even or stochastic.
         seed: of stochastic rounding, an unsigned 32-bit integer.
         scaling: of FP8 casts, per tensor and by powers of two: from the tensor at hand
-            ("current") or from the maxima of the last `amax_history_length` steps.
+            ("current") or from the maxima of the last `amax_history_length` steps
+            (1024 is an ASSUMPTION: what other FP8 libraries take).
         loss_scale: factor on the loss, divided out of the gradients; None for none.
         accumulation: of sums; "systolic" is the modelled order, "host" leaves it to XLA
             and is outside every promise.
@@ -154,9 +170,11 @@ class Policy:
         integer_path: "fp32" is what the engines do, exact to 2**24.
         float_to_int: "truncate" is what StableHLO says, "rne" what engines do.
         overflow: of casts; to Inf (NaN for e4m3fn), or to the largest finite value.
-        mx_scale_rule: how the shared scale of an MX block is chosen.
+        mx_scale_rule: how the device chooses the shared scale of an MX block.
+        mx_weight_scale_rule: how a checkpoint's MXFP4 weights were quantized.
         mx_layout: which elements along K form an MX block.
-        sparsity: N:M pattern of the stationary operand, or None for dense.
+        sparsity: N:M pattern that the weights of forward contractions are pruned and
+            compressed to, or None for dense.
         lnc: physical cores per logical NeuronCore; None for the chip's default.
         sdk: the Neuron SDK whose defaults fill the fields that are not given. A
             filled field stays as it is under `dataclasses.replace(..., sdk=...)`; start
@@ -166,7 +184,6 @@ class Policy:
 
     Raises:
         InvalidProgramError: an illegal value; the message names the legal ones.
-        UnimplementedError: a value of `NOT_YET`.
     """
 
     auto_cast: str = _SDK
@@ -185,6 +202,7 @@ class Policy:
     float_to_int: str = "truncate"
     overflow: str = "ieee"
     mx_scale_rule: str = _SDK
+    mx_weight_scale_rule: str = "ocp_floor"
     mx_layout: str = "consecutive"
     sparsity: str | None = None
     lnc: int | None = None
@@ -200,12 +218,23 @@ class Policy:
         for field in dataclasses.fields(self):
             value = _checked("Policy", field.name, getattr(self, field.name))
             object.__setattr__(self, field.name, value)
-        own_gradients = self.cotangent_type not in ("auto", "same")
-        if self.auto_cast_type == "tf32" and own_gradients:
+        self._check_pairing()
+
+    def _check_pairing(self) -> None:
+        """Refuses what the tensor engine cannot pair, and casts to blocks of ops that
+        have no axis for them."""
+        partners = _PARTNERS.get(self.auto_cast_type)
+        if partners and self.cotangent_type not in ("auto", "same", *partners.also):
             raise InvalidProgramError(
                 f"Policy.cotangent_type is {self.cotangent_type!r}, but the tensor"
-                " engine pairs TF32 only with TF32 and FP32",
+                f" engine pairs {partners.what}",
                 remedy="use cotangent_type='same'",
+            )
+        if self.auto_cast == "all" and self.auto_cast_type.startswith("mx"):
+            raise InvalidProgramError(
+                f"Policy.auto_cast is 'all' with {self.auto_cast_type!r}: microscaling"
+                " is for the operands of matmuls, in blocks along the contraction",
+                remedy="use auto_cast='matmult'",
             )
 
     @classmethod
@@ -247,19 +276,24 @@ class Policy:
         return cls(sdk=sdk, **parse_environment(environ).fields)
 
     def operand_dtype(
-        self, role: Literal["forward", "cotangent"], *, chip_fp8: str
+        self, role: Literal["forward", "weight", "cotangent"], *, chip_fp8: str
     ) -> str:
-        """The dtype that `auto_cast` gives to an operand of that role.
+        """The format that `auto_cast` gives to an operand of that role.
 
         Args:
-            role: "cotangent" for an operand that carries a gradient.
+            role: "cotangent" for an operand that carries a gradient, "weight" for one
+                that a checkpoint holds.
             chip_fp8: what "fp8" means on the chip, "float8_e4m3" or "float8_e4m3fn".
         """
         name, cotangent = self.auto_cast_type, self.cotangent_type
+        if role == "weight" and name in WEIGHT_FORMATS:
+            return WEIGHT_FORMATS[name]
         forward = chip_fp8 if name == "fp8" else CAST_DTYPES[name]
         if cotangent == "auto":
             cotangent = "float8_e5m2" if name.startswith("fp8") else "same"
-        return forward if role == "forward" or cotangent == "same" else cotangent
+        if role != "cotangent" or cotangent == "same":
+            return forward
+        return _MX_COTANGENTS[cotangent] if name.startswith("mx") else cotangent
 
     def matching_rules(
         self,
@@ -342,69 +376,6 @@ def unmatched_rule_error(
 def _nearest(pattern: str, texts: Sequence[str]) -> list[str]:
     plain = re.sub(r"[\\^$.*+?()\[\]{}|]", "", pattern)
     return difflib.get_close_matches(plain, texts, n=3, cutoff=0.0)
-
-
-# --- scopes -------------------------------------------------------------------------
-
-_SCOPE_NAME = re.compile(r"neuronjax\.policy\.([0-9a-f]{16})")
-_SCOPED: dict[str, Policy] = {}  # token -> policy, for the life of the process
-# Part of jax.jit's cache key: without it a function traced under one policy would be
-# reused under another, and an inner jit shared by two scopes would be one function.
-_ACTIVE = jax.make_user_context(default_value=None)
-
-
-@contextlib.contextmanager
-def policy_scope(policy: Policy | str) -> Iterator[Policy]:
-    """Gives the ops traced inside the block a policy; the innermost scope counts.
-
-    It is recorded in the ops' name stack, so it survives grad, vmap, scan and
-    checkpoint. Also usable as a decorator. Programs that are captured inside the block
-    carry it too: see `active_policy`.
-    """
-    resolved = Policy.resolve(policy)
-    token = _intern(resolved)
-    with _ACTIVE(token), jax.named_scope(f"neuronjax.policy.{token}"):
-        yield resolved
-
-
-def active_policy() -> Policy | None:
-    """The policy of the `policy_scope` in which the caller runs, if any.
-
-    A function traced by an outermost jax.jit has no trace of the scope in its name
-    stack, which starts with the jit; capture asks here instead.
-    """
-    token = _ACTIVE.value
-    return None if token is None else _SCOPED[token]
-
-
-def policy_from_scope(name_stack: str) -> Policy | None:
-    """The policy of the innermost `policy_scope` of a name stack, or None.
-
-    Inside a function that StableHLO calls (inner jits, scan bodies) a name stack starts
-    anew: put that of the call op in front.
-
-    Raises:
-        InvalidProgramError: the program was captured in another process, whose policy
-            is not known here.
-    """
-    tokens = _SCOPE_NAME.findall(name_stack)
-    if not tokens:
-        return None
-    if tokens[-1] not in _SCOPED:
-        raise InvalidProgramError(
-            f"scope {name_stack!r} names a policy that this process has not made",
-            remedy="enter policy_scope with the same policy before loading the program",
-        )
-    return _SCOPED[tokens[-1]]
-
-
-def _intern(policy: Policy) -> str:
-    """A token made from the value alone, so that program texts are reproducible."""
-    values = [getattr(policy, f.name) for f in dataclasses.fields(policy) if f.compare]
-    token = hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()
-    if _SCOPED.setdefault(token, policy) != policy:
-        raise InternalError(f"two policies share the token {token}")
-    return token
 
 
 # --- validation ---------------------------------------------------------------------

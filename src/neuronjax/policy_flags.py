@@ -1,6 +1,6 @@
 """The words of a policy: legal values, presets, the vendor's flags and versions.
 
-`LEGAL`, `NOT_YET` and `PRESETS` say what the fields of `policy.Policy` may be.
+`LEGAL` and `PRESETS` say what the fields of `policy.Policy` may be.
 `parse_flags` reads what a user already passes to the Neuron compiler and
 `parse_environment` what the Neuron runtime reads; both return plain field values. Every
 switch is one entry of a table and of one of three kinds: it sets fields, it cannot
@@ -20,15 +20,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neuronjax.errors import (
-    InvalidProgramError,
-    UnimplementedError,
-    UnsupportedError,
-)
+from neuronjax.errors import InvalidProgramError, UnsupportedError
 
 Fields = Mapping[str, Any]
 
 # --- values -------------------------------------------------------------------------
+
+_SCALE_RULES = ("ocp_floor", "neuron", "ceil", "rceil", "even", "nki_golden")
 
 LEGAL: Mapping[str, tuple[object, ...]] = {
     "auto_cast": ("none", "matmult", "all"),
@@ -43,7 +41,8 @@ LEGAL: Mapping[str, tuple[object, ...]] = {
     "integer_path": ("exact", "fp32"),
     "float_to_int": ("truncate", "rne"),
     "overflow": ("ieee", "saturate"),
-    "mx_scale_rule": ("ocp_floor", "neuron", "ceil", "rceil", "even", "nki_golden"),
+    "mx_scale_rule": _SCALE_RULES,
+    "mx_weight_scale_rule": _SCALE_RULES,
     "mx_layout": ("consecutive", "interleaved"),
     # The patterns of the hardware page of NeuronCore-v3 and -v4.
     "sparsity": (None, "4:16", "4:12", "4:8", "2:8", "2:4", "1:4", "1:2"),
@@ -51,21 +50,19 @@ LEGAL: Mapping[str, tuple[object, ...]] = {
 }
 """Field -> legal values, for every field that is a choice."""
 
-NOT_YET: Mapping[str, frozenset[object]] = {
-    "auto_cast_type": frozenset({"mxfp8", "mxfp4"}),
-    "psum_dtype": frozenset({"bfloat16"}),
-    "mx_layout": frozenset({"interleaved"}),
-    "sparsity": frozenset(LEGAL["sparsity"]) - {None},
-}
-"""Legal values that no engine executes yet: refused, so that nothing is ignored."""
-
 CAST_DTYPES: Mapping[str, str] = {
     "bf16": "bfloat16",
     "fp16": "float16",
     "tf32": "tfloat32",
     "fp8_e4m3": "float8_e4m3",
+    "mxfp8": "mxfp8_e4m3",
+    "mxfp4": "mxfp8_e4m3",
 }
-"""The formats behind the vendor's names; "fp8" is the chip's own forward format."""
+"""The formats behind the vendor's names; "fp8" is the chip's own forward format. MXFP4
+is for weights (`WEIGHT_FORMATS`): `quantize_mx` has no FP4 output."""
+
+WEIGHT_FORMATS: Mapping[str, str] = {"mxfp4": "mxfp4_e2m1"}
+"""Where weights, prepared offline, have another format than activations."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "fp32": {"auto_cast": "none"},
@@ -81,16 +78,10 @@ FP32, and every other op computes in the dtype that the program declares."""
 
 
 def checked_choice(owner: str, name: str, value: object) -> object:
-    """Returns `value` if it is legal for that field and executed by an engine."""
+    """Returns `value` if it is legal for that field."""
     legal = LEGAL[name]
     if not isinstance(value, (str, int, type(None))) or value not in legal:
         raise illegal(f"{owner}.{name}", value, legal)
-    later = NOT_YET.get(name, frozenset())
-    if value in later:
-        raise UnimplementedError(
-            f"{owner}.{name} is {value!r}, which no engine executes yet",
-            remedy=f"use one of: {', '.join(repr(v) for v in legal if v not in later)}",
-        )
     return value
 
 

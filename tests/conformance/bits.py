@@ -34,6 +34,9 @@ POLICIES: dict[str, nj.Policy] = {
         auto_cast="matmult", auto_cast_type="bf16", rounding="stochastic", seed=11
     ),
     "bf16_all": nj.Policy(auto_cast="all", auto_cast_type="bf16"),
+    "mxfp8": nj.Policy.preset("mxfp8"),
+    "mxfp4": nj.Policy.preset("mxfp4"),
+    "sparse": nj.Policy(auto_cast="matmult", sparsity="4:16"),
 }
 #: Of stochastic rounding in all tests; any number serves.
 CALL_INDEX = 7

@@ -205,3 +205,14 @@ def test_the_published_sum_ends_near_2048():
     assert np.all(np.abs(out - 2048) < 6 * deviation)
     assert abs(np.mean(out) - 2048) < 4 * deviation / np.sqrt(out.size)
     assert len(set(out)) > 10
+
+
+def test_the_published_sum_by_calls_from_python_ends_near_2048():
+    """Every call counts, so every step draws bits of its own."""
+    step = nj.jit(lambda c: c + jnp.float16(0.5), policy=STOCHASTIC())
+    total = jnp.full(64, 1024, jnp.float16)
+    for _ in range(2048):
+        total = step(total)
+    out, deviation = np.asarray(total, np.float64), np.sqrt(2048 * 0.25)
+    assert abs(np.mean(out) - 2048) < 4 * deviation / np.sqrt(out.size)
+    assert len(set(out)) > 10

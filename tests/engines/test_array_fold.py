@@ -10,6 +10,7 @@ import pytest
 import neuronjax as nj
 from neuronjax.engines import array_fold, dot_verdicts
 from neuronjax.engines.array_fold import Matrix
+from neuronjax.engines.host_cache import HostCache
 from tests.oracles import floats
 
 MINUS_ZERO = np.float32(-0.0)
@@ -80,16 +81,13 @@ def test_a_refused_dot_gives_the_same_bits(monkeypatch):
 
 
 def test_verdicts_are_kept_in_a_file(tmp_path, monkeypatch):
-    path = tmp_path / "verdicts.json"
-    monkeypatch.setattr(dot_verdicts, "verdict_file", lambda: path)
-    dot_verdicts._verdicts.cache_clear()
-    try:
-        ones = Matrix(jnp.ones((1, 3, 20)), k_first=False)
-        columns = Matrix(jnp.ones((1, 20, 64)), k_first=True)
-        verdict = dot_verdicts.is_left_fold(ones, columns)
-        assert f'"1x3x20x64NT": {str(verdict).lower()}' in path.read_text()
-        path.write_text("{ cut short")
-        dot_verdicts._verdicts.cache_clear()
-        assert dot_verdicts.is_left_fold(ones, columns) == verdict
-    finally:
-        dot_verdicts._verdicts.cache_clear()
+    monkeypatch.setenv("NEURONJAX_CACHE_DIR", str(tmp_path))
+    cache = HostCache("dot", bool)
+    monkeypatch.setattr(dot_verdicts, "_VERDICTS", cache)
+    ones = Matrix(jnp.ones((1, 3, 20)), k_first=False)
+    columns = Matrix(jnp.ones((1, 20, 64)), k_first=True)
+    verdict = dot_verdicts.is_left_fold(ones, columns)
+    assert f'"1x3x20x64NT": {str(verdict).lower()}' in cache.path.read_text()
+    cache.path.write_text("{ cut short")
+    cache.forget()
+    assert dot_verdicts.is_left_fold(ones, columns) == verdict

@@ -21,6 +21,9 @@ from tests.zoo import PROGRAMS, Program
 from tests.zoo.operations import lower, operations
 from tests.zoo.program import PyTree
 
+# What it says changes with the zoo and with JAX, not with the emulator.
+pytestmark = pytest.mark.slow
+
 # Most of the time goes to LLVM; programs this small gain nothing from it.
 _FAST = {"xla_backend_optimization_level": 0}
 _jit = functools.partial(jax.jit, compiler_options=_FAST)

@@ -19,6 +19,7 @@ import numpy as np
 
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.refusals import refusal
+from neuronjax.capture.scaled_matmul import keep_whole
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.ir.program import Program
 
@@ -80,6 +81,7 @@ def capture(
     for leaf, name in zip(leaves, names, strict=True):
         check_argument(leaf, name)
     with _capture_scope():
+        keep_whole(PLATFORM)
         traced = jax.jit(function, keep_unused=True).trace(*leaves)
         try:
             lowered = traced.lower(lowering_platforms=(PLATFORM,))

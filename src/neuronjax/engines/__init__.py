@@ -14,6 +14,12 @@ from neuronjax.engines import (
     tensor as tensor,
 )
 from neuronjax.engines import (
+    tensor_mx as tensor_mx,
+)
+from neuronjax.engines import (
+    tensor_sparse as tensor_sparse,
+)
+from neuronjax.engines import (
     vector as vector,
 )
 from neuronjax.engines.dispatch import Registers as Registers

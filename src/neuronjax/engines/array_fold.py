@@ -100,27 +100,6 @@ def fused(a: jax.Array, b: jax.Array, total: jax.Array, zero: jax.Array) -> jax.
     return jnp.where(is_low, low * DOWN, jnp.where(is_high, high * UP, plain))
 
 
-def scanned_pairs(lhs: Matrix, rhs: Matrix, zero: jax.Array) -> jax.Array:
-    """Double-row: cell p adds the products of rows p and p + K/2 first, in FP32.
-
-    The operands are FP8, whose products are far inside FP32's range.
-    """
-    half = lhs.k // 2
-    a, b = lhs.rows(), rhs.rows()
-    rows = (a[:half], b[:half], a[half:], b[half:])
-
-    def step(total: jax.Array, row: tuple) -> tuple[jax.Array, None]:
-        a0, b0, a1, b1 = row
-        return total + (_outer(a0, b0, zero) + _outer(a1, b1, zero)), None
-
-    shape = (lhs.batch, lhs.free, rhs.free)
-    return lax.scan(step, jnp.zeros(shape, jnp.float32), rows)[0]
-
-
-def _outer(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
-    return seal(a[:, :, None] * b[:, None, :], zero)
-
-
 def pinned(lhs: Matrix, rhs: Matrix) -> jax.Array:
     """XLA's dot with pinned layouts and padded columns."""
     if narrower_as_columns(lhs.free, rhs.free):

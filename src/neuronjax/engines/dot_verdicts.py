@@ -2,23 +2,12 @@
 
 A shape is used only after its dot was compared with the scanned fold, bit for bit, on
 probe data that include products below 2^-126 and above 2^128, cancellation and signed
-zeros. Verdicts are kept by jaxlib, processor and thread count, in memory and in a file
-of the user's cache directory
-(`NEURONJAX_CACHE_DIR`, else `$XDG_CACHE_HOME/neuronjax`, else `~/.cache/neuronjax`).
+zeros. Verdicts are kept in a `HostCache`.
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
-import os
-import platform
-import tempfile
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -32,6 +21,7 @@ from neuronjax.engines.array_fold import (
     pinned,
     scanned,
 )
+from neuronjax.engines.host_cache import HostCache
 
 
 class Shape(NamedTuple):
@@ -57,10 +47,7 @@ class Shape(NamedTuple):
         return "x".join(map(str, self[:4])) + layout
 
 
-_LOCK = threading.Lock()
-# Verification must not be traced into the program that asks for it; traces are local
-# to a thread.
-_WORKER = ThreadPoolExecutor(1, thread_name_prefix="neuronjax-verdict")
+_VERDICTS = HostCache("dot", bool)
 
 # Seconds spent on verification by this process: reported apart in the benchmark.
 spent_seconds = 0.0
@@ -73,12 +60,7 @@ def is_left_fold(lhs: Matrix, rhs: Matrix) -> bool:
     if not enabled:
         return False
     shape = Shape.of(lhs, rhs)
-    with _LOCK:
-        verdicts = _verdicts()
-        if str(shape) not in verdicts:
-            verdicts[str(shape)] = _WORKER.submit(_verify, shape).result()
-            _save(verdicts)
-        return verdicts[str(shape)]
+    return _VERDICTS.find(str(shape), lambda: _verify(shape))
 
 
 def _verify(shape: Shape) -> bool:
@@ -128,63 +110,3 @@ def probe(shape: Shape, corner: int) -> tuple[Matrix, Matrix]:
         Matrix(jnp.asarray(lhs_array), k_first[0]),
         Matrix(jnp.asarray(rhs_array), k_first[1]),
     )
-
-
-# -- the file --------------------------------------------------------------------------
-
-
-@functools.cache
-def _verdicts() -> dict[str, bool]:
-    path = verdict_file()
-    try:
-        loaded = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}  # no cache yet, or one cut short: it is built again
-    return {k: v for k, v in loaded.items() if isinstance(v, bool)}
-
-
-def _save(verdicts: dict[str, bool]) -> None:
-    path = verdict_file()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, delete=False, suffix=".json"
-        ) as file:
-            json.dump(verdicts, file, indent=0, sort_keys=True)
-        os.replace(file.name, path)
-    except OSError:
-        return  # a read-only home costs time, not correctness
-
-
-@functools.cache
-def verdict_file() -> Path:
-    """The cache file of this jaxlib, device, processor and thread count."""
-    root = os.environ.get("NEURONJAX_CACHE_DIR")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = Path(root) if root else base / "neuronjax"
-    return folder / f"dot-{host_fingerprint()}.json"
-
-
-@functools.cache
-def host_fingerprint() -> str:
-    """A short hash of everything that may change the order of XLA's dot."""
-    device = jax.devices()[0]
-    parts = (
-        jax.lib.__version__,
-        device.platform,
-        device.device_kind,
-        platform.machine(),
-        _processor(),
-        str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0),
-        os.environ.get("XLA_FLAGS", ""),
-    )
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    wanted = ("model name", "flags")
-    return "\n".join(sorted({x for x in lines if x.startswith(wanted)}))

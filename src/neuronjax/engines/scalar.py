@@ -1,6 +1,10 @@
 """ScalarE: elementary functions, the project's own (`numerics.elementary`).
 
-With `transcendentals="host"` they are XLA's, outside every promise.
+They are computed in FP32 and rounded once. A float result of 16 or fewer bits, of an
+argument of the same dtype and under rounding to nearest even, is the correctly rounded
+one. With `transcendentals="host"` they are XLA's, outside every promise. Design
+sections 5 and 6; what the hardware's own functions accept is in
+`hardware.activation_functions`.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from neuronjax.engines.dispatch import Arrays, Registers, execute, wide, write
 from neuronjax.errors import UnimplementedError
 from neuronjax.ir.instruction_set import Activation
 from neuronjax.numerics.elementary import UNARY
+from neuronjax.numerics.elementary_tables import nearest
 
 HOST: dict[str, Callable[[jax.Array], jax.Array]] = {
     "exponential": lax.exp,
@@ -57,4 +62,14 @@ def activation(i: Activation, x: Sequence[jax.Array], r: Registers) -> Arrays:
             location=i.location.source,
             remedy='use Policy(transcendentals="host") for this op',
         )
-    return (write(UNARY[i.function](operand, r.zero), i, r),)
+    result = UNARY[i.function](operand, r.zero)
+    if _rounds_to_nearest(i):
+        dtype = i.results[0].type.dtype
+        result = nearest(i.function, operand, result, dtype.name)
+    return (write(result, i, r),)
+
+
+def _rounds_to_nearest(i: Activation) -> bool:
+    """Whether the write rounds once, to nearest even, to the argument's own format."""
+    same = i.operands[0].type.dtype == i.results[0].type.dtype
+    return same and i.write_format is None and i.rounding == "rne"

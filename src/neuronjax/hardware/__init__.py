@@ -58,6 +58,7 @@ __all__ = [
     "ListPrice",
     "Target",
     "Topology",
+    "chips_with",
     "resolve_target",
 ]
 
@@ -146,6 +147,12 @@ def resolve_target(name: str) -> Target:
     if canonical not in TARGETS:
         raise _unknown_target(name)
     return TARGETS[canonical]
+
+
+def chips_with(capability: str) -> tuple[str, ...]:
+    """The chips, by name, that have a capability of `CAPABILITIES`."""
+    found = (n for n, chip in CHIPS.items() if capability in chip.core.capabilities)
+    return tuple(found)
 
 
 def _unknown_target(name: str) -> InvalidProgramError:

@@ -18,7 +18,8 @@ import numpy as np
 
 from neuronjax.ir.program import Location, TensorType
 
-Engine = Literal["tensor", "vector", "scalar", "gpsimd", "sync", "dma"]
+# "offline": done once before the program runs, by whoever prepares its arguments.
+Engine = Literal["tensor", "vector", "scalar", "gpsimd", "sync", "dma", "offline"]
 Label = Literal["exact", "modelled", "host"]
 Rounding = Literal["rne", "stochastic"]
 

@@ -40,6 +40,9 @@ class DotDimensions:
 class NcMatmul(Instruction):
     """A contraction on the systolic array, accumulated in PSUM.
 
+    The result's dtype is what PSUM adds the tiles in: float32, or bfloat16 with a
+    rounding after each addition (NeuronCore-v4).
+
     Attributes:
         dimensions: which axes are batched and contracted.
         k_tile: contraction rows per pass of the array (128, 256 in double-row mode).
@@ -47,8 +50,6 @@ class NcMatmul(Instruction):
             before they enter the column (double-row FP8).
         passes: 1, or 4 for FP32 operands split in high and low halves.
         accumulation: "systolic", or "host" where XLA chooses the order.
-        transposed: the right operand is stationary: the result's free dimensions are
-            those of rhs, then those of lhs. Changes no bit of any element.
     """
 
     dimensions: DotDimensions
@@ -56,7 +57,106 @@ class NcMatmul(Instruction):
     rows_per_cell: int = 1
     passes: int = 1
     accumulation: str = "systolic"
-    transposed: bool = False
+
+    @property
+    def label(self) -> Label:  # type: ignore[override]
+        return "host" if self.accumulation == "host" else "modelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcTranspose(Instruction):
+    """The array's transpose mode: the last two axes change places.
+
+    From NeuronCore-v3 on bit for bit; FP8 comes out in 16 bits whose upper byte is zero
+    (the result is uint16). On v2 it is a matmul with the identity in FP32, in which an
+    Inf or a NaN spoils its whole row of the result.
+
+    Attributes:
+        exact: False for the matmul of v2.
+    """
+
+    exact: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeMx(Instruction):
+    """Blocks of 32 along `axis`, each with a shared power-of-two scale (OCP MX 1.0).
+
+    results: elements, of the operand's shape; scales, float8_e8m0fnu, the axis a 32nd
+    as long (rounded up). Elements saturate. On VectorE from BF16 or FP16 to MXFP8, as
+    `nki.isa.quantize_mx`; "offline" from any float to any MX format.
+
+    Attributes:
+        axis: the blocked axis.
+        format: "mxfp8_e4m3", "mxfp8_e5m2" or "mxfp4_e2m1".
+        scale_rule: of `numerics.microscaling`.
+    """
+
+    axis: int
+    format: str
+    scale_rule: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcMatmulMx(Instruction):
+    """A contraction of MX operands: elements of both sides, then scales of both.
+
+    A K tile is 512 rows; cell p of the array holds rows 4p to 4p+3 and adds its four
+    scaled products, left to right, before they enter the column. The result is [batch,
+    lhs free, rhs free], its free dimensions possibly split; its dtype as in NcMatmul.
+
+    Attributes:
+        dimensions: of the elements; each side has one axis of each kind.
+        k_tile: contraction rows per pass of the array.
+        accumulation: as in NcMatmul.
+    """
+
+    dimensions: DotDimensions
+    k_tile: int = 512
+    accumulation: str = "systolic"
+
+    @property
+    def label(self) -> Label:  # type: ignore[override]
+        return "host" if self.accumulation == "host" else "modelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparsify(Instruction):
+    """Keeps the N elements of largest magnitude of every M along `axis`.
+
+    results: values, the axis N/M as long; tags, uint8, their positions in the group.
+    A tensor that has the pattern already loses nothing.
+
+    Attributes:
+        axis: the axis of the groups.
+        pattern: "N:M".
+    """
+
+    axis: int
+    pattern: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcMatmulSparse(Instruction):
+    """A contraction with a compressed stationary operand.
+
+    operands: values and tags of the stationary side, the moving side. Every compressed
+    value meets the moving row that its tag selects; a K tile is `k_tile` compressed
+    rows. The result is [batch, lhs free, rhs free] as in NcMatmulMx.
+
+    Attributes:
+        dimensions: of values and moving; each has one axis of each kind.
+        stationary: which side of the result the stationary operand is, "lhs" or "rhs".
+        pattern: "N:M".
+        k_tile: compressed rows per pass of the array.
+        accumulation: as in NcMatmul.
+    """
+
+    dimensions: DotDimensions
+    stationary: str
+    pattern: str
+    k_tile: int = 128
+    accumulation: str = "systolic"
 
     @property
     def label(self) -> Label:  # type: ignore[override]

@@ -14,6 +14,9 @@ from neuronjax.lowering import (
     convolution as convolution,
 )
 from neuronjax.lowering import (
+    custom_call as custom_call,
+)
+from neuronjax.lowering import (
     elementwise as elementwise,
 )
 from neuronjax.lowering import (

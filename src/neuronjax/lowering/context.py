@@ -21,12 +21,8 @@ from neuronjax.errors import UnsupportedError
 from neuronjax.hardware import EMULATOR_ONLY_DTYPES, CoreSpec, Target
 from neuronjax.ir.instruction import Block, Buffer, Engine, Instruction, View
 from neuronjax.ir.program import Location, Op, Program, TensorType, Value
-from neuronjax.policy import (
-    Policy,
-    active_policy,
-    policy_from_scope,
-    unmatched_rule_error,
-)
+from neuronjax.policy import Policy, unmatched_rule_error
+from neuronjax.policy_scopes import active_policy, has_policy_scope, policy_from_scope
 
 # Ops that hand on the provenance of what they move.
 MOVES = frozenset(
@@ -80,6 +76,9 @@ class ProgramContext:
         self.stochastic = False
         self.amax_slots = 0
         self._buffers = 0
+        self._has_scopes = any(
+            has_policy_scope(op.location.scope) for op in program.walk()
+        )
         self._matched: set[int] = set()
         self._seen: dict[str, set[str]] = {
             name: set() for name in ("op", "param", "scope", "source")
@@ -105,24 +104,29 @@ class ProgramContext:
         self.amax_slots += 1
         return self.amax_slots - 1
 
-    def effective_policy(self, op: Op, scope: str, parameters: tuple) -> Policy:
-        """The policy of one op, by enclosing policy_scope and rules."""
+    def effective_policy(
+        self, op: Op, scope: str, parameters: tuple
+    ) -> tuple[Policy, str | None]:
+        """The policy of one op, by enclosing policy_scope and rules.
+
+        Also the `param` pattern of the rule that decided, which names an operand.
+        """
         policy = self.policy
-        if "neuronjax.policy." in scope:
+        if has_policy_scope(scope):
             policy = policy_from_scope(scope) or policy
         if not policy.rules:
-            return policy
+            return policy, None
         source = op.location.source
+        texts: dict[str, Any] = dict(params=parameters, scope=scope, source=source)
+        matched = policy.matching_rules(op.name, **texts)
         if policy is self.policy:
-            matched = policy.matching_rules(
-                op.name, params=parameters, scope=scope, source=source
-            )
             self._matched.update(matched)
             self._seen["op"].add(op.name)
             self._seen["param"].update(parameters)
             self._seen["scope"].add(scope)
             self._seen["source"].add(source)
-        return policy.for_op(op.name, params=parameters, scope=scope, source=source)
+        pattern = policy.rules[matched[-1]].param if matched else None
+        return policy.for_op(op.name, **texts), pattern
 
     def check_rules(self) -> None:
         """Raises InvalidProgramError for a rule that matched no op."""
@@ -134,7 +138,8 @@ class ProgramContext:
     def tracks_provenance(self) -> bool:
         """Whether two calls of a function with other provenance may differ."""
         policy = self.policy
-        return bool(policy.rules) or policy.auto_cast_type.startswith("fp8")
+        by_role = policy.auto_cast_type.startswith(("fp8", "mx"))
+        return by_role or bool(policy.rules or policy.sparsity) or self._has_scopes
 
 
 class Context:
@@ -161,7 +166,7 @@ class Context:
         self.location = Location()
         self._scope = ""
         self._ordinal = 0
-        self._policy: Policy | None = None
+        self._policy: tuple[Policy, str | None] | None = None
         self._op: Op | None = None
 
     # -- values ------------------------------------------------------------------------
@@ -233,6 +238,14 @@ class Context:
     @property
     def policy(self) -> Policy:
         """The effective policy of the current op."""
+        return self._decided()[0]
+
+    @property
+    def param_pattern(self) -> str | None:
+        """The `param` of the rule that decided the policy of the current op."""
+        return self._decided()[1]
+
+    def _decided(self) -> tuple[Policy, str | None]:
         if self._policy is None:
             op = self._op
             assert op is not None
@@ -325,7 +338,9 @@ class Context:
 def _legal_dtypes(core: CoreSpec) -> frozenset[np.dtype]:
     """What the engines read and write, and 64-bit integers for address arithmetic."""
     names = {name for engine in core.engines for name in engine.dtypes}
-    names = names - EMULATOR_ONLY_DTYPES | {"int64", "uint64"}
+    names = names - EMULATOR_ONLY_DTYPES | {"int64", "uint64"} | set(core.mx_dtypes)
+    if core.mx_dtypes:
+        names.add("float8_e8m0fnu")
     return frozenset(np.dtype(getattr(ml_dtypes, name, name)) for name in names)
 
 
@@ -335,6 +350,9 @@ _INSTEAD = {
     "complex128": "a pair of float32 arrays",
     "float8_e4m3fn": "float8_e4m3 (largest value 240), or a trn3 target",
     "float8_e4m3": "float8_e4m3fn",
+    "float8_e3m4": "float8_e4m3fn, or target trn1 or trn2",
+    "float8_e8m0fnu": "target trn3, whose matmul takes microscaled operands",
+    "float4_e2m1fn": "target trn3, whose matmul takes microscaled operands",
 }
 
 

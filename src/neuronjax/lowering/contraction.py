@@ -1,15 +1,19 @@
 """Rules of contractions: what is cast, scaled and tiled before TensorE adds it up.
 
-The policy decides the operands' dtype by role: an operand that carries a gradient is a
-cotangent, every other one is forward. FP8 operands are scaled per tensor by a power of
-two, as explicit instructions. FP32 operands take four passes of high and low halves.
+The policy decides the operands' format by role: an operand that carries a gradient is a
+cotangent, one that a checkpoint holds a weight, every other one is forward. FP8
+operands are scaled per tensor by a power of two, as explicit instructions. FP32
+operands take four passes of high and low halves. The MX and the sparse datapath are in
+files of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,28 +26,15 @@ from neuronjax.ir.instruction_set import (
     TensorScalar,
 )
 from neuronjax.ir.program import Op
+from neuronjax.lowering import microscaling, sparsity
 from neuronjax.lowering.context import Context
+from neuronjax.lowering.operand import FP8, Operand, no_such_format
 from neuronjax.lowering.registry import lowers
 from neuronjax.lowering.scaling import scale
+from neuronjax.lowering.weights import weight_index
 from neuronjax.numerics.float_format import get_format
 
 Instructions = Iterator[Instruction]
-
-FP8 = ("float8_e4m3", "float8_e4m3fn", "float8_e5m2")
-
-
-class Operand(NamedTuple):
-    """A prepared operand.
-
-    Attributes:
-        view: in the dtype TensorE multiplies.
-        inverse_scale: a float32 scalar to multiply the result with, or None.
-        format: the numbers format, which is the dtype's but for tfloat32.
-    """
-
-    view: View
-    inverse_scale: View | None
-    format: str
 
 
 @lowers("stablehlo.dot_general")
@@ -60,10 +51,7 @@ def dot_general(op: Op, context: Context) -> Instructions:
         return
     lhs, rhs, instructions = prepare_operands(op, context)
     yield from instructions
-    lhs_shape = op.operands[0].type.shape
-    k = prod(lhs_shape[i] for i in dimensions.lhs_contract)
-    result = context.results(op)[0]
-    yield from matmul(context, lhs, rhs, dimensions, k, result)
+    yield from matmul(context, lhs, rhs, dimensions, context.results(op)[0])
 
 
 def _integer_matmul(op: Op, context: Context, dimensions: DotDimensions) -> Any:
@@ -79,13 +67,18 @@ def _integer_matmul(op: Op, context: Context, dimensions: DotDimensions) -> Any:
     )
 
 
+# -- operands --------------------------------------------------------------------------
+
+
 def prepare_operands(
     op: Op, context: Context
 ) -> tuple[Operand, Operand, list[Instruction]]:
     """Casts and scales both operands of a contraction as the policy says."""
     out: list[Instruction] = []
+    weight = weight_index(op, context)
     lhs, rhs = (
-        _prepare(context, context.view(v), _role(context, v), out) for v in op.operands
+        _prepare(context, context.view(v), _role(context, v, i == weight), out)
+        for i, v in enumerate(op.operands)
     )
     if {lhs.format, rhs.format} >= {"float8_e4m3", "float8_e4m3fn"}:
         raise UnsupportedError(
@@ -95,11 +88,14 @@ def prepare_operands(
             remedy="give both operands the same E4M3 variant",
         )
     lhs, rhs = _same_width(context, lhs, rhs, out), _same_width(context, rhs, lhs, out)
+    lhs, rhs = sparsity.marked(op, context, lhs, rhs, weight)
     return lhs, rhs, out
 
 
-def _role(context: Context, value: Any) -> str:
-    return "cotangent" if context.fact(value).cotangent else "forward"
+def _role(context: Context, value: Any, is_weight: bool) -> str:
+    if context.fact(value).cotangent:
+        return "cotangent"
+    return "weight" if is_weight else "forward"
 
 
 def _prepare(
@@ -107,10 +103,15 @@ def _prepare(
 ) -> Operand:
     policy = context.policy
     dtype = view.type.dtype.name
-    if dtype != "float32" or policy.auto_cast == "none":
-        return Operand(view, None, dtype)
     chip_fp8 = context.shared.target.chip.forward_fp8
     wanted = policy.operand_dtype(role, chip_fp8=chip_fp8)  # type: ignore[arg-type]
+    is_mx = wanted in microscaling.FORMATS
+    if policy.auto_cast == "none" or (dtype != "float32" and not is_mx):
+        return Operand(view, dtype)
+    if is_mx:
+        microscaling.check_chip(context, wanted)
+        if wanted in microscaling.OFFLINE or dtype in microscaling.ON_DEVICE_INPUTS:
+            return Operand(view, wanted)
     cast = (wanted, policy.scaling, policy.rounding, policy.overflow)
     key = (view.buffer.number, *cast)
     if key not in context.memo:
@@ -120,20 +121,15 @@ def _prepare(
 
 def _cast(context: Context, view: View, wanted: str, out: list) -> Operand:
     if wanted == "float32":
-        return Operand(view, None, wanted)
-    if wanted not in context.core.capabilities and wanted in FP8[:2]:
-        raise UnsupportedError(
-            f"{wanted} does not exist on {context.shared.target.name}",
-            location=context.location.source,
-            remedy=f"use {context.shared.target.chip.forward_fp8}",
-        )
+        return Operand(view, wanted)
+    if wanted in FP8 and wanted not in context.core.capabilities:
+        raise no_such_format(context, wanted)
     inverse = None
     policy = context.policy
     if wanted in FP8 and policy.scaling != "none":
         view, inverse, instructions = scale(context, view, wanted)
         out += instructions
-    storage = "float32" if wanted == "tfloat32" else wanted
-    result = context.temporary(view.type.shape, get_format(storage).dtype)
+    result = context.temporary(view.type.shape, get_format(_storage(wanted)).dtype)
     out.append(
         context.make(
             TensorCopy,
@@ -145,7 +141,14 @@ def _cast(context: Context, view: View, wanted: str, out: list) -> Operand:
             overflow=policy.overflow,
         )
     )
-    return Operand(View(result), inverse, wanted)
+    return Operand(View(result), wanted, inverse)
+
+
+def _storage(wanted: str) -> str:
+    """The dtype that an operand is cast to on its way to a format."""
+    if wanted in microscaling.FORMATS:
+        return microscaling.ON_DEVICE_INPUTS[0]
+    return "float32" if wanted == "tfloat32" else wanted
 
 
 def _same_width(
@@ -160,53 +163,46 @@ def _same_width(
     return operand._replace(view=View(result), format=other.format)
 
 
+# -- the contraction -------------------------------------------------------------------
+
+
 def matmul(
     context: Context,
     lhs: Operand,
     rhs: Operand,
     dimensions: DotDimensions,
-    k: int,
     result: Buffer,
 ) -> Instructions:
     """The contraction itself, its rescaling, and the write to the declared dtype."""
-    policy = context.policy
-    core = context.core
-    double_row = (
-        lhs.format in FP8
-        and rhs.format in FP8
-        and core.k_tile_double_row is not None
-        and k >= core.k_tile_double_row
-    )
-    shape = result.type.shape
     scales = [o.inverse_scale for o in (lhs, rhs) if o.inverse_scale is not None]
-    steps: list[tuple[str, View | None]] = [("scale", s) for s in scales]
-    if result.type.dtype != np.float32:
-        steps.append(("copy", None))
-    buffers = [context.temporary(shape, np.float32) for _ in steps] + [result]
-    if result.type.dtype == np.float32 and not steps:
-        buffers = [result]
-    yield context.make(
-        NcMatmul,
-        (lhs.view, rhs.view),
-        (buffers[0],),
-        engine="tensor",
-        dimensions=dimensions,
-        k_tile=core.k_tile_double_row if double_row else core.k_tile,
-        rows_per_cell=2 if double_row else 1,
-        passes=4 if "float32" in (lhs.format, rhs.format) else 1,
-        accumulation=policy.accumulation,
-    )
-    yield from _finish(context, steps, buffers)
+    datapath = functools.partial(_datapath, context, lhs, rhs, dimensions)
+    yield from from_psum(context, datapath, scales, result)
 
 
-def _finish(context: Context, steps: list, buffers: list[Buffer]) -> Instructions:
-    for (kind, factor), source, target in zip(
-        steps, buffers[:-1], buffers[1:], strict=True
-    ):
-        if kind == "scale":
+def from_psum(
+    context: Context,
+    datapath: Callable[[Buffer], Iterable[Instruction]],
+    scales: list[View],
+    result: Buffer,
+) -> Instructions:
+    """A matmul into PSUM, the rescaling of its sums, and their last write.
+
+    Args:
+        context: of the op.
+        datapath: gives the instructions that leave the sums in a buffer.
+        scales: float32 scalars to multiply the sums with.
+        result: of the op's declared dtype.
+    """
+    dtypes = [_psum_dtype(context), *[np.dtype(np.float32) for _ in scales]]
+    if dtypes[-1] == result.type.dtype:
+        dtypes.pop()
+    buffers = [context.temporary(result.type.shape, d) for d in dtypes] + [result]
+    yield from datapath(buffers[0])
+    for i, (source, target) in enumerate(itertools.pairwise(buffers)):
+        if i < len(scales):
             yield context.make(
                 TensorScalar,
-                (View(source), factor),
+                (View(source), scales[i]),
                 (target,),
                 engine="vector",
                 op="multiply",
@@ -215,3 +211,57 @@ def _finish(context: Context, steps: list, buffers: list[Buffer]) -> Instruction
             yield context.arithmetic(
                 TensorCopy, (View(source),), (target,), engine="scalar"
             )
+
+
+def _psum_dtype(context: Context) -> np.dtype:
+    name = context.policy.psum_dtype
+    if name == "bfloat16" and "bf16_psum" not in context.core.capabilities:
+        raise UnsupportedError(
+            f"PSUM of {context.shared.target.name} adds in float32 only",
+            location=context.location.source,
+            remedy='use psum_dtype="float32", or target trn3, which adds in bfloat16',
+        )
+    return get_format(name).dtype
+
+
+def _datapath(
+    context: Context,
+    lhs: Operand,
+    rhs: Operand,
+    dimensions: DotDimensions,
+    psum: Buffer,
+) -> Instructions:
+    if {lhs.format, rhs.format} & microscaling.FORMATS:
+        return microscaling.matmul(context, lhs, rhs, dimensions, psum)
+    if lhs.pattern or rhs.pattern:
+        return sparsity.matmul(context, lhs, rhs, dimensions, psum)
+    return _dense(context, lhs, rhs, dimensions, psum)
+
+
+def _dense(
+    context: Context,
+    lhs: Operand,
+    rhs: Operand,
+    dimensions: DotDimensions,
+    psum: Buffer,
+) -> Instructions:
+    policy, core = context.policy, context.core
+    k = prod(lhs.view.type.shape[d] for d in dimensions.lhs_contract)
+    double_row = (
+        lhs.format in FP8
+        and rhs.format in FP8
+        and core.k_tile_double_row is not None
+        and k >= core.k_tile_double_row
+    )
+    yield context.make(
+        NcMatmul,
+        (lhs.view, rhs.view),
+        (psum,),
+        engine="tensor",
+        rounding=policy.rounding if psum.type.dtype != np.float32 else "rne",
+        dimensions=dimensions,
+        k_tile=core.k_tile_double_row if double_row else core.k_tile,
+        rows_per_cell=2 if double_row else 1,
+        passes=4 if "float32" in (lhs.format, rhs.format) else 1,
+        accumulation=policy.accumulation,
+    )

@@ -80,7 +80,7 @@ def _callee(op: Op, name: str, context: Context) -> tuple[str, tuple[Facts, ...]
     scope = context.scope
     arguments = tuple([context.fact(v) for v in op.operands])
     key: tuple = (name,)
-    if shared.tracks_provenance or "neuronjax.policy." in scope:
+    if shared.tracks_provenance:
         key = (name, scope, arguments)
     if key not in shared.callees:
         function = shared.program.functions[name]

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neuronjax.ir.instruction import Buffer, Instruction, View
-from neuronjax.ir.instruction_set import DmaCopy, DotDimensions, Im2col, Window
+from neuronjax.ir.instruction_set import DotDimensions, Im2col, Window
 from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.contraction import matmul, prepare_operands
+from neuronjax.lowering.moves import into, reshaped, reversed_along, transposed
 from neuronjax.lowering.registry import lowers
 
 Instructions = Iterator[Instruction]
@@ -49,14 +50,8 @@ def convolution(op: Op, context: Context) -> Instructions:
     result = context.results(op)[0]
     product = context.temporary(product_shape, result.type.dtype)
     dimensions = DotDimensions((0,), (0,), (2,), (1,))
-    yield from matmul(
-        context,
-        lhs._replace(view=View(patches)),
-        rhs._replace(view=View(kernel)),
-        dimensions,
-        k,
-        product,
-    )
+    lhs, rhs = (o._replace(view=View(b)) for o, b in ((lhs, patches), (rhs, kernel)))
+    yield from matmul(context, lhs, rhs, dimensions, product)
     yield from _ungroup(context, conv, product, result)
 
 
@@ -132,34 +127,6 @@ class _Convolution(NamedTuple):
         return (groups, self.group_batch, *spatial, self.group_channels)
 
 
-def _move(
-    context: Context, kind: str, source: View, shape: tuple, *parameters: tuple
-) -> tuple[View, list[Instruction]]:
-    """A movement to a temporary; nothing when it would change nothing."""
-    same = shape == source.type.shape
-    if same and kind == "reshape":
-        return source, []
-    if same and kind == "transpose" and parameters[0] == tuple(range(len(shape))):
-        return source, []
-    result = context.temporary(shape, source.type.dtype)
-    instruction = context.make(
-        DmaCopy, (source,), (result,), engine="dma", kind=kind, parameters=parameters
-    )
-    return View(result), [instruction]
-
-
-def _transposed(
-    context: Context, source: View, permutation: tuple[int, ...]
-) -> tuple[View, list[Instruction]]:
-    shape = tuple(source.type.shape[i] for i in permutation)
-    return _move(context, "transpose", source, shape, permutation)
-
-
-def _into(context: Context, source: View, target: Buffer) -> Instruction:
-    """The last movement, a reshape into an existing buffer."""
-    return context.make(DmaCopy, (source,), (target,), engine="dma", kind="reshape")
-
-
 def _group_input(
     context: Context, conv: _Convolution, source: View, target: Buffer
 ) -> Instructions:
@@ -167,7 +134,7 @@ def _group_input(
     n = conv.numbers
     spatial = n["input_spatial_dimensions"]
     order = (n["input_batch_dimension"], *spatial, n["input_feature_dimension"])
-    view, moves = _transposed(context, source, order)
+    view, moves = transposed(context, source, order)
     yield from moves
     sizes = view.type.shape
     split = (
@@ -177,39 +144,36 @@ def _group_input(
         conv.feature_groups,
         conv.group_channels,
     )
-    view, moves = _move(context, "reshape", view, split)
+    view, moves = reshaped(context, view, split)
     yield from moves
     rank = len(split)
     order = (0, rank - 2, *range(1, rank - 2), rank - 1)
-    view, moves = _transposed(context, view, order)
+    view, moves = transposed(context, view, order)
     yield from moves
-    yield _into(context, view, target)
+    yield into(context, view, target)
 
 
 def _group_kernel(
     context: Context, conv: _Convolution, source: View, target: Buffer
 ) -> Instructions:
     """[groups, kernel positions * channels, outputs]."""
-    if conv.reversal:
-        source, moves = _move(
-            context, "reverse", source, source.type.shape, conv.reversal
-        )
-        yield from moves
+    source, moves = reversed_along(context, source, conv.reversal)
+    yield from moves
     n = conv.numbers
     order = (
         n["kernel_output_feature_dimension"],
         *n["kernel_spatial_dimensions"],
         n["kernel_input_feature_dimension"],
     )
-    view, moves = _transposed(context, source, order)
+    view, moves = transposed(context, source, order)
     yield from moves
     groups = conv.feature_groups * conv.batch_groups
     sizes = (groups, conv.group_outputs, target.type.shape[1])
-    view, moves = _move(context, "reshape", view, sizes)
+    view, moves = reshaped(context, view, sizes)
     yield from moves
-    view, moves = _transposed(context, view, (0, 2, 1))
+    view, moves = transposed(context, view, (0, 2, 1))
     yield from moves
-    yield _into(context, view, target)
+    yield into(context, view, target)
 
 
 def _ungroup(
@@ -221,13 +185,13 @@ def _ungroup(
     """
     groups, outputs = product.type.shape[0], conv.group_outputs
     split = (groups, conv.group_batch, *conv.output_spatial, outputs)
-    view, moves = _move(context, "reshape", View(product), split)
+    view, moves = reshaped(context, View(product), split)
     yield from moves
     rank = len(split)
-    view, moves = _transposed(context, view, (*range(1, rank - 1), 0, rank - 1))
+    view, moves = transposed(context, view, (*range(1, rank - 1), 0, rank - 1))
     yield from moves
     canonical = (conv.group_batch, *conv.output_spatial, groups * outputs)
-    view, moves = _move(context, "reshape", view, canonical)
+    view, moves = reshaped(context, view, canonical)
     yield from moves
     n = conv.numbers
     places = (
@@ -236,6 +200,6 @@ def _ungroup(
         n["output_feature_dimension"],
     )
     order = tuple(int(i) for i in np.argsort(places))
-    view, moves = _transposed(context, view, order)
+    view, moves = transposed(context, view, order)
     yield from moves
-    yield _into(context, view, result)
+    yield into(context, view, result)

@@ -286,16 +286,6 @@ def sharding(op: Op, context: Context) -> Instructions:
     return iter(())
 
 
-@lowers("stablehlo.custom_call")
-def custom_call(op: Op, context: Context) -> Any:
-    raise UnsupportedError(
-        f"calls {op.attributes['call_target_name']!r}, which no NeuronCore has",
-        op=op.name,
-        location=op.location.source,
-        remedy="compute it outside the emulated function",
-    )
-
-
 @lowers("stablehlo.real", "stablehlo.imag", "stablehlo.complex")
 def complex_numbers(op: Op, context: Context) -> Any:
     raise UnsupportedError(

@@ -103,6 +103,14 @@ def polynomial(
     return jnp.asarray(values[0])
 
 
+def choose(
+    condition: jax.Array, yes: tuple[float, ...], no: tuple[float, ...]
+) -> list[jax.Array]:
+    """The coefficients of one of two polynomials of the same degree, elementwise."""
+    pairs = zip(yes, no, strict=True)
+    return [jnp.where(condition, np.float32(a), np.float32(b)) for a, b in pairs]
+
+
 def shifted_integer(n: jax.Array) -> jax.Array:
     """`n << 23` as uint32, for integral float32 `n` of less than 22 bits."""
     return bits_of(n + INTEGER) << np.uint32(23)

@@ -16,6 +16,7 @@ from jax import lax
 from neuronjax.numerics.elementary_core import (
     INF,
     NAN,
+    choose,
     flush,
     inverse,
     magnitude,
@@ -87,14 +88,6 @@ ERF_INV_FAR = (
     -0.000308360031,
     0.000116332791,
 )
-
-
-def choose(
-    condition: jax.Array, yes: tuple[float, ...], no: tuple[float, ...]
-) -> list[jax.Array]:
-    """The coefficients of one of two polynomials of the same degree, elementwise."""
-    pairs = zip(yes, no, strict=True)
-    return [jnp.where(condition, np.float32(a), np.float32(b)) for a, b in pairs]
 
 
 def erf(x: jax.Array, zero: jax.Array) -> jax.Array:

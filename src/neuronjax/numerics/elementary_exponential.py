@@ -18,6 +18,7 @@ from neuronjax.numerics.elementary_core import (
     INF,
     NAN,
     bits_of,
+    choose,
     float_of,
     flush,
     inverse,
@@ -57,6 +58,8 @@ EXP2 = (
 # (tanh x - x) / x^3 in x^2 on |x| <= 0.626; relative error 4.5e-9.
 TANH = (-0.333332807, 0.133314073, -0.0537367836, 0.0206294768, -0.0056941919)
 TANH_SMALL = np.float32(0.625)
+# ((e^2r - 1) / 2 - r) / r^2: EXP's coefficients times powers of two.
+HALF_EXPM1 = tuple(2.0**k * c for k, c in enumerate(EXP, start=1))
 
 # The largest x with a finite e^x, and the smallest with a normal one.
 EXP_MAX = np.float32(float.fromhex("0x1.62e42ep6"))
@@ -132,14 +135,25 @@ def expm1(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def tanh(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Hyperbolic tangent: x + x^3 P(x^2), or 1 - 2 / (e^2|x| + 1) from 0.625."""
+    """Hyperbolic tangent: x + x^3 P(x^2), or 1 - 1 / (e^2|x| / 2 + 1/2) from 0.625.
+
+    With 2|x| = n ln 2 + 2 r, (e^2r - 1) / 2 is r + r^2 Q(r): both polynomials have five
+    coefficients and the same form, so one evaluation serves both ranges. A dividend of
+    1 needs no `quotient`: its product with the divisor's reciprocal is the quotient.
+    """
     size = magnitude(x)
-    square = size * size
-    small = size + seal(size * (square * polynomial(TANH, square, zero)), zero)
+    small = size < TANH_SMALL
     near = jnp.where(size < 10, size, np.float32(10))
-    e = exp_in_range(np.float32(2) * near, zero)
-    large = np.float32(1) - np.float32(2) * inverse(e + np.float32(1), zero)
-    result = with_sign(jnp.where(size < TANH_SMALL, small, large), x)
+    half = np.float32(0.5)
+    n = lax.round(near * (LOG2_E + LOG2_E), lax.RoundingMethod.TO_NEAREST_EVEN)
+    r = (near - n * (half * LN2_HIGH)) - n * (half * LN2_LOW)
+    base = jnp.where(small, size, r)
+    variable = jnp.where(small, size * size, r)
+    p = polynomial(choose(small, TANH, HALF_EXPM1), variable, zero)
+    near_zero = base + seal(base * (variable * p), zero)
+    half_e = float_of(bits_of(near_zero + half) + shifted_integer(n))
+    large = np.float32(1) - lax.div(jnp.ones_like(x), half_e + half)
+    result = with_sign(jnp.where(small, near_zero, large), x)
     return jnp.where(x == x, result, NAN)
 
 

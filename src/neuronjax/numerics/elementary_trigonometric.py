@@ -52,6 +52,7 @@ HALF_PI = np.float32(1.5707963267948966)
 HALF_PI_12 = np.float32(float.fromhex("0x1.92p0"))
 HALF_PI_REST = np.float32(1.5707963267948966 - float.fromhex("0x1.92p0"))
 HALF_PI_ERROR = np.float32(-4.3711390001862426e-08)
+PI, SIXTH = np.float32(np.pi), np.float32(1 / 6)
 # (sin r - r) / r^3 and (cos r - 1 + r^2/2) / r^4 in r^2 on |r| <= pi/4; relative
 # errors 4e-9 and 1.2e-10.
 SIN = (-0.166666552, 0.00833218731, -0.000195179076)
@@ -177,6 +178,22 @@ def sin(x: jax.Array, zero: jax.Array) -> jax.Array:
     result = turn(angle.quadrant, *sin_and_cos(angle, zero))
     result = float_of(bits_of(result) ^ (bits_of(x) & SIGN))
     return jnp.where(magnitude(x) < INF, result, NAN)
+
+
+def sin_as_scalar_engine(x: jax.Array, zero: jax.Array) -> jax.Array:
+    """Sine as ScalarE has it: without range reduction, a cubic beyond -pi..pi.
+
+    Documented (nki/api/nki.api.shared.rst): beyond, the fitted polynomial goes on as a
+    cubic, and sin(9.0) is about 27.65. ASSUMPTION: it is the Taylor polynomial of the
+    sine at pi, (x - pi)^3 / 6 - (x - pi), and odd; its value at 9 is 27.652. Inside it
+    is `sin`; the engine's own accuracy there is not documented. A modelled function.
+    """
+    size = magnitude(x)
+    beyond = size - PI
+    slope = seal(seal(beyond * beyond, zero) * SIXTH, zero) - np.float32(1)
+    cubic = float_of(bits_of(seal(beyond * slope, zero)) ^ (bits_of(x) & SIGN))
+    result = jnp.where(size <= PI, sin(x, zero), cubic)
+    return jnp.where(x == x, result, NAN)
 
 
 def cos(x: jax.Array, zero: jax.Array) -> jax.Array:

@@ -25,8 +25,17 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 def opaque_zero() -> jax.Array:
     """A float32 scalar -0.0 that the compiler cannot know."""
+    return opaque_zero_of(lax.bitcast_convert_type(_drawn(), jnp.uint32))
+
+
+def opaque_zero_of(bits: jax.Array) -> jax.Array:
+    """The same from any uint32 scalar, as little known as that is.
+
+    For functions of which every operand is computed from `bits`: if those are constant,
+    all is, and XLA evaluates it operation by operation. In a captured program there is
+    no stateful generator to draw from.
+    """
     one = jnp.uint32(1)
-    bits = lax.bitcast_convert_type(_drawn(), jnp.uint32)
     zero = (bits * (bits + one)) & one
     return lax.bitcast_convert_type(zero ^ jnp.uint32(0x8000_0000), jnp.float32)
 

@@ -1,10 +1,11 @@
-"""Floating-point formats as data: every number format of the NeuronCore engines.
+"""Number formats as data: every float and integer format of the NeuronCore engines.
 
-A `FloatFormat` holds the few facts that define a format; limits, special codes and the
-storage width are derived. Codes are unsigned integers of `width` bits, sign on top,
-right aligned; exponents are unbiased powers of two. Nothing here touches an array: see
-`rounding`. The formats are those of the NKI data type list, as `ml_dtypes` names them;
-their limits follow IEEE 754-2019, OCP OFP8 1.0 and OCP Microscaling (MX) 1.0.
+A `FloatFormat` or `IntFormat` holds the few facts that define a format; limits, special
+codes and the storage width are derived. Codes are unsigned integers of `width` bits,
+sign on top, right aligned; exponents are unbiased powers of two. Nothing here touches
+an array: see `rounding`. The formats are those of the NKI data type list, as
+`ml_dtypes` names them; their limits follow IEEE 754-2019, OCP OFP8 1.0 and OCP
+Microscaling (MX) 1.0.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import ml_dtypes
@@ -38,7 +40,8 @@ class FloatFormat:
         signed: whether there is a sign bit.
         has_zero: whether exponent field 0 holds zero and the subnormals.
         dtype: the dtype that stores the format. Its mantissa may be wider (tfloat32 is
-            kept in float32); the low bits are then zero.
+            kept in float32); the low bits are then zero. An unsigned integer dtype
+            stores bare codes (cFP8: no float dtype has an adjustable bias).
     """
 
     name: str
@@ -57,6 +60,11 @@ class FloatFormat:
         return self.signed + self.exponent_bits + self.mantissa_bits
 
     @property
+    def code_count(self) -> int:
+        """Number of codes, NaNs included."""
+        return 1 << self.width
+
+    @property
     def storage_bits(self) -> int:
         """Bits of one element in a NumPy array of `dtype` (8 for float4)."""
         return 8 * self.dtype.itemsize
@@ -69,6 +77,8 @@ class FloatFormat:
     @property
     def padding_bits(self) -> int:
         """Low bits of the storage that the format does not use (13 for tfloat32)."""
+        if self.dtype.kind == "u":
+            return 0
         return ml_dtypes.finfo(self.dtype).nmant - self.mantissa_bits
 
     @property
@@ -119,6 +129,24 @@ class FloatFormat:
     def min_subnormal(self) -> float:
         """The smallest positive value (e8m0 has no subnormals: its smallest normal)."""
         return self.value(int(self.has_zero))
+
+    @property
+    def eps(self) -> float:
+        """The step from 1 to the next value, or what it would be (1.0 for e8m0)."""
+        return math.ldexp(1.0, -self.mantissa_bits)
+
+    def codes(self) -> Iterator[tuple[int, float]]:
+        """Every code with its value, in the order of the codes; NaNs included.
+
+        Raises:
+            InvalidProgramError: the format has more than 16 bits.
+        """
+        if self.width > 16:
+            raise InvalidProgramError(
+                f"enumeration of the {self.code_count} codes of {self.name}",
+                remedy="enumerate a format of 16 bits or fewer, or call `value`",
+            )
+        return ((code, self.value(code)) for code in range(self.code_count))
 
     def value(self, code: int) -> float:
         """Returns the exact value of a `width`-bit code, in plain Python."""
@@ -190,6 +218,37 @@ FLOAT8_E8M0FNU = FloatFormat(
     has_zero=False,
 )
 
+_CFP8_LAYOUTS = {5: FLOAT8_E5M2, 4: FLOAT8_E4M3, 3: FLOAT8_E3M4}
+# ASSUMPTION: a bias field of 6 bits, as in the one published FP8 with a configurable
+# bias (Tesla Dojo Technology, a guide to configurable floating point formats). The
+# vendor says "configurable range and precision" of Trn1's cFP8, and "adjustable
+# exponent biasing", without a layout, a range or an interface.
+CFP8_BIASES = range(64)
+
+
+def cfp8(exponent_bits: int, bias: int) -> FloatFormat:
+    """Returns the configurable FP8 of an exponent width and a bias.
+
+    ASSUMPTION: layouts E5M2, E4M3 and E3M4 with Inf, NaN and subnormals as in the
+    chips' fixed FP8 formats; see also `CFP8_BIASES`. Arrays hold its codes as uint8.
+
+    Args:
+        exponent_bits: 3, 4 or 5; the other of the seven bits are mantissa.
+        bias: 0 to 63. The fixed formats have 3, 7 and 15.
+
+    Raises:
+        InvalidProgramError: no such layout or bias.
+    """
+    if exponent_bits not in _CFP8_LAYOUTS or bias not in CFP8_BIASES:
+        raise InvalidProgramError(
+            f"cFP8 with {exponent_bits} exponent bits and bias {bias}",
+            remedy="use 3, 4 or 5 exponent bits and a bias from 0 to 63",
+        )
+    layout = _CFP8_LAYOUTS[exponent_bits]
+    name = f"cfp8_e{exponent_bits}m{layout.mantissa_bits}_bias{bias}"
+    return dataclasses.replace(layout, name=name, bias=bias, dtype=np.dtype(np.uint8))
+
+
 FORMATS: dict[str, FloatFormat] = {
     fmt.name: fmt
     for fmt in (
@@ -207,6 +266,55 @@ FORMATS: dict[str, FloatFormat] = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class IntFormat:
+    """One integer format: two's complement where signed.
+
+    Attributes:
+        width: bits of a code.
+        signed: whether negative numbers exist.
+    """
+
+    width: int
+    signed: bool
+
+    @property
+    def name(self) -> str:
+        """The NumPy name: "int8"."""
+        return f"{'int' if self.signed else 'uint'}{self.width}"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype that stores the format."""
+        return np.dtype(self.name)
+
+    @property
+    def code_count(self) -> int:
+        """Number of codes."""
+        return 1 << self.width
+
+    @property
+    def min(self) -> int:
+        """The smallest value."""
+        return -(self.code_count >> 1) if self.signed else 0
+
+    @property
+    def max(self) -> int:
+        """The largest value."""
+        return self.min + self.code_count - 1
+
+    def value(self, code: int) -> int:
+        """Returns the value of a `width`-bit code."""
+        return code - self.code_count if code > self.max else code
+
+
+# The NKI data type list. 64-bit integers exist at the compiler's level only.
+INTEGERS: dict[str, IntFormat] = {
+    fmt.name: fmt
+    for fmt in (IntFormat(w, signed) for signed in (True, False) for w in (8, 16, 32))
+}
+
+
 def get_format(name_or_dtype: Any) -> FloatFormat:
     """Returns the format of a name ("bfloat16") or of anything `np.dtype` accepts.
 
@@ -214,11 +322,30 @@ def get_format(name_or_dtype: Any) -> FloatFormat:
         InvalidProgramError: no such format; the message lists the nearest names.
     """
     name = _name_of(name_or_dtype)
-    if name in FORMATS:
-        return FORMATS[name]
-    nearest = difflib.get_close_matches(name, FORMATS, n=3) or FORMATS
-    raise InvalidProgramError(
-        f"{name!r} is not a float format of the NeuronCore",
+    if name not in FORMATS:
+        raise _unknown(name, "a float", FORMATS)
+    return FORMATS[name]
+
+
+def get_number_format(target: Any) -> FloatFormat | IntFormat:
+    """Returns the float or integer format of a name or a dtype; a format, unchanged.
+
+    Raises:
+        InvalidProgramError: no such format; the message lists the nearest names.
+    """
+    if isinstance(target, FloatFormat | IntFormat):
+        return target
+    name = _name_of(target)
+    formats = FORMATS | INTEGERS
+    if name not in formats:
+        raise _unknown(name, "a number", formats)
+    return formats[name]
+
+
+def _unknown(name: str, kind: str, formats: dict[str, Any]) -> InvalidProgramError:
+    nearest = difflib.get_close_matches(name, formats, n=3) or formats
+    return InvalidProgramError(
+        f"{name!r} is not {kind} format of the NeuronCore",
         remedy=f"use one of: {', '.join(nearest)}",
     )
 

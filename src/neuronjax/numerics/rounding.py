@@ -21,9 +21,9 @@ from jax import lax
 from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics.float_format import FLOAT32, FloatFormat, get_format
 
-Rounding = Literal["rne", "rtz", "stochastic"]
+Rounding = Literal["rne", "rtz", "half_away", "stochastic"]
 Overflow = Literal["ieee", "saturate"]
-IntegerMode = Literal["rne", "truncate"]
+IntegerMode = Literal["rne", "truncate", "half_away"]
 
 _SIGN = np.uint32(0x8000_0000)
 _INF = np.uint32(0x7F80_0000)
@@ -32,6 +32,9 @@ _IMPLICIT = np.uint32(0x0080_0000)  # also the smallest normal float32
 _MANTISSA = np.uint32(0x007F_FFFF)
 _HALF = np.uint32(0x8000_0000)  # of a fraction in units of 2^-32
 _MANTISSA_BITS = np.uint32(23)
+# How many bits drop out of a 24-bit significand at most: from 25 on it is below half
+# a step; from 56 on less than 2^-32 of a step, the unit of stochastic rounding.
+_DEEP, _DEEPEST = 31, 56
 _ONE = np.uint32(1)
 _ZERO = np.uint32(0)
 
@@ -56,6 +59,10 @@ def _toward_zero(bracket: _Bracket, _: jax.Array) -> jax.Array:
     return jnp.zeros_like(bracket.fraction, jnp.bool_)
 
 
+def _half_away(bracket: _Bracket, _: jax.Array) -> jax.Array:
+    return bracket.fraction >= _HALF
+
+
 def _stochastic(bracket: _Bracket, random: jax.Array) -> jax.Array:
     return bracket.fraction + random < random  # the carry out of 32 bits
 
@@ -64,9 +71,14 @@ def _stochastic(bracket: _Bracket, random: jax.Array) -> jax.Array:
 _ROUNDS_UP: dict[str, Callable[[_Bracket, jax.Array], jax.Array]] = {
     "rne": _nearest_even,
     "rtz": _toward_zero,
+    "half_away": _half_away,
     "stochastic": _stochastic,
 }
-_INTEGER_ROUNDS_UP = {"rne": _nearest_even, "truncate": _toward_zero}
+_INTEGER_ROUNDS_UP = {
+    "rne": _nearest_even,
+    "truncate": _toward_zero,
+    "half_away": _half_away,
+}
 _SATURATES = {"ieee": False, "saturate": True}
 
 
@@ -94,8 +106,9 @@ def round_to_format(
     Args:
         x: float32, any shape.
         fmt: the target format.
-        rounding: "rne" (nearest, ties to even), "rtz" (toward zero) or "stochastic" (up
-            with the probability of the discarded fraction, in units of 2^-32).
+        rounding: "rne" (nearest, ties to even), "rtz" (toward zero), "half_away"
+            (nearest, ties away from zero) or "stochastic" (up with the probability of
+            the discarded fraction, in units of 2^-32).
         overflow: "ieee" or "saturate", as above.
         random_bits: uint32 of the shape of `x`; for "stochastic" only.
         random_bit_count: how many of the random bits, from the top, are used (1 to 32).
@@ -158,8 +171,8 @@ def encode(x: jax.Array, fmt: FloatFormat) -> jax.Array:
     """
     _require(x, jnp.float32, "x")
     magnitude, sign = _split(x)
-    floor = _bracket(magnitude, fmt).floor
-    codes = _specials(floor, magnitude, sign, fmt, fmt.overflow_code)
+    floor = _bracket(magnitude, fmt, _ceiling(fmt)).floor
+    codes = _specials(floor, magnitude, sign, fmt)
     return codes.astype(fmt.code_dtype)
 
 
@@ -180,8 +193,9 @@ def decode(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
 def round_to_int(x: jax.Array, dtype: Any, *, mode: IntegerMode = "rne") -> jax.Array:
     """Converts float32 values to integers, saturating at the range of `dtype`.
 
-    "rne" is what an engine write does, "truncate" what `stablehlo.convert` says. NaN
-    gives 0: StableHLO leaves it to the implementation, and XLA on CPU gives 0.
+    "rne" is what an engine write does, "truncate" what `stablehlo.convert` says, and
+    "half_away" takes ties away from zero. NaN gives 0: StableHLO leaves it to the
+    implementation, and XLA on CPU gives 0.
 
     Raises:
         InvalidProgramError: `x` is not float32, the mode is unknown, or a 64-bit dtype
@@ -221,13 +235,27 @@ def _round(
     magnitude, sign = _split(x)
     if rounding == "rne" and not saturates and _keeps_exponent(fmt):
         return _nearest_even_same_exponent(magnitude, sign, fmt)
-    magnitude = jnp.where(magnitude < _IMPLICIT, _ZERO, magnitude)  # FTZ
-    bracket = _bracket(magnitude, fmt)
+    if fmt.exponent_bits == FLOAT32.exponent_bits:  # else too small for the format
+        magnitude = jnp.where(magnitude < _IMPLICIT, _ZERO, magnitude)  # FTZ
+    stops = saturates or rounding == "rtz"
+    deepest = _DEEPEST if rounding == "stochastic" else _DEEP
+    bracket = _bracket(magnitude, fmt, _ceiling(fmt, stops), deepest)
     code = bracket.floor + rounds_up(bracket, random).astype(jnp.uint32)
-    past_inf = fmt.max_code if saturates else fmt.overflow_code
-    past_max = fmt.max_code if rounding == "rtz" else past_inf
-    code = jnp.where(code > np.uint32(fmt.max_code), np.uint32(past_max), code)
-    return _specials(code, magnitude, sign, fmt, past_inf)
+    if stops and not saturates:
+        code = jnp.where(magnitude == _INF, np.uint32(fmt.overflow_code), code)
+    return _specials(code, magnitude, sign, fmt)
+
+
+def _ceiling(fmt: FloatFormat, stops_at_max: bool = False) -> np.uint32:
+    """float32 bits down to which larger magnitudes are clamped before they are rounded.
+
+    One step above the largest value: there, exactly, lies the overflow code. Or the
+    largest value itself, where no overflow is wanted or possible.
+    """
+    largest = np.float32(fmt.max_finite).view(np.uint32)
+    if stops_at_max or fmt.overflow_code == fmt.max_code:
+        return largest
+    return largest + (_ONE << np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits))
 
 
 def _keeps_exponent(fmt: FloatFormat) -> bool:
@@ -259,11 +287,13 @@ def _split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return bits & ~_SIGN, bits & _SIGN
 
 
-def _bracket(magnitude: jax.Array, fmt: FloatFormat) -> _Bracket:
+def _bracket(
+    magnitude: jax.Array, fmt: FloatFormat, ceiling: np.uint32, deepest: int = _DEEP
+) -> _Bracket:
     """Locates the bits of a non-negative float32 between two codes of `fmt`."""
     if fmt.exponent_bits == FLOAT32.exponent_bits:
-        return _bracket_same_exponent(magnitude, fmt)
-    return _bracket_narrow_exponent(magnitude, fmt)
+        return _bracket_same_exponent(jnp.minimum(magnitude, ceiling), fmt)
+    return _bracket_narrow_exponent(magnitude, fmt, ceiling, deepest)
 
 
 def _bracket_same_exponent(magnitude: jax.Array, fmt: FloatFormat) -> _Bracket:
@@ -281,37 +311,40 @@ def _bracket_same_exponent(magnitude: jax.Array, fmt: FloatFormat) -> _Bracket:
     )
 
 
-def _bracket_narrow_exponent(magnitude: jax.Array, fmt: FloatFormat) -> _Bracket:
+def _bracket_narrow_exponent(
+    magnitude: jax.Array, fmt: FloatFormat, ceiling: np.uint32, deepest: int
+) -> _Bracket:
     """Below the smallest normal of `fmt`, one more bit drops out per power of two.
 
     The significand counts from 2^mantissa_bits in normal values, so adding it to the
     exponent field (less one) yields the code, and a carry runs into the exponent.
+    Magnitudes of which more than `deepest` bits would drop out are raised until it is
+    so many: a zero has a zero's code and fraction without a branch.
     """
-    lowest = np.uint32(FLOAT32.bias + fmt.min_exponent)
+    lowest = FLOAT32.bias + fmt.min_exponent
+    fewest = FLOAT32.mantissa_bits - fmt.mantissa_bits
+    bottom = np.uint32((lowest + fewest - deepest) << FLOAT32.mantissa_bits)
+    magnitude = jnp.clip(magnitude, bottom, ceiling)
     exponent = magnitude >> _MANTISSA_BITS
-    clamped = jnp.maximum(exponent, lowest)
-    drop = clamped - exponent + np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
-    drop = jnp.minimum(drop, np.uint32(63))  # keeps every shift below 32 bits
+    clamped = jnp.maximum(exponent, np.uint32(lowest))
+    drop = clamped - exponent + np.uint32(fewest)
     significand = (magnitude & _MANTISSA) | _IMPLICIT
-    whole = significand >> jnp.minimum(drop, np.uint32(31))
-    near = jnp.minimum(drop, np.uint32(32))
+    # No shift may reach 32 bits; `fewest` is 13 or more.
+    near = jnp.minimum(drop, np.uint32(31)) if deepest > _DEEP else drop
+    whole = significand >> near
+    fraction = significand << (np.uint32(32) - near)
     return _Bracket(
-        floor=((clamped - lowest) << np.uint32(fmt.mantissa_bits)) + whole,
-        fraction=(significand << (np.uint32(32) - near)) >> (drop - near),
+        floor=((clamped - np.uint32(lowest)) << np.uint32(fmt.mantissa_bits)) + whole,
+        fraction=fraction >> (drop - near) if deepest > _DEEP else fraction,
         odd=whole & _ONE,
     )
 
 
 def _specials(
-    code: jax.Array,
-    magnitude: jax.Array,
-    sign: jax.Array,
-    fmt: FloatFormat,
-    inf_code: int,
+    code: jax.Array, magnitude: jax.Array, sign: jax.Array, fmt: FloatFormat
 ) -> jax.Array:
-    """Puts Inf, NaN and the sign in place, and aligns the code in its storage."""
+    """Puts NaN and the sign in place, and aligns the code in its storage."""
     nan_code = np.uint32(fmt.nan_code)
-    code = jnp.where(magnitude == _INF, np.uint32(inf_code), code)
     code = jnp.where(magnitude > _INF, nan_code, code)
     if not fmt.signed:
         is_positive = (sign == _ZERO) & (magnitude != _ZERO)

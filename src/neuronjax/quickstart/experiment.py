@@ -27,7 +27,7 @@ from rich.progress import (
 
 import neuronjax as nj
 from neuronjax.hardware import resolve_target
-from neuronjax.ir.instruction_set import NcMatmul
+from neuronjax.ir.instruction_set import NcMatmul, NcMatmulMx
 from neuronjax.quickstart.data import Corpus
 from neuronjax.quickstart.recipe import Recipe
 from neuronjax.quickstart.train import Trained, train
@@ -76,7 +76,7 @@ class Machine:
 
 
 NATIVE = Machine(target="host", policy="fp32")
-EMULATED = ("trn1/bf16", "trn2/fp8", "trn3/bf16")
+EMULATED = ("trn1/bf16", "trn2/fp8", "trn3/mxfp8")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,8 +139,9 @@ def _run(machine: Machine, recipe: Recipe, corpus: Corpus, progress: Progress) -
 
 def _summary(machine: Machine, trained: Trained) -> Run:
     program = () if machine == NATIVE else trained.step.instructions
-    matmuls = [i for i in program if isinstance(i, NcMatmul)]
-    dtypes = {view.type.dtype.name for i in matmuls for view in i.operands}
+    matmuls = [i for i in program if isinstance(i, NcMatmul | NcMatmulMx)]
+    # Behind the two operands come the scales of microscaled ones.
+    dtypes = {view.type.dtype.name for i in matmuls for view in i.operands[:2]}
     return Run(
         machine=machine,
         losses=trained.losses,

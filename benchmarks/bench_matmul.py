@@ -1,0 +1,59 @@
+"""One large matmul against native FP32: what the order of addition costs.
+
+The native side is always XLA's FP32 dot, which adds in an order of its own; the
+emulated side rounds the operands as its policy says and adds tile by tile down the
+array. Run time only. A first run finds out which dots and tiles are fast on this host
+(`neuronjax.engines.dot_verdicts`, `tile_search`), before the clock starts.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import neuronjax as nj
+from benchmarks.harness import Effort, Result, compare_calls, row
+
+SIZE = 1024
+
+
+class Case(NamedTuple):
+    """An emulated matmul and the run-time ratio aimed at, if there is one."""
+
+    target: str
+    policy: str | nj.Policy
+    ratio: float | None
+
+
+SPARSE = nj.Policy(auto_cast="matmult", auto_cast_type="bf16", sparsity="4:16")
+# The MX cases quantize both operands, the sparse one prunes the right one.
+CASES: dict[str, Case] = {
+    "bf16": Case("trn2", "bf16", 1.5),
+    "fp8": Case("trn2", "fp8", 2.2),
+    "mxfp8": Case("trn3", "mxfp8", 3.0),
+    "mxfp4": Case("trn3", "mxfp4", 3.0),
+    "sparse": Case("trn2", SPARSE, 2.0),
+    "tf32": Case("trn2", "tf32", None),
+    "fp32": Case("trn2", "fp32", None),
+}
+
+
+def matmul(case: Case, effort: Effort) -> Result:
+    """Emulated over native run time of a square product of FP32 arrays."""
+    generator = np.random.default_rng(0)
+    lhs, rhs = (
+        jnp.asarray(generator.standard_normal((SIZE, SIZE), np.float32))
+        for _ in range(2)
+    )
+    dot = lambda x, w: jnp.dot(x, w)  # noqa: E731
+    emulated = nj.jit(dot, target=case.target, policy=case.policy)
+    sizes = {"m": SIZE, "k": SIZE, "n": SIZE, "dtype": "float32", "on": case.target}
+    return compare_calls(jax.jit(jnp.dot), emulated, (lhs, rhs), effort, sizes=sizes)
+
+
+for _name, _case in CASES.items():
+    row(f"matmul/{_name}", target=_case.ratio)(functools.partial(matmul, _case))

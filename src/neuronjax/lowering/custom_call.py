@@ -1,0 +1,227 @@
+"""Custom calls that the vendor's compiler knows: microscaling, nothing else.
+
+`__op$block_scaled_dot` is also what `jax.nn.scaled_matmul` is captured as; without
+dimension numbers both sides contract their last axis, and of three axes the first is
+the batch. FP8 elements come as they are, or four to a uint32 as `QuantizeMX` packs
+them. Source: error codes NCC_EVRF036 to 058 of the Neuron compiler.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.ir.instruction import Instruction, View
+from neuronjax.ir.instruction_set import BitcastCopy, DotDimensions
+from neuronjax.ir.program import Op
+from neuronjax.lowering import microscaling
+from neuronjax.lowering.context import Context
+from neuronjax.lowering.contraction import from_psum
+from neuronjax.lowering.matrices import MatrixView, matrix
+from neuronjax.lowering.microscaling import BLOCK, Blocks
+from neuronjax.lowering.moves import Moved, into, reshaped, transposed
+from neuronjax.lowering.registry import lowers
+from neuronjax.numerics.float_format import get_format
+
+Instructions = Iterator[Instruction]
+
+_FORMATS = {element: mx for mx, element in microscaling.ELEMENTS.items()}
+_PACKED = 4  # FP8 elements in a uint32
+
+
+@lowers("stablehlo.custom_call")
+def custom_call(op: Op, context: Context) -> Iterable[Instruction]:
+    name = op.attributes["call_target_name"]
+    if name not in _RULES:
+        raise UnsupportedError(
+            f"calls {name!r}, which no NeuronCore has",
+            op=op.name,
+            location=op.location.source,
+            remedy="compute it outside the emulated function",
+        )
+    return _RULES[name](op, context)
+
+
+def _block_scaled_dot(op: Op, context: Context) -> Instructions:
+    if len(op.operands) != 4:
+        raise _invalid(op, f"{len(op.operands)} operands", "lhs, rhs and their scales")
+    microscaling.check_chip(context, "__op$block_scaled_dot")
+    config = _config(op)
+    config = config.get("scaled_dot_backend_config", config)
+    lhs, rhs, lhs_scales, rhs_scales = context.operands(op)
+    d = _dimensions(op, config)
+    element = config.get("element_dtype", "")
+    a, moves = _blocks(
+        op, context, lhs, lhs_scales, d.lhs_batch, d.lhs_contract, element
+    )
+    yield from moves
+    b, moves = _blocks(
+        op, context, rhs, rhs_scales, d.rhs_batch, d.rhs_contract, element
+    )
+    yield from moves
+    yield from from_psum(
+        context,
+        lambda psum: [microscaling.multiply(context, a, b, psum)],
+        [],
+        context.results(op)[0],
+    )
+
+
+def _dimensions(op: Op, config: dict[str, Any]) -> DotDimensions:
+    found = []
+    for side, value in (("lhs", op.operands[0]), ("rhs", op.operands[1])):
+        rank = len(value.type.shape)
+        if rank < 2:
+            raise _invalid(op, f"{side} of rank {rank}", "matrices, rank 2 or more")
+        contract = tuple(config.get(f"{side}_contracting_dimensions", ()))
+        batch = tuple(config.get(f"{side}_batch_dimensions", ()))
+        if not contract:
+            contract, batch = (rank - 1,), tuple(range(rank - 2))
+        used = (*batch, *contract)
+        if len(contract) != 1 or len(set(used)) != len(used):
+            raise _invalid(op, f"dimensions {used} of {side}", "one contracted axis")
+        if not all(0 <= axis < rank for axis in used):
+            raise _invalid(op, f"dimensions {used} of {side}", f"axes below {rank}")
+        found += [batch, contract]
+    return DotDimensions(found[0], found[2], found[1], found[3])
+
+
+def _blocks(
+    op: Op,
+    context: Context,
+    elements: View,
+    scales: View,
+    batch: tuple[int, ...],
+    contract: tuple[int, ...],
+    element: str,
+) -> tuple[Blocks, list[Instruction]]:
+    """One side as quantized matrices."""
+    moves: list[Instruction] = []
+    if elements.type.dtype == np.uint32:
+        elements, moves = _unpacked(op, context, elements, contract[0], element)
+    if elements.type.dtype.name not in _FORMATS:
+        raise _invalid(
+            op, f"elements of {elements.type.dtype}", f"one of {', '.join(_FORMATS)}"
+        )
+    scales, more = _as_scales(context, scales)
+    moves += more
+    k, blocks = (v.type.shape[contract[0]] for v in (elements, scales))
+    if -(-k // BLOCK) != blocks:
+        raise _invalid(op, f"{blocks} scales for {k} elements", f"blocks of {BLOCK}")
+    source, more = matrix(context, elements, batch, contract)
+    moves += more
+    scale, more = matrix(context, scales, batch, contract)
+    return Blocks(source.view, scale.view, source.axis), moves + more
+
+
+def _as_scales(context: Context, scales: View) -> Moved:
+    """Scale bytes as what they are."""
+    dtype = get_format("float8_e8m0fnu").dtype
+    if scales.type.dtype == dtype:
+        return scales, []
+    result = context.temporary(scales.type.shape, dtype)
+    copy = context.make(BitcastCopy, (scales,), (result,), engine="dma")
+    return View(result), [copy]
+
+
+def _unpacked(op: Op, context: Context, words: View, axis: int, element: str) -> Moved:
+    """Four elements of a word as neighbours along `axis`, the low byte first."""
+    if element not in _FORMATS:
+        raise _invalid(
+            op, f"element_dtype {element!r} of packed operands", ", ".join(_FORMATS)
+        )
+    shape = words.type.shape
+    bytes_ = context.temporary((*shape, _PACKED), get_format(element).dtype)
+    copy = context.make(BitcastCopy, (words,), (bytes_,), engine="dma")
+    rank = len(shape)
+    order = (*range(axis + 1), rank, *range(axis + 1, rank))
+    view, moves = transposed(context, View(bytes_), order)
+    long = (*shape[:axis], shape[axis] * _PACKED, *shape[axis + 1 :])
+    view, more = reshaped(context, view, long)
+    return view, [copy, *moves, *more]
+
+
+def _quantize_mx(op: Op, context: Context) -> Instructions:
+    microscaling.check_chip(context, "QuantizeMX")
+    config = _config(op)
+    [source] = context.operands(op)
+    rank = len(source.type.shape)
+    axis, element = config.get("dim", 0), config.get("dtype", "")
+    legal = {
+        "dtype": element in microscaling.ELEMENTS.values() and element in _ON_DEVICE,
+        "dim": axis % rank in (rank - 1, rank - 2),
+        "block_size": config.get("block_size", BLOCK) == BLOCK,
+        "scale_method": config.get("scale_method", "EMAX") == "EMAX",
+    }
+    for field, is_legal in legal.items():
+        if not is_legal:
+            raise _invalid(op, f"{field}={config.get(field)!r}", _LEGAL[field])
+    if source.type.dtype.name not in microscaling.ON_DEVICE_INPUTS:
+        raise _invalid(op, f"an input of {source.type.dtype}", "bfloat16 or float16")
+    blocks, quantize = microscaling.quantized(
+        context,
+        MatrixView(source, axis % rank),
+        _FORMATS[element],
+        context.policy.mx_scale_rule,
+        engine="vector",
+    )
+    yield quantize
+    packed, scales = context.results(op)
+    yield from _packed(op, context, blocks, packed)
+    kind = "bitcast" if scales.type.dtype == np.uint8 else "copy"
+    if kind == "bitcast":
+        yield context.make(BitcastCopy, (blocks.scales,), (scales,), engine="dma")
+    else:
+        yield into(context, blocks.scales, scales)
+
+
+def _packed(op: Op, context: Context, blocks: Blocks, result: Any) -> Instructions:
+    """Elements four to a uint32 along the blocked axis."""
+    shape, axis = blocks.elements.type.shape, blocks.axis
+    if shape[axis] % _PACKED:
+        raise _invalid(op, f"an axis of {shape[axis]}", f"a multiple of {_PACKED}")
+    split = (*shape[:axis], shape[axis] // _PACKED, _PACKED, *shape[axis + 1 :])
+    view, moves = reshaped(context, blocks.elements, split)
+    yield from moves
+    order = (*(d for d in range(len(split)) if d != axis + 1), axis + 1)
+    view, moves = transposed(context, view, order)
+    yield from moves
+    yield context.make(BitcastCopy, (view,), (result,), engine="dma")
+
+
+_ON_DEVICE = ("float8_e4m3fn", "float8_e5m2")
+_LEGAL = {
+    "dtype": " or ".join(_ON_DEVICE),
+    "dim": "the last axis or the one before it",
+    "block_size": str(BLOCK),
+    "scale_method": "'EMAX'",
+}
+_RULES: dict[str, Callable[[Op, Context], Instructions]] = {
+    "__op$block_scaled_dot": _block_scaled_dot,
+    "QuantizeMX": _quantize_mx,
+}
+
+
+def _config(op: Op) -> dict[str, Any]:
+    text = op.attributes.get("backend_config") or ""
+    if not isinstance(text, str):
+        return dict(text)
+    if text in ("", "None"):
+        return {}
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise _invalid(op, f"backend_config {text!r}", "valid JSON") from error
+
+
+def _invalid(op: Op, what: str, legal: str) -> InvalidProgramError:
+    return InvalidProgramError(
+        f"{op.attributes['call_target_name']} with {what}",
+        op=op.name,
+        location=op.location.source,
+        remedy=f"legal: {legal}",
+    )

@@ -1,0 +1,149 @@
+"""Rules of microscaling: operands in blocks of 32 along K with a shared scale.
+
+On the device `quantize_mx` makes MXFP8 from BF16 or FP16; MXFP4 comes from a checkpoint
+that was quantized offline, so it is for weights. Both sides of `nc_matmul_mx` are MX
+(hardware facts, section 5). With the "interleaved" layout a cell holds elements 128
+apart, so a block is 8 cells of 4: the same as consecutive blocks of K permuted.
+
+Programs that hold MX operands themselves call `__op$block_scaled_dot` and `QuantizeMX`,
+the custom calls of the vendor's compiler (error codes NCC_EVRF036 to 058).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from neuronjax.ir.instruction import Buffer, Instruction, View
+from neuronjax.ir.instruction_set import DotDimensions, NcMatmulMx, QuantizeMx
+from neuronjax.lowering.context import Context
+from neuronjax.lowering.matrices import MatrixView, both_matrices, matrix_dimensions
+from neuronjax.lowering.moves import reshaped, transposed, zero_padded
+from neuronjax.lowering.operand import Operand, no_such_datapath
+from neuronjax.numerics.float_format import get_format
+
+Instructions = Iterator[Instruction]
+
+ELEMENTS = {
+    "mxfp8_e4m3": "float8_e4m3fn",
+    "mxfp8_e5m2": "float8_e5m2",
+    "mxfp4_e2m1": "float4_e2m1fn",
+}
+FORMATS = frozenset(ELEMENTS)
+#: What `quantize_mx` cannot make.
+OFFLINE = frozenset({"mxfp4_e2m1"})
+ON_DEVICE_INPUTS = ("bfloat16", "float16")
+BLOCK = 32
+#: Elements of a cell, and how far apart they are in K under the interleaved layout.
+QUAD, APART = 4, 128
+
+
+class Blocks(NamedTuple):
+    """A quantized matrix: elements and scales, and the axis that is K."""
+
+    elements: View
+    scales: View
+    axis: int
+
+
+def check_chip(context: Context, format: str) -> None:
+    """Refuses chips without the MX datapath."""
+    if "mx_matmul" not in context.core.capabilities:
+        raise no_such_datapath(context, f"microscaling ({format})", "mx_matmul")
+
+
+def matmul(
+    context: Context,
+    lhs: Operand,
+    rhs: Operand,
+    dimensions: DotDimensions,
+    psum: Buffer,
+) -> Instructions:
+    """Quantizes what is not yet quantized, and multiplies."""
+    left, right, moves = both_matrices(context, lhs.view, rhs.view, dimensions)
+    yield from moves
+    a, instructions = _quantized(context, left, lhs.format)
+    yield from instructions
+    b, instructions = _quantized(context, right, rhs.format)
+    yield from instructions
+    yield multiply(context, a, b, psum)
+
+
+def multiply(context: Context, a: Blocks, b: Blocks, psum: Buffer) -> Instruction:
+    """The contraction of two quantized matrices."""
+    policy = context.policy
+    return context.make(
+        NcMatmulMx,
+        (a.elements, b.elements, a.scales, b.scales),
+        (psum,),
+        engine="tensor",
+        rounding=policy.rounding if psum.type.dtype != np.float32 else "rne",
+        dimensions=matrix_dimensions(a.axis, b.axis),
+        k_tile=context.core.k_tile_mx,
+        accumulation=policy.accumulation,
+    )
+
+
+def _quantized(
+    context: Context, source: MatrixView, format: str
+) -> tuple[Blocks, list[Instruction]]:
+    policy = context.policy
+    out: list[Instruction] = []
+    if policy.mx_layout == "interleaved":
+        source, out = _interleaved(context, source)
+    is_offline = format in OFFLINE
+    blocks, quantize = quantized(
+        context,
+        source,
+        format,
+        policy.mx_weight_scale_rule if is_offline else policy.mx_scale_rule,
+        engine="offline" if is_offline else "vector",
+    )
+    return blocks, [*out, quantize]
+
+
+def quantized(
+    context: Context, source: MatrixView, format: str, scale_rule: str, *, engine: str
+) -> tuple[Blocks, Instruction]:
+    """The instruction that quantizes an array along one axis."""
+    view, axis = source
+    shape = list(view.type.shape)
+    elements = context.temporary(tuple(shape), get_format(ELEMENTS[format]).dtype)
+    shape[axis] = -(-shape[axis] // BLOCK)
+    scales = context.temporary(tuple(shape), get_format("float8_e8m0fnu").dtype)
+    instruction = context.make(
+        QuantizeMx,
+        (view,),
+        (elements, scales),
+        engine=engine,  # type: ignore[arg-type]
+        # What is prepared offline is rounded once and for all, to nearest.
+        rounding="rne" if engine == "offline" else context.policy.rounding,
+        axis=axis,
+        format=format,
+        scale_rule=scale_rule,
+    )
+    return Blocks(View(elements), View(scales), axis), instruction
+
+
+def _interleaved(
+    context: Context, source: MatrixView
+) -> tuple[MatrixView, list[Instruction]]:
+    """K permuted so that elements `APART` from each other become neighbours."""
+    view, axis = source
+    tile = QUAD * APART
+    tiles = -(-view.type.shape[axis] // tile)
+    view, moves = zero_padded(context, view, axis, tiles * tile)
+    shape = view.type.shape
+    split = (*shape[:axis], tiles, QUAD, APART, *shape[axis + 1 :])
+    order = list(range(len(split)))
+    order[axis + 1], order[axis + 2] = order[axis + 2], order[axis + 1]
+    for step in (
+        lambda v: reshaped(context, v, split),
+        lambda v: transposed(context, v, tuple(order)),
+        lambda v: reshaped(context, v, shape),
+    ):
+        view, more = step(view)
+        moves += more
+    return MatrixView(view, axis), moves

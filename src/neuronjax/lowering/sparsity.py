@@ -1,0 +1,110 @@
+"""Rules of structured sparsity: a weight compressed to N of every M along K.
+
+Under `Policy.sparsity` the weight of a forward contraction is pruned by magnitude and
+compressed before the program runs, and TensorE multiplies the compressed values with
+the moving rows that their tags select. A weight that has the pattern loses nothing.
+Contractions of the backward pass stay dense: their K is another axis of the weight.
+
+Formats: FP8, BF16, FP16 and TF32 on NeuronCore-v3, without FP8 on v4 (hardware facts,
+sections 1 and 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.ir.instruction import Buffer, Instruction, View
+from neuronjax.ir.instruction_set import DotDimensions, NcMatmulSparse, Sparsify
+from neuronjax.ir.program import Op
+from neuronjax.lowering.context import Context
+from neuronjax.lowering.matrices import MatrixView, both_matrices, matrix_dimensions
+from neuronjax.lowering.operand import FP8, Operand, no_such_datapath
+from neuronjax.numerics.sparsity import get_pattern
+
+Instructions = Iterator[Instruction]
+
+
+def marked(
+    op: Op, context: Context, lhs: Operand, rhs: Operand, weight: int | None
+) -> tuple[Operand, Operand]:
+    """Notes on the weight of a forward contraction what it is to be compressed to."""
+    pattern = context.policy.sparsity
+    is_backward = any(context.fact(value).cotangent for value in op.operands)
+    if pattern is None or weight is None or is_backward:
+        return lhs, rhs
+    both = [lhs, rhs]
+    both[weight] = both[weight]._replace(pattern=pattern)
+    return both[0], both[1]
+
+
+def matmul(
+    context: Context,
+    lhs: Operand,
+    rhs: Operand,
+    dimensions: DotDimensions,
+    psum: Buffer,
+) -> Instructions:
+    """Compresses the side that has a pattern, and multiplies."""
+    _check(context, lhs, rhs)
+    left, right, moves = both_matrices(context, lhs.view, rhs.view, dimensions)
+    yield from moves
+    is_left = lhs.pattern is not None
+    stationary, moving = (left, right) if is_left else (right, left)
+    pattern = lhs.pattern or rhs.pattern
+    assert pattern is not None
+    sparsify = _compressed(context, stationary, pattern)
+    yield sparsify
+    values, tags = sparsify.results
+    policy = context.policy
+    yield context.make(
+        NcMatmulSparse,
+        (View(values), View(tags), moving.view),
+        (psum,),
+        engine="tensor",
+        rounding=policy.rounding if psum.type.dtype != np.float32 else "rne",
+        dimensions=matrix_dimensions(stationary.axis, moving.axis),
+        stationary="lhs" if is_left else "rhs",
+        pattern=pattern,
+        k_tile=context.core.k_tile,
+        accumulation=policy.accumulation,
+    )
+
+
+def _compressed(context: Context, source: MatrixView, pattern: str) -> Instruction:
+    view, axis = source
+    n_of_m = get_pattern(pattern)
+    shape = list(view.type.shape)
+    shape[axis] = -(-shape[axis] // n_of_m.group) * n_of_m.kept
+    values = context.temporary(tuple(shape), view.type.dtype)
+    tags = context.temporary(tuple(shape), np.uint8)
+    return context.make(
+        Sparsify,
+        (view,),
+        (values, tags),
+        engine="offline",
+        axis=axis,
+        pattern=pattern,
+    )
+
+
+def _check(context: Context, lhs: Operand, rhs: Operand) -> None:
+    core, name = context.core, context.shared.target.name
+    if "sparse_matmul" not in core.capabilities:
+        raise no_such_datapath(context, "structured sparsity", "sparse_matmul")
+    if "float32" in (lhs.format, rhs.format):
+        raise InvalidProgramError(
+            "a sparse matmul with FP32 operands: the array takes them in four passes, "
+            "and compressed weights in one",
+            location=context.location.source,
+            remedy='cast them: auto_cast="matmult", auto_cast_type="bf16"',
+        )
+    if {lhs.format, rhs.format} & set(FP8) and "mx_matmul" in core.capabilities:
+        raise UnsupportedError(
+            f"a sparse matmul with FP8 operands on {name}",
+            location=context.location.source,
+            remedy="use BF16, FP16 or TF32, or target trn2, whose sparse matmul takes "
+            "FP8",
+        )

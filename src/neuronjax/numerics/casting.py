@@ -1,0 +1,248 @@
+"""The public cast: any float array to any format of the chips, differentiable.
+
+`cast` returns an array of the target's dtype, `fake_cast` the rounded values in
+float32. Both widen exactly to float32 and round once, by `rounding`, as an engine's
+write does (design, section 5): the bits are the same eagerly, under jit, vmap and in a
+scan. What happens to gradients is said at `cast`. Blocks with scales are in
+`microscaling`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.numerics import rounding as engine
+from neuronjax.numerics.float_format import FloatFormat, IntFormat, get_number_format
+from neuronjax.numerics.random_bits import random_bits as draw
+from neuronjax.numerics.rounding import IntegerMode, Overflow, Rounding
+
+# Stochastic rounding applies to float targets only (the runtime's
+# NEURON_RT_STOCHASTIC_ROUNDING_EN: FP32 to FP16, BF16, FP8 and TF32).
+_INTEGER_MODES: dict[str, IntegerMode] = {
+    "rne": "rne",
+    "rtz": "truncate",
+    "half_away": "half_away",
+}
+
+
+class _How(NamedTuple):
+    """The static arguments of a cast to a float format."""
+
+    fmt: FloatFormat
+    rounding: Rounding
+    overflow: Overflow
+    random_bit_count: int
+    widened: bool  # whether the result is float32
+
+
+def cast(
+    x: Any,
+    dtype: Any,
+    *,
+    rounding: Rounding = "rne",
+    overflow: Overflow = "ieee",
+    seed: int | jax.Array | None = None,
+    random_bits: jax.Array | None = None,
+    random_bit_count: int = 32,
+) -> jax.Array:
+    """Rounds an array to a number format, with the bits of an engine's write.
+
+    NaN, Inf, zeros and subnormals: see `neuronjax.numerics.rounding.round_to_format`.
+    An array that already has the target's dtype is rounded like any other.
+
+    Integer targets saturate, whatever `overflow` says, and NaN becomes 0.
+
+    Gradients are straight-through: the cast counts as the identity where its result
+    follows `x`, and as a constant beyond the largest value where an overflow stops at
+    it (`overflow="saturate"`, "rtz", and always float4_e2m1fn). Where an overflow
+    makes an Inf or a NaN the gradient passes. In JAX the cotangent has the dtype of the
+    result, float8 for a float8 result, and so it arrives rounded; it is widened
+    exactly. A tangent, in forward mode, is rounded to that dtype likewise, by JAX's own
+    conversion. Use `fake_cast` for gradients that stay in float32. Integer, cFP8 and
+    float8_e8m0fnu results have no gradient.
+
+    Args:
+        x: a Python float or int, or an array of any float dtype of the chips, of any
+            shape. NumPy's float64 becomes float32 first, as everywhere in JAX.
+        dtype: a name ("float8_e4m3", "tfloat32", "int8"), a dtype, a `FloatFormat` or
+            an `IntFormat`.
+        rounding: "rne", "rtz", "half_away", or "stochastic" (float targets only).
+        overflow: "ieee" (Inf, or what stands in for it) or "saturate".
+        seed: for "stochastic", a Python int (modulo 2^32) or a uint32 scalar; element
+            i's random bits depend on (seed, i) only. Under `jax.vmap` give every
+            example its own seed, or all draw the same bits.
+        random_bits: for "stochastic" and instead of `seed`, uint32 of the shape of `x`.
+        random_bit_count: how many of the random bits are used, 1 to 32.
+
+    Returns:
+        The target's dtype (float32 for tfloat32, uint8 for cFP8), of the shape of `x`.
+
+    Raises:
+        InvalidProgramError: an unknown format or option, an `x` that is no float, or
+            "stochastic" without exactly one of `seed` and `random_bits`.
+        UnsupportedError: `x` is float64 (a second rounding would be hidden in the
+            cast), or stochastic rounding to an integer.
+    """
+    target = get_number_format(dtype)
+    x = _float_array(x)
+    if isinstance(target, IntFormat):
+        return _to_integer(x, target, rounding, overflow)
+    how = _How(target, rounding, overflow, random_bit_count, widened=False)
+    return _to_float(x, how, seed, random_bits)
+
+
+def fake_cast(
+    x: Any,
+    dtype: Any,
+    *,
+    rounding: Rounding = "rne",
+    overflow: Overflow = "ieee",
+    seed: int | jax.Array | None = None,
+    random_bits: jax.Array | None = None,
+    random_bit_count: int = 32,
+) -> jax.Array:
+    """Rounds to the values of a float format, in float32: `cast` and back again.
+
+    For training through a narrow format: the gradient is straight-through as at `cast`,
+    but cotangents and tangents keep float32. Arguments and errors are those of `cast`.
+
+    Returns:
+        float32 of the shape of `x`.
+
+    Raises:
+        InvalidProgramError: also, an integer format.
+    """
+    target = get_number_format(dtype)
+    if isinstance(target, IntFormat):
+        raise InvalidProgramError(
+            f"fake_cast to {target.name}", remedy="use cast(x, dtype) for integers"
+        )
+    how = _How(target, rounding, overflow, random_bit_count, widened=True)
+    return _to_float(_float_array(x), how, seed, random_bits)
+
+
+def _float_array(x: Any) -> jax.Array:
+    """`x` as an array of a float dtype other than float64."""
+    if isinstance(x, float | int) and not isinstance(x, bool):
+        return jnp.asarray(x, jnp.float32)
+    array = jnp.asarray(x)
+    if array.dtype == np.float64:
+        raise UnsupportedError(
+            "cast of float64, which no engine reads",
+            remedy="round to float32 first: x.astype(jnp.float32)",
+        )
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise InvalidProgramError(
+            f"cast of {array.dtype}, which is no float",
+            remedy="convert it first: x.astype(jnp.float32), exact up to 2^24",
+        )
+    return array
+
+
+def _wide(x: jax.Array) -> jax.Array:
+    return x if x.dtype == jnp.float32 else engine.widen(x)
+
+
+def _to_integer(
+    x: jax.Array, target: IntFormat, rounding: Rounding, overflow: Overflow
+) -> jax.Array:
+    modes = ", ".join(_INTEGER_MODES)
+    if rounding == "stochastic":
+        raise UnsupportedError(
+            f"stochastic rounding to {target.name}: the chips round only to floats so",
+            remedy=f"use one of: {modes}",
+        )
+    if rounding not in _INTEGER_MODES:
+        raise InvalidProgramError(
+            f"rounding={rounding!r}", remedy=f"use one of: {modes}"
+        )
+    if overflow not in get_args(Overflow):
+        raise InvalidProgramError(
+            f"overflow={overflow!r}", remedy="leave it out: integers saturate"
+        )
+    wide = _wide(jax.lax.stop_gradient(x))
+    return _round_to_int(wide, dtype=target.dtype, mode=_INTEGER_MODES[rounding])
+
+
+def _to_float(
+    x: jax.Array,
+    how: _How,
+    seed: int | jax.Array | None,
+    random_bits: jax.Array | None,
+) -> jax.Array:
+    random = None
+    if how.rounding == "stochastic":
+        random = _random(x.shape, seed, random_bits)
+    is_storable = how.fmt.signed and jnp.issubdtype(how.fmt.dtype, jnp.floating)
+    if not (is_storable or how.widened):
+        # uint8 codes have no tangents; e8m0 could not hold one, it has no zero.
+        return _rounded(jax.lax.stop_gradient(x), random, how)
+    return _straight_through(x, random, how)
+
+
+def _random(
+    shape: tuple[int, ...], seed: int | jax.Array | None, bits: jax.Array | None
+) -> jax.Array:
+    if (seed is None) == (bits is None):
+        raise InvalidProgramError(
+            f"stochastic rounding with {'neither' if seed is None else 'both'} of seed "
+            "and random_bits",
+            remedy="pass seed=0, or another seed for every cast",
+        )
+    if bits is not None:
+        return bits
+    if isinstance(seed, int | np.integer):
+        key = jnp.uint32(int(seed) % (1 << 32))
+    else:
+        key = jnp.asarray(seed)
+    if key.shape != () or key.dtype != jnp.uint32:
+        raise InvalidProgramError(
+            f"seed is {key.dtype} of shape {key.shape}",
+            remedy="pass a Python int or a uint32 scalar",
+        )
+    return _draw(shape, key)
+
+
+# Compiled also where the caller is eager: some 30 operations per element.
+_draw = jax.jit(draw, static_argnums=0)
+_round_to_int = jax.jit(engine.round_to_int, static_argnames=("dtype", "mode"))
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _rounded(x: jax.Array, random: jax.Array | None, how: _How) -> jax.Array:
+    function = engine.round_to_format if how.widened else engine.cast
+    return function(
+        _wide(x),
+        how.fmt,
+        rounding=how.rounding,
+        overflow=how.overflow,
+        random_bits=random,
+        random_bit_count=how.random_bit_count,
+    )
+
+
+_straight_through = jax.custom_jvp(_rounded, nondiff_argnums=(2,))
+
+
+@_straight_through.defjvp
+def _tangent(
+    how: _How,
+    primals: tuple[jax.Array, jax.Array | None],
+    tangents: tuple[jax.Array, Any],
+) -> tuple[jax.Array, jax.Array]:
+    """Linear in the tangent, so that JAX transposes it: one rule for both modes."""
+    x, random = primals
+    result = _straight_through(x, random, how)
+    tangent = tangents[0]
+    stops = how.overflow == "saturate" or how.rounding == "rtz"
+    if stops or how.fmt.overflow_code == how.fmt.max_code:
+        largest = np.float32(how.fmt.max_finite)
+        stopped = jnp.abs(_wide(x)) > largest
+        tangent = jnp.where(stopped, jnp.zeros_like(tangent), tangent)
+    return result, jax.lax.convert_element_type(tangent, result.dtype)

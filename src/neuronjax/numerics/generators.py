@@ -1,0 +1,217 @@
+"""The chips' random number generators as pure functions: XORWOW, and an LFSR.
+
+`xorwow` is bit-exact to G. Marsaglia, "Xorshift RNGs", Journal of Statistical Software
+8(14), 2003, section 3. That it is what Trainium3 implements is documented by name and
+by the size of its state (6 words per lane; 4 such states per VectorE lane); constants,
+seeding, the interleaving of states and the LFSR of older chips are not, so those are
+ours, each marked ASSUMPTION. State goes in and comes out; nothing is kept. Stochastic
+rounding draws from `random_bits` and not from here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.numerics.exact import opaque_zero_of, seal
+from neuronjax.numerics.random_bits import random_bits
+
+XORWOW_WORDS = 6
+# The increment of the Weyl sequence (Marsaglia 2003).
+_WEYL = np.uint32(362437)
+# ASSUMPTION: the polynomial x^32 + x^22 + x^2 + x + 1, primitive (P. Alfke, Xilinx
+# XAPP 052, 1996: taps 32, 22, 2, 1). Below: without x^32, bit i the coefficient of x^i.
+LFSR_POLYNOMIAL = np.uint32(1 << 22 | 1 << 2 | 1 << 1 | 1)
+# ASSUMPTION: a word is shifted out whole, so that successive words share no bit.
+_LFSR_STEPS_PER_WORD = 32
+# ASSUMPTION: a uniform number is made of the top 24 bits of a word, all that a float32
+# significand holds.
+_UNIFORM_BITS = 24
+
+_State = TypeVar("_State")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class XorwowState:
+    """States of independent XORWOW generators, as `rand_get_state` returns them.
+
+    Attributes:
+        words: uint32[..., 6], the published x, y, z, w, v and d of every generator.
+            x to v must not all be zero: they would stay so.
+    """
+
+    words: jax.Array
+
+    @classmethod
+    def from_seed(cls, seed: jax.Array, lanes: tuple[int, ...] = ()) -> XorwowState:
+        """Expands a uint32 scalar into one state per lane.
+
+        ASSUMPTION: word j of lane i is `random_bits((*lanes, 6), seed)[i, j]`; how
+        `set_rng_seed` expands its seed is not documented.
+        """
+        return cls(random_bits((*lanes, XORWOW_WORDS), seed))
+
+
+def next_xorwow(state: XorwowState, count: int) -> tuple[jax.Array, XorwowState]:
+    """Draws words from every generator.
+
+    Args:
+        state: words of shape [..., 6].
+        count: static; how many words each generator yields.
+
+    Returns:
+        uint32[..., count] in the order of drawing, and the state after them.
+
+    Raises:
+        InvalidProgramError: the state is not uint32[..., 6].
+    """
+    words = state.words
+    if words.dtype != jnp.uint32 or words.shape[-1:] != (XORWOW_WORDS,):
+        raise InvalidProgramError(
+            f"a XORWOW state of {words.dtype} and shape {words.shape}",
+            remedy="use uint32 with 6 words in the last axis",
+        )
+    drawn, after = _drawn(_xorwow_step, words, count)
+    return drawn, XorwowState(after)
+
+
+def next_lane_words(state: XorwowState, count: int) -> tuple[jax.Array, XorwowState]:
+    """Draws words from lanes that have several generators each (VectorE of v4: four).
+
+    ASSUMPTION: the generators of a lane take turns, word i from generator i mod 4, and
+    all advance together, as four words per lane and cycle suggest; words beyond `count`
+    are lost.
+
+    Args:
+        state: words of shape [..., generators, 6].
+        count: static; how many words each lane yields.
+
+    Returns:
+        uint32[..., count], and the state after them.
+    """
+    generators = state.words.shape[-2]
+    drawn, after = next_xorwow(state, -(-count // generators))
+    turns = jnp.swapaxes(drawn, -1, -2)
+    return turns.reshape(*turns.shape[:-2], -1)[..., :count], after
+
+
+def seed_lfsr(seed: jax.Array, lanes: tuple[int, ...] = ()) -> jax.Array:
+    """Returns uint32 states of the modelled LFSR, none of them zero.
+
+    ASSUMPTION: `random_bits(lanes, seed)`, with the lowest bit set.
+    """
+    return random_bits(lanes, seed) | np.uint32(1)
+
+
+def next_lfsr(state: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """Draws words from linear-feedback shift registers (VectorE before v4; a model).
+
+    A state is a polynomial over GF(2); a step multiplies it by x modulo
+    `LFSR_POLYNOMIAL`, and a word is the state after 32 steps. Period 2^32 - 1.
+
+    Args:
+        state: uint32[...], not zero (it would stay zero).
+        count: static; how many words each register yields.
+
+    Returns:
+        uint32[..., count] in the order of drawing, and the states after them.
+
+    Raises:
+        InvalidProgramError: the state is not uint32.
+    """
+    if state.dtype != jnp.uint32:
+        raise InvalidProgramError(
+            f"an LFSR state of {state.dtype}", remedy="use uint32"
+        )
+    return _drawn(_lfsr_step, state, count)
+
+
+def uniform(words: jax.Array, low: float, high: float) -> jax.Array:
+    """Maps random words to float32 numbers in [low, high], as `rand2` returns them.
+
+    ASSUMPTION: low + u (high - low), u the top 24 bits of a word as a fraction of 2^24,
+    the product, the difference and the sum each rounded to float32, and no more than
+    `high`.
+
+    Args:
+        words: uint32, any shape.
+        low: the smallest result.
+        high: no result is larger.
+
+    Raises:
+        InvalidProgramError: the bounds are not finite and in order.
+    """
+    start, end = np.float32(low), np.float32(high)
+    with np.errstate(over="ignore", invalid="ignore"):  # reported just below
+        span = end - start
+    if not (start <= end and np.isfinite(span)):
+        raise InvalidProgramError(
+            f"uniform numbers between {low} and {high}",
+            remedy="use finite bounds, the lower first, less than 2^128 apart",
+        )
+    whole = (words >> np.uint32(32 - _UNIFORM_BITS)).astype(jnp.float32)
+    fraction = whole * np.float32(2.0**-_UNIFORM_BITS)  # exact
+    # Sealed twice, lest the two products be merged or the last one contracted.
+    if not words.size:
+        return jnp.zeros(words.shape, jnp.float32)
+    zero = opaque_zero_of(words.reshape(-1)[0])
+    product = seal(seal(fraction, zero) * span, zero)
+    return jnp.minimum(product + start, end)
+
+
+def dropout_mask(words: jax.Array, rate: float) -> jax.Array:
+    """Which elements dropout keeps: those whose uniform number in [0, 1) is >= rate.
+
+    Compared as integers, exactly: an element is dropped with the probability
+    ceil(rate 2^24) / 2^24.
+
+    Args:
+        words: uint32, any shape.
+        rate: the probability of a zero, 0 to 1.
+
+    Returns:
+        bool of the shape of `words`, true where the element is kept.
+
+    Raises:
+        InvalidProgramError: a rate outside 0 to 1.
+    """
+    if not 0 <= rate <= 1:
+        raise InvalidProgramError(
+            f"a dropout rate of {rate}", remedy="use a rate from 0 to 1"
+        )
+    threshold = np.uint32(math.ceil(rate * (1 << _UNIFORM_BITS)))
+    return (words >> np.uint32(32 - _UNIFORM_BITS)) >= threshold
+
+
+def _drawn(
+    step: Callable[[_State], tuple[_State, jax.Array]], state: _State, count: int
+) -> tuple[jax.Array, _State]:
+    """`count` steps: the words along a last axis, and the state after them."""
+    state, words = lax.scan(lambda carry, _: step(carry), state, length=count)
+    return jnp.moveaxis(words, 0, -1), state
+
+
+def _xorwow_step(words: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, y, z, w, v, d = (words[..., i] for i in range(XORWOW_WORDS))
+    t = x ^ (x >> np.uint32(2))
+    last = (v ^ (v << np.uint32(4))) ^ (t ^ (t << np.uint32(1)))
+    d = d + _WEYL
+    return jnp.stack([y, z, w, v, last, d], axis=-1), d + last
+
+
+def _lfsr_step(state: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def shift(_: int, s: jax.Array) -> jax.Array:
+        carry = s >> np.uint32(31)
+        return (s << np.uint32(1)) ^ (carry * LFSR_POLYNOMIAL)
+
+    state = lax.fori_loop(0, _LFSR_STEPS_PER_WORD, shift, state)
+    return state, state

@@ -1,0 +1,181 @@
+"""Scale rules of MX blocks: from the largest magnitude of a block to its E8M0 byte.
+
+A rule is a function of integers: the exponent field and the mantissa of the float32
+bits of amax = max |x| over the block, and the element format, whose largest exponent is
+emax. No logarithm is taken, and no float operation: the scale is a power of two, so an
+exponent field, an increment of zero or one, and emax are all there is. Bytes are biased
+by 127 (OCP Microscaling (MX) 1.0, section 5.4.1). Multiplication and division by a
+scale are here too; blocks and the rounding of elements are in `microscaling`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.numerics.float_format import FLOAT32, FloatFormat
+
+ScaleRuleName = Literal["ocp_floor", "neuron", "ceil", "rceil", "even", "nki_golden"]
+# (exponent field, mantissa, element format) -> scale byte; all arrays uint32.
+ScaleRule = Callable[[jax.Array, jax.Array, FloatFormat], jax.Array]
+# (mantissa, element format) -> 0 or 1, by which the OCP exponent is raised.
+_Increment = Callable[[jax.Array, FloatFormat], jax.Array]
+
+NAN_SCALE = 255  # the E8M0 code of NaN
+MAX_SCALE = 254  # 2^127
+_NAN_FIELD = np.uint32(255)  # exponent field of Inf and NaN
+_MANTISSA_BITS = np.uint32(FLOAT32.mantissa_bits)
+_MANTISSA = np.uint32((1 << FLOAT32.mantissa_bits) - 1)
+_IMPLICIT = np.uint32(1 << FLOAT32.mantissa_bits)  # also the smallest normal float32
+_UNIT = np.uint32(FLOAT32.bias << FLOAT32.mantissa_bits)
+_LOWEST = np.uint32(_UNIT + _IMPLICIT)  # the smallest normal, times 2^127
+_INF = np.uint32(255 << FLOAT32.mantissa_bits)
+_ZERO = np.uint32(0)
+
+
+def scale_bytes(amax_bits: jax.Array, rule: str, element: FloatFormat) -> jax.Array:
+    """Returns the E8M0 byte of each block.
+
+    Args:
+        amax_bits: uint32, the float32 bits of the largest magnitude of each block; a
+            NaN counts as larger than Inf. Subnormal magnitudes are zeros (FTZ).
+        rule: a name in `SCALE_RULES`.
+        element: the element format.
+
+    Returns:
+        uint32 of the same shape, 0 to 255.
+
+    Raises:
+        InvalidProgramError: no such rule.
+    """
+    if rule not in SCALE_RULES:
+        nearest = difflib.get_close_matches(rule, SCALE_RULES) or SCALE_RULES
+        raise InvalidProgramError(
+            f"scale_rule={rule!r}", remedy=f"use one of: {', '.join(nearest)}"
+        )
+    field, mantissa = amax_bits >> _MANTISSA_BITS, amax_bits & _MANTISSA
+    return SCALE_RULES[rule](field, mantissa, element)
+
+
+def _bounded(increment: _Increment) -> ScaleRule:
+    """The rule 2^(floor(log2 amax) - emax + increment), NaN for a NaN or an Inf.
+
+    Below 2^-127, the smallest scale, it stops at byte 0; so a block of zeros and
+    subnormals has byte 0 whatever the increment, for emax is at least 2. No float32
+    is large enough to need the other limit, byte 254. (torchao gives an Inf a finite
+    scale, and divides a block with byte 0 by 2^-126: its elements are half of ours.)
+    """
+
+    def rule(field: jax.Array, mantissa: jax.Array, element: FloatFormat) -> jax.Array:
+        emax = np.uint32(element.max_exponent)
+        raised = jnp.maximum(field + increment(mantissa, element), emax) - emax
+        byte = jnp.minimum(raised, np.uint32(MAX_SCALE))
+        return jnp.where(field == _NAN_FIELD, np.uint32(NAN_SCALE), byte)
+
+    return rule
+
+
+def _none(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
+    """OCP MX 1.0, section 6.3; torchao's FLOOR. The largest elements may saturate."""
+    del element
+    return jnp.zeros_like(mantissa)
+
+
+def _always(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
+    """NKI 0.5.0 and later, `nki.isa.quantize_mx`: twice the scale of OCP.
+
+    The largest element is then below 2^emax: nothing saturates.
+    """
+    del element
+    return jnp.ones_like(mantissa)
+
+
+def _unless_power_of_two(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
+    """torchao's CEIL: 2^(ceil(log2 amax) - emax)."""
+    del element
+    return (mantissa != _ZERO).astype(jnp.uint32)
+
+
+def _above_largest(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
+    """torchao's RCEIL, after cuBLAS and arXiv 2506.08027: 2^ceil(log2(amax / max)).
+
+    The smallest scale by which nothing saturates, max being the largest element: the
+    OCP scale if the significand of amax is at most that of max, else twice as much.
+    (torchao rounds the quotient to float32 first. It makes no difference: one ulp above
+    max, the quotient already rounds to the float32 above the power of two.)
+    """
+    largest = np.float32(element.max_finite).view(np.uint32) & _MANTISSA
+    return (mantissa > largest).astype(jnp.uint32)
+
+
+def _if_rounded_up(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
+    """torchao's EVEN: OCP's rule for amax rounded to the mantissa of the elements.
+
+    Definitions: `ScaleCalculationMode` and `to_mx` of torchao.prototype.mx_formats.
+    Despite the name, ties go up: half a unit is added and the exponent taken.
+    """
+    half = np.uint32(1 << (FLOAT32.mantissa_bits - element.mantissa_bits - 1))
+    return (mantissa + half) >> _MANTISSA_BITS
+
+
+def _modulo_256(
+    field: jax.Array, mantissa: jax.Array, element: FloatFormat
+) -> jax.Array:
+    """The vendor's `quantize_mx_golden`: OCP's rule in uint8, which wraps around.
+
+    A block of zeros has byte 256 - emax, an Inf or NaN makes it 255 - emax, and a block
+    below 2^(emax - 127) gets a huge scale, by which its elements become zeros.
+    """
+    del mantissa
+    return (field - np.uint32(element.max_exponent)) & np.uint32(0xFF)
+
+
+SCALE_RULES: dict[str, ScaleRule] = {
+    "ocp_floor": _bounded(_none),
+    "neuron": _bounded(_always),
+    "ceil": _bounded(_unless_power_of_two),
+    "rceil": _bounded(_above_largest),
+    "even": _bounded(_if_rounded_up),
+    "nki_golden": _modulo_256,
+}
+
+
+def scale_magnitudes(magnitude: jax.Array, scale: jax.Array) -> jax.Array:
+    """Multiplies float32 magnitudes by 2^(scale - 127), on their bits.
+
+    Exact, but for what float32 does not hold: below 2^-126 the result is zero (FTZ),
+    from 2^128 on it is Inf. Inf and NaN stay.
+
+    Args:
+        magnitude: uint32, float32 bits without the sign.
+        scale: uint32 bytes 0 to 254, of a shape that broadcasts.
+    """
+    raised = magnitude + (scale << _MANTISSA_BITS)
+    product = jnp.minimum(jnp.maximum(raised, _LOWEST) - _UNIT, _INF)
+    is_zero = (magnitude < _IMPLICIT) | (raised < _LOWEST)
+    product = jnp.where(is_zero, _ZERO, product)
+    return jnp.where(magnitude >= _INF, magnitude, product)
+
+
+def unscale_magnitudes(magnitude: jax.Array, scale: jax.Array) -> jax.Array:
+    """Divides float32 magnitudes by 2^(scale - 127), on their bits, for rounding.
+
+    Exact where the quotient is between 2^-126 and 2^128. It is never above, for the
+    scales of this file; what is below becomes 2^-126, which rounds to what the quotient
+    rounds to: in every element format it is less than 2^-32 of the smallest step.
+    Subnormals are zeros (FTZ); Inf and NaN stay.
+
+    Args:
+        magnitude: uint32, float32 bits without the sign.
+        scale: uint32 bytes 0 to 255, of a shape that broadcasts.
+    """
+    divisor = scale << _MANTISSA_BITS
+    quotient = jnp.maximum(magnitude + _UNIT, divisor + _IMPLICIT) - divisor
+    quotient = jnp.where(magnitude < _IMPLICIT, _ZERO, quotient)
+    return jnp.where(magnitude >= _INF, magnitude, quotient)

@@ -1,0 +1,283 @@
+"""N:M structured sparsity: of every M consecutive elements along K, N are stored.
+
+`sparsify` prunes by magnitude, `SparseArray` holds the kept values and their 4-bit
+positions ("tags"). The stationary operand of a matmul is stored so, along its
+contraction axis (design, section 5). No matmul is done here, and no training: see
+`sparse_training`; the patterns are in `sparsity_pattern`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.numerics import sparsity_codes as codes
+from neuronjax.numerics.exact import kept_apart
+from neuronjax.numerics.sparsity_checks import (
+    check_beyond_end,
+    check_dtype,
+    check_layout,
+    check_length,
+    check_obeys,
+    check_range,
+    check_tags,
+)
+from neuronjax.numerics.sparsity_pattern import (
+    DTYPES as DTYPES,
+)
+from neuronjax.numerics.sparsity_pattern import (
+    PATTERNS as PATTERNS,
+)
+from neuronjax.numerics.sparsity_pattern import (
+    TAG_BITS,
+    TAGS_PER_WORD,
+    Array,
+    SparsityPattern,
+    format_of,
+    get_pattern,
+    negative,
+)
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("values", "tags"),
+    meta_fields=("pattern", "axis", "length"),
+)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class SparseArray:
+    """An array that stores N of every M elements along one axis.
+
+    Made by `sparsify`, `from_dense` and `from_parts`; the constructor checks nothing,
+    so that JAX may rebuild one from whatever leaves it has. The axis counts from the
+    end: `vmap` may take leading axes away, but no axis behind it.
+
+    With K the length of the dense axis, both arrays have ceil(K / M) N elements along
+    it. Inside a group positions increase. A last group of fewer than M rows is filled
+    up with zeros, and stores positions beyond K only if it has fewer than N rows; their
+    values are then +0.
+
+    Attributes:
+        values: the kept elements.
+        tags: uint8 of the same shape, the positions 0 to M - 1 within the groups.
+        pattern: N:M.
+        axis: the sparse axis, negative.
+        length: K.
+    """
+
+    values: jax.Array
+    tags: jax.Array
+    pattern: SparsityPattern
+    axis: int
+    length: int
+
+    @classmethod
+    def from_parts(
+        cls,
+        values: Array,
+        tags: Array,
+        *,
+        pattern: str | SparsityPattern,
+        axis: int = 0,
+        length: int | None = None,
+    ) -> SparseArray:
+        """Makes one from values and tags of your own.
+
+        The elements of a group may come in any order; they are put into that of
+        increasing position. Under `jit` or `vmap` there are no tags to look at: they
+        are not checked, and with duplicates the last value wins in `todense`.
+
+        Args:
+            values: the kept elements, of a dtype in `DTYPES`.
+            tags: uint8 of the same shape.
+            pattern: N:M.
+            axis: the sparse axis.
+            length: K, if the last group is not full.
+
+        Raises:
+            InvalidProgramError: shapes or dtypes do not fit; a tag is out of range or
+                twice in its group; a value that is not zero lies beyond K. The message
+                names the first offending index.
+        """
+        pattern = get_pattern(pattern)
+        format_of(values)
+        axis = negative(axis, values.ndim)
+        groups = check_layout(values, tags, pattern, axis)
+        length = groups * pattern.group if length is None else length
+        check_length(length, groups, pattern)
+        if not isinstance(tags, Tracer):
+            check_tags(np.asarray(tags), pattern, axis)
+            if not isinstance(values, Tracer):
+                check_beyond_end(values, np.asarray(tags), pattern, axis, length)
+        ordered = codes.ordered(jnp.asarray(values), jnp.asarray(tags), pattern, axis)
+        return cls(
+            values=ordered[0],
+            tags=ordered[1],
+            pattern=pattern,
+            axis=axis,
+            length=length,
+        )
+
+    @classmethod
+    def from_dense(
+        cls, x: Array, pattern: str | SparsityPattern, *, axis: int = 0
+    ) -> SparseArray:
+        """Compresses an array that already obeys the pattern, without loss.
+
+        Only the signs of dropped zeros are lost. Under `jit` or `vmap` the values
+        cannot be looked at: the array is then pruned as by `sparsify`.
+
+        Raises:
+            InvalidProgramError: a group has more than N non-zero elements (a NaN is
+                not zero), or as `sparsify`.
+        """
+        pattern = get_pattern(pattern)
+        axis = _checked_axis(x, axis)
+        if not isinstance(x, Tracer):
+            check_obeys(x, pattern, axis)
+        return sparsify(x, pattern, axis=axis)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dense shape."""
+        shape = list(self.values.shape)
+        shape[self.axis] = self.length
+        return tuple(shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the values."""
+        return self.values.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the chip: the values and the packed tags."""
+        shape = list(self.tags.shape)
+        shape[self._pack_axis] = -(-shape[self._pack_axis] // TAGS_PER_WORD)
+        return self.values.size * self.dtype.itemsize + 2 * math.prod(shape)
+
+    def todense(self) -> jax.Array:
+        """Returns the dense array, exactly; +0 where nothing was kept.
+
+        Raises:
+            InvalidProgramError: a tag is out of range or twice in its group, which only
+                parts that came through `jit` unchecked can be. Inside `jit` nothing is
+                raised; see `from_parts`.
+        """
+        if not isinstance(self.tags, Tracer):
+            check_tags(np.asarray(self.tags), self.pattern, self.axis)
+        return codes.expand(
+            self.values, self.tags, self.pattern, self.axis, self.length
+        )
+
+    def packed_tags(self) -> jax.Array:
+        """Returns the tags as the tensor engine reads them, four to a uint16.
+
+        Packed along the last axis other than the sparse one (a vector: along its only
+        one), as in the guide's tile: uint16 [128, 32] for kept elements [128, 128].
+        Order inside a word: see `pack_tags`.
+        """
+        return pack_tags(self.tags, axis=self._pack_axis)
+
+    @property
+    def _pack_axis(self) -> int:
+        return -2 if self.axis == -1 and self.values.ndim > 1 else -1
+
+
+def sparsify(
+    x: Array, pattern: str | SparsityPattern = "4:16", *, axis: int = 0
+) -> SparseArray:
+    """Keeps, in every group of M elements along an axis, the N of largest magnitude.
+
+    Of equal magnitudes the lower index is kept. A NaN, whatever its payload, counts as
+    larger than Inf, so a group that held one holds one still. Subnormals count as what
+    they are, and -0 as +0.
+
+    Args:
+        x: of a dtype in `DTYPES`.
+        pattern: N:M.
+        axis: the contraction axis of the matmul.
+
+    Raises:
+        InvalidProgramError: unknown pattern, dtype without a sparse matmul, or no such
+            axis.
+    """
+    pattern = get_pattern(pattern)
+    axis = _checked_axis(x, axis)
+    # Apart for the reason given in magnitude_ranks.
+    values, tags = kept_apart(codes.compress(jnp.asarray(x), pattern, axis))
+    return SparseArray(
+        values=values, tags=tags, pattern=pattern, axis=axis, length=x.shape[axis]
+    )
+
+
+def magnitude_ranks(
+    x: Array, pattern: str | SparsityPattern, *, axis: int = 0
+) -> jax.Array:
+    """Returns the place of every element in its group by magnitude; 0 is the largest.
+
+    uint8 of the shape of `x`. The order is that of `sparsify`, which keeps the ranks
+    below N. Arguments and errors are those of `sparsify`.
+    """
+    pattern = get_pattern(pattern)
+    # Apart, or XLA computes x anew for either side of a comparison, once with a
+    # contracted multiply-add and once without, and an element is larger than itself.
+    return kept_apart(codes.ranked(jnp.asarray(x), pattern, _checked_axis(x, axis)))
+
+
+def expanded_rows(
+    tags: Array, pattern: str | SparsityPattern, *, axis: int = 0
+) -> jax.Array:
+    """Returns the index along K of every kept element: int32, the shape of the tags.
+
+    Indices reach past K where a last group has fewer than N rows (see `SparseArray`);
+    the values there are +0, so gather them from a moving operand filled with zeros.
+    """
+    return codes.rows(
+        jnp.asarray(tags), get_pattern(pattern), negative(axis, tags.ndim)
+    )
+
+
+def pack_tags(tags: Array, *, axis: int = -1) -> jax.Array:
+    """Packs four tags to a uint16 along an axis; missing tags of the last word are 0.
+
+    ASSUMPTION: the first tag is in the lowest four bits. The vendor's `squeeze_tags`
+    ("maps logical to physical tags") is not published.
+
+    Raises:
+        InvalidProgramError: the tags are not uint8, or one needs more than 4 bits
+            (inside `jit`: its upper bits are dropped).
+    """
+    check_dtype("tags", tags, np.uint8)
+    if not isinstance(tags, Tracer):
+        check_range(np.asarray(tags), 1 << TAG_BITS, lambda i: "a 4-bit field")
+    return codes.packed(jnp.asarray(tags), negative(axis, tags.ndim))
+
+
+def unpack_tags(words: Array, count: int, *, axis: int = -1) -> jax.Array:
+    """The inverse of `pack_tags`: uint8, with `count` tags along the axis.
+
+    Raises:
+        InvalidProgramError: the words are not uint16, or do not hold `count` tags.
+    """
+    check_dtype("words", words, np.uint16)
+    capacity = words.shape[axis] * TAGS_PER_WORD
+    if not capacity - TAGS_PER_WORD < count <= capacity:
+        raise InvalidProgramError(
+            f"{words.shape[axis]} words of tags do not hold {count} tags",
+            remedy=f"they hold {max(capacity - 3, 0)} to {capacity}",
+        )
+    return codes.unpacked(jnp.asarray(words), negative(axis, words.ndim), count)
+
+
+def _checked_axis(x: Array, axis: int) -> int:
+    format_of(x)
+    return negative(axis, x.ndim)

@@ -1,0 +1,170 @@
+"""Integer kernels of structured sparsity: groups pruned, compressed and expanded.
+
+Elements are moved and compared as integer codes: nothing is rounded or flushed, and the
+bits are the same eagerly, under `jit` and under `vmap`. The members of a group come
+first, [size, ...], so that every operation runs over long rows whatever the axis is.
+Axes count from the end. Nothing is checked here.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.numerics.float_format import FloatFormat
+from neuronjax.numerics.sparsity_pattern import (
+    TAG_BITS,
+    TAGS_PER_WORD,
+    SparsityPattern,
+    format_of,
+)
+
+Members = list[jax.Array]
+
+
+def _members(x: jax.Array, size: int, axis: int) -> Members:
+    """The members of all groups along an axis, which is filled up with zeros."""
+    at = axis + x.ndim
+    missing = -x.shape[at] % size
+    x = jnp.pad(x, [(0, missing * (d == at)) for d in range(x.ndim)])
+    shape = (*x.shape[:at], x.shape[at] // size, size, *x.shape[at + 1 :])
+    return list(jnp.moveaxis(x.reshape(shape), at + 1, 0))
+
+
+def _joined(members: Members, axis: int, length: int | None = None) -> jax.Array:
+    """The inverse of `_members`; without a length what it was filled up with stays."""
+    at = axis + members[0].ndim
+    x = jnp.stack(members, axis=at + 1)
+    x = x.reshape(*x.shape[:at], x.shape[at] * len(members), *x.shape[at + 2 :])
+    return lax.slice_in_dim(x, 0, length, axis=at)
+
+
+def _codes(x: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type(x, format_of(x).code_dtype)
+
+
+def _decoded(codes: jax.Array, dtype: np.dtype) -> jax.Array:
+    """The inverse of `_codes`.
+
+    LLVM makes a select of codes that are bitcast again one of bfloat16 values, which
+    x86 does by way of float32: subnormals flush. A zero that it does not see through
+    comes between. It is no seal of `exact`: a captured program has no generator to draw
+    from, and where the codes are constants XLA folds them as the integers they are.
+    """
+    zero = codes * (codes + 1) & 1
+    return lax.bitcast_convert_type(codes ^ zero, dtype)
+
+
+def _magnitudes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
+    """Codes in the order of magnitudes: without sign, all NaNs equal."""
+    nan = fmt.overflow_code + fmt.has_inf  # the lowest code of a NaN
+    return jnp.minimum(codes & ((1 << (fmt.width - 1)) - 1), nan)
+
+
+def _ranks(magnitudes: Members) -> Members:
+    """How many members of its group come before each: larger, or equal and earlier."""
+    ranks = [jnp.zeros(magnitudes[0].shape, jnp.uint8) for _ in magnitudes]
+    for late in range(len(magnitudes)):
+        for early in range(late):
+            first = magnitudes[early] >= magnitudes[late]
+            ranks[late] += first.astype(jnp.uint8)
+            ranks[early] += (~first).astype(jnp.uint8)
+    return ranks
+
+
+def _group_ranks(codes: Members, fmt: FloatFormat) -> Members:
+    # Apart, or XLA ranks anew for every slot that the elements are sorted into.
+    return lax.optimization_barrier(_ranks([_magnitudes(c, fmt) for c in codes]))
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def ranked(x: jax.Array, pattern: SparsityPattern, axis: int) -> jax.Array:
+    """The place of every element in its group by magnitude, uint8."""
+    codes = _members(_codes(x), pattern.group, axis)
+    return _joined(_group_ranks(codes, format_of(x)), axis, x.shape[axis])
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def compress(
+    x: jax.Array, pattern: SparsityPattern, axis: int
+) -> tuple[jax.Array, jax.Array]:
+    """The elements of the lowest ranks of every group, and their positions."""
+    codes = _members(_codes(x), pattern.group, axis)
+    keep = [rank < pattern.kept for rank in _group_ranks(codes, format_of(x))]
+    slots = _slots(keep)
+    zero = jnp.zeros_like(codes[0])
+    kept, tags = [], []
+    for slot in range(pattern.kept):
+        code, tag = zero, jnp.zeros(zero.shape, jnp.uint8)
+        for position, member in enumerate(codes):
+            here = keep[position] & (slots[position] == slot)
+            code = jnp.where(here, member, code)
+            tag = jnp.where(here, jnp.uint8(position), tag)
+        kept.append(code)
+        tags.append(tag)
+    return _decoded(_joined(kept, axis), x.dtype), _joined(tags, axis)
+
+
+def _slots(keep: Members) -> Members:
+    """Where each kept member goes: how many are kept before it."""
+    slots = [jnp.zeros(keep[0].shape, jnp.uint8)]
+    for mask in keep[:-1]:
+        slots.append(slots[-1] + mask.astype(jnp.uint8))
+    return lax.optimization_barrier(slots)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def ordered(
+    values: jax.Array, tags: jax.Array, pattern: SparsityPattern, axis: int
+) -> tuple[jax.Array, jax.Array]:
+    """Values and tags with every group in the order of positions."""
+    parts = [jnp.stack(_members(a, pattern.kept, axis)) for a in (tags, _codes(values))]
+    tags, codes = lax.sort(tuple(parts), dimension=0, num_keys=1)
+    joined = (_joined(list(a), axis) for a in (codes, tags))
+    codes, tags = joined
+    return _decoded(codes, values.dtype), tags
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def expand(
+    values: jax.Array, tags: jax.Array, pattern: SparsityPattern, axis: int, length: int
+) -> jax.Array:
+    """The dense array, +0 where nothing was kept."""
+    codes = _members(_codes(values), pattern.kept, axis)
+    tags_of = _members(tags, pattern.kept, axis)
+    dense = []
+    for position in range(pattern.group):
+        member = jnp.zeros_like(codes[0])
+        for code, tag in zip(codes, tags_of, strict=True):
+            member = jnp.where(tag == position, code, member)
+        dense.append(member)
+    return _decoded(_joined(dense, axis, length), values.dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def rows(tags: jax.Array, pattern: SparsityPattern, axis: int) -> jax.Array:
+    """The index along the dense axis of every kept element, int32."""
+    index = lax.broadcasted_iota(jnp.int32, tags.shape, axis + tags.ndim)
+    return index // pattern.kept * pattern.group + tags.astype(jnp.int32)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def packed(tags: jax.Array, axis: int) -> jax.Array:
+    """Four tags to a uint16 along an axis."""
+    nibbles = _members(tags, TAGS_PER_WORD, axis)
+    shifted = [
+        (tag.astype(jnp.uint16) & 0xF) << (n * TAG_BITS)
+        for n, tag in enumerate(nibbles)
+    ]
+    return functools.reduce(jnp.bitwise_or, shifted)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def unpacked(words: jax.Array, axis: int, count: int) -> jax.Array:
+    """The inverse of `packed`, `count` tags along the axis."""
+    nibbles = [words >> (n * TAG_BITS) & 0xF for n in range(TAGS_PER_WORD)]
+    return _joined(nibbles, axis, count).astype(jnp.uint8)

@@ -1,0 +1,83 @@
+"""`policy_scope`: a policy for the ops that are traced inside a `with` block.
+
+A scope is a name in the ops' name stack, made from the policy's value, so it survives
+grad, vmap, scan and checkpoint, and program texts are reproducible. Design, section 4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import re
+from collections.abc import Iterator
+
+import jax
+
+from neuronjax.errors import InternalError, InvalidProgramError
+from neuronjax.policy import Policy
+
+_SCOPE_NAME = re.compile(r"neuronjax\.policy\.([0-9a-f]{16})")
+_SCOPED: dict[str, Policy] = {}  # token -> policy, for the life of the process
+# Part of jax.jit's cache key: without it a function traced under one policy would be
+# reused under another, and an inner jit shared by two scopes would be one function.
+_ACTIVE = jax.make_user_context(default_value=None)
+
+
+@contextlib.contextmanager
+def policy_scope(policy: Policy | str) -> Iterator[Policy]:
+    """Gives the ops traced inside the block a policy; the innermost scope counts.
+
+    It is recorded in the ops' name stack, so it survives grad, vmap, scan and
+    checkpoint. Also usable as a decorator. Programs that are captured inside the block
+    carry it too: see `active_policy`.
+    """
+    resolved = Policy.resolve(policy)
+    token = _intern(resolved)
+    with _ACTIVE(token), jax.named_scope(f"neuronjax.policy.{token}"):
+        yield resolved
+
+
+def active_policy() -> Policy | None:
+    """The policy of the `policy_scope` in which the caller runs, if any.
+
+    A function traced by an outermost jax.jit has no trace of the scope in its name
+    stack, which starts with the jit; capture asks here instead.
+    """
+    token = _ACTIVE.value
+    return None if token is None else _SCOPED[token]
+
+
+def has_policy_scope(name_stack: str) -> bool:
+    """Whether a name stack holds a `policy_scope`."""
+    return "neuronjax.policy." in name_stack
+
+
+def policy_from_scope(name_stack: str) -> Policy | None:
+    """The policy of the innermost `policy_scope` of a name stack, or None.
+
+    Inside a function that StableHLO calls (inner jits, scan bodies) a name stack starts
+    anew: put that of the call op in front.
+
+    Raises:
+        InvalidProgramError: the program was captured in another process, whose policy
+            is not known here.
+    """
+    tokens = _SCOPE_NAME.findall(name_stack)
+    if not tokens:
+        return None
+    if tokens[-1] not in _SCOPED:
+        raise InvalidProgramError(
+            f"scope {name_stack!r} names a policy that this process has not made",
+            remedy="enter policy_scope with the same policy before loading the program",
+        )
+    return _SCOPED[tokens[-1]]
+
+
+def _intern(policy: Policy) -> str:
+    """A token made from the value alone, so that program texts are reproducible."""
+    values = [getattr(policy, f.name) for f in dataclasses.fields(policy) if f.compare]
+    token = hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()
+    if _SCOPED.setdefault(token, policy) != policy:
+        raise InternalError(f"two policies share the token {token}")
+    return token

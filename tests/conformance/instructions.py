@@ -1,0 +1,47 @@
+"""One instruction at a time: on arrays, compiled and alone, with equal bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from neuronjax import interpreter
+from neuronjax.ir.instruction import Block, Buffer, InstructionProgram, View
+from neuronjax.ir.program import TensorType
+from tests.conformance import bits
+
+
+def typed(x: Any) -> TensorType:
+    return TensorType(tuple(x.shape), np.dtype(x.dtype))
+
+
+def run(
+    cls: type, operands: list[Any], *results: tuple[tuple[int, ...], Any], **fields: Any
+) -> list[np.ndarray]:
+    """What an instruction writes.
+
+    Args:
+        cls: of `ir.instruction_set`.
+        operands: arrays.
+        results: shape and dtype of each result.
+        fields: the other fields of the instruction.
+    """
+    arrays = [jnp.asarray(x) for x in operands]
+    arguments = [Buffer(n, typed(x)) for n, x in enumerate(arrays)]
+    written = tuple(
+        Buffer(len(arguments) + n, TensorType(tuple(shape), np.dtype(dtype)))
+        for n, (shape, dtype) in enumerate(results)
+    )
+    views = tuple(View(buffer) for buffer in arguments)
+    instruction = cls(operands=views, results=written, **fields)
+    main = Block(tuple(arguments), (instruction,), tuple(map(View, written)))
+    stochastic = instruction.rounding == "stochastic"
+    program = InstructionProgram(main, {}, stochastic=stochastic)
+    compiled = jax.jit(lambda *x: interpreter.run(program, x))(*arrays)
+    with jax.disable_jit():
+        alone = interpreter.run(program, arrays)
+    bits.assert_same(list(compiled), list(alone), cls.__name__)
+    return [np.asarray(x) for x in compiled]
