@@ -170,12 +170,12 @@ def check(name: str, policy: str, target: str) -> None:
             bits.emulated(function, policy, target)(*args)
         return
     outputs = verified(name, policy, target)
+    if policy == "sparse":  # three quarters of untrained weights are gone
+        return
     tolerance = TOLERANCE[policy]
     if "bf16" in name or "low_precision" in name or "random" in name:
         tolerance = max(tolerance, NARROW_TOLERANCE)
     nonsense = [n for (part, p), n in NONSENSE.items() if part in name and p == policy]
-    if policy == "sparse":  # three quarters of untrained weights are gone
-        return
     errors = bits.relative_errors(outputs, native(name))
     wrong = {path: e for path, e in errors.items() if not e <= tolerance}
     assert [path for path in wrong if not any(n in path for n in nonsense)] == []
