@@ -31,6 +31,9 @@ REFUSALS = {
     "sparse": "has no structured sparsity",
 }
 
+#: Policies that change contractions alone: an MLP's and a GPT's suffice.
+DATAPATHS = {"mxfp8", "mxfp4", "sparse"}
+
 #: Program -> policies of `make test`: the programs that compile fast, every family
 #: under every policy. The others add train steps of the same operations.
 SELECTED: Mapping[str, tuple[str, ...]] = {
@@ -38,11 +41,11 @@ SELECTED: Mapping[str, tuple[str, ...]] = {
     "mlp_linen_adam": ("fp16",),
     "mlp_mixed_bf16_sgd": ("tf32",),
     "mlp_forward": ("fp32", "fp8", "bf16_stochastic", "bf16_all", "mxfp8"),
-    "gpt_forward": ("bf16", "fp16"),
-    "gpt_scan_forward": ("fp32", "tf32", "fp8", "bf16_all", "bf16_stochastic", "mxfp8"),
-    "cnn_forward": ("fp32", "bf16", "tf32", "fp8"),
-    "lstm_lion": ("fp16",),
-    "moe_indexed_adafactor": ("bf16_stochastic", "bf16_all"),
+    "gpt_forward": ("bf16",),
+    "gpt_scan_forward": tuple(
+        p for p in bits.POLICIES if p not in ("bf16", "mxfp4", "sparse")
+    ),
+    "cnn_forward": tuple(p for p in bits.POLICIES if p not in DATAPATHS),
     "transform_custom_vjp": ("bf16_all",),
     "transform_custom_jvp": ("bf16_stochastic",),
     "transform_cond": ("fp32",),
@@ -56,7 +59,7 @@ SELECTED: Mapping[str, tuple[str, ...]] = {
     "transform_activations": ("fp32",),
     "transform_elementwise": ("fp32",),
     "transform_shapes": ("fp32",),
-    "transform_contractions": ("fp8", "mxfp8"),
+    "transform_contractions": ("fp8",),
     "transform_second_order": ("fp16",),
     "transform_while_loop": ("fp32",),
     "transform_while_batched": ("bf16_stochastic",),
@@ -76,12 +79,10 @@ SELECTED: Mapping[str, tuple[str, ...]] = {
 VARIANTS = {
     "mlp_adam", "mlp_adamw", "mlp_lion", "mlp_adafactor", "mlp_bf16_adam",
     "gpt_adam", "gpt_adamw_clip_cosine", "gpt_remat", "gpt_scan", "gpt_scan_remat",
-    "gpt_bf16", "cnn_sgd_momentum",
+    "gpt_bf16", "cnn_sgd_momentum", "lstm_lion", "moe_indexed_adafactor",
     "gpt_dropout_threefry2x32", "gpt_dropout_rbg",
     "mamba_scan_adam", "mamba_associative_adam", "moe_masked_adafactor",
 }  # fmt: skip
-#: Policies that change contractions alone: an MLP's, a GPT's and single ones suffice.
-DATAPATHS = {"mxfp8", "mxfp4", "sparse"}
 FAMILIES = {
     "mlp": ("mlp",),
     "gpt": ("gpt",),

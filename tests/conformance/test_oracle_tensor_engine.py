@@ -29,6 +29,7 @@ ELEMENTS = {
     "mxfp4_e2m1": ml_dtypes.float4_e2m1fn,
 }
 DTYPES = {"fp32": np.float32, "bf16": ml_dtypes.bfloat16}
+slow = pytest.mark.slow
 K_LAST = DotDimensions((0,), (0,), (2,), (2,))
 K_FIRST = DotDimensions((0,), (0,), (1,), (1,))
 
@@ -99,7 +100,7 @@ def layer(params, x):
 
 @pytest.mark.parametrize("layout", ["consecutive", "interleaved"])
 @pytest.mark.parametrize("name", ["mxfp8", "mxfp4"])
-@pytest.mark.parametrize("rule", ["neuron", "ocp_floor"])
+@pytest.mark.parametrize("rule", ["neuron", pytest.param("ocp_floor", marks=slow)])
 def test_mx_policies(name, layout, rule):
     """Activations through BF16; MXFP4 weights as a checkpoint holds them, from FP32."""
     policy = dataclasses.replace(
@@ -209,7 +210,10 @@ def matmul_sparse(values, tags, moving, name, *, psum="fp32", stationary="lhs"):
 PATTERNS = ("4:16", "4:12", "4:8", "2:8", "2:4", "1:4", "1:2")
 
 
-@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize(
+    "name",
+    [p if p in ("4:16", "1:2") else pytest.param(p, marks=slow) for p in PATTERNS],
+)
 def test_sparse_patterns(name):
     n, m = map(int, name.split(":"))
     shape = (6, 9, 600)
@@ -234,7 +238,9 @@ def test_sparse_special_values(kind):
     same(matmul_sparse(values, tags, x, "4:16", psum=psum), want, f"{kind} {psum}")
 
 
-@pytest.mark.parametrize("type_", ["bf16", "fp16", "tf32"])
+@pytest.mark.parametrize(
+    "type_", ["bf16", *(pytest.param(t, marks=slow) for t in ("fp16", "tf32"))]
+)
 def test_sparse_policy(type_):
     policy = nj.Policy(auto_cast="matmult", auto_cast_type=type_, sparsity="4:16")
     step = nj.jit(layer, target="trn2", policy=policy)
