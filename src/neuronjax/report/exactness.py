@@ -131,6 +131,13 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(_TENSOR, _CONTRACTION),
     ),
     Claim(
+        subject="XORWOW generator (Trainium3)",
+        label="exact",
+        rule="five xorshift words and a Weyl counter, six words of state to a lane",
+        source="Marsaglia 2003; seeding and the step from word to float are ours",
+        tests=("tests/numerics/test_generators.py",),
+    ),
+    Claim(
         subject="order of sums in TensorE",
         label="modelled",
         rule="down the rows of a K tile of 128, fused multiply-adds from +0",
@@ -196,7 +203,10 @@ CLAIMS: tuple[Claim, ...] = (
         "inputs correctly rounded",
         source="the tables of ScalarE are not published",
         switch="transcendentals",
-        tests=("tests/numerics/test_elementary.py",),
+        tests=(
+            "tests/numerics/test_elementary.py",
+            "tests/numerics/test_elementary_tables.py",
+        ),
         instructions=("Activation",),
     ),
     Claim(
@@ -232,6 +242,13 @@ CLAIMS: tuple[Claim, ...] = (
             f"{_ORACLE}stochastic.py",
             "tests/numerics/test_random_bits.py",
         ),
+    ),
+    Claim(
+        subject="LFSR generator (before Trainium3)",
+        label="modelled",
+        rule="a maximal 32-bit shift register",
+        source="documented: that it is an LFSR; not its polynomial",
+        tests=("tests/numerics/test_generators.py",),
     ),
     Claim(
         subject="random numbers of the program",
