@@ -35,6 +35,7 @@ from neuronjax.ir.instruction_set import (
     ReadAmax,
     RecordAmax,
     Select,
+    TensorReduce,
     TensorTensor,
 )
 from neuronjax.numerics.exact import kept_apart, opaque, opaque_zero
@@ -99,13 +100,13 @@ def _opaque_zero(eager: bool) -> jax.Array:
 def _opaque_arguments(main: Block, arguments: Arrays, zero: jax.Array) -> Arrays:
     """Arguments may be constants of an outer jit: XLA would fold them in its own order.
 
-    Not in an elementary function, which is a kernel of its own: for what only those
-    read, a pass over memory is saved.
+    Not in an elementary function, a kernel of its own, and not in a sum, which has an
+    opaque operand: for what only those read, a pass over memory is saved.
     """
     read = {
         view.buffer.number
         for i in main.instructions
-        if i.blocks or not isinstance(i, Activation)
+        if i.blocks or not isinstance(i, Activation | TensorReduce)
         for view in i.operands
     }
     nested = any(i.blocks for i in main.instructions)  # they may capture anything

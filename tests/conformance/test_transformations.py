@@ -78,6 +78,13 @@ def test_inputs_that_are_constants_of_an_outer_jit(policy):
     bits.assert_same(jax.jit(lambda: jax.jit(step)(x, w))(), out)
 
 
+def test_sums_of_constants_of_an_outer_jit():
+    """Long enough for every kind of kernel, along the first and the last axis."""
+    x = uniform(8, (600, 1100))
+    step = jitted(lambda x: (x.sum(0), x.sum(1), x.mean(), jnp.exp(x).sum(1)))
+    bits.assert_same(jax.jit(lambda: step(x))(), bits.op_by_op(step, x))
+
+
 # ---- vmap.
 
 BATCHES = {

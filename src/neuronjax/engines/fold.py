@@ -18,7 +18,7 @@ from jax import lax
 
 from neuronjax.engines import dot_verdicts
 from neuronjax.engines.array_fold import Matrix, pinned
-from neuronjax.numerics.exact import seal
+from neuronjax.numerics.exact import opaque, seal
 
 TILE = 512
 
@@ -61,7 +61,7 @@ def left_fold(x: jax.Array, combine: Combine) -> jax.Array:
 SHORTEST_DOT = 16
 
 
-def sum_rows(x: Matrix) -> jax.Array | None:
+def sum_rows(x: Matrix, zero: jax.Array) -> jax.Array | None:
     """The left fold of each sum over K, [batch, free], by a dot with ones.
 
     A product with one is exact, so this is the array's fold (`array_fold`). None where
@@ -69,7 +69,9 @@ def sum_rows(x: Matrix) -> jax.Array | None:
     """
     if x.k < SHORTEST_DOT:
         return None
-    ones = Matrix(jnp.ones((x.batch, 1, x.k), jnp.float32), k_first=False)
+    # Opaque, for `x` may be a constant: XLA would evaluate the dot in its own order.
+    array = jnp.broadcast_to(opaque(jnp.ones((), jnp.float32), zero), (x.batch, 1, x.k))
+    ones = Matrix(array, k_first=False)
     if not dot_verdicts.is_left_fold(ones, x):
         return None
     return pinned(ones, x)[:, 0]
@@ -97,7 +99,7 @@ def _sum_of_last_axis(
     if tiles > 1 and k % TILE:
         x = lax.pad(x, IDENTITIES["add"], [(0, 0, 0), (0, tiles * TILE - k, 0)])
     rows = lax.reshape(x, (1, rest * tiles, k if tiles == 1 else TILE))
-    sums = sum_rows(Matrix(rows, k_first=False))
+    sums = sum_rows(Matrix(rows, k_first=False), zero)
     if sums is None:
         return None
     sums = lax.transpose(lax.reshape(sums, (rest, tiles)), (1, 0))
@@ -116,7 +118,7 @@ def tiled_fold(x: jax.Array, init: jax.Array, op: str, zero: jax.Array) -> jax.A
     if tiles > 1:
         x = _padded(x, tiles * TILE, IDENTITIES[op])
     x = lax.reshape(x, (tiles, x.shape[0] // tiles, rest))
-    sums = sum_rows(Matrix(x, k_first=True)) if op == "add" else None
+    sums = sum_rows(Matrix(x, k_first=True), zero) if op == "add" else None
     if sums is None:
         sums = left_fold(lax.transpose(x, (1, 0, 2)), combine)
     return left_fold(jnp.concatenate([start[None], sums]), combine)
