@@ -50,9 +50,8 @@ def test_integers_are_exact_by_default():
     assert got[1] == A.sum(dtype=np.int32)
 
 
-@pytest.mark.parametrize(
-    "name", ["mlp_sgd", pytest.param("gpt_scan", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlp_sgd", "gpt_scan"])
 def test_delayed_scaling_over_two_steps(name):
     function, args = zoo.PROGRAMS[name].make(0, "tiny")
     step = nj.jit(function, target="trn3", policy=DELAYED)

@@ -487,6 +487,7 @@ def case(name: str, rule: str, axis: int) -> Callable[[jax.Array], Any]:
     return function
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "rule", "axis"), CASES)
 def test_eager_jit_vmap_and_scan_agree(
     name: str, rule: str, axis: int, wild: np.ndarray
