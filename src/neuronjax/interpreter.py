@@ -106,7 +106,7 @@ def _opaque_arguments(main: Block, arguments: Arrays, zero: jax.Array) -> Arrays
     read = {
         view.buffer.number
         for i in main.instructions
-        if i.blocks or not isinstance(i, Activation | TensorReduce)
+        if not isinstance(i, Activation | TensorReduce)
         for view in i.operands
     }
     nested = any(i.blocks for i in main.instructions)  # they may capture anything

@@ -14,6 +14,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen, nnx
+from jax import lax
 
 import neuronjax as nj
 from tests.conformance import bits
@@ -83,6 +84,16 @@ def test_sums_of_constants_of_an_outer_jit():
     x = uniform(8, (600, 1100))
     step = jitted(lambda x: (x.sum(0), x.sum(1), x.mean(), jnp.exp(x).sum(1)))
     bits.assert_same(jax.jit(lambda: step(x))(), bits.op_by_op(step, x))
+
+
+def test_sums_of_constant_signed_zeros():
+    """0 + -0 is 0, also where XLA knows both and would leave the addition out."""
+    x = jnp.asarray([[0.0, -0.0, -0.0], [-0.0, -0.0, 0.0]] * 3)
+    zero = jnp.float32(0)
+    step = jitted(
+        lambda x, zero: (x.sum(0), x.sum(1), lax.reduce(-x, zero, lax.add, [0]))
+    )
+    bits.assert_same(jax.jit(lambda: step(x, zero))(), bits.op_by_op(step, x, zero))
 
 
 # ---- vmap.

@@ -95,18 +95,20 @@ def _printed_elements(text: str, dtype: np.dtype) -> np.ndarray:
 
 def _number(text: str, dtype: np.dtype) -> Any:
     code = _HEX.match(text)
-    if code:
-        bits = np.array(int(code.group(1), 16), f"uint{dtype.itemsize * 8}")
-        return bits.view(dtype)[()]
-    return np.array(float(text)).astype(dtype)[()]
+    return _coded(code, dtype) if code else np.array(float(text)).astype(dtype)[()]
+
+
+def _coded(code: re.Match[str], dtype: np.dtype) -> Any:
+    """The number that a hex code stands for."""
+    bits = np.array(int(code.group(1), 16), f"uint{dtype.itemsize * 8}")
+    return bits.view(dtype)[()]
 
 
 def _scalar(attribute: Any, dtype: np.dtype) -> Any:
     """A scalar attribute with its exact bits (NaN payloads are printed in hex)."""
     match = _HEX.match(str(attribute))
     if match and dtype.kind not in "iub":
-        bits = int(match.group(1), 16)
-        return np.array(bits, f"uint{dtype.itemsize * 8}").view(dtype)[()]
+        return _coded(match, dtype)
     value = attribute.value
     if dtype.kind == "u":
         value %= 1 << (dtype.itemsize * 8)

@@ -80,7 +80,11 @@ def sum_rows(x: Matrix, zero: jax.Array) -> jax.Array | None:
 def fold_axes(
     x: jax.Array, axes: Sequence[int], init: jax.Array, op: str, zero: jax.Array
 ) -> jax.Array:
-    """Reduces float32 `x` over `axes` from `init` (a scalar); the result is [rest]."""
+    """Reduces float32 `x` over `axes` from `init` (a scalar); the result is [rest].
+
+    `x` and `init` may be constants: neither meets an addition that XLA could fold.
+    """
+    init = opaque(init, zero)
     k = prod(x.shape[d] for d in axes)
     last = sorted(axes) == list(range(x.ndim - len(axes), x.ndim))
     if op == "add" and last and k:
@@ -120,7 +124,7 @@ def tiled_fold(x: jax.Array, init: jax.Array, op: str, zero: jax.Array) -> jax.A
     x = lax.reshape(x, (tiles, x.shape[0] // tiles, rest))
     sums = sum_rows(Matrix(x, k_first=True), zero) if op == "add" else None
     if sums is None:
-        sums = left_fold(lax.transpose(x, (1, 0, 2)), combine)
+        sums = left_fold(opaque(lax.transpose(x, (1, 0, 2)), zero), combine)
     return left_fold(jnp.concatenate([start[None], sums]), combine)
 
 

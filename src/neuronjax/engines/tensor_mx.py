@@ -19,7 +19,7 @@ from neuronjax.engines.dispatch import Arrays, Registers, execute, wide
 from neuronjax.engines.psum import Psum, as_psum
 from neuronjax.engines.tensor import accumulate_cells, host_dot
 from neuronjax.ir.instruction_set import NcMatmulMx, QuantizeMx
-from neuronjax.numerics.microscaling import MXArray, get_mx_format, quantize_mx
+from neuronjax.numerics.microscaling import MX_FORMATS, MXArray, quantize_mx
 
 
 @execute.register
@@ -60,7 +60,4 @@ def _values(elements: jax.Array, scales: jax.Array, axis: int) -> jax.Array:
     return array.dequantize()
 
 
-_FORMATS = {
-    fmt.element.name: fmt
-    for fmt in map(get_mx_format, ("mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1"))
-}
+_FORMATS = {fmt.element.name: fmt for fmt in MX_FORMATS.values()}

@@ -76,9 +76,6 @@ class ProgramContext:
         self.stochastic = False
         self.amax_slots = 0
         self._buffers = 0
-        self._has_scopes = any(
-            has_policy_scope(op.location.scope) for op in program.walk()
-        )
         self._matched: set[int] = set()
         self._seen: dict[str, set[str]] = {
             name: set() for name in ("op", "param", "scope", "source")
@@ -140,6 +137,11 @@ class ProgramContext:
         policy = self.policy
         by_role = policy.auto_cast_type.startswith(("fp8", "mx"))
         return by_role or bool(policy.rules or policy.sparsity) or self._has_scopes
+
+    @functools.cached_property
+    def _has_scopes(self) -> bool:
+        """Only asked for where a function is called."""
+        return any(has_policy_scope(op.location.scope) for op in self.program.walk())
 
 
 class Context:

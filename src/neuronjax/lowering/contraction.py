@@ -29,10 +29,16 @@ from neuronjax.ir.program import Op
 from neuronjax.lowering import microscaling, sparsity
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.operand import FP8, Operand, no_such_format
+from neuronjax.lowering.psum import into_psum, psum_dtype
 from neuronjax.lowering.registry import lowers
 from neuronjax.lowering.scaling import scale
 from neuronjax.lowering.weights import weight_index
 from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.microscaling import (
+    MX_FORMATS,
+    ON_DEVICE_FORMATS,
+    ON_DEVICE_INPUTS,
+)
 
 Instructions = Iterator[Instruction]
 
@@ -105,12 +111,12 @@ def _prepare(
     dtype = view.type.dtype.name
     chip_fp8 = context.shared.target.chip.forward_fp8
     wanted = policy.operand_dtype(role, chip_fp8=chip_fp8)  # type: ignore[arg-type]
-    is_mx = wanted in microscaling.FORMATS
+    is_mx = wanted in MX_FORMATS
     if policy.auto_cast == "none" or (dtype != "float32" and not is_mx):
         return Operand(view, dtype)
     if is_mx:
         microscaling.check_chip(context, wanted)
-        if wanted in microscaling.OFFLINE or dtype in microscaling.ON_DEVICE_INPUTS:
+        if wanted not in ON_DEVICE_FORMATS or dtype in ON_DEVICE_INPUTS:
             return Operand(view, wanted)
     cast = (wanted, policy.scaling, policy.rounding, policy.overflow)
     key = (view.buffer.number, *cast)
@@ -146,8 +152,8 @@ def _cast(context: Context, view: View, wanted: str, out: list) -> Operand:
 
 def _storage(wanted: str) -> str:
     """The dtype that an operand is cast to on its way to a format."""
-    if wanted in microscaling.FORMATS:
-        return microscaling.ON_DEVICE_INPUTS[0]
+    if wanted in MX_FORMATS:
+        return ON_DEVICE_INPUTS[0]
     return "float32" if wanted == "tfloat32" else wanted
 
 
@@ -193,7 +199,7 @@ def from_psum(
         scales: float32 scalars to multiply the sums with.
         result: of the op's declared dtype.
     """
-    dtypes = [_psum_dtype(context), *[np.dtype(np.float32) for _ in scales]]
+    dtypes = [psum_dtype(context), *[np.dtype(np.float32) for _ in scales]]
     if dtypes[-1] == result.type.dtype:
         dtypes.pop()
     buffers = [context.temporary(result.type.shape, d) for d in dtypes] + [result]
@@ -213,17 +219,6 @@ def from_psum(
             )
 
 
-def _psum_dtype(context: Context) -> np.dtype:
-    name = context.policy.psum_dtype
-    if name == "bfloat16" and "bf16_psum" not in context.core.capabilities:
-        raise UnsupportedError(
-            f"PSUM of {context.shared.target.name} adds in float32 only",
-            location=context.location.source,
-            remedy='use psum_dtype="float32", or target trn3, which adds in bfloat16',
-        )
-    return get_format(name).dtype
-
-
 def _datapath(
     context: Context,
     lhs: Operand,
@@ -231,7 +226,7 @@ def _datapath(
     dimensions: DotDimensions,
     psum: Buffer,
 ) -> Instructions:
-    if {lhs.format, rhs.format} & microscaling.FORMATS:
+    if {lhs.format, rhs.format} & MX_FORMATS.keys():
         return microscaling.matmul(context, lhs, rhs, dimensions, psum)
     if lhs.pattern or rhs.pattern:
         return sparsity.matmul(context, lhs, rhs, dimensions, psum)
@@ -245,7 +240,7 @@ def _dense(
     dimensions: DotDimensions,
     psum: Buffer,
 ) -> Instructions:
-    policy, core = context.policy, context.core
+    core = context.core
     k = prod(lhs.view.type.shape[d] for d in dimensions.lhs_contract)
     double_row = (
         lhs.format in FP8
@@ -253,15 +248,13 @@ def _dense(
         and core.k_tile_double_row is not None
         and k >= core.k_tile_double_row
     )
-    yield context.make(
+    yield into_psum(
+        context,
         NcMatmul,
         (lhs.view, rhs.view),
-        (psum,),
-        engine="tensor",
-        rounding=policy.rounding if psum.type.dtype != np.float32 else "rne",
+        psum,
         dimensions=dimensions,
         k_tile=core.k_tile_double_row if double_row else core.k_tile,
         rows_per_cell=2 if double_row else 1,
         passes=4 if "float32" in (lhs.format, rhs.format) else 1,
-        accumulation=policy.accumulation,
     )

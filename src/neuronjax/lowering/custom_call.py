@@ -22,14 +22,20 @@ from neuronjax.lowering import microscaling
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.contraction import from_psum
 from neuronjax.lowering.matrices import MatrixView, matrix
-from neuronjax.lowering.microscaling import BLOCK, Blocks
+from neuronjax.lowering.microscaling import Blocks
 from neuronjax.lowering.moves import Moved, into, reshaped, transposed
 from neuronjax.lowering.registry import lowers
 from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.microscaling import (
+    BLOCK_SIZE,
+    MX_FORMATS,
+    ON_DEVICE_FORMATS,
+    ON_DEVICE_INPUTS,
+)
 
 Instructions = Iterator[Instruction]
 
-_FORMATS = {element: mx for mx, element in microscaling.ELEMENTS.items()}
+_FORMATS = {mx.element.name: mx.name for mx in MX_FORMATS.values()}
 _PACKED = 4  # FP8 elements in a uint32
 
 
@@ -110,8 +116,10 @@ def _blocks(
     scales, more = _as_scales(context, scales)
     moves += more
     k, blocks = (v.type.shape[contract[0]] for v in (elements, scales))
-    if -(-k // BLOCK) != blocks:
-        raise _invalid(op, f"{blocks} scales for {k} elements", f"blocks of {BLOCK}")
+    if -(-k // BLOCK_SIZE) != blocks:
+        raise _invalid(
+            op, f"{blocks} scales for {k} elements", f"blocks of {BLOCK_SIZE}"
+        )
     source, more = matrix(context, elements, batch, contract)
     moves += more
     scale, more = matrix(context, scales, batch, contract)
@@ -152,15 +160,15 @@ def _quantize_mx(op: Op, context: Context) -> Instructions:
     rank = len(source.type.shape)
     axis, element = config.get("dim", 0), config.get("dtype", "")
     legal = {
-        "dtype": element in microscaling.ELEMENTS.values() and element in _ON_DEVICE,
+        "dtype": element in _ON_DEVICE,
         "dim": axis % rank in (rank - 1, rank - 2),
-        "block_size": config.get("block_size", BLOCK) == BLOCK,
+        "block_size": config.get("block_size", BLOCK_SIZE) == BLOCK_SIZE,
         "scale_method": config.get("scale_method", "EMAX") == "EMAX",
     }
     for field, is_legal in legal.items():
         if not is_legal:
             raise _invalid(op, f"{field}={config.get(field)!r}", _LEGAL[field])
-    if source.type.dtype.name not in microscaling.ON_DEVICE_INPUTS:
+    if source.type.dtype.name not in ON_DEVICE_INPUTS:
         raise _invalid(op, f"an input of {source.type.dtype}", "bfloat16 or float16")
     blocks, quantize = microscaling.quantized(
         context,
@@ -193,11 +201,11 @@ def _packed(op: Op, context: Context, blocks: Blocks, result: Any) -> Instructio
     yield context.make(BitcastCopy, (view,), (result,), engine="dma")
 
 
-_ON_DEVICE = ("float8_e4m3fn", "float8_e5m2")
+_ON_DEVICE = tuple(MX_FORMATS[name].element.name for name in ON_DEVICE_FORMATS)
 _LEGAL = {
     "dtype": " or ".join(_ON_DEVICE),
     "dim": "the last axis or the one before it",
-    "block_size": str(BLOCK),
+    "block_size": str(BLOCK_SIZE),
     "scale_method": "'EMAX'",
 }
 _RULES: dict[str, Callable[[Op, Context], Instructions]] = {

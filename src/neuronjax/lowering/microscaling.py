@@ -14,28 +14,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from neuronjax.ir.instruction import Buffer, Instruction, View
 from neuronjax.ir.instruction_set import DotDimensions, NcMatmulMx, QuantizeMx
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.matrices import MatrixView, both_matrices, matrix_dimensions
 from neuronjax.lowering.moves import reshaped, transposed, zero_padded
 from neuronjax.lowering.operand import Operand, no_such_datapath
-from neuronjax.numerics.float_format import get_format
+from neuronjax.lowering.psum import into_psum
+from neuronjax.numerics.float_format import FLOAT8_E8M0FNU
+from neuronjax.numerics.microscaling import BLOCK_SIZE, MX_FORMATS, ON_DEVICE_FORMATS
 
 Instructions = Iterator[Instruction]
 
-ELEMENTS = {
-    "mxfp8_e4m3": "float8_e4m3fn",
-    "mxfp8_e5m2": "float8_e5m2",
-    "mxfp4_e2m1": "float4_e2m1fn",
-}
-FORMATS = frozenset(ELEMENTS)
-#: What `quantize_mx` cannot make.
-OFFLINE = frozenset({"mxfp4_e2m1"})
-ON_DEVICE_INPUTS = ("bfloat16", "float16")
-BLOCK = 32
 #: Elements of a cell, and how far apart they are in K under the interleaved layout.
 QUAD, APART = 4, 128
 
@@ -73,16 +63,13 @@ def matmul(
 
 def multiply(context: Context, a: Blocks, b: Blocks, psum: Buffer) -> Instruction:
     """The contraction of two quantized matrices."""
-    policy = context.policy
-    return context.make(
+    return into_psum(
+        context,
         NcMatmulMx,
         (a.elements, b.elements, a.scales, b.scales),
-        (psum,),
-        engine="tensor",
-        rounding=policy.rounding if psum.type.dtype != np.float32 else "rne",
+        psum,
         dimensions=matrix_dimensions(a.axis, b.axis),
         k_tile=context.core.k_tile_mx,
-        accumulation=policy.accumulation,
     )
 
 
@@ -93,7 +80,7 @@ def _quantized(
     out: list[Instruction] = []
     if policy.mx_layout == "interleaved":
         source, out = _interleaved(context, source)
-    is_offline = format in OFFLINE
+    is_offline = format not in ON_DEVICE_FORMATS
     blocks, quantize = quantized(
         context,
         source,
@@ -110,9 +97,9 @@ def quantized(
     """The instruction that quantizes an array along one axis."""
     view, axis = source
     shape = list(view.type.shape)
-    elements = context.temporary(tuple(shape), get_format(ELEMENTS[format]).dtype)
-    shape[axis] = -(-shape[axis] // BLOCK)
-    scales = context.temporary(tuple(shape), get_format("float8_e8m0fnu").dtype)
+    elements = context.temporary(tuple(shape), MX_FORMATS[format].element.dtype)
+    shape[axis] = -(-shape[axis] // BLOCK_SIZE)
+    scales = context.temporary(tuple(shape), FLOAT8_E8M0FNU.dtype)
     instruction = context.make(
         QuantizeMx,
         (view,),

@@ -22,6 +22,7 @@ from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.matrices import MatrixView, both_matrices, matrix_dimensions
 from neuronjax.lowering.operand import FP8, Operand, no_such_datapath
+from neuronjax.lowering.psum import into_psum
 from neuronjax.numerics.sparsity import get_pattern
 
 Instructions = Iterator[Instruction]
@@ -58,18 +59,15 @@ def matmul(
     sparsify = _compressed(context, stationary, pattern)
     yield sparsify
     values, tags = sparsify.results
-    policy = context.policy
-    yield context.make(
+    yield into_psum(
+        context,
         NcMatmulSparse,
         (View(values), View(tags), moving.view),
-        (psum,),
-        engine="tensor",
-        rounding=policy.rounding if psum.type.dtype != np.float32 else "rne",
+        psum,
         dimensions=matrix_dimensions(stationary.axis, moving.axis),
         stationary="lhs" if is_left else "rhs",
         pattern=pattern,
         k_tile=context.core.k_tile,
-        accumulation=policy.accumulation,
     )
 
 
