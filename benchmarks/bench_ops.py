@@ -1,4 +1,4 @@
-"""Single operations against XLA's: sums, elementary functions, and an empty call.
+"""Single operations against XLA's: sums and elementary functions.
 
 The emulator folds sums in a fixed order (tiles of 512 elements, each from its first
 element) and computes elementary functions by its own polynomials, where XLA may choose.
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import neuronjax as nj
-from benchmarks.harness import Effort, Result, Samples, compare_calls, interleave, row
+from benchmarks.harness import Effort, Result, compare_calls, row
 
 SUM_SHAPE = (4096, 1024)
 ELEMENTS = 2**20
@@ -27,8 +27,6 @@ ELEMENTARY: dict[str, Callable[..., Any]] = {
     "erf": jax.lax.erf,
     "rsqrt": jax.lax.rsqrt,
 }
-# A cached call is too short to time alone.
-CALLS = 200
 
 
 def compare_function(
@@ -63,26 +61,3 @@ def elementary(function: Callable[..., Any], effort: Effort) -> Result:
 
 for _name, _function in ELEMENTARY.items():
     row(f"elementary/{_name}")(functools.partial(elementary, _function))
-
-
-@row("dispatch/overhead")
-def dispatch(effort: Effort) -> Result:
-    """Microseconds that a cached call takes beyond a native one."""
-    argument = jnp.zeros(8)
-    native = jax.jit(lambda x: x + 1)
-    emulated = nj.jit(lambda x: x + 1, target="trn2", policy="fp32")
-
-    def calls(function: Callable[..., Any]) -> Any:
-        return [function(argument) for _ in range(CALLS)][-1]
-
-    thunks = [functools.partial(calls, function) for function in (native, emulated)]
-    times = interleave(thunks, effort)
-    one_native, one_emulated = (t.scaled(1 / CALLS) for t in times)
-    pairs = zip(one_native.values, one_emulated.values, strict=True)
-    return Result(
-        value=Samples(tuple((slow - fast) * 1e6 for fast, slow in pairs)),
-        unit="us",
-        native=one_native,
-        emulated=one_emulated,
-        sizes={"elements": argument.size, "calls": CALLS},
-    )

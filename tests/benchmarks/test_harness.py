@@ -175,6 +175,10 @@ def test_every_row_of_the_benchmark_is_found():
         "matmul/sparse": 2,
         **{f"function/{name}": 4 for name in ("exponential", "tanh", "erf")},
         **dict.fromkeys(casts, 1.5),
+        "dispatch/one_leaf": 100,
+        "dispatch/fifty_leaves": 100,
+        "scan/1000_over_10": 1.2,
+        "program/10000_ops": 400,
     }
 
 

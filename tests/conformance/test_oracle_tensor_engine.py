@@ -358,6 +358,25 @@ def test_stochastic_bf16_psum_of_a_policy():
     np.testing.assert_allclose(out, x @ w.T, rtol=0.2, atol=1)
 
 
+@pytest.mark.parametrize("rounding", ["rne", "stochastic"])
+def test_a_step_of_two_layers_into_bf16_psum(rounding):
+    """Forward and backward: PSUM's roundings meet what comes before and after."""
+    policy = nj.Policy(
+        auto_cast="matmult", psum_dtype="bfloat16", rounding=rounding, seed=3
+    )
+    rng = np.random.default_rng(1)
+    shapes = ((6, 300), (300, 160), (160, 8))
+    x, w1, w2 = (rng.standard_normal(s, np.float32) for s in shapes)
+
+    def loss(params, x):
+        hidden = jnp.tanh(x @ params["w1"] / 16)  # K of 300: three tiles
+        return jnp.mean((hidden @ params["w2"] - 1) ** 2)
+
+    step = nj.jit(jax.value_and_grad(loss), target="trn3", policy=policy)
+    step = step.with_rounding_seed(5)
+    bits.same_both_ways(step, {"w1": w1, "w2": w2}, jnp.asarray(x))
+
+
 def test_other_chips_have_no_bf16_psum():
     policy = nj.Policy(auto_cast="matmult", psum_dtype="bfloat16")
     with pytest.raises(nj.UnsupportedError, match="PSUM of trn2 adds in float32 only"):
