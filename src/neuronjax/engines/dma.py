@@ -22,6 +22,8 @@ from neuronjax.ir.instruction_set import (
     Window,
 )
 from neuronjax.numerics.exact import opaque
+from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.rounding import cast
 
 
 def _broadcast(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
@@ -56,9 +58,27 @@ def clamped_starts(
 ) -> list[jax.Array]:
     """StableHLO clamps starts so that the window fits (`lax` would wrap negatives)."""
     return [
-        lax.clamp(jnp.zeros((), s.dtype), s, jnp.asarray(n - m, s.dtype))
+        lax.clamp(jnp.int32(0), as_int32(s), jnp.int32(n - m))
         for s, n, m in zip(starts, shape, sizes, strict=True)
     ]
+
+
+def as_int32(indices: jax.Array) -> jax.Array:
+    """Indices of any integer dtype as int32, what lies outside at its nearest end.
+
+    No dimension is as long as 2^31 - 1, so none of these is a legal index.
+    """
+    ends = jnp.iinfo(indices.dtype)
+    low, high = max(ends.min, -(2**31)), min(ends.max, 2**31 - 1)
+    bounds = (jnp.asarray(end, indices.dtype) for end in (low, high))
+    return jnp.clip(indices, *bounds).astype(jnp.int32)
+
+
+def index_vectors_last(indices: jax.Array, dimension: int) -> jax.Array:
+    """lax wants the index vector last; StableHLO may omit it (dimension = rank)."""
+    if dimension == indices.ndim:
+        return indices[..., None]
+    return jnp.moveaxis(indices, dimension, -1)
 
 
 COPIES: dict[str, Callable[[DmaCopy, Sequence[jax.Array]], jax.Array]] = {
@@ -96,8 +116,10 @@ def _constant(value: np.ndarray, r: Registers) -> jax.Array:
 @execute.register
 def iota(i: Iota, x: Sequence[jax.Array], r: Registers) -> Arrays:
     dtype, shape = i.results[0].type.dtype, i.results[0].type.shape
-    exact = dtype if dtype.kind in "iu" else np.dtype(np.int32)
-    return (lax.broadcasted_iota(exact, shape, i.dimension).astype(dtype),)
+    if dtype.kind in "iu":
+        return (lax.broadcasted_iota(dtype, shape, i.dimension),)
+    floats = lax.broadcasted_iota(jnp.float32, shape, i.dimension)
+    return (floats if dtype == jnp.float32 else cast(floats, get_format(dtype)),)
 
 
 @execute.register
@@ -109,7 +131,10 @@ def bitcast_copy(i: BitcastCopy, x: Sequence[jax.Array], r: Registers) -> Arrays
 def local_gather(i: LocalGather, x: Sequence[jax.Array], r: Registers) -> Arrays:
     numbers = dict(i.dimension_numbers)
     operand, indices = x
-    indices = _trailing_index_vector(indices, numbers["index_vector_dim"])
+    result = i.results[0].type
+    if not prod(result.shape):
+        return (jnp.zeros(result.shape, result.dtype),)
+    indices = index_vectors_last(as_int32(indices), numbers["index_vector_dim"])
     dimensions = lax.GatherDimensionNumbers(
         offset_dims=numbers["offset_dims"],
         collapsed_slice_dims=numbers["collapsed_slice_dims"],
@@ -122,18 +147,10 @@ def local_gather(i: LocalGather, x: Sequence[jax.Array], r: Registers) -> Arrays
         indices,
         dimensions,
         i.slice_sizes,
-        indices_are_sorted=i.indices_are_sorted,
         # Emits the plain StableHLO gather, which clamps.
         mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
     )
     return (out,)
-
-
-def _trailing_index_vector(indices: jax.Array, dimension: int) -> jax.Array:
-    """lax wants the index vector last; StableHLO may omit it (dimension = rank)."""
-    if dimension == indices.ndim:
-        return indices[..., None]
-    return jnp.moveaxis(indices, dimension, -1)
 
 
 # -- windows ---------------------------------------------------------------------------
@@ -153,7 +170,7 @@ def dilated_and_padded(x: jax.Array, window: Window, fill: jax.Array) -> jax.Arr
 def window_counts(shape: tuple[int, ...], window: Window) -> tuple[int, ...]:
     """Number of windows along each dimension of a padded base."""
     return tuple(
-        (n - ((size - 1) * dilation + 1)) // stride + 1 if n else 0
+        max((n - ((size - 1) * dilation + 1)) // stride + 1, 0)
         for n, size, dilation, stride in zip(
             shape, window.sizes, window.window_dilations, window.strides, strict=True
         )

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from neuronjax.errors import UnimplementedError
+import numpy as np
+
+from neuronjax.ir.block_set import ScatterBlock
 from neuronjax.ir.instruction import Instruction
-from neuronjax.ir.instruction_set import DmaCopy, LocalGather, LocalScatter
-from neuronjax.ir.program import Op, Region
+from neuronjax.ir.instruction_set import DmaCopy, LocalGather, LocalScatter, Memset
+from neuronjax.ir.program import Op
+from neuronjax.lowering.bodies import lowered_bodies, promoted, simple_combiner
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.elementwise import integer_path
 from neuronjax.lowering.registry import lowers
@@ -41,6 +44,14 @@ def broadcast_in_dim(op: Op, context: Context) -> Instructions:
         context.alias(op.results[0], context.view(op.operands[0]))
     else:
         yield _copy(op, context, "broadcast", op.attributes["broadcast_dimensions"])
+
+
+@lowers("stablehlo.broadcast")
+def broadcast(op: Op, context: Context) -> Instructions:
+    """An older form: new dimensions in front."""
+    rank = len(op.results[0].type.shape)
+    dimensions = range(rank - len(op.operands[0].type.shape), rank)
+    yield _copy(op, context, "broadcast", tuple(dimensions))
 
 
 @lowers("stablehlo.transpose")
@@ -96,54 +107,83 @@ def gather(op: Op, context: Context) -> Instructions:
     )
 
 
+@lowers("stablehlo.torch_index_select")
+def torch_index_select(op: Op, context: Context) -> Instructions:
+    """A gather of whole slices; out-of-bounds indices are clamped."""
+    operand, indices = (value.type for value in op.operands)
+    dimension, batch = op.attributes["dim"], op.attributes["batch_dims"]
+    rank, shared = len(operand.shape), tuple(range(batch))
+    chosen = len(indices.shape) - batch
+    after = range(dimension + chosen, rank - 1 + chosen)
+    numbers = {
+        "offset_dims": (*range(batch, dimension), *after),
+        "collapsed_slice_dims": (dimension,),
+        "operand_batching_dims": shared,
+        "start_indices_batching_dims": shared,
+        "start_index_map": (dimension,),
+        "index_vector_dim": len(indices.shape),
+    }
+    ones = (*shared, dimension)
+    sizes = tuple(1 if d in ones else n for d, n in enumerate(operand.shape))
+    yield context.make(
+        LocalGather,
+        context.operands(op),
+        context.results(op),
+        engine="gpsimd",
+        dimension_numbers=tuple(numbers.items()),
+        slice_sizes=sizes,
+    )
+
+
+@lowers("stablehlo.get_dimension_size")
+def get_dimension_size(op: Op, context: Context) -> Instructions:
+    (result,) = op.results
+    size = op.operands[0].type.shape[op.attributes["dimension"]]
+    value = np.full(result.type.shape, size, result.type.dtype)
+    yield context.make(Memset, (), context.results(op), engine="gpsimd", value=value)
+
+
 @lowers("stablehlo.scatter")
 def scatter(op: Op, context: Context) -> Instructions:
-    if len(op.results) != 1:
-        raise UnimplementedError(
-            f"scatter of {len(op.results)} tensors at once",
-            op=op.name,
-            location=op.location.source,
-            remedy="scatter one tensor at a time",
-        )
-    a = op.attributes
-    name = combiner(op, op.regions[0])
+    (body,), a = op.regions, op.attributes
+    numbers = tuple(a["scatter_dimension_numbers"].items())
+    name = simple_combiner(body)
+    dtype = op.results[0].type.dtype
+    if name not in SCATTERS or (dtype == np.bool_ and name != "assign"):
+        yield from _scatter_block(op, context, numbers)
+        return
     yield context.arithmetic(
         LocalScatter,
         context.operands(op),
         context.results(op),
         engine="gpsimd",
         op=name,
-        integer_path=integer_path(context, name, op.results[0].type.dtype),
-        dimension_numbers=tuple(a["scatter_dimension_numbers"].items()),
+        integer_path=integer_path(context, name, dtype),
+        dimension_numbers=numbers,
         indices_are_sorted=bool(a.get("indices_are_sorted", False)),
         unique_indices=bool(a.get("unique_indices", False)),
     )
 
 
-COMBINERS = ("add", "multiply", "minimum", "maximum", "and", "or", "xor")
+# Combiners that XLA has a scatter for.
+SCATTERS = frozenset({"add", "multiply", "minimum", "maximum", "assign"})
 
 
-def simple_combiner(region: Region) -> str | None:
-    """The name of a region that applies one binary op to its two arguments."""
-    arguments, results = region.arguments, region.results
-    if not region.ops and results == arguments[1:]:
-        return "assign"
-    if len(region.ops) != 1 or len(arguments) != 2:
-        return None
-    (op,) = region.ops
-    name = op.name.removeprefix("stablehlo.")
-    plain = op.results == results and set(op.operands) == set(arguments)
-    return name if plain and name in COMBINERS else None
-
-
-def combiner(op: Op, region: Region) -> str:
-    """As `simple_combiner`, raising UnimplementedError for any other region."""
-    name = simple_combiner(region)
-    if name is None:
-        raise UnimplementedError(
-            "the combining function is not one binary op on its two arguments",
-            op=op.name,
-            location=op.location.source,
-            remedy=f"combine with one of: assign, {', '.join(COMBINERS)}",
-        )
-    return name
+def _scatter_block(op: Op, context: Context, numbers: tuple) -> Instructions:
+    (body,), captured = lowered_bodies(op.regions, context)
+    count, arguments = len(op.results), op.regions[0].arguments
+    views = context.operands(op)
+    inputs, moves = promoted(context, views[:count], arguments[:count])
+    yield from moves
+    updates, moves = promoted(context, views[count + 1 :], arguments[count:])
+    yield from moves
+    yield context.make(
+        ScatterBlock,
+        (*inputs, views[count], *updates, *captured),
+        context.results(op),
+        engine="gpsimd",
+        ordinal=context.nested_ordinal(),
+        dimension_numbers=numbers,
+        body=body,
+        captures=len(captured),
+    )

@@ -1,25 +1,41 @@
-"""Rules of reductions, sliding windows, sorting and selection of the largest."""
+"""Rules of reductions and sliding windows, and of element-wise regions.
+
+One binary op has an instruction of its own, anything else runs as a block (`bodies`). A
+window that reaches back from each element to the first is a running fold.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from neuronjax.errors import UnimplementedError
+import numpy as np
+
+from neuronjax.ir.block_set import (
+    MapBlock,
+    PoolBlock,
+    ReduceBlock,
+    ScanBlock,
+    SelectAndScatterBlock,
+)
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import (
     Pool,
-    ReduceBlock,
     SelectAndScatter,
-    Sort,
     TensorReduce,
-    TopK,
+    TensorTensorScan,
     Window,
 )
-from neuronjax.ir.program import Op, Region, Value
+from neuronjax.ir.program import Op, Region
+from neuronjax.lowering.bodies import (
+    constant_of,
+    lowered_bodies,
+    promoted,
+    simple_combiner,
+)
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.elementwise import engine_of, integer_path
-from neuronjax.lowering.movement import combiner, simple_combiner
-from neuronjax.lowering.registry import lower_region, lowers
+from neuronjax.lowering.registry import lowers
 
 Instructions = Iterator[Instruction]
 
@@ -27,35 +43,50 @@ Instructions = Iterator[Instruction]
 @lowers("stablehlo.reduce")
 def reduce(op: Op, context: Context) -> Instructions:
     axes = op.attributes["dimensions"]
-    name = simple_combiner(op.regions[0])
-    if name is not None and name != "assign":
-        dtype = op.results[0].type.dtype
-        path = integer_path(context, name, dtype)
-        yield context.arithmetic(
-            TensorReduce,
-            context.operands(op),
-            context.results(op),
-            engine=engine_of(dtype, path=path),
-            op=name,
-            axes=axes,
-            integer_path=path,
-        )
+    name = _combiner(op)
+    if name is None:
+        yield from _with_body(op, context, ReduceBlock, axes=axes)
         return
-    body = lower_region(op.regions[0], context.child())
+    yield _simple(op, context, TensorReduce, op_name=name, axes=axes)
+
+
+def _combiner(op: Op) -> str | None:
+    """The one binary op of a reduction that is one and keeps its dtype."""
+    name = simple_combiner(op.regions[0])
+    keeps = op.operands[0].type.dtype == op.results[0].type.dtype
+    return name if keeps and name != "assign" else None
+
+
+def _with_body(op: Op, context: Context, cls: type, **fields: Any) -> Instructions:
+    """An instruction with the op's region as its body."""
+    (body,), captured = lowered_bodies(op.regions, context)
+    arguments = op.regions[0].arguments
+    operands, copies = promoted(context, context.operands(op), arguments)
+    yield from copies
     yield context.make(
-        ReduceBlock,
-        context.operands(op),
+        cls,
+        (*operands, *captured),
         context.results(op),
         engine="gpsimd",
-        axes=axes,
+        ordinal=context.nested_ordinal(),
         body=body,
+        captures=len(captured),
+        **fields,
     )
+
+
+@lowers("stablehlo.map")
+def map_(op: Op, context: Context) -> Instructions:
+    yield from _with_body(op, context, MapBlock)
+
+
+# -- windows ---------------------------------------------------------------------------
 
 
 def window_of(op: Op) -> Window:
     """The sliding window of a reduce_window or select_and_scatter."""
     a = op.attributes
-    sizes = a["window_dimensions"]
+    sizes = a.get("window_dimensions", (1,) * len(op.operands[0].type.shape))
     ones = (1,) * len(sizes)
     padding = a.get("padding")
     pairs = tuple(map(tuple, padding.tolist())) if padding is not None else ()
@@ -70,37 +101,98 @@ def window_of(op: Op) -> Window:
 
 @lowers("stablehlo.reduce_window")
 def reduce_window(op: Op, context: Context) -> Instructions:
-    yield context.arithmetic(
-        Pool,
+    window, name = window_of(op), _combiner(op)
+    axis, reverse = running_axis(op.operands[0].type.shape, window)
+    if name is None and axis is None:
+        yield from _with_body(op, context, PoolBlock, window=window)
+    elif name is None:
+        # Padding does not change the result: StableHLO wants a monoid.
+        yield from _with_body(op, context, ScanBlock, axis=axis, reverse=reverse)
+    elif axis is None or not _starts_from_identity(op, context, name):
+        yield _simple(op, context, Pool, op_name=name, window=window)
+    else:
+        fields = dict(axis=axis, reverse=reverse)
+        yield _simple(op, context, TensorTensorScan, op_name=name, **fields)
+
+
+def _simple(
+    op: Op, context: Context, cls: type, /, *, op_name: str, **fields: Any
+) -> Instruction:
+    dtype = op.results[0].type.dtype
+    path = integer_path(context, op_name, dtype)
+    return context.arithmetic(
+        cls,
         context.operands(op),
         context.results(op),
-        engine=engine_of(op.results[0].type.dtype),
-        op=combiner(op, op.regions[0]),
-        window=window_of(op),
+        engine=engine_of(dtype, path=path),
+        op=op_name,
+        integer_path=path,
+        **fields,
     )
 
 
-SELECTIONS = {"GE": "maximum", "GT": "maximum", "LE": "minimum", "LT": "minimum"}
+def running_axis(shape: tuple[int, ...], window: Window) -> tuple[int | None, bool]:
+    """The axis along which each window is all that came before, and whether it is all
+    that comes after instead; (None, False) for other windows."""
+    long = [d for d, size in enumerate(window.sizes) if size > 1]
+    if len(long) != 1:
+        return None, False
+    (axis,) = long
+    n = shape[axis]
+    for reverse, pair in ((False, (n - 1, 0)), (True, (0, n - 1))):
+        padding = tuple(pair if d == axis else (0, 0) for d in range(len(shape)))
+        ones = (1,) * len(shape)
+        sizes = tuple(n if d == axis else 1 for d in range(len(shape)))
+        if window == Window(sizes, ones, ones, ones, padding):
+            return axis, reverse
+    return None, False
+
+
+def _starts_from_identity(op: Op, context: Context, name: str) -> bool:
+    init = constant_of(context, context.view(op.operands[1]))
+    return init is not None and bool(init == _identity(name, init.dtype))
+
+
+def _identity(name: str, dtype: np.dtype) -> Any:
+    """What a combiner leaves every element as it is with."""
+    if name not in ("maximum", "minimum", "and"):
+        return int(name == "multiply")
+    if dtype == np.bool_:
+        return name != "maximum"
+    if dtype.kind not in "iu":
+        return -np.inf if name == "maximum" else np.inf
+    ends = np.iinfo(dtype)
+    bits = {"maximum": ends.min, "minimum": ends.max, "and": -1}[name]
+    return np.array(bits).astype(dtype)
+
+
+# -- selection -------------------------------------------------------------------------
+
+_COMPARISONS = ("GE", "GT", "LE", "LT")
 
 
 @lowers("stablehlo.select_and_scatter")
 def select_and_scatter(op: Op, context: Context) -> Instructions:
-    select, scatter = op.regions
-    direction = _comparison(select)
-    if direction not in SELECTIONS or simple_combiner(scatter) != "add":
-        raise UnimplementedError(
-            "only the gradient of max and min pooling is known",
-            op=op.name,
-            location=op.location.source,
-            remedy="select with >= or <=, and scatter with add",
-        )
-    yield context.arithmetic(
-        SelectAndScatter,
-        context.operands(op),
+    window = window_of(op)
+    select, name = _comparison(op.regions[0]), simple_combiner(op.regions[1])
+    if select in _COMPARISONS and name in ("add", "multiply", "minimum", "maximum"):
+        fields = dict(select=select, window=window)
+        yield _simple(op, context, SelectAndScatter, op_name=name, **fields)
+        return
+    (selects, scatters), captured = lowered_bodies(op.regions, context)
+    arguments = (op.regions[0].arguments[0], *op.regions[1].arguments)
+    operands, copies = promoted(context, context.operands(op), arguments)
+    yield from copies
+    yield context.make(
+        SelectAndScatterBlock,
+        (*operands, *captured),
         context.results(op),
-        engine="vector",
-        select=SELECTIONS[direction],
-        window=window_of(op),
+        engine="gpsimd",
+        ordinal=context.nested_ordinal(),
+        select=selects,
+        scatter=scatters,
+        window=window,
+        captures=len(captured),
     )
 
 
@@ -109,87 +201,7 @@ def _comparison(region: Region) -> str:
     if len(region.ops) != 1 or region.ops[0].name != "stablehlo.compare":
         return ""
     (op,) = region.ops
-    in_order = op.operands == region.arguments
-    return op.attributes["comparison_direction"] if in_order else ""
-
-
-@lowers("stablehlo.sort")
-def sort(op: Op, context: Context) -> Instructions:
-    keys, descending = sort_order(op)
-    yield context.make(
-        Sort,
-        context.operands(op),
-        context.results(op),
-        engine="gpsimd",
-        dimension=op.attributes["dimension"] % len(op.operands[0].type.shape),
-        num_keys=keys,
-        descending=descending,
-    )
-
-
-def sort_order(op: Op) -> tuple[int, bool]:
-    """Number of leading keys and direction of a lexicographic comparator.
-
-    JAX first makes -0 equal to 0 and NaNs equal to each other (constants, selects, EQ
-    and NE), then compares the keys in turn: (a0 < b0) or (a0 == b0 and (a1 < b1 ...)).
-
-    Raises:
-        UnimplementedError: the comparator is something else.
-    """
-    region = op.regions[0]
-    orders = [o for o in region.ops if _direction(o) in ("LT", "GT")]
-    directions = {_direction(o) for o in orders}
-    keys = len(orders)
-    pairs = {_compared(o, region) for o in orders}
-    in_order = pairs == {(2 * i, 2 * i + 1) for i in range(keys)}
-    known = all(
-        o.name in _COMPARATOR_OPS and _direction(o) not in ("LE", "GE")
-        for o in region.ops
-    )
-    if len(directions) != 1 or not in_order or not known:
-        raise _comparator_error(op)
-    return keys, directions == {"GT"}
-
-
-_COMPARATOR_OPS = {
-    f"stablehlo.{name}" for name in ("compare", "constant", "select", "and", "or")
-}
-
-
-def _direction(op: Op) -> str:
-    return op.attributes.get("comparison_direction", "")
-
-
-def _compared(op: Op, region: Region) -> tuple[int, ...]:
-    """Which arguments of the region the two sides of a comparison stem from."""
-    producers = {result: o for o in region.ops for result in o.results}
-
-    def origin(value: Value) -> int:
-        if value in region.arguments:
-            return region.arguments.index(value)
-        producer = producers[value]
-        if producer.name != "stablehlo.select":
-            return -1
-        return max(origin(v) for v in producer.operands[1:])
-
-    return tuple(origin(value) for value in op.operands)
-
-
-def _comparator_error(op: Op) -> UnimplementedError:
-    return UnimplementedError(
-        "the comparator is not a lexicographic < or > on leading operands",
-        op=op.name,
-        location=op.location.source,
-        remedy="sort with jnp.sort, jnp.argsort or lax.sort(num_keys=...)",
-    )
-
-
-@lowers("chlo.top_k")
-def top_k(op: Op, context: Context) -> Instructions:
-    yield context.make(
-        TopK,
-        context.operands(op),
-        context.results(op),
-        engine="vector",
-        k=op.attributes["k"],
-    )
+    in_order = op.operands == region.arguments and op.results == region.results
+    if not in_order or op.attributes.get("compare_type") == "TOTALORDER":
+        return ""
+    return op.attributes["comparison_direction"]

@@ -1,0 +1,136 @@
+"""Instructions that run a block of scalar instructions on every element.
+
+What `tensor_reduce`, `pool`, `local_scatter` and the like do for one arithmetic op,
+these do for any computation a program gives (the *body*). It takes and gives scalars
+and is executed on whole tensors at once. What the body reads of its surroundings are
+operands of the instruction, behind its own, and arguments of the body, behind its own.
+GpSimdE executes them, the engine that is programmed freely.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from neuronjax.ir.instruction import Block, Instruction, Label
+from neuronjax.ir.instruction_set import Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OneBody(Instruction):
+    """What the instructions with one body have.
+
+    Attributes:
+        body: what is executed on elements.
+        captures: how many of the operands, the last ones, are what the body captures.
+    """
+
+    body: Block
+    captures: int = 0
+    label: ClassVar[Label] = "modelled"
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return (self.body,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapBlock(_OneBody):
+    """`body` on the elements of operands of one shape (`stablehlo.map`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReduceBlock(_OneBody):
+    """A left fold of n tensors from n initial values.
+
+    operands: n inputs, n initial values. Several axes count as one, row-major.
+
+    Attributes:
+        axes: the reduced axes.
+        body: takes n partial results, then n elements.
+    """
+
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolBlock(_OneBody):
+    """A reduction of n tensors over sliding windows, in the fold order of Pool.
+
+    operands: n inputs, n initial values, which are the padding too.
+
+    Attributes:
+        window: the windows.
+        body: takes n partial results, then n elements.
+    """
+
+    window: Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanBlock(_OneBody):
+    """The running fold of n tensors along `axis`, in the order of TensorTensorScan.
+
+    operands: n inputs, n initial values.
+
+    Attributes:
+        axis: the axis of the fold.
+        reverse: from the last element to the first.
+        body: takes the n values that come earlier along the axis, then the n later.
+    """
+
+    axis: int
+    reverse: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScatterBlock(_OneBody):
+    """`stablehlo.scatter` of n tensors, window after window in the order of the
+    indices.
+
+    operands: n tensors, the indices, n updates. A window that does not fit is dropped.
+
+    Attributes:
+        dimension_numbers: as in LocalScatter.
+        body: takes n elements of the tensors, then n of the updates.
+    """
+
+    dimension_numbers: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectAndScatterBlock(Instruction):
+    """As SelectAndScatter, with any selection and any combination.
+
+    Attributes:
+        window: the windows.
+        select: takes the element chosen so far and the next one; true keeps the former.
+        scatter: takes what an element has collected so far, then a source value.
+        captures: as for a body; both blocks take all of them.
+    """
+
+    window: Window
+    select: Block
+    scatter: Block
+    captures: int = 0
+    label: ClassVar[Label] = "modelled"
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return (self.select, self.scatter)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SortBlock(_OneBody):
+    """Stable sort of n tensors along `dimension` by any comparator.
+
+    A merge network: the result is a permutation also where the comparator is no strict
+    weak order.
+
+    Attributes:
+        dimension: the sorted axis.
+        body: takes (a0, b0, a1, b1, ...), true where a belongs before b.
+    """
+
+    dimension: int
+    label: ClassVar[Label] = "exact"

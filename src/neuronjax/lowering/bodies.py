@@ -1,0 +1,158 @@
+"""Computations that ops carry as regions: reducers, combiners, comparators.
+
+A region of one binary op on its two arguments is that op, and has instructions of its
+own. Any other becomes a block of scalar instructions (`ir.block_set`): calls are put in
+place, and what it captures of the surrounding block becomes further arguments.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
+
+import ml_dtypes
+import numpy as np
+
+from neuronjax.ir.instruction import Block, Instruction, View
+from neuronjax.ir.instruction_set import TensorCopy
+from neuronjax.ir.program import Function, Op, Region, Value
+from neuronjax.lowering.context import Context
+from neuronjax.lowering.registry import lower_region
+
+# Each is commutative, so that the order of the two arguments does not matter.
+COMBINERS = ("add", "multiply", "minimum", "maximum", "and", "or", "xor")
+_CALLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
+
+
+def simple_combiner(region: Region) -> str | None:
+    """The name of a region that applies one binary op to its two arguments.
+
+    "assign" is the region that returns its second argument.
+    """
+    arguments, results = region.arguments, region.results
+    if not region.ops and results == arguments[1:]:
+        return "assign"
+    if len(region.ops) != 1 or len(arguments) != 2:
+        return None
+    (op,) = region.ops
+    name = op.name.removeprefix("stablehlo.")
+    plain = op.results == results and set(op.operands) == set(arguments)
+    return name if plain and name in COMBINERS else None
+
+
+# -- blocks ----------------------------------------------------------------------------
+
+
+def lowered_bodies(
+    regions: Sequence[Region], context: Context
+) -> tuple[list[Block], tuple[View, ...]]:
+    """The blocks of some regions, and what they capture, an argument of each block."""
+    blocks = [_lowered(region, context) for region in regions]
+    captured = {view.buffer: view for block in blocks for view in _free(block)}
+    views, buffers = tuple(captured.values()), tuple(captured)
+    return [_with_arguments(block, buffers) for block in blocks], views
+
+
+def _lowered(region: Region, context: Context) -> Block:
+    child = context.child()
+    child.memo = ChainMap()  # constants of its own, rather than captured ones
+    return lower_region(inlined(region, context.shared.program.functions), child)
+
+
+def _with_arguments(block: Block, buffers: tuple) -> Block:
+    return Block((*block.arguments, *buffers), block.instructions, block.results)
+
+
+def _free(block: Block) -> Iterator[View]:
+    """What a block reads and does not define, nested blocks included."""
+    defined = {buffer.number for buffer in block.arguments}
+    for instruction in block.walk():
+        defined.update(buffer.number for buffer in instruction.results)
+        for inner in instruction.blocks:
+            defined.update(buffer.number for buffer in inner.arguments)
+    yield from (v for v in _read(block) if v.buffer.number not in defined)
+
+
+def _read(block: Block) -> Iterator[View]:
+    for instruction in block.instructions:
+        yield from instruction.operands
+        for inner in instruction.blocks:
+            yield from _read(inner)
+    yield from block.results
+
+
+# -- calls -----------------------------------------------------------------------------
+
+
+def inlined(region: Region, functions: Mapping[str, Function]) -> Region:
+    """The region with the ops of callees in place of calls."""
+    names = {op.name for outer in region.ops for op in outer.walk()}
+    return _Inliner(functions, {}).region(region) if names & set(_CALLS) else region
+
+
+class _Inliner:
+    """Copies ops; `values` says what stands for a value of the original."""
+
+    def __init__(
+        self, functions: Mapping[str, Function], values: dict[Value, Value]
+    ) -> None:
+        self._functions = functions
+        self._values = values
+
+    def region(self, region: Region) -> Region:
+        arguments = tuple([self._fresh(v) for v in region.arguments])
+        return self._body(region, arguments)
+
+    def _body(self, region: Region, arguments: tuple[Value, ...]) -> Region:
+        ops = tuple([new for op in region.ops for new in self._op(op)])
+        return Region(arguments, ops, self._mapped(region.results))
+
+    def _fresh(self, value: Value) -> Value:
+        self._values[value] = Value(value.number, value.type)
+        return self._values[value]
+
+    def _mapped(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        return tuple([self._values.get(v, v) for v in values])
+
+    def _op(self, op: Op) -> Iterator[Op]:
+        operands = self._mapped(op.operands)
+        if op.name not in _CALLS:
+            regions = tuple([self.region(r) for r in op.regions])
+            results = tuple([self._fresh(v) for v in op.results])
+            yield Op(op.name, operands, results, op.attributes, regions, op.location)
+            return
+        callee = self._functions[op.attributes[_CALLS[op.name]]].body
+        inner = _Inliner(
+            self._functions, dict(zip(callee.arguments, operands, strict=True))
+        )
+        body = inner._body(callee, operands)
+        yield from body.ops
+        self._values.update(zip(op.results, body.results, strict=True))
+
+
+# -- operands --------------------------------------------------------------------------
+
+
+def promoted(
+    context: Context, views: Sequence[View], arguments: Sequence[Value]
+) -> tuple[tuple[View, ...], list[Instruction]]:
+    """Operands in the dtypes that a body takes: it may accumulate in a wider one."""
+    copies: list[Instruction] = []
+    out = []
+    for view, argument in zip(views, arguments, strict=True):
+        if view.type.dtype != argument.type.dtype:
+            wide = context.temporary(view.type.shape, argument.type.dtype)
+            copies.append(context.make(TensorCopy, (view,), (wide,), engine="vector"))
+            view = View(wide)
+        out.append(view)
+    return tuple(out), copies
+
+
+def constant_of(context: Context, view: View) -> np.ndarray | None:
+    """The value of a view that a constant of this block wrote."""
+    for key, known in context.memo.items():
+        if key[0] == "constant" and known == view:
+            _, name, shape, data = key
+            dtype = np.dtype(getattr(ml_dtypes, name, name))
+            return np.frombuffer(data, dtype).reshape(shape)
+    return None

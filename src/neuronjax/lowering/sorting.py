@@ -1,0 +1,304 @@
+"""Rules of sorting and selection of the largest.
+
+A comparator that orders lexicographically by keys is recognised by its structure: each
+comparison has the same function of the left operands on one side as of the right
+operands on the other. The keys are then computed once, and sorted as integers. Any
+other comparator is executed as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.block_set import MapBlock, SortBlock
+from neuronjax.ir.instruction import Buffer, Instruction, View
+from neuronjax.ir.instruction_set import DmaCopy, Sort, TopK
+from neuronjax.ir.program import Op, Region, Value
+from neuronjax.lowering.bodies import inlined, lowered_bodies
+from neuronjax.lowering.context import Context
+from neuronjax.lowering.registry import lowers
+
+Instructions = Iterator[Instruction]
+
+
+@lowers("stablehlo.sort")
+def sort(op: Op, context: Context) -> Instructions:
+    rank = len(op.operands[0].type.shape)
+    yield from sorted_by(
+        op.regions[0],
+        context,
+        context.operands(op),
+        context.results(op),
+        dimension=op.attributes.get("dimension", -1) % rank,
+    )
+
+
+def sorted_by(
+    comparator: Region,
+    context: Context,
+    operands: tuple[View, ...],
+    results: tuple[Buffer, ...],
+    *,
+    dimension: int,
+) -> Instructions:
+    """Sorts all operands along a dimension."""
+    comparator = inlined(comparator, context.shared.program.functions)
+    keys = lexicographic_keys(comparator)
+    if keys is None:
+        (body,), captured = lowered_bodies([comparator], context)
+        yield context.make(
+            SortBlock,
+            (*operands, *captured),
+            results,
+            engine="gpsimd",
+            dimension=dimension,
+            body=body,
+            captures=len(captured),
+        )
+        return
+    views, moves = _key_views(comparator, keys, context, operands)
+    yield from moves
+    yield context.make(
+        Sort,
+        (*views, *operands),
+        results,
+        engine="gpsimd",
+        dimension=dimension,
+        descending=tuple(key.descending for key in keys),
+        total=tuple(key.total for key in keys),
+    )
+
+
+def _key_views(
+    comparator: Region, keys: list[Key], context: Context, operands: tuple[View, ...]
+) -> tuple[list[View], list[Instruction]]:
+    """The keys as tensors: operands, or functions of them that are computed first."""
+    left = comparator.arguments[::2]
+    found = dict(zip(left, operands, strict=True))
+    computed = tuple(dict.fromkeys(k.value for k in keys if k.value not in found))
+    if not computed:
+        return [found[key.value] for key in keys], []
+    function = Region(left, _needed_for(computed, comparator), computed)
+    (body,), captured = lowered_bodies([function], context)
+    shape = operands[0].type.shape
+    buffers = tuple(context.temporary(shape, v.type.dtype) for v in computed)
+    found.update(zip(computed, map(View, buffers), strict=True))
+    compute = context.make(
+        MapBlock,
+        (*operands, *captured),
+        buffers,
+        engine="gpsimd",
+        body=body,
+        captures=len(captured),
+    )
+    return [found[key.value] for key in keys], [compute]
+
+
+def _needed_for(values: tuple[Value, ...], region: Region) -> tuple[Op, ...]:
+    needed, ops = set(values), []
+    for op in reversed(region.ops):
+        if needed & set(op.results):
+            ops.append(op)
+            needed.update(op.operands)
+    return tuple(reversed(ops))
+
+
+# -- comparators -----------------------------------------------------------------------
+
+
+class Key(NamedTuple):
+    """One key of a lexicographic order.
+
+    Attributes:
+        value: the key of the left element.
+        descending: whether the largest comes first.
+        total: whether floats are compared in IEEE totalOrder.
+    """
+
+    value: Value
+    descending: bool
+    total: bool
+
+
+def lexicographic_keys(comparator: Region) -> list[Key] | None:
+    """The keys of a comparator, the most significant first.
+
+    Known are `a < b`, and `a < b or (a == b and rest)` also as a select; equal elements
+    may belong before each other (`<=`), for which order stays as it is.
+
+    Returns:
+        None where the comparator is no lexicographic order of this form.
+    """
+    return _Comparator(comparator).keys(comparator.results[0])
+
+
+class _Comparator:
+    """Takes a comparator apart."""
+
+    def __init__(self, region: Region) -> None:
+        self._arguments = {v: i for i, v in enumerate(region.arguments)}
+        self._producers = {v: op for op in region.ops for v in op.results}
+        self._numbers: dict[tuple[Value, bool], int] = {}
+        self._computations: dict[tuple, int] = {}
+
+    def keys(self, value: Value) -> list[Key] | None:
+        """The keys that a boolean of the region orders by."""
+        op = self._producers.get(value)
+        if op is None:
+            return None
+        if op.name == "stablehlo.compare":
+            key = self._key(op, ("LT", "LE", "GT", "GE"))
+            return [key] if key else None
+        for first, equal, rest in self._parts(op):
+            key = self._key(first, ("LT", "GT"))
+            tie = self._key(equal, ("EQ",))
+            if key and tie and self._same(key, tie):
+                others = self.keys(rest)
+                return others and [key, *others]
+        return None
+
+    def _parts(self, op: Op) -> Iterator[tuple[Op, Op, Value]]:
+        """What may be (a < b, a == b, the order of equals)."""
+        produced = self._producers.get
+        if op.name == "stablehlo.or":
+            for first, other in (op.operands, op.operands[::-1]):
+                both = produced(other)
+                if both is not None and both.name == "stablehlo.and":
+                    for equal, rest in (both.operands, both.operands[::-1]):
+                        yield from self._ops(first, equal, rest)
+        elif op.name == "stablehlo.select":
+            condition, on_true, on_false = op.operands
+            yield from self._ops(on_false, condition, on_true)
+            compared = produced(condition)
+            if compared is not None and _direction(compared) == "NE":
+                equal = _with_direction(compared, "EQ")
+                first = produced(on_true)
+                if first is not None:
+                    yield first, equal, on_false
+
+    def _ops(self, first: Value, equal: Value, rest: Value) -> Iterator[tuple]:
+        ops = self._producers.get(first), self._producers.get(equal)
+        if None not in ops:
+            yield (*ops, rest)
+
+    def _key(self, op: Op, directions: tuple[str, ...]) -> Key | None:
+        """The key that a comparison orders by, if its two sides are alike."""
+        direction = _direction(op)
+        if direction not in directions:
+            return None
+        descending = direction in ("GT", "GE")
+        total = op.attributes.get("compare_type") == "TOTALORDER"
+        left, right = op.operands
+        if self._number(left, False) != self._number(right, True):
+            return None
+        if self._sides(left) == {0}:
+            return Key(left, descending, total)
+        if self._sides(left) == {1}:
+            return Key(right, not descending, total)
+        return None
+
+    def _same(self, key: Key, tie: Key) -> bool:
+        same = self._number(key.value, False) == self._number(tie.value, False)
+        return same and key.total == tie.total
+
+    def _number(self, value: Value, swapped: bool) -> int:
+        """Equal for equal computations; `swapped` exchanges the two elements."""
+        if (value, swapped) not in self._numbers:
+            how = self._computation(value, swapped)
+            number = self._computations.setdefault(how, len(self._computations))
+            self._numbers[value, swapped] = number
+        return self._numbers[value, swapped]
+
+    def _computation(self, value: Value, swapped: bool) -> tuple:
+        if value in self._arguments:
+            return ("argument", self._arguments[value] ^ swapped)
+        op = self._producers.get(value)
+        if op is None or op.regions:
+            return ("other", value)
+        attributes = tuple((k, _hashable(v)) for k, v in sorted(op.attributes.items()))
+        operands = [self._number(v, swapped) for v in op.operands]
+        return (op.name, op.results.index(value), attributes, *operands)
+
+    def _sides(self, value: Value) -> set[int]:
+        """Which of the two elements a value is computed from: 0, 1."""
+        sides, seen, todo = set(), set(), [value]
+        while todo:
+            value = todo.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            if value in self._arguments:
+                sides.add(self._arguments[value] % 2)
+            elif value in self._producers:
+                todo.extend(self._producers[value].operands)
+        return sides
+
+
+def _direction(op: Op) -> str:
+    is_compare = op.name == "stablehlo.compare"
+    return op.attributes["comparison_direction"] if is_compare else ""
+
+
+def _with_direction(op: Op, direction: str) -> Op:
+    attributes = {**op.attributes, "comparison_direction": direction}
+    return dataclasses.replace(op, attributes=attributes)
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return (value.dtype.name, value.shape, value.tobytes())
+    return repr(value)
+
+
+# -- the largest -----------------------------------------------------------------------
+
+
+@lowers("chlo.top_k")
+def top_k(op: Op, context: Context) -> Instructions:
+    yield context.make(
+        TopK,
+        context.operands(op),
+        context.results(op),
+        engine="vector",
+        k=op.attributes["k"],
+    )
+
+
+def approx_top_k(op: Op, context: Context) -> Instructions:
+    """The custom call ApproxTopK: exact, which is a legal answer.
+
+    operands: n tensors, n padding values that an exact answer does not need.
+
+    Raises:
+        InvalidProgramError: more are asked for than there are.
+    """
+    config = op.attributes["mhlo.backend_config"]
+    (name,) = op.attributes["called_computations"]
+    comparator = context.shared.program.functions[name].body
+    count, axis = len(op.results), int(config["reduction_dim"])
+    views = context.operands(op)[:count]
+    shape, wanted = views[0].type.shape, op.results[0].type.shape
+    if wanted[axis] > shape[axis]:
+        raise InvalidProgramError(
+            f"ApproxTopK asks for {wanted[axis]} of {shape[axis]} elements",
+            op=op.name,
+            location=op.location.source,
+            remedy="ask for no more than there are",
+        )
+    ordered = tuple(context.temporary(v.type.shape, v.type.dtype) for v in views)
+    yield from sorted_by(comparator, context, views, ordered, dimension=axis)
+    zeros, ones = (0,) * len(shape), (1,) * len(shape)
+    for source, result in zip(ordered, context.results(op), strict=True):
+        yield context.make(
+            DmaCopy,
+            (View(source),),
+            (result,),
+            engine="dma",
+            kind="slice",
+            parameters=(zeros, wanted, ones),
+        )
