@@ -41,7 +41,9 @@ LARGE_FOLD = 1 << 25
 def nc_matmul(i: NcMatmul, x: Sequence[jax.Array], r: Registers) -> Arrays:
     result = i.results[0].type
     if i.accumulation == "integer":
-        return (_plain(x[0], x[1], i.dimensions, result.dtype),)
+        # Sums that wrap around are those of operands that did.
+        lhs, rhs = (a.astype(result.dtype) for a in x)
+        return (_plain(lhs, rhs, i.dimensions, result.dtype),)
     integers = result.dtype.kind in "iu"
     lhs, rhs = (a.astype(jnp.float32) if integers else wide(a) for a in x)
     if i.accumulation == "host":

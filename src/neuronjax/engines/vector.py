@@ -1,6 +1,9 @@
 """VectorE: elementwise arithmetic, comparison, selection, casts and reductions.
 
-Floats are computed in FP32 and rounded once on write; integers are exact.
+Floats are computed in FP32 and rounded once on write; integers are exact and wrap
+around. Where StableHLO leaves an integer result open it is XLA's: x / 0 is all ones,
+x rem 0 is x, the smallest number divided by -1 is itself, a shift by the width or more
+shifts every bit out, and 0 to a negative power is 0.
 """
 
 from __future__ import annotations
@@ -27,10 +30,48 @@ from neuronjax.ir.instruction_set import (
 from neuronjax.numerics import elementary
 from neuronjax.numerics.elementary_core import flush
 from neuronjax.numerics.exact import opaque, seal
-from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.float_format import FLOAT32, get_format
+from neuronjax.numerics.order_free import (
+    REDUCTIONS,
+    extreme_key,
+    extreme_of_key,
+    reduce_integers,
+    total_order,
+)
 from neuronjax.numerics.rounding import round_to_int
 
 Function = Callable[..., jax.Array]
+
+
+def integer_power(x: jax.Array, y: jax.Array) -> jax.Array:
+    """x^y modulo the width; a negative power of all but 1 and -1 is 0."""
+    one, zero = jnp.ones_like(x), jnp.zeros_like(x)
+    result, square, left = one, x, y
+    for _ in range(jnp.iinfo(x.dtype).bits):
+        result = jnp.where((left & one) != 0, result * square, result)
+        square, left = square * square, lax.shift_right_logical(left, one)
+    if jnp.iinfo(x.dtype).min == 0:
+        return result
+    sign = jnp.where((y & one) != 0, x, one)  # of 1 or -1
+    return jnp.where(y >= 0, result, jnp.where((x == 1) | (x == -1), sign, zero))
+
+
+def high_product(x: jax.Array, y: jax.Array) -> jax.Array:
+    """The upper half of a product of twice the width, from products of half words."""
+    info = jnp.iinfo(x.dtype)
+    word = jnp.dtype(f"uint{info.bits}")
+    half = jnp.asarray(info.bits // 2, word)
+    a, b = (lax.bitcast_convert_type(v, word) for v in (x, y))
+    low = jnp.asarray((1 << (info.bits // 2)) - 1, word)
+    a_low, a_high, b_low, b_high = a & low, a >> half, b & low, b >> half
+    first = a_high * b_low + ((a_low * b_low) >> half)
+    second = a_low * b_high + (first & low)
+    high = a_high * b_high + (first >> half) + (second >> half)
+    if info.min < 0:  # a negative x is its code less 2^bits
+        nothing = jnp.zeros((), word)
+        high = high - jnp.where(x < 0, b, nothing) - jnp.where(y < 0, a, nothing)
+    return lax.bitcast_convert_type(high, x.dtype)
+
 
 # Ops that mean the same on floats, integers and booleans.
 COMMON: dict[str, Function] = {
@@ -47,7 +88,8 @@ INTEGERS: dict[str, Function] = {
     **COMMON,
     "divide": lax.div,
     "remainder": lax.rem,
-    "power": lax.pow,
+    "power": integer_power,
+    "mulhi": high_product,
     "and": lax.bitwise_and,
     "or": lax.bitwise_or,
     "xor": lax.bitwise_xor,
@@ -99,6 +141,7 @@ ROUNDED: dict[str, Function] = {
     "multiply": lambda a, b, zero: lax.mul(a, b),
     "remainder": lambda a, b, zero: lax.rem(a, b),
     **elementary.BINARY,
+    **elementary.SPECIAL,
 }
 
 
@@ -145,13 +188,6 @@ COMPARISONS: dict[str, Function] = {
     "GT": lax.gt,
     "GE": lax.ge,
 }
-
-
-def total_order(x: jax.Array) -> jax.Array:
-    """Signed integers ordered as IEEE totalOrder orders the floats `x`."""
-    bits = lax.bitcast_convert_type(x, jnp.dtype(f"int{x.dtype.itemsize * 8}"))
-    largest = jnp.asarray(jnp.iinfo(bits.dtype).max, bits.dtype)
-    return jnp.where(bits < 0, bits ^ largest, bits)
 
 
 @execute.register
@@ -207,7 +243,41 @@ def convert(x: jax.Array, i: TensorCopy, r: Registers) -> jax.Array:
 def reduce_precision(
     i: ReducePrecision, x: Sequence[jax.Array], r: Registers
 ) -> Arrays:
-    return (lax.reduce_precision(x[0], i.exponent_bits, i.mantissa_bits),)
+    return (with_precision(x[0], i.exponent_bits, i.mantissa_bits),)
+
+
+def with_precision(x: jax.Array, exponent_bits: int, mantissa_bits: int) -> jax.Array:
+    """Rounds to fewer bits, to nearest even, as integers of the operand's own width.
+
+    Numbers below the smallest normal of so many exponent bits become zeros, those above
+    its largest Inf (NaN in a format without Inf). FP32 and BF16 subnormals are zeros,
+    and NaNs stay, or are Inf without a mantissa bit to tell them from it.
+    """
+    fmt = get_format(x.dtype)
+    code = bits_of(x).astype(jnp.uint32)
+    sign = code & jnp.uint32(1 << (fmt.width - 1))
+    size = code ^ sign
+    last = fmt.overflow_code if fmt.has_inf else fmt.max_code
+    is_nan = size > jnp.uint32(last)
+    if fmt.exponent_bits == FLOAT32.exponent_bits:
+        size = jnp.where(size >> fmt.mantissa_bits == 0, jnp.uint32(0), size)
+    overflowed = jnp.uint32(fmt.overflow_code)
+    is_infinite = (size == last) if fmt.has_inf else jnp.zeros_like(is_nan)
+    drop = fmt.mantissa_bits - mantissa_bits
+    if drop > 0:
+        half = (size >> drop) & 1
+        size = size + half + jnp.uint32((1 << (drop - 1)) - 1)
+        size = size & jnp.uint32(0xFFFFFFFF << drop & 0xFFFFFFFF)
+    if exponent_bits < fmt.exponent_bits:
+        reach = (1 << (exponent_bits - 1)) - 1
+        exponent = (size >> fmt.mantissa_bits).astype(jnp.int32)
+        size = jnp.where(exponent > fmt.bias + reach, overflowed, size)
+        size = jnp.where(exponent <= fmt.bias - reach, jnp.uint32(0), size)
+    size = jnp.where(is_infinite | (size > fmt.max_code), overflowed, size)
+    nan = fmt.nan_code if mantissa_bits else fmt.overflow_code
+    size = jnp.where(is_nan, jnp.uint32(nan), size)
+    word = jnp.dtype(f"uint{fmt.dtype.itemsize * 8}")
+    return lax.bitcast_convert_type((size | sign).astype(word), fmt.dtype)
 
 
 @execute.register
@@ -229,18 +299,6 @@ def scale_from_amax(i: ScaleFromAmax, x: Sequence[jax.Array], r: Registers) -> A
 def _power_of_two(exponent: jax.Array) -> jax.Array:
     bits = (exponent + 127).astype(jnp.uint32) << 23
     return lax.bitcast_convert_type(bits, jnp.float32)
-
-
-REDUCTIONS: dict[str, Function] = {
-    "maximum": lax.reduce_max,
-    "minimum": lax.reduce_min,
-    "and": lax.reduce_and,
-    "or": lax.reduce_or,
-    "xor": lax.reduce_xor,
-    "add": lax.reduce_sum,
-    "multiply": lax.reduce_prod,
-}
-ON_BOOLEANS = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}
 
 
 @execute.register
@@ -267,30 +325,15 @@ def tensor_reduce(i: TensorReduce, x: Sequence[jax.Array], r: Registers) -> Arra
 def _integer_reduce(
     op: str, operand: jax.Array, init: jax.Array, axes: Sequence[int]
 ) -> jax.Array:
-    boolean = operand.dtype == jnp.bool_
-    name = ON_BOOLEANS.get(op, op) if boolean else op
-    reduced = REDUCTIONS[name](operand, axes=tuple(axes))
-    table = BOOLEANS if boolean else INTEGERS
+    reduced = reduce_integers(op, operand, tuple(axes))
+    table = BOOLEANS if operand.dtype == jnp.bool_ else INTEGERS
     return table[op](reduced, jnp.broadcast_to(init, reduced.shape))
 
 
 def _extreme(
     op: str, operand: jax.Array, init: jax.Array, axes: Sequence[int]
 ) -> jax.Array:
-    """Largest or smallest: NaN wins, -0 is below +0.
-
-    Reduced as integers in the order of the floats, since XLA's float reduction loses
-    NaNs on some shapes (it hands the work to another library).
-    """
-    key = _extreme_key(op, operand)
-    reduced = REDUCTIONS[op](key, axes=tuple(axes))
-    start = jnp.broadcast_to(_extreme_key(op, init), reduced.shape)
-    bits = COMMON[op](reduced, start)
-    bits = jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)
-    return lax.bitcast_convert_type(bits, jnp.float32)
-
-
-def _extreme_key(op: str, x: jax.Array) -> jax.Array:
-    """Signed integers in the order of the floats, NaN at the end that wins."""
-    nan = np.float32(np.nan) if op == "maximum" else -np.float32(np.nan)
-    return total_order(jnp.where(x != x, nan, flush(x)))
+    """Largest or smallest, of the initial value too."""
+    key = REDUCTIONS[op](extreme_key(op, operand), axes=tuple(axes))
+    start = jnp.broadcast_to(extreme_key(op, init), key.shape)
+    return extreme_of_key(COMMON[op](key, start))

@@ -1,44 +1,34 @@
-"""Rules of contractions: what is cast, scaled and tiled before TensorE adds it up.
+"""Rules of contractions: what is tiled before TensorE adds it up.
 
-The policy decides the operands' format by role: an operand that carries a gradient is a
-cotangent, one that a checkpoint holds a weight, every other one is forward. FP8
-operands are scaled per tensor by a power of two, as explicit instructions. FP32
-operands take four passes of high and low halves. The MX and the sparse datapath are in
-files of their own.
+`operand_casts` casts and scales the operands as the policy says, `dot_algorithm` as the
+program says. FP32 operands take four passes of high and low halves. The MX and the
+sparse datapath are in files of their own. `precision` (DEFAULT, HIGH, HIGHEST) changes
+nothing: an FP32 contraction that nobody asked to cast already is the HIGHEST.
+
+A contraction with an integer result is exact and wraps around, on GpSimdE; under
+`integer_path="fp32"` it is what the vendor's compiler makes of it (EVRF035): operands
+in FP32, folded by TensorE, rounded and saturated. Booleans are logic: OR of ANDs.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from neuronjax.errors import UnsupportedError
-from neuronjax.ir.instruction import Buffer, Instruction, View
-from neuronjax.ir.instruction_set import (
-    DotDimensions,
-    NcMatmul,
-    TensorCopy,
-    TensorScalar,
-)
+from neuronjax.ir.instruction import Buffer, Instruction
+from neuronjax.ir.instruction_set import DotDimensions, NcMatmul
 from neuronjax.ir.program import Op
-from neuronjax.lowering import microscaling, sparsity
+from neuronjax.lowering import dot_algorithm, microscaling, sparsity
 from neuronjax.lowering.context import Context
-from neuronjax.lowering.operand import FP8, Operand, no_such_format
-from neuronjax.lowering.psum import into_psum, psum_dtype
+from neuronjax.lowering.operand import FP8, Operand
+from neuronjax.lowering.operand_casts import is_byte, prepare_operands
+from neuronjax.lowering.psum import from_psum, into_psum
 from neuronjax.lowering.registry import lowers
-from neuronjax.lowering.scaling import scale
-from neuronjax.lowering.weights import weight_index
-from neuronjax.numerics.float_format import get_format
-from neuronjax.numerics.microscaling import (
-    MX_FORMATS,
-    ON_DEVICE_FORMATS,
-    ON_DEVICE_INPUTS,
-)
+from neuronjax.numerics.microscaling import MX_FORMATS
 
 Instructions = Iterator[Instruction]
 
@@ -52,124 +42,62 @@ def dot_general(op: Op, context: Context) -> Instructions:
         numbers["lhs_contracting_dimensions"],
         numbers["rhs_contracting_dimensions"],
     )
-    if op.results[0].type.dtype.kind in "iub":
-        yield _integer_matmul(op, context, dimensions)
+    algorithm = op.attributes.get("algorithm")
+    result = context.results(op)[0]
+    if algorithm is not None:
+        a, instructions = dot_algorithm.prepare(op, context, dimensions, algorithm)
+        yield from instructions
+        yield from matmul(
+            context, a.lhs, a.rhs, a.dimensions, result, psum=a.psum, k_tile=a.k_tile
+        )
+    else:
+        yield from contract(op, context, dimensions, result)
+
+
+@lowers("stablehlo.dot")
+def dot(op: Op, context: Context) -> Instructions:
+    """The last axis of lhs and the first of rhs, which are vectors or matrices."""
+    last = len(op.operands[0].type.shape) - 1
+    dimensions = DotDimensions((), (), (last,), (0,))
+    yield from contract(op, context, dimensions, context.results(op)[0])
+
+
+def contract(
+    op: Op, context: Context, dimensions: DotDimensions, result: Buffer
+) -> Instructions:
+    """The op's two operands contracted into `result`, as its dtype and the policy say.
+
+    Args:
+        op: its operands are lhs and rhs; the policy and roles are its.
+        context: of the op.
+        dimensions: of the operands.
+        result: the buffer to write, [batch, lhs free, rhs free].
+    """
+    if result.type.dtype.kind in "iub":
+        yield integer_matmul(context, context.operands(op), dimensions, result)
         return
     lhs, rhs, instructions = prepare_operands(op, context)
     yield from instructions
-    yield from matmul(context, lhs, rhs, dimensions, context.results(op)[0])
+    yield from matmul(context, lhs, rhs, dimensions, result)
 
 
-def _integer_matmul(op: Op, context: Context, dimensions: DotDimensions) -> Any:
-    path = context.policy.integer_path
+def integer_matmul(
+    context: Context, operands: Any, dimensions: DotDimensions, result: Buffer
+) -> Instruction:
+    """A contraction with an integer or boolean result."""
+    through_fp32 = (
+        context.policy.integer_path == "fp32" and result.type.dtype != np.bool_
+    )
+    one_pass = all(is_byte(v.type.dtype) for v in operands)
     return context.make(
         NcMatmul,
-        context.operands(op),
-        context.results(op),
-        engine="gpsimd" if path == "exact" else "tensor",
+        operands,
+        (result,),
+        engine="tensor" if through_fp32 else "gpsimd",
         dimensions=dimensions,
-        passes=1 if path == "exact" else 4,
-        accumulation="integer" if path == "exact" else "systolic",
+        passes=4 if through_fp32 and not one_pass else 1,
+        accumulation="systolic" if through_fp32 else "integer",
     )
-
-
-# -- operands --------------------------------------------------------------------------
-
-
-def prepare_operands(
-    op: Op, context: Context
-) -> tuple[Operand, Operand, list[Instruction]]:
-    """Casts and scales both operands of a contraction as the policy says."""
-    out: list[Instruction] = []
-    weight = weight_index(op, context)
-    lhs, rhs = (
-        _prepare(context, context.view(v), _role(context, v, i == weight), out)
-        for i, v in enumerate(op.operands)
-    )
-    if {lhs.format, rhs.format} >= {"float8_e4m3", "float8_e4m3fn"}:
-        raise UnsupportedError(
-            "float8_e4m3 and float8_e4m3fn cannot meet in one matmul",
-            op=op.name,
-            location=op.location.source,
-            remedy="give both operands the same E4M3 variant",
-        )
-    lhs, rhs = _same_width(context, lhs, rhs, out), _same_width(context, rhs, lhs, out)
-    lhs, rhs = sparsity.marked(op, context, lhs, rhs, weight)
-    return lhs, rhs, out
-
-
-def _role(context: Context, value: Any, is_weight: bool) -> str:
-    if context.fact(value).cotangent:
-        return "cotangent"
-    return "weight" if is_weight else "forward"
-
-
-def _prepare(
-    context: Context, view: View, role: str, out: list[Instruction]
-) -> Operand:
-    policy = context.policy
-    dtype = view.type.dtype.name
-    chip_fp8 = context.shared.target.chip.forward_fp8
-    wanted = policy.operand_dtype(role, chip_fp8=chip_fp8)  # type: ignore[arg-type]
-    is_mx = wanted in MX_FORMATS
-    if policy.auto_cast == "none" or (dtype != "float32" and not is_mx):
-        return Operand(view, dtype)
-    if is_mx:
-        microscaling.check_chip(context, wanted)
-        if wanted not in ON_DEVICE_FORMATS or dtype in ON_DEVICE_INPUTS:
-            return Operand(view, wanted)
-    cast = (wanted, policy.scaling, policy.rounding, policy.overflow)
-    key = (view.buffer.number, *cast)
-    if key not in context.memo:
-        context.memo[key] = _cast(context, view, wanted, out)
-    return context.memo[key]
-
-
-def _cast(context: Context, view: View, wanted: str, out: list) -> Operand:
-    if wanted == "float32":
-        return Operand(view, wanted)
-    if wanted in FP8 and wanted not in context.core.capabilities:
-        raise no_such_format(context, wanted)
-    inverse = None
-    policy = context.policy
-    if wanted in FP8 and policy.scaling != "none":
-        view, inverse, instructions = scale(context, view, wanted)
-        out += instructions
-    result = context.temporary(view.type.shape, get_format(_storage(wanted)).dtype)
-    out.append(
-        context.make(
-            TensorCopy,
-            (view,),
-            (result,),
-            engine="vector",
-            write_format=wanted if wanted == "tfloat32" else None,
-            rounding=policy.rounding,
-            overflow=policy.overflow,
-        )
-    )
-    return Operand(View(result), wanted, inverse)
-
-
-def _storage(wanted: str) -> str:
-    """The dtype that an operand is cast to on its way to a format."""
-    if wanted in MX_FORMATS:
-        return ON_DEVICE_INPUTS[0]
-    return "float32" if wanted == "tfloat32" else wanted
-
-
-def _same_width(
-    context: Context, operand: Operand, other: Operand, out: list
-) -> Operand:
-    """TF32 and FP32 only pair with TF32 and FP32: widens the narrower operand."""
-    wide = ("float32", "tfloat32")
-    if operand.format in wide or other.format not in wide:
-        return operand
-    result = context.temporary(operand.view.type.shape, np.float32)
-    out.append(context.make(TensorCopy, (operand.view,), (result,), engine="vector"))
-    return operand._replace(view=View(result), format=other.format)
-
-
-# -- the contraction -------------------------------------------------------------------
 
 
 def matmul(
@@ -178,45 +106,20 @@ def matmul(
     rhs: Operand,
     dimensions: DotDimensions,
     result: Buffer,
+    *,
+    psum: np.dtype | None = None,
+    k_tile: int | None = None,
 ) -> Instructions:
-    """The contraction itself, its rescaling, and the write to the declared dtype."""
-    scales = [o.inverse_scale for o in (lhs, rhs) if o.inverse_scale is not None]
-    datapath = functools.partial(_datapath, context, lhs, rhs, dimensions)
-    yield from from_psum(context, datapath, scales, result)
+    """The contraction itself, its rescaling, and the write to the declared dtype.
 
-
-def from_psum(
-    context: Context,
-    datapath: Callable[[Buffer], Iterable[Instruction]],
-    scales: list[View],
-    result: Buffer,
-) -> Instructions:
-    """A matmul into PSUM, the rescaling of its sums, and their last write.
-
-    Args:
-        context: of the op.
-        datapath: gives the instructions that leave the sums in a buffer.
-        scales: float32 scalars to multiply the sums with.
-        result: of the op's declared dtype.
+    `psum` and `k_tile` are those of an explicit algorithm, else the policy's and the
+    array's.
     """
-    dtypes = [psum_dtype(context), *[np.dtype(np.float32) for _ in scales]]
-    if dtypes[-1] == result.type.dtype:
-        dtypes.pop()
-    buffers = [context.temporary(result.type.shape, d) for d in dtypes] + [result]
-    yield from datapath(buffers[0])
-    for i, (source, target) in enumerate(itertools.pairwise(buffers)):
-        if i < len(scales):
-            yield context.make(
-                TensorScalar,
-                (View(source), scales[i]),
-                (target,),
-                engine="vector",
-                op="multiply",
-            )
-        else:
-            yield context.arithmetic(
-                TensorCopy, (View(source),), (target,), engine="scalar"
-            )
+    scales = [o.inverse_scale for o in (lhs, rhs) if o.inverse_scale is not None]
+    datapath = functools.partial(
+        _datapath, context, lhs, rhs, dimensions, k_tile=k_tile
+    )
+    yield from from_psum(context, datapath, scales, result, psum=psum)
 
 
 def _datapath(
@@ -225,12 +128,14 @@ def _datapath(
     rhs: Operand,
     dimensions: DotDimensions,
     psum: Buffer,
+    *,
+    k_tile: int | None,
 ) -> Instructions:
     if {lhs.format, rhs.format} & MX_FORMATS.keys():
         return microscaling.matmul(context, lhs, rhs, dimensions, psum)
     if lhs.pattern or rhs.pattern:
         return sparsity.matmul(context, lhs, rhs, dimensions, psum)
-    return _dense(context, lhs, rhs, dimensions, psum)
+    return _dense(context, lhs, rhs, dimensions, psum, k_tile)
 
 
 def _dense(
@@ -239,6 +144,7 @@ def _dense(
     rhs: Operand,
     dimensions: DotDimensions,
     psum: Buffer,
+    k_tile: int | None,
 ) -> Instructions:
     core = context.core
     k = prod(lhs.view.type.shape[d] for d in dimensions.lhs_contract)
@@ -254,7 +160,7 @@ def _dense(
         (lhs.view, rhs.view),
         psum,
         dimensions=dimensions,
-        k_tile=core.k_tile_double_row if double_row else core.k_tile,
+        k_tile=k_tile or (core.k_tile_double_row if double_row else core.k_tile),
         rows_per_cell=2 if double_row else 1,
         passes=4 if "float32" in (lhs.format, rhs.format) else 1,
     )

@@ -4,6 +4,8 @@ input channel; padding zeros take part.
 Groups become a batch dimension. The input is laid out once as [groups, batch, *spatial,
 channels], its patches are gathered (`Im2col`), the kernel becomes [groups, K, outputs].
 Gradients of convolutions are convolutions with dilations and take the same path.
+Integers take `contraction.integer_matmul`. Where nothing is multiplied (no window fits,
+an empty kernel) the result is zeros. `precision` changes nothing, as in `contraction`.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neuronjax.ir.instruction import Buffer, Instruction, View
-from neuronjax.ir.instruction_set import DotDimensions, Im2col, Window
+from neuronjax.ir.instruction_set import DotDimensions, Im2col, Memset, Window
 from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context
-from neuronjax.lowering.contraction import matmul, prepare_operands
+from neuronjax.lowering.contraction import integer_matmul, matmul
 from neuronjax.lowering.moves import into, reshaped, reversed_along, transposed
+from neuronjax.lowering.operand import Operand
+from neuronjax.lowering.operand_casts import prepare_operands
 from neuronjax.lowering.registry import lowers
 
 Instructions = Iterator[Instruction]
@@ -29,29 +33,39 @@ Instructions = Iterator[Instruction]
 def convolution(op: Op, context: Context) -> Instructions:
     """A matmul whose K is the kernel positions in row-major order, then the channel."""
     conv = _Convolution.of(op)
-    lhs, rhs, instructions = prepare_operands(op, context)
-    yield from instructions
+    (result,) = context.results(op)
+    is_integer = result.type.dtype.kind in "iub"
     groups = conv.feature_groups * conv.batch_groups
+    positions = prod(conv.output_spatial)
+    k = prod(conv.kernel_spatial) * conv.group_channels
+    if k == 0 or 0 in result.type.shape:
+        zeros = np.zeros(result.type.shape, result.type.dtype)
+        yield context.make(Memset, (), (result,), engine="gpsimd", value=zeros)
+        return
+    if is_integer:
+        lhs, rhs = (Operand(v, v.type.dtype.name) for v in context.operands(op))
+    else:
+        lhs, rhs, instructions = prepare_operands(op, context)
+        yield from instructions
 
     grouped = context.temporary(conv.grouped_input_shape, lhs.view.type.dtype)
     yield from _group_input(context, conv, lhs.view, grouped)
-    positions = prod(conv.output_spatial)
-    k = prod(conv.kernel_spatial) * conv.group_channels
-    patches = context.temporary(
-        (groups, conv.group_batch * positions, k), lhs.view.type.dtype
-    )
+    rows = (groups, conv.group_batch * positions)
+    patches = context.temporary((*rows, k), lhs.view.type.dtype)
     yield context.make(
         Im2col, (View(grouped),), (patches,), engine="dma", window=conv.window
     )
     kernel = context.temporary((groups, k, conv.group_outputs), rhs.view.type.dtype)
     yield from _group_kernel(context, conv, rhs.view, kernel)
 
-    product_shape = (groups, conv.group_batch * positions, conv.group_outputs)
-    result = context.results(op)[0]
-    product = context.temporary(product_shape, result.type.dtype)
+    product = context.temporary((*rows, conv.group_outputs), result.type.dtype)
     dimensions = DotDimensions((0,), (0,), (2,), (1,))
     lhs, rhs = (o._replace(view=View(b)) for o, b in ((lhs, patches), (rhs, kernel)))
-    yield from matmul(context, lhs, rhs, dimensions, product)
+    if is_integer:
+        views = (lhs.view, rhs.view)
+        yield integer_matmul(context, views, dimensions, product)
+    else:
+        yield from matmul(context, lhs, rhs, dimensions, product)
     yield from _ungroup(context, conv, product, result)
 
 

@@ -1,4 +1,7 @@
-"""Custom calls that the vendor's compiler knows: microscaling, nothing else.
+"""Custom calls: microscaling, which the vendor's compiler knows, and the host's.
+
+Those that mean nothing for the values are passed through by name; what else a saved
+program may call is an error.
 
 `__op$block_scaled_dot` is also what `jax.nn.scaled_matmul` is captured as; without
 dimension numbers both sides contract their last axis, and of three axes the first is
@@ -8,23 +11,28 @@ them. Source: error codes NCC_EVRF036 to 058 of the Neuron compiler.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.errors import InvalidProgramError, UnimplementedError, UnsupportedError
+from neuronjax.ir import host_functions
 from neuronjax.ir.instruction import Instruction, View
-from neuronjax.ir.instruction_set import BitcastCopy, DotDimensions
+from neuronjax.ir.instruction_set import BitcastCopy, DotDimensions, Memset
 from neuronjax.ir.program import Op
 from neuronjax.lowering import microscaling
+from neuronjax.lowering.algebra import host_call
 from neuronjax.lowering.context import Context
-from neuronjax.lowering.contraction import from_psum
+from neuronjax.lowering.elementwise import CHLO_FUNCTIONS, pass_through
 from neuronjax.lowering.matrices import MatrixView, matrix
 from neuronjax.lowering.microscaling import Blocks
 from neuronjax.lowering.moves import Moved, into, reshaped, transposed
-from neuronjax.lowering.registry import lowers
+from neuronjax.lowering.psum import from_psum
+from neuronjax.lowering.registry import RULES, lowers
+from neuronjax.lowering.sorting import approx_top_k
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.microscaling import (
     BLOCK_SIZE,
@@ -41,13 +49,14 @@ _PACKED = 4  # FP8 elements in a uint32
 
 @lowers("stablehlo.custom_call")
 def custom_call(op: Op, context: Context) -> Iterable[Instruction]:
-    name = op.attributes["call_target_name"]
+    name = _name(op)
     if name not in _RULES:
         raise UnsupportedError(
             f"calls {name!r}, which no NeuronCore has",
             op=op.name,
             location=op.location.source,
-            remedy="compute it outside the emulated function",
+            remedy="compute it outside the emulated function; a program saved for "
+            'another platform may do without it if saved for "neuron"',
         )
     return _RULES[name](op, context)
 
@@ -201,6 +210,49 @@ def _packed(op: Op, context: Context, blocks: Blocks, result: Any) -> Instructio
     yield context.make(BitcastCopy, (view,), (result,), engine="dma")
 
 
+# -- what other programs hold ----------------------------------------------------------
+
+# They say where a value lives or how it is sharded, not what it is.
+_MEANINGLESS = (
+    "LayoutConstraint",
+    "Sharding",
+    "annotate_device_placement",
+    "xla.sdy.FuncResultSharding",
+)
+
+
+def _allocate_buffer(op: Op, context: Context) -> Instructions:
+    """`lax.empty`: what it holds is left open; here zeros."""
+    (result,) = context.results(op)
+    zeros = np.zeros((), result.type.dtype)
+    zeros = np.broadcast_to(zeros, result.type.shape)
+    yield context.make(Memset, (), (result,), engine="gpsimd", value=zeros)
+
+
+def _chlo_function(op: Op, context: Context) -> Iterable[Instruction]:
+    """`mhlo.erf` and the like: CHLO's ops as older exports wrote them."""
+    return _as_op(op, context, f"chlo.{_name(op).removeprefix('mhlo.')}", {})
+
+
+def _top_k(op: Op, context: Context) -> Iterable[Instruction]:
+    attributes = op.attributes.get("mhlo.attributes", {})
+    if not attributes.get("largest", True):
+        raise _invalid(op, "largest=False", "the largest elements (negate the operand)")
+    return _as_op(op, context, "chlo.top_k", {"k": attributes["k"]})
+
+
+def _as_op(
+    op: Op, context: Context, name: str, attributes: dict[str, Any]
+) -> Iterable[Instruction]:
+    return RULES[name](
+        dataclasses.replace(op, name=name, attributes=attributes), context
+    )
+
+
+def _name(op: Op) -> str:
+    return op.attributes["call_target_name"]
+
+
 _ON_DEVICE = tuple(MX_FORMATS[name].element.name for name in ON_DEVICE_FORMATS)
 _LEGAL = {
     "dtype": " or ".join(_ON_DEVICE),
@@ -208,9 +260,27 @@ _LEGAL = {
     "block_size": str(BLOCK_SIZE),
     "scale_method": "'EMAX'",
 }
-_RULES: dict[str, Callable[[Op, Context], Instructions]] = {
+
+
+def _ragged_all_to_all(op: Op, context: Context) -> Instructions:
+    raise UnimplementedError(
+        "exchanges parts of sizes that only the run knows",
+        op="ragged_all_to_all",
+        location=op.location.source,
+        remedy="pad the parts to one size and use jax.lax.all_to_all",
+    )
+
+
+_RULES: dict[str, Callable[[Op, Context], Iterable[Instruction]]] = {
     "__op$block_scaled_dot": _block_scaled_dot,
     "QuantizeMX": _quantize_mx,
+    host_functions.CALL: host_call,
+    "ApproxTopK": approx_top_k,
+    "AllocateBuffer": _allocate_buffer,
+    "mhlo.topk": _top_k,
+    "ragged_all_to_all": _ragged_all_to_all,
+    **dict.fromkeys(_MEANINGLESS, pass_through),
+    **dict.fromkeys((f"mhlo.{name}" for name in CHLO_FUNCTIONS), _chlo_function),
 }
 
 
@@ -228,7 +298,7 @@ def _config(op: Op) -> dict[str, Any]:
 
 def _invalid(op: Op, what: str, legal: str) -> InvalidProgramError:
     return InvalidProgramError(
-        f"{op.attributes['call_target_name']} with {what}",
+        f"{_name(op)} with {what}",
         op=op.name,
         location=op.location.source,
         remedy=f"legal: {legal}",

@@ -2,17 +2,17 @@
 
 Float arithmetic is VectorE's, elementary functions are ScalarE's, integers and `power`
 are GpSimdE's (hardware facts: nki.isa `tensor_tensor`, `activation`). All compute in
-FP32 and round once, on write, to the dtype that the program declares.
+FP32 and round once, on write, to the dtype that the program declares. What integers do
+where StableHLO leaves it open is said in `engines.vector`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from neuronjax.errors import UnsupportedError
 from neuronjax.ir.instruction import Engine, Instruction, View
 from neuronjax.ir.instruction_set import (
     Activation,
@@ -26,10 +26,11 @@ from neuronjax.ir.instruction_set import (
     TensorTensor,
 )
 from neuronjax.ir.program import Op
+from neuronjax.lowering.broadcast import filled
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.registry import lowers
 
-Instructions = Iterator[Instruction]
+Instructions = Iterable[Instruction]
 
 BINARY = (
     "add",
@@ -48,6 +49,9 @@ BINARY = (
     "shift_right_logical",
     "shift_right_arithmetic",
 )
+# Of two arguments, in StableHLO or CHLO, and of no engine of their own.
+GPSIMD = ("power", "atan2", "zeta", "polygamma", "mulhi")
+CHLO_BINARY = ("zeta", "polygamma", "mulhi")
 # Sign and rounding ops that need no table: VectorE's.
 SIMPLE_UNARY = (
     "abs",
@@ -106,52 +110,82 @@ def integer_path(context: Context, op: str, dtype: np.dtype) -> str:
     return context.policy.integer_path if arithmetic else "exact"
 
 
-@lowers(*[f"stablehlo.{name}" for name in BINARY])
+def single(
+    op: Op,
+    context: Context,
+    cls: type,
+    engine: Engine,
+    /,
+    *,
+    rounds: bool = False,
+    **attributes: Any,
+) -> Instructions:
+    """One instruction of all operands and results.
+
+    Args:
+        op: what it computes.
+        context: of the op.
+        cls: of the instruction.
+        engine: that executes it.
+        rounds: whether float results are rounded as the policy says.
+        attributes: of the instruction.
+    """
+    make = context.arithmetic if rounds else context.make
+    operands, results = context.operands(op), context.results(op)
+    yield make(cls, operands, results, engine=engine, **attributes)
+
+
+@lowers(
+    *[f"stablehlo.{name}" for name in BINARY], *[f"chlo.{name}" for name in CHLO_BINARY]
+)
 def binary(op: Op, context: Context) -> Instructions:
-    name = op.name.removeprefix("stablehlo.")
+    name = op.name.split(".")[1]
     dtype = op.results[0].type.dtype
     path = integer_path(context, name, dtype)
-    engine = "gpsimd" if name in ("power", "atan2") else engine_of(dtype, path=path)
-    yield context.arithmetic(
-        TensorTensor,
-        context.operands(op),
-        context.results(op),
-        engine=engine,
-        op=name,
-        integer_path=path,
-    )
+    engine = "gpsimd" if name in GPSIMD else engine_of(dtype, path=path)
+    attributes = dict(op=name, integer_path=path)
+    return single(op, context, TensorTensor, engine, rounds=True, **attributes)
 
 
 @lowers("chlo.square")
 def square(op: Op, context: Context) -> Instructions:
     (x,) = context.operands(op)
-    engine = engine_of(x.type.dtype)
+    path = integer_path(context, "multiply", x.type.dtype)
     yield context.arithmetic(
-        TensorTensor, (x, x), context.results(op), engine=engine, op="multiply"
+        TensorTensor,
+        (x, x),
+        context.results(op),
+        engine=engine_of(x.type.dtype, path=path),
+        op="multiply",
+        integer_path=path,
     )
 
 
 @lowers("chlo.next_after")
 def next_after(op: Op, context: Context) -> Instructions:
-    yield context.make(
-        TensorTensor,
-        context.operands(op),
-        context.results(op),
-        engine="gpsimd",
-        op="next_after",
-    )
+    return single(op, context, TensorTensor, "gpsimd", op="next_after")
 
 
 @lowers(*[f"stablehlo.{name}" for name in SIMPLE_UNARY])
 def simple_unary(op: Op, context: Context) -> Instructions:
     name = op.name.removeprefix("stablehlo.")
     engine = engine_of(op.operands[0].type.dtype)
-    yield context.arithmetic(
-        TensorTensor,
-        context.operands(op),
-        context.results(op),
-        engine=engine,
-        op=name,
+    return single(op, context, TensorTensor, engine, rounds=True, op=name)
+
+
+@lowers("chlo.is_inf", "chlo.is_pos_inf", "chlo.is_neg_inf")
+def is_infinite(op: Op, context: Context) -> Instructions:
+    """Equal to an infinity; a format without one has none."""
+    (x,) = context.operands(op)
+    if op.name == "chlo.is_inf":
+        size = context.temporary(x.type.shape, x.type.dtype)
+        yield context.make(TensorTensor, (x,), (size,), engine="vector", op="abs")
+        x = View(size)
+    sign = -1 if op.name == "chlo.is_neg_inf" else 1
+    infinity, instructions = filled(context, x.type.shape, x.type.dtype, sign * np.inf)
+    yield from instructions
+    yield context.make(
+        Compare, (x, infinity), context.results(op), engine="vector", direction="EQ"
     )
 
 
@@ -160,23 +194,19 @@ def simple_unary(op: Op, context: Context) -> Instructions:
     *[f"chlo.{name}" for name in CHLO_FUNCTIONS],
 )
 def function(op: Op, context: Context) -> Instructions:
-    yield context.arithmetic(
-        Activation,
-        context.operands(op),
-        context.results(op),
-        engine="scalar",
-        function=op.name.split(".")[1],
-        transcendentals=context.policy.transcendentals,
+    attributes = dict(
+        function=op.name.split(".")[1], transcendentals=context.policy.transcendentals
     )
+    return single(op, context, Activation, "scalar", rounds=True, **attributes)
 
 
 @lowers("stablehlo.compare")
 def compare(op: Op, context: Context) -> Instructions:
-    yield context.make(
+    return single(
+        op,
+        context,
         Compare,
-        context.operands(op),
-        context.results(op),
-        engine=engine_of(op.operands[0].type.dtype),
+        engine_of(op.operands[0].type.dtype),
         direction=op.attributes["comparison_direction"],
         total=op.attributes.get("compare_type") == "TOTALORDER",
     )
@@ -184,9 +214,7 @@ def compare(op: Op, context: Context) -> Instructions:
 
 @lowers("stablehlo.select")
 def select(op: Op, context: Context) -> Instructions:
-    yield context.make(
-        Select, context.operands(op), context.results(op), engine="vector"
-    )
+    return single(op, context, Select, "vector")
 
 
 @lowers("stablehlo.clamp")
@@ -204,14 +232,13 @@ def clamp(op: Op, context: Context) -> Instructions:
 def convert(op: Op, context: Context) -> Instructions:
     source, target = op.operands[0].type.dtype, op.results[0].type.dtype
     if source == target:
-        context.alias(op.results[0], context.view(op.operands[0]))
-        return
+        return pass_through(op, context)
     policy = context.policy
-    yield context.make(
+    return single(
+        op,
+        context,
         TensorCopy,
-        context.operands(op),
-        context.results(op),
-        engine="vector",
+        "vector",
         rounding=policy.rounding if narrows(source, target) else "rne",
         overflow=policy.overflow,
         float_to_int=policy.float_to_int,
@@ -229,24 +256,17 @@ def narrows(source: np.dtype, target: np.dtype) -> bool:
 
 @lowers("stablehlo.bitcast_convert")
 def bitcast_convert(op: Op, context: Context) -> Instructions:
-    yield context.make(
-        BitcastCopy, context.operands(op), context.results(op), engine="vector"
-    )
+    return single(op, context, BitcastCopy, "vector")
 
 
 @lowers("stablehlo.reduce_precision")
 def reduce_precision(op: Op, context: Context) -> Instructions:
-    yield context.make(
-        ReducePrecision,
-        context.operands(op),
-        context.results(op),
-        engine="vector",
-        exponent_bits=op.attributes["exponent_bits"],
-        mantissa_bits=op.attributes["mantissa_bits"],
-    )
+    names = ("exponent_bits", "mantissa_bits")
+    attributes = {name: op.attributes[name] for name in names}
+    return single(op, context, ReducePrecision, "vector", **attributes)
 
 
-@lowers("stablehlo.constant")
+@lowers("stablehlo.constant", "chlo.constant")
 def constant(op: Op, context: Context) -> Instructions:
     """One memset for all equal constants of a block."""
     value = op.attributes["value"]
@@ -259,38 +279,43 @@ def constant(op: Op, context: Context) -> Instructions:
     yield context.make(Memset, (), (result,), engine="gpsimd", value=value)
 
 
+@lowers("chlo.constant_like")
+def constant_like(op: Op, context: Context) -> Instructions:
+    (result,) = context.results(op)
+    shape, dtype = result.type.shape, result.type.dtype
+    value = np.full(shape, op.attributes["value"], dtype)
+    yield context.make(Memset, (), (result,), engine="gpsimd", value=value)
+
+
 @lowers("stablehlo.iota")
 def iota(op: Op, context: Context) -> Instructions:
-    yield context.make(
-        Iota,
-        (),
-        context.results(op),
-        engine="gpsimd",
-        dimension=op.attributes["iota_dimension"],
+    return single(
+        op, context, Iota, "gpsimd", dimension=op.attributes["iota_dimension"]
     )
 
 
-@lowers("stablehlo.optimization_barrier")
-def optimization_barrier(op: Op, context: Context) -> Instructions:
+@lowers(
+    "chlo.conj",  # of a real number; complex ones are gone by now
+    "sdy.mesh",
+    "sdy.sharding_constraint",
+    "stablehlo.optimization_barrier",
+)
+def pass_through(op: Op, context: Context) -> Instructions:
+    """Results that are the operands, provenance included; no instruction."""
     for value, result in zip(op.operands, op.results, strict=True):
         context.alias(result, context.view(value))
         context.facts[result] = context.fact(value)
     return iter(())
 
 
-@lowers("sdy.sharding_constraint", "sdy.mesh")
-def sharding(op: Op, context: Context) -> Instructions:
-    for value, result in zip(op.operands, op.results, strict=True):
-        context.alias(result, context.view(value))
-        context.facts[result] = context.fact(value)
-    return iter(())
-
-
-@lowers("stablehlo.real", "stablehlo.imag", "stablehlo.complex")
-def complex_numbers(op: Op, context: Context) -> Any:
-    raise UnsupportedError(
-        "complex numbers are not emulated",
-        op=op.name,
-        location=op.location.source,
-        remedy="use a pair of float32 arrays",
+@lowers("stablehlo.real", "stablehlo.imag")
+def part_of_a_real_number(op: Op, context: Context) -> Instructions:
+    """Complex numbers are gone by now: `complex_program`."""
+    (result,) = op.results
+    if op.name == "stablehlo.real":
+        context.alias(result, context.view(op.operands[0]))
+        return
+    zeros = np.zeros(result.type.shape, result.type.dtype)
+    yield context.make(
+        Memset, (), (context.define(result),), engine="gpsimd", value=zeros
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from neuronjax.errors import UnsupportedError
 from neuronjax.ir.instruction import Buffer, Instruction, View
+from neuronjax.ir.instruction_set import TensorCopy, TensorScalar
 from neuronjax.lowering.context import Context
 from neuronjax.numerics.float_format import get_format
 
@@ -18,14 +21,70 @@ def psum_dtype(context: Context) -> np.dtype:
     Raises:
         UnsupportedError: the chip's PSUM does not add in it.
     """
-    name = context.policy.psum_dtype
-    if name == "bfloat16" and "bf16_psum" not in context.core.capabilities:
-        raise UnsupportedError(
-            f"PSUM of {context.shared.target.name} adds in float32 only",
-            location=context.location.source,
-            remedy='use psum_dtype="float32", or target trn3, which adds in bfloat16',
-        )
-    return get_format(name).dtype
+    return check_psum(context, context.policy.psum_dtype, 'psum_dtype="float32", or ')
+
+
+def check_psum(context: Context, name: str, instead: str) -> np.dtype:
+    """The dtype of a format that PSUM is to add in.
+
+    Args:
+        context: of the op.
+        name: of the format.
+        instead: what to use on this chip, for the error; ends with "or ".
+
+    Raises:
+        UnsupportedError: the chip's PSUM does not add in it.
+    """
+    if name == "float32":
+        return np.dtype(np.float32)
+    if name == "bfloat16" and "bf16_psum" in context.core.capabilities:
+        return get_format(name).dtype
+    target = context.shared.target.name
+    has_bf16 = "bf16_psum" in context.core.capabilities
+    formats = "float32 or bfloat16" if has_bf16 else "float32 only"
+    other = "one with bfloat16" if has_bf16 else "target trn3, which adds in bfloat16"
+    raise UnsupportedError(
+        f"PSUM of {target} adds in {formats}, not in {name}",
+        location=context.location.source,
+        remedy=f"use {instead}{other}",
+    )
+
+
+def from_psum(
+    context: Context,
+    datapath: Callable[[Buffer], Iterable[Instruction]],
+    scales: list[View],
+    result: Buffer,
+    *,
+    psum: np.dtype | None = None,
+) -> Iterator[Instruction]:
+    """A matmul into PSUM, the rescaling of its sums, and their last write.
+
+    Args:
+        context: of the op.
+        datapath: gives the instructions that leave the sums in a buffer.
+        scales: float32 scalars to multiply the sums with.
+        result: of the op's declared dtype.
+        psum: dtype of the sums, where it is not the policy's.
+    """
+    dtypes = [psum or psum_dtype(context), *[np.dtype(np.float32) for _ in scales]]
+    if dtypes[-1] == result.type.dtype:
+        dtypes.pop()
+    buffers = [context.temporary(result.type.shape, d) for d in dtypes] + [result]
+    yield from datapath(buffers[0])
+    for i, (source, target) in enumerate(itertools.pairwise(buffers)):
+        if i < len(scales):
+            yield context.make(
+                TensorScalar,
+                (View(source), scales[i]),
+                (target,),
+                engine="vector",
+                op="multiply",
+            )
+        else:
+            yield context.arithmetic(
+                TensorCopy, (View(source),), (target,), engine="scalar"
+            )
 
 
 def into_psum(

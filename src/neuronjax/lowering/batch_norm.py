@@ -1,0 +1,196 @@
+"""Rules of batch normalisation, as StableHLO's specification spells it out.
+
+Reference section 10.1 lists the three ops as supported; in which order the vendor
+computes is not documented. Here it is the specification's, one instruction an
+operation, all intermediate results FP32, the last one rounded to the declared dtype:
+
+    centred = x - mean;  deviation = sqrt(variance + epsilon)
+    inference = centred / deviation * scale + offset
+    mean = sum(x) / n;  variance = sum(centred * centred) / n           (training)
+    d_offset = sum(g);  d_scale = sum(g * (centred / deviation))            (grad)
+    d_x = scale / deviation / n * (g n - sum(g) - sum(g centred) centred / (variance
+          + epsilon))
+
+n counts the elements of a feature. Sums run in VectorE's order over all other axes,
+which count as one, row-major.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import numpy as np
+
+from neuronjax.ir.instruction import Buffer, Instruction, View
+from neuronjax.ir.instruction_set import (
+    Activation,
+    TensorCopy,
+    TensorReduce,
+    TensorScalar,
+    TensorTensor,
+)
+from neuronjax.ir.program import Op
+from neuronjax.lowering.broadcast import filled, spread
+from neuronjax.lowering.context import Context
+from neuronjax.lowering.registry import lowers
+
+Instructions = Iterator[Instruction]
+
+
+class _Builder:
+    """Collects instructions on FP32 temporaries.
+
+    Attributes:
+        shape: of the operand.
+        count: elements of a feature.
+        out: the instructions so far.
+    """
+
+    def __init__(self, op: Op, context: Context) -> None:
+        self.context = context
+        self.shape = op.operands[0].type.shape
+        self.axis = op.attributes["feature_index"]
+        self.axes = tuple(d for d in range(len(self.shape)) if d != self.axis)
+        self.count = float(prod(self.shape[d] for d in self.axes))
+        self.epsilon = op.attributes["epsilon"]
+        self.out: list[Instruction] = []
+
+    def apply(self, name: str, x: View, y: View) -> View:
+        """Arithmetic of two tensors, in FP32."""
+        result = self.context.temporary(x.type.shape, np.float32)
+        self.out.append(
+            self.context.make(TensorTensor, (x, y), (result,), engine="vector", op=name)
+        )
+        return View(result)
+
+    def by(self, name: str, x: View, value: float) -> View:
+        """Arithmetic with a number."""
+        scalar, fill = filled(self.context, (), np.float32, value)
+        result = self.context.temporary(x.type.shape, np.float32)
+        operands = (x, scalar)
+        self.out += fill
+        self.out.append(
+            self.context.make(
+                TensorScalar, operands, (result,), engine="vector", op=name
+            )
+        )
+        return View(result)
+
+    def root(self, x: View) -> View:
+        result = self.context.temporary(x.type.shape, np.float32)
+        self.out.append(
+            self.context.make(
+                Activation,
+                (x,),
+                (result,),
+                engine="scalar",
+                function="sqrt",
+                transcendentals=self.context.policy.transcendentals,
+            )
+        )
+        return View(result)
+
+    def per_feature(self, x: View) -> View:
+        """A value of each feature beside each of its elements."""
+        view, moves = spread(self.context, x, self.shape, (self.axis,))
+        self.out += moves
+        return view
+
+    def total(self, x: View) -> View:
+        """The sum of each feature's elements."""
+        init, fill = filled(self.context, (), np.float32, 0)
+        self.out += fill
+        result = self.context.temporary((self.shape[self.axis],), np.float32)
+        self.out.append(
+            self.context.make(
+                TensorReduce,
+                (x, init),
+                (result,),
+                engine="vector",
+                op="add",
+                axes=self.axes,
+            )
+        )
+        return View(result)
+
+    def wide(self, x: View) -> View:
+        """As FP32, which sums need."""
+        if x.type.dtype == np.float32:
+            return x
+        result = self.context.temporary(x.type.shape, np.float32)
+        self.out.append(self.context.make(TensorCopy, (x,), (result,), engine="vector"))
+        return View(result)
+
+    def write(self, x: View, result: Buffer) -> None:
+        """The last rounding, to the declared dtype."""
+        self.out.append(
+            self.context.arithmetic(TensorCopy, (x,), (result,), engine="vector")
+        )
+
+    def normalised(self, centred: View, variance: View) -> View:
+        """centred / deviation."""
+        deviation = self.root(self.by("add", variance, self.epsilon))
+        return self.apply("divide", centred, self.per_feature(deviation))
+
+    def affine(self, x: View, scale: View, offset: View) -> View:
+        """x * scale + offset."""
+        scaled = self.apply("multiply", x, self.per_feature(scale))
+        return self.apply("add", scaled, self.per_feature(offset))
+
+
+@lowers("stablehlo.batch_norm_inference")
+def inference(op: Op, context: Context) -> Instructions:
+    b = _Builder(op, context)
+    x, scale, offset, mean, variance = map(b.wide, context.operands(op))
+    centred = b.apply("subtract", x, b.per_feature(mean))
+    normalised = b.normalised(centred, variance)
+    b.write(b.affine(normalised, scale, offset), context.results(op)[0])
+    return iter(b.out)
+
+
+@lowers("stablehlo.batch_norm_training")
+def training(op: Op, context: Context) -> Instructions:
+    b = _Builder(op, context)
+    x, scale, offset = map(b.wide, context.operands(op))
+    mean = b.by("divide", b.total(x), b.count)
+    centred = b.apply("subtract", x, b.per_feature(mean))
+    squares = b.apply("multiply", centred, centred)
+    variance = b.by("divide", b.total(squares), b.count)
+    output = b.affine(b.normalised(centred, variance), scale, offset)
+    for value, result in zip(
+        (output, mean, variance), context.results(op), strict=True
+    ):
+        b.write(value, result)
+    return iter(b.out)
+
+
+@lowers("stablehlo.batch_norm_grad")
+def gradients(op: Op, context: Context) -> Instructions:
+    b = _Builder(op, context)
+    x, scale, mean, variance, g = map(b.wide, context.operands(op))
+    centred = b.apply("subtract", x, b.per_feature(mean))
+    shifted = b.by("add", variance, b.epsilon)
+    deviation = b.root(shifted)
+    d_offset = b.total(g)
+    normalised = b.apply("divide", centred, b.per_feature(deviation))
+    d_scale = b.total(b.apply("multiply", g, normalised))
+    d_x = b.apply(
+        "multiply",
+        b.per_feature(b.by("divide", b.apply("divide", scale, deviation), b.count)),
+        _inner(b, g, centred, d_offset, shifted),
+    )
+    for value, result in zip(
+        (d_x, d_scale, d_offset), context.results(op), strict=True
+    ):
+        b.write(value, result)
+    return iter(b.out)
+
+
+def _inner(b: _Builder, g: View, centred: View, total: View, shifted: View) -> View:
+    """g n - sum(g) - sum(g centred) centred / (variance + epsilon)."""
+    moment = b.total(b.apply("multiply", g, centred))
+    along = b.apply("multiply", b.per_feature(moment), centred)
+    along = b.apply("divide", along, b.per_feature(shifted))
+    whole = b.by("multiply", g, b.count)
+    return b.apply("subtract", b.apply("subtract", whole, b.per_feature(total)), along)

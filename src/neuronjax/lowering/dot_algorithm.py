@@ -1,0 +1,249 @@
+"""`algorithm` of `dot_general`: the roundings of a contraction, spelled out.
+
+Whoever writes `lax.DotAlgorithm` wants those roundings, so it goes before the policy's
+auto-cast, its scaling and its PSUM format. (The vendor's compiler computes some in the
+operands' own dtype; reference section 10.2.)
+
+- Operands are rounded to the algorithm's formats.
+- Several primitive operations (BF16_BF16_F32_X3, X6, X9, TF32_TF32_F32_X3) split both
+  operands into parts: p0 = round(x), p1 = round(x - p0), p2 = round(x - p0 - p1). What
+  is left of a part that is not finite is zero. One operation multiplies two parts; they
+  are taken by rising i + j of lhs part i and rhs part j, then by rising i, as far as
+  the algorithm counts: hi.hi, hi.lo, lo.hi, ...
+- PSUM adds them tile of K by tile of K, in each tile operation by operation, as the
+  four passes of FP32 operands. A pass is rows of the moving and the stationary matrix
+  like any other, so the parts are laid side by side along K.
+- The accumulation format is PSUM's: float32, or bfloat16 on chips that add in it.
+  `allow_imprecise_accumulation` allows nothing that TensorE does.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.ir.instruction import Instruction, View
+from neuronjax.ir.instruction_set import (
+    DmaCopy,
+    DotDimensions,
+    Select,
+    TensorTensor,
+)
+from neuronjax.ir.program import Op
+from neuronjax.lowering.broadcast import filled
+from neuronjax.lowering.context import Context
+from neuronjax.lowering.matrices import both_matrices, matrix_dimensions
+from neuronjax.lowering.moves import reshaped, zero_padded
+from neuronjax.lowering.operand import Operand
+from neuronjax.lowering.operand_casts import as_float, compatible, rounded
+from neuronjax.lowering.psum import check_psum
+
+# Formats by the name MLIR prints; float64 is none of a NeuronCore's.
+FORMATS = {
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "f32": "float32",
+    "tf32": "tfloat32",
+    "f8E3M4": "float8_e3m4",
+    "f8E4M3": "float8_e4m3",
+    "f8E4M3FN": "float8_e4m3fn",
+    "f8E5M2": "float8_e5m2",
+}
+
+
+class Algorithm(NamedTuple):
+    """A `#stablehlo.dot_algorithm`.
+
+    Attributes:
+        formats: that lhs and rhs are rounded to.
+        psum: the format of the sums.
+        parts: how many lhs and rhs are split into.
+        operations: how many pairs of parts are multiplied.
+    """
+
+    formats: tuple[str, str]
+    psum: str
+    parts: tuple[int, int]
+    operations: int
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The parts that meet, in order."""
+        lhs, rhs = self.parts
+        every = ((i, j) for i in range(lhs) for j in range(rhs))
+        return sorted(every, key=lambda p: (sum(p), p[0]))[: self.operations]
+
+
+class Prepared(NamedTuple):
+    """A contraction as an algorithm takes it.
+
+    Attributes:
+        lhs, rhs: the operands.
+        dimensions: of these operands.
+        psum: the dtype of the sums.
+        k_tile: rows of a K tile, or None for the array's own.
+    """
+
+    lhs: Operand
+    rhs: Operand
+    dimensions: DotDimensions
+    psum: np.dtype
+    k_tile: int | None = None
+
+
+def parsed(op: Op, text: str) -> Algorithm:
+    """The algorithm of an op from the text of its attribute.
+
+    Raises:
+        UnsupportedError: a format that no NeuronCore has.
+        InvalidProgramError: more operations than pairs of parts.
+    """
+    fields = dict(re.findall(r"(\w+) = ([\w]+)", text))
+    names = [
+        fields[f"{name}_type"]
+        for name in ("lhs_precision", "rhs_precision", "accumulation")
+    ]
+    for name in names:
+        if name not in FORMATS:
+            raise UnsupportedError(
+                f"a dot algorithm with {name}, which no NeuronCore has",
+                op=op.name,
+                location=op.location.source,
+                remedy="use F32_F32_F32, or BF16_BF16_F32_X9",
+            )
+    operations = int(fields["num_primitive_operations"])
+    parts = tuple(int(fields[f"{s}_component_count"]) for s in ("lhs", "rhs"))
+    if parts == (1, 1):  # JAX's presets leave the count to the operations
+        parts = (int(np.ceil(np.sqrt(operations))),) * 2
+    if not 1 <= operations <= parts[0] * parts[1]:
+        raise InvalidProgramError(
+            f"a dot algorithm of {operations} operations on {parts[0]} and {parts[1]} "
+            "parts",
+            op=op.name,
+            location=op.location.source,
+            remedy=f"use 1 to {parts[0] * parts[1]} operations",
+        )
+    lhs, rhs, psum = (FORMATS[name] for name in names)
+    return Algorithm((lhs, rhs), psum, (parts[0], parts[1]), operations)
+
+
+def prepare(
+    op: Op, context: Context, dimensions: DotDimensions, text: str
+) -> tuple[Prepared, list[Instruction]]:
+    """The operands in an algorithm's formats, and the instructions that make them."""
+    algorithm = parsed(op, text)
+    out: list[Instruction] = []
+    psum = check_psum(
+        context, algorithm.psum, 'an algorithm with accumulation "f32", or '
+    )
+    views = [as_float(context, value, out) for value in op.operands]
+    if algorithm.operations > 1:
+        if context.policy.sparsity is not None:
+            raise _cannot_compress(op)
+        return _in_parts(context, views, dimensions, algorithm, psum, out), out
+    lhs, rhs = (
+        Operand(rounded(context, view, wanted, out), wanted)
+        for view, wanted in zip(views, algorithm.formats, strict=True)
+    )
+    lhs, rhs = compatible(op, context, lhs, rhs, out)
+    return Prepared(lhs, rhs, dimensions, psum), out
+
+
+def _cannot_compress(op: Op) -> UnsupportedError:
+    return UnsupportedError(
+        "a dot algorithm of several operations under a policy with sparsity",
+        op=op.name,
+        location=op.location.source,
+        remedy="use an algorithm of one operation, or a Rule with sparsity=None",
+    )
+
+
+def _in_parts(
+    context: Context,
+    views: list[View],
+    dimensions: DotDimensions,
+    algorithm: Algorithm,
+    psum: np.dtype,
+    out: list[Instruction],
+) -> Prepared:
+    """Both operands as matrices whose K holds, tile by tile, the parts that meet."""
+    lhs, rhs, moves = both_matrices(context, views[0], views[1], dimensions)
+    out += moves
+    k = lhs.view.type.shape[lhs.axis]
+    k_tile = min(context.core.k_tile, k) or context.core.k_tile
+    operands = []
+    for side, matrix in enumerate((lhs, rhs)):
+        wanted = algorithm.formats[side]
+        parts = _parts(context, matrix.view, wanted, algorithm.parts[side], out)
+        chosen = [parts[pair[side]] for pair in algorithm.pairs]
+        view = _side_by_side(context, chosen, matrix.axis, k_tile, out)
+        operands.append(Operand(view, wanted))
+    axes = matrix_dimensions(lhs.axis, rhs.axis)
+    return Prepared(operands[0], operands[1], axes, psum, k_tile)
+
+
+def _parts(
+    context: Context, view: View, wanted: str, count: int, out: list[Instruction]
+) -> list[View]:
+    parts = [rounded(context, view, wanted, out)]
+    for _ in range(count - 1):
+        view = _rest(context, view, parts[-1], out)
+        parts.append(rounded(context, view, wanted, out))
+    return parts
+
+
+def _rest(context: Context, view: View, part: View, out: list[Instruction]) -> View:
+    """`view` less its rounding, exactly; zero where that is Inf or NaN."""
+    shape = view.type.shape
+    rest, kept = (context.temporary(shape, np.float32) for _ in range(2))
+    finite = context.temporary(shape, np.bool_)
+    zeros, fill = filled(context, shape, np.float32, 0)
+    make = context.make
+    out += [
+        make(TensorTensor, (view, part), (rest,), engine="vector", op="subtract"),
+        make(TensorTensor, (part,), (finite,), engine="vector", op="is_finite"),
+        *fill,
+        make(Select, (View(finite), View(rest), zeros), (kept,), engine="vector"),
+    ]
+    return View(kept)
+
+
+def _side_by_side(
+    context: Context,
+    parts: list[View],
+    axis: int,
+    k_tile: int,
+    out: list[Instruction],
+) -> View:
+    """[.., K, ..] of every part as [.., tiles, parts, k_tile, ..], K flattened."""
+    tiled = []
+    for part in parts:
+        k = part.type.shape[axis]
+        tiles = -(-k // k_tile)
+        padded, moves = zero_padded(context, part, axis, tiles * k_tile)
+        out += moves
+        shape = padded.type.shape
+        split = (*shape[:axis], tiles, k_tile, *shape[axis + 1 :])
+        view, moves = reshaped(context, padded, split)
+        out += moves
+        tiled.append(view)
+    shape = list(tiled[0].type.shape)
+    shape[axis + 1] *= len(parts)
+    joined = context.temporary(tuple(shape), tiled[0].type.dtype)
+    out.append(
+        context.make(
+            DmaCopy,
+            tuple(tiled),
+            (joined,),
+            engine="dma",
+            kind="concatenate",
+            parameters=((axis + 1,),),
+        )
+    )
+    flat = (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+    view, moves = reshaped(context, View(joined), flat)
+    out += moves
+    return view

@@ -1,0 +1,167 @@
+"""What is cast and scaled before TensorE reads the operands of a contraction.
+
+The policy decides the format by role: an operand that carries a gradient is a
+cotangent, one that a checkpoint holds a weight, every other one is forward. FP8
+operands are scaled per tensor by a power of two, as explicit instructions. Integers
+that meet floats, or make them, are read as numbers: TensorE takes none, so they are
+first written in BF16 where it holds them all, else in FP32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from neuronjax.errors import UnsupportedError
+from neuronjax.ir.instruction import Instruction, View
+from neuronjax.ir.instruction_set import TensorCopy
+from neuronjax.ir.program import Op
+from neuronjax.lowering import microscaling, sparsity
+from neuronjax.lowering.context import Context
+from neuronjax.lowering.operand import FP8, Operand, no_such_format
+from neuronjax.lowering.scaling import scale
+from neuronjax.lowering.weights import weight_index
+from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.microscaling import (
+    MX_FORMATS,
+    ON_DEVICE_FORMATS,
+    ON_DEVICE_INPUTS,
+)
+
+
+def prepare_operands(
+    op: Op, context: Context
+) -> tuple[Operand, Operand, list[Instruction]]:
+    """Casts and scales both operands of a contraction as the policy says."""
+    out: list[Instruction] = []
+    weight = weight_index(op, context)
+    lhs, rhs = (
+        _prepare(
+            context, as_float(context, v, out), _role(context, v, i == weight), out
+        )
+        for i, v in enumerate(op.operands)
+    )
+    return *compatible(op, context, lhs, rhs, out), out
+
+
+def compatible(
+    op: Op, context: Context, lhs: Operand, rhs: Operand, out: list[Instruction]
+) -> tuple[Operand, Operand]:
+    """Both operands in formats that may meet, and with what is to be compressed.
+
+    Raises:
+        UnsupportedError: the two E4M3 formats in one contraction.
+    """
+    if {lhs.format, rhs.format} >= {"float8_e4m3", "float8_e4m3fn"}:
+        raise UnsupportedError(
+            "float8_e4m3 and float8_e4m3fn cannot meet in one matmul",
+            op=op.name,
+            location=op.location.source,
+            remedy="give both operands the same E4M3 variant",
+        )
+    lhs, rhs = _same_width(context, lhs, rhs, out), _same_width(context, rhs, lhs, out)
+    return sparsity.marked(op, context, lhs, rhs, weight_index(op, context))
+
+
+def as_float(context: Context, value: Any, out: list[Instruction]) -> View:
+    """An operand as floats; integers as the narrowest format that takes them."""
+    view = context.view(value)
+    dtype = view.type.dtype
+    if dtype.kind not in "iub":
+        return view
+    return _copied(context, view, "bfloat16" if is_byte(dtype) else "float32", out)
+
+
+def is_byte(dtype: np.dtype) -> bool:
+    """Whether BF16, and one pass of the array, holds every number of an integer."""
+    return dtype.itemsize == 1
+
+
+def _copied(context: Context, view: View, wanted: str, out: list[Instruction]) -> View:
+    """A cast that is no choice of the policy: exact, or to FP32."""
+    result = context.temporary(view.type.shape, get_format(wanted).dtype)
+    out.append(context.make(TensorCopy, (view,), (result,), engine="vector"))
+    return View(result)
+
+
+def _role(context: Context, value: Any, is_weight: bool) -> str:
+    if context.fact(value).cotangent:
+        return "cotangent"
+    return "weight" if is_weight else "forward"
+
+
+def _prepare(
+    context: Context, view: View, role: str, out: list[Instruction]
+) -> Operand:
+    policy = context.policy
+    dtype = view.type.dtype.name
+    chip_fp8 = context.shared.target.chip.forward_fp8
+    wanted = policy.operand_dtype(role, chip_fp8=chip_fp8)  # type: ignore[arg-type]
+    is_mx = wanted in MX_FORMATS
+    if policy.auto_cast == "none" or (dtype != "float32" and not is_mx):
+        return Operand(view, dtype)
+    if is_mx:
+        microscaling.check_chip(context, wanted)
+        if wanted not in ON_DEVICE_FORMATS or dtype in ON_DEVICE_INPUTS:
+            return Operand(view, wanted)
+    cast = (wanted, policy.scaling, policy.rounding, policy.overflow)
+    key = (view.buffer.number, *cast)
+    if key not in context.memo:
+        context.memo[key] = _cast(context, view, wanted, out)
+    return context.memo[key]
+
+
+def _cast(context: Context, view: View, wanted: str, out: list) -> Operand:
+    inverse = None
+    if wanted in FP8 and context.policy.scaling != "none":
+        check_format(context, wanted)
+        view, inverse, instructions = scale(context, view, wanted)
+        out += instructions
+    return Operand(rounded(context, view, wanted, out), wanted, inverse)
+
+
+def check_format(context: Context, name: str) -> None:
+    """Refuses an FP8 format that the chip does not have."""
+    if name in FP8 and name not in context.core.capabilities:
+        raise no_such_format(context, name)
+
+
+def rounded(context: Context, view: View, wanted: str, out: list) -> View:
+    """A float operand in another format, rounded as the policy says."""
+    check_format(context, wanted)
+    storage = get_format(_storage(wanted)).dtype
+    if view.type.dtype == storage and wanted != "tfloat32":
+        return view
+    result = context.temporary(view.type.shape, storage)
+    is_exact = storage.itemsize > view.type.dtype.itemsize
+    out.append(
+        context.make(
+            TensorCopy,
+            (view,),
+            (result,),
+            engine="vector",
+            write_format=wanted if wanted == "tfloat32" else None,
+            rounding="rne" if is_exact else context.policy.rounding,
+            overflow=context.policy.overflow,
+        )
+    )
+    return View(result)
+
+
+def _storage(wanted: str) -> str:
+    """The dtype that an operand is cast to on its way to a format."""
+    if wanted in MX_FORMATS:
+        return ON_DEVICE_INPUTS[0]
+    return "float32" if wanted == "tfloat32" else wanted
+
+
+def _same_width(
+    context: Context, operand: Operand, other: Operand, out: list
+) -> Operand:
+    """TF32 and FP32 only pair with TF32 and FP32: widens the narrower operand."""
+    wide = ("float32", "tfloat32")
+    if operand.format in wide or other.format not in wide:
+        return operand
+    view = _copied(context, operand.view, "float32", out)
+    return operand._replace(view=view, format=other.format)

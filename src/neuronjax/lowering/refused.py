@@ -1,0 +1,136 @@
+"""Ops that have no rule by decision, and those whose rule is not built yet.
+
+Data: `REFUSED` says of each op why, and what the user can do. Every entry is registered
+as a rule that raises its error with the op and the user's line; the table of operations
+that `neuronjax ops` prints reads it as well. What the chip supports at all: reference
+section 10.1 (neuronx-cc's list of operators and its error codes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from neuronjax.errors import NeuronJaxError, UnimplementedError, UnsupportedError
+from neuronjax.ir.program import Op
+from neuronjax.lowering.context import Context
+from neuronjax.lowering.registry import lowers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """Why an op does not run.
+
+    Attributes:
+        reason: completes "<op>: ...".
+        remedy: what the user can do.
+        error: the category; UnimplementedError marks what is not built yet.
+    """
+
+    reason: str
+    remedy: str
+    error: type[NeuronJaxError] = UnsupportedError
+
+
+_STATEFUL_RNG = Refusal(
+    reason="draws from a generator whose state is no part of the program, so no run "
+    "can be repeated",
+    remedy="draw with jax.random and a key",
+)
+_HOST_TRANSFER = Refusal(
+    reason="exchanges data with the host while the program runs, which an emulated "
+    "core does not",
+    remedy="pass the values as arguments and return the results",
+)
+_TOKEN = Refusal(
+    reason="orders side effects, and an emulated program has none",
+    remedy="remove the effects (ordered callbacks, infeed, send) from the function",
+)
+_TUPLE = Refusal(
+    reason="makes or opens a tuple; values of a program are tensors",
+    remedy="let the function take and return its tensors one by one, as jax.export "
+    "writes it",
+)
+_QUANTIZED = Refusal(
+    reason="uses StableHLO's quantized types, which no NeuronCore engine has",
+    remedy="write scale, round and clamp out on float32 and integer tensors",
+)
+_DYNAMIC = Refusal(
+    reason="takes a shape that only the run knows (neuronx-cc: EMOD025)",
+    remedy="give every dimension a size; refine a jax.export of symbolic shapes first",
+)
+_ASYNC = Refusal(
+    reason="schedules an op by hand, which changes no value",
+    remedy="save the program before XLA's scheduler has rewritten it",
+)
+_REPLICAS = Refusal(
+    reason="counts replicas of a program; devices are the partitions of one program",
+    remedy="use jax.lax collectives inside jax.shard_map or neuronjax.pmap",
+)
+_ONE_RECEIVES = Refusal(
+    reason="reduces to one device of a group, which JAX has no function for",
+    remedy="reduce to all of them (jax.lax.psum) and use the result on one",
+    error=UnimplementedError,
+)
+
+_RAGGED_DOT = Refusal(
+    reason="is how JAX writes lax.ragged_dot for TPUs alone",
+    remedy='save the program for platform "neuron" or "cpu"',
+)
+_SUPERSEDED = Refusal(
+    reason="is superseded in StableHLO and CHLO; JAX has not written it for years",
+    remedy="load the program with neuronjax.load, which rewrites what it can, or write "
+    "it with dot_general, reduce or complex",
+)
+_INTERMEDIATE = Refusal(
+    reason="is a step of XLA's own rewriting of CHLO, which no program starts from",
+    remedy="save the program as jax.export writes it",
+)
+
+_BY_REFUSAL: tuple[tuple[Refusal, tuple[str, ...]], ...] = (
+    (_STATEFUL_RNG, ("rng",)),
+    (_HOST_TRANSFER, ("infeed", "outfeed", "send", "recv")),
+    (_TOKEN, ("after_all", "create_token")),
+    (_TUPLE, ("tuple", "get_tuple_element")),
+    (_QUANTIZED, ("uniform_quantize", "uniform_dequantize")),
+    (
+        _DYNAMIC,
+        (
+            "dynamic_broadcast_in_dim",
+            "dynamic_conv",
+            "dynamic_gather",
+            "dynamic_iota",
+            "dynamic_pad",
+            "dynamic_reshape",
+            "real_dynamic_slice",
+            "set_dimension_size",
+        ),
+    ),
+    (_ASYNC, ("async_start", "async_done")),
+    (_SUPERSEDED, ("einsum", "unary_einsum")),
+    (_ONE_RECEIVES, ("collective_reduce",)),
+    (_REPLICAS, ("cross-replica-sum", "replica_id")),
+)
+REFUSED: Mapping[str, Refusal] = {
+    **{
+        f"stablehlo.{name}": refusal for refusal, names in _BY_REFUSAL for name in names
+    },
+    "chlo.broadcast_complex": _SUPERSEDED,
+    "chlo.ragged_dot": _RAGGED_DOT,
+    "chlo.scan": _INTERMEDIATE,
+    "chlo._asin_acos_kernel": _INTERMEDIATE,
+}
+
+
+@lowers(*REFUSED)
+def refused(op: Op, context: Context) -> NoReturn:
+    """Raises the error of the op."""
+    del context
+    refusal = REFUSED[op.name]
+    raise refusal.error(
+        refusal.reason,
+        op=op.name,
+        location=op.location.source,
+        remedy=refusal.remedy,
+    )
