@@ -5,10 +5,25 @@ from neuronjax.engines import (
     dma as dma,
 )
 from neuronjax.engines import (
+    fft as fft,
+)
+from neuronjax.engines import (
     gpsimd as gpsimd,
 )
 from neuronjax.engines import (
+    host as host,
+)
+from neuronjax.engines import (
+    linear_algebra as linear_algebra,
+)
+from neuronjax.engines import (
     scalar as scalar,
+)
+from neuronjax.engines import (
+    scattering as scattering,
+)
+from neuronjax.engines import (
+    sorting as sorting,
 )
 from neuronjax.engines import (
     tensor as tensor,
@@ -21,6 +36,9 @@ from neuronjax.engines import (
 )
 from neuronjax.engines import (
     vector as vector,
+)
+from neuronjax.engines import (
+    windows as windows,
 )
 from neuronjax.engines.dispatch import Registers as Registers
 from neuronjax.engines.dispatch import execute as execute

@@ -32,12 +32,15 @@ class Registers(NamedTuple):
     Attributes:
         zero: a -0.0 that the compiler cannot know; see `numerics.exact`.
         key: uint32 scalar of this instruction for stochastic rounding.
-        run: executes a nested block of scalar instructions on arrays.
+        run: executes a nested block of scalar instructions on arrays; its third
+            argument is the key that the block's instructions derive theirs from.
     """
 
     zero: jax.Array
     key: jax.Array
-    run: Callable[[Block, Sequence[jax.Array]], Sequence[jax.Array]] | None = None
+    run: (
+        Callable[[Block, Sequence[jax.Array], jax.Array], Sequence[jax.Array]] | None
+    ) = None
 
 
 @functools.singledispatch

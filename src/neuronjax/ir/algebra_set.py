@@ -1,0 +1,87 @@
+"""Instructions for linear algebra, Fourier transforms, and work left to the host.
+
+A NeuronCore has no unit for any of these: the first three stand for library routines
+of GpSimdE, the engine that is programmed freely. Complex numbers are pairs of operands,
+real and imaginary parts, and so are complex results. Like every instruction they
+compute in FP32 and round each result once; how is in `engines.linear_algebra` and
+`engines.fft`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from neuronjax.ir.host_functions import HostFunction
+from neuronjax.ir.instruction import Instruction, Label
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cholesky(Instruction):
+    """The triangular factor of symmetric positive definite matrices, [..., n, n].
+
+    operands: a, or its real and imaginary parts; only one triangle is read. A matrix
+    that is not positive definite gives NaNs in that triangle. The other one is zero.
+
+    Attributes:
+        lower: L with a = L L^H, else U with a = U^H U.
+    """
+
+    lower: bool
+    label: ClassVar[Label] = "modelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriangularSolve(Instruction):
+    """Solves op(a) x = b, or x op(a) = b, with triangular a, [..., n, n].
+
+    operands: a and b, or (a_re, a_im, b_re, b_im); only one triangle of a is read.
+
+    Attributes:
+        left_side: whether op(a) is left of x.
+        lower: which triangle of a.
+        unit_diagonal: the diagonal counts as ones and is not read.
+        transpose_a: op, "NO_TRANSPOSE", "TRANSPOSE" or "ADJOINT".
+    """
+
+    left_side: bool
+    lower: bool
+    unit_diagonal: bool
+    transpose_a: str
+    label: ClassVar[Label] = "modelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fft(Instruction):
+    """A discrete Fourier transform of the last axes (`stablehlo.fft`).
+
+    operands: real and imaginary part, or the real part alone for RFFT; results
+    likewise, the real part alone for IRFFT.
+
+    Attributes:
+        fft_type: "FFT", "IFFT", "RFFT" or "IRFFT".
+        fft_length: lengths of the one to three last axes of the complex or (RFFT,
+            IRFFT) real array.
+    """
+
+    fft_type: str
+    fft_length: tuple[int, ...]
+    label: ClassVar[Label] = "modelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostCall(Instruction):
+    """A function that the host computes, as JAX does it there, because the policy
+    asked for it (`host_custom_calls`).
+
+    Attributes:
+        function: what is computed.
+        complex_operands: for each of its operands, whether a pair stands for it; empty
+            where none is complex.
+        complex_results: the same of its results.
+    """
+
+    function: HostFunction
+    complex_operands: tuple[bool, ...] = ()
+    complex_results: tuple[bool, ...] = ()
+    label: ClassVar[Label] = "host"

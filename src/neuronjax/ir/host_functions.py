@@ -1,0 +1,66 @@
+"""JAX primitives that a captured program leaves to the host, by the text that stands
+for them in the program.
+
+The text says what is computed ("svd[full_matrices=False, compute_uv=True, ...]"); what
+it means is known to the process that captured the program and to no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# The target of the custom calls; the text is their backend_config.
+CALL = "neuronjax.host"
+
+
+@dataclass(frozen=True)
+class HostFunction:
+    """A function of arrays that returns one array or a list of them.
+
+    Attributes:
+        text: the primitive with its parameters; equal texts mean equal functions.
+        call: binds the primitive in the surrounding trace.
+    """
+
+    text: str
+    call: Callable[..., Any] = field(compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The primitive alone."""
+        return self.text.split("[")[0]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+# Text -> the function, and what it was made of.
+_FUNCTIONS: dict[str, tuple[HostFunction, Any]] = {}
+
+
+def register(name: str, bind: Callable[..., Any], parameters: Mapping[str, Any]) -> str:
+    """The text for a primitive with these parameters.
+
+    Args:
+        name: the primitive's.
+        bind: of (*arrays, **parameters).
+        parameters: comparable by ==.
+    """
+    made_of = (bind, dict(parameters))
+    given = ", ".join(f"{k}={v}" for k, v in parameters.items())
+    text = f"{name}[{given}]"
+    # Parameters that print alike need not be equal.
+    while text in _FUNCTIONS and _FUNCTIONS[text][1] != made_of:
+        text += "'"
+    if text not in _FUNCTIONS:
+        function = HostFunction(text, lambda *arrays: bind(*arrays, **parameters))
+        _FUNCTIONS[text] = (function, made_of)
+    return text
+
+
+def find(text: str) -> HostFunction | None:
+    """The function of a text; None where another process captured the program."""
+    function, _ = _FUNCTIONS.get(text, (None, None))
+    return function

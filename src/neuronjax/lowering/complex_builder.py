@@ -1,0 +1,267 @@
+"""Real arithmetic that writes ops: what the formulas of complex numbers are made of.
+
+A `Builder` collects the ops of one region. A `Real` is an SSA value of it with Python's
+operators, each of which appends one StableHLO op; a `Pair` is a complex number. Every
+op is an instruction of its own, rounded once, so the formulas mean exactly what they
+say: nothing is contracted or reassociated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from neuronjax.ir.program import Location, Op, Region, TensorType, Value
+
+FLOAT = np.dtype(np.float32)
+BITS = np.dtype(np.uint32)
+
+
+class Builder:
+    """The ops of one region, in order.
+
+    Attributes:
+        ops: what was emitted.
+        location: that of the op now rewritten; new ops get it.
+    """
+
+    def __init__(self, numbers: Iterator[int]) -> None:
+        self.ops: list[Op] = []
+        self.location = Location()
+        self._numbers = numbers
+        self._constants: dict[tuple, Real] = {}
+
+    def child(self) -> Builder:
+        """The builder of a nested region."""
+        return Builder(self._numbers)
+
+    def value(self, type: TensorType) -> Value:
+        """A new SSA value."""
+        return Value(next(self._numbers), type)
+
+    def emit(
+        self,
+        name: str,
+        operands: Sequence[Value],
+        results: Sequence[Value],
+        attributes: Mapping[str, Any] | None = None,
+        regions: Sequence[Region] = (),
+    ) -> None:
+        """Appends an op that defines `results`."""
+        op = Op(
+            name,
+            tuple(operands),
+            tuple(results),
+            attributes or {},
+            tuple(regions),
+            self.location,
+        )
+        self.ops.append(op)
+
+    def apply(
+        self,
+        name: str,
+        operands: Sequence[Value],
+        shape: tuple[int, ...],
+        dtype: Any = FLOAT,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> Real:
+        """Appends an op of one result."""
+        result = self.value(TensorType(shape, np.dtype(dtype)))
+        self.emit(name, operands, (result,), attributes)
+        return Real(result, self)
+
+    def constant(
+        self, number: complex, shape: tuple[int, ...], dtype: Any = FLOAT
+    ) -> Real:
+        """A number everywhere; one op for all equal ones of a region."""
+        array = np.array(number, dtype)
+        key = (array.dtype, array.tobytes(), shape)
+        if key not in self._constants:
+            scalar = self.apply(
+                "stablehlo.constant", (), (), array.dtype, {"value": array}
+            )
+            self._constants[key] = scalar.broadcast(shape)
+        return self._constants[key]
+
+
+class Real:
+    """A tensor of float32, or of the booleans and bits in between, under construction.
+
+    Operands of an operator have one shape; a Python number is broadcast.
+    """
+
+    __slots__ = ("builder", "value")
+
+    def __init__(self, value: Value, builder: Builder) -> None:
+        self.value = value
+        self.builder = builder
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.type.shape
+
+    def apply(
+        self, name: str, *others: Real | float, dtype: Any = None, **attributes: Any
+    ) -> Real:
+        """The elementwise StableHLO op `name` of this and others."""
+        operands = [self.value, *[self.like(other).value for other in others]]
+        dtype = dtype or self.value.type.dtype
+        return self.builder.apply(name, operands, self.shape, dtype, attributes)
+
+    def like(self, number: Real | float) -> Real:
+        """A number as a tensor of this shape and dtype."""
+        if isinstance(number, Real):
+            return number
+        return self.builder.constant(number, self.shape, self.value.type.dtype)
+
+    def broadcast(self, shape: tuple[int, ...]) -> Real:
+        """A scalar everywhere."""
+        if shape == self.shape:
+            return self
+        dimensions: dict[str, Any] = {"broadcast_dimensions": ()}
+        dtype = self.value.type.dtype
+        name = "stablehlo.broadcast_in_dim"
+        return self.builder.apply(name, (self.value,), shape, dtype, dimensions)
+
+    # -- arithmetic --------------------------------------------------------------------
+
+    def __add__(self, other: Real | float) -> Real:
+        return self.apply("stablehlo.add", other)
+
+    def __sub__(self, other: Real | float) -> Real:
+        return self.apply("stablehlo.subtract", other)
+
+    def __rsub__(self, other: float) -> Real:
+        return self.like(other) - self
+
+    def __mul__(self, other: Real | float) -> Real:
+        return self.apply("stablehlo.multiply", other)
+
+    def __truediv__(self, other: Real | float) -> Real:
+        return self.apply("stablehlo.divide", other)
+
+    def __rtruediv__(self, other: float) -> Real:
+        return self.like(other) / self
+
+    def __neg__(self) -> Real:
+        return self.apply("stablehlo.negate")
+
+    def __abs__(self) -> Real:
+        return self.apply("stablehlo.abs")
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def maximum(self, other: Real | float) -> Real:
+        return self.apply("stablehlo.maximum", other)
+
+    def minimum(self, other: Real | float) -> Real:
+        return self.apply("stablehlo.minimum", other)
+
+    def function(self, name: str, *others: Real | float) -> Real:
+        """An elementary function of StableHLO ("sine") or CHLO ("chlo.sinh")."""
+        return self.apply(name if "." in name else f"stablehlo.{name}", *others)
+
+    # -- comparison --------------------------------------------------------------------
+
+    def compare(self, direction: str, other: Real | float) -> Real:
+        return self.apply(
+            "stablehlo.compare",
+            other,
+            dtype=np.bool_,
+            comparison_direction=direction,
+            compare_type="FLOAT" if self.value.type.dtype == FLOAT else "SIGNED",
+        )
+
+    def __lt__(self, other: Real | float) -> Real:
+        return self.compare("LT", other)
+
+    def __gt__(self, other: Real | float) -> Real:
+        return self.compare("GT", other)
+
+    def __ge__(self, other: Real | float) -> Real:
+        return self.compare("GE", other)
+
+    def equals(self, other: Real | float) -> Real:
+        return self.compare("EQ", other)
+
+    def differs(self, other: Real | float) -> Real:
+        return self.compare("NE", other)
+
+    def is_infinite(self) -> Real:
+        return abs(self).equals(np.inf)
+
+    def is_finite(self) -> Real:
+        return self.apply("stablehlo.is_finite", dtype=np.bool_)
+
+    def is_nan(self) -> Real:
+        return self.differs(self)
+
+    # -- bits --------------------------------------------------------------------------
+
+    def __and__(self, other: Real | int) -> Real:
+        return self.apply("stablehlo.and", other)
+
+    def __or__(self, other: Real | int) -> Real:
+        return self.apply("stablehlo.or", other)
+
+    def __xor__(self, other: Real | int) -> Real:
+        return self.apply("stablehlo.xor", other)
+
+    def bits(self, dtype: Any = BITS) -> Real:
+        """The same 32 bits as another dtype."""
+        return self.apply("stablehlo.bitcast_convert", dtype=dtype)
+
+    def is_negative(self) -> Real:
+        """Whether the sign bit is set, of zeros and NaNs too."""
+        return self.bits(np.int32) < 0
+
+    def with_sign_of(self, other: Real) -> Real:
+        return where(other.is_negative(), -abs(self), abs(self))
+
+
+def where(predicate: Real, on_true: Real | float, on_false: Real | float) -> Real:
+    """Selects element by element; both sides are computed."""
+    constant = predicate.builder.constant
+    sides = [
+        side if isinstance(side, Real) else constant(side, predicate.shape)
+        for side in (on_true, on_false)
+    ]
+    operands = [predicate.value, *[side.value for side in sides]]
+    dtype = sides[0].value.type.dtype
+    return predicate.builder.apply("stablehlo.select", operands, sides[0].shape, dtype)
+
+
+class Pair(NamedTuple):
+    """A complex number."""
+
+    re: Real
+    im: Real
+
+    def times_i(self) -> Pair:
+        return Pair(-self.im, self.re)
+
+    def over_i(self) -> Pair:
+        return Pair(self.im, -self.re)
+
+
+def where_pair(predicate: Real, on_true: Pair, on_false: Pair) -> Pair:
+    """`where` for both parts."""
+    re, im = (where(predicate, t, f) for t, f in zip(on_true, on_false, strict=True))
+    return Pair(re, im)
+
+
+def power_of_two(x: Real) -> tuple[Real, Real]:
+    """p = 2^e <= x < 2^(e+1) and 2/p, both normal; exact.
+
+    Zeros count as the smallest normal number, Inf as the largest.
+    """
+    limits = np.finfo(np.float32)
+    exponent = 0x7F80_0000
+    bounded = x.maximum(float(limits.tiny)).minimum(float(limits.max))
+    bits = bounded.bits() & exponent
+    # The biased exponents E and 255 - E.
+    return bits.bits(FLOAT), (bits ^ exponent).bits(FLOAT)

@@ -1,0 +1,137 @@
+"""Programs of complex64 as programs of float32.
+
+A pass `Program -> Program`, run only where a program holds a complex type: engines and
+costs never see one. Every complex value becomes two, its real and imaginary part, also
+the arguments and results of functions; whoever runs a program splits and joins those of
+main. complex64 is in the vendor's compiler since Neuron SDK 2.32 (compiler release
+notes, "Supported Operators"); complex128 is in none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable
+
+import numpy as np
+
+from neuronjax.errors import UnsupportedError
+from neuronjax.ir.program import Function, Location, Program, Value
+from neuronjax.lowering.complex_builder import Builder
+from neuronjax.lowering.complex_rewriting import Rewriting, defined_values, is_complex
+
+FIRST_SDK = "2.32"
+
+
+def holds_complex(program: Program) -> bool:
+    """Whether any value is complex; every program is asked, so this is quick."""
+    regions = [function.body for function in program.functions.values()]
+    for region in regions:
+        for value in region.arguments:
+            if value.type.dtype.kind == "c":
+                return True
+        for op in region.ops:
+            for value in op.results:
+                if value.type.dtype.kind == "c":
+                    return True
+            if op.regions:
+                regions.extend(op.regions)
+    return False
+
+
+def real_program(program: Program, *, sdk: str) -> Program:
+    """The same program without complex types.
+
+    Args:
+        program: may hold complex64.
+        sdk: of the policy.
+
+    Returns:
+        A program whose main takes and returns two float32 tensors in place of each
+        complex one; the argument "x" is then "x.real" and "x.imag".
+
+    Raises:
+        UnsupportedError: the SDK has no complex numbers, they are complex128, or an op
+            is not defined for them.
+    """
+    _check(program, sdk)
+    values = (v for f in program.functions.values() for v in defined_values(f.body))
+    numbers = itertools.count(1 + max(value.number for value in values))
+    functions = {
+        name: Function(name, Rewriting().region(f.body, Builder(numbers)))
+        for name, f in program.functions.items()
+    }
+    names = _argument_names(program)
+    body = program.entry.body
+    return dataclasses.replace(
+        program,
+        functions=functions,
+        argument_names=names,
+        argument_shardings=_per_part(program.argument_shardings, body.arguments),
+        result_shardings=_per_part(program.result_shardings, body.results),
+    )
+
+
+def _per_part(shardings: tuple, values: tuple[Value, ...]) -> tuple:
+    """The sharding of a complex value twice; () where there are none."""
+    pairs = zip(shardings, values, strict=bool(shardings))
+    return tuple(s for s, value in pairs for _ in range(1 + is_complex(value)))
+
+
+def _argument_names(program: Program) -> tuple[str, ...]:
+    arguments = program.entry.body.arguments
+    # There may be fewer names than arguments: a program of unnamed ones has none.
+    names = itertools.chain(program.argument_names, itertools.repeat(""))
+    parts = (
+        (f"{name}.real", f"{name}.imag") if is_complex(value) else (name,)
+        for value, name in zip(arguments, names, strict=False)
+    )
+    return tuple(itertools.chain.from_iterable(parts))
+
+
+def real_indices(program: Program, indices: Iterable[int]) -> frozenset[int]:
+    """Where arguments of main, given by index, are in the program without complex."""
+    arguments = program.entry.body.arguments
+    sizes = [2 if is_complex(value) else 1 for value in arguments]
+    starts = list(itertools.accumulate(sizes, initial=0))
+    return frozenset(s for i in indices for s in range(starts[i], starts[i + 1]))
+
+
+def _check(program: Program, sdk: str) -> None:
+    name, location, dtype = _witness(program)
+    source = location.source or None
+    if dtype == np.complex128:
+        raise UnsupportedError(
+            "dtype complex128 does not exist on any NeuronCore",
+            op=name,
+            location=source,
+            remedy="use complex64 (jax_enable_x64 must be off)",
+        )
+    if _version(sdk) < _version(FIRST_SDK):
+        raise UnsupportedError(
+            f"the compiler of Neuron SDK {sdk} has no complex64",
+            op=name,
+            location=source,
+            remedy=f"use a policy with sdk={FIRST_SDK!r}, the first that has it, or a "
+            "pair of float32 arrays",
+        )
+
+
+def _version(sdk: str) -> tuple[int, ...]:
+    return tuple(map(int, sdk.split(".")))
+
+
+def _witness(program: Program) -> tuple[str, Location, np.dtype]:
+    """Op, place and dtype of the first complex value among the widest."""
+    sites = [
+        (op.name, op.location, value.type.dtype)
+        for op in program.walk()
+        for value in (*op.results, *op.operands)
+        if is_complex(value)
+    ]
+    sites += [
+        ("func.func", Location(), value.type.dtype)
+        for value in program.entry.body.arguments
+        if is_complex(value)
+    ]
+    return max(sites, key=lambda site: site[2].itemsize)

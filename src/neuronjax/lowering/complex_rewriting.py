@@ -1,0 +1,412 @@
+"""Ops on complex values as ops on their parts: which way each op goes.
+
+An op that moves its operands is applied to each part; so is a reduction or a scatter
+that adds or assigns. One with regions of its own otherwise takes all parts at once:
+operands, results and region arguments are expanded in place, a complex one into two.
+Arithmetic follows the formulas of the neighbouring files. Every new op has the location
+of the old one, so that policies and provenance apply to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from neuronjax.errors import UnsupportedError
+from neuronjax.ir.program import Op, Region, TensorType, Value
+from neuronjax.lowering import complex_arithmetic as arithmetic
+from neuronjax.lowering import complex_functions as functions
+from neuronjax.lowering.complex_builder import FLOAT, Builder, Pair, Real
+
+Values = tuple[Value, ...]
+
+
+def is_complex(value: Value) -> bool:
+    return value.type.dtype.kind == "c"
+
+
+def defined_values(region: Region) -> Iterator[Value]:
+    """Arguments and results of ops, nested ones included."""
+    yield from region.arguments
+    for op in region.ops:
+        yield from op.results
+        for nested in op.regions:
+            yield from defined_values(nested)
+
+
+class Rewriting:
+    """The rewriting of one function: which pair stands for which complex value."""
+
+    def __init__(self) -> None:
+        self._parts: dict[Value, tuple[Value, Value]] = {}
+
+    def region(self, region: Region, builder: Builder) -> Region:
+        """A region with its arguments expanded in place."""
+        return self.body(region, self.define(region.arguments, builder), builder)
+
+    def body(self, region: Region, arguments: Values, builder: Builder) -> Region:
+        """A region whose arguments are defined already."""
+        for op in region.ops:
+            self._op(op, builder)
+        return Region(arguments, tuple(builder.ops), self.expand(region.results))
+
+    def _op(self, op: Op, builder: Builder) -> None:
+        builder.location = op.location
+        if not _concerns(op):
+            builder.ops.append(op)
+        elif op.name in RULES:
+            RULES[op.name](self, op, builder)
+        else:
+            raise refused(op, "is not defined for complex numbers")
+
+    # -- values ------------------------------------------------------------------------
+
+    def define(self, values: Iterable[Value], builder: Builder) -> Values:
+        """What stands for new values, in place."""
+        for value in values:
+            if is_complex(value):
+                type = TensorType(value.type.shape, FLOAT)
+                self._parts[value] = builder.value(type), builder.value(type)
+        return self.expand(values)
+
+    def expand(self, values: Iterable[Value]) -> Values:
+        """What stands for values, in place."""
+        return tuple([v for value in values for v in self._parts.get(value, (value,))])
+
+    def part(self, value: Value, index: int) -> Value:
+        """The real (0) or imaginary (1) part; a real value stands for itself."""
+        return self._parts[value][index] if is_complex(value) else value
+
+    def pair(self, value: Value, builder: Builder) -> Pair:
+        """A complex value as the formulas take it."""
+        re, im = self._parts[value]
+        return Pair(Real(re, builder), Real(im, builder))
+
+    def bind(self, value: Value, result: Pair | Real, builder: Builder) -> None:
+        """Lets the result of a formula stand for that of an op."""
+        if isinstance(result, Pair):
+            self._parts[value] = result.re.value, result.im.value
+        else:
+            builder.emit("stablehlo.reshape", (result.value,), (value,))
+
+
+def _concerns(op: Op) -> bool:
+    values = (*op.operands, *op.results)
+    return any(map(is_complex, values)) or any(map(_region_concerns, op.regions))
+
+
+def _region_concerns(region: Region) -> bool:
+    values = (*region.arguments, *region.results)
+    return any(map(is_complex, values)) or any(map(_concerns, region.ops))
+
+
+def refused(op: Op, what: str) -> UnsupportedError:
+    """The error for an op that does not take these complex numbers."""
+    return UnsupportedError(
+        what,
+        op=op.name,
+        location=op.location.source or None,
+        remedy="apply it to the real and the imaginary part",
+    )
+
+
+# -- structure -------------------------------------------------------------------------
+
+
+def _each_part(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+    """The op on the real parts, and again on the imaginary parts."""
+    results = rewriting.define(op.results, builder)
+    for i in range(2):
+        operands = [rewriting.part(value, i) for value in op.operands]
+        regions = [_region_of_part(region, builder.child()) for region in op.regions]
+        builder.emit(op.name, operands, results[i::2], op.attributes, regions)
+
+
+def _region_of_part(region: Region, builder: Builder) -> Region:
+    """A separable region for one part."""
+    type = TensorType((), FLOAT)
+    new = {value: builder.value(type) for value in defined_values(region)}
+    for op in region.ops:
+        builder.location = op.location
+        operands, results = ([new[v] for v in vs] for vs in (op.operands, op.results))
+        builder.emit(op.name, operands, results, op.attributes)
+    arguments, results = (
+        tuple([new[v] for v in vs]) for vs in (region.arguments, region.results)
+    )
+    return Region(arguments, tuple(builder.ops), results)
+
+
+def _is_separable(op: Op) -> bool:
+    """Whether one complex tensor is combined part by part: added, or replaced."""
+    (region,) = op.regions
+    names = [inner.name for inner in region.ops]
+    if len(op.results) != 1 or names not in ([], ["stablehlo.add"]):
+        return False
+    known = set(defined_values(region))
+    read = (*region.results, *(v for inner in region.ops for v in inner.operands))
+    return known.issuperset(read)
+
+
+def _combination(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+    """A reduction or a scatter."""
+    rule = _each_part if _is_separable(op) else _in_place
+    rule(rewriting, op, builder)
+
+
+def _in_place(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+    """The op on the parts of everything, its regions rewritten."""
+    regions = [rewriting.region(region, builder.child()) for region in op.regions]
+    operands = rewriting.expand(op.operands)
+    results = rewriting.define(op.results, builder)
+    name = RENAMED.get(op.name, op.name)
+    builder.emit(name, operands, results, op.attributes, regions)
+
+
+def _manual_computation(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+    """In place; both parts of a value are split over devices as it was."""
+    attributes = dict(op.attributes)
+    for name, values in (("in_shardings", op.operands), ("out_shardings", op.results)):
+        pairs = zip(attributes[name], values, strict=True)
+        attributes[name] = tuple(
+            itertools.chain.from_iterable([s] * (1 + is_complex(v)) for s, v in pairs)
+        )
+    _in_place(rewriting, dataclasses.replace(op, attributes=attributes), builder)
+
+
+def _sort(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+    """In place, but a comparator takes both sides of one operand, then of the next."""
+    (region,) = op.regions
+    inner = builder.child()
+    parts = [rewriting.define([a], inner) for a in region.arguments]
+    sides = zip(parts[0::2], parts[1::2], strict=True)
+    pairs = (pair for side in sides for pair in zip(*side, strict=True))
+    arguments = tuple(itertools.chain.from_iterable(pairs))
+    comparator = rewriting.body(region, arguments, inner)
+    operands = rewriting.expand(op.operands)
+    results = rewriting.define(op.results, builder)
+    builder.emit(op.name, operands, results, op.attributes, [comparator])
+
+
+def _custom_call(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+    """Its own rule says what it does with pairs; it is told which operands and which
+    results they were."""
+    flags = tuple([tuple(map(is_complex, vs)) for vs in (op.operands, op.results)])
+    operands = rewriting.expand(op.operands)
+    results = rewriting.define(op.results, builder)
+    builder.emit(op.name, operands, results, {**op.attributes, COMPLEX: flags})
+
+
+# -- arithmetic ------------------------------------------------------------------------
+
+
+def _formula(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+    operands = [rewriting.pair(value, builder) for value in op.operands]
+    rewriting.bind(op.results[0], FORMULAS[op.name](*operands), builder)
+
+
+def _broadcasting(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+    """`chlo.broadcast_*`: without dimensions, the shapes are aligned at their ends."""
+    shape = op.results[0].type.shape
+
+    def spread(value: Value) -> Pair:
+        rank = len(value.type.shape)
+        dimensions = tuple(range(len(shape) - rank, len(shape)))
+        if rank < len(shape):
+            dimensions = op.attributes.get("broadcast_dimensions", dimensions)
+        attributes = {"broadcast_dimensions": dimensions}
+        name = "stablehlo.broadcast_in_dim"
+        parts = (rewriting.part(value, i) for i in range(2))
+        re, im = (builder.apply(name, (p,), shape, FLOAT, attributes) for p in parts)
+        return Pair(re, im)
+
+    formula = FORMULAS[op.name.replace("chlo.broadcast_", "stablehlo.")]
+    result = formula(*map(spread, op.operands))
+    rewriting.bind(op.results[0], result, builder)
+
+
+def _compare(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+    direction = op.attributes["comparison_direction"]
+    if direction not in COMPARISONS:
+        raise refused(op, f"complex numbers have no order: comparison {direction}")
+    operands = [rewriting.pair(value, builder) for value in op.operands]
+    rewriting.bind(op.results[0], COMPARISONS[direction](*operands), builder)
+
+
+def _four_products(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+    """A contraction: re re - im im and re im + im re, each product as a real one."""
+    if not all(map(is_complex, op.operands)):
+        raise refused(op, "one operand is complex and the other is real")
+    (result,) = op.results
+
+    def product(i: int, j: int) -> Real:
+        lhs, rhs = op.operands
+        operands = (rewriting.part(lhs, i), rewriting.part(rhs, j))
+        shape = result.type.shape
+        return builder.apply(op.name, operands, shape, FLOAT, op.attributes)
+
+    re = product(0, 0) - product(1, 1)
+    im = product(0, 1) + product(1, 0)
+    rewriting.bind(result, Pair(re, im), builder)
+
+
+def _make(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+    re, im = (Real(value, builder) for value in op.operands)
+    rewriting.bind(op.results[0], Pair(re, im), builder)
+
+
+def _constant(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+    results = rewriting.define(op.results, builder)
+    number = op.attributes["value"]
+    for part, result in zip((number.real, number.imag), results, strict=True):
+        value = np.ascontiguousarray(part).reshape(number.shape)
+        builder.emit(op.name, (), (result,), {"value": value})
+
+
+def _iota(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+    shape = op.results[0].type.shape
+    re = builder.apply(op.name, (), shape, FLOAT, op.attributes)
+    rewriting.bind(op.results[0], Pair(re, re.like(0.0)), builder)
+
+
+def _convert(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+    """The imaginary part of a real number is 0, that of a complex one is dropped."""
+    (source,), (result,) = op.operands, op.results
+    re = rewriting.part(source, 0)
+    if not is_complex(result):
+        builder.emit(op.name, (re,), op.results, op.attributes)
+        return
+    shape = result.type.shape
+    converted = builder.apply(op.name, (re,), shape, FLOAT, op.attributes)
+    im = converted.like(0.0)
+    if is_complex(source):
+        im = Real(rewriting.part(source, 1), builder)
+    rewriting.bind(result, Pair(converted, im), builder)
+
+
+def _bitcast(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+    (source,), (result,) = op.operands, op.results
+    if source.type != result.type:
+        raise refused(op, f"{source.type} has no bits of type {result.type}")
+    rewriting.bind(result, rewriting.pair(source, builder), builder)
+
+
+# -- tables ----------------------------------------------------------------------------
+
+# The attribute that tells a custom call: which operands and which results were complex.
+COMPLEX = "neuronjax.complex"
+
+# What takes and returns pairs by a rule of its own.
+RENAMED = {
+    "stablehlo.fft": "neuronjax.fft",
+    "stablehlo.cholesky": "neuronjax.complex_cholesky",
+    "stablehlo.triangular_solve": "neuronjax.complex_triangular_solve",
+}
+
+FORMULAS: dict[str, Callable[..., Pair | Real]] = {
+    "stablehlo.real": lambda z: z.re,
+    "stablehlo.imag": lambda z: z.im,
+    "stablehlo.add": arithmetic.add,
+    "stablehlo.subtract": arithmetic.subtract,
+    "stablehlo.multiply": arithmetic.multiply,
+    "stablehlo.divide": arithmetic.divide,
+    "stablehlo.negate": arithmetic.negate,
+    "stablehlo.abs": arithmetic.modulus,
+    "stablehlo.sign": arithmetic.sign,
+    "stablehlo.maximum": arithmetic.maximum,
+    "stablehlo.minimum": arithmetic.minimum,
+    "stablehlo.exponential": functions.exponential,
+    "stablehlo.exponential_minus_one": functions.exponential_minus_one,
+    "stablehlo.log": functions.logarithm,
+    "stablehlo.log_plus_one": functions.log_plus_one,
+    "stablehlo.logistic": functions.logistic,
+    "stablehlo.sqrt": functions.square_root,
+    "stablehlo.rsqrt": functions.reciprocal_square_root,
+    "stablehlo.cbrt": functions.cube_root,
+    "stablehlo.power": functions.power,
+    "stablehlo.atan2": functions.arc_tangent_2,
+    "stablehlo.sine": functions.sine,
+    "stablehlo.cosine": functions.cosine,
+    "stablehlo.tan": functions.tangent,
+    "stablehlo.tanh": functions.tanh,
+    "chlo.conj": arithmetic.conjugate,
+    "chlo.square": arithmetic.square,
+    "chlo.tan": functions.tangent,
+    "chlo.sinh": functions.sinh,
+    "chlo.cosh": functions.cosh,
+    "chlo.acos": functions.arc_cosine,
+    "chlo.acosh": functions.arc_cosh,
+    "chlo.asin": functions.arc_sine,
+    "chlo.asinh": functions.arc_sinh,
+    "chlo.atan": functions.arc_tangent,
+    "chlo.atanh": functions.arc_tanh,
+}
+
+COMPARISONS: dict[str, Callable[[Pair, Pair], Real]] = {
+    "EQ": arithmetic.equals,
+    "NE": arithmetic.differs,
+}
+
+MOVEMENT = (
+    "all_gather",
+    "all_to_all",
+    "broadcast",
+    "broadcast_in_dim",
+    "collective_broadcast",
+    "collective_permute",
+    "concatenate",
+    "dynamic_broadcast_in_dim",
+    "dynamic_gather",
+    "dynamic_pad",
+    "dynamic_reshape",
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "gather",
+    "pad",
+    "real_dynamic_slice",
+    "reshape",
+    "reverse",
+    "select",
+    "slice",
+    "torch_index_select",
+    "transpose",
+)
+COMBINATIONS = ("all_reduce", "reduce", "reduce_scatter", "reduce_window", "scatter")
+STRUCTURES = (
+    "case",
+    "composite",
+    "if",
+    "map",
+    "optimization_barrier",
+    "while",
+)
+
+BROADCASTING = ("add", "atan2", "divide", "multiply", "power", "subtract")
+
+Rule = Callable[[Rewriting, Op, Builder], None]
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(FORMULAS, _formula),
+    **{f"stablehlo.{name}": _each_part for name in MOVEMENT},
+    **{f"stablehlo.{name}": _combination for name in COMBINATIONS},
+    **{f"stablehlo.{name}": _in_place for name in STRUCTURES},
+    **dict.fromkeys(RENAMED, _in_place),
+    **{f"chlo.broadcast_{name}": _broadcasting for name in BROADCASTING},
+    "chlo.constant": _constant,
+    "func.call": _in_place,
+    "sdy.manual_computation": _manual_computation,
+    "sdy.sharding_constraint": _in_place,
+    "stablehlo.bitcast_convert": _bitcast,
+    "stablehlo.compare": _compare,
+    "stablehlo.complex": _make,
+    "stablehlo.constant": _constant,
+    "stablehlo.convert": _convert,
+    "stablehlo.convolution": _four_products,
+    "stablehlo.custom_call": _custom_call,
+    "stablehlo.dot": _four_products,
+    "stablehlo.dot_general": _four_products,
+    "stablehlo.iota": _iota,
+    "stablehlo.sort": _sort,
+}
