@@ -16,16 +16,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import dtypes
+from jax import dtypes, lax
 from jax.core import Tracer
 from jax.custom_batching import custom_vmap
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
 
 from neuronjax import interpreter
-from neuronjax.capture.trace import Capture, capture
+from neuronjax.capture.trace import Capture, capture, trace
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.hardware import Target
 from neuronjax.ir.instruction import InstructionProgram
+from neuronjax.ir.program import Program
 from neuronjax.lowering import lower
 from neuronjax.lowering.context import is_cotangent_scope
 from neuronjax.policy import Policy
@@ -88,11 +89,12 @@ class Emulation:
                 remedy="call it with_rounding_seed(i), i a uint32 that changes with "
                 "every call, for instance the step number",
             )
-        arrays = [_without_key(leaf) for leaf in leaves]
+        arrays = split_complex([_without_key(leaf) for leaf in leaves])
         arrays_out = list(interpreter.run(program, arrays, call_index, history))
         extra = [arrays_out.pop()] if history is not None else []
+        arrays_out = join_complex(arrays_out, captured.program)
         outputs = zip(arrays_out, captured.out_avals, strict=True)
-        return [*[_with_key(a, aval) for a, aval in outputs], *extra]
+        return [*[_as_declared(a, aval) for a, aval in outputs], *extra]
 
     # -- transformations ---------------------------------------------------------------
 
@@ -117,19 +119,31 @@ class Emulation:
         @emulated.def_vmap
         def rule(axis_size: int, batched: Any, call_index: Any, *leaves: Any) -> Any:
             _, *leaf_batched = batched
-            out = self._batched(axis_size, leaf_batched)(call_index, leaves)
-            return out, [True] * len(out)
+            emulation, depends = self._batched(axis_size, leaf_batched, leaves)
+            out = emulation(call_index, leaves)
+            return out, depends or [True] * len(out)
 
         return emulated
 
-    def _batched(self, axis_size: int, batched: Sequence[bool]) -> Emulation:
-        """The emulation of `vmap(f)`."""
+    def _batched(
+        self, axis_size: int, batched: Sequence[bool], leaves: Leaves
+    ) -> tuple[Emulation, list[bool]]:
+        """The emulation of `vmap(f)`, and which of its results have the new axis: all,
+        if there is no list."""
         self._refuse_history("vmap")
         axes = tuple(0 if b else None for b in batched)
-        if not axes:
-            return self
-        function = jax.vmap(self.function, in_axes=axes, axis_size=axis_size)
-        return replace(self, function=function)
+        mapped = jax.vmap(self.function, in_axes=axes, axis_size=axis_size)
+        if all(batched):
+            return replace(self, function=mapped), []
+        # Of one trace: another may keep other residuals for the backward pass.
+        traced = trace(mapped, leaves)
+        depends = _depend_on(traced.jaxpr, batched)
+
+        def function(*leaves: Any) -> list[Any]:
+            outputs = zip(jaxpr_as_fun(traced)(*leaves), depends, strict=True)
+            return [x if d else x[0] for x, d in outputs]
+
+        return replace(self, function=function), depends
 
     def _refuse_history(self, transformation: str) -> None:
         if self.has_amax_history:
@@ -231,8 +245,21 @@ class _Derivative:
         return function
 
 
+def _depend_on(jaxpr: Any, chosen: Sequence[bool]) -> list[bool]:
+    """Which results of a jaxpr depend on the chosen arguments."""
+    touched = {v for v, c in zip(jaxpr.invars, chosen, strict=True) if c}
+    for equation in jaxpr.eqns:
+        if any(isinstance(v, Var) and v in touched for v in equation.invars):
+            touched.update(equation.outvars)
+    return [isinstance(v, Var) and v in touched for v in jaxpr.outvars]
+
+
 def _scaled(x: Any, scale: float | None) -> Any:
-    return x if scale is None else x * jnp.asarray(scale, x.dtype)
+    if scale is None:
+        return x
+    if jnp.iscomplexobj(x):  # the product with a complex number would have four
+        return lax.complex(_scaled(lax.real(x), scale), _scaled(lax.imag(x), scale))
+    return x * jnp.asarray(scale, x.dtype)
 
 
 def _check_history(program: InstructionProgram, history: Any) -> None:
@@ -311,13 +338,40 @@ def is_key(dtype: Any) -> bool:
     return dtypes.issubdtype(dtype, dtypes.prng_key)
 
 
+def split_complex(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """Arguments as a lowered program takes them: a complex one as its two parts."""
+    return [
+        part
+        for array in arrays
+        for part in (
+            (lax.real(array), lax.imag(array)) if jnp.iscomplexobj(array) else (array,)
+        )
+    ]
+
+
+def join_complex(arrays: Sequence[jax.Array], program: Program) -> list[jax.Array]:
+    """Results of a lowered program as `program`, before lowering, declares them."""
+    parts = iter(arrays)
+    return [
+        lax.complex(next(parts), next(parts))
+        if value.type.dtype.kind == "c"
+        else next(parts)
+        for value in program.entry.body.results
+    ]
+
+
 def _without_key(leaf: Any) -> jax.Array:
     if is_key(leaf.dtype):
         return jax.random.key_data(leaf)
     return jnp.asarray(leaf)
 
 
-def _with_key(array: jax.Array, aval: jax.ShapeDtypeStruct) -> jax.Array:
+def _as_declared(array: jax.Array, aval: jax.ShapeDtypeStruct) -> jax.Array:
+    """A result with what arrays of the interpreter lack: key types and weak types."""
     if is_key(aval.dtype):
         return jax.random.wrap_key_data(array, impl=aval.dtype._impl)  # type: ignore
+    if aval.weak_type:
+        return lax.convert_element_type_p.bind(
+            array, new_dtype=np.dtype(aval.dtype), weak_type=True, sharding=None
+        )
     return array

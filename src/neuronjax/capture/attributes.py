@@ -17,6 +17,7 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from neuronjax.capture import shardings
 from neuronjax.errors import UnimplementedError
 
 # Element types, by the name MLIR prints.
@@ -67,7 +68,8 @@ def _elements(attribute: Any) -> np.ndarray:
     shape = tuple(attribute.type.shape)
     if attribute.is_splat:
         attribute_one = attribute.get_splat_value()
-        return np.full(shape, _scalar(attribute_one, dtype), dtype)
+        # Without memory: a few bytes of a file can declare any number of elements.
+        return np.broadcast_to(_scalar(attribute_one, dtype), shape)
     if dtype == np.bool_:
         return np.array(attribute, np.bool_).reshape(shape)
     try:
@@ -91,6 +93,26 @@ def _printed_elements(text: str, dtype: np.dtype) -> np.ndarray:
         return np.frombuffer(bytes.fromhex(raw.group(1)), dtype)
     numbers = re.findall(r"[-+.\w]+", text[len("dense<") : text.index(">")])
     return np.array([_number(n, dtype) for n in numbers], dtype)
+
+
+_COMPLEX = re.compile(r"(dense<.*>) : tensor<(?:(.*)x)?complex<(f32|f64)>>", re.DOTALL)
+
+
+def complex_elements(text: str) -> np.ndarray:
+    """The value of a printed complex constant, NaN payloads and signs included.
+
+    Raises:
+        UnimplementedError: the text is something else.
+    """
+    found = _COMPLEX.search(text)
+    if found is None:
+        raise UnimplementedError(f"constant {text[:60]} cannot be decoded")
+    elements, sizes, part = found.groups()
+    shape = tuple(map(int, sizes.split("x"))) if sizes else ()
+    parts = _printed_elements(elements, element_dtype(part))
+    numbers = parts.view(element_dtype(f"complex<{part}>"))
+    one = numbers.size == 1
+    return np.broadcast_to(numbers[0], shape) if one else numbers.reshape(shape)
 
 
 def _number(text: str, dtype: np.dtype) -> Any:
@@ -165,6 +187,13 @@ def _fields(cls: type, *names: str) -> Callable[[Any], dict[str, Any]]:
     return decode
 
 
+def _groups(attribute: Any) -> Any:
+    """Groups of devices: a table, or the axes of a mesh."""
+    if shardings.is_axis_groups(attribute):
+        return shardings.axis_groups(attribute)
+    return _elements(attribute)
+
+
 def _enum(attribute: Any) -> str:
     """`#stablehlo<comparison_direction EQ>` -> "EQ"."""
     return str(attribute).rstrip(">").rsplit(" ", 1)[-1]
@@ -222,13 +251,14 @@ _BY_NAME: dict[tuple[str, str] | str, Callable[[Any], Any]] = {
     "transpose_a": _enum,
     "algorithm": str,
     "result_accuracy": str,
-    "channel_handle": str,
+    "replica_groups": _groups,
+    "channel_handle": lambda a: stablehlo.ChannelHandle(a).handle,
     "channel_id": str,
     "output_operand_aliases": str,
     "sharding": str,
-    "in_shardings": str,
-    "out_shardings": str,
-    "manual_axes": str,
+    "in_shardings": shardings.of_values,
+    "out_shardings": shardings.of_values,
+    "manual_axes": shardings.manual_axes,
 }
 
 

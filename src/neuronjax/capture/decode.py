@@ -7,14 +7,21 @@ user's program it came from.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache, lru_cache
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from jax.extend.mlir import ir
 
-from neuronjax.capture.attributes import decode_attribute, element_dtype
-from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.capture import shardings
+from neuronjax.capture.attributes import (
+    complex_elements,
+    decode_attribute,
+    element_dtype,
+)
+from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnsupportedError
 from neuronjax.ir.collection import paused_collection
 from neuronjax.ir.program import (
     Function,
@@ -32,55 +39,109 @@ _FUNCTION_ONLY = {"arg_attrs", "res_attrs", "function_type", "sym_name"}
 
 
 @paused_collection()
-def decode_module(module: Any, argument_names: Sequence[str] = ()) -> Program:
-    """Decodes a module whose entry is the public function `main`.
+def decode_module(
+    module: Any, argument_names: Sequence[str] = (), file: str = "-"
+) -> Program:
+    """Decodes a module whose entry is `main`, or its only public function.
 
     Args:
         module: an `ir.Module` of StableHLO, CHLO and func ops.
         argument_names: pytree paths of main's arguments; taken from the argument
             locations where empty.
+        file: what locations in the module's own text name as their file.
 
     Raises:
         UnsupportedError: a dynamic shape, or a dtype outside the emulator's.
+        InvalidProgramError: no function, or several and none is main.
     """
-    functions = {}
-    locations: tuple[str, ...] = ()
-    main = ""
-    for op in module.body.operations:
-        if op.operation.name != "func.func":
-            continue
-        name = op.attributes["sym_name"].value
-        functions[name] = _Decoder().function(name, op)
-        if name == "main" or not main:
-            main = name
-            locations = tuple(_argument_name(a) for a in op.arguments)
-    if not functions:
-        raise InvalidProgramError("the module holds no function")
-    names = tuple(argument_names) or locations
-    return Program(functions, main, names, text=lambda: str(module))
+    found = {
+        op.attributes["sym_name"].value: op
+        for op in module.body.operations
+        if op.operation.name == "func.func"
+    }
+    for name, op in found.items():
+        if op.is_external:
+            raise InvalidProgramError(
+                f"function {name} has no body", remedy="save the whole program"
+            )
+    main = _entry(found)
+    names = tuple(argument_names) or _argument_names(found[main])
+    functions = {name: _Decoder(file).function(name, op) for name, op in found.items()}
+    body = functions[main].body
+    return Program(
+        functions,
+        main,
+        names,
+        text=lambda: str(module),
+        meshes=shardings.meshes(module.body.operations),
+        argument_shardings=shardings.of_function(
+            found[main], "arg_attrs", len(body.arguments)
+        ),
+        result_shardings=shardings.of_function(
+            found[main], "res_attrs", len(body.results)
+        ),
+    )
+
+
+def _entry(functions: Mapping[str, Any]) -> str:
+    """The name of the function that a caller of the program calls."""
+    if "main" in functions:
+        return "main"
+    public = [
+        name
+        for name, op in functions.items()
+        if "sym_visibility" not in op.attributes
+        or op.attributes["sym_visibility"].value == "public"
+    ]
+    if len(public) != 1:
+        raise InvalidProgramError(
+            f"the module has no function main and {len(public)} public ones"
+            + (f": {', '.join(public[:8])}" if public else ""),
+            remedy="name the entry main, or make the other functions private",
+        )
+    return public[0]
+
+
+# A pytree path as locations have it: params['w'], batch[0], state.mu.
+_PATH_PART = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|(\d+))\]|\.([A-Za-z_]\w*)")
+
+
+def _argument_names(function: Any) -> tuple[str, ...]:
+    """The pytree path of each argument, "params/w"; "arg0" for one without."""
+    return tuple(
+        _PATH_PART.sub(lambda m: "/" + next(filter(None, m.groups()), ""), name)
+        for name in map(_argument_name, function.arguments)
+    )
 
 
 def _argument_name(argument: Any) -> str:
     location = argument.location
-    return location.name_str if isinstance(location, ir.NameLoc) else ""
+    number = f"arg{argument.arg_number}"
+    return location.name_str if isinstance(location, ir.NameLoc) else number
 
 
 class _Decoder:
     """Holds the value table of one function."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: str) -> None:
+        self._file = file
         self._values: dict[Any, Value] = {}
+        # Not functools.cache: MLIR types keep their context, with all its constants.
+        self._types: dict[Any, TensorType] = {}
 
     def function(self, name: str, op: Any) -> Function:
         return Function(name, self._region(op.regions[0]))
 
     def _value(self, value: Any) -> Value:
-        new = Value(len(self._values), tensor_type(value.type))
-        self._values[value] = new
+        mlir_type = value.type
+        known = self._types.get(mlir_type)
+        if known is None:
+            known = self._types[mlir_type] = tensor_type(mlir_type)
+        new = self._values[value] = Value(len(self._values), known)
         return new
 
     def _region(self, region: Any) -> Region:
-        (block,) = region.blocks
+        block = _only_block(region)
         arguments = tuple([self._value(a) for a in block.arguments])
         operations = list(block.operations)
         ops = tuple([self._op(op) for op in operations[:-1]])
@@ -91,29 +152,49 @@ class _Decoder:
         operation = op.operation
         name = operation.name
         location = decode_location(op.location)
+        if location.file == "-":
+            location = replace(location, file=self._file)
         try:
             operands = tuple([self._values[v] for v in operation.operands])
             regions = tuple([self._region(r) for r in operation.regions])
-            attributes = {
-                key: decode_attribute(name, operation.attributes[key], key)
-                for key in operation.attributes
-                if key not in _FUNCTION_ONLY
-            }
+            attributes = _attributes(operation, name)
             results = tuple([self._value(r) for r in operation.results])
-        except (UnsupportedError, NotImplementedError) as error:
+        except NeuronJaxError as error:
             raise _placed(error, name, location) from error
         return Op(name, operands, results, attributes, regions, location)
 
 
-def _placed(error: Exception, op: str, location: Location) -> Exception:
-    if isinstance(error, UnsupportedError) and error.location is None:
-        return UnsupportedError(
-            error.what, op=op, location=location.source, remedy=error.remedy
+def _attributes(operation: Any, op: str) -> dict[str, Any]:
+    found, decoded = operation.attributes, {}
+    for key in found:
+        if key in _FUNCTION_ONLY:
+            continue
+        try:
+            attribute = found[key]
+        except TypeError:  # MLIR's Python has no class for complex elements
+            decoded[key] = complex_elements(operation.get_asm())
+        else:
+            decoded[key] = decode_attribute(op, attribute, key)
+    return decoded
+
+
+def _only_block(region: Any) -> Any:
+    blocks = list(region.blocks)
+    if len(blocks) != 1:
+        raise UnsupportedError(
+            f"a region of {len(blocks)} blocks",
+            remedy="write control flow as stablehlo.while, case or if",
         )
-    return error
+    return blocks[0]
 
 
-@lru_cache(maxsize=4096)
+def _placed(error: NeuronJaxError, op: str, location: Location) -> NeuronJaxError:
+    """The error with the op and the user's line, where it has none."""
+    if error.location is not None:
+        return error
+    return type(error)(error.what, op=op, location=location.source, remedy=error.remedy)
+
+
 def tensor_type(mlir_type: Any) -> TensorType:
     """The static tensor type of an MLIR type.
 

@@ -1,8 +1,8 @@
 """Why JAX could not lower a function for platform "neuron", in the user's words.
 
-JAX has no rule for host callbacks and for the linear algebra that other platforms take
-from LAPACK or cuSOLVER. Its message names the primitive; the user's line is looked up
-in the jaxpr.
+JAX has no rule for host callbacks. Its message names the primitive; the user's line is
+looked up in the jaxpr. Linear algebra that other platforms take from LAPACK or cuSOLVER
+has a rule (`host_calls`).
 """
 
 from __future__ import annotations
@@ -15,16 +15,10 @@ from neuronjax.capture.decode import LIBRARY
 from neuronjax.errors import NeuronJaxError, UnimplementedError, UnsupportedError
 
 _CALLBACKS = "callback|debug_print|infeed|outfeed"
-_HOST = "host callbacks do not exist on a NeuronCore"
-_LINALG = (
-    "eigh|eig|svd|qr|lu|schur|hessenberg|geqrf|householder_product|tridiagonal|"
-    "tridiagonal_solve"
+_OUTSIDE = (
+    "host callbacks do not exist on a NeuronCore: return the values and print or "
+    "process them outside"
 )
-_REMEDIES = {
-    _CALLBACKS: f"{_HOST}: return the values and print or process them outside",
-    _LINALG: "linear algebra without a rule for this platform: compute it outside "
-    "the emulated function",
-}
 
 
 def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
@@ -34,15 +28,12 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
         closed_jaxpr: the traced function.
         error: JAX's NotImplementedError or ValueError.
     """
+    if named := explicit_mesh(error):
+        return named
     name = _primitive(str(error))
-    wanted = [name or _CALLBACKS]
-    if re.fullmatch(_LINALG, name.strip("^$")):
-        # It may be one that JAX introduces while it lowers another (svd needs eigh).
-        wanted.append(f"^({_LINALG})$")
-    located = list(equations(closed_jaxpr.jaxpr))
-    hits = (
-        hit for w in wanted for hit in located if re.search(w, str(hit[0].primitive))
-    )
+    wanted = name or _CALLBACKS
+    located = equations(closed_jaxpr.jaxpr)
+    hits = (hit for hit in located if re.search(wanted, str(hit[0].primitive)))
     equation, source = next(hits, (None, None))
     if equation is None:
         return UnimplementedError(
@@ -50,12 +41,30 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
             remedy="move what the message names out of the emulated function",
         )
     found = str(equation.primitive)
-    remedies = (r for p, r in _REMEDIES.items() if re.fullmatch(f".*({p})", found))
+    calls_back = re.fullmatch(f".*({_CALLBACKS})", found)
     return UnsupportedError(
         "JAX has no lowering of this primitive for platform neuron",
         op=found,
         location=source,
-        remedy=next(remedies, "compute it outside the emulated function"),
+        remedy=_OUTSIDE if calls_back else "compute it outside the emulated function",
+    )
+
+
+_EXPLICIT = re.compile("specs passed to shard_map|device assignment .* of the mesh")
+
+
+def explicit_mesh(error: Exception) -> NeuronJaxError | None:
+    """The named error where JAX wants devices for a mesh that has none.
+
+    Axes of type Explicit make the sharding of an array part of its type, and arguments
+    of a captured function have none.
+    """
+    if not _EXPLICIT.search(str(error)):
+        return None
+    return UnsupportedError(
+        f"shard_map over a mesh with Explicit axes: {error}",
+        remedy="use neuronjax.make_mesh, whose axes are Auto, or AbstractMesh with "
+        "axis_types=(AxisType.Auto, ...)",
     )
 
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 
 from neuronjax.capture.decode import decode_module
-from neuronjax.capture.refusals import refusal
+from neuronjax.capture.host_calls import keep_linear_algebra_whole
+from neuronjax.capture.refusals import explicit_mesh, refusal
 from neuronjax.capture.scaled_matmul import keep_whole
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.ir.program import Program
@@ -33,7 +35,7 @@ class Capture:
     Attributes:
         program: the decoded program; main takes and returns flat leaves.
         out_tree: the pytree of the results.
-        out_avals: shape and dtype of each flat result.
+        out_avals: shape, dtype and weak type of each flat result.
     """
 
     program: Program
@@ -63,6 +65,12 @@ def _capture_scope() -> Iterator[None]:
         _state.depth -= 1
 
 
+def trace(function: Callable[..., Any], leaves: Sequence[Any]) -> ClosedJaxpr:
+    """The jaxpr of a function of flat arrays, traced as `capture` would."""
+    with _capture_scope():
+        return jax.make_jaxpr(function)(*leaves)
+
+
 def capture(
     function: Callable[..., Any],
     leaves: tuple[jax.ShapeDtypeStruct, ...],
@@ -76,28 +84,41 @@ def capture(
         names: the pytree path of each argument, for rules and errors.
 
     Raises:
-        UnsupportedError: 64-bit floats or complex numbers in the arguments.
+        UnsupportedError: 64-bit floats, or complex numbers of them, in the arguments.
     """
     for leaf, name in zip(leaves, names, strict=True):
         check_argument(leaf, name)
     with _capture_scope():
         keep_whole(PLATFORM)
-        traced = jax.jit(function, keep_unused=True).trace(*leaves)
+        keep_linear_algebra_whole(PLATFORM)
+        traced = _traced(function, leaves)
         try:
             lowered = traced.lower(lowering_platforms=(PLATFORM,))
         except (NotImplementedError, ValueError) as error:
             raise refusal(traced.jaxpr, error) from error
         module = lowered.compiler_ir()
     program = decode_module(module, names)
-    out_leaves, out_tree = jax.tree.flatten(lowered.out_info)
+    out_leaves, out_tree = jax.tree.flatten(traced.out_info)
     if len(program.entry.body.arguments) != len(leaves):
         raise ClosesOverTracersError(
             f"captured {len(program.entry.body.arguments)} arguments of "
             f"{len(leaves)}: the function closes over traced values",
             remedy="pass the values as arguments",
         )
-    avals = tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in out_leaves)
+    avals = tuple(
+        jax.ShapeDtypeStruct(o.shape, o.dtype, weak_type=o.weak_type)
+        for o in out_leaves
+    )
     return Capture(program, out_tree, avals)
+
+
+def _traced(function: Callable[..., Any], leaves: tuple) -> Any:
+    try:
+        return jax.jit(function, keep_unused=True).trace(*leaves)
+    except ValueError as error:
+        if named := explicit_mesh(error):
+            raise named from error
+        raise
 
 
 def check_argument(leaf: Any, name: str) -> None:
@@ -109,8 +130,12 @@ def check_argument(leaf: Any, name: str) -> None:
     dtype = leaf.dtype
     if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
         return
-    if dtype == np.float64 or np.issubdtype(dtype, np.complexfloating):
+    instead = _INSTEAD.get(dtype)
+    if instead is not None:
         raise UnsupportedError(
             f"argument {name} has dtype {dtype}, which no NeuronCore has",
-            remedy="cast it to float32 (complex numbers to a pair of float32)",
+            remedy=f"cast it to {instead}",
         )
+
+
+_INSTEAD = {np.dtype(np.float64): "float32", np.dtype(np.complex128): "complex64"}

@@ -46,6 +46,52 @@ class Location:
         return f"{self.file}:{self.line}" if self.file else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Devices along named axes (`sdy.mesh`).
+
+    Attributes:
+        axes: (name, size), slowest first.
+        device_ids: the device at every place, row-major; () for 0, 1, 2, ...
+    """
+
+    axes: tuple[tuple[str, int], ...]
+    device_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How a tensor is split over the axes of a mesh (`sdy.sharding`).
+
+    An axis is given by its name; part of one as sdy prints it, "x:(1)2".
+
+    Attributes:
+        mesh: its name in `Program.meshes`, or a mesh of the sharding's own.
+        dimensions: for every dimension the axes that it is split over, slowest first.
+        replicated: axes over which it is not split, and must not be.
+        unreduced: axes over which it is yet to be reduced.
+    """
+
+    mesh: str | Mesh
+    dimensions: tuple[tuple[str, ...], ...]
+    replicated: tuple[str, ...] = ()
+    unreduced: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AxisGroups:
+    """Groups of devices that differ in their place along some axes alone.
+
+    Attributes:
+        mesh: its name in `Program.meshes`, or a mesh of its own.
+        axes: slowest first, which is the order of the ranks of a group; as in
+            `Sharding`.
+    """
+
+    mesh: str | Mesh
+    axes: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
     """An SSA value; identity is the object itself."""
@@ -103,12 +149,18 @@ class Program:
         functions: by name; `main` is the entry.
         argument_names: the pytree path of each argument of main, "state/params/w".
         text: produces the StableHLO text on demand (it costs more than decoding).
+        meshes: the meshes of the module, by name.
+        argument_shardings: of each argument of main; None where it says nothing.
+        result_shardings: of each result of main.
     """
 
     functions: Mapping[str, Function]
     main: str
     argument_names: tuple[str, ...]
     text: Any = field(default=None, repr=False)
+    meshes: Mapping[str, Mesh] = field(default_factory=dict)
+    argument_shardings: tuple[Sharding | None, ...] = ()
+    result_shardings: tuple[Sharding | None, ...] = ()
 
     @property
     def entry(self) -> Function:

@@ -1,0 +1,315 @@
+"""Saved programs: a file of any supported format as a `Program` and its signature.
+
+Formats are recognised by content. The bytes are untrusted: `capture.parsing` turns them
+into canonical MLIR bytecode in another process, and only that is parsed here. Section 9
+of the design.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import jax
+from jax.extend.mlir import ir
+from jax.interpreters.mlir import make_ir_context
+
+from neuronjax.capture import parsing
+from neuronjax.capture.decode import decode_module
+from neuronjax.capture.exported import Exported, looks_exported, read_exported
+from neuronjax.capture.trace import check_argument
+from neuronjax.errors import InvalidProgramError, NeuronJaxError
+from neuronjax.ir.program import Program
+
+Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | IO[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """A saved program and how it is called.
+
+    Attributes:
+        name: of the function or file, for messages.
+        program: its `main` takes the arguments `kept` and returns flat results.
+        in_tree: the pytree of (args, kwargs); None for a program of flat arguments.
+        in_avals: shape and dtype of every flat argument.
+        kept: indices of the arguments that the program takes.
+        out_tree: the pytree of the results; None: one array, or a tuple of several.
+        out_avals: shape and dtype of every flat result.
+        vjp: the saved derivative of a jax.export artifact, if it has one.
+    """
+
+    name: str
+    program: Program
+    in_tree: Any
+    in_avals: tuple[jax.ShapeDtypeStruct, ...]
+    kept: tuple[int, ...]
+    out_tree: Any
+    out_avals: tuple[jax.ShapeDtypeStruct, ...]
+    vjp: Artifact | None = None
+
+    @property
+    def argument_names(self) -> tuple[str, ...]:
+        """The pytree path of every flat argument, used or not."""
+        kept = dict(zip(self.kept, self.program.argument_names, strict=True))
+        return tuple(kept.get(i, f"arg{i}") for i in range(len(self.in_avals)))
+
+
+def read_artifact(source: Source) -> Artifact:
+    """Reads, parses and decodes a saved program.
+
+    Raises:
+        InvalidProgramError: no such file, an unknown format, or malformed.
+        UnsupportedError: what the emulator or this version of JAX cannot read.
+        UnimplementedError: a program of several devices.
+    """
+    data, name = _read(source)
+    form = recognized(data)
+    if form == "jax.export artifact":
+        return _from_exported(read_exported(data), name)
+    if form == "HLO proto":
+        data = _hlo_module(data)
+    program = _decoded(parsing.parse(data, form), name)
+    in_avals, out_avals = _types(program)
+    return Artifact(
+        name=name,
+        program=program,
+        in_tree=None,
+        in_avals=in_avals,
+        kept=tuple(range(len(in_avals))),
+        out_tree=None,
+        out_avals=out_avals,
+    )
+
+
+# -- Sources.
+
+
+def _read(source: Source) -> tuple[bytes, str]:
+    """The bytes, and a name for messages."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return bytes(source), "the program"
+    if isinstance(source, str | os.PathLike):
+        return _read_file(source)
+    if not hasattr(source, "read"):
+        raise InvalidProgramError(
+            f"cannot load a {type(source).__name__}",
+            remedy="give a path, the bytes, or an open file",
+        )
+    data = source.read()
+    name = getattr(source, "name", None)
+    raw = data.encode() if isinstance(data, str) else data
+    return raw, name if isinstance(name, str) else "the program"
+
+
+def _read_file(path: str | os.PathLike[str]) -> tuple[bytes, str]:
+    name = os.fspath(path)
+    try:
+        return Path(name).read_bytes(), name
+    except (OSError, ValueError) as error:
+        # ValueError: a program's text in place of a path may hold a zero byte.
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidProgramError(
+            f"cannot read {name[:200]!r}: {reason}",
+            remedy="give the path of a saved program; one that is already in memory "
+            "as bytes: source.encode() of a text",
+        ) from error
+
+
+# -- Formats.
+
+_BYTECODE, _PORTABLE = b"ML\xefR", b"ML\xefR\rStableHLO_v"
+_NOT_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+_HLO_TEXT = re.compile(r"^\s*HloModule\b", re.MULTILINE)
+
+
+def recognized(data: bytes) -> str:
+    """The format of a file, by its content.
+
+    Raises:
+        InvalidProgramError: it is none of those that can be loaded.
+    """
+    if data.startswith(_BYTECODE):
+        return "portable artifact" if data.startswith(_PORTABLE) else "MLIR bytecode"
+    if data.strip() and not _NOT_TEXT.search(data) and _is_utf8(data):
+        is_hlo = _HLO_TEXT.search(data[:100_000].decode(errors="ignore"))
+        return "HLO text" if is_hlo else "MLIR text"
+    if looks_exported(data):
+        return "jax.export artifact"
+    if _is_hlo_module(_hlo_module(data)):
+        return "HLO proto"
+    start = f"begins with {data[:16]!r}" if data else "is empty"
+    raise InvalidProgramError(
+        f"the file {start}, which no known format does",
+        remedy="save StableHLO (text, bytecode or a portable artifact), a jax.export "
+        "artifact, or HLO (text or proto)",
+    )
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+# Fields of HloModuleProto and HloProto in xla/service/hlo.proto.
+_NAME, _COMPUTATIONS, _MODULE_OF_PROTO = 1, 3, 1
+
+
+def _is_hlo_module(data: bytes) -> bool:
+    fields = dict(_protobuf_fields(data))
+    return _COMPUTATIONS in fields and _is_utf8(fields.get(_NAME, b"\xff"))
+
+
+def _hlo_module(data: bytes) -> bytes:
+    """The HloModuleProto, which may be wrapped in an HloProto."""
+    inner = next(_protobuf_fields(data), None)
+    if inner and inner[0] == _MODULE_OF_PROTO and _is_hlo_module(inner[1]):
+        return inner[1]
+    return data
+
+
+def _protobuf_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Number and content of the top-level fields of length-delimited type.
+
+    Ends where the bytes are no protobuf message.
+    """
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        match tag & 7:
+            case 0:
+                _, at = _varint(data, at)
+            case 1 | 5:
+                at += 8 if tag & 7 == 1 else 4
+            case 2:
+                length, at = _varint(data, at)
+                if at + length > len(data):
+                    return
+                yield tag >> 3, data[at : at + length]
+                at += length
+            case _:
+                return
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 64, 7):
+        byte = data[at] if at < len(data) else 0
+        value |= (byte & 127) << shift
+        at += 1
+        if byte < 128:
+            break
+    return value, at
+
+
+# -- Programs.
+
+
+def _from_exported(exported: Exported, file: str) -> Artifact:
+    """The program of a jax.export artifact, checked against its signature."""
+    index = exported.platform_index
+    code = parsing.parse(exported.module, "portable artifact", index)
+    program = _decoded(code, file)
+    found = _types(program)
+    wanted = [exported.in_avals[i] for i in exported.kept], exported.out_avals
+    for types, avals, what in zip(found, wanted, ("arguments", "results"), strict=True):
+        if [_physical(a) for a in avals] != [(t.shape, t.dtype) for t in types]:
+            raise InvalidProgramError(
+                f"the {what} of the jax.export artifact are not those of the program "
+                "in it",
+                remedy="the file is malformed: write it again",
+            )
+    return Artifact(
+        name=exported.name,
+        program=program,
+        in_tree=exported.in_tree,
+        in_avals=exported.in_avals,
+        kept=exported.kept,
+        out_tree=exported.out_tree,
+        out_avals=exported.out_avals,
+        vjp=exported.vjp and _from_exported(exported.vjp, file),
+    )
+
+
+def _physical(aval: jax.ShapeDtypeStruct) -> tuple[tuple[int, ...], Any]:
+    """Shape and dtype in the program, where keys are integers and float0 is bool."""
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        aval = jax.eval_shape(jax.random.key_data, aval)
+    is_float0 = aval.dtype == jax.dtypes.float0
+    return aval.shape, jax.numpy.dtype(bool) if is_float0 else aval.dtype
+
+
+def _decoded(code: bytes, file: str) -> Program:
+    """The program that the child wrote."""
+    with make_ir_context():
+        program = decode_module(ir.Module.parse(code), file=file)
+    _check_calls(program)
+    _check_constants(program)
+    for argument, name in zip(
+        program.entry.body.arguments, program.argument_names, strict=True
+    ):
+        _check_argument(argument.type, name)
+    return program
+
+
+def _check_argument(kind: Any, name: str) -> None:
+    try:
+        check_argument(jax.ShapeDtypeStruct(kind.shape, kind.dtype), name)
+    except NeuronJaxError as error:
+        remedy = "save the program for float32 (complex numbers as pairs)"
+        raise type(error)(error.what, remedy=remedy) from error
+
+
+def _types(program: Program) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    body = program.entry.body
+    return tuple(
+        tuple(jax.ShapeDtypeStruct(v.type.shape, v.type.dtype) for v in values)
+        for values in (body.arguments, body.results)
+    )  # type: ignore[return-value]
+
+
+# Of one constant; a protobuf message ends there as well.
+MOST_CONSTANT_BYTES = 2 << 30
+
+
+def _check_constants(program: Program) -> None:
+    """Refuses constants that a few bytes of the file blow up."""
+    for op in program.walk():
+        if op.name != "stablehlo.constant":
+            continue
+        kind = op.results[0].type
+        size = math.prod(kind.shape) * kind.dtype.itemsize
+        if size > MOST_CONSTANT_BYTES:
+            raise InvalidProgramError(
+                f"a constant of {size:.3g} bytes; the most is {MOST_CONSTANT_BYTES}",
+                op=op.name,
+                location=op.location.source,
+                remedy="broadcast a scalar, or pass the array as an argument",
+            )
+
+
+def _check_calls(program: Program) -> None:
+    """Refuses functions that call themselves: a NeuronCore has no stack."""
+    callees = {
+        name: {
+            op.attributes["callee"] for op in function.walk() if op.name == "func.call"
+        }
+        for name, function in program.functions.items()
+    }
+    finished: set[str] = set()
+    while ready := [n for n in callees.keys() - finished if callees[n] <= finished]:
+        finished.update(ready)
+    if left := sorted(callees.keys() - finished):
+        raise InvalidProgramError(
+            f"function {left[0]} calls itself, or one that does not exist",
+            op="func.call",
+            remedy="write the recursion as a while loop",
+        )

@@ -1,0 +1,242 @@
+"""Untrusted programs are parsed in another process: this is the caller's side of it.
+
+One persistent process runs `parse_child`, and is started again after a crash or a
+timeout: a start takes about 0.3 s, a request a few milliseconds. A file gets 0.4 s of
+processor time and ten per megabyte; a program of 10,000 ops is 0.1 MB and takes 0.2 s.
+The wall clock is a last resort only: a busy machine does not make a good file a bad
+one. See section 9 of the design.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import selectors
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from neuronjax.errors import InternalError, InvalidProgramError, UnsupportedError
+
+CHILD = Path(__file__).with_name("parse_child.py")
+#: Processor time of one file.
+SECONDS, SECONDS_PER_MEGABYTE = 0.4, 10.0
+#: Address space of the child: jaxlib maps about 1 GB.
+BYTES, BYTES_PER_BYTE = 6 << 30, 20
+#: Wall clock over processor time before the child counts as hung, and for its start.
+PATIENCE, START_SECONDS = 20, 120
+_LENGTH = struct.Struct("<Q")
+_MALFORMED = "the file is malformed, or not what it seems: write it again"
+_KINDS = {"invalid": InvalidProgramError, "unsupported": UnsupportedError}
+
+
+def parse(data: bytes, form: str, platform_index: int | None = None) -> bytes:
+    """The program in `data` as MLIR bytecode, normalized.
+
+    Args:
+        data: the file.
+        form: a key of `parse_child.FORMATS`.
+        platform_index: what main's platform argument becomes, if it has one.
+
+    Raises:
+        InvalidProgramError: the data is malformed, or crashes or stalls the parser.
+        UnsupportedError: another version of jaxlib could read it.
+    """
+    megabytes = len(data) / 1e6
+    header = {
+        "format": form,
+        "platform_index": platform_index,
+        "seconds": SECONDS + SECONDS_PER_MEGABYTE * megabytes,
+        "bytes": BYTES + BYTES_PER_BYTE * len(data),
+    }
+    with _lock:
+        answer, program = _worker().request(header, data)
+    if "what" not in answer:
+        return program
+    raise _KINDS[answer["kind"]](
+        f"this {form} cannot be read: {answer['what']}",
+        remedy=answer.get("remedy", _MALFORMED),
+    )
+
+
+class _Stalled(Exception):
+    """The child did not answer in time."""
+
+
+class _Worker:
+    """A running child and its pipes."""
+
+    def __init__(self) -> None:
+        self._log = tempfile.TemporaryFile()
+        self._log_start = 0
+        self._process = _start(self._log)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+        self._started = False
+
+    def _await_start(self) -> None:
+        """The child's first frame says that it has imported jaxlib."""
+        try:
+            self._receive(time.monotonic() + START_SECONDS)
+        except (EOFError, _Stalled) as error:
+            raise InternalError(
+                f"the process that parses programs did not start{self._last_words()}",
+                remedy=f"see why `{sys.executable} {CHILD}` fails",
+            ) from error
+        self._started = True
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def request(self, header: dict, data: bytes) -> tuple[dict[str, Any], bytes]:
+        """Sends one frame and waits for the answer.
+
+        Raises:
+            InvalidProgramError: the child died or was too slow; it is gone then.
+        """
+        if not self._started:
+            self._await_start()
+        deadline = time.monotonic() + PATIENCE * header["seconds"]
+        line = json.dumps(header).encode() + b"\n"
+        self._log_start = self._log.seek(0, os.SEEK_END)
+        try:
+            head = _LENGTH.pack(len(line) + len(data)) + line
+            for part in (head, data):
+                self._send(memoryview(part), deadline)
+            return self._receive(deadline)
+        except (EOFError, BrokenPipeError, _Stalled) as error:
+            self._refuse(header, error)
+
+    def _refuse(self, header: dict, error: Exception) -> NoReturn:
+        """The child is lost: why."""
+        stalled = isinstance(error, _Stalled)
+        if stalled:
+            self._process.kill()
+        code = self._process.wait()
+        if stalled or code == -signal.SIGPROF:
+            reason = f"takes more than {header['seconds']:.1f} s of processor time"
+        else:
+            reason = f"crashes jaxlib's parser ({_death(code)}){self._last_words()}"
+        stop()
+        _workers.append(_Worker())  # it starts while the caller reads the error
+        raise InvalidProgramError(
+            f"this {header['format']} {reason}", remedy=_MALFORMED
+        ) from None
+
+    def _send(self, data: memoryview, deadline: float) -> None:
+        pipe = self._process.stdin
+        assert pipe is not None
+        while data:
+            _wait(pipe, selectors.EVENT_WRITE, deadline)
+            data = data[os.write(pipe.fileno(), data[: 1 << 20]) :]
+
+    def _receive(self, deadline: float) -> tuple[dict[str, Any], bytes]:
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
+        header, _, data = self._read(length, deadline).partition(b"\n")
+        return json.loads(header), data
+
+    def _read(self, count: int, deadline: float) -> bytes:
+        pipe = self._process.stdout
+        assert pipe is not None
+        parts = []
+        while count:
+            _wait(pipe, selectors.EVENT_READ, deadline)
+            part = os.read(pipe.fileno(), min(count, 1 << 20))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def _last_words(self) -> str:
+        """What jaxlib wrote of this request before it died."""
+        end = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(self._log_start, end - 4000))
+        text = self._log.read().decode(errors="replace")
+        told = [line for line in text.splitlines() if "rror" in line or "Check" in line]
+        return f": {told[-1].strip()[:200]}" if told else ""
+
+    def close(self, kill: bool = True) -> None:
+        """Ends the child, by force unless it is ending."""
+        if kill:
+            self._process.kill()
+        self._process.wait()
+        self.forget()
+
+    def forget(self) -> None:
+        """Closes this side of the pipes."""
+        for file in (self._process.stdin, self._process.stdout, self._log):
+            assert file is not None
+            file.close()
+
+
+def _start(log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """A new child, which imports from where this process does."""
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", str(CHILD)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C is the caller's
+        )
+    except OSError as error:
+        raise InternalError(
+            f"cannot start {sys.executable!r} to parse a program: {error}",
+            remedy="programs are parsed in a process of their own: allow one to start",
+        ) from error
+
+
+def _wait(pipe: Any, event: int, deadline: float) -> None:
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, event)
+        if not selector.select(max(0.0, deadline - time.monotonic())):
+            raise _Stalled
+
+
+def _death(code: int) -> str:
+    if code >= 0:
+        return f"exit status {code}"
+    return signal.Signals(-code).name
+
+
+_lock = threading.Lock()
+_workers: list[_Worker] = []
+
+
+def _worker() -> _Worker:
+    """The running child; the lock is held."""
+    if _workers and _workers[0].alive:
+        return _workers[0]
+    stop()
+    _workers.append(_Worker())
+    return _workers[0]
+
+
+def stop() -> None:
+    """Ends the child, if there is one; the next `parse` starts another."""
+    while _workers:
+        _workers.pop().close()
+
+
+def _after_fork() -> None:
+    """A forked process has copies of the pipes, but the child is its parent's."""
+    global _lock
+    _lock = threading.Lock()
+    while _workers:
+        _workers.pop().forget()
+
+
+atexit.register(stop)
+os.register_at_fork(after_in_child=_after_fork)

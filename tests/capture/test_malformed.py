@@ -1,0 +1,160 @@
+"""Files that are not what they should be: an error with a name, never a crash.
+
+A seeded generator flips bits, cuts, inserts, splices and rewrites versions. Every
+mutation is loaded; it ends in a NeuronJaxError or in a program that MLIR verifies, and
+within two seconds.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.extend.mlir import ir
+from jax.interpreters.mlir import make_ir_context
+
+import neuronjax as nj
+from tests.capture import saved
+
+SECONDS = 2.0
+
+
+def small(params: dict, x: jax.Array) -> tuple:
+    """Ops with attributes, regions, constants and a call."""
+    hidden = jax.nn.relu(x @ params["w"] + jnp.arange(3.0))
+    loop = jax.lax.fori_loop(0, 3, lambda i, c: c * 0.5 + hidden[0], hidden[1])
+    return jnp.sort(loop), hidden.max(axis=1), jnp.argmax(x)
+
+
+ARGS = ({"w": jnp.ones((4, 3))}, jnp.ones((2, 4)))
+
+
+# ---- Mutations.
+
+
+def flip_bits(data: bytes, draw: random.Random) -> bytes:
+    """One to eight bits."""
+    new = bytearray(data)
+    for _ in range(draw.randint(1, 8)):
+        new[draw.randrange(len(new))] ^= 1 << draw.randrange(8)
+    return bytes(new)
+
+
+def truncate(data: bytes, draw: random.Random) -> bytes:
+    """The end is missing."""
+    return data[: draw.randrange(len(data))]
+
+
+def insert(data: bytes, draw: random.Random) -> bytes:
+    """Random bytes in between, or a number near the limits of its type."""
+    new = draw.choice([draw.randbytes(draw.randint(1, 16)), b"\xff" * 8, b"\x00" * 8])
+    at = draw.randrange(len(data))
+    return data[:at] + new + data[at:]
+
+
+def splice(data: bytes, draw: random.Random) -> bytes:
+    """A piece of the file in another place of it."""
+    start, at = (draw.randrange(len(data)) for _ in range(2))
+    piece = data[start : start + draw.randint(1, 64)]
+    overwritten = draw.choice([0, len(piece)])
+    return data[:at] + piece + data[at + overwritten :]
+
+
+def renumber(data: bytes, draw: random.Random) -> bytes:
+    """Digits become others: versions, sizes, indices, SSA names."""
+    digits = [i for i, byte in enumerate(data) if 48 <= byte <= 57] or [0]
+    new = bytearray(data)
+    for at in draw.sample(digits, min(len(digits), draw.randint(1, 3))):
+        new[at] = draw.choice(b"0123456789")
+    return bytes(new)
+
+
+def head(data: bytes, draw: random.Random) -> bytes:
+    """One of the first bytes, where magic numbers and versions are."""
+    at = draw.randrange(min(len(data), 32))
+    return data[:at] + draw.randbytes(1) + data[at + 1 :]
+
+
+MUTATIONS = (flip_bits, truncate, insert, splice, renumber, head)
+
+
+def mutated(data: bytes, count: int, seed: str) -> Iterator[bytes]:
+    """So many mutations; the same for the same seed."""
+    draw = random.Random(seed)
+    for i in range(count):
+        yield MUTATIONS[i % len(MUTATIONS)](data, draw)
+
+
+FORMATS: dict[str, Callable[[], bytes]] = {
+    **{
+        form: lambda form=form: saved.FORMATS[form](saved.lowered(small, *ARGS))
+        for form in (
+            "mlir",
+            "mlir in generic form",
+            "mlirbc",
+            "portable artifact",
+            "hlo text",
+            "hlo proto",
+        )
+    },
+    "jax.export artifact": lambda: saved.exported(small, *ARGS),
+}
+
+
+# ---- What becomes of them.
+
+
+def verdict(data: bytes) -> str:
+    """What loading a file ends in; asserts what is promised of it."""
+    found, seconds = timed_verdict(data)
+    if seconds > SECONDS:  # a busy machine may be slow once
+        found, seconds = timed_verdict(data)
+    assert seconds < SECONDS
+    return found
+
+
+def timed_verdict(data: bytes) -> tuple[str, float]:
+    start = time.monotonic()
+    try:
+        lowered = nj.load(data)
+    except nj.NeuronJaxError as error:
+        if isinstance(error, nj.InternalError):
+            raise
+        return type(error).__name__, time.monotonic() - start
+    seconds = time.monotonic() - start
+    with make_ir_context():
+        assert ir.Module.parse(lowered.as_text()).operation.verify()
+    assert lowered.as_text("instructions")
+    return "program", seconds
+
+
+def check(form: str, count: int) -> None:
+    data = FORMATS[form]()
+    assert verdict(data) == "program"
+    found = [verdict(new) for new in mutated(data, count, form)]
+    assert len(found) == count
+    assert found.count("program") < count
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_sample_of_mutations(form):
+    check(form, 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMATS)
+def test_mutations(form):
+    check(form, 200)
+
+
+def test_pieces_of_other_files():
+    """Every format's beginning before every other format's end."""
+    files = [make() for make in FORMATS.values()]
+    for first in files:
+        for second in files:
+            if first is not second:
+                verdict(first[: len(first) // 2] + second[len(second) // 2 :])
