@@ -17,7 +17,11 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
+from neuronjax import spmd
+from neuronjax.collectives.exchange import exchange
 from neuronjax.engines import Registers, execute
+from neuronjax.errors import UnsupportedError
+from neuronjax.ir.collective_set import Collective, Spmd
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import (
     Activation,
@@ -40,6 +44,7 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.numerics.exact import kept_apart, opaque, opaque_zero
 from neuronjax.numerics.random_bits import fold
+from neuronjax.variance import Variance
 
 Arrays = Sequence[jax.Array]
 
@@ -156,14 +161,15 @@ class _Machine:
     ) -> None:
         self._program = program
         self._zero = zero
-        self._eager = eager
+        self.eager = eager
         self._listeners = listeners
-        self._stochastic = program.stochastic
+        self.stochastic = program.stochastic
         # Compiled callees by name, shared with the machines inside them.
         self._callees = {} if callees is None else callees
         # Delayed scaling: the largest amax of earlier steps, and this step's so far.
         self.previous_amaxes: jax.Array | None = None
         self.amaxes: jax.Array | None = None
+        self._variance: Variance | None = None
 
     def start_amaxes(self, history: jax.Array | None) -> None:
         """Begins a step of delayed scaling."""
@@ -195,30 +201,68 @@ class _Machine:
         for buffer, array in zip(block.arguments, arguments, strict=True):
             environment[buffer.number] = array
         for instruction in block.instructions:
-            operands = [environment[v.buffer.number] for v in instruction.operands]
-            results = self._step(instruction, operands, environment, key)
+            results = self.step(instruction, environment, key)
             for buffer, array in zip(instruction.results, results, strict=True):
                 environment[buffer.number] = array
-            for listener in self._listeners:
-                listener.did_execute(instruction, operands, results)
         return [environment[view.buffer.number] for view in block.results]
 
-    def _step(
+    def step(self, i: Instruction, environment: dict, key: jax.Array) -> Arrays:
+        """Executes an instruction whose operands are in the environment."""
+        operands = [environment[v.buffer.number] for v in i.operands]
+        results = self._execute(i, operands, environment, key)
+        self._tell(i, operands, results)
+        return results
+
+    def _tell(self, i: Instruction, operands: Arrays, results: Arrays) -> None:
+        for listener in self._listeners:
+            listener.did_execute(i, operands, results)
+
+    def _execute(
         self, i: Instruction, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        if self._stochastic and i.ordinal:
+        if self.stochastic and i.ordinal:
             key = fold(key, jnp.uint32(i.ordinal))
         control = _CONTROL.get(type(i))
         if control is not None:
             return control(self, i, operands, environment, key)
         registers = Registers(self._zero, key, self._run_scalars)
-        if self._eager:
+        if self.eager:
             return _execute_alone(i, operands, registers)
         return _execute(i, operands, registers)
 
-    def _run_scalars(self, block: Block, arguments: Arrays) -> Arrays:
+    def _run_scalars(self, block: Block, arguments: Arrays, key: jax.Array) -> Arrays:
         inner = _Machine(self._program, self._zero, False, ())
-        return inner.block(block, arguments, {}, jnp.uint32(0))
+        return inner.block(block, arguments, {}, key)
+
+    # -- many devices ------------------------------------------------------------------
+
+    def spmd(
+        self, i: Spmd, operands: Arrays, environment: dict, key: jax.Array
+    ) -> Arrays:
+        """A block on every device of a mesh: see `neuronjax.spmd`.
+
+        Raises:
+            UnsupportedError: delayed scaling, whose history is that of one device.
+        """
+        if self.amaxes is not None:
+            raise UnsupportedError(
+                'scaling="delayed" on a mesh: its amax history is that of one device',
+                location=i.location.source or None,
+                remedy='use scaling="current"',
+            )
+        if self._variance is None:
+            self._variance = Variance(self._program.functions)
+        return spmd.run(self, i, operands, self._variance, key)
+
+    def exchange(
+        self, i: Collective, operands: Arrays, devices: int, key: jax.Array
+    ) -> Arrays:
+        """Executes a collective on arrays with a device axis."""
+        kernel = _exchange_kernel(_Signed(i), devices)
+        with jax.enable_x64(_is_64_bit(i)):
+            results = kernel(operands, self._zero, key)
+        self._tell(i, operands, results)
+        return results
 
     # -- control -----------------------------------------------------------------------
 
@@ -231,12 +275,12 @@ class _Machine:
 
         def body(state: tuple) -> tuple:
             counter, self.amaxes, *carry = state
-            inner = fold(key, counter) if self._stochastic else key
+            inner = fold(key, counter) if self.stochastic else key
             out = self.block(i.body, carry, environment, inner)
             return (counter + jnp.uint32(1), self.amaxes, *out)
 
         state = (jnp.uint32(0), self.amaxes, *carry)
-        if self._eager:
+        if self.eager:
             while bool(condition(state)):
                 state = body(state)
         else:
@@ -253,7 +297,7 @@ class _Machine:
         last = len(i.branches) - 1
         # StableHLO: an index out of range picks the last branch.
         index = jnp.where((index < 0) | (index > last), last, index)
-        if self._eager:
+        if self.eager:
             chosen = i.branches[int(index)]
             return self.block(chosen, (), environment, key)
         amaxes = self.amaxes
@@ -271,7 +315,7 @@ class _Machine:
         self, i: Call, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
         block = self._program.functions[i.callee]
-        if self._eager or self._listeners:
+        if self.eager or self._listeners:
             return self.block(block, operands, {}, key)
         if i.callee not in self._callees:
             self._callees[i.callee] = self._callee(i.callee)
@@ -300,6 +344,7 @@ _CONTROL: dict[type, Callable[..., Arrays]] = {
     Call: _Machine.call,
     RecordAmax: _Machine.record_amax,
     ReadAmax: _Machine.read_amax,
+    Spmd: _Machine.spmd,
 }
 
 
@@ -362,9 +407,17 @@ def _kernel(signed: _Signed) -> Callable[..., Any]:
     i = signed.instruction
 
     def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:
-        program = InstructionProgram(Block((), (), ()), {})
+        program = InstructionProgram(Block((), (), ()), {}, stochastic=True)
         run_scalars = _Machine(program, zero, False, ())._run_scalars
         return execute(i, operands, Registers(zero, key, run_scalars))
+
+    return jax.jit(body)
+
+
+@functools.lru_cache(maxsize=1024)
+def _exchange_kernel(signed: _Signed, devices: int) -> Callable[..., Any]:
+    def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:
+        return exchange(signed.instruction, operands, devices, zero, key)
 
     return jax.jit(body)
 
@@ -372,8 +425,11 @@ def _kernel(signed: _Signed) -> Callable[..., Any]:
 def forget_kernels() -> None:
     """Frees the compiled single instructions of op-by-op execution."""
     _kernel.cache_clear()
+    _exchange_kernel.cache_clear()
 
 
 def _is_64_bit(i: Instruction) -> bool:
     types = [v.type for v in i.operands] + [b.type for b in i.results]
-    return any(t.dtype.itemsize == 8 and t.dtype.kind in "iu" for t in types)
+    if any(t.dtype.itemsize == 8 and t.dtype.kind in "iu" for t in types):
+        return True
+    return any(_is_64_bit(inner) for b in i.blocks for inner in b.instructions)

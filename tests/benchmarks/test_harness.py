@@ -179,6 +179,8 @@ def test_every_row_of_the_benchmark_is_found():
         "dispatch/fifty_leaves": 100,
         "scan/1000_over_10": 1.2,
         "program/10000_ops": 400,
+        "chips/64_over_sequential": 1.3,
+        "chips/compile_64_over_4": 1.3,
     }
 
 

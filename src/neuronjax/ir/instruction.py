@@ -19,7 +19,11 @@ import numpy as np
 from neuronjax.ir.program import Location, TensorType
 
 # "offline": done once before the program runs, by whoever prepares its arguments.
-Engine = Literal["tensor", "vector", "scalar", "gpsimd", "sync", "dma", "offline"]
+# "host": on the processor that drives the core, for the policy allows it.
+# "cc": the CC-cores of a chip, which drive the DMA engines to join devices.
+Engine = Literal[
+    "tensor", "vector", "scalar", "gpsimd", "sync", "dma", "cc", "offline", "host"
+]
 Label = Literal["exact", "modelled", "host"]
 Rounding = Literal["rne", "stochastic"]
 

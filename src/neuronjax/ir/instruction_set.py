@@ -178,6 +178,12 @@ class TensorTensor(Instruction):
     op: str
     integer_path: str = "exact"
 
+    @property
+    def label(self) -> Label:  # type: ignore[override]
+        is_float = self.results[0].type.dtype.kind not in "iub"
+        functions = ("power", "atan2", "polygamma", "zeta")
+        return "modelled" if is_float and self.op in functions else "exact"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(Instruction):
@@ -255,22 +261,6 @@ class TensorReduce(Instruction):
     label: ClassVar[Label] = "modelled"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReduceBlock(Instruction):
-    """A left fold of any number of tensors by `body`.
-
-    operands: n inputs, then n initial values.
-    """
-
-    axes: tuple[int, ...]
-    body: Block
-    label: ClassVar[Label] = "modelled"
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        return (self.body,)
-
-
 @dataclass(frozen=True)
 class Window:
     """A sliding window, one entry per dimension (StableHLO's reduce_window)."""
@@ -284,10 +274,33 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class Pool(Instruction):
-    """Reduction over sliding windows; same fold order as TensorReduce."""
+    """Reduction over sliding windows; fold order and `integer_path` of TensorReduce."""
 
     op: str
     window: Window
+    integer_path: str = "exact"
+    label: ClassVar[Label] = "modelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorTensorScan(Instruction):
+    """The running fold of operands[0] along `axis` from operands[1], its identity.
+
+    Forwards r[i] = r[i - 1] op x[i], backwards r[i] = x[i] op r[i + 1], and x[i] at the
+    end it starts from. The state is FP32, every result is rounded once on its write.
+    A cumulative sum is this, and not a reduction per element.
+
+    Attributes:
+        op: as in TensorReduce.
+        axis: the axis of the fold.
+        reverse: from the last element to the first.
+        integer_path: as in TensorTensor.
+    """
+
+    op: str
+    axis: int
+    reverse: bool = False
+    integer_path: str = "exact"
     label: ClassVar[Label] = "modelled"
 
 
@@ -295,12 +308,21 @@ class Pool(Instruction):
 class SelectAndScatter(Instruction):
     """Scatters operands[1] to the selected element of each window of operands[0].
 
-    Contributions to one element are added in row-major order of the windows, onto
-    operands[2]. The first element in row-major order that `select` prefers is chosen.
+    Contributions to one element are combined in row-major order of the windows, onto
+    operands[2]. Of the elements of a window, in row-major order and without padding,
+    each replaces the chosen one unless `chosen select element` holds.
+
+    Attributes:
+        select: GE, GT, LE or LT.
+        op: how contributions combine, as in TensorReduce.
+        window: the windows.
+        integer_path: as in TensorTensor.
     """
 
     select: str
+    op: str
     window: Window
+    integer_path: str = "exact"
     label: ClassVar[Label] = "modelled"
 
 
@@ -369,6 +391,9 @@ class LocalGather(Instruction):
 class LocalScatter(Instruction):
     """`stablehlo.scatter` of one tensor; updates in row-major order of the indices.
 
+    A window that is not wholly inside the tensor is dropped, as XLA does it on every
+    platform; the text of StableHLO would keep the elements inside.
+
     Attributes:
         op: the combiner: add, multiply, minimum, maximum or assign.
         integer_path: as in TensorTensor.
@@ -384,16 +409,28 @@ class LocalScatter(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Sort(Instruction):
-    """Stable sort of all operands along `dimension` by the first `num_keys` of them."""
+    """Stable sort along `dimension`, lexicographic by keys.
+
+    operands: the keys, the most significant first, then the tensors to sort.
+
+    Attributes:
+        dimension: the sorted axis.
+        descending: for each key whether the largest comes first.
+        total: for each key whether floats are in IEEE totalOrder; else -0 equals +0,
+            and NaNs equal each other and exceed all numbers.
+    """
 
     dimension: int
-    num_keys: int
-    descending: bool
+    descending: tuple[bool, ...]
+    total: tuple[bool, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopK(Instruction):
-    """The k largest of the last axis, and their indices; ties by lower index."""
+    """The k largest of the last axis, and their indices; ties by lower index.
+
+    Floats are in IEEE totalOrder.
+    """
 
     k: int
 

@@ -5,6 +5,18 @@ package fills the rule table.
 """
 
 from neuronjax.lowering import (
+    algebra as algebra,
+)
+from neuronjax.lowering import (
+    batch_norm as batch_norm,
+)
+from neuronjax.lowering import (
+    broadcast as broadcast,
+)
+from neuronjax.lowering import (
+    collective as collective,
+)
+from neuronjax.lowering import (
     contraction as contraction,
 )
 from neuronjax.lowering import (
@@ -27,6 +39,12 @@ from neuronjax.lowering import (
 )
 from neuronjax.lowering import (
     reduction as reduction,
+)
+from neuronjax.lowering import (
+    refused as refused,
+)
+from neuronjax.lowering import (
+    sorting as sorting,
 )
 from neuronjax.lowering.registry import RULES as RULES
 from neuronjax.lowering.registry import lower as lower

@@ -19,6 +19,7 @@ import numpy as np
 
 from neuronjax.errors import UnsupportedError
 from neuronjax.hardware import EMULATOR_ONLY_DTYPES, CoreSpec, Target
+from neuronjax.ir.collective_set import DeviceMesh
 from neuronjax.ir.instruction import Block, Buffer, Engine, Instruction, View
 from neuronjax.ir.program import Location, Op, Program, TensorType, Value
 from neuronjax.policy import Policy, unmatched_rule_error
@@ -28,7 +29,11 @@ from neuronjax.policy_scopes import active_policy, has_policy_scope, policy_from
 MOVES = frozenset(
     f"stablehlo.{name}"
     for name in (
+        "all_gather",
+        "all_to_all",
         "broadcast_in_dim",
+        "collective_broadcast",
+        "collective_permute",
         "convert",
         "dynamic_slice",
         "optimization_barrier",
@@ -75,6 +80,8 @@ class ProgramContext:
         self.callees: dict[tuple, Any] = {}
         self.stochastic = False
         self.amax_slots = 0
+        #: The devices whose block is being lowered; None outside of any `Spmd`.
+        self.mesh: DeviceMesh | None = None
         self._buffers = 0
         self._matched: set[int] = set()
         self._seen: dict[str, set[str]] = {
@@ -348,8 +355,6 @@ def _legal_dtypes(core: CoreSpec) -> frozenset[np.dtype]:
 
 _INSTEAD = {
     "float64": "float32 (jax_enable_x64 must be off)",
-    "complex64": "a pair of float32 arrays",
-    "complex128": "a pair of float32 arrays",
     "float8_e4m3fn": "float8_e4m3 (largest value 240), or a trn3 target",
     "float8_e4m3": "float8_e4m3fn",
     "float8_e3m4": "float8_e4m3fn, or target trn1 or trn2",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from neuronjax.errors import NeuronJaxError
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.ir.program import Op, Region
@@ -17,7 +19,7 @@ Instructions = Iterator[Instruction]
 @lowers("stablehlo.while")
 def while_(op: Op, context: Context) -> Instructions:
     condition, body = op.regions
-    carried = [_carry_facts(context, value) for value in op.operands]
+    carried = [carried_facts(context, value) for value in op.operands]
     yield context.make(
         Loop,
         context.operands(op),
@@ -31,7 +33,7 @@ def while_(op: Op, context: Context) -> Instructions:
         context.facts[result] = facts
 
 
-def _carry_facts(context: Context, value: Any) -> Facts:
+def carried_facts(context: Context, value: Any) -> Facts:
     """A carry's role is its initial value's; zeros take the role of the loop."""
     facts = context.fact(value)
     if facts.cotangent is None:
@@ -74,20 +76,35 @@ def call(op: Op, context: Context) -> Instructions:
         context.facts[value] = facts
 
 
+@contextlib.contextmanager
+def _placed_at(op: Op) -> Iterator[None]:
+    """An error in a library's function, which has no line of the user's, gets that of
+    the call."""
+    try:
+        yield
+    except NeuronJaxError as error:
+        if error.location or not op.location.source:
+            raise
+        raise type(error)(
+            error.what, op=error.op, location=op.location.source, remedy=error.remedy
+        ) from error
+
+
 def _callee(op: Op, name: str, context: Context) -> tuple[str, tuple[Facts, ...]]:
-    """Lowers the callee once for every policy and provenance it is called with."""
+    """Lowers the callee once for every mesh, policy and provenance it has at calls."""
     shared = context.shared
     scope = context.scope
     arguments = tuple([context.fact(v) for v in op.operands])
-    key: tuple = (name,)
+    key: tuple = (name, shared.mesh)
     if shared.tracks_provenance:
-        key = (name, scope, arguments)
+        key = (name, shared.mesh, scope, arguments)
     if key not in shared.callees:
         function = shared.program.functions[name]
         body = function.body
         child = Context(shared, prefix=scope)
         child.facts.update(zip(body.arguments, arguments, strict=True))
-        block = lower_region(body, child)
+        with _placed_at(op):
+            block = lower_region(body, child)
         unique = (
             name if name not in shared.functions else f"{name}.{len(shared.callees)}"
         )

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from neuronjax.errors import UnimplementedError
+from neuronjax.errors import InternalError, NeuronJaxError, UnimplementedError
 from neuronjax.hardware import Target
 from neuronjax.ir.collection import paused_collection
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
 from neuronjax.ir.program import Op, Program, Region
+from neuronjax.lowering.complex_program import (
+    holds_complex,
+    real_indices,
+    real_program,
+)
 from neuronjax.lowering.context import Context, ProgramContext
 from neuronjax.policy import Policy
+from neuronjax.policy_scopes import active_policy
 
 Rule = Callable[[Op, Context], Iterable[Instruction]]
 
@@ -46,6 +52,9 @@ def lower(
 ) -> InstructionProgram:
     """Lowers a program to the instructions of the target's core.
 
+    A complex argument or result of main is two float32 ones in what is returned, the
+    real part and the imaginary part.
+
     Args:
         program: captured StableHLO.
         target: the chip; its capabilities decide which instructions exist.
@@ -58,6 +67,9 @@ def lower(
         UnsupportedError: an op or dtype that the chip does not have.
         InvalidProgramError: a policy rule that matches nothing.
     """
+    if holds_complex(program):
+        cotangents = real_indices(program, cotangents)
+        program = real_program(program, sdk=(active_policy() or policy).sdk)
     shared = ProgramContext(program, target, policy)
     context = shared.entry(cotangents)
     main = lower_region(program.entry.body, context)
@@ -96,6 +108,16 @@ def lower_op(op: Op, context: Context) -> Iterator[Instruction]:
         )
     context.check_types(op)
     context.enter(op)
-    for instruction in rule(op, context):
-        yield context.numbered(instruction)
+    try:
+        for instruction in rule(op, context):
+            yield context.numbered(instruction)
+    except NeuronJaxError:
+        raise
+    except Exception as error:  # of the rule itself: say at least where
+        raise InternalError(
+            f"its lowering rule failed: {type(error).__name__}: {error}",
+            op=op.name,
+            location=op.location.source or None,
+            remedy="please report it with this message and the program",
+        ) from error
     context.leave(op)

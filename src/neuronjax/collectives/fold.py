@@ -1,0 +1,151 @@
+"""The one executor of fold plans: order, stages, hops, roundings.
+
+A stage is a straight line of a few additions, or a `lax.scan` over the hops: the number
+of ranks does not change the time to compile. XLA cannot reassociate a sum whose
+operands and partial sums it does not know: operands are opaque, sums are sealed.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.ir.fold_plan import FoldPlan, Stage
+from neuronjax.numerics.exact import kept_apart, seal
+from neuronjax.numerics.float_format import FLOAT32, FloatFormat
+from neuronjax.numerics.random_bits import fold, random_bits
+from neuronjax.numerics.rounding import cast, widen
+
+COMBINATIONS = {"add": lax.add, "multiply": lax.mul}
+
+# Longer folds are loops.
+_STRAIGHT = 4
+
+
+class Storage(NamedTuple):
+    """How a rank stores a partial sum.
+
+    Attributes:
+        format: of the tensor while it travels.
+        rounding: "rne" or "stochastic".
+        overflow: "ieee" or "saturate".
+    """
+
+    format: FloatFormat = FLOAT32
+    rounding: str = "rne"
+    overflow: str = "ieee"
+
+    def stored(
+        self, total: jax.Array, key: jax.Array, stage: int, hop: jax.Array | int = 0
+    ) -> jax.Array:
+        """A float32 partial sum as it is after a hop of a stage, in the format's dtype.
+
+        Stochastic rounding draws one number per element, in row-major order of `total`,
+        from the key with stage and hop folded in.
+        """
+        if self.format == FLOAT32:
+            return total
+        options: dict[str, Any] = dict(rounding=self.rounding, overflow=self.overflow)
+        if self.rounding == "stochastic":
+            key = fold(fold(key, jnp.uint32(stage)), jnp.uint32(hop))
+            options["random_bits"] = random_bits(total.shape, key)
+        return cast(total, self.format, **options)
+
+
+def fold_ranks(
+    x: jax.Array,
+    plan: FoldPlan,
+    op: str,
+    storage: Storage,
+    zero: jax.Array,
+    key: jax.Array,
+) -> jax.Array:
+    """Folds [groups, ranks, chunks, m] over its ranks as a plan says.
+
+    Args:
+        x: an opaque array of the dtype of `storage.format`.
+        plan: with as many ranks; a plan with an order per chunk has as many chunks.
+        op: "add" or "multiply".
+        storage: how partial sums are stored.
+        zero: the scalar of `exact.opaque_zero`.
+        key: uint32 scalar for stochastic rounding.
+
+    Returns:
+        [groups, chunks, m] of the dtype of `x`.
+    """
+    x = _in_order(x, plan)
+    for number, stage in enumerate(plan.stages):
+        # Else XLA would compute a stage anew for every operand of the next one.
+        x = kept_apart(
+            _staged(x, zero, key, number=number, stage=stage, op=op, storage=storage)
+        )
+    return x[0]
+
+
+def wide(x: jax.Array) -> jax.Array:
+    """Floats as they are added: FP32."""
+    return x if x.dtype == jnp.float32 else widen(x)
+
+
+def _in_order(x: jax.Array, plan: FoldPlan) -> jax.Array:
+    """[ranks, groups, chunks, m], every chunk's ranks in the plan's order."""
+    order = np.asarray(plan.order)
+    if plan.chunks == 1:
+        x = jnp.moveaxis(x, 1, 0)
+        if np.array_equal(order[0], np.arange(plan.ranks)):
+            return x
+        return x.at[order[0]].get(mode="promise_in_bounds")
+    chunks = np.arange(plan.chunks)
+    x = x.at[:, order.T, chunks].get(mode="promise_in_bounds")
+    return jnp.moveaxis(x, 1, 0)
+
+
+@functools.partial(jax.jit, static_argnames=("number", "stage", "op", "storage"))
+def _staged(
+    x: jax.Array,
+    zero: jax.Array,
+    key: jax.Array,
+    *,
+    number: int,
+    stage: Stage,
+    op: str,
+    storage: Storage,
+) -> jax.Array:
+    """[partials // width, ...] of [partials, ...]."""
+    hops = stage.width // stage.hop
+    x = lax.reshape(x, (x.shape[0] // stage.width, hops, stage.hop, *x.shape[1:]))
+    x = jnp.moveaxis(x, 0, 2)  # [hops, hop, partials, ...]
+    first = x[0, 0]
+    if stage.hop > 1:
+        total = _left_fold(first, x[0, 1:], op, zero)
+        first = storage.stored(total, key, number)
+    if hops == 1:
+        return first
+
+    def step(received: jax.Array, inputs: tuple) -> tuple[jax.Array, None]:
+        hop, own = inputs
+        total = _left_fold(received, own, op, zero)
+        return storage.stored(total, key, number, hop), None
+
+    return lax.scan(step, first, (jnp.arange(1, hops, dtype=jnp.uint32), x[1:]))[0]
+
+
+def _left_fold(
+    start: jax.Array, rows: jax.Array, op: str, zero: jax.Array
+) -> jax.Array:
+    """((start + rows[0]) + rows[1]) + ..., in float32."""
+
+    def step(total: jax.Array, row: jax.Array) -> tuple[jax.Array, None]:
+        return seal(COMBINATIONS[op](total, wide(row)), zero), None
+
+    total = wide(start)
+    if rows.shape[0] >= _STRAIGHT:
+        return lax.scan(step, total, rows)[0]
+    for row in range(rows.shape[0]):
+        total = step(total, rows[row])[0]
+    return total

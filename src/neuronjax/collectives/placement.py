@@ -1,0 +1,141 @@
+"""Where devices lie: which share a chip, which a node.
+
+A device is one logical NeuronCore. Devices fill a chip, then the next one; a placement
+may say otherwise. A *node* is what NeuronLink joins, "a single physical node or tightly
+coupled nodes" (intranode-collective-comm.rst): an instance, or an UltraServer as a
+whole. Devices beyond one node lie in further nodes of the same kind, joined by EFA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.hardware import INSTANCES, Target
+
+
+@dataclass(frozen=True)
+class Group:
+    """Where the ranks of one group lie; entry r is rank r's.
+
+    Attributes:
+        chips: the chip, counted over all nodes.
+        nodes: the node.
+        locals: the logical core, counted over the node.
+        ranks_per_chip: logical cores that a chip has.
+    """
+
+    chips: tuple[int, ...]
+    nodes: tuple[int, ...]
+    locals: tuple[int, ...]
+    ranks_per_chip: int
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self.chips)
+
+    @property
+    def by_chip(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each chip; chips in the order in which the group meets them."""
+        return _classes(self.chips)
+
+    @property
+    def by_node(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each node; nodes in the order in which the group meets them."""
+        return _classes(self.nodes)
+
+    def among(self, ranks: Iterable[int]) -> Group:
+        """The group of some of the ranks, renumbered from 0 in the order given."""
+        ranks = tuple(ranks)
+        return Group(
+            chips=tuple(self.chips[r] for r in ranks),
+            nodes=tuple(self.nodes[r] for r in ranks),
+            locals=tuple(self.locals[r] for r in ranks),
+            ranks_per_chip=self.ranks_per_chip,
+        )
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Logical cores of devices.
+
+    Attributes:
+        ranks_per_chip: logical cores of a chip.
+        chips_per_node: chips that NeuronLink joins.
+        cores: the logical core of each device, counted over all nodes; None for the
+            device's own number.
+    """
+
+    ranks_per_chip: int
+    chips_per_node: int
+    cores: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(
+        cls, target: Target, *, lnc: int | None = None, cores: Sequence[int] = ()
+    ) -> Placement:
+        """The devices of a target, in order unless `cores` says otherwise.
+
+        A bare chip stands in the largest single-host instance that is built of it
+        (ASSUMPTION), so that a mesh of many devices has a network.
+
+        Args:
+            target: the machine.
+            lnc: physical cores per logical core; None for the target's default.
+            cores: the logical core of each device; empty for the device's own number.
+
+        Raises:
+            InvalidProgramError: an LNC size that the chip does not have, or two devices
+                on one logical core.
+        """
+        if len(set(cores)) != len(cores) or any(core < 0 for core in cores):
+            raise InvalidProgramError(
+                f"a placement of devices on logical cores {tuple(cores)}",
+                remedy="give every device a logical core of its own, from 0",
+            )
+        return cls(
+            ranks_per_chip=target.logical_cores(lnc) // target.chips,
+            chips_per_node=_chips_per_node(target),
+            cores=tuple(cores) or None,
+        )
+
+    def group(self, devices: Sequence[int]) -> Group:
+        """Where a group of devices lies; their order is that of its ranks.
+
+        Raises:
+            InvalidProgramError: a device that `cores` does not place.
+        """
+        if self.cores is not None and max(devices) >= len(self.cores):
+            raise InvalidProgramError(
+                f"device {max(devices)}, with a placement of {len(self.cores)} devices",
+                remedy="place every device",
+            )
+        cores = tuple(d if self.cores is None else self.cores[d] for d in devices)
+        chips = tuple(core // self.ranks_per_chip for core in cores)
+        per_node = self.ranks_per_chip * self.chips_per_node
+        return Group(
+            chips=chips,
+            nodes=tuple(core // per_node for core in cores),
+            locals=tuple(core % per_node for core in cores),
+            ranks_per_chip=self.ranks_per_chip,
+        )
+
+
+def _chips_per_node(target: Target) -> int:
+    if target.instance is not None:
+        return target.chips
+    built = (i for i in INSTANCES.values() if i.chip == target.chip and i.hosts == 1)
+    servers = (  # UltraServers alone: trn3
+        i.chips // i.hosts for i in INSTANCES.values() if i.chip == target.chip
+    )
+    return max((i.chips for i in built), default=max(servers, default=1))
+
+
+def _classes(labels: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The positions of equal labels, in the order in which labels appear."""
+    found: dict[int, list[int]] = {}
+    for position, label in enumerate(labels):
+        found.setdefault(label, []).append(position)
+    return tuple(map(tuple, found.values()))

@@ -1,0 +1,164 @@
+"""Instructions of many devices: a block that all of them run, and what joins them.
+
+`Spmd` is a program within the program: its operands are global arrays, split over the
+devices of a mesh, and its body is what one device executes. Inside it collectives join
+the devices; CC-cores execute them. A device is one logical NeuronCore. Groups and pairs
+name devices by their number in the mesh (StableHLO's partition ids); the order in which
+a group lists them is the order of its ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+from neuronjax.ir.fold_plan import FoldPlan
+from neuronjax.ir.instruction import Block, Engine, Instruction, Label
+
+#: Who does what with whom: devices by number, the order in a group being that of ranks.
+Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class DeviceMesh:
+    """Devices along named axes.
+
+    Attributes:
+        axes: (name, size), slowest first; a device's number is its row-major index.
+    """
+
+    axes: tuple[tuple[str, int], ...]
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return prod(size for _, size in self.axes)
+
+
+#: For every dimension of an array the mesh axes that it is split over, slowest first.
+#: Over the axes that it does not name, the array is replicated.
+Split = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spmd(Instruction):
+    """One block on every device of a mesh (`sdy.manual_computation`).
+
+    Where a result is replicated, that of the first device is taken.
+
+    Attributes:
+        body: takes and gives the arrays of one device.
+        mesh: the devices.
+        splits: how each operand is split over them.
+        joins: how each result is.
+    """
+
+    body: Block
+    mesh: DeviceMesh
+    splits: tuple[Split, ...]
+    joins: tuple[Split, ...]
+    engine: Engine = "cc"
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return (self.body,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective(Instruction):
+    """What joins devices; operands and results are those of one device."""
+
+    engine: Engine = "cc"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionId(Collective):
+    """The number of the device, uint32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduction(Collective):
+    """What reductions over devices have in common; each operand has its result.
+
+    Attributes:
+        op: add, multiply, minimum, maximum; of integers and booleans also and, or, xor.
+        groups: who reduces with whom; every device in one, all groups of one size.
+        plan: order and roundings of the sums and products of floats.
+        reduce_dtype: the dtype that operands and partial sums travel in, rounded to the
+            operand's once at the end; None for the operand's own.
+        integer_path: "exact", or "fp32" as the CC-cores do it: exact to 2^24.
+    """
+
+    op: str
+    groups: Groups
+    plan: FoldPlan
+    reduce_dtype: str | None = None
+    integer_path: str = "exact"
+    label: ClassVar[Label] = "modelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReduce(Reduction):
+    """Every member of a group gets the reduction of all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReduceScatter(Reduction):
+    """The r-th member of a group gets the r-th part of the reduction.
+
+    Attributes:
+        dimension: along which the result is split into as many parts as members.
+    """
+
+    dimension: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllGather(Collective):
+    """Every member of a group gets the operands of all, concatenated in their order.
+
+    Attributes:
+        dimension: along which.
+        groups: who gathers with whom; every device in one, all groups of one size.
+    """
+
+    dimension: int
+    groups: Groups
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllToAll(Collective):
+    """The r-th member of a group gets the r-th part of every member's operand.
+
+    Attributes:
+        split_dimension: along which an operand is split.
+        concat_dimension: along which the parts are concatenated, in order of members.
+        groups: who exchanges with whom; every device in one, all groups of one size.
+    """
+
+    split_dimension: int
+    concat_dimension: int
+    groups: Groups
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectivePermute(Collective):
+    """The second of each pair gets the operand of the first; who gets none has zeros.
+
+    Attributes:
+        pairs: (source, target); nobody twice a source, nobody twice a target.
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveBroadcast(Collective):
+    """The first of each group sends to all of it; who is in none has zeros.
+
+    Attributes:
+        groups: of any sizes; nobody is in two.
+    """
+
+    groups: Groups
