@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Sequence
 
 from neuronjax.hardware import CONTRADICTIONS
-from neuronjax.ir import instruction_set
+from neuronjax.ir import algebra_set, block_set, collective_set, instruction_set
 from neuronjax.ir.instruction import Instruction, Label
 from neuronjax.numerics.elementary import MAX_ULP
 
@@ -79,7 +79,12 @@ CLAIMS: tuple[Claim, ...] = (
         label="exact",
         rule="no bit of a value changes; sorts are stable, ties by lower index",
         source="StableHLO specification",
-        tests=(_MATRIX, "tests/conformance/test_constants.py"),
+        tests=(
+            _MATRIX,
+            "tests/conformance/test_constants.py",
+            "tests/conformance/test_movement_forms.py",
+            "tests/conformance/test_sort_forms.py",
+        ),
         instructions=(
             "BitcastCopy",
             "DmaCopy",
@@ -89,12 +94,28 @@ CLAIMS: tuple[Claim, ...] = (
             "LocalGather",
             "Memset",
             "Sort",
+            "SortBlock",
             "TopK",
             "Loop",
             "Branch",
             "Call",
             "RecordAmax",
             "ReadAmax",
+        ),
+    ),
+    Claim(
+        subject="movement between devices",
+        label="exact",
+        rule="no bit of a value changes; who is sent nothing has zeros",
+        source="StableHLO specification",
+        tests=("tests/collectives/test_exchange.py",),
+        instructions=(
+            "AllGather",
+            "AllToAll",
+            "CollectiveBroadcast",
+            "CollectivePermute",
+            "PartitionId",
+            "Spmd",
         ),
     ),
     Claim(
@@ -185,16 +206,54 @@ CLAIMS: tuple[Claim, ...] = (
         rule="tiles of 512, each a left fold, themselves folded from init",
         source="not documented",
         switch="accumulation",
-        tests=(f"{_ORACLE}reduction.py",),
-        instructions=("TensorReduce", "ReduceBlock", "Pool", "SelectAndScatter"),
+        tests=(f"{_ORACLE}reduction.py", "tests/conformance/test_window_forms.py"),
+        instructions=("TensorReduce", "Pool", "PoolBlock"),
+    ),
+    Claim(
+        subject="running sums",
+        label="modelled",
+        rule="one left fold along the axis, every prefix written",
+        source="nki.isa tensor_tensor_scan; what the compiler does is not documented",
+        tests=(f"{_ORACLE}reduction.py", "tests/conformance/test_window_forms.py"),
+        instructions=("TensorTensorScan", "ScanBlock"),
+    ),
+    Claim(
+        subject="reductions over devices",
+        label="modelled",
+        rule="FP32 sums in the order of the algorithm, rounded to the tensor's dtype "
+        "wherever a rank stores a partial sum",
+        source="documented: algorithms, steps, FP32 sums; order within a step is not",
+        switch="collective_algorithm, collective_reduce_dtype, integer_path",
+        tests=(
+            "tests/collectives/test_oracle_collectives.py",
+            "tests/collectives/test_algorithms.py",
+            "tests/collectives/test_exchange.py",
+        ),
+        instructions=("AllReduce", "ReduceScatter"),
+    ),
+    Claim(
+        subject="reductions and maps by any computation",
+        label="modelled",
+        rule="one left fold from init; every op of the computation rounds on its write",
+        source="StableHLO leaves the order open",
+        tests=("tests/conformance/test_reduction_forms.py",),
+        instructions=("ReduceBlock", "MapBlock"),
+    ),
+    Claim(
+        subject="selection in windows",
+        label="modelled",
+        rule="what an element collects is folded in row-major order of the windows",
+        source="StableHLO leaves it open",
+        tests=(f"{_ORACLE}reduction.py", "tests/conformance/test_window_forms.py"),
+        instructions=("SelectAndScatter", "SelectAndScatterBlock"),
     ),
     Claim(
         subject="scatter",
         label="modelled",
         rule="updates in row-major order of the indices",
         source="StableHLO leaves it open",
-        tests=(f"{_ORACLE}reduction.py",),
-        instructions=("LocalScatter",),
+        tests=(f"{_ORACLE}reduction.py", "tests/conformance/test_scatter_forms.py"),
+        instructions=("LocalScatter", "ScatterBlock"),
     ),
     Claim(
         subject="elementary functions",
@@ -222,6 +281,27 @@ CLAIMS: tuple[Claim, ...] = (
         rule="NaN wins maxima and minima; one bit pattern leaves a program",
         source="not documented",
         tests=(f"{_ORACLE}elementwise.py",),
+    ),
+    Claim(
+        subject="Cholesky factors, triangular solves",
+        label="modelled",
+        rule="column by column; an element is a left fold of subtracted products, then "
+        "divided",
+        source="the vendor has no such routine",
+        tests=(
+            "tests/engines/test_linear_algebra.py",
+            "tests/conformance/test_linear_algebra.py",
+        ),
+        instructions=("Cholesky", "TriangularSolve"),
+    ),
+    Claim(
+        subject="Fourier transforms",
+        label="modelled",
+        rule="radices 4, 2, then odd primes to 127, in FP32; beyond, Bluestein's "
+        "convolution",
+        source="the vendor has no such routine",
+        tests=("tests/engines/test_fft.py",),
+        instructions=("Fft",),
     ),
     Claim(
         subject="FP8 scales per tensor",
@@ -266,6 +346,15 @@ CLAIMS: tuple[Claim, ...] = (
         switch="accumulation, transcendentals",
         tests=("tests/conformance/test_policies.py",),
     ),
+    Claim(
+        subject="linear algebra of the host",
+        label="host",
+        rule="svd, qr, eigh, eig, schur, ... as JAX computes them on the host",
+        source="no NeuronCore has them",
+        switch="host_custom_calls",
+        tests=("tests/conformance/test_host_calls.py",),
+        instructions=("HostCall",),
+    ),
 )
 
 INT8 = """\
@@ -280,11 +369,13 @@ GpSimd (`integer_path="exact"`), or go through FP32 as the compiler does it, exa
 
 def instruction_classes() -> dict[str, type[Instruction]]:
     """Every instruction by the name of its class."""
-    members = inspect.getmembers(instruction_set, inspect.isclass)
     return {
         name: cls
-        for name, cls in members
-        if issubclass(cls, Instruction) and cls is not Instruction
+        for module in (instruction_set, block_set, algebra_set, collective_set)
+        for name, cls in inspect.getmembers(module, inspect.isclass)
+        if issubclass(cls, Instruction)
+        and not cls.__subclasses__()
+        and not name.startswith("_")
     }
 
 

@@ -1,0 +1,35 @@
+"""The `neuronjax` command, one file per family of commands.
+
+    running.py     run          a program, on an emulated chip
+    portability.py check        what the real compiler would refuse
+    hardware.py    ls           chips, instances, engines
+    coverage.py    ops          StableHLO and CHLO, op by op
+    tour.py        quickstart   a GPT, natively and emulated
+    about.py       exactness, bench, version
+
+A command is a function that reads its options and hands over; what it shows is made
+elsewhere. A `NeuronJaxError` is shown as its message, without a traceback, and ends
+with status 2.
+"""
+
+from neuronjax.cli.about import bench, exactness, version
+from neuronjax.cli.application import app, main
+from neuronjax.cli.coverage import ops
+from neuronjax.cli.hardware import list_hardware
+from neuronjax.cli.portability import check
+from neuronjax.cli.running import run
+from neuronjax.cli.tour import quickstart
+
+__all__ = ["app", "main"]
+
+# In the order of `--help`.
+app.command()(quickstart)
+app.command()(run)
+app.command()(check)
+app.command("ls")(list_hardware)
+app.command()(ops)
+app.command()(exactness)
+app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)(bench)
+app.command()(version)

@@ -1,0 +1,86 @@
+"""`neuronjax exactness`, `bench` and `version`."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import neuronjax as nj
+from neuronjax.cli.application import JsonOption, print_json, table
+
+
+def exactness(
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="As the page docs/exactness.md.")
+    ] = False,
+) -> None:
+    """Says of every kind of number whether it is exact, modelled or the host's.
+
+    Examples:
+
+        neuronjax exactness
+        neuronjax exactness --markdown > docs/exactness.md
+    """
+    from neuronjax.report.exactness import CLAIMS, MEANINGS, as_markdown
+
+    if markdown:
+        print(as_markdown())
+        return
+    console = Console()
+    for label, meaning in MEANINGS.items():
+        rows = table(f"{label}: {meaning}")
+        for heading in ("what", "rule", "switch"):
+            rows.add_column(heading, ratio=1 if heading != "rule" else 2)
+        for claim in CLAIMS:
+            if claim.label == label:
+                rows.add_row(claim.subject, claim.rule, claim.switch)
+        console.print(rows)
+
+
+def bench(context: typer.Context) -> None:
+    """Runs the benchmarks of the repository, for minutes; options are passed on.
+
+    Example:
+
+        neuronjax bench --list
+    """
+    script = Path(__file__).parents[3] / "benchmarks" / "run.py"
+    if not script.is_file():
+        raise nj.UnsupportedError(
+            "the benchmarks are not part of the installed package",
+            remedy="clone the repository and run `make bench` in it",
+        )
+    command = [sys.executable, str(script), *context.args]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
+
+
+def version(as_json: JsonOption = False) -> None:
+    """Prints the versions that decide the bits: neuronjax, JAX, Python.
+
+    Examples:
+
+        neuronjax version
+        neuronjax version --json
+    """
+    import jax
+    import jaxlib
+
+    versions = {
+        "neuronjax": nj.__version__,
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+    if as_json:
+        print_json(versions)
+        return
+    print(f"neuronjax {versions['neuronjax']}")
+    print(f"jax {versions['jax']}, jaxlib {versions['jaxlib']}")
+    print(f"Python {versions['python']}, {versions['machine']}")

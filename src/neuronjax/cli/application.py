@@ -1,0 +1,113 @@
+"""The application that the commands register with, and what they share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
+
+from neuronjax.errors import InvalidProgramError, NeuronJaxError
+
+
+class _Commands(TyperGroup):
+    """Commands whose NeuronJaxErrors are messages to the user."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except NeuronJaxError as error:
+            message = Text.assemble(("error: ", "bold red"), str(error))
+            Console(stderr=True, soft_wrap=True).print(message)
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="neuronjax",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def root() -> None:
+    """Emulates AWS Trainium for JAX programs, without a Trainium.
+
+    Start with **neuronjax quickstart**; then, in Python:
+
+    ```python
+    import neuronjax as nj
+    step = nj.jit(train_step, target="trn2", policy="fp8")
+    ```
+
+    or, on a saved program or a function, without writing Python:
+
+    ```sh
+    neuronjax check model.mlirbc --target trn1
+    neuronjax run train.py:step --args 'f32[8,16]' --policy bf16 --compare
+    ```
+    """
+
+
+def main() -> None:
+    """The entry point of the command."""
+    app()
+
+
+TargetOption = Annotated[
+    str,
+    typer.Option("--target", help="A chip, instance or UltraServer: `neuronjax ls`."),
+]
+PolicyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        help="fp32, bf16, fp16, tf32, fp8, mxfp8, mxfp4; default: the SDK's.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
+
+
+def print_json(data: Any) -> None:
+    """Data as JSON on standard output, sets as sorted lists."""
+    print(json.dumps(plain(data), indent=2))
+
+
+def plain(value: Any) -> Any:
+    """Sets as sorted lists, so that JSON can hold them."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return sorted(value) if isinstance(value, frozenset | set) else value
+
+
+def table(title: str) -> Table:
+    """An empty table in the style of all commands."""
+    return Table(
+        title=title,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+    )
+
+
+def check_folders(paths: Sequence[Path | None]) -> None:
+    """Fails before the work where an output could not be written after it."""
+    for path in filter(None, paths):
+        if not path.parent.is_dir():
+            raise InvalidProgramError(
+                f"{path}: there is no folder {path.parent}", remedy="make it first"
+            )

@@ -1,0 +1,260 @@
+"""`neuronjax ls`: the machines that can be emulated, and one of them in detail.
+
+`ls INSTANCE --json` has the fields of the vendor's `neuron-ls --json-output` for every
+device, under `neuron_devices`: a tool that reads those can read these. What belongs to
+a host (bus address, processes) is null or empty.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from neuronjax.cli.application import JsonOption, plain, print_json, table
+from neuronjax.hardware import (
+    TARGETS,
+    ByDtype,
+    ChipSpec,
+    CoreSpec,
+    EngineSpec,
+    Target,
+    Topology,
+    resolve_target,
+)
+
+
+def list_hardware(
+    target: Annotated[
+        str | None, typer.Argument(help="A chip, instance or UltraServer.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Lists every target, or describes one: cores, engines, memories, dtypes.
+
+    For an instance also its devices and their links, as `neuron-ls` does on one.
+
+    Examples:
+
+        neuronjax ls
+        neuronjax ls trn2
+        neuronjax ls trn2.48xlarge --json
+    """
+    chosen = None if target is None else resolve_target(target)
+    if as_json:
+        found = [_as_json(each) for each in ([chosen] if chosen else TARGETS.values())]
+        print_json(found[0] if chosen else found)
+    else:
+        Console().print(*(_describe(chosen) if chosen else [_targets_table()]))
+
+
+def _as_json(target: Target) -> dict[str, Any]:
+    return {**plain(dataclasses.asdict(target)), **_neuron_ls(target)}
+
+
+# -- devices, as neuron-ls shows them --------------------------------------------------
+
+
+def _neuron_ls(target: Target) -> dict[str, Any]:
+    """What `neuron-ls` prints of an instance; nothing for a bare chip."""
+    if target.instance is None:
+        return {}
+    return {
+        "instance_type": target.name,
+        "neuron_devices": [_device(target, index) for index in range(target.chips)],
+    }
+
+
+def _device(target: Target, index: int) -> dict[str, Any]:
+    cores = target.logical_cores() // target.chips
+    return {
+        "neuron_device": index,
+        "bdf": None,
+        "cpu_affinity": None,
+        "numa_node": None,
+        "connected_to": neighbours(target.topology, index),
+        "nc_count": cores,
+        "logical_neuroncore_config": target.lnc_default,
+        "memory_size": target.chip.hbm_bytes,
+        "neuroncore_ids": list(range(index * cores, (index + 1) * cores)),
+        "neuron_processes": [],
+    }
+
+
+def neighbours(topology: Topology, index: int) -> list[int]:
+    """The devices that a device is joined to directly.
+
+    A chain, ring or torus joins neighbours along each axis, a switch all of an axis.
+    """
+    found = set()
+    for axis, size in enumerate(topology.shape):
+        stride = _stride(topology.shape, axis)
+        place = index // stride % size
+        if topology.kind == "switch":
+            places = set(range(size))
+        else:
+            places = _beside(place, size, topology.closed[axis])
+        found |= {index + (other - place) * stride for other in places}
+    return sorted(found - {index})
+
+
+def _stride(shape: tuple[int, ...], axis: int) -> int:
+    stride = 1
+    for size in shape[axis + 1 :]:
+        stride *= size
+    return stride
+
+
+def _beside(place: int, size: int, closed: bool) -> set[int]:
+    beside = {place - 1, place + 1}
+    return {p % size for p in beside} if closed else beside & set(range(size))
+
+
+def _devices_table(target: Target) -> Table:
+    rows = table("Devices, as neuron-ls shows them")
+    rows.add_column("device", justify="right", no_wrap=True)
+    rows.add_column("cores", no_wrap=True)
+    rows.add_column("memory", justify="right", no_wrap=True)
+    rows.add_column("connected to")
+    for index in range(target.chips):
+        device = _device(target, index)
+        ids = device["neuroncore_ids"]
+        rows.add_row(
+            str(index),
+            f"{ids[0]}-{ids[-1]}" if len(ids) > 1 else str(ids[0]),
+            _binary(device["memory_size"]),
+            _ranges(device["connected_to"]) or "-",
+        )
+    return rows
+
+
+def _ranges(numbers: list[int]) -> str:
+    """ "1-3, 7" of 1, 2, 3, 7."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    spell = (f"{r[0]}-{r[-1]}" if len(r) > 2 else ", ".join(map(str, r)) for r in runs)
+    return ", ".join(spell)
+
+
+# -- tables ----------------------------------------------------------------------------
+
+
+def _targets_table() -> Table:
+    rows = table("Targets (chips first, then what can be rented)")
+    for heading in ("target", "chip", "core"):
+        rows.add_column(heading, no_wrap=True)
+    for heading in ("chips", "devices", "HBM"):
+        rows.add_column(heading, justify="right", no_wrap=True)
+    for name, target in TARGETS.items():
+        rows.add_row(
+            name,
+            target.chip.name,
+            target.core.name.split()[0],
+            str(target.chips),
+            str(target.logical_cores()),
+            _binary(target.chips * target.chip.hbm_bytes),
+        )
+    rows.caption = "A device is a logical NeuronCore, as JAX on Neuron counts them."
+    return rows
+
+
+def _describe(target: Target) -> Iterator[Table]:
+    yield _facts(f"{target.name}: {target.chip.product}", _target_facts(target))
+    yield _facts(f"Core: {target.core.name}", _core_facts(target.core, target.chip))
+    yield _engines_table(target.core)
+    if target.chips > 1:
+        yield _devices_table(target)
+
+
+def _facts(title: str, facts: dict[str, str]) -> Table:
+    rows = table(title)
+    rows.show_header = False
+    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column()
+    for row in facts.items():
+        rows.add_row(*row)
+    return rows
+
+
+def _target_facts(target: Target) -> dict[str, str]:
+    chip, instance = target.chip, target.instance
+    facts = {
+        "chips": str(target.chips),
+        "devices": f"{target.logical_cores()}, each {target.lnc_default} of "
+        f"{target.physical_cores} physical cores",
+        "HBM per chip": f"{_binary(chip.hbm_bytes)}, "
+        f"{_decimal(chip.hbm_bytes_per_second)}B/s",
+        "NeuronLink per chip": f"{_decimal(chip.neuronlink_bytes_per_second)}B/s",
+        "DMA engines per chip": f"{chip.dma_engines}, "
+        f"{_decimal(chip.dma_engine_bytes_per_second)}B/s each",
+        "published TFLOPS": _by_dtype(chip.published_tflops),
+    }
+    if instance and instance.efa_bits_per_second:
+        facts["EFA"] = f"{_decimal(instance.efa_bits_per_second)}b/s"
+    if instance and instance.price:
+        price = instance.price
+        facts["list price"] = (
+            f"{price.usd_per_hour:.2f} USD/h ({price.region}, {price.date})"
+        )
+    return facts
+
+
+def _core_facts(core: CoreSpec, chip: ChipSpec) -> dict[str, str]:
+    tiles = {
+        "plain": core.k_tile,
+        "double-row FP8": core.k_tile_double_row,
+        "MX": core.k_tile_mx,
+    }
+    return {
+        "SBUF": f"{_binary(core.sbuf_bytes)}, {core.partitions} partitions",
+        "PSUM": f"{_binary(core.psum_bytes)}, {core.psum_banks} banks",
+        "contraction tile": ", ".join(f"{n} {k}" for k, n in tiles.items() if n),
+        "peak TFLOPS": _by_dtype(core.documented_tflops),
+        "FP8 of the policy": chip.forward_fp8,
+        "capabilities": ", ".join(sorted(core.capabilities)),
+    }
+
+
+def _engines_table(core: CoreSpec) -> Table:
+    rows = table("Engines")
+    rows.add_column("engine", style="bold")
+    rows.add_column("clock", justify="right")
+    rows.add_column("elements/cycle")
+    rows.add_column("dtypes")
+    for engine in core.engines:
+        rows.add_row(*_engine_row(engine))
+    return rows
+
+
+def _engine_row(engine: EngineSpec) -> tuple[str, ...]:
+    width = engine.elements_per_cycle
+    return (
+        engine.name,
+        f"{engine.clock_hz / 1e9:g} GHz",
+        _by_dtype(width, "\n") if width else "-",
+        ", ".join(engine.dtypes) or "-",
+    )
+
+
+def _by_dtype(values: ByDtype, separator: str = ", ") -> str:
+    given = dataclasses.asdict(values).items()
+    return separator.join(f"{name} {v:g}" for name, v in given if v is not None)
+
+
+def _binary(size_bytes: int) -> str:
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB")):
+        if size_bytes >= 2 ** (10 * power):
+            return f"{size_bytes / 2 ** (10 * power):g} {unit}"
+    return f"{size_bytes / 1024:g} KiB"
+
+
+def _decimal(rate: float) -> str:
+    return f"{rate / 1e12:g} T" if rate >= 1e12 else f"{rate / 1e9:g} G"

@@ -1,0 +1,56 @@
+"""`neuronjax check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from neuronjax.checking import check as check_function
+from neuronjax.checking import check_saved
+from neuronjax.cli.application import JsonOption, PolicyOption, TargetOption
+from neuronjax.cli.sources import ShapesOption, SourceArgument, find
+from neuronjax.diagnostics.findings import PortabilityReport
+
+
+def check(
+    source: SourceArgument,
+    target: TargetOption = "trn2",
+    policy: PolicyOption = None,
+    sdk: Annotated[
+        str | None, typer.Option(help="The Neuron SDK to check for; default: newest.")
+    ] = None,
+    shapes: ShapesOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Says what Trainium's own compiler would refuse or change in a program.
+
+    Nothing is run. Every finding has a severity, the line of your program, and what to
+    write instead. The exit status is 0 without errors, 1 with at least one (warnings
+    and infos do not count), 2 where the program cannot be read.
+
+    Examples:
+
+        neuronjax check model.mlirbc --target trn1
+        neuronjax check train.py:step --args 'f32[8,16] i32[8]'
+        neuronjax check package.model:forward --sdk 2.29 --json
+    """
+    report = _report(source, target, policy, sdk, shapes)
+    if as_json:
+        print(report.to_json())
+    else:
+        Console().print(report)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+def _report(
+    source: str, target: str, policy: str | None, sdk: str | None, shapes: str | None
+) -> PortabilityReport:
+    found = find(source)
+    if isinstance(found, Path):
+        return check_saved(found, target=target, policy=policy, sdk=sdk)
+    arguments = found.arguments(shapes)
+    checked = check_function(found.function, target=target, policy=policy, sdk=sdk)
+    return checked(*arguments)

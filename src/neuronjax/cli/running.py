@@ -1,0 +1,270 @@
+"""`neuronjax run`: a program on an emulated chip, and what came out.
+
+The numbers of results are those of the chip; nothing here is a time. Arrays of dtypes
+that NumPy does not know are written to the output file as float32, which holds them
+exactly.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import neuronjax as nj
+from neuronjax.cli.application import (
+    JsonOption,
+    PolicyOption,
+    TargetOption,
+    check_folders,
+    print_json,
+    table,
+)
+from neuronjax.cli.sources import (
+    FunctionSource,
+    ShapesOption,
+    SourceArgument,
+    find,
+    with_values,
+)
+from neuronjax.diagnostics.differences import Difference, difference
+
+_ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma", "sync", "cc", "offline")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a run left.
+
+    Attributes:
+        results: array by pytree path.
+        instructions: number by engine.
+        native: the same results from jax.jit, where they were asked for.
+    """
+
+    results: Mapping[str, np.ndarray]
+    instructions: Mapping[str, int]
+    native: Mapping[str, np.ndarray] | None
+
+
+def run(
+    source: SourceArgument,
+    target: TargetOption = "trn2",
+    policy: PolicyOption = None,
+    shapes: ShapesOption = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            help="Values of the arguments, an .npz file: by name, or arr_0, arr_1, ...",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of inputs that are not given.")] = 0,
+    output: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write results to an .npz file.")
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Also run jax.jit, and compare.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Runs a program with the numbers of an emulated chip.
+
+    Shows shape, dtype and range of every result, and how many instructions each engine
+    got, a loop's body counted once. Inputs come from --inputs, from the function's
+    example_args, or are drawn: normal floats, integers from 0 to 7.
+
+    Examples:
+
+        neuronjax run model.mlirbc --target trn3 --policy mxfp8
+        neuronjax run train.py:step --args 'f32[8,16] i32[8]' --compare
+        neuronjax run model.mlirbc --inputs batch.npz --output logits.npz
+    """
+    check_folders([output])
+    found = find(source)
+    options = {"target": target, "policy": policy}
+    if isinstance(found, Path):
+        outcome = _run_saved(found, options, inputs, seed, compare)
+    else:
+        outcome = _run_function(found, options, shapes, inputs, seed, compare)
+    if output:
+        _save(output, outcome.results)
+    if as_json:
+        print_json({"source": source, **options, **_as_json(outcome)})
+    else:
+        _print(f"{source} on {target}, policy {policy or 'of the SDK'}", outcome)
+
+
+# -- running ---------------------------------------------------------------------------
+
+
+def _run_function(
+    source: FunctionSource,
+    options: dict[str, Any],
+    shapes: str | None,
+    inputs: Path | None,
+    seed: int,
+    compare: bool,
+) -> Outcome:
+    arguments = source.arguments(shapes)
+    leaves, tree = jax.tree.flatten_with_path(arguments)
+    names = [_path(path) for path, _ in leaves]
+    types = [_typed(leaf) for _, leaf in leaves]
+    values = jax.tree.unflatten(tree, with_values(types, names, inputs, seed))
+    lowered = nj.jit(source.function, **options).lower(*values)
+    native = _flat(jax.jit(source.function)(*values)) if compare else None
+    return _outcome(lowered, values, {}, native)
+
+
+def _typed(leaf: Any) -> Any:
+    """Python numbers as arrays."""
+    return leaf if hasattr(leaf, "shape") else jax.numpy.asarray(leaf)
+
+
+def _run_saved(
+    path: Path, options: dict[str, Any], inputs: Path | None, seed: int, compare: bool
+) -> Outcome:
+    if compare:
+        raise nj.UnsupportedError(
+            "--compare runs the function with jax.jit, and a saved program has none",
+            remedy="name the function, file.py:function; or compare two policies: run "
+            "with --policy fp32 --output and load both files",
+        )
+    lowered = nj.load(path, **options)
+    leaves, tree = jax.tree.flatten_with_path(lowered.args_info)
+    names = [_path(path[1:]) for path, _ in leaves]
+    values = with_values([leaf for _, leaf in leaves], names, inputs, seed)
+    args, kwargs = jax.tree.unflatten(tree, values)
+    return _outcome(lowered, args, kwargs, None)
+
+
+def _outcome(
+    lowered: nj.Lowered,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    native: Mapping[str, np.ndarray] | None,
+) -> Outcome:
+    counts = collections.Counter(i.engine for i in lowered.instructions)
+    results = _flat(lowered.compile()(*args, **kwargs))
+    return Outcome(results=results, instructions=counts, native=native)
+
+
+def _flat(results: Any) -> dict[str, np.ndarray]:
+    leaves = jax.tree.leaves_with_path(results)
+    return {_path(path) or "result": _numpy(leaf) for path, leaf in leaves}
+
+
+def _numpy(leaf: Any) -> np.ndarray:
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return np.asarray(leaf)
+
+
+def _path(path: Sequence[Any]) -> str:
+    return jax.tree_util.keystr(tuple(path), simple=True, separator="/")
+
+
+def _save(path: Path, results: Mapping[str, np.ndarray]) -> None:
+    """An .npz file; np.savez would append the suffix to a path without it."""
+    arrays: dict[str, Any] = {k: _storable(v) for k, v in results.items()}
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def _storable(array: np.ndarray) -> np.ndarray:
+    """NumPy's file format knows NumPy's dtypes only; float32 holds the narrow ones."""
+    return array if array.dtype.kind in "biufc" else array.astype(np.float32)
+
+
+# -- what is shown ---------------------------------------------------------------------
+
+
+def _summary(array: np.ndarray) -> dict[str, Any]:
+    """Shape, dtype, range of the finite values, numbers of NaNs and Infs."""
+    real = np.abs(array) if array.dtype.kind == "c" else array
+    values = np.asarray(real, np.float64)
+    finite = values[np.isfinite(values)]
+    return {
+        "shape": list(array.shape),
+        "dtype": array.dtype.name,
+        "min": float(finite.min()) if finite.size else None,
+        "max": float(finite.max()) if finite.size else None,
+        "nan": int(np.isnan(values).sum()),
+        "inf": int(np.isinf(values).sum()),
+    }
+
+
+def _difference(outcome: Outcome, name: str) -> Difference | None:
+    if outcome.native is None:
+        return None
+    return difference(outcome.results[name], outcome.native[name])
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    results = []
+    for name, array in outcome.results.items():
+        found = _difference(outcome, name)
+        compared = {} if found is None else {"difference": dataclasses.asdict(found)}
+        results.append({"name": name, **_summary(array), **compared})
+    return {"results": results, "instructions": dict(outcome.instructions)}
+
+
+def _print(title: str, outcome: Outcome) -> None:
+    console = Console()
+    console.print(_results_table(title, outcome))
+    if outcome.native is not None:
+        console.print(_differences_table(outcome))
+    console.print(_instructions_table(outcome.instructions))
+
+
+def _results_table(title: str, outcome: Outcome) -> Table:
+    rows = table(title)
+    rows.add_column("result", style="bold", overflow="fold")
+    for heading in ("type", "min", "max", "NaN", "Inf"):
+        rows.add_column(heading, justify="right", overflow="fold")
+    for name, array in outcome.results.items():
+        facts = _summary(array)
+        kind = f"{facts['dtype']}[{','.join(map(str, array.shape))}]"
+        ends = (_number(facts["min"]), _number(facts["max"]))
+        rows.add_row(name, kind, *ends, str(facts["nan"]), str(facts["inf"]))
+    return rows
+
+
+def _differences_table(outcome: Outcome) -> Table:
+    rows = table("Against jax.jit on this computer")
+    rows.add_column("result", style="bold", overflow="fold")
+    for heading in ("differing", "largest", "in ULP", "relative L2"):
+        rows.add_column(heading, justify="right")
+    for name, array in outcome.results.items():
+        found = _difference(outcome, name)
+        assert found is not None
+        rows.add_row(
+            name,
+            f"{found.differing} of {array.size}",
+            _number(found.max_abs),
+            _number(found.max_ulp),
+            f"{found.relative_l2:.2e}",
+        )
+    return rows
+
+
+def _instructions_table(counts: Mapping[str, int]) -> Table:
+    rows = table("Instructions by engine")
+    engines = [engine for engine in _ENGINES if counts.get(engine)]
+    for engine in engines:
+        rows.add_column(engine, justify="right")
+    rows.add_row(*[str(counts[engine]) for engine in engines])
+    return rows
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"

@@ -1,0 +1,277 @@
+"""What a user names on the command line: a saved program, or a function in a file.
+
+`package.module:function` and `path/to/file.py:function` are functions; everything else
+is the path of a saved program. Arguments of a function come from `--args` (shapes),
+`--inputs` (an .npz file) or its attribute `example_args`. Values of which only the
+shape is known are drawn from a seeded generator: normal floats, integers from 0 to 7.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import jax
+import ml_dtypes
+import numpy as np
+import typer
+
+from neuronjax.errors import InvalidProgramError
+
+SourceArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A saved program, or `module:function` or `file.py:function`.",
+        show_default=False,
+    ),
+]
+ShapesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--args",
+        metavar="SHAPES",
+        help="The arguments of a function: 'f32[8,16] i32[4]'. "
+        "Default: its attribute example_args.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class FunctionSource:
+    """A Python function.
+
+    Attributes:
+        name: as the user wrote it.
+        function: what was found there.
+    """
+
+    name: str
+    function: Callable[..., Any]
+
+    def arguments(self, shapes: str | None) -> tuple[Any, ...]:
+        """What it is called with: arrays, or types where only shapes are known.
+
+        Raises:
+            InvalidProgramError: neither shapes nor `example_args` are given.
+        """
+        if shapes is not None:
+            return parse_shapes(shapes)
+        example = getattr(self.function, "example_args", None)
+        if example is None:
+            raise InvalidProgramError(
+                f"{self.name}: the arguments are not known",
+                remedy="give --args 'f32[8,16] i32[4]', or set "
+                f"{self.name.rpartition(':')[2]}.example_args = (...) in the file",
+            )
+        found: Any = example() if callable(example) else example
+        return tuple(found)
+
+
+def find(source: str) -> FunctionSource | Path:
+    """The function or saved program that a user names.
+
+    Raises:
+        InvalidProgramError: no such file, module or function.
+    """
+    where, colon, name = source.rpartition(":")
+    if not colon or not name.isidentifier() or Path(source).exists():
+        return _saved(source)
+    module = _from_file(where) if where.endswith(".py") else _from_module(where)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise InvalidProgramError(
+            f"{source}: {where} has no function {name}",
+            remedy=f"it has: {', '.join(_functions(module)) or 'none'}",
+        )
+    return FunctionSource(source, function)
+
+
+def _saved(source: str) -> Path:
+    path = Path(source)
+    if not path.is_file():
+        raise InvalidProgramError(
+            f"{source}: no such file",
+            remedy="give a saved program (StableHLO, jax.export, HLO) or a function, "
+            "`package.module:function` or `path/to/file.py:function`",
+        )
+    if path.suffix == ".py":
+        raise InvalidProgramError(
+            f"{source} is a Python file: which function?",
+            remedy=f"{source}:FUNCTION; it has: "
+            f"{', '.join(_functions(_from_file(source))) or 'none'}",
+        )
+    return path
+
+
+def _functions(module: ModuleType) -> list[str]:
+    """Public functions that the module itself defines."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if callable(value)
+        and not name.startswith("_")
+        and not isinstance(value, type)
+        and getattr(value, "__module__", "") == module.__name__
+    ]
+
+
+def _from_file(path: str) -> ModuleType:
+    file = Path(path)
+    if not file.is_file():
+        raise InvalidProgramError(f"{path}: no such file", remedy="check the path")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    # As `python file.py` does: modules beside the file can be imported.
+    sys.path.insert(0, str(file.resolve().parent))
+    spec.loader.exec_module(module)
+    return module
+
+
+def _from_module(name: str) -> ModuleType:
+    sys.path.insert(0, os.getcwd())  # as `python -m` does
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and not name.startswith(error.name):
+            raise
+        raise InvalidProgramError(
+            f"there is no module {name}",
+            remedy="start the command in the folder that holds it, or give the path of "
+            "the file, path/to/file.py:function",
+        ) from error
+
+
+# -- shapes ----------------------------------------------------------------------------
+
+_SHORT = {
+    "f64": "float64",
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f8e4m3": "float8_e4m3",
+    "f8e4m3fn": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "c64": "complex64",
+    "pred": "bool",
+    **{f"i{n}": f"int{n}" for n in (8, 16, 32, 64)},
+    **{f"s{n}": f"int{n}" for n in (8, 16, 32, 64)},
+    **{f"u{n}": f"uint{n}" for n in (8, 16, 32, 64)},
+}
+_SHAPE = re.compile(r"\s*([a-z]\w*)(?:\[([\d\s,]*)\])?\s*,?")
+
+
+def parse_shapes(text: str) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """ "f32[8,16] i32[4]" as types.
+
+    Raises:
+        InvalidProgramError: not of this form, or an unknown dtype.
+    """
+    found, at = [], 0
+    while at < len(text.rstrip()):
+        match = _SHAPE.match(text, at)
+        if match is None:
+            raise InvalidProgramError(
+                f"cannot read {text[at:]!r} in --args",
+                remedy="write dtypes and shapes, such as 'f32[8,16] i32[4] f32'",
+            )
+        shape = tuple(int(size) for size in re.findall(r"\d+", match[2] or ""))
+        found.append(jax.ShapeDtypeStruct(shape, _dtype(match[1])))
+        at = match.end()
+    return tuple(found)
+
+
+def _dtype(name: str) -> np.dtype:
+    full = _SHORT.get(name, name)
+    try:
+        return np.dtype(getattr(ml_dtypes, full, full))
+    except TypeError as error:
+        raise InvalidProgramError(
+            f"unknown dtype {name!r} in --args",
+            remedy=f"use one of: {', '.join(_SHORT)}, or a full name such as float32",
+        ) from error
+
+
+# -- values ----------------------------------------------------------------------------
+
+
+def with_values(
+    types: Sequence[Any],
+    names: Sequence[str],
+    inputs: Path | None,
+    seed: int,
+) -> list[jax.Array]:
+    """Arrays of these types: from a file, as they are, or drawn.
+
+    Args:
+        types: arrays or ShapeDtypeStructs, flat.
+        names: of the arguments; keys of the file beside arr_0, arr_1, ...
+        inputs: an .npz file, or None.
+        seed: of the values that are drawn.
+
+    Raises:
+        InvalidProgramError: an array is missing in the file, or of another shape.
+    """
+    given = {} if inputs is None else _read(inputs)
+    generator = np.random.default_rng(seed)
+    return [
+        _value(type, index, names[index], given, generator, bool(inputs))
+        for index, type in enumerate(types)
+    ]
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path) as file:
+            return dict(file)
+    except (OSError, ValueError) as error:
+        raise InvalidProgramError(
+            f"{path}: {error}", remedy="give an .npz file, as np.savez writes it"
+        ) from error
+
+
+def _value(
+    type: Any,
+    index: int,
+    name: str,
+    given: Mapping[str, np.ndarray],
+    generator: np.random.Generator,
+    must_be_given: bool,
+) -> jax.Array:
+    array = given.get(name, given.get(f"arr_{index}"))
+    if array is None and must_be_given:
+        raise InvalidProgramError(
+            f"--inputs has no array {name!r} (or 'arr_{index}')",
+            remedy=f"it has: {', '.join(given)}",
+        )
+    if array is None:
+        drawn = isinstance(type, jax.ShapeDtypeStruct)
+        return jax.numpy.asarray(draw(type, generator) if drawn else type)
+    if array.shape != type.shape:
+        raise InvalidProgramError(
+            f"argument {name} has shape {array.shape} in --inputs, the program takes "
+            f"{tuple(type.shape)}",
+            remedy="give an array of that shape",
+        )
+    return jax.numpy.asarray(array.astype(type.dtype))
+
+
+def draw(type: jax.ShapeDtypeStruct, generator: np.random.Generator) -> np.ndarray:
+    """Normal floats, integers from 0 to 7, fair booleans."""
+    dtype = np.dtype(type.dtype)
+    if dtype == np.bool_:
+        return generator.integers(0, 2, type.shape).astype(bool)
+    if dtype.kind in "iu" or dtype.name in ("int4", "uint4"):
+        return generator.integers(0, 8, type.shape).astype(dtype)
+    values = generator.standard_normal(type.shape, np.float32)
+    return np.asarray(values).astype(dtype)

@@ -1,0 +1,178 @@
+"""Findings of a portability check, and the report of them as text and as JSON.
+
+Plain data without behaviour: what was found where, how bad it is, what to write
+instead, and which document says so. A source begins with a key of `DOCUMENTS`; keys are
+those of `hardware/chips.py` where it has the document.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Severity = Literal["error", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+MEANINGS: dict[Severity, str] = {
+    "error": "refused, or certainly another result",
+    "warning": "may be refused or give another result",
+    "info": "worth knowing; the documents leave it open",
+}
+DOCUMENTS = {
+    "A2": "nki/guides/architecture/trainium_inferentia2_arch.rst",
+    "A3": "nki/guides/architecture/trainium2_arch.rst",
+    "A4": "nki/guides/architecture/trainium3_arch.rst",
+    "CLI": "compiler/neuronx-cc/api-reference-guide/index.rst",
+    "CQ": "libraries/nxd-inference/developer_guides/custom-quantization.rst",
+    "DT": "about-neuron/arch/neuron-features/data-types.rst",
+    "ERR": "compiler/error-codes/",
+    "ISA": "nki/api/nki/isa/__init__.py",
+    "JK": "frameworks/jax/setup/jax-neuronx-known-issues.rst",
+    "MXG": "nki/deep-dives/mxfp-matmul.rst",
+    "RN-CC": "release-notes/components/compiler.rst",
+    "RN-NKI": "release-notes/components/nki.rst",
+    "SH": "nki/api/nki.api.shared.rst",
+}
+"""Pages of the AWS Neuron SDK documentation, as of SDK 2.32."""
+_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+_TEXT_WIDTH = 80
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that the chip's compiler would refuse or change.
+
+    Attributes:
+        rule: the id of the rule, "dynamic-while".
+        severity: "error", "warning" or "info"; see `MEANINGS`.
+        op: the op, "stablehlo.while"; "" for the program as a whole.
+        location: the user's line, "model.py:12", or "" where unknown.
+        scope: the JAX name stack of the first occurrence.
+        count: how often it occurs at this line.
+        message: what is wrong.
+        remedy: what to write instead.
+        source: the document that says so.
+    """
+
+    rule: str
+    severity: Severity
+    op: str
+    location: str
+    scope: str
+    count: int
+    message: str
+    remedy: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PortabilityReport:
+    """What the real compiler would refuse or change in one program.
+
+    Attributes:
+        program: the name of the function or file.
+        target: the chip or instance.
+        sdk: the Neuron SDK whose behaviour is described.
+        findings: errors first, then by line.
+    """
+
+    program: str
+    target: str
+    sdk: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no error; warnings and infos are no errors."""
+        return not any(f.severity == "error" for f in self.findings)
+
+    def count(self, severity: Severity) -> int:
+        """How many findings of this severity there are."""
+        return sum(f.severity == severity for f in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"ok": self.ok, **dataclasses.asdict(self), "documents": self.documents}
+
+    @property
+    def documents(self) -> dict[str, str]:
+        """The pages that the findings cite, by their keys."""
+        cited = {key for f in self.findings for key in cited_keys(f.source)}
+        return {key: page for key, page in DOCUMENTS.items() if key in cited}
+
+    def to_json(self) -> str:
+        """The report as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2)
+
+    def __rich__(self) -> Table:
+        return as_table(self)
+
+    def __str__(self) -> str:
+        out = io.StringIO()
+        Console(file=out, width=_TEXT_WIDTH, color_system=None).print(self)
+        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def cited_keys(source: str) -> set[str]:
+    """The keys of `DOCUMENTS` that a source names."""
+    return set(re.findall(r"\b[A-Z][A-Z0-9]+(?:-[A-Z]+)?\b", source)) & set(DOCUMENTS)
+
+
+def as_table(report: PortabilityReport) -> Table:
+    """The report as a table that needs no more than 80 columns."""
+    table = Table(
+        title=f"{report.program} on {report.target}, Neuron SDK {report.sdk}",
+        caption=_summary(report) if report.findings else None,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        leading=1,
+        show_header=bool(report.findings),
+    )
+    if not report.findings:
+        table.add_row("Nothing found.")
+        return table
+    table.add_column("severity", no_wrap=True)
+    table.add_column("what, where, and what to write instead", overflow="fold")
+    for finding in report.findings:
+        severity = Text(finding.severity, _STYLES[finding.severity])
+        table.add_row(severity, Text("\n").join(_lines(finding)))
+    return table
+
+
+def _lines(finding: Finding) -> Iterator[Text]:
+    times = f" ({finding.count} times)" if finding.count > 1 else ""
+    yield Text.assemble((finding.rule, "bold"), f"{times}: {finding.message}")
+    places = ", ".join(filter(None, [finding.op, _short(finding.location)]))
+    if places:
+        yield Text(f"at: {places}", "dim")
+    yield Text(f"instead: {finding.remedy}")
+    yield Text(f"source: {finding.source}", "dim")
+
+
+def _short(location: str) -> str:
+    """A path below the current folder without it."""
+    here = f"{Path.cwd()}/"
+    return location.removeprefix(here)
+
+
+def _summary(report: PortabilityReport) -> str:
+    counts = ((report.count(s), s) for s in SEVERITIES)
+    named = ", ".join(f"{n} {s}{'s' * (n > 1)}" for n, s in counts if n)
+    pages = (f"{key}: {page}" for key, page in report.documents.items())
+    return "\n".join(
+        [
+            f"{named}. Errors are what the compiler refuses or certainly changes.",
+            *pages,
+        ]
+    )

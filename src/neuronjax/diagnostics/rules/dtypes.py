@@ -1,0 +1,270 @@
+"""Rules about dtypes: where one enters the program that the chip does not have.
+
+An op is named only where none of its operands has the dtype already; arguments of the
+program are named as such. Which chip has what is `hardware/chips.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuronjax.diagnostics.facts import Fact
+from neuronjax.diagnostics.findings import Severity
+from neuronjax.diagnostics.rule import YES, Rule, Verdict, ops
+from neuronjax.diagnostics.sites import Settings, Site
+from neuronjax.ir.program import TensorType
+
+
+@dataclass(frozen=True, kw_only=True)
+class DtypeRule:
+    """A rule about values of some dtypes; the other fields are those of `Rule`.
+
+    Attributes:
+        dtypes: their names.
+        applies: whether the target and SDK refuse or change them.
+    """
+
+    id: str
+    severity: Severity
+    dtypes: tuple[str, ...]
+    title: str
+    remedy: str
+    source: str
+    applies: Callable[[Settings], bool] = lambda settings: True
+
+    def judge(self, type: TensorType, settings: Settings) -> bool:
+        """Whether a value of this type is meant."""
+        return type.dtype.name in self.dtypes and self.applies(settings)
+
+
+def _lacks(*capabilities: str) -> Callable[[Settings], bool]:
+    return lambda settings: not settings.target.core.capabilities & set(capabilities)
+
+
+def _has(capability: str) -> Callable[[Settings], bool]:
+    return lambda settings: capability in settings.target.core.capabilities
+
+
+_COMPLEX_SINCE = (2, 32)
+
+DTYPE_RULES = (
+    DtypeRule(
+        id="float64",
+        severity="error",
+        dtypes=("float64",),
+        title="no NeuronCore has float64",
+        remedy="float32, and jax_enable_x64 off",
+        source="DT: data types of the NeuronCores",
+    ),
+    DtypeRule(
+        id="complex",
+        severity="error",
+        dtypes=("complex64",),
+        title="complex numbers are not supported",
+        remedy="a pair of float32 arrays",
+        source="ERR/EVRF004, JK",
+        applies=lambda settings: settings.sdk < _COMPLEX_SINCE,
+    ),
+    DtypeRule(
+        id="complex",
+        severity="warning",
+        dtypes=("complex64",),
+        title="complex64: 30 ops since SDK 2.32 by its release notes, none by its "
+        "error codes",
+        remedy="a pair of float32 arrays",
+        source="RN-CC 2.32 against ERR/EVRF004, JK",
+        applies=lambda settings: settings.sdk >= _COMPLEX_SINCE,
+    ),
+    DtypeRule(
+        id="complex",
+        severity="error",
+        dtypes=("complex128",),
+        title="complex128 is not supported",
+        remedy="a pair of float32 arrays",
+        source="ERR/EVRF004, JK",
+    ),
+    DtypeRule(
+        id="fp8-fnuz",
+        severity="error",
+        dtypes=("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e4m3b11fnuz"),
+        title="FP8 without negative zero (FNUZ) is not supported",
+        remedy="float8_e4m3 or float8_e5m2",
+        source="ERR/EVRF005, ESPP047",
+    ),
+    DtypeRule(
+        id="fp8-e4m3fn",
+        severity="error",
+        dtypes=("float8_e4m3fn",),
+        title="float8_e4m3fn does not exist before Trainium3",
+        remedy="float8_e4m3 (largest value 240 instead of 448), or a trn3 target",
+        source="ERR/EVRF051",
+        applies=_lacks("float8_e4m3fn"),
+    ),
+    DtypeRule(
+        id="fp8-e4m3fn",
+        severity="warning",
+        dtypes=("float8_e4m3fn",),
+        title="float8_e4m3fn from JAX: the chip has it, the list of JAX's FP8 types "
+        "does not",
+        remedy="float8_e5m2, or float8_e4m3 (largest value 240)",
+        source="JK against ERR/EVRF051",
+        applies=_has("float8_e4m3fn"),
+    ),
+    DtypeRule(
+        id="fp8-e4m3",
+        severity="error",
+        dtypes=("float8_e4m3",),
+        title="float8_e4m3 does not exist after Trainium3",
+        remedy="float8_e4m3fn",
+        source="ERR/EVRF052",
+        applies=_lacks("float8_e4m3"),
+    ),
+    DtypeRule(
+        id="fp8-e3m4",
+        severity="error",
+        dtypes=("float8_e3m4",),
+        title="float8_e3m4 has no interface",
+        remedy="float8_e4m3 or float8_e5m2",
+        source="ERR/ESPP047; A3, footnote on FP8_E3",
+    ),
+    DtypeRule(
+        id="float4",
+        severity="error",
+        dtypes=("float4_e2m1fn",),
+        title="float4_e2m1fn is no dtype of JAX programs on any chip",
+        remedy="microscaled operands: jax.nn.scaled_matmul on trn3",
+        source="ERR/ESPP004",
+    ),
+    DtypeRule(
+        id="mx-scales",
+        severity="error",
+        dtypes=("float8_e8m0fnu",),
+        title="scales of microscaled operands before Trainium3",
+        remedy="a trn3 target",
+        source="A4, MXG",
+        applies=_lacks("mx_matmul"),
+    ),
+    DtypeRule(
+        id="small-integer",
+        severity="error",
+        dtypes=("int4", "uint4", "int2", "uint2"),
+        title="integers narrower than 8 bits are not supported",
+        remedy="int8 or uint8, two to a byte where memory counts",
+        source="ERR/ESPP047; SH: 8, 16 and 32 bits",
+    ),
+)
+
+# Their results are made by ops inside, which are looked at themselves.
+_HANDED_ON = frozenset(
+    {"func.call", "stablehlo.composite", "stablehlo.case", "stablehlo.if"}
+)
+_INT32 = (-(2**31), 2**31 - 1)
+_UINT32 = (0, 2**32 - 1)
+
+
+def _fits(dtype: np.dtype, fact: Fact) -> bool:
+    return fact.within(*(_UINT32 if dtype == np.uint64 else _INT32))
+
+
+def _int64(site: Site) -> Verdict | None:
+    """Where 64-bit integers enter, unless they surely fit in 32 bits."""
+    if site.op.name in _HANDED_ON:
+        return None
+    wide = [r.type.dtype for r in site.op.results if is_wide(r.type)]
+    entered = wide and not any(is_wide(v.type) for v in site.op.operands)
+    if not entered or site.in_generator or site.op.name == "stablehlo.constant":
+        return None
+    fits = site.op.name == "stablehlo.iota" or _converted_fits(site)
+    return None if fits else Verdict(str(wide[0]))
+
+
+def is_wide(type: TensorType) -> bool:
+    """Whether the elements are 64-bit integers."""
+    return type.dtype in (np.int64, np.uint64)
+
+
+def _converted_fits(site: Site) -> bool:
+    source = site.op.operands[:1]
+    return all(_fits(site.op.results[0].type.dtype, site.fact(v)) for v in source)
+
+
+def _int64_constant(site: Site) -> Verdict | None:
+    (result,) = site.op.results
+    if not is_wide(result.type) or site.in_generator:
+        return None
+    value = site.op.attributes["value"]
+    if not value.size:
+        return None
+    fact = Fact(int(value.min()), int(value.max()))
+    largest = max((fact.low, fact.high), key=abs)
+    return None if _fits(result.type.dtype, fact) else Verdict(f"{largest:.0f}")
+
+
+def _fp8_overflow(site: Site) -> Verdict | None:
+    (value,), (result,) = site.op.operands, site.op.results
+    if result.type.dtype.name != "float8_e4m3":
+        return None
+    moves = ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim")
+    producer = site.producer(value, *moves)
+    limited = ("stablehlo.clamp", "stablehlo.minimum", "func.call")
+    clamped = producer is not None and producer.name in limited
+    return None if clamped or site.fact(value).value is not None else YES
+
+
+_TRUNCATED = "the high 32 bits are dropped"
+
+RULES = (
+    Rule(
+        id="int64",
+        severity="warning",
+        title=f"64-bit integers: {_TRUNCATED}",
+        remedy="int32 and jax_enable_x64 off; on trn2 and later also "
+        "--native-int64=enabled, 20 to 30 % slower",
+        source="CLI, DT: INT64 is treated as INT32",
+        check=_int64,
+    ),
+    Rule(
+        id="int64-constant",
+        severity="error",
+        title=f"a constant that needs more than 32 bits: {_TRUNCATED}, or it is "
+        "refused",
+        remedy="a constant that fits, or two 32-bit halves",
+        source="ERR/ESFH002; CLI",
+        ops=ops("constant"),
+        check=_int64_constant,
+    ),
+    Rule(
+        id="fp8-overflow",
+        severity="info",
+        title="float8_e4m3 of a value beyond 240 is NaN on the device by one document, "
+        "Inf by another",
+        remedy="jnp.clip(x, -240, 240) before the cast",
+        source="CQ against ISA",
+        ops=ops("convert"),
+        check=_fp8_overflow,
+    ),
+)
+
+
+def entering(site: Site) -> Iterator[tuple[DtypeRule, TensorType]]:
+    """The dtype rules that an op's results meet and its operands do not."""
+    if site.op.name in _HANDED_ON:
+        return
+    for rule in DTYPE_RULES:
+        types = [r.type for r in site.op.results if rule.judge(r.type, site.settings)]
+        already = any(rule.judge(v.type, site.settings) for v in site.op.operands)
+        if types and not already:
+            yield rule, types[0]
+
+
+def arguments(settings: Settings) -> Iterator[tuple[DtypeRule, str, TensorType]]:
+    """The dtype rules that arguments of the program meet."""
+    names = settings.program.argument_names
+    for index, value in enumerate(settings.program.entry.body.arguments):
+        name = names[index] if index < len(names) else str(index)
+        for rule in DTYPE_RULES:
+            if rule.judge(value.type, settings):
+                yield rule, name, value.type

@@ -1,0 +1,112 @@
+"""Rules about whole programs: memory, instruction count, 64-bit mode.
+
+The number of instructions is an estimate: tiles of the engines, with counted loops
+unrolled, as the compiler does it. It knows no fusion, so it is a rough upper bound.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from neuronjax.diagnostics.rule import ProgramRule, Verdict
+from neuronjax.diagnostics.sites import Settings, Site
+from neuronjax.ir.program import TensorType
+
+# "over the threshold (5000000)": aws-neuron-sdk, issue 987.
+MOST_INSTRUCTIONS = 5_000_000
+
+_ROWS, _COLUMNS = 128, 512  # partitions, elements of one tile [A2: matmul tiles]
+_FREE = frozenset(
+    {"func.call", "stablehlo.composite", "stablehlo.constant", "stablehlo.while"}
+)
+
+
+def instructions(site: Site) -> int:
+    """Engine instructions of an op, over all trips of the loops around it.
+
+    ASSUMPTION: a tile of 128 rows by 512 elements for every engine.
+    """
+    op = site.op
+    if op.name in _FREE or (op.regions and not op.name.startswith("stablehlo.reduce")):
+        return 0
+    if op.name == "stablehlo.dot_general":
+        return site.trips * _dot_tiles(site)
+    elements = max((math.prod(r.type.shape) for r in op.results), default=0)
+    return site.trips * math.ceil(elements / (_ROWS * _COLUMNS))
+
+
+def _dot_tiles(site: Site) -> int:
+    lhs, rhs = (v.type.shape for v in site.op.operands)
+    d = site.op.attributes["dot_dimension_numbers"]
+    batch = [lhs[a] for a in d["lhs_batching_dimensions"]]
+    k = math.prod([lhs[a] for a in d["lhs_contracting_dimensions"]])
+    m = math.prod(lhs) // max(1, k * math.prod(batch))
+    n = math.prod(rhs) // max(1, k * math.prod(batch))
+    tiles = math.ceil(k / _ROWS) * math.ceil(m / _ROWS) * math.ceil(n / _COLUMNS)
+    return math.prod(batch) * tiles
+
+
+def _bytes(type: TensorType) -> int:
+    return math.prod(type.shape) * type.dtype.itemsize
+
+
+def _memory(settings: Settings, count: int) -> Verdict | None:
+    """Arguments, results and constants alone exceed the device's HBM."""
+    program = settings.program
+    values = [*program.entry.body.arguments, *program.entry.body.results]
+    constants = [
+        result
+        for op in program.walk()
+        if op.name == "stablehlo.constant"
+        for result in op.results
+    ]
+    needed = sum(_bytes(v.type) for v in (*values, *constants))
+    held = settings.target.chip.hbm_bytes // settings.logical_cores_per_chip
+    if needed <= held:
+        return None
+    return Verdict(f"{needed / 2**30:.1f} GiB of {held / 2**30:g} GiB")
+
+
+def _too_many(settings: Settings, count: int) -> Verdict | None:
+    if count <= MOST_INSTRUCTIONS:
+        return None
+    return Verdict(f"about {count / 1e6:.0f} million, the limit is 5 million")
+
+
+def _x64(settings: Settings, count: int) -> Verdict | None:
+    body = settings.program.entry.body
+    wide = (np.int64, np.uint64, np.float64, np.complex128)
+    found = [v for v in (*body.arguments, *body.results) if v.type.dtype in wide]
+    return Verdict(str(found[0].type.dtype)) if found else None
+
+
+PROGRAM_RULES = (
+    ProgramRule(
+        id="hbm-capacity",
+        severity="error",
+        title="arguments, results and constants alone do not fit in the HBM of one "
+        "device",
+        remedy="shard the arrays over devices, or use a narrower dtype",
+        source="ERR/EVRF009, EOOM001, EOOM002",
+        check=_memory,
+    ),
+    ProgramRule(
+        id="instruction-count",
+        severity="warning",
+        title="more instructions than the compiler accepts",
+        remedy="smaller batches or shorter loops per program; -O1; more devices",
+        source="ERR/EVRF007, EXTP004, EBVF030",
+        check=_too_many,
+    ),
+    ProgramRule(
+        id="x64-mode",
+        severity="info",
+        title="64-bit arguments or results: jax_enable_x64 is on",
+        remedy='jax.config.update("jax_enable_x64", False); the device computes in 32 '
+        "bits",
+        source="CLI, DT",
+        check=_x64,
+    ),
+)

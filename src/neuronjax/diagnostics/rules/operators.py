@@ -1,0 +1,263 @@
+"""Rules about single operators: random numbers, powers, precision, custom calls.
+
+`LISTED` is the compiler's own list of operators, in StableHLO's names. The list is
+stale (it lacks sorting, loops and convolution, which other documents describe), so what
+it lacks is an info, or a warning where no document mentions the operator at all.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from neuronjax.diagnostics.rule import YES, Rule, Verdict, always, ops
+from neuronjax.diagnostics.sites import Site
+from neuronjax.ir import host_functions
+from neuronjax.lowering.refused import REFUSED
+from neuronjax.lowering.registry import RULES as LOWERING_RULES
+
+LISTED = ops(
+    "abs",
+    "add",
+    "all_gather",
+    "all_reduce",
+    "and",
+    "atan2",
+    "batch_norm_grad",
+    "batch_norm_inference",
+    "batch_norm_training",
+    "bitcast_convert",
+    "broadcast",
+    "broadcast_in_dim",
+    "ceil",
+    "clamp",
+    "compare",
+    "concatenate",
+    "constant",
+    "convert",
+    "cosine",
+    "custom_call",
+    "divide",
+    "dot",
+    "dot_general",
+    "dynamic_update_slice",
+    "exponential",
+    "floor",
+    "gather",
+    "get_tuple_element",
+    "iota",
+    "log",
+    "maximum",
+    "minimum",
+    "multiply",
+    "negate",
+    "not",
+    "pad",
+    "power",
+    "reduce",
+    "reshape",
+    "reverse",
+    "rng",
+    "rng_bit_generator",
+    "rsqrt",
+    "scatter",
+    "select",
+    "select_and_scatter",
+    "shift_right_logical",
+    "sign",
+    "sine",
+    "slice",
+    "sqrt",
+    "subtract",
+    "tanh",
+    "transpose",
+    "tuple",
+)
+NOWHERE = ops("cholesky", "fft", "triangular_solve", "all_to_all", "collective_permute")
+# Structure, and ops with a rule of their own.
+_NO_OPERATORS = ops(
+    "case", "composite", "if", "optimization_barrier", "reduce_precision", "while"
+)
+
+
+_UNKNOWN_REMEDY = "compute it on the host: no other document mentions it"
+
+
+def _unlisted(site: Site) -> Verdict | None:
+    dialect, _, name = site.op.name.partition(".")
+    if dialect != "stablehlo" or name in LISTED | _NO_OPERATORS or name in _REFUSALS:
+        return None
+    if name in NOWHERE:
+        return Verdict(severity="warning", remedy=_UNKNOWN_REMEDY)
+    return YES
+
+
+_REFUSALS = {name.removeprefix("stablehlo.") for name in REFUSED}
+
+
+def _exponent(site: Site) -> Verdict | None:
+    exponent = site.fact(site.op.operands[1]).scalar
+    if exponent is None:
+        return Verdict("a variable exponent")
+    whole = float(exponent) == np.rint(float(exponent))
+    return None if whole else Verdict(f"exponent {float(exponent):g}")
+
+
+_PRECISION = re.compile(r"(lhs|rhs)_precision_type = (\w+)")
+_SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64"}
+
+
+def _algorithm(site: Site) -> Verdict | None:
+    """A dot algorithm that asks for another precision than the operands have."""
+    asked = _PRECISION.findall(site.op.attributes.get("algorithm") or "")
+    dtypes = [v.type.dtype.name for v in site.op.operands]
+    held = {_SHORT.get(name, name) for name in dtypes}
+    other = sorted({name for _, name in asked} - held)
+    return Verdict(f"asks for {other[0]}, gets {dtypes[0]}") if other else None
+
+
+# Custom calls that mean something to the compiler or are gone before it.
+KNOWN_CALLS = frozenset(
+    {
+        "QuantizeMX",
+        "__op$block_scaled_dot",
+        "AwsNeuronCustomNativeKernel",
+        "Sharding",
+        "SPMDFullToShardShape",
+        "SPMDShardToFullShape",
+    }
+)
+
+
+def _custom_call(site: Site) -> Verdict | None:
+    name = site.op.attributes["call_target_name"]
+    known = name in KNOWN_CALLS or name == host_functions.CALL
+    return None if known else Verdict(repr(name))
+
+
+def _linear_algebra(site: Site) -> Verdict | None:
+    """What capture kept whole because JAX has no lowering for the platform."""
+    if site.op.attributes["call_target_name"] != host_functions.CALL:
+        return None
+    return Verdict(str(site.op.attributes.get("backend_config", "")).split("[")[0])
+
+
+def _generator_called(pattern: str) -> re.Pattern[str]:
+    return re.compile(rf"_?{pattern}(_\d+)?")
+
+
+def _calls(pattern: re.Pattern[str], site: Site) -> Verdict | None:
+    callee = str(site.op.attributes.get("callee", ""))
+    return YES if pattern.fullmatch(callee) else None
+
+
+_THREEFRY = _generator_called(r"threefry(2x32|4x32|_2x32)")
+_RANDINT = _generator_called("randint")
+
+
+def _unimplemented(site: Site) -> Verdict | None:
+    """What neuronjax itself has no rule for."""
+    name = site.op.name
+    if name in REFUSED:
+        refusal = REFUSED[name]
+        return Verdict(refusal.reason, remedy=refusal.remedy)
+    values = (*site.op.operands, *site.op.results)
+    rewritten = any(value.type.dtype.kind == "c" for value in values)
+    known = name in LOWERING_RULES or rewritten
+    return None if known else Verdict("no rule")
+
+
+RULES = (
+    Rule(
+        id="threefry",
+        severity="warning",
+        title="the threefry generator is incomplete",
+        remedy='jax.random.key(seed, impl="rbg"), or jax_default_prng_impl="rbg"',
+        source="JK: threefry incomplete",
+        ops=ops("call"),
+        check=lambda site: _calls(_THREEFRY, site),
+    ),
+    Rule(
+        id="randint",
+        severity="warning",
+        title="jax.random.randint has a wrong distribution",
+        remedy="draw the integers outside, or floor(uniform * n)",
+        source="JK: randint",
+        ops=ops("call"),
+        check=lambda site: _calls(_RANDINT, site),
+    ),
+    Rule(
+        id="rng-seed",
+        severity="warning",
+        title="rng_bit_generator ignores the seed that the program gives it",
+        remedy="pass random numbers as arguments where runs must repeat",
+        source="RN-CC, Supported Operators, footnote 5",
+        ops=ops("rng_bit_generator"),
+        check=always,
+    ),
+    Rule(
+        id="power-exponent",
+        severity="warning",
+        title="a power whose exponent is no integer constant",
+        remedy="x ** n with a Python integer, or exp(y * log(x)) for x > 0",
+        source="RN-CC, Supported Operators, footnote 3",
+        ops=ops("power"),
+        check=_exponent,
+    ),
+    Rule(
+        id="reduce-precision",
+        severity="error",
+        title="lax.reduce_precision is not supported",
+        remedy="a cast to the narrower dtype and back",
+        source="JK: no reduce_precision",
+        ops=ops("reduce_precision"),
+        check=always,
+    ),
+    Rule(
+        id="dot-algorithm",
+        severity="warning",
+        title="a dot computes in the dtype of its operands; the algorithm asked for is "
+        "not always respected",
+        remedy="cast the operands to that dtype",
+        source="JK: lax.DotAlgorithmPreset",
+        ops=ops("dot_general"),
+        check=_algorithm,
+    ),
+    Rule(
+        id="custom-call",
+        severity="error",
+        title="a custom call that the compiler does not know",
+        remedy="write it with JAX operations, or compute it on the host",
+        source="ERR/EVRF015, EHCA005",
+        ops=ops("custom_call"),
+        check=_custom_call,
+    ),
+    Rule(
+        id="linear-algebra",
+        severity="error",
+        title="linear algebra that JAX lowers for CPU, GPU and TPU alone",
+        remedy="compute it on the host; neuronjax runs it on the host too, where the "
+        "policy says host_custom_calls",
+        source="JAX: no lowering for platform neuron",
+        ops=ops("custom_call"),
+        check=_linear_algebra,
+    ),
+    Rule(
+        id="unlisted-operator",
+        severity="info",
+        title="not in the compiler's list of operators, which is stale",
+        remedy="nothing, unless the compiler refuses it (EVRF001, EUOC002)",
+        source="RN-CC, Supported Operators",
+        check=_unlisted,
+        per="program",
+    ),
+    Rule(
+        id="not-emulated",
+        severity="error",
+        title="neuronjax does not run it",
+        remedy="rewrite the line with other operations",
+        source="neuronjax ops",
+        check=_unimplemented,
+    ),
+)
