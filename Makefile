@@ -1,5 +1,5 @@
 # Needs Python >= 3.11 and make; everything else is installed into .venv.
-#   make test | slow | matrix | exhaustive | lint | types | quickstart | bench | clean
+#   make test | slow | matrix | exhaustive | fuzz | lint | types | quickstart | bench | clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +11,7 @@ CODE := $(wildcard src tests benchmarks examples scripts)
 # The emulator is defined on every host; its tests run where every host can follow.
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: help .venv test slow lint format types quickstart bench matrix exhaustive clean
+.PHONY: help .venv test slow lint format types quickstart bench matrix exhaustive fuzz clean
 
 help:
 	@sed -n 's/^# *make /make /p' Makefile
@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml
 	touch $@
 
 test: $(STAMP)
-	$(PYTEST) -m "not slow and not matrix and not exhaustive" tests $(ARGS)
+	$(PYTEST) -m "not slow and not matrix and not exhaustive and not fuzz" tests $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(CODE)
@@ -52,7 +52,11 @@ matrix: $(STAMP)
 	$(PYTEST) -m matrix tests $(ARGS)
 
 exhaustive: $(STAMP)
-	$(PYTEST) -m exhaustive tests $(ARGS)
+	$(PYTEST) --timeout=1800 -m exhaustive tests $(ARGS)
+
+# Random programs, FUZZ_MINUTES=10 of them from FUZZ_SEED=1.
+fuzz: $(STAMP)
+	$(PYTEST) -m fuzz tests/fuzz $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

@@ -28,6 +28,26 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
+SLOW_TESTS = Path(__file__).parent / "slow_tests.txt"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Marks the tests of `slow_tests.txt`."""
+    lines = SLOW_TESTS.read_text().splitlines()
+    slow = {line for line in lines if line and not line.startswith("#")}
+    found = {item.nodeid: item for item in items}
+    for name in slow & found.keys():
+        found[name].add_marker("slow")
+    whole = not any("::" in argument for argument in config.args)
+    files = {name.split("::")[0] for name in found}
+    stale = [n for n in slow - found.keys() if n.split("::")[0] in files]
+    if whole and stale:
+        raise pytest.UsageError(f"{SLOW_TESTS.name} names no tests: {sorted(stale)}")
+
+
 # Linux lets a process map 65,530 regions (vm.max_map_count); every program that XLA
 # compiles takes some, and past the limit it ends in a segmentation fault.
 MOST_REGIONS = 50_000

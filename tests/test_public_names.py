@@ -16,15 +16,23 @@ NAMES = {
     "MXArray",
     "NeuronJaxError",
     "Policy",
+    "PortabilityReport",
     "Rule",
     "SparseArray",
     "UnimplementedError",
     "UnsupportedError",
     "cast",
+    "check",
     "jit",
+    "load",
+    "local_device_count",
+    "make_mesh",
+    "pmap",
     "policy_scope",
     "quantize_mx",
+    "replicate",
     "sparsify",
+    "unreplicate",
 }
 
 

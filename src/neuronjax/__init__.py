@@ -1,6 +1,6 @@
 """neuronjax: a functional emulator of AWS Trainium for JAX programs.
 
-    JAX callable
+    JAX callable, or a saved program (StableHLO, jax.export, HLO)
         | capture    StableHLO for platform "neuron", decoded once     (capture/)
         | lower      StableHLO -> NeuronCore instructions              (lowering/)
         | run        instructions -> arrays, in one jax.jit            (engines/,
@@ -8,20 +8,23 @@
       values
 
 `hardware/` holds the chips as data, `policy.py` what may happen to numbers, `ir/` the
-two vocabularies, `emulation.py` what vmap and grad mean, `api.py` the functions below.
+two vocabularies, `emulation.py` what vmap and grad mean; `api.py` is `jit`,
+`parallel.py` is `pmap`, `loading.py` is `load`, and `programs.py` what all of them
+return. `checking.py` is `check`, which runs nothing and says what the real compiler
+would refuse or change.
 """
 
-from neuronjax.api import (
-    Compiled as Compiled,
-)
 from neuronjax.api import (
     Emulated as Emulated,
 )
 from neuronjax.api import (
-    Lowered as Lowered,
-)
-from neuronjax.api import (
     jit as jit,
+)
+from neuronjax.checking import (
+    check as check,
+)
+from neuronjax.diagnostics.findings import (
+    PortabilityReport as PortabilityReport,
 )
 from neuronjax.errors import (
     InternalError as InternalError,
@@ -38,6 +41,9 @@ from neuronjax.errors import (
 from neuronjax.errors import (
     UnsupportedError as UnsupportedError,
 )
+from neuronjax.loading import (
+    load as load,
+)
 from neuronjax.numerics.casting import (
     cast as cast,
 )
@@ -53,6 +59,21 @@ from neuronjax.numerics.sparsity import (
 from neuronjax.numerics.sparsity import (
     sparsify as sparsify,
 )
+from neuronjax.parallel import (
+    local_device_count as local_device_count,
+)
+from neuronjax.parallel import (
+    make_mesh as make_mesh,
+)
+from neuronjax.parallel import (
+    pmap as pmap,
+)
+from neuronjax.parallel import (
+    replicate as replicate,
+)
+from neuronjax.parallel import (
+    unreplicate as unreplicate,
+)
 from neuronjax.policy import (
     Policy as Policy,
 )
@@ -61,6 +82,12 @@ from neuronjax.policy import (
 )
 from neuronjax.policy_scopes import (
     policy_scope as policy_scope,
+)
+from neuronjax.programs import (
+    Compiled as Compiled,
+)
+from neuronjax.programs import (
+    Lowered as Lowered,
 )
 
 __version__ = "0.1.0.dev0"

@@ -100,6 +100,9 @@ class Rule:
     mx_weight_scale_rule: str | None = None
     mx_layout: str | None = None
     sparsity: str | None = None
+    host_custom_calls: bool | None = None
+    collective_algorithm: str | None = None
+    collective_reduce_dtype: str | None = None
 
     def __post_init__(self) -> None:
         if not self.selectors:
@@ -149,7 +152,8 @@ class Policy:
 
     Attributes:
         auto_cast: which FP32 operands are cast down: of "none", of matmuls and
-            convolutions ("matmult"), or of "all" ops.
+            convolutions ("matmult"), or of "all" ops. A dot whose algorithm the
+            program spells out (`lax.DotAlgorithm`) rounds as that says, uncast.
         auto_cast_type: to what; "fp8" is the chip's own forward format. The MX types
             take operands of every float dtype; "mxfp4" is MXFP4 for weights, prepared
             offline, and MXFP8 for all else, which is what the device can quantize to.
@@ -175,6 +179,15 @@ class Policy:
         mx_layout: which elements along K form an MX block.
         sparsity: N:M pattern that the weights of forward contractions are pruned and
             compressed to, or None for dense.
+        host_custom_calls: whether linear algebra that no NeuronCore has (svd, qr, eigh,
+            ...) runs on the host, as JAX does it there, outside every promise; else it
+            is an error.
+        collective_algorithm: of reductions over devices: "auto" goes by size and group,
+            as documented. It fixes the order of additions and how often partial sums
+            are rounded. The names are those of `collectives.algorithms`.
+        collective_reduce_dtype: in which float operands and partial sums of those
+            reductions travel, rounded to the tensor's dtype at the end; None for that
+            dtype itself.
         lnc: physical cores per logical NeuronCore; None for the chip's default.
         sdk: the Neuron SDK whose defaults fill the fields that are not given. A
             filled field stays as it is under `dataclasses.replace(..., sdk=...)`; start
@@ -205,6 +218,9 @@ class Policy:
     mx_weight_scale_rule: str = "ocp_floor"
     mx_layout: str = "consecutive"
     sparsity: str | None = None
+    host_custom_calls: bool = False
+    collective_algorithm: str = "auto"
+    collective_reduce_dtype: str | None = None
     lnc: int | None = None
     sdk: str = NEWEST_SDK
     rules: tuple[Rule, ...] = ()

@@ -28,6 +28,15 @@ Fields = Mapping[str, Any]
 
 _SCALE_RULES = ("ocp_floor", "neuron", "ceil", "rceil", "even", "nki_golden")
 
+_IN_NODE = ("ring", "kangaring", "rdh", "mesh")
+_OVER_NODES = ("ring", "rdh", "mesh", "single_step_mesh")
+_COLLECTIVES = (
+    *_IN_NODE,
+    "single_step_mesh",
+    "left_fold",
+    *(f"{a}+{b}" for a in _IN_NODE for b in _OVER_NODES),
+)
+
 LEGAL: Mapping[str, tuple[object, ...]] = {
     "auto_cast": ("none", "matmult", "all"),
     "auto_cast_type": ("bf16", "fp16", "tf32", "fp8", "fp8_e4m3", "mxfp8", "mxfp4"),
@@ -46,6 +55,9 @@ LEGAL: Mapping[str, tuple[object, ...]] = {
     "mx_layout": ("consecutive", "interleaved"),
     # The patterns of the hardware page of NeuronCore-v3 and -v4.
     "sparsity": (None, "4:16", "4:12", "4:8", "2:8", "2:4", "1:4", "1:2"),
+    "host_custom_calls": (False, True),
+    "collective_algorithm": ("auto", *_COLLECTIVES),
+    "collective_reduce_dtype": (None, "bfloat16", "float16", "float32"),
     "lnc": (None, 1, 2),
 }
 """Field -> legal values, for every field that is a choice."""

@@ -2,7 +2,7 @@
 
 Every output leaf counts, parameters and optimizer states included. Chips whose
 instructions are equal share one run, and that they are equal is asserted.
-`make test` runs `SELECTED`, `make matrix` all programs under all policies. Equal bits
+`make test` and `make slow` run `SELECTED`, `make matrix` the rest. Equal bits
 could be equal nonsense, so results are also held loosely against the host's.
 """
 
