@@ -69,7 +69,8 @@ NOT_IN_TABLE: Mapping[str, str] = {
     ),
     **_each(
         _DEVICES,
-        "sdy.mesh sdy.sharding_constraint stablehlo.all_gather stablehlo.all_reduce"
+        "sdy.manual_computation sdy.mesh sdy.sharding_constraint"
+        " stablehlo.all_gather stablehlo.all_reduce"
         " stablehlo.all_to_all stablehlo.collective_broadcast"
         " stablehlo.collective_permute stablehlo.collective_reduce"
         " stablehlo.cross-replica-sum stablehlo.partition_id stablehlo.reduce_scatter"
@@ -77,7 +78,9 @@ NOT_IN_TABLE: Mapping[str, str] = {
     ),
     **_each(
         _REFUSED,
-        "chlo.ragged_dot stablehlo.after_all stablehlo.async_done stablehlo.async_start"
+        "chlo.broadcast_complex stablehlo.einsum stablehlo.unary_einsum"
+        " chlo.ragged_dot stablehlo.after_all"
+        " stablehlo.async_done stablehlo.async_start"
         " stablehlo.create_token stablehlo.infeed stablehlo.outfeed stablehlo.recv"
         " stablehlo.rng stablehlo.send stablehlo.uniform_dequantize"
         " stablehlo.uniform_quantize",

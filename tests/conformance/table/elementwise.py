@@ -66,7 +66,7 @@ ELEMENTARY: Mapping[str, tuple[Function, float]] = {
     "erfc": (lax.erfc, 6.8),
     "erf_inv": (lax.erf_inv, 4.2),
     "lgamma": (lax.lgamma, 4.5),
-    "digamma": (lax.digamma, 10),
+    "digamma": (lax.digamma, 40),  # 10 in the larger unit of elementary.ULP_FLOOR
     "bessel_i1e": (lax.bessel_i1e, 4.6),
 }
 EXACT_BINARY: Mapping[str, Function] = {
@@ -177,7 +177,8 @@ def float_cases() -> Iterator[Case]:
         for name, (function, ulp) in ELEMENTARY_BINARY.items():
             yield row(name, function, pair(dtype), limit(dtype, ulp))
         stepped = row("nextafter", lax.nextafter, pair(dtype))
-        yield dataclasses.replace(stepped, subnormals=True)
+        # The reference interpreter keeps subnormal results.
+        yield dataclasses.replace(stepped, subnormals=True, interpreter=False)
 
 
 def composed_cases() -> Iterator[Case]:
