@@ -300,7 +300,8 @@ def with_closure(
     Returns:
         A function of (*closed-over values, *leaves), and the values.
     """
-    closed = jax.make_jaxpr(function)(*map(abstract, leaves))
+    # As `capture` would: an nj.jit in the function is a scope, not another emulation.
+    closed = trace(function, tuple(map(abstract, leaves)))
     jaxpr = closed.jaxpr
 
     def converted(*leaves: Any) -> list[Any]:

@@ -17,6 +17,7 @@ import pytest
 from jax import export, lax
 
 import neuronjax as nj
+from neuronjax.emulation import with_closure
 from tests.conformance import bits
 from tests.real.pairs import KEY, ROW, W, X, agree, assert_close, energy, jitted, layer
 from tests.zoo.program import uniform
@@ -298,6 +299,22 @@ CLOSURES = {
 @pytest.mark.parametrize("name", CLOSURES)
 def test_closures_over_tracers(name):
     assert_close(CLOSURES[name](jitted)(), CLOSURES[name](jax.jit)())
+
+
+def test_an_inner_jit_of_a_closure_is_a_scope():
+    inner = nj.jit(lambda x, w: jnp.tanh(x @ w), policy="bf16")
+
+    def closing(x, w):
+        converted, closure = with_closure(lambda x: [inner(x, w) * 3], [x])
+        return converted(*closure, x)[0]
+
+    # Emulated, it would be hundreds of integer operations.
+    text = str(jax.make_jaxpr(closing)(X, W))
+    assert "tanh" in text
+    assert "xor" not in text
+    outer = nj.jit(lambda x, w: inner(x, w) * 3, policy="fp32")
+    through = jax.jit(lambda x, w: nj.jit(lambda x: inner(x, w) * 3, policy="fp32")(x))
+    bits.assert_same(through(X, W), outer(X, W))
 
 
 # ---- What is refused.
