@@ -1,0 +1,291 @@
+"""The order in which something adds: its summation tree, found by probing.
+
+After FPRev ("Revealing the order of floating-point summation", P. Xie et al., 2024). Of
+n addends one is made huge, another its negative, all others one unit. What meets the
+huge one before its negative does is lost, what comes later survives: the sum counts
+the addends outside the smallest subtree that holds both. From these counts follows the
+tree. Nothing is known of the implementation: it may be an emulated chip's, the host's,
+or any function of an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+
+#: A leaf is the index of an addend; a node has what is added, in order of their leaves.
+Node = int | tuple["Node", ...]
+
+
+@dataclass(frozen=True)
+class SummationTree:
+    """A summation tree.
+
+    Attributes:
+        root: nested tuples of indices; two children are an addition, more are addends
+            that the implementation adds at once, without losing any.
+    """
+
+    root: Node
+
+    @property
+    def addends(self) -> int:
+        """How many."""
+        return len(_leaves(self.root))
+
+    @property
+    def depth(self) -> int:
+        """Additions one after the other on the longest path."""
+        return _depth(self.root)
+
+    @property
+    def is_left_fold(self) -> bool:
+        """Whether it is ((0 + 1) + 2) + ..."""
+        return self.root == left_fold(range(self.addends))
+
+    def __str__(self) -> str:
+        return _text(self.root)
+
+
+def left_fold(nodes: Sequence[Node]) -> Node:
+    """((a + b) + c) + ..."""
+    total, *rest = nodes
+    for node in rest:
+        total = (total, node)
+    return total
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The three values that addends take.
+
+    Attributes:
+        huge: swallows a unit when both are added.
+        unit: counts; multiples up to `exact_units` add without rounding.
+        exact_units: how many units a partial sum holds exactly.
+    """
+
+    huge: float
+    unit: float
+    exact_units: int
+
+
+#: For addends, and sums, of a dtype: `huge` is a power of two whose last place exceeds
+#: all units together. 2**(p) units are exact in a significand of p bits.
+PROBES = {
+    "float32": Probe(huge=2.0**100, unit=1.0, exact_units=2**24),
+    "bfloat16": Probe(huge=2.0**100, unit=1.0, exact_units=2**8),
+    "float16": Probe(huge=2.0**15, unit=2.0**-14, exact_units=2**11),
+}
+
+
+def reveal_order(
+    function: Callable[[np.ndarray], Any],
+    addends: int,
+    *,
+    dtype: str = "float32",
+    probe: Probe | None = None,
+) -> SummationTree:
+    """The summation tree of a function that adds the elements of an array.
+
+    A dot is one too: close over an operand of ones. Narrow operands whose products are
+    added in a wider format need a probe of their own, such as `Probe(240.0, 2.0**-9,
+    2**24)` for FP8 products in FP32.
+
+    Args:
+        function: takes a NumPy array float64 [addends], which it may cast to `dtype`
+            without rounding; returns the sum, a scalar.
+        addends: how many, from 1.
+        dtype: what partial sums are kept in: float32, bfloat16 or float16.
+        probe: the values to use, for other formats.
+
+    Returns:
+        The tree. It has from `addends - 1` (a left fold) to addends^2 / 2 calls.
+
+    Raises:
+        InvalidProgramError: an unknown dtype, no addends, or results that no summation
+            tree explains: the function does not add, or its order depends on values.
+    """
+    if probe is None and dtype not in PROBES:
+        raise InvalidProgramError(
+            f"no probe for sums in {dtype!r}",
+            remedy=f"give one, or a dtype of {', '.join(PROBES)}",
+        )
+    if addends < 1:
+        raise InvalidProgramError(
+            f"the order of {addends} addends", remedy="give at least one"
+        )
+    prober = _Prober(function, addends, probe or PROBES[dtype])
+    children = prober.build(list(range(addends)))
+    return SummationTree(children[0] if len(children) == 1 else tuple(children))
+
+
+class _Prober:
+    def __init__(
+        self, function: Callable[[np.ndarray], Any], addends: int, probe: Probe
+    ) -> None:
+        self._function = function
+        self._addends = addends
+        self._probe = probe
+
+    def build(self, leaves: list[int], limit: int | None = None) -> list[Node]:
+        """The tree of leaves that are a subtree, or several children of one node.
+
+        Args:
+            leaves: in rising order.
+            limit: leaves of the node that they are children of; what meets only there
+                is not of one subtree.
+        """
+        first, *others = leaves
+        node: Node = first
+        rest: list[int] = []
+        count = 1
+        sizes = {other: self.common(first, other) for other in others}
+        for size in sorted(set(sizes.values())):
+            met = [other for other in others if sizes[other] == size]
+            if size == limit:
+                rest = met
+                break
+            count += len(met)
+            if count != size:
+                raise self._no_tree()
+            node = (node, *self.build(met, size))
+        return [node, *(self.build(rest, limit) if rest else [])]
+
+    def common(self, i: int, j: int) -> int:
+        """How many leaves the smallest subtree has that holds two of them."""
+        others = [k for k in range(self._addends) if k not in (i, j)]
+        step = self._probe.exact_units
+        blocks = [others[b : b + step] for b in range(0, len(others), step)]
+        return self._addends - sum(self._surviving(i, j, block) for block in blocks)
+
+    def _surviving(self, i: int, j: int, units: list[int]) -> int:
+        """How many of some units are outside of that subtree."""
+        x = np.zeros(self._addends)
+        x[units] = self._probe.unit
+        x[i], x[j] = self._probe.huge, -self._probe.huge
+        count = float(self._function(x)) / self._probe.unit
+        if not (0 <= count <= len(units) and count == int(count)):
+            raise self._no_tree()
+        return int(count)
+
+    def _no_tree(self) -> InvalidProgramError:
+        return InvalidProgramError(
+            f"no order of adding {self._addends} numbers explains what was returned",
+            remedy="check that the function adds all elements once, in an order that "
+            "does not depend on their values, in the dtype of the probe",
+        )
+
+
+def _leaves(root: Node) -> list[int]:
+    """The leaves from left to right; trees are deep, so without recursion."""
+    found: list[int] = []
+    waiting: list[Node] = [root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, int):
+            found.append(node)
+        else:
+            waiting.extend(reversed(node))
+    return found
+
+
+def _depth(root: Node) -> int:
+    deepest, waiting = 0, [(root, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        deepest = max(deepest, depth)
+        if not isinstance(node, int):
+            waiting += [(child, depth + 1) for child in node]
+    return deepest
+
+
+# -- text ------------------------------------------------------------------------------
+
+
+def _text(node: Node) -> str:
+    """`0..127 + (128..255) + 256`: from left to right, brackets first."""
+    if isinstance(node, int):
+        return str(node)
+    if len(node) > 2:
+        return f"sum({', '.join(map(_text, node))})"
+    return " + ".join(_runs(_spine(node)))
+
+
+def _spine(node: Node) -> list[Node]:
+    """a, b, c of (a + b) + c: down the child that has more leaves, while one has."""
+    added: list[Node] = []
+    sizes = _sizes(node)
+    while not isinstance(node, int) and len(node) == 2:
+        small, large = sorted(node, key=lambda child: sizes[_key(child)])
+        if sizes[_key(small)] == sizes[_key(large)]:
+            break
+        added.append(small)
+        node = large
+    start = node if isinstance(node, tuple) and len(node) == 2 else (node,)
+    spine = [*start, *reversed(added)]
+    if _is_falling(spine):
+        spine[:2] = spine[1::-1]
+    return spine
+
+
+def _sizes(root: Node) -> dict[Any, int]:
+    """How many leaves every subtree has."""
+    nodes, waiting = [], [root]
+    while waiting:
+        node = waiting.pop()
+        nodes.append(node)
+        if not isinstance(node, int):
+            waiting.extend(node)
+    sizes: dict[Any, int] = {}
+    for node in reversed(nodes):
+        children = () if isinstance(node, int) else node
+        sizes[_key(node)] = sum(sizes[_key(c)] for c in children) if children else 1
+    return sizes
+
+
+def _key(node: Node) -> Any:
+    """Tuples by identity: to hash one is to walk it."""
+    return node if isinstance(node, int) else ("node", id(node))
+
+
+def _is_falling(spine: Sequence[Node]) -> bool:
+    """Whether 2 + 3 + 1 + 0 reads better as 3 + 2 + 1 + 0."""
+    first = spine[:3]
+    if len(first) < 3 or not all(isinstance(node, int) for node in first):
+        return False
+    a, b, c = first
+    return b == a + 1 and c == a - 1  # type: ignore[operator]
+
+
+def _runs(nodes: Sequence[Node]) -> Iterator[str]:
+    """Three or more leaves that count up or down by one as a range."""
+    at = 0
+    while at < len(nodes):
+        end = _end_of_run(nodes, at)
+        if end - at > 2:
+            yield f"{nodes[at]}..{nodes[end - 1]}"
+            at = end
+            continue
+        node = nodes[at]
+        yield str(node) if isinstance(node, int) else f"({_text(node)})"
+        at += 1
+
+
+def _end_of_run(nodes: Sequence[Node], at: int) -> int:
+    end = at + 1
+    step = None
+    while end < len(nodes):
+        last, node = nodes[end - 1], nodes[end]
+        if not (isinstance(last, int) and isinstance(node, int)):
+            break
+        if abs(node - last) != 1 or step not in (None, node - last):
+            break
+        step = node - last
+        end += 1
+    return end
