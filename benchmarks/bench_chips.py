@@ -1,4 +1,4 @@
-"""Data-parallel training on 64 emulated chips, against one chip 64 times.
+"""Data-parallel training on 64 emulated chips, against one chip 64 times; shared out.
 
 The transformer of the quickstart (a million parameters) under SGD, one sequence per
 device; gradients are averaged over all devices by the algorithm that size selects.
@@ -13,10 +13,20 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import neuronjax as nj
-from benchmarks.harness import Effort, Result, Samples, interleave, ratio, row
+from benchmarks.harness import (
+    Effort,
+    Result,
+    Samples,
+    in_fresh_process,
+    interleave,
+    ratio,
+    row,
+)
+from neuronjax.carriers import real_devices
 from neuronjax.quickstart import model
 
 TARGET = "trn2.48xlarge"
@@ -72,6 +82,44 @@ def many_chips(effort: Effort) -> Result:
         return [alone(params, one[None]) for one in batch][-1]
 
     times = interleave((sequential, lambda: together(params, batch)), effort)
+    return ratio(
+        *times,
+        sizes={"devices": DEVICES, "tokens": TOKENS},
+        details={"memory_over_copies": memory_over_copies(together, params, batch)},
+    )
+
+
+def memory_over_copies(step: Any, params: Any, batch: np.ndarray) -> float:
+    """What a step needs at once, over one copy of the state for each device: at most
+    1.2 is good."""
+    plan = step.lower(params, batch).compile().memory_analysis()
+    needed = (
+        plan.temp_size_in_bytes
+        + plan.argument_size_in_bytes
+        + plan.output_size_in_bytes
+    )
+    copy = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    return needed / (DEVICES * copy)
+
+
+@row("chips/two_real_over_one", target=0.75)
+def two_real_devices(effort: Effort) -> Result:
+    """A step on 64 devices that two host devices carry over the same on one."""
+    # The number of host devices is fixed when the first one is used.
+    return in_fresh_process(functools.partial(_two_real_devices, effort), {})
+
+
+def _two_real_devices(effort: Effort) -> Result:
+    jax.config.update("jax_num_cpu_devices", 2)
+    mesh = Mesh(np.asarray(jax.devices()), ("chips",))
+    _, params = problem()
+    step, batch = parallel_step(DEVICES), tokens(DEVICES)
+
+    def carried() -> Any:
+        with real_devices(mesh):
+            return step(params, batch)
+
+    times = interleave((lambda: step(params, batch), carried), effort)
     return ratio(*times, sizes={"devices": DEVICES, "tokens": TOKENS})
 
 

@@ -333,6 +333,13 @@ def test_a_decorator_with_options():
     assert "cc.spmd" in double.lower(jnp.ones((2, 3))).compile().as_text()
 
 
+@pytest.mark.parametrize("devices", [2, range(2), [0, 1]], ids=str)
+def test_devices_are_a_number_or_a_sequence(devices):
+    mapped = nj.pmap(identity, devices=devices)
+    with pytest.raises(InvalidProgramError, match="pmap over 2 devices"):
+        mapped(EIGHT)
+
+
 @pytest.mark.slow
 def test_keys_are_mapped():
     keys = jax.random.split(jax.random.key(0), 4)
@@ -411,8 +418,10 @@ def test_illegal_calls(name):
     [
         lambda: nj.pmap(identity, devices=[1, 0]),
         lambda: nj.pmap(nj.pmap(identity))(integers(2, 2)),
+        lambda: nj.replicate(EIGHT, [0, 2]),
+        lambda: nj.replicate(EIGHT, jax.devices()),
     ],
-    ids=["devices in another order", "nested"],
+    ids=["devices in another order", "nested", "some devices", "the host's devices"],
 )
 def test_unimplemented_calls(call):
     with pytest.raises(UnimplementedError):
@@ -441,8 +450,9 @@ def test_local_device_count(target, lnc, count):
     assert nj.local_device_count(target, lnc=lnc) == count
 
 
-def test_replicate():
+@pytest.mark.parametrize("devices", [4, range(4), [0, 1, 2, 3]], ids=str)
+def test_replicate(devices):
     tree = {"w": integers(2, 3), "n": 1.5}
-    copies = nj.replicate(tree, 4)
+    copies = nj.replicate(tree, devices)
     assert jax.tree.map(jnp.shape, copies) == {"w": (4, 2, 3), "n": (4,)}
     assert_equal(nj.unreplicate(copies), _numpy(jax.tree.map(jnp.asarray, tree)))

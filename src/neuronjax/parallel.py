@@ -59,12 +59,18 @@ def local_device_count(target: str = "trn2", *, lnc: int | None = None) -> int:
     return resolve_target(target).logical_cores(lnc)
 
 
-def replicate(tree: Any, devices: int) -> Any:
-    """Every array `devices` times, along a new leading axis: [devices, *shape]."""
-    return jax.tree.map(
-        lambda x: jnp.broadcast_to(x, (devices, *jnp.shape(x))),
-        tree,
-    )
+def replicate(tree: Any, devices: int | Sequence[int]) -> Any:
+    """Every array once for each device: [devices, *shape] of [*shape].
+
+    Args:
+        tree: a pytree of arrays and numbers.
+        devices: as for `pmap`, how many or their numbers.
+
+    Raises:
+        UnimplementedError: devices that are not 0, 1, 2, ... in this order.
+    """
+    count = _count(devices, None, "replicate")
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *jnp.shape(x))), tree)
 
 
 def unreplicate(tree: Any) -> Any:
@@ -130,7 +136,7 @@ def pmap(
         in_axes=tuple(in_axes) if isinstance(in_axes, list) else in_axes,
         out_axes=out_axes,
         static=static,
-        count=_count(devices, axis_size),
+        count=_count(devices, axis_size, "pmap"),
     )
 
     @functools.wraps(function)
@@ -152,13 +158,15 @@ def _numbers(argnums: int | Iterable[int]) -> tuple[int, ...]:
     return (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
 
-def _count(devices: int | Sequence[int] | None, axis_size: int | None) -> int | None:
+def _count(
+    devices: int | Sequence[int] | None, axis_size: int | None, caller: str
+) -> int | None:
     """How many devices there are; None where the arguments say it."""
     if devices is not None and not isinstance(devices, int):
         devices = tuple(devices)
         if devices != tuple(range(len(devices))):
             raise UnimplementedError(
-                f"pmap over the devices {devices}",
+                f"{caller} over the devices {devices}",
                 remedy="give their number: devices are 0, 1, 2, ... in this order",
             )
         devices = len(devices)

@@ -14,15 +14,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from neuronjax.errors import InvalidProgramError
+from neuronjax.policy_checks import CHECKS, check_pattern
 from neuronjax.policy_flags import (
     CAST_DTYPES,
     LEGAL,
@@ -94,6 +92,7 @@ class Rule:
     psum_dtype: str | None = None
     transcendentals: str | None = None
     integer_path: str | None = None
+    implicit_integer_downcast: str | None = None
     float_to_int: str | None = None
     overflow: str | None = None
     mx_scale_rule: str | None = None
@@ -115,7 +114,7 @@ class Rule:
                 f"{self!r} overrides nothing", remedy='give a field, auto_cast="none"'
             )
         for name, pattern in self.selectors.items():
-            _check_pattern(name, pattern)
+            check_pattern(name, pattern)
         for name, value in self.overrides.items():
             _checked("Rule", name, value)
 
@@ -172,6 +171,9 @@ class Policy:
         psum_dtype: in which PSUM adds the tiles of a matmul.
         transcendentals: "exact" is ours, the same bits everywhere; "host" is XLA's.
         integer_path: "fp32" is what the engines do, exact to 2**24.
+        implicit_integer_downcast: under "none" a reduction of 32- or 64-bit integers
+            over devices, which the chip can do in FP32 alone, is an error, as it is to
+            the compiler (EVRF061, EVRF063).
         float_to_int: "truncate" is what StableHLO says, "rne" what engines do.
         overflow: of casts; to Inf (NaN for e4m3fn), or to the largest finite value.
         mx_scale_rule: how the device chooses the shared scale of an MX block.
@@ -184,11 +186,16 @@ class Policy:
             is an error.
         collective_algorithm: of reductions over devices: "auto" goes by size and group,
             as documented. It fixes the order of additions and how often partial sums
-            are rounded. The names are those of `collectives.algorithms`.
+            are rounded. The names are those of `collectives.algorithms`: "mesh",
+            "ring:4" with four channels, "mesh+rdh" within nodes and over them. For one
+            call: `collective_algorithm`, which goes before this, or a `Rule`.
         collective_reduce_dtype: in which float operands and partial sums of those
             reductions travel, rounded to the tensor's dtype at the end; None for that
             dtype itself.
         lnc: physical cores per logical NeuronCore; None for the chip's default.
+        placement: the logical core of every device of a mesh, counted over the chips of
+            the target; () for the device's own number. It decides which ranks share a
+            chip, so the order of additions and the time.
         sdk: the Neuron SDK whose defaults fill the fields that are not given. A
             filled field stays as it is under `dataclasses.replace(..., sdk=...)`; start
             from `Policy.for_sdk`.
@@ -212,6 +219,7 @@ class Policy:
     psum_dtype: str = "float32"
     transcendentals: str = "exact"
     integer_path: str = "exact"
+    implicit_integer_downcast: str = "all"
     float_to_int: str = "truncate"
     overflow: str = "ieee"
     mx_scale_rule: str = _SDK
@@ -222,6 +230,7 @@ class Policy:
     collective_algorithm: str = "auto"
     collective_reduce_dtype: str | None = None
     lnc: int | None = None
+    placement: tuple[int, ...] = ()
     sdk: str = NEWEST_SDK
     rules: tuple[Rule, ...] = ()
     name: str | None = dataclasses.field(default=None, compare=False)
@@ -396,41 +405,15 @@ def _nearest(pattern: str, texts: Sequence[str]) -> list[str]:
 
 # --- validation ---------------------------------------------------------------------
 
-_RANGES = {"seed": (0, 2**32 - 1), "amax_history_length": (1, 2**31 - 1)}
-
 
 def _checked(owner: str, name: str, value: object) -> object:
     """Returns the value, as a plain Python number where it is one."""
     if name in LEGAL:
         return checked_choice(owner, name, value)
-    if name in _RANGES:
-        return _checked_integer(owner, name, value)
-    if name == "loss_scale" and value is not None:
-        return _checked_loss_scale(value)
     if name == "rules":
         return _checked_rules(value)
-    return value
-
-
-def _checked_integer(owner: str, name: str, value: object) -> int:
-    low, high = _RANGES[name]
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-        if low <= value <= high:
-            return int(value)
-    raise InvalidProgramError(
-        f"{owner}.{name} is {value!r}", remedy=f"use an integer in [{low}, {high}]"
-    )
-
-
-def _checked_loss_scale(value: object) -> float:
-    numeric = (int, float, np.integer, np.floating)
-    if isinstance(value, numeric) and not isinstance(value, bool):
-        if 0 < value < math.inf:
-            return float(value)
-    raise InvalidProgramError(
-        f"Policy.loss_scale is {value!r}",
-        remedy="use None or a positive finite number, best a power of two",
-    )
+    check = CHECKS.get(name)
+    return value if check is None else check(f"{owner}.{name}", value)
 
 
 def _checked_rules(value: object) -> tuple[Rule, ...]:
@@ -442,16 +425,6 @@ def _checked_rules(value: object) -> tuple[Rule, ...]:
             )
         rules.append(rule)
     return tuple(rules)
-
-
-def _check_pattern(name: str, pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except (re.error, TypeError) as error:
-        raise InvalidProgramError(
-            f"Rule.{name} {pattern!r} is no regular expression: {error}",
-            remedy="escape special characters with re.escape",
-        ) from error
 
 
 # --- description --------------------------------------------------------------------

@@ -32,6 +32,7 @@ _IN_NODE = ("ring", "kangaring", "rdh", "mesh")
 _OVER_NODES = ("ring", "rdh", "mesh", "single_step_mesh")
 _COLLECTIVES = (
     *_IN_NODE,
+    *(f"ring:{channels}" for channels in (2, 3, 4)),
     "single_step_mesh",
     "left_fold",
     *(f"{a}+{b}" for a in _IN_NODE for b in _OVER_NODES),
@@ -48,6 +49,7 @@ LEGAL: Mapping[str, tuple[object, ...]] = {
     "psum_dtype": ("float32", "bfloat16"),
     "transcendentals": ("exact", "host"),
     "integer_path": ("exact", "fp32"),
+    "implicit_integer_downcast": ("all", "none"),
     "float_to_int": ("truncate", "rne"),
     "overflow": ("ieee", "saturate"),
     "mx_scale_rule": _SCALE_RULES,
@@ -195,7 +197,11 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         names=("--implicit-integer-downcast",),
         values=(),
-        unsupported={"default": "", "*": "choose with Policy(integer_path=...)"},
+        sets={"none": {"implicit_integer_downcast": "none"}},
+        unsupported={
+            **dict.fromkeys(("default", "all", "none"), ""),
+            "*": "single ops are not told apart; use all, none or Policy(rules=...)",
+        },
     ),
     Flag(
         names=("--experimental-unsafe-fp8e4m3fn-as-fp8e4m3",),

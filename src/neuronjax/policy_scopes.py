@@ -2,6 +2,7 @@
 
 A scope is a name in the ops' name stack, made from the policy's value, so it survives
 grad, vmap, scan and checkpoint, and program texts are reproducible. Design, section 4.
+`collective_algorithm` is a scope for that one word, whatever the policy.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ _SCOPED: dict[str, Policy] = {}  # token -> policy, for the life of the process
 # Part of jax.jit's cache key: without it a function traced under one policy would be
 # reused under another, and an inner jit shared by two scopes would be one function.
 _ACTIVE = jax.make_user_context(default_value=None)
+
+_ALGORITHM = "neuronjax.policy.collective."
+_ALGORITHM_NAME = re.compile(re.escape(_ALGORITHM) + r"([a-z_0-9:+]+)")
+_ACTIVE_ALGORITHM = jax.make_user_context(default_value=None)
 
 
 @contextlib.contextmanager
@@ -48,8 +53,38 @@ def active_policy() -> Policy | None:
     return None if token is None else _SCOPED[token]
 
 
+@contextlib.contextmanager
+def collective_algorithm(name: str) -> Iterator[None]:
+    """Says how the reductions over devices that are traced inside the block run.
+
+    It goes before the policy and its rules; the innermost block counts, and "auto"
+    leaves it to the policy again. Like `policy_scope` it survives grad, vmap, scan and
+    checkpoint, decorates functions, and counts for programs that are captured inside.
+
+        with neuronjax.collective_algorithm("mesh"):
+            gradient = jax.lax.psum(gradient, "data")
+
+    Args:
+        name: as `Policy.collective_algorithm`: "ring", "ring:4", "mesh+rdh".
+
+    Raises:
+        InvalidProgramError: no such algorithm. One that is impossible for the devices
+            of a reduction is an error when the program is lowered.
+    """
+    Policy(collective_algorithm=name)  # refuses what is none
+    with _ACTIVE_ALGORITHM(name), jax.named_scope(f"{_ALGORITHM}{name}"):
+        yield
+
+
+def algorithm_from_scope(name_stack: str) -> str | None:
+    """What the innermost `collective_algorithm` says: of a full name stack, else that
+    in which the caller runs; None without any."""
+    names = _ALGORITHM_NAME.findall(name_stack)
+    return names[-1] if names else _ACTIVE_ALGORITHM.value
+
+
 def has_policy_scope(name_stack: str) -> bool:
-    """Whether a name stack holds a `policy_scope`."""
+    """Whether a name stack holds a `policy_scope` or `collective_algorithm`."""
     return "neuronjax.policy." in name_stack
 
 

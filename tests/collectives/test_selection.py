@@ -47,7 +47,6 @@ def test_reduce_scatter_is_never_single_step():
         ([range(k, 64, 2) for k in range(2)], "mesh", "rdh", "ring"),
         ([range(128)], "mesh+mesh", "rdh+rdh", "kangaring+rdh"),
         ([range(192)], "mesh+mesh", "rdh+ring", "kangaring+ring"),
-        ([(0, 1, 64, 66)], "ring", "ring", "ring"),  # asymmetric
         ([range(0, 256, 64)], "mesh", "rdh", "rdh"),
     ],
 )
@@ -87,7 +86,7 @@ def test_an_unknown_algorithm():
 def test_an_impossible_algorithm():
     with pytest.raises(InvalidProgramError, match="lacks some of the 4") as caught:
         chosen(16, [range(0, 64, 4)], override="kangaring")
-    assert "auto, ring, rdh, mesh" in str(caught.value)
+    assert "ring:4, rdh, mesh, single_step_mesh" in str(caught.value)
 
 
 def test_one_device_takes_anything():
@@ -103,3 +102,11 @@ def test_groups_of_different_sizes(groups):
 def test_other_ops_have_no_algorithm():
     with pytest.raises(InvalidProgramError, match="all_gather"):
         chosen(16, op="all_gather")
+
+
+def test_groups_over_nodes_must_be_symmetric():
+    groups = [(0, 1, 64, 66)]
+    with pytest.raises(InvalidProgramError, match="other ranks on one node") as caught:
+        chosen(16, groups)
+    assert "the same logical cores of every node" in str(caught.value)
+    assert chosen(16, groups, policy="left_fold") == "left_fold"

@@ -235,6 +235,14 @@ def test_integer_dots_through_fp32(name):
     assert np.array_equal(np.asarray(got), want)
 
 
+def test_integer_dots_without_downcast_are_refused():
+    x = np.ones((2, 2), np.int32)
+    dot = nj.jit(jnp.dot, policy=nj.Policy(implicit_integer_downcast="none"))
+    with pytest.raises(nj.UnsupportedError, match=r"EVRF035.*int32"):
+        dot(x, x)
+    assert np.array_equal(dot(x.astype(np.int8), x.astype(np.int8)), x * 2)
+
+
 def test_integers_that_make_floats():
     """Bytes in one BF16 pass, wider ones as FP32; a float partner is what it is."""
     rng = np.random.default_rng(7)

@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 from jax.extend.mlir import ir
 from jax.interpreters.mlir import make_ir_context
-from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 import neuronjax as nj
@@ -33,6 +33,7 @@ from neuronjax.ir.collective_set import (
     CollectivePermute,
     DeviceMesh,
     PartitionId,
+    RaggedAllToAll,
     ReduceScatter,
     Spmd,
 )
@@ -112,8 +113,7 @@ def test_what_is_outside_stays_outside():
         inside = jax.shard_map(
             lambda x: lax.psum(x, "dp"), mesh=MESH, in_specs=P("dp"), out_specs=P()
         )
-        x = lax.with_sharding_constraint(x * 2, NamedSharding(MESH, P("dp")))
-        return inside(x) + 1
+        return inside(x * 2) + 1
 
     program = lowered_function(f, (X,), TARGET, None)
     kinds = [type(i).__name__ for i in program.main.instructions]
@@ -346,15 +346,16 @@ def test_more_devices_than_the_target_has():
 
 
 def test_some_axes_left_to_the_partitioner():
-    with refused(UnimplementedError, "make all axes manual") as error:
-        body(
-            lambda x: lax.psum(x, "dp"),
-            in_specs=P("dp"),
-            out_specs=P(),
-            axis_names={"dp"},
-            check_vma=True,
-        )
-    assert "tp" in error.value.what
+    mapped = jax.shard_map(
+        lambda x: lax.psum(x, "dp"),
+        mesh=MESH,
+        in_specs=P("dp"),
+        out_specs=P(),
+        axis_names={"dp"},
+    )
+    program = lowered_function(mapped, (X,), TARGET, None)
+    [reduction] = [i for i in program.walk() if isinstance(i, AllReduce)]
+    assert reduction.groups == ((0, 2, 4, 6), (1, 3, 5, 7))
 
 
 def test_axes_of_one_device_need_not_be_manual():
@@ -380,8 +381,12 @@ def test_ragged_all_to_all():
         return lax.ragged_all_to_all(x, x, sizes, sizes, sizes, sizes, axis_name="dp")
 
     shapes = (jax.ShapeDtypeStruct((16,), t) for t in (jnp.float32, jnp.int32))
-    with refused(UnimplementedError, "ragged_all_to_all"):
-        body(f, *shapes, in_specs=P("dp"), out_specs=P("dp"))
+    [found] = body(f, *shapes, in_specs=P("dp"), out_specs=P("dp"))
+    assert isinstance(found, RaggedAllToAll)
+    assert found.groups == ((0, 2, 4, 6), (1, 3, 5, 7))
+    wrong = (jax.ShapeDtypeStruct((n,), t) for n, t in ((16, X.dtype), (8, "int32")))
+    with refused(InvalidProgramError, "with groups of 4 devices"):
+        body(f, *wrong, in_specs=P("dp"), out_specs=P("dp"))
 
 
 MODULE = """
@@ -466,11 +471,6 @@ REFUSED = {
         manual(all_reduce(FOUR, op="subtract")),
         UnsupportedError,
         "a function of its own",
-    ),
-    "groups along part of an axis": (
-        manual(all_reduce(axes('"x", sub_axis_info = (1)2'))),
-        UnimplementedError,
-        "part of an axis",
     ),
     "an order of its own": (
         manual(COPY.format(1), split='<@moved, [{"x"}]>', axes='"x"'),

@@ -13,9 +13,12 @@ Open points and what is assumed here:
 
  1. Chunks: the flattened buffer in pieces of ceil(size / N), in the group's listed
     order; the last are shorter or empty (as if padded). Slices keep a chunk's tree.
- 2. One cycle carries everything: no second channel with other neighbours or with the
-    primary and secondary roles swapped, no Hamiltonian path over the torus.
- 3. Ring path: the listed order of the group, whatever the chips.
+ 2. Channels: the chunk of a rank in as many equal pieces as a ring has channels
+    (ceil, as in point 1), the k-th around the k-th path (`collective_channels`). Every
+    second path is the reverse of one, so KangaRing's second one swaps the roles.
+    `all_reduce` and `reduce_scatter` have one, which carries everything.
+ 3. Ring path: where the group has all 16 chips of a 4 x 4 torus, along its two cycles
+    without a common wire; else the listed order of the group, whatever the chips.
  4. Chips ascend by number, and ranks ascend inside a chip, in every fold of several
     sources, as chip index of rdh and as path of KangaRing; `listed=True` takes both
     in the order in which the group names them.
@@ -346,12 +349,12 @@ def _pieces(size: int, group: Group, algorithm: Algorithm) -> dict[int, slice]:
     jobs = _stages(group, algorithm)[-1]
     return {
         rank: slice(piece.start, piece.stop)
-        for part, job in zip(_split(range(size), len(jobs)), jobs, strict=True)
-        for piece, rank in zip(_split(part, len(job.group)), job.group, strict=True)
+        for part, job in zip(split(range(size), len(jobs)), jobs, strict=True)
+        for piece, rank in zip(split(part, len(job.group)), job.group, strict=True)
     }
 
 
-def _split(part: range, n: int) -> list[range]:
+def split(part: range, n: int) -> list[range]:
     c = -(-len(part) // n)
     return [part[i * c : (i + 1) * c] for i in range(n)]
 
@@ -415,13 +418,13 @@ def reduce_scatter(
     """Piece k of the dimension to the k-th of each group."""
     out: dict[int, np.ndarray] = {}
     for group in groups:
-        parts = {r: _cut(x[r], group, dimension) for r in group}
+        parts = {r: cut(x[r], group, dimension) for r in group}
         memory = run(parts, group, algorithm, how).memory
         out |= {rank: memory[rank][rank].values for rank in group}
     return np.stack([out[rank] for rank in range(len(x))])
 
 
-def _cut(x: np.ndarray, group: Group, dimension: int) -> dict[int, np.ndarray]:
+def cut(x: np.ndarray, group: Group, dimension: int) -> dict[int, np.ndarray]:
     """Equal parts by their owner; ValueError where they are not equal."""
     return dict(zip(group, np.split(x, len(group), axis=dimension), strict=True))
 
@@ -436,7 +439,7 @@ def all_to_all(x: np.ndarray, groups: Groups, split: int, concat: int) -> np.nda
     """Member i of a group gets part i of every member, concatenated in listed order."""
     out = {}
     for group in groups:
-        parts = {r: _cut(x[r], group, split) for r in group}
+        parts = {r: cut(x[r], group, split) for r in group}
         for rank in group:
             out[rank] = np.concatenate([parts[r][rank] for r in group], axis=concat)
     return np.stack([out[rank] for rank in range(len(x))])

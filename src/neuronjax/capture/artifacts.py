@@ -19,7 +19,7 @@ import jax
 from jax.extend.mlir import ir
 from jax.interpreters.mlir import make_ir_context
 
-from neuronjax.capture import parsing
+from neuronjax.capture import parsing, partition
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.exported import Exported, looks_exported, read_exported
 from neuronjax.capture.trace import check_argument
@@ -250,7 +250,10 @@ def _physical(aval: jax.ShapeDtypeStruct) -> tuple[tuple[int, ...], Any]:
 def _decoded(code: bytes, file: str) -> Program:
     """The program that the child wrote."""
     with make_ir_context():
-        program = decode_module(ir.Module.parse(code), file=file)
+        module = ir.Module.parse(code)
+        program = decode_module(module, file=file)
+        if partition.needs_partitioner(program):
+            program = partition.partition(program, module)
     _check_calls(program)
     _check_constants(program)
     for argument, name in zip(

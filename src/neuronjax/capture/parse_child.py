@@ -126,7 +126,7 @@ def normalized(module: ir.Module, platform_index: int | None) -> ir.Module:
         module = _without_mhlo(module)
     if names & DEPRECATED:
         _run(_LEGALIZE_DEPRECATED, module)
-        for op in _found(module, lambda op: op.name == "stablehlo.einsum"):
+        for op in found(module, lambda op: op.name == "stablehlo.einsum"):
             _as_dot_general(op)
     if platform_index is not None:
         _fix_platform(module, platform_index)
@@ -174,17 +174,17 @@ def _check_depth(op: Any) -> None:
         )
 
 
-def _found(module: ir.Module, wanted: Callable[[Any], bool]) -> list[Any]:
+def found(module: ir.Module, wanted: Callable[[Any], bool]) -> list[Any]:
     """The operations for which `wanted` is true, in program order."""
-    found = []
+    ops = []
 
     def visit(op: Any) -> ir.WalkResult:
         if wanted(op):
-            found.append(op)
+            ops.append(op)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
-    return found
+    return ops
 
 
 CUSTOM_CALL = "stablehlo.custom_call"
@@ -192,13 +192,16 @@ CUSTOM_CALL = "stablehlo.custom_call"
 
 def _without_mhlo(module: ir.Module) -> ir.Module:
     """MHLO ops, and custom calls that stand for them, as CHLO or StableHLO."""
-    for op in _found(module, lambda op: _mhlo_name(op) is not None):
+    for op in found(module, lambda op: op.name == "mhlo.copy"):
+        op.results[0].replace_all_uses_with(op.operands[0])
+        op.erase()
+    for op in found(module, lambda op: _mhlo_name(op) is not None):
         _as_chlo(op)
-    left = _found(module, lambda op: op.name.startswith("mhlo."))
+    left = found(module, lambda op: op.name.startswith("mhlo."))
     if not left:
         return module
-    module = ir.Module.parse(_jax.mlir.mhlo_to_stablehlo(_bytecode(module)))
-    left = _found(module, lambda op: op.name.startswith("mhlo."))
+    module = ir.Module.parse(_jax.mlir.mhlo_to_stablehlo(bytecode(module)))
+    left = found(module, lambda op: op.name.startswith("mhlo."))
     if left:
         raise Refused(
             f"{left[0].name} has no counterpart in StableHLO",
@@ -284,14 +287,14 @@ def _as_dot_general(einsum: Any) -> None:
 
 def _fold_tuples(module: ir.Module) -> None:
     """get_tuple_element(tuple(...)) is the element."""
-    for op in _found(module, lambda op: op.name == "stablehlo.get_tuple_element"):
+    for op in found(module, lambda op: op.name == "stablehlo.get_tuple_element"):
         made = op.operands[0].owner
         if isinstance(made, ir.Block) or made.name != "stablehlo.tuple":
             continue
         index = ir.IntegerAttr(op.attributes["index"]).value
         op.results[0].replace_all_uses_with(made.operands[index])
         op.erase()
-    for op in reversed(_found(module, lambda op: op.name == "stablehlo.tuple")):
+    for op in reversed(found(module, lambda op: op.name == "stablehlo.tuple")):
         if not list(op.results[0].uses):
             op.erase()
 
@@ -316,7 +319,7 @@ def _fix_platform(module: ir.Module, index: int) -> None:
     new = ir.FunctionType.get(old.inputs[1:], old.results)
     main.attributes["function_type"] = ir.TypeAttr.get(new)
     main.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes[1:])
-    for case in _found(module, lambda op: op.name == "stablehlo.case"):
+    for case in found(module, lambda op: op.name == "stablehlo.case"):
         _take_branch(case)
 
 
@@ -369,7 +372,7 @@ def _check_texts(module: ir.Module) -> None:
 # -- Frames.
 
 
-def _bytecode(module: ir.Module) -> bytes:
+def bytecode(module: ir.Module) -> bytes:
     buffer = io.BytesIO()
     module.operation.write_bytecode(buffer)
     return buffer.getvalue()
@@ -383,14 +386,14 @@ def answer(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]
             module = normalized(module, request["platform_index"])
             module.operation.verify()
             _check_texts(module)
-            return {}, _bytecode(module)
+            return {}, bytecode(module)
     except Refused as error:
         return {"kind": error.kind, "what": str(error), "remedy": error.remedy}, b""
     except (ir.MLIRError, RuntimeError, ValueError) as error:
-        return {"kind": "invalid", "what": _first_lines(str(error))}, b""
+        return {"kind": "invalid", "what": first_lines(str(error))}, b""
 
 
-def _first_lines(message: str) -> str:
+def first_lines(message: str) -> str:
     lines = [line for line in message.splitlines() if line.strip()]
     return " ".join(line.strip() for line in lines[:3])[:400]
 

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
+from neuronjax.capture import partition
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.host_calls import keep_linear_algebra_whole
 from neuronjax.capture.refusals import explicit_mesh, refusal
@@ -98,6 +99,8 @@ def capture(
             raise refusal(traced.jaxpr, error) from error
         module = lowered.compiler_ir()
     program = decode_module(module, names)
+    if partition.needs_partitioner(program):
+        program = partition.partition(program, module)
     out_leaves, out_tree = jax.tree.flatten(traced.out_info)
     if len(program.entry.body.arguments) != len(leaves):
         raise ClosesOverTracersError(
@@ -116,7 +119,7 @@ def _traced(function: Callable[..., Any], leaves: tuple) -> Any:
     try:
         return jax.jit(function, keep_unused=True).trace(*leaves)
     except ValueError as error:
-        if named := explicit_mesh(error):
+        if named := explicit_mesh(error) or partition.uneven(error):
             raise named from error
         raise
 

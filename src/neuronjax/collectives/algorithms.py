@@ -6,27 +6,32 @@ single_step_mesh once. Steps and roundings follow the vendor's intranode- and
 internode-collective-comm.rst (IN, IX) and the public header nec.h (NEC); what they
 leave open is marked ASSUMPTION. Legal groups:
 
-    ring              any. A flat ring over nodes is an edge case, but exists [IX]
+    ring              any (*). A flat ring over nodes is an edge case, but exists [IX]
+    ring:2 to ring:4  the same on 2, 3 or 4 channels; more than 2 need all chips of a
+                      4 x 4 torus (`cycles`)
     kangaring         one node; all ranks of each of its chips; an even number of them
                       per chip; at most 256 ranks [IN, NEC]
     rdh               as many ranks on each chip, 2^k chips [IN]; or one rank on each of
                       2^k nodes [IX]
     mesh              as many ranks on each chip; or one rank per node [IN, IX]
-    single_step_mesh  any, all-reduce only [IN, IX]
+    single_step_mesh  any (*), all-reduce only [IN, IX]
     left_fold         any; not the vendor's, but what XLA's host devices do with FP32
                       and BF16
     A+B               several ranks on each of several nodes, the same on each; A within
                       a node, B over nodes, each as above [IX]
+
+(*) That a network joins: see `Group.fault`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from neuronjax.collectives import plan as plans
+from neuronjax.collectives.cycles import MAX_CHANNELS, closed_paths
 from neuronjax.collectives.placement import Group
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.fold_plan import FoldPlan
@@ -60,7 +65,9 @@ def _never(op: str, group: Group) -> str:
 
 def _scatters(op: str, group: Group) -> str:
     """Every rank reduces the whole buffer, so there is nothing to scatter."""
-    return "" if op == ALL_REDUCE else "it exists for all_reduce only"
+    if op != ALL_REDUCE:
+        return "it exists for all_reduce only"
+    return group.fault
 
 
 def _several_nodes(group: Group) -> str:
@@ -100,19 +107,38 @@ def _partial_chips(op: str, group: Group) -> str:
 # -- what each does --------------------------------------------------------------------
 
 
-def _ring(group: Group) -> FoldPlan:
-    """Chunk r starts at rank r + 1 and ends at its owner r: a rotation of the operands'
-    order, which StableHLO does not foresee. ASSUMPTION: one ring, in listed order; the
-    chips run several, along the wires."""
-    return plans.path(group.size)
+def _ring(channels: int) -> Algorithm:
+    """Chunk r starts at the rank behind r and ends at its owner r: a rotation, which
+    StableHLO does not foresee. The chips run several channels, how many is not
+    published; ASSUMPTION: one, unless the name says more."""
+
+    def refuses(op: str, group: Group) -> str:
+        most = len(closed_paths(group, range(group.size)))
+        if channels <= most:
+            return group.fault
+        return f"the group lacks chips of a 4 x 4 torus: {most} channels at most"
+
+    def plan(group: Group) -> FoldPlan:
+        paths = closed_paths(group, range(group.size))
+        return _along(paths[:channels], hop=1)
+
+    return Algorithm("ring" if channels == 1 else f"ring:{channels}", refuses, plan)
 
 
 def _kangaring(group: Group) -> FoldPlan:
     """A ring of pairs, primary and secondary: a hop adds the received sum and the
-    chunks of both. ASSUMPTION: neighbouring ranks of a chip are a pair, the first is
-    primary; on the chip, the roles alternate between two cycles."""
+    chunks of both. Two cycles carry half of the data each; on the second the roles are
+    swapped [IN]. ASSUMPTION: neighbouring ranks of a chip are a pair, the first is
+    primary on the first cycle."""
     ranks = [r for chip in group.by_chip for r in chip]
-    return plans.arranged(plans.path(group.size, hop=2), ranks)
+    return _along(closed_paths(group, ranks)[:2], hop=2)
+
+
+def _along(paths: Iterable[Sequence[int]], hop: int) -> FoldPlan:
+    """A closed path for every channel."""
+    return plans.channelled(
+        [plans.arranged(plans.path(len(ranks), hop), ranks) for ranks in paths]
+    )
 
 
 def _over_chips(group: Group, outer: FoldPlan) -> FoldPlan:
@@ -142,7 +168,7 @@ def _star(group: Group) -> FoldPlan:
 
 
 _FLAT = (
-    Algorithm("ring", _never, _ring),
+    *map(_ring, range(1, MAX_CHANNELS + 1)),
     Algorithm("kangaring", _partial_chips, _kangaring),
     Algorithm("rdh", _no_power_of_two, _rdh),
     Algorithm("mesh", _uneven, _mesh),
@@ -161,14 +187,11 @@ def _parts(group: Group) -> tuple[Group, Group]:
 
 
 def _asymmetric(group: Group) -> str:
-    sides = {tuple(group.locals[r] for r in ranks) for ranks in group.by_node}
     if len(group.by_node) == 1:
         return "the group is on one node: name one algorithm"
-    if len(sides) > 1:
-        return "the group has other ranks on one node than on another"
     if len(group.by_node) == group.size:
         return "the group has one rank on each node: name one algorithm"
-    return ""
+    return group.fault
 
 
 def _pair(inside: Algorithm, between: Algorithm) -> Algorithm:

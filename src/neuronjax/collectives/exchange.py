@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from math import prod
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,8 @@ from jax import lax
 from neuronjax.collectives.fold import Storage, fold_ranks, wide
 from neuronjax.errors import InternalError, InvalidProgramError
 from neuronjax.ir.collective_set import (
+    GROUPS_REMEDY,
+    PAIRS_REMEDY,
     AllGather,
     AllReduce,
     AllToAll,
@@ -27,8 +30,11 @@ from neuronjax.ir.collective_set import (
     CollectivePermute,
     Groups,
     PartitionId,
+    RaggedAllToAll,
     ReduceScatter,
     Reduction,
+    fault_of_groups,
+    fault_of_pairs,
 )
 from neuronjax.numerics.exact import opaque
 from neuronjax.numerics.float_format import get_format
@@ -88,18 +94,22 @@ class _Members:
     """The devices of the groups of an instruction that all devices take part in."""
 
     def __init__(self, i: Collective, groups: Groups, devices: int) -> None:
-        named = [device for group in groups for device in group]
-        if len({len(group) for group in groups}) > 1:
-            raise _invalid(i, f"groups of different sizes, {groups}", _GROUPS)
-        if sorted(named) != list(range(devices)):
-            raise _invalid(i, f"groups {groups} of {devices} devices", _GROUPS)
+        _check(i, fault_of_groups(groups, devices), GROUPS_REMEDY)
         self.count, self.size = len(groups), len(groups[0])
-        self._devices = np.asarray(named)
+        self._devices = np.asarray(groups).reshape(-1)
+        self._instruction = i
 
     def gathered(self, x: jax.Array) -> jax.Array:
         """[groups, ranks, *local] of [devices, *local]."""
         shape = (self.count, self.size, *x.shape[1:])
         return lax.reshape(_rows(x, self._devices), shape)
+
+    def parts(self, x: jax.Array, dimension: int) -> jax.Array:
+        """[groups, ranks, parts, *part] of [devices, *local]: as many as ranks."""
+        x, at = self.gathered(x), dimension + 2
+        part = _part(self._instruction, x.shape[at], self.size)
+        x = lax.reshape(x, (*x.shape[:at], self.size, part, *x.shape[at + 1 :]))
+        return jnp.moveaxis(x, at, 2)
 
     def returned(self, x: jax.Array) -> jax.Array:
         """[devices, *local] of [groups, ranks, *local]."""
@@ -120,8 +130,9 @@ def _rows(x: jax.Array, rows: np.ndarray) -> jax.Array:
     return x.at[rows].get(mode="promise_in_bounds")
 
 
-_GROUPS = "name every device once, in groups of one size"
-_TARGETS = "name existing devices, none twice as a target or as a source of pairs"
+def _check(i: Collective, fault: str, remedy: str) -> None:
+    if fault:
+        raise _invalid(i, fault, remedy)
 
 
 def _invalid(i: Collective, found: str, remedy: str) -> InvalidProgramError:
@@ -175,17 +186,12 @@ def all_to_all(
     key: jax.Array,
 ) -> Arrays:
     members = _Members(i, i.groups, devices)
-    n, at = members.size, i.split_dimension + 2
+    joined = functools.partial(_concatenated, dimension=i.concat_dimension)
     results = []
     for x in operands:
-        x = members.gathered(x)
-        part = _part(i, x.shape[at], n)
-        x = lax.reshape(x, (*x.shape[:at], n, part, *x.shape[at + 1 :]))
-        x = jnp.moveaxis(x, at, 1)  # [groups, receiver, sender, *local]
-        parts = lax.reshape(x, (members.count * n, *x.shape[2:]))
-        joined = _concatenated(parts, i.concat_dimension)
-        joined = lax.reshape(joined, (members.count, n, *joined.shape[1:]))
-        results.append(members.returned(joined))
+        x = members.parts(x, i.split_dimension)
+        x = jnp.swapaxes(x, 1, 2)  # [groups, receiver, sender, *part]
+        results.append(members.returned(jax.vmap(joined, 1, 1)(x)))
     return tuple(results)
 
 
@@ -205,10 +211,8 @@ def collective_permute(
     zero: jax.Array,
     key: jax.Array,
 ) -> Arrays:
-    sources = [source for source, _ in i.pairs]
-    if len(set(sources)) < len(sources):
-        raise _invalid(i, f"pairs {i.pairs} with one source twice", _TARGETS)
-    return tuple(_sent(i, x, i.pairs, devices) for x in operands)
+    _check(i, fault_of_pairs(i.pairs, devices), PAIRS_REMEDY)
+    return tuple(_sent(x, i.pairs, devices) for x in operands)
 
 
 @exchange.register
@@ -219,19 +223,58 @@ def collective_broadcast(
     zero: jax.Array,
     key: jax.Array,
 ) -> Arrays:
+    _check(i, fault_of_groups(i.groups, devices, complete=False), PAIRS_REMEDY)
     pairs = [(group[0], member) for group in i.groups for member in group]
-    return tuple(_sent(i, x, pairs, devices) for x in operands)
+    return tuple(_sent(x, pairs, devices) for x in operands)
 
 
-def _sent(
-    i: Collective, x: jax.Array, pairs: Sequence[tuple[int, int]], devices: int
-) -> jax.Array:
+@exchange.register
+def ragged_all_to_all(
+    i: RaggedAllToAll,
+    operands: Sequence[jax.Array],
+    devices: int,
+    zero: jax.Array,
+    key: jax.Array,
+) -> Arrays:
+    """ASSUMPTION: `recv_sizes` are what the senders' sizes say, as they must be; parts
+    that reach over the end are cut off, of parts that overlap the last one counts."""
+    members = _Members(i, i.groups, devices)
+    data, output = map(members.gathered, operands[:2])
+    # Of all parts that a member receives: [parts, groups, receiver].
+    starts, sizes, targets = (_received(members, x) for x in operands[2:5])
+    parts, n, length = starts.shape[0], members.size, data.shape[2]
+    if not length:
+        return (operands[1],)
+    senders = jnp.repeat(jnp.arange(n, dtype=jnp.int32), parts // n)
+    row = jnp.arange(output.shape[2], dtype=jnp.int32)
+
+    def step(origin: jax.Array, part: tuple) -> tuple[jax.Array, None]:
+        sender, start, size, target = part
+        offset = row - target[..., None]
+        inside = (offset >= 0) & (offset < size[..., None])
+        source = start[..., None] + offset
+        inside &= (source >= 0) & (source < length)
+        return jnp.where(inside, sender * length + source, origin), None
+
+    # The row of the group's data that a row of the result comes from, or -1.
+    nowhere = jnp.full((members.count, n, output.shape[2]), -1, jnp.int32)
+    origin, _ = lax.scan(step, nowhere, (senders, starts, sizes, targets))
+    rows = lax.reshape(data, (members.count, n * length, *data.shape[3:]))
+    moved = jax.vmap(lambda x, at: x.at[at].get(mode="clip"))(rows, origin)
+    arrives = lax.reshape(origin >= 0, (*origin.shape, *[1] * (data.ndim - 3)))
+    return (members.returned(jnp.where(arrives, moved, output)),)
+
+
+def _received(members: _Members, x: jax.Array) -> jax.Array:
+    """[parts, groups, receiver] of what the senders say, [devices, parts]."""
+    x = members.parts(x.astype(jnp.int32), 0)  # [groups, sender, receiver, k]
+    x = jnp.transpose(x, (1, 3, 0, 2))
+    return lax.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
+
+
+def _sent(x: jax.Array, pairs: Sequence[tuple[int, int]], devices: int) -> jax.Array:
     """Every target's row is its source's, all others are zeros."""
     targets = [target for _, target in pairs]
-    inside = all(0 <= device < devices for pair in pairs for device in pair)
-    if len(set(targets)) < len(targets) or not inside:
-        found = f"(source, target) {tuple(pairs)} among {devices} devices"
-        raise _invalid(i, found, _TARGETS)
     source = np.zeros(devices, np.int64)
     for sender, target in pairs:
         source[target] = sender
@@ -269,13 +312,9 @@ def _all_reduced(
     ASSUMPTION: chunks are equal parts of the flattened tensor, the last one padded.
     """
     groups, ranks, *local = x.shape
-    length = x.size // (groups * ranks)
-    chunks = i.plan.chunks
-    padded = -(-length // chunks) * chunks
-    x = lax.reshape(x, (groups, ranks, length))
-    if padded > length:
-        padding = [(0, 0, 0), (0, 0, 0), (0, padded - length, 0)]
-        x = lax.pad(x, jnp.zeros((), x.dtype), padding)
+    length, chunks = prod(local), i.plan.chunks
+    x = _padded(lax.reshape(x, (groups, ranks, length)), chunks)
+    padded = x.shape[2]
     x = lax.reshape(x, (groups, ranks, chunks, padded // chunks))
     total = lax.reshape(_reduced(i, x, zero, key), (groups, padded))
     return lax.reshape(total[:, :length], (groups, *local))
@@ -290,18 +329,37 @@ def reduce_scatter(
     key: jax.Array,
 ) -> Arrays:
     members = _Members(i, i.groups, devices)
-    n, at = members.size, i.dimension + 2
     results = []
     for k, x in enumerate(operands):
-        x = members.gathered(x)
-        part = _part(i, x.shape[at], n)
-        x = lax.reshape(x, (*x.shape[:at], n, part, *x.shape[at + 1 :]))
-        x = jnp.moveaxis(x, at, 2)  # [groups, ranks, parts, *local]
-        local = x.shape[3:]
-        x = lax.reshape(x, (*x.shape[:3], x.size // (members.count * n * n)))
-        total = _reduced(i, x, zero, _key(key, k))
-        results.append(members.returned(lax.reshape(total, (members.count, n, *local))))
+        x = members.parts(x, i.dimension)  # [groups, ranks, parts, *part]
+        shape = (members.count, members.size, *x.shape[3:])
+        x = lax.reshape(x, (*x.shape[:3], prod(x.shape[3:])))
+        total = _part_reduced(i, x, zero, _key(key, k))
+        results.append(members.returned(lax.reshape(total, shape)))
     return tuple(results)
+
+
+def _part_reduced(
+    i: ReduceScatter, x: jax.Array, zero: jax.Array, key: jax.Array
+) -> jax.Array:
+    """[groups, parts, m] of [groups, ranks, parts, m]; channels share every part."""
+    channels = i.plan.channels
+    if channels == 1:
+        return _reduced(i, x, zero, key)
+    groups, ranks, parts, length = x.shape
+    x = _padded(x, channels)
+    x = lax.reshape(x, (groups, ranks, parts * channels, x.shape[3] // channels))
+    total = _reduced(i, x, zero, key)
+    return lax.reshape(total, (groups, parts, channels * x.shape[3]))[..., :length]
+
+
+def _padded(x: jax.Array, multiple: int) -> jax.Array:
+    """The last dimension filled up with zeros to a multiple."""
+    missing = -x.shape[-1] % multiple
+    if not missing:
+        return x
+    padding = [*[(0, 0, 0)] * (x.ndim - 1), (0, missing, 0)]
+    return lax.pad(x, jnp.zeros((), x.dtype), padding)
 
 
 def _key(key: jax.Array, operand: int) -> jax.Array:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.hardware import INSTANCES, Target
+from neuronjax.hardware import INSTANCES, Target, Topology
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,15 @@ class Group:
         nodes: the node.
         locals: the logical core, counted over the node.
         ranks_per_chip: logical cores that a chip has.
+        torus: the sides of the torus of a node's chips, whose numbers are row-major;
+            () where they are joined otherwise.
     """
 
     chips: tuple[int, ...]
     nodes: tuple[int, ...]
     locals: tuple[int, ...]
     ranks_per_chip: int
+    torus: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -46,6 +49,16 @@ class Group:
         """The ranks of each node; nodes in the order in which the group meets them."""
         return _classes(self.nodes)
 
+    @property
+    def fault(self) -> str:
+        """Why no network joins it, or "": several ranks of one node of several must be
+        the same logical cores on all (internode-collective-comm.rst). Chips need not be
+        neighbours (ASSUMPTION: messages pass others on their way)."""
+        cores = {tuple(self.locals[r] for r in ranks) for ranks in self.by_node}
+        if len(self.by_node) in (1, self.size) or len(cores) == 1:
+            return ""
+        return "the group has other ranks on one node than on another"
+
     def among(self, ranks: Iterable[int]) -> Group:
         """The group of some of the ranks, renumbered from 0 in the order given."""
         ranks = tuple(ranks)
@@ -54,6 +67,7 @@ class Group:
             nodes=tuple(self.nodes[r] for r in ranks),
             locals=tuple(self.locals[r] for r in ranks),
             ranks_per_chip=self.ranks_per_chip,
+            torus=self.torus,
         )
 
 
@@ -66,11 +80,13 @@ class Placement:
         chips_per_node: chips that NeuronLink joins.
         cores: the logical core of each device, counted over all nodes; None for the
             device's own number.
+        torus: as in `Group`.
     """
 
     ranks_per_chip: int
     chips_per_node: int
     cores: tuple[int, ...] | None = None
+    torus: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -95,10 +111,12 @@ class Placement:
                 f"a placement of devices on logical cores {tuple(cores)}",
                 remedy="give every device a logical core of its own, from 0",
             )
+        chips, torus = _node(target)
         return cls(
             ranks_per_chip=target.logical_cores(lnc) // target.chips,
-            chips_per_node=_chips_per_node(target),
+            chips_per_node=chips,
             cores=tuple(cores) or None,
+            torus=torus,
         )
 
     def group(self, devices: Sequence[int]) -> Group:
@@ -120,17 +138,22 @@ class Placement:
             nodes=tuple(core // per_node for core in cores),
             locals=tuple(core % per_node for core in cores),
             ranks_per_chip=self.ranks_per_chip,
+            torus=self.torus,
         )
 
 
-def _chips_per_node(target: Target) -> int:
+def _node(target: Target) -> tuple[int, tuple[int, ...]]:
+    """The chips of a node, and the sides of their torus, if they make one."""
     if target.instance is not None:
-        return target.chips
-    built = (i for i in INSTANCES.values() if i.chip == target.chip and i.hosts == 1)
-    servers = (  # UltraServers alone: trn3
-        i.chips // i.hosts for i in INSTANCES.values() if i.chip == target.chip
-    )
-    return max((i.chips for i in built), default=max(servers, default=1))
+        return target.instance.chips, _torus(target.topology)
+    like = [i for i in INSTANCES.values() if i.chip == target.chip]
+    built = [(i.chips, _torus(i.topology)) for i in like if i.hosts == 1]
+    servers = [(i.chips // i.hosts, ()) for i in like]  # UltraServers alone: trn3
+    return max(built, default=max(servers, default=(1, ())))
+
+
+def _torus(topology: Topology) -> tuple[int, ...]:
+    return topology.shape if topology.kind == "torus" else ()
 
 
 def _classes(labels: Sequence[int]) -> tuple[tuple[int, ...], ...]:

@@ -9,6 +9,7 @@ Plans name ranks by their index into the group.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -62,11 +63,14 @@ def nested(inner: FoldPlan, outer: FoldPlan) -> FoldPlan:
     Rank k is the k-th over all places: number k % inner.ranks of its place.
     """
     width = inner.ranks
-    rows = 1 if inner.chunks == outer.chunks == 1 else width * outer.ranks
+    channels = math.lcm(inner.channels, outer.channels)
+    rows = 1 if inner.chunks == outer.chunks == 1 else width * outer.ranks * channels
     order = []
-    for owner in range(rows):
+    for row in range(rows):
+        owner, channel = divmod(row, channels)
         place, number = divmod(owner, width)
-        within, between = inner.order_of(number), outer.order_of(place)
+        within = inner.order_of(number, channel)
+        between = outer.order_of(place, channel)
         order.append(tuple(p * width + k for p in between for k in within))
     stages = (*inner.stages, *outer.stages)
     return FoldPlan(f"{inner.algorithm}+{outer.algorithm}", stages, tuple(order))
@@ -74,12 +78,24 @@ def nested(inner: FoldPlan, outer: FoldPlan) -> FoldPlan:
 
 def arranged(plan: FoldPlan, ranks: Sequence[int]) -> FoldPlan:
     """The plan with `ranks[k]` in place of rank k, as owner of a chunk too."""
-    rows: dict[int, tuple[int, ...]] = {}
-    for place in range(plan.chunks):
-        rows[ranks[place]] = tuple(ranks[k] for k in plan.order[place])
+    rows = [tuple(ranks[k] for k in row) for row in plan.order]
     if plan.chunks == 1:
-        return replace(plan, order=tuple(rows.values()))
-    return replace(plan, order=tuple(rows[r] for r in range(plan.ranks)))
+        return replace(plan, order=tuple(rows))
+    place = {rank: k for k, rank in enumerate(ranks)}
+    n = plan.channels
+    order = [row for r in range(plan.ranks) for row in rows[place[r] * n :][:n]]
+    return replace(plan, order=tuple(order))
+
+
+def channelled(channels: Sequence[FoldPlan]) -> FoldPlan:
+    """Every rank's chunk in equal parts, one for each of these plans.
+
+    Args:
+        channels: plans that differ in their orders alone, each with a row per rank.
+    """
+    first = channels[0]
+    order = (plan.order_of(owner) for owner in range(first.ranks) for plan in channels)
+    return replace(first, order=tuple(order))
 
 
 def named(plan: FoldPlan, algorithm: str) -> FoldPlan:

@@ -80,7 +80,7 @@ def select(
 
     Raises:
         InvalidProgramError: an unknown algorithm, one that is impossible for these
-            groups, or an op that is neither.
+            groups, groups for which all are, or an op that is neither.
     """
     if op not in (ALL_REDUCE, REDUCE_SCATTER):
         raise InvalidProgramError(
@@ -97,12 +97,20 @@ def select(
     for word, who in (*words, (environ.get(VARIABLE), VARIABLE)):
         if word and word != AUTO:
             return _requested(word, who, op, found)
-    names = _preferred(op, size_bytes, found[0])
-    return next(p for n in names if isinstance(p := _plan(n, op, found), FoldPlan))
+    reason = ""
+    for name in _preferred(op, size_bytes, found[0]):
+        plan = _plan(name, op, found)
+        if isinstance(plan, FoldPlan):
+            return plan
+        reason = plan
+    raise InvalidProgramError(
+        f"{op}: no algorithm can run over {found[0].size} ranks: {reason}",
+        remedy="use the same logical cores of every node",
+    )
 
 
 def _preferred(op: str, size_bytes: int, group: Group) -> Iterator[str]:
-    """Names in the order of preference; the last one is always possible."""
+    """Names in the order of preference; the last one runs wherever any does."""
     if op == ALL_REDUCE and (group.size - 1) * size_bytes < SINGLE_STEP_BYTES:
         yield "single_step_mesh"
     row = next(r for r in _RANGES if size_bytes < r.below_bytes)

@@ -70,3 +70,43 @@ def join_array(x: jax.Array, split: Split, mesh: DeviceMesh) -> jax.Array:
         order.append(len(present) + dimension)
         shape.append(prod(sizes[name] for name in names) * local[dimension])
     return lax.reshape(lax.transpose(x, order), shape)
+
+
+# -- parts of the devices --------------------------------------------------------------
+
+
+def carrier(mesh: DeviceMesh, parts: int) -> str | None:
+    """The axis that so many equal parts of the devices divide among themselves.
+
+    Parts have consecutive device numbers, so it is the slowest axis of more than one
+    device; None where its size is no multiple.
+    """
+    name, size = next((axis for axis in mesh.axes if axis[1] > 1), (None, 1))
+    return name if size % parts == 0 else None
+
+
+def part_of(mesh: DeviceMesh, parts: int) -> DeviceMesh:
+    """The mesh of one of so many parts; there is a carrier."""
+    axis = carrier(mesh, parts)
+    sizes = [(n, size // parts if n == axis else size) for n, size in mesh.axes]
+    return DeviceMesh(tuple(sizes))
+
+
+def carried_dimension(split: Split, mesh: DeviceMesh, parts: int) -> int | None:
+    """The dimension of which every part of the devices has a slice of its own.
+
+    None where the parts' slices are not consecutive, or every part has the whole.
+    """
+    axis, sizes = carrier(mesh, parts), dict(mesh.axes)
+    for dimension, names in enumerate(split):
+        if axis in [name for name in names if sizes[name] > 1][:1]:
+            return dimension
+    return None
+
+
+def is_spread(split: Split, mesh: DeviceMesh, parts: int) -> bool:
+    """Whether an array is split over the carrier, but not in consecutive slices, or
+    there is no carrier."""
+    axis = carrier(mesh, parts)
+    named = any(axis in names for names in split)
+    return axis is None or (named and carried_dimension(split, mesh, parts) is None)

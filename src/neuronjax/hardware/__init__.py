@@ -1,9 +1,10 @@
 """The machines, as data: chips, instances, networks; and the names of targets.
 
 A *target* is what a user writes in `target=`: a chip ("trn2"), a NeuronCore generation
-("gen3"), an EC2 instance ("trn2.48xlarge") or an UltraServer ("trn2-ultraserver").
-Names are case-sensitive and taken as they are. What a machine costs in time is in
-`timing`; this package knows no program. Source keys are those of `chips.py`.
+("gen3"), an EC2 instance ("trn2.48xlarge"), an UltraServer ("trn2-ultraserver"), or
+several of the last two joined by EFA ("trn2.48xlarge:4"). Names are case-sensitive.
+What a machine costs in time is in `timing`; this package knows no program. Source keys
+are those of `chips.py`.
 """
 
 from __future__ import annotations
@@ -30,9 +31,13 @@ from neuronjax.hardware.instances import (
     ListPrice,
 )
 from neuronjax.hardware.topology import (
+    EFA,
     EFA_HOP_SECONDS,
     SINGLE_CHIP,
     TOPOLOGIES,
+    TRN2_ENGINE_NEIGHBOURS,
+    TRN2_Z_ENGINES,
+    Fabric,
     Link,
     Topology,
 )
@@ -42,17 +47,21 @@ __all__ = [
     "CHIPS",
     "CHIP_ALIASES",
     "CONTRADICTIONS",
+    "EFA",
     "EFA_HOP_SECONDS",
     "EMULATOR_ONLY_DTYPES",
     "INSTANCES",
     "INSTANCE_ALIASES",
     "TARGETS",
     "TOPOLOGIES",
+    "TRN2_ENGINE_NEIGHBOURS",
+    "TRN2_Z_ENGINES",
     "ByDtype",
     "ChipSpec",
     "Contradiction",
     "CoreSpec",
     "EngineSpec",
+    "Fabric",
     "InstanceSpec",
     "Link",
     "ListPrice",
@@ -71,11 +80,13 @@ class Target:
         name: the canonical name; an alias is replaced by what it stands for.
         chip: the chip.
         instance: the instance or UltraServer, or None for a bare chip.
+        instances: how many of them, joined by EFA; 1 for a bare chip.
     """
 
     name: str
     chip: ChipSpec
     instance: InstanceSpec | None
+    instances: int = 1
 
     @property
     def core(self) -> CoreSpec:
@@ -84,12 +95,12 @@ class Target:
 
     @property
     def chips(self) -> int:
-        """Number of chips; 1 for a bare chip."""
-        return 1 if self.instance is None else self.instance.chips
+        """Number of chips of all instances; 1 for a bare chip."""
+        return 1 if self.instance is None else self.instance.chips * self.instances
 
     @property
     def topology(self) -> Topology:
-        """The network between the chips."""
+        """The network between the chips of one instance."""
         return SINGLE_CHIP if self.instance is None else self.instance.topology
 
     @property
@@ -138,15 +149,40 @@ def resolve_target(name: str) -> Target:
     """The machine that a name stands for.
 
     Args:
-        name: a chip, instance, UltraServer or alias, exactly as listed.
+        name: a chip, instance, UltraServer or alias, exactly as listed; an instance or
+            UltraServer also several times, "trn2.48xlarge:4".
 
     Raises:
-        InvalidProgramError: unknown; the message gives the nearest and all names.
+        InvalidProgramError: unknown; the message gives the nearest and all names. Or
+            several of what no network joins.
     """
-    canonical = _ALIASES.get(name, name)
+    base, colon, count = str(name).partition(":")
+    canonical = _ALIASES.get(base, base)
     if canonical not in TARGETS:
         raise _unknown_target(name)
-    return TARGETS[canonical]
+    target = TARGETS[canonical]
+    return _several(target, name, count) if colon else target
+
+
+def _several(target: Target, name: str, count: str) -> Target:
+    """So many instances of a target, joined by EFA."""
+    instances = int(count) if count.isascii() and count.isdigit() else 0
+    if instances < 1:
+        raise InvalidProgramError(
+            f"target {name!r}: {count!r} is no number of instances",
+            remedy=f"write for example {target.name + ':4'!r}",
+        )
+    if instances == 1:
+        return target
+    if target.instance is None or target.instance.efa_bits_per_second is None:
+        joined = (n for n, i in INSTANCES.items() if i.efa_bits_per_second)
+        raise InvalidProgramError(
+            f"target {name!r}: no published network joins several {target.name}",
+            remedy=f"use several of: {', '.join(joined)}",
+        )
+    return dataclasses.replace(
+        target, name=f"{target.name}:{instances}", instances=instances
+    )
 
 
 def chips_with(capability: str) -> tuple[str, ...]:
@@ -158,7 +194,8 @@ def chips_with(capability: str) -> tuple[str, ...]:
 def _unknown_target(name: str) -> InvalidProgramError:
     names = [*TARGETS, *_ALIASES]
     # Compare without case and blanks, so that "TRN2 " suggests "trn2"; never accept it.
-    nearest = difflib.get_close_matches(str(name).strip().lower(), names, cutoff=0.5)
+    base = str(name).partition(":")[0].strip().lower()
+    nearest = difflib.get_close_matches(base, names, cutoff=0.5)
     suggestion = f"did you mean {' or '.join(map(repr, nearest))}? " if nearest else ""
     return InvalidProgramError(
         f"unknown target {name!r}",
@@ -313,6 +350,30 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         chosen="12,800 Gb/s: four instances of 3,200",
         alternative="3,200 Gb/s",
         sources="AWS product page against T2",
+    ),
+    Contradiction(
+        topic="EFA of one chip of trn2",
+        chosen="200 Gb/s: an equal share, of trn2.48xlarge and of the UltraServer",
+        alternative="800 Gb/s, on the UltraServer 200",
+        sources="T2, CC against SemiAnalysis",
+    ),
+    Contradiction(
+        topic="latency of EFA",
+        chosen="15 us from memory to memory (Fabric.hop_seconds)",
+        alternative="6.5 us for a packet",
+        sources="CC, IX against SemiAnalysis",
+    ),
+    Contradiction(
+        topic="racks of trn3",
+        chosen="two levels of switches in a rack, same-place chips joined between two",
+        alternative="two levels of switches across all servers",
+        sources="T3, figure and connectivity table against T3, text of Gen2",
+    ),
+    Contradiction(
+        topic="pairs of collective_permute",
+        chosen="any pairs",
+        alternative="circular permutations only",
+        sources="NKIC, nccom-test.rst against CC",
     ),
 )
 """Every place where the sources disagree, and what was chosen."""

@@ -1,10 +1,12 @@
 """EC2 instances and UltraServers as data: chips, hosts, network, list prices.
 
 `efa_bits_per_second` is the published aggregate of the whole target; prices are US
-dollars per hour for the whole target, on demand, dated, and never extrapolated: None
-where no list price was found. Source keys as in `chips.py` and `topology.py`; and
-LIST is AWS's price list in US East at the launch of Trn1 (October 2022), T1B the
-Trn1 page of SDK 2.9.1, SDKR the release notes of the AWS SDK for Java, 2.38.
+dollars per hour for the whole target, dated, and never extrapolated: None where none
+was found. Source keys as in `chips.py` and `topology.py`; and LIST is AWS's price list
+in US East at the launch of Trn1 (October 2022), VS AWS's price list as
+instances.vantage.sh had it on 2026-08-26, CB aws.amazon.com/ec2/capacityblocks/pricing
+on 2026-01-31, without the operating system, T1B the Trn1 page of SDK 2.9.1, SDKR the
+release notes of the AWS SDK for Java, 2.38.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Literal
 
 from neuronjax.hardware import chips, topology
 
@@ -20,17 +23,21 @@ _GBPS = 10**9  # [derived] bits per second
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListPrice:
-    """A published on-demand price.
+    """A published price.
 
     Attributes:
         usd_per_hour: the whole instance.
-        date: month of publication, "YYYY-MM".
+        date: month in which it was published or read, "YYYY-MM".
         region: where it held.
+        terms: "on demand", or "Capacity Block" (reserved for days, paid ahead).
+        source: who published it.
     """
 
     usd_per_hour: float
     date: str
     region: str
+    terms: Literal["on demand", "Capacity Block"] = "on demand"
+    source: str = "AWS"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,8 +51,11 @@ class InstanceSpec:
         hosts: servers that hold them; more than one only in an UltraServer.
         topology: the network between the chips.
         lnc_default: physical cores per logical NeuronCore.
-        efa_bits_per_second: network to other instances, or None if not published.
-        price: list price, or None if not known.
+        efa_bits_per_second: network to other instances, all interfaces together, or
+            None if not published. Ranks share it equally: 50 Gb/s for each of the 64
+            of trn2.48xlarge [CC].
+        price: list price on demand, or None if not known.
+        block_price: of a Capacity Block, or None if not known.
     """
 
     name: str
@@ -56,6 +66,27 @@ class InstanceSpec:
     lnc_default: int
     efa_bits_per_second: int | None
     price: ListPrice | None
+    block_price: ListPrice | None = None
+
+
+def _listed(usd_per_hour: float) -> ListPrice:
+    """On demand in US East, as VS has it."""
+    return ListPrice(
+        usd_per_hour=usd_per_hour,
+        date="2026-08",
+        region="us-east-1",
+        source="AWS, by instances.vantage.sh",
+    )
+
+
+def _block(usd_per_hour: float, region: str) -> ListPrice:
+    """A Capacity Block, as CB has it."""
+    return ListPrice(
+        usd_per_hour=usd_per_hour,
+        date="2026-01",
+        region=region,
+        terms="Capacity Block",
+    )
 
 
 TRN1_2XLARGE = InstanceSpec(
@@ -77,12 +108,14 @@ TRN1_32XLARGE = InstanceSpec(
     lnc_default=chips.TRN1.lnc_default,
     efa_bits_per_second=800 * _GBPS,  # [T1]
     price=ListPrice(usd_per_hour=21.50, date="2022-10", region="us-east-1"),  # [LIST]
+    block_price=_block(9.532, "us-east-1"),  # [CB]
 )
 TRN1N_32XLARGE = dataclasses.replace(
     TRN1_32XLARGE,
     name="trn1n.32xlarge",
     efa_bits_per_second=1_600 * _GBPS,  # [T1]
     price=ListPrice(usd_per_hour=24.78, date="2022-10", region="us-east-1"),  # [LIST]
+    block_price=None,
 )
 
 INF2_XLARGE = InstanceSpec(
@@ -93,20 +126,26 @@ INF2_XLARGE = InstanceSpec(
     topology=topology.SINGLE_CHIP,
     lnc_default=chips.INF2.lnc_default,
     efa_bits_per_second=None,
-    price=None,
+    price=_listed(0.7582),  # [VS]
 )
-INF2_8XLARGE = dataclasses.replace(INF2_XLARGE, name="inf2.8xlarge")
+INF2_8XLARGE = dataclasses.replace(
+    INF2_XLARGE,
+    name="inf2.8xlarge",
+    price=_listed(1.96786),  # [VS]
+)
 INF2_24XLARGE = dataclasses.replace(
     INF2_XLARGE,
     name="inf2.24xlarge",
     chips=6,  # [TI]
     topology=topology.INF2_CHAIN_6,
+    price=_listed(6.49063),  # [VS]
 )
 INF2_48XLARGE = dataclasses.replace(
     INF2_XLARGE,
     name="inf2.48xlarge",
     chips=12,  # [TI]
     topology=topology.INF2_RING_12,
+    price=_listed(12.98127),  # [VS]
 )
 
 TRN2_3XLARGE = InstanceSpec(
@@ -118,6 +157,7 @@ TRN2_3XLARGE = InstanceSpec(
     lnc_default=chips.TRN2.lnc_default,
     efa_bits_per_second=None,
     price=None,
+    block_price=_block(2.235, "ap-southeast-4"),  # [CB]
 )
 TRN2_48XLARGE = InstanceSpec(
     name="trn2.48xlarge",
@@ -128,8 +168,11 @@ TRN2_48XLARGE = InstanceSpec(
     lnc_default=chips.TRN2.lnc_default,
     efa_bits_per_second=3_200 * _GBPS,  # [T2]
     price=None,
+    block_price=_block(35.7608, "us-east-2"),  # [CB]
 )
-TRN2U_48XLARGE = dataclasses.replace(TRN2_48XLARGE, name="trn2u.48xlarge")
+TRN2U_48XLARGE = dataclasses.replace(
+    TRN2_48XLARGE, name="trn2u.48xlarge", block_price=None
+)
 TRN2_ULTRASERVER = dataclasses.replace(
     TRN2_48XLARGE,
     name="trn2-ultraserver",
@@ -137,6 +180,7 @@ TRN2_ULTRASERVER = dataclasses.replace(
     hosts=4,  # [T2]
     topology=topology.TRN2_TORUS_4X4X4,
     efa_bits_per_second=12_800 * _GBPS,  # 4 x 3,200 [derived]; see CONTRADICTIONS
+    block_price=None,
 )
 
 TRN3_ULTRASERVER_GEN1 = InstanceSpec(

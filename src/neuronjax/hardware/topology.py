@@ -1,4 +1,4 @@
-"""Networks between chips as data: shapes, links, rates and latencies.
+"""Networks between chips as data: shapes, links, wiring, rates and latencies.
 
 Rates are bytes per second in **one direction of one link**; latencies are seconds per
 hop. Which algorithm runs over a network, and how long it takes, is decided in
@@ -9,6 +9,8 @@ hop. Which algorithm runs over a network, and how long it takes, is decided in
     IX    neuron-runtime/explore/internode-collective-comm.rst
     CC    neuron-runtime/about/collectives.rst
     NKIC  nki/api/nki/collectives/__init__.py
+    NEC   src/libnrt/include/nrt/nec.h, a public header
+    MC    github.com/kvcache-ai/Mooncake, pull request 3888: measured on trn2.48xlarge
 """
 
 from __future__ import annotations
@@ -21,7 +23,31 @@ from neuronjax.hardware.chips import GIB
 
 _HOP_SECONDS = 1.5e-6  # middle of the published 1-2 us per hop [IN]
 
-EFA_HOP_SECONDS = 15e-6  # HBM to HBM, smallest packet [CC, IX]
+EFA_HOP_SECONDS = 15e-6  # HBM to HBM, smallest packet [CC, IX]; see CONTRADICTIONS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fabric:
+    """The network between instances: what an UltraCluster is joined by.
+
+    Attributes:
+        name: unique name.
+        hop_seconds: memory to memory of two instances, smallest packet.
+        usable_share: of the published rate that transfers have reached.
+    """
+
+    name: str
+    hop_seconds: float
+    usable_share: float
+
+
+EFA = Fabric(
+    name="efa",
+    # ASSUMPTION: of any two instances, however far apart, and no link oversubscribed:
+    # the tiers of an UltraCluster are not published.
+    hop_seconds=EFA_HOP_SECONDS,
+    usable_share=0.7,  # 279 of 400 GB/s [MC]
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +78,12 @@ class Topology:
         shape: chips along each axis, slowest first: the device id is the row-major
             index.
         closed: whether the axis is closed to a ring; always False for a switch.
-        links: one entry per axis and kind of cable.
+        links: one entry per axis and kind of cable. On the slower axis of a switch the
+            first is within a rack, the second between chips of the same place in two
+            racks.
+        mesh: what the algorithm of that name sends: "full", every chunk from rank to
+            rank; "two_step", once per chip, which its ranks add or share [NEC].
+        racks: into how many equal parts the slowest axis is divided.
     """
 
     name: str
@@ -60,6 +91,8 @@ class Topology:
     shape: tuple[int, ...]
     closed: tuple[bool, ...]
     links: tuple[Link, ...]
+    mesh: str = "two_step"
+    racks: int = 1
 
 
 SINGLE_CHIP = Topology(
@@ -97,6 +130,9 @@ TRN1_TORUS_4X4 = Topology(
         Link(axis=0, per_chip=2, bytes_per_second=48 * 10**9),  # 384 / 4 / 2 [H2]
         Link(axis=1, per_chip=2, bytes_per_second=48 * 10**9),  # 384 / 4 / 2 [H2]
     ),
+    # ASSUMPTION: "full" is trn1's, as "TRN2" and "GROUPED" (inf2) are others' [NEC];
+    # nccom-test's times of 8 and of 32 ranks agree.
+    mesh="full",
 )
 
 TRN2_TORUS_4X4 = Topology(
@@ -122,6 +158,37 @@ TRN2_TORUS_4X4X4 = Topology(
     ),
 )
 
+TRN2_ENGINE_NEIGHBOURS: tuple[tuple[int, int, int, int], ...] = (
+    (12, 1, 3, 4),  # [DRV]
+    (0, 13, 5, 2),  # [DRV]
+    (14, 3, 1, 6),  # [DRV]
+    (2, 15, 7, 0),  # [DRV]
+    (8, 5, 7, 0),  # [DRV]
+    (4, 9, 1, 6),  # [DRV]
+    (10, 7, 5, 2),  # [DRV]
+    (6, 11, 3, 4),  # [DRV]
+    (4, 9, 11, 12),  # [DRV]
+    (8, 5, 13, 10),  # [DRV]
+    (6, 11, 9, 14),  # [DRV]
+    (10, 7, 15, 8),  # [DRV]
+    (0, 13, 15, 8),  # [DRV]
+    (12, 1, 9, 14),  # [DRV]
+    (2, 15, 13, 10),  # [DRV]
+    (14, 3, 11, 12),  # [DRV]
+)
+"""The chip that each S-engine of a chip of trn2 has its link to [DRV].
+
+An S-engine is a quarter of a chip: two physical cores, one HBM stack. Each of the four
+links of a torus ends on one of them; what another S-engine sends over it is routed on
+the chip first. ASSUMPTION: that routing costs nothing, for nobody published its rate.
+"""
+
+TRN2_Z_ENGINES: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {"left": (1, 2), "right": (0, 3)}  # [DRV]
+)
+"""The S-engines on which the links to both neighbouring instances of an UltraServer end
+[DRV, the neighbour tables of newer versions]."""
+
 # PCIe Gen6 x8 carries 64 GB/s per direction [derived]; T3 gives the counts of links.
 # T3 does not say over which hops its hierarchy is 16 or 4 chips wide in Gen1.
 TRN3_SWITCH_4X16 = Topology(
@@ -134,12 +201,14 @@ TRN3_SWITCH_4X16 = Topology(
         Link(axis=0, per_chip=2, bytes_per_second=64 * 10**9),  # inter-rack [T3]
         Link(axis=1, per_chip=4, bytes_per_second=64 * 10**9),  # intra-server [T3]
     ),
+    racks=2,  # ASSUMPTION: as Gen2
 )
 
 TRN3_SWITCH_36X4 = dataclasses.replace(
     TRN3_SWITCH_4X16,
     name="trn3-switch-36x4",
     shape=(36, 4),  # server, chip [T3]
+    racks=2,  # in the figure i and i + 18 are joined [T3]
 )
 
 TOPOLOGIES: Mapping[str, Topology] = MappingProxyType(

@@ -9,6 +9,8 @@ a group lists them is the order of its ranks.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
@@ -18,6 +20,49 @@ from neuronjax.ir.instruction import Block, Engine, Instruction, Label
 
 #: Who does what with whom: devices by number, the order in a group being that of ranks.
 Groups = tuple[tuple[int, ...], ...]
+
+
+GROUPS_REMEDY = "name every device once, in groups of one size (axis_index_groups)"
+PAIRS_REMEDY = "name existing devices, each once as a source and once as a target"
+
+
+def fault_of_groups(groups: Groups, devices: int, *, complete: bool = True) -> str:
+    """Why devices cannot form these groups, or "".
+
+    Args:
+        groups: devices by number.
+        devices: how many there are.
+        complete: whether every device must be in one, and all must have one size.
+    """
+    named = [device for group in groups for device in group]
+    fault = _strangers(named, devices) or _twice(named, "named twice")
+    if complete and not fault:
+        missing = sorted(set(range(devices)) - set(named))
+        sizes = sorted({len(group) for group in groups})
+        if missing:
+            fault = f"{missing} of {devices} devices are in no group"
+        elif len(sizes) > 1:
+            fault = f"groups of {' and '.join(map(str, sizes))} devices"
+    return f"{fault}: {groups}" if fault else ""
+
+
+def fault_of_pairs(pairs: Groups, devices: int) -> str:
+    """Why pairs (source, target) are no permutation of some devices, or ""."""
+    named = [device for pair in pairs for device in pair]
+    fault = _strangers(named, devices)
+    for place, role in enumerate(("a source", "a target")):
+        fault = fault or _twice([pair[place] for pair in pairs], f"{role} twice")
+    return f"{fault}: {pairs}" if fault else ""
+
+
+def _strangers(named: Iterable[int], devices: int) -> str:
+    found = [device for device in named if not 0 <= device < devices]
+    return f"device {found[0]} is none of the {devices} of the mesh" if found else ""
+
+
+def _twice(named: Iterable[int], what: str) -> str:
+    found = [device for device, count in Counter(named).items() if count > 1]
+    return f"device {found[0]} is {what}" if found else ""
 
 
 @dataclass(frozen=True)
@@ -159,6 +204,22 @@ class CollectiveBroadcast(Collective):
 
     Attributes:
         groups: of any sizes; nobody is in two.
+    """
+
+    groups: Groups
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaggedAllToAll(Collective):
+    """Members of a group send each other parts of sizes that only the run knows.
+
+    Operands are data [n, ...], what the result has where nothing arrives [m, ...], and
+    of every part, k of them to each member in their order, where it starts in the data,
+    how long it is, where it goes in the receiver's result, and how long is what arrives
+    at this place from each member: int32 or int64 [k * members] each.
+
+    Attributes:
+        groups: who exchanges with whom; every device in one, all groups of one size.
     """
 
     groups: Groups

@@ -55,12 +55,13 @@ class FoldPlan:
         algorithm: the name in `collectives.algorithms`.
         stages: what happens to the partial sums, first to last; none for one rank.
         order: the ranks, as indices into the group, in the order in which the first
-            stage meets them. One row for every chunk of the tensor, the r-th being the
-            chunk that rank r is the owner of; or a single row for all of it.
+            stage meets them. A row for every chunk of the tensor: what rank r is the
+            owner of has the rows from r * `channels` on, one for each channel that
+            carries a part of it. Or a single row for all of the tensor.
 
     Raises:
         InvalidProgramError: the widths do not multiply to the number of ranks, or a row
-            is no permutation of them.
+            is no permutation of them, or there are not equally many for all ranks.
     """
 
     algorithm: str
@@ -69,10 +70,10 @@ class FoldPlan:
 
     def __post_init__(self) -> None:
         ranks = self.ranks
-        if len(self.order) not in (1, ranks):
+        if len(self.order) != 1 and (not self.order or len(self.order) % ranks):
             raise InvalidProgramError(
                 f"{self}: {len(self.order)} orders for {ranks} ranks",
-                remedy="give one order, or one for every rank",
+                remedy="give one order, or one for every rank and channel",
             )
         for row in self.order:
             if sorted(row) != list(range(ranks)):
@@ -92,14 +93,22 @@ class FoldPlan:
         return len(self.order)
 
     @property
+    def channels(self) -> int:
+        """Into how many chunks, with different orders, that of one rank is split."""
+        return max(1, self.chunks // self.ranks)
+
+    @property
     def roundings(self) -> int:
         """How often an element is rounded to the tensor's dtype on its way."""
         return sum(stage.roundings for stage in self.stages)
 
-    def order_of(self, owner: int) -> tuple[int, ...]:
-        """The order of the ranks in the chunk of which rank `owner` is the owner."""
-        return self.order[owner % self.chunks]
+    def order_of(self, owner: int, channel: int = 0) -> tuple[int, ...]:
+        """The order of the ranks in the chunk of rank `owner` on one channel."""
+        if self.chunks == 1:
+            return self.order[0]
+        return self.order[owner * self.channels + channel % self.channels]
 
     def __str__(self) -> str:
         stages = ",".join(f"{s.width}/{s.hop}" for s in self.stages)
-        return f"{self.algorithm}({stages})"
+        channels = f"x{self.channels}" if self.channels > 1 else ""
+        return f"{self.algorithm}({stages}){channels}"

@@ -46,5 +46,9 @@ from neuronjax.lowering import (
 from neuronjax.lowering import (
     sorting as sorting,
 )
+from neuronjax.lowering import (
+    spmd as spmd,
+)
 from neuronjax.lowering.registry import RULES as RULES
 from neuronjax.lowering.registry import lower as lower
+from neuronjax.lowering.registry import lower_by_op as lower_by_op

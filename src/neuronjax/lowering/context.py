@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import ChainMap
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -21,7 +22,7 @@ from neuronjax.errors import UnsupportedError
 from neuronjax.hardware import EMULATOR_ONLY_DTYPES, CoreSpec, Target
 from neuronjax.ir.collective_set import DeviceMesh
 from neuronjax.ir.instruction import Block, Buffer, Engine, Instruction, View
-from neuronjax.ir.program import Location, Op, Program, TensorType, Value
+from neuronjax.ir.program import Location, Op, Program, Region, TensorType, Value
 from neuronjax.policy import Policy, unmatched_rule_error
 from neuronjax.policy_scopes import active_policy, has_policy_scope, policy_from_scope
 
@@ -67,14 +68,42 @@ def is_cotangent_scope(scope: str) -> bool:
     return "transpose(" in scope and "rematted_computation" not in scope
 
 
-class ProgramContext:
-    """What the blocks of a program share."""
+class LoweredRegion(NamedTuple):
+    """What became of a region: which instructions of its block belong to which op.
 
-    def __init__(self, program: Program, target: Target, policy: Policy) -> None:
+    Attributes:
+        region: its ops.
+        ends: for every op the number of instructions up to its last one.
+        views: where the values are, those of the enclosing regions included.
+    """
+
+    region: Region
+    ends: tuple[int, ...]
+    views: Mapping[Value, View]
+
+
+class ProgramContext:
+    """What the blocks of a program share.
+
+    Attributes:
+        obeys_scopes: whether a `policy_scope` goes before the policy.
+        regions: of every block lowered so far, what it was.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        target: Target,
+        policy: Policy,
+        *,
+        obeys_scopes: bool = True,
+    ) -> None:
         self.program = program
         self.target = target
         self.core = target.chip.core
-        self.policy = active_policy() or policy
+        self.obeys_scopes = obeys_scopes
+        self.policy = (active_policy() if obeys_scopes else None) or policy
+        self.regions: dict[Block, LoweredRegion] = {}
         self.legal_dtypes = _legal_dtypes(self.core)
         self.functions: dict[str, Block] = {}
         self.callees: dict[tuple, Any] = {}
@@ -116,7 +145,7 @@ class ProgramContext:
         Also the `param` pattern of the rule that decided, which names an operand.
         """
         policy = self.policy
-        if has_policy_scope(scope):
+        if self.obeys_scopes and has_policy_scope(scope):
             policy = policy_from_scope(scope) or policy
         if not policy.rules:
             return policy, None

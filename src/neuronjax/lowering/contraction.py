@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from neuronjax.errors import UnsupportedError
 from neuronjax.ir.instruction import Buffer, Instruction
 from neuronjax.ir.instruction_set import DotDimensions, NcMatmul
 from neuronjax.ir.program import Op
@@ -74,7 +75,7 @@ def contract(
         result: the buffer to write, [batch, lhs free, rhs free].
     """
     if result.type.dtype.kind in "iub":
-        yield integer_matmul(context, context.operands(op), dimensions, result)
+        yield integer_matmul(op, context, context.operands(op), dimensions, result)
         return
     lhs, rhs, instructions = prepare_operands(op, context)
     yield from instructions
@@ -82,9 +83,27 @@ def contract(
 
 
 def integer_matmul(
-    context: Context, operands: Any, dimensions: DotDimensions, result: Buffer
+    op: Op, context: Context, operands: Any, dimensions: DotDimensions, result: Buffer
 ) -> Instruction:
-    """A contraction with an integer or boolean result."""
+    """A contraction with an integer or boolean result.
+
+    Raises:
+        UnsupportedError: of integers of 32 bits, where the policy forbids to compute
+            with them in FP32.
+    """
+    dtype = result.type.dtype
+    if (
+        context.policy.implicit_integer_downcast == "none"
+        and dtype.kind in "iu"
+        and dtype.itemsize >= 4
+    ):
+        raise UnsupportedError(
+            f"EVRF035: a contraction with a result of {dtype}, which is computed in "
+            "float32, under implicit_integer_downcast='none'",
+            op=op.name,
+            location=op.location.source or None,
+            remedy="contract float32, or implicit_integer_downcast='all'",
+        )
     through_fp32 = (
         context.policy.integer_path == "fp32" and result.type.dtype != np.bool_
     )

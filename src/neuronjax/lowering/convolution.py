@@ -63,7 +63,7 @@ def convolution(op: Op, context: Context) -> Instructions:
     lhs, rhs = (o._replace(view=View(b)) for o, b in ((lhs, patches), (rhs, kernel)))
     if is_integer:
         views = (lhs.view, rhs.view)
-        yield integer_matmul(context, views, dimensions, product)
+        yield integer_matmul(op, context, views, dimensions, product)
     else:
         yield from matmul(context, lhs, rhs, dimensions, product)
     yield from _ungroup(context, conv, product, result)

@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.errors import InvalidProgramError, UnimplementedError, UnsupportedError
+from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.ir import host_functions
 from neuronjax.ir.instruction import Instruction, View
 from neuronjax.ir.instruction_set import BitcastCopy, DotDimensions, Memset
 from neuronjax.ir.program import Op
 from neuronjax.lowering import microscaling
 from neuronjax.lowering.algebra import host_call
+from neuronjax.lowering.collective import ragged_all_to_all
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.elementwise import CHLO_FUNCTIONS, pass_through
 from neuronjax.lowering.matrices import MatrixView, matrix
@@ -262,15 +263,6 @@ _LEGAL = {
 }
 
 
-def _ragged_all_to_all(op: Op, context: Context) -> Instructions:
-    raise UnimplementedError(
-        "exchanges parts of sizes that only the run knows",
-        op="ragged_all_to_all",
-        location=op.location.source,
-        remedy="pad the parts to one size and use jax.lax.all_to_all",
-    )
-
-
 _RULES: dict[str, Callable[[Op, Context], Iterable[Instruction]]] = {
     "__op$block_scaled_dot": _block_scaled_dot,
     "QuantizeMX": _quantize_mx,
@@ -278,7 +270,7 @@ _RULES: dict[str, Callable[[Op, Context], Iterable[Instruction]]] = {
     "ApproxTopK": approx_top_k,
     "AllocateBuffer": _allocate_buffer,
     "mhlo.topk": _top_k,
-    "ragged_all_to_all": _ragged_all_to_all,
+    "ragged_all_to_all": ragged_all_to_all,
     **dict.fromkeys(_MEANINGLESS, pass_through),
     **dict.fromkeys((f"mhlo.{name}" for name in CHLO_FUNCTIONS), _chlo_function),
 }

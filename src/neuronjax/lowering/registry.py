@@ -7,7 +7,7 @@ the op, the user's line and the remedy; nothing falls back to native JAX.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from neuronjax.errors import InternalError, NeuronJaxError, UnimplementedError
 from neuronjax.hardware import Target
@@ -19,7 +19,7 @@ from neuronjax.lowering.complex_program import (
     real_indices,
     real_program,
 )
-from neuronjax.lowering.context import Context, ProgramContext
+from neuronjax.lowering.context import Context, LoweredRegion, ProgramContext
 from neuronjax.policy import Policy
 from neuronjax.policy_scopes import active_policy
 
@@ -71,10 +71,46 @@ def lower(
         cotangents = real_indices(program, cotangents)
         program = real_program(program, sdk=(active_policy() or policy).sdk)
     shared = ProgramContext(program, target, policy)
-    context = shared.entry(cotangents)
-    main = lower_region(program.entry.body, context)
+    lowered = _lowered(shared, policy, cotangents)
     if every_rule_matches:
         shared.check_rules()
+    return lowered
+
+
+@paused_collection()
+def lower_by_op(
+    program: Program,
+    *,
+    target: Target,
+    policy: Policy,
+    cotangents: frozenset[int] = frozenset(),
+    obeys_scopes: bool = True,
+) -> tuple[InstructionProgram, Mapping[Block, LoweredRegion]]:
+    """As `lower`, with which op every instruction comes from.
+
+    Two policies' instructions for one program can be put side by side, op by op.
+
+    Args:
+        program: captured StableHLO without complex numbers.
+        target: as `lower`.
+        policy: as `lower`.
+        cotangents: as `lower`.
+        obeys_scopes: whether a `policy_scope` in the program goes before the policy.
+
+    Returns:
+        The instructions, and for every block the region it was made from.
+    """
+    shared = ProgramContext(program, target, policy, obeys_scopes=obeys_scopes)
+    lowered = _lowered(shared, policy, cotangents)
+    shared.check_rules()
+    return lowered, shared.regions
+
+
+def _lowered(
+    shared: ProgramContext, policy: Policy, cotangents: frozenset[int]
+) -> InstructionProgram:
+    context = shared.entry(cotangents)
+    main = lower_region(shared.program.entry.body, context)
     return InstructionProgram(
         main,
         shared.functions,
@@ -89,10 +125,14 @@ def lower_region(region: Region, context: Context) -> Block:
     """Lowers the ops of a region whose arguments `context` will define."""
     arguments = tuple([context.define(value) for value in region.arguments])
     instructions: list[Instruction] = []
+    ends = []
     for op in region.ops:
         instructions.extend(lower_op(op, context))
+        ends.append(len(instructions))
     results = tuple([context.view(value) for value in region.results])
-    return Block(arguments, tuple(instructions), results)
+    block = Block(arguments, tuple(instructions), results)
+    context.shared.regions[block] = LoweredRegion(region, tuple(ends), context.views)
+    return block
 
 
 def lower_op(op: Op, context: Context) -> Iterator[Instruction]:

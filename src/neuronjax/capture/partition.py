@@ -1,0 +1,307 @@
+"""Programs with shardings: XLA's partitioner inserts the collectives.
+
+`jax.jit` with shardings, explicit axes, a shard_map over some axes: their StableHLO has
+no collectives, or not all. Another process (`partition_child`) runs XLA's own
+partitioner on it, which takes about 0.3 s; the outcome is kept by the program's bytes.
+What comes back is code of one device. It is put into one `sdy.manual_computation` over
+all axes, so that lowering meets nothing new. Programs of one device, and those whose
+shardings are all in such manual computations, never come here. Section 7 of the design.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from jax.extend.mlir import ir
+from jax.interpreters.mlir import make_ir_context
+
+from neuronjax.capture.decode import decode_module
+from neuronjax.capture.renumbering import renumbered
+from neuronjax.capture.tiling import Tiling, find_mesh
+from neuronjax.errors import InternalError, InvalidProgramError, UnsupportedError
+from neuronjax.ir.program import (
+    Function,
+    Location,
+    Mesh,
+    Op,
+    Program,
+    Region,
+    Sharding,
+    TensorType,
+    Value,
+)
+
+CHILD = Path(__file__).with_name("partition_child.py")
+#: Wall clock before the partitioner counts as hung; a train step takes a few seconds.
+SECONDS, SECONDS_PER_MEGABYTE = 300.0, 60.0
+_MANUAL = "sdy.manual_computation"
+_MOVED = {"func.call", "sdy.sharding_constraint"}
+_REMEDY = "write it with jax.shard_map over all axes of the mesh, collectives by hand"
+
+
+# -- Which programs --------------------------------------------------------------------
+
+
+def needs_partitioner(program: Program) -> bool:
+    """Whether collectives are missing: shardings that no manual computation covers."""
+    if not any(_size(mesh) > 1 for mesh in program.meshes.values()):
+        return False
+    outside = (*program.argument_shardings, *program.result_shardings)
+    if any(s is not None and any(s.dimensions) for s in outside):
+        return True
+    return any(map(functools.partial(_is_open, program), program.walk()))
+
+
+def _is_open(program: Program, op: Op) -> bool:
+    """Whether an op leaves something to the partitioner."""
+    if not op.name.startswith("sdy."):
+        return False
+    if op.name != _MANUAL:
+        return True
+    shardings = (*op.attributes["in_shardings"], *op.attributes["out_shardings"])
+    meshes = [_mesh(program, s) for s in shardings]
+    manual = op.attributes["manual_axes"]
+    return any(
+        mesh.device_ids not in ((), tuple(range(_size(mesh))))
+        or any(size > 1 and name not in manual for name, size in mesh.axes)
+        for mesh in meshes
+    )
+
+
+def uneven(error: Exception) -> InvalidProgramError | None:
+    """The named error where JAX refuses a sharding that does not divide a shape."""
+    what, _, _ = str(error).partition(" This error occurs at source")
+    if "evenly divide" not in what:
+        return None
+    return InvalidProgramError(
+        what,
+        remedy="shard dimensions that the axes of the mesh divide, or pad them",
+    )
+
+
+def _mesh(program: Program, sharding: Sharding) -> Mesh:
+    mesh = sharding.mesh
+    return program.meshes.get(mesh, Mesh(())) if isinstance(mesh, str) else mesh
+
+
+def _size(mesh: Mesh) -> int:
+    return prod(size for _, size in mesh.axes)
+
+
+# -- The partitioned program -----------------------------------------------------------
+
+
+def partition(program: Program, module: Any) -> Program:
+    """The program as one manual computation over all devices of its mesh.
+
+    Args:
+        program: what `needs_partitioner`.
+        module: the `ir.Module` that it was decoded from.
+
+    Raises:
+        InvalidProgramError: XLA refuses the shardings.
+        UnsupportedError: the partitioner crashes or stalls, or shards an argument or a
+            result in a way that is no split over axes of the mesh.
+    """
+    devices = max(map(_size, program.meshes.values()))
+    answer = _partitioned(_Request.of(program, module, devices))
+    with make_ir_context():
+        local = decode_module(ir.Module.parse(answer.code), program.argument_names)
+    outside, inside = program.entry.body, local.entry.body
+    tilings = [*answer.arguments, *answer.results]
+    _check_types(program, outside, inside, tilings)
+    meshes = [m for m in program.meshes.values() if _size(m) == devices]
+    found = find_mesh(tilings, meshes)
+    if found is None:
+        raise UnsupportedError(
+            "the partitioner shards an argument or a result in a way that is no split "
+            f"over the axes of the mesh: {_unlike(tilings)}",
+            remedy="give every argument and result a sharding; " + _REMEDY,
+        )
+    mesh, splits = found
+    if mesh.device_ids:
+        local = renumbered(local, mesh.device_ids)
+        mesh = replace(mesh, device_ids=())
+    shardings = tuple(Sharding(mesh, split) for split in splits)
+    main = _around(outside, local.entry.body, shardings)
+    functions = {**local.functions, local.main: Function(local.main, main)}
+    return replace(
+        local,
+        functions=functions,
+        argument_shardings=shardings[: len(main.arguments)],
+        result_shardings=shardings[len(main.arguments) :],
+    )
+
+
+def _around(outside: Region, body: Region, shardings: tuple[Sharding, ...]) -> Region:
+    """Main of whole arrays: one manual computation."""
+    mesh = shardings[0].mesh if shardings else Mesh(())
+    assert isinstance(mesh, Mesh)
+    count = len(outside.arguments)
+    results = tuple(Value(v.number, v.type) for v in outside.results)
+    op = Op(
+        _MANUAL,
+        outside.arguments,
+        results,
+        {
+            "in_shardings": shardings[:count],
+            "out_shardings": shardings[count:],
+            "manual_axes": tuple(name for name, _ in mesh.axes),
+        },
+        (body,),
+        Location(),
+    )
+    return Region(outside.arguments, (op,), results)
+
+
+def _check_types(
+    program: Program, outside: Region, inside: Region, tilings: list[Tiling]
+) -> None:
+    """Every argument and result is cut into equal parts."""
+    names = [f"argument {name}" for name in program.argument_names]
+    names += [f"result {k}" for k in range(len(outside.results))]
+    wholes = (*outside.arguments, *outside.results)
+    parts = (*inside.arguments, *inside.results)
+    for name, whole, part, tiling in zip(names, wholes, parts, tilings, strict=True):
+        shape = [n * k for n, k in zip(part.type.shape, tiling.counts, strict=True)]
+        if TensorType(tuple(shape), part.type.dtype) != whole.type:
+            raise InvalidProgramError(
+                f"{name}, {whole.type}, is sharded {list(tiling.counts)} ways, which "
+                "does not divide its shape",
+                remedy="shard dimensions that the axes of the mesh divide, or pad them",
+            )
+
+
+def _unlike(tilings: list[Tiling]) -> str:
+    found = {f"{list(t.counts)} by {t.places}" for t in tilings if prod(t.counts) > 1}
+    return "; ".join(sorted(found))[:300]
+
+
+# -- The other process -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """Code of one device, as MLIR bytecode, and how whole arrays are cut."""
+
+    code: bytes
+    arguments: tuple[Tiling, ...]
+    results: tuple[Tiling, ...]
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A program to be partitioned.
+
+    Attributes:
+        key: what equal programs have in common: all but the frames around the user's
+            innermost, and those of calls, which tell the line that asks for it.
+        devices: how many.
+        code: MLIR bytecode.
+    """
+
+    key: bytes
+    devices: int
+    code: bytes = field(compare=False, repr=False)
+
+    @classmethod
+    def of(cls, program: Program, module: Any, devices: int) -> _Request:
+        """For a module and what it was decoded to."""
+        buffer = io.BytesIO()
+        module.operation.write_bytecode(buffer)
+        text = module.operation.get_asm(binary=True, enable_debug_info=False)
+        found = hashlib.sha256(text)
+        named = (op for op in program.walk() if op.name not in _MOVED)
+        found.update(repr([op.location for op in named]).encode())
+        return cls(found.digest(), devices, buffer.getvalue())
+
+
+@functools.lru_cache(maxsize=32)
+def _partitioned(request: _Request) -> _Answer:
+    """What the child answers; the same program is partitioned once."""
+    seconds = SECONDS + SECONDS_PER_MEGABYTE * len(request.code) / 1e6
+    with tempfile.TemporaryDirectory(prefix="neuronjax-") as folder:
+        command = [sys.executable, "-P", str(CHILD), str(request.devices), folder]
+        return _read(_run(command, request.code, seconds))
+
+
+def _run(
+    command: list[str], data: bytes, seconds: float
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs the child; neither it nor what it has started outlives this call."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(_import_path())},
+            start_new_session=True,  # Ctrl-C is the caller's
+        )
+    except OSError as error:
+        raise InternalError(
+            f"cannot start {sys.executable!r} to partition a program: {error}",
+            remedy="programs are partitioned in a process of their own: allow one to "
+            "start",
+        ) from error
+    with process:
+        try:
+            output, log = process.communicate(data, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise UnsupportedError(
+                f"XLA's partitioner takes more than {seconds:.0f} s", remedy=_REMEDY
+            ) from None
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(command, process.returncode, output, log)
+
+
+def _import_path() -> Iterator[str]:
+    """Where this process imports from."""
+    return filter(None, sys.path)
+
+
+def _read(done: subprocess.CompletedProcess[bytes]) -> _Answer:
+    head, _, code = done.stdout.partition(b"\n")
+    if done.returncode or not head:
+        raise UnsupportedError(
+            f"XLA's partitioner crashes ({_death(done.returncode)})"
+            f"{_last_words(done.stderr)}",
+            remedy=_REMEDY,
+        )
+    header = json.loads(head)
+    if "what" in header:
+        raise InvalidProgramError(
+            f"XLA cannot partition the program: {header['what']}",
+            remedy="correct the shardings that it names; or " + _REMEDY,
+        )
+    arguments, results = (
+        tuple(Tiling.of(**found) for found in header[name])
+        for name in ("arguments", "results")
+    )
+    return _Answer(code, arguments, results)
+
+
+def _death(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+
+
+def _last_words(log: bytes) -> str:
+    lines = log.decode(errors="replace").splitlines()
+    told = [line for line in lines if "rror" in line or "Check" in line]
+    return f": {told[-1].strip()[:300]}" if told else ""

@@ -1,0 +1,327 @@
+"""The process that runs XLA's partitioner on one program; a script, never imported.
+
+`partition_child.py DEVICES DIRECTORY` reads MLIR bytecode from its standard input. It
+compiles for as many CPU devices as the program has, with no passes but the partitioner
+and what it needs, and takes the program that the partitioner leaves (XLA dumps it into
+DIRECTORY): code of one device with explicit collectives. The answer, on the standard
+output, is a line of JSON and MLIR bytecode: the shardings of arguments and results, or
+an error. Compilation ends there.
+
+Like `parse_child` it imports jaxlib and not jax. What it uses of jaxlib that has no
+public name is `_jax` and `_hlo`; `tests/capture/test_partition.py` tells when they
+move.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+#: Nothing else runs before the partitioner or after it. No "cse": it takes ops for the
+#: same that differ in their frontend attributes.
+PASSES = (
+    "flatten-call-graph",
+    "shardy-xla",
+    "spmd-partitioning",
+    "dce",
+    "tuple-simplifier",
+)
+PARTITIONED, LATER = "*.after_spmd-partitioning.*.hlo.pb", "*cpu_after_optimizations*"
+POLL_SECONDS = 0.005
+# Reading the directory is how the end of the partitioner is seen. XLA reads the flags
+# when it is loaded.
+os.environ["XLA_FLAGS"] = " ".join(
+    (
+        f"--xla_force_host_platform_device_count={sys.argv[1]}",
+        f"--xla_dump_to={sys.argv[2]}",
+        "--xla_dump_hlo_pass_re=spmd-partitioning",
+        "--xla_dump_hlo_as_proto=true",
+        f"--xla_enable_hlo_passes_only={','.join(PASSES)}",
+    )
+)
+sys.path.append(os.path.dirname(__file__))
+
+import numpy as np  # noqa: E402
+from jaxlib import _hlo, _jax, xla_client  # type: ignore[attr-defined] # noqa: E402
+from jaxlib.mlir import ir  # noqa: E402
+from jaxlib.mlir.dialects import stablehlo  # noqa: E402
+from parse_child import (  # type: ignore # noqa: E402
+    bytecode,
+    context,
+    first_lines,
+    found,
+    normalized,
+)
+
+# -- The partitioner.
+
+
+def options(module: ir.Module, devices: int) -> Any:
+    """One replica, `devices` partitions, Shardy; what has no sharding may get one."""
+    made = xla_client.CompileOptions()
+    made.num_partitions, made.num_replicas = devices, 1
+    build = made.executable_build_options
+    build.num_partitions, build.num_replicas = devices, 1
+    build.use_spmd_partitioning = build.use_shardy_partitioner = True
+    order = np.arange(devices).reshape(1, devices)
+    build.device_assignment = xla_client.DeviceAssignment.create(order)
+    main = next(op for op in module.body.operations if _is_main(op))
+    arguments, results = _open(main, "arg_attrs"), _open(main, "res_attrs")
+    build.allow_spmd_sharding_propagation_to_parameters = arguments
+    build.allow_spmd_sharding_propagation_to_output = results
+    return made
+
+
+def _is_main(op: Any) -> bool:
+    is_function = op.operation.name == "func.func"
+    return is_function and ir.StringAttr(op.attributes["sym_name"]).value == "main"
+
+
+def _open(main: Any, attribute: str) -> list[bool]:
+    """Which arguments or results have no sharding of their own."""
+    kind = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+    count = len(kind.inputs if attribute == "arg_attrs" else kind.results)
+    if attribute not in main.attributes:
+        return [True] * count
+    return ["sdy.sharding" not in d for d in main.attributes[attribute]]
+
+
+def partitioned(code: bytes, options: Any, dump: Path) -> _hlo.HloModule:
+    """The module that the partitioner leaves.
+
+    What comes after the partitioner lacks its passes, and may crash: it is in a process
+    of its own, which ends as soon as the module is there.
+
+    Raises:
+        RuntimeError: XLA's message, if it does not come that far.
+    """
+    error = dump / "error"
+    process = os.fork()
+    if not process:
+        compile(code, options, error)
+    # A dump is complete once a later one exists, or nothing goes on.
+    while not (ended := os.waitpid(process, os.WNOHANG))[0]:
+        if any(dump.glob(LATER)):
+            os.kill(process, signal.SIGKILL)
+            ended = os.waitpid(process, 0)
+            break
+        time.sleep(POLL_SECONDS)
+    dumps = sorted(dump.glob(PARTITIONED))
+    if dumps:
+        proto = _module_of(dumps[-1].read_bytes())
+        return _hlo.HloModule.from_serialized_hlo_module_proto(proto)
+    if error.exists():
+        raise RuntimeError(error.read_text())
+    os.kill(os.getpid(), os.WTERMSIG(ended[1]) or signal.SIGABRT)  # as it died
+    raise RuntimeError("XLA's partitioner died")
+
+
+def compile(code: bytes, options: Any, error: Path) -> NoReturn:
+    """Compiles for the CPU, and ends the process; XLA's message goes into a file."""
+    try:
+        client = xla_client.make_cpu_client()
+        devices = xla_client.DeviceList(tuple(client.devices()))
+        client.compile_and_load(code, devices, options)
+    except Exception as raised:
+        error.write_text(str(raised))
+    finally:
+        os._exit(0)
+
+
+def _module_of(proto: bytes) -> bytes:
+    """The HloModuleProto in an HloProto, whose first field it is."""
+    length = shift = 0
+    at, byte = 1, 128
+    while byte & 128:
+        byte = proto[at]
+        length |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+    return proto[at : at + length]
+
+
+# -- Shardings.
+
+
+def tiles(sharding: Any, rank: int, devices: int) -> dict[str, Any]:
+    """How a value is cut: tiles along every dimension, and which one a device has.
+
+    Args:
+        sharding: an OpSharding.
+        rank: of the value.
+        devices: how many there are.
+
+    Returns:
+        `counts`, one per dimension, and `places`, [devices][rank].
+    """
+    given: Any = _hlo.HloSharding.from_proto(sharding)
+    if given.is_unreduced():
+        raise RuntimeError("an argument or a result is unreduced")
+    given = given.v3_to_v2_sharding()
+    if given.is_replicated():
+        return {"counts": [1] * rank, "places": [[0] * rank] * devices}
+    shape = list(given.tile_assignment_dimensions())
+    table = np.asarray(given.tile_assignment_devices()).reshape(shape)
+    places = np.zeros((devices, rank), int)
+    for place in np.ndindex(*shape):
+        places[table[place]] = place[:rank]
+    return {"counts": shape[:rank], "places": places.tolist()}
+
+
+def shardings(hlo: Any, module: ir.Module, devices: int) -> dict[str, Any]:
+    """`tiles` of every argument and result of the partitioned program."""
+    main = next(op for op in module.body.operations if _is_main(op))
+    kind = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+    output = hlo.spmd_output_sharding
+    several = _hlo.HloSharding.from_proto(output).tuple_elements()
+    outputs = [s.to_proto() for s in several] or [output] * len(kind.results)
+    pairs = {
+        "arguments": zip(hlo.spmd_parameters_shardings, kind.inputs, strict=True),
+        "results": zip(outputs, kind.results, strict=True),
+    }
+    return {
+        what: [tiles(s, ir.RankedTensorType(t).rank, devices) for s, t in found]
+        for what, found in pairs.items()
+    }
+
+
+# -- What XLA would rewrite on the way to the partitioner.
+
+HIDDEN = "neuronjax.op"
+FRONTEND = "mhlo.frontend_attributes"
+#: By the number of operands: elementwise, not told apart by the partitioner.
+CARRIERS = {1: "stablehlo.cbrt", 2: "stablehlo.atan2"}
+BARRIER = "stablehlo.optimization_barrier"
+#: Their regions say how elements combine; constants in them stay as they are.
+COMBINING = {
+    f"stablehlo.{name}"
+    for name in (
+        *("all_reduce", "map", "reduce", "reduce_scatter", "reduce_window", "scatter"),
+        *("select_and_scatter", "sort"),
+    )
+}
+
+
+def hide(module: ir.Module) -> None:
+    """Keeps arithmetic as it is written.
+
+    Elementwise CHLO ops of floats, which would be written out as polynomials, go as
+    others with a mark. Constants, of which XLA would compute functions in its own way
+    (and drop x + 0), get a barrier; each use its own, for Shardy shards each use of a
+    constant by itself.
+    """
+    for op in found(module, _is_elementwise):
+        replace(op, CARRIERS[len(op.operands)], marked(op.name))
+    for op in found(module, _is_constant):
+        for use in list(op.results[0].uses):
+            if _is_float(op) or use.owner.name == "stablehlo.convert":
+                protect(op, use)
+
+
+def show(module: ir.Module) -> None:
+    """Undoes `hide`."""
+    for op in found(module, lambda op: FRONTEND in op.attributes):
+        marks = ir.DictAttr(op.attributes[FRONTEND])
+        if HIDDEN not in marks:
+            continue
+        if op.name in CARRIERS.values():
+            replace(op, ir.StringAttr(marks[HIDDEN]).value, {})
+        elif op.name == BARRIER:
+            for result, operand in zip(op.results, op.operands, strict=True):
+                result.replace_all_uses_with(operand)
+            op.erase()
+
+
+def _is_elementwise(op: Any) -> bool:
+    if not op.name.startswith("chlo.") or len(op.operands) not in CARRIERS:
+        return False
+    types = {value.type for value in (*op.operands, *op.results)}
+    return len(types) == len(op.results) == 1 and _is_float(op)
+
+
+def _is_constant(op: Any) -> bool:
+    return op.name == "stablehlo.constant" and op.parent.name not in COMBINING
+
+
+def _is_float(op: Any) -> bool:
+    kind = ir.RankedTensorType(op.results[0].type).element_type
+    return not isinstance(kind, ir.IntegerType)
+
+
+def marked(name: str) -> dict[str, Any]:
+    """Attributes that XLA hands on, with the name of an op."""
+    return {FRONTEND: ir.DictAttr.get({HIDDEN: ir.StringAttr.get(name)})}
+
+
+def replace(op: Any, name: str, attributes: dict[str, Any]) -> None:
+    """Puts an op of another name in the place of one."""
+    new = ir.Operation.create(
+        name,
+        results=[result.type for result in op.results],
+        operands=list(op.operands),
+        attributes={**{n: op.attributes[n] for n in op.attributes}, **attributes},
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
+    if not attributes:
+        del new.attributes[FRONTEND]
+    op.results[0].replace_all_uses_with(new.results[0])
+    op.erase()
+
+
+def protect(constant: Any, use: Any) -> None:
+    """A copy of a constant behind a barrier, for one use of it."""
+    user = ir.InsertionPoint(use.owner)
+    copy = constant.clone(ip=user)
+    barrier = ir.Operation.create(
+        BARRIER,
+        results=[copy.results[0].type],
+        operands=[copy.results[0]],
+        attributes=marked(constant.name),
+        loc=constant.location,
+        ip=user,
+    )
+    use.owner.operands[use.operand_number] = barrier.results[0]
+
+
+# -- One request.
+
+
+def answer(data: bytes, devices: int, dump: Path) -> tuple[dict[str, Any], bytes]:
+    """The header and the program."""
+    with context(), ir.Location.unknown():
+        module = ir.Module.parse(data)
+        number = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), devices)
+        module.operation.attributes["mhlo.num_partitions"] = number
+        hide(module)
+        try:
+            hlo = partitioned(bytecode(module), options(module, devices), dump)
+            proto = hlo.as_serialized_hlo_module_proto()
+            local = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(proto))
+            header = shardings(hlo, local, devices)
+            local = normalized(local, None)
+            show(local)
+        except (RuntimeError, ir.MLIRError) as error:
+            return {"what": first_lines(str(error))}, b""
+        return header, bytecode(local)
+
+
+def main() -> None:
+    """Answers one request."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    output = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what C++ code prints must not get into the answer
+    stablehlo.register_stablehlo_passes()
+    data = sys.stdin.buffer.read()
+    header, code = answer(data, int(sys.argv[1]), Path(sys.argv[2]))
+    output.write(json.dumps(header).encode() + b"\n" + code)
+    output.flush()
+
+
+if __name__ == "__main__":
+    main()

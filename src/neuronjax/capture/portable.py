@@ -1,0 +1,127 @@
+"""A JAX function as a StableHLO portable artifact that every supported jaxlib reads.
+
+It is what `capture` captures, source lines and pytree paths included. CHLO has no
+stable form: jaxlib would write its ops out as polynomials, which are other numbers.
+They travel as custom calls named `mhlo.*`, the form that `parse_child` turns back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax.extend import mlir
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from neuronjax.capture import partition
+from neuronjax.capture.decode import decode_module
+from neuronjax.capture.host_calls import keep_linear_algebra_whole
+from neuronjax.capture.scaled_matmul import keep_whole
+from neuronjax.capture.trace import PLATFORM, _capture_scope, _traced
+from neuronjax.errors import UnsupportedError
+
+#: Older than that of jaxlib 0.10, the oldest supported; newer ones read it as well.
+VERSION = "1.13.0"
+_NAMES = {"chlo.top_k": "mhlo.topk"}
+
+
+def portable_artifact(
+    function: Callable[..., Any],
+    leaves: tuple[jax.ShapeDtypeStruct, ...],
+    names: tuple[str, ...],
+) -> bytes:
+    """The program of `function(*leaves)`; `capture` has accepted it before.
+
+    Args:
+        function: takes flat leaves.
+        leaves: shape and dtype of each argument.
+        names: the pytree path of each argument.
+
+    Raises:
+        UnsupportedError: shardings that only the partitioner of the jaxlib at hand
+            could turn into a program, or an op that has no portable form.
+    """
+    with _capture_scope(), _without_folders():
+        keep_whole(PLATFORM)
+        keep_linear_algebra_whole(PLATFORM)
+        traced = _traced(function, leaves)
+        module = traced.lower(lowering_platforms=(PLATFORM,)).compiler_ir()
+    if partition.needs_partitioner(decode_module(module, names)):
+        raise UnsupportedError(
+            "a portable program with shardings: each jaxlib partitions it differently",
+            remedy="write the collectives by hand, with jax.shard_map over all axes",
+        )
+    with module.context:
+        module = ir.Module.parse(_bytecode(module))  # JAX keeps the other one
+        for op in _found(module, "chlo."):
+            _as_custom_call(op)
+        return mlir.serialize_portable_artifact(
+            module, VERSION, use_mixed_serialization=True
+        )
+
+
+# A name keeps its folders from the last of these on: `decode` knows libraries by them.
+_LIBRARY = "/(?:neuronjax|site-packages|dist-packages)/"
+_FOLDERS = f"^.*(?={_LIBRARY})|^(?!.*{_LIBRARY}).*/"
+
+
+@contextlib.contextmanager
+def _without_folders() -> Iterator[None]:
+    """Source files by their names alone: folders are those of one machine."""
+    name = "jax_hlo_source_file_canonicalization_regex"
+    before = getattr(jax.config, name)
+    jax.config.update(name, _FOLDERS)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
+
+
+def _bytecode(module: Any) -> bytes:
+    buffer = io.BytesIO()
+    module.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def _found(module: Any, prefix: str) -> list[Any]:
+    ops = []
+
+    def visit(op: Any) -> Any:
+        if op.name.startswith(prefix):
+            ops.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return ops
+
+
+def _as_custom_call(op: Any) -> None:
+    given: dict[str, Any] = {name: op.attributes[name] for name in op.attributes}
+    given.pop("result_accuracy", None)  # ours are those of `numerics.elementary`
+    target: Any = _NAMES.get(op.name, op.name.replace("chlo.", "mhlo."))
+    if target == "mhlo.topk":
+        given["largest"] = ir.BoolAttr.get(True)
+    elif given:
+        raise UnsupportedError(
+            f"a portable program with {', '.join(given)}",
+            op=op.name,
+            remedy="no stable form of this op is known; leave it out of the function",
+        )
+    attributes: dict[str, Any] = {"call_target_name": ir.StringAttr.get(target)}
+    if given:
+        attributes["mhlo.attributes"] = ir.DictAttr.get(given)
+    new = ir.Operation.create(
+        stablehlo.CustomCallOp.OPERATION_NAME,
+        results=[result.type for result in op.results],
+        operands=list(op.operands),
+        attributes=attributes,
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
+    for old_result, new_result in zip(op.results, new.results, strict=True):
+        old_result.replace_all_uses_with(new_result)
+    op.erase()

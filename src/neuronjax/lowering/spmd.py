@@ -1,0 +1,234 @@
+"""Blocks that many devices run: `sdy.manual_computation` becomes one `Spmd`.
+
+The mesh and how values are split over it are checked here, against the types of the
+program and the target; the collectives inside are in `lowering.collective`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+
+from neuronjax.errors import (
+    InvalidProgramError,
+    NeuronJaxError,
+    UnimplementedError,
+)
+from neuronjax.hardware import INSTANCES, TARGETS, Target
+from neuronjax.ir.collective_set import DeviceMesh, Split, Spmd
+from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.program import Mesh, Op, Sharding, TensorType
+from neuronjax.lowering.context import Context, ProgramContext
+from neuronjax.lowering.control_flow import carried_facts
+from neuronjax.lowering.registry import lower_region, lowers
+
+Instructions = Iterator[Instruction]
+
+
+def device_error(
+    category: type[NeuronJaxError], op: Op, what: str, remedy: str
+) -> NeuronJaxError:
+    return category(what, op=op.name, location=_source(op), remedy=remedy)
+
+
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+def _source(op: Op) -> str | None:
+    """The user's line: for a call that `pmap` or `jit` made, the first one inside."""
+    places = (inner.location for inner in op.walk())
+    users = (p.source for p in places if not p.file.startswith(_PACKAGE))
+    return next(filter(None, users), None)
+
+
+# -- the block of every device ---------------------------------------------------------
+
+
+@lowers("sdy.manual_computation")
+def manual_computation(op: Op, context: Context) -> Instructions:
+    """One `Spmd`; without operands and results there is nothing to compute."""
+    attributes = op.attributes
+    shardings = (*attributes["in_shardings"], *attributes["out_shardings"])
+    if not shardings:
+        return
+    shared = context.shared
+    mesh = _device_mesh(op, shared, shardings)
+    (region,) = op.regions
+    count = len(op.operands)
+    outside = (*op.operands, *op.results)
+    inside = (*region.arguments, *region.results)
+    splits = tuple(
+        _split(op, mesh, s, whole.type, part.type)
+        for s, whole, part in zip(shardings, outside, inside, strict=True)
+    )
+    child = Context(shared, prefix=context.scope)
+    facts = [carried_facts(context, value) for value in op.operands]
+    child.facts.update(zip(region.arguments, facts, strict=True))
+    with _devices(shared, mesh):
+        body = lower_region(region, child)
+    yield context.make(
+        Spmd,
+        context.operands(op),
+        context.results(op),
+        engine="cc",
+        ordinal=context.nested_ordinal(),
+        body=body,
+        mesh=mesh,
+        splits=splits[:count],
+        joins=splits[count:],
+    )
+    for result, value in zip(op.results, region.results, strict=True):
+        context.facts[result] = child.fact(value)
+
+
+@contextlib.contextmanager
+def _devices(shared: ProgramContext, mesh: DeviceMesh) -> Iterator[None]:
+    """Inside, collectives are those of this mesh."""
+    shared.mesh = mesh
+    try:
+        yield
+    finally:
+        shared.mesh = None
+
+
+def _device_mesh(
+    op: Op, shared: ProgramContext, shardings: tuple[Sharding, ...]
+) -> DeviceMesh:
+    """The mesh of a manual computation, all of whose axes are manual."""
+    if shared.mesh is not None:
+        raise device_error(
+            UnimplementedError,
+            op,
+            "a manual computation inside another one",
+            "write one jax.shard_map over all axes of the mesh, or one pmap",
+        )
+    meshes = {mesh_of(op, shared, sharding.mesh) for sharding in shardings}
+    if len(meshes) > 1:
+        raise device_error(
+            InvalidProgramError,
+            op,
+            f"{len(meshes)} different meshes in one manual computation",
+            "use one mesh",
+        )
+    mesh = meshes.pop()
+    _check_order(op, mesh)
+    _check_manual(op, mesh)
+    devices = DeviceMesh(mesh.axes)
+    _check_size(op, devices.size, shared)
+    return devices
+
+
+def mesh_of(op: Op, shared: ProgramContext, mesh: str | Mesh) -> Mesh:
+    """A mesh by its name in the program, or as it is."""
+    if isinstance(mesh, str):
+        if mesh not in shared.program.meshes:
+            raise device_error(
+                InvalidProgramError,
+                op,
+                f"the mesh @{mesh} does not exist",
+                "save the whole module, with its sdy.mesh",
+            )
+        mesh = shared.program.meshes[mesh]
+    size = prod(n for _, n in mesh.axes)
+    in_order = mesh.device_ids == tuple(range(size))
+    return dataclasses.replace(mesh, device_ids=()) if in_order else mesh
+
+
+def _check_order(op: Op, mesh: Mesh) -> None:
+    """Programs whose devices are in another order go through the partitioner."""
+    if mesh.device_ids:
+        raise device_error(
+            UnimplementedError,
+            op,
+            f"a mesh whose devices are in an order of their own, {mesh.device_ids}",
+            "use neuronjax.make_mesh, whose devices are in order",
+        )
+
+
+def _check_manual(op: Op, mesh: Mesh) -> None:
+    manual = op.attributes["manual_axes"]
+    left = [name for name, size in mesh.axes if size > 1 and name not in manual]
+    if left:
+        raise device_error(
+            UnimplementedError,
+            op,
+            f"only some axes of the mesh are manual; {', '.join(left)}: left to XLA's "
+            "partitioner",
+            "make all axes manual: call jax.shard_map without axis_names, with specs "
+            "that name the other axes",
+        )
+
+
+def _check_size(op: Op, devices: int, shared: ProgramContext) -> None:
+    target, lnc = shared.target, shared.policy.lnc
+    cores = target.logical_cores(lnc)
+    if devices > cores:
+        raise device_error(
+            InvalidProgramError,
+            op,
+            f"the mesh has {devices} devices, target {target.name} has {cores} logical "
+            "NeuronCores",
+            _larger(target, devices, lnc),
+        )
+    placement = shared.policy.placement
+    if placement and (len(placement) < devices or max(placement) >= cores):
+        raise device_error(
+            InvalidProgramError,
+            op,
+            f"a placement of {len(placement)} devices on logical cores up to "
+            f"{max(placement)}, for a mesh of {devices}",
+            f"place every device on a core of {target.name}, from 0 to {cores - 1}",
+        )
+
+
+def _larger(target: Target, devices: int, lnc: int | None) -> str:
+    """What to use instead: targets of the same chip first."""
+    cores = {
+        name: TARGETS[name].logical_cores(lnc if i.chip == target.chip else None)
+        for name, i in INSTANCES.items()
+    }
+    enough = [name for name, count in cores.items() if count >= devices]
+    same = [name for name in enough if INSTANCES[name].chip == target.chip]
+    if not enough:
+        largest = max(cores, key=lambda name: cores[name])
+        return f"use fewer devices; the largest target is {largest}, {cores[largest]}"
+    named = (f"{name} ({cores[name]})" for name in same or enough)
+    return f"use a target with enough: {', '.join(named)}; or fewer devices"
+
+
+def _split(
+    op: Op, mesh: DeviceMesh, sharding: Sharding, whole: TensorType, part: TensorType
+) -> Split:
+    """How a value is split, checked against the type that one device has."""
+    split = sharding.dimensions
+    names = [name for axes in split for name in axes]
+    partial = [name for name in (*names, *sharding.replicated) if ":" in name]
+    if partial or sharding.unreduced:
+        found = f"part of an axis, {partial[0]}" if partial else "an unreduced axis"
+        raise device_error(
+            UnimplementedError, op, f"a sharding over {found}", "shard over whole axes"
+        )
+    if _local(whole, split, dict(mesh.axes)) != part:
+        raise device_error(
+            InvalidProgramError,
+            op,
+            f"{whole} split as {split} over {dict(mesh.axes)} is not {part} per device",
+            "shard dimensions that the axes divide, each axis once",
+        )
+    return split
+
+
+def _local(whole: TensorType, split: Split, sizes: dict[str, int]) -> TensorType | None:
+    """What one device has; None where the split is illegal."""
+    names = [name for axes in split for name in axes]
+    if len(split) != len(whole.shape) or len(set(names)) < len(names):
+        return None
+    if not sizes.keys() >= set(names):
+        return None
+    parts = [prod(sizes[name] for name in axes) for axes in split]
+    shape = [n // k for n, k in zip(whole.shape, parts, strict=True) if n % k == 0]
+    complete = len(shape) == len(whole.shape)
+    return TensorType(tuple(shape), whole.dtype) if complete else None
