@@ -2,8 +2,14 @@
 
     running.py     run          a program, on an emulated chip
     portability.py check        what the real compiler would refuse
+    comparing.py   compare      which op errs, and where the errors begin
     hardware.py    ls           chips, instances, engines
+    collectives.py cc-test      what a collective would take
+    timing.py      profile      where the time of a program goes
+                   compare-targets, constants
+    money.py       estimate     what training costs
     coverage.py    ops          StableHLO and CHLO, op by op
+    conformance.py conformance  another implementation, bit by bit
     tour.py        quickstart   a GPT, natively and emulated
     about.py       exactness, bench, version
 
@@ -14,10 +20,15 @@ with status 2.
 
 from neuronjax.cli.about import bench, exactness, version
 from neuronjax.cli.application import app, main
+from neuronjax.cli.collectives import cc_test
+from neuronjax.cli.comparing import compare
+from neuronjax.cli.conformance import conformance
 from neuronjax.cli.coverage import ops
 from neuronjax.cli.hardware import list_hardware
+from neuronjax.cli.money import estimate
 from neuronjax.cli.portability import check
 from neuronjax.cli.running import run
+from neuronjax.cli.timing import compare_targets, constants, profile
 from neuronjax.cli.tour import quickstart
 
 __all__ = ["app", "main"]
@@ -26,8 +37,15 @@ __all__ = ["app", "main"]
 app.command()(quickstart)
 app.command()(run)
 app.command()(check)
+app.command()(compare)
+app.command()(profile)
+app.command("compare-targets")(compare_targets)
+app.command()(estimate)
 app.command("ls")(list_hardware)
 app.command()(ops)
+app.command()(conformance)
+app.command("cc-test")(cc_test)
+app.command()(constants)
 app.command()(exactness)
 app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True}

@@ -65,7 +65,9 @@ def _neuron_ls(target: Target) -> dict[str, Any]:
         return {}
     return {
         "instance_type": target.name,
-        "neuron_devices": [_device(target, index) for index in range(target.chips)],
+        "neuron_devices": [
+            _device(target, index) for index in range(target.instance.chips)
+        ],
     }
 
 
@@ -120,7 +122,7 @@ def _devices_table(target: Target) -> Table:
     rows.add_column("cores", no_wrap=True)
     rows.add_column("memory", justify="right", no_wrap=True)
     rows.add_column("connected to")
-    for index in range(target.chips):
+    for index in range(target.chips // target.instances):
         device = _device(target, index)
         ids = device["neuroncore_ids"]
         rows.add_row(

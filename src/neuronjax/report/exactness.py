@@ -108,13 +108,14 @@ CLAIMS: tuple[Claim, ...] = (
         label="exact",
         rule="no bit of a value changes; who is sent nothing has zeros",
         source="StableHLO specification",
-        tests=("tests/collectives/test_exchange.py",),
+        tests=("tests/collectives/test_movement.py",),
         instructions=(
             "AllGather",
             "AllToAll",
             "CollectiveBroadcast",
             "CollectivePermute",
             "PartitionId",
+            "RaggedAllToAll",
             "Spmd",
         ),
     ),
@@ -221,13 +222,18 @@ CLAIMS: tuple[Claim, ...] = (
         subject="reductions over devices",
         label="modelled",
         rule="FP32 sums in the order of the algorithm, rounded to the tensor's dtype "
-        "wherever a rank stores a partial sum",
-        source="documented: algorithms, steps, FP32 sums; order within a step is not",
-        switch="collective_algorithm, collective_reduce_dtype, integer_path",
+        "wherever a rank stores a partial sum; kangaring on two cycles with the roles "
+        "swapped, ring on one to four channels",
+        source="documented: algorithms, steps, cycles, FP32 sums; order within a step "
+        "and the ring's default of one channel are not",
+        switch="collective_algorithm, collective_reduce_dtype, integer_path, "
+        "implicit_integer_downcast",
         tests=(
             "tests/collectives/test_oracle_collectives.py",
             "tests/collectives/test_algorithms.py",
             "tests/collectives/test_exchange.py",
+            "tests/collectives/test_host_devices.py",
+            "tests/collectives/test_programs.py",
         ),
         instructions=("AllReduce", "ReduceScatter"),
     ),

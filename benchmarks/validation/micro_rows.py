@@ -1,0 +1,394 @@
+"""Published times of single instructions and transfers, against the time model.
+
+`python -m benchmarks.validation.micro_rows` prints predicted against published, with
+the error of each row and the median. A row that a constant was fitted to, or that is a
+constant, is shown and not counted. Times were read from pictures of profiles, so that
+two digits are what most of them are good for. Sources: DM, PG, KO, RMQ as in
+`timing/assumptions.py` (KO, RMQ, MAM: the tutorials of the blocked FP32 matmul, of
+RMSNorm with FP8 quantization, Trn2, and of the fused Mamba kernel, Trn1).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from neuronjax.hardware import CHIPS
+from neuronjax.ir.instruction import Buffer, Instruction, View
+from neuronjax.ir.instruction_set import (
+    Activation,
+    DotDimensions,
+    NcMatmul,
+    TensorCopy,
+    TensorReduce,
+    TensorScalar,
+    TensorTensor,
+    TensorTensorScan,
+)
+from neuronjax.ir.program import TensorType
+from neuronjax.timing import assumptions
+from neuronjax.timing.cost import ways
+from neuronjax.timing.cost_dma import engine_seconds, first_byte_seconds, stream_seconds
+from neuronjax.timing.cost_tensor import (
+    array_latency_seconds,
+    load_stationary_seconds,
+    multiply_moving_seconds,
+)
+from neuronjax.timing.work import Core, Work
+
+BF16, FP32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
+FP8 = np.dtype(ml_dtypes.float8_e4m3)
+NS, US, MS = 1e-9, 1e-6, 1e-3
+TRN1, TRN2 = Core(CHIPS["trn1"], 1), Core(CHIPS["trn2"], 1)
+MATRICES = DotDimensions((), (), (1,), (0,))
+
+
+def make(
+    cls: type[Instruction],
+    operands: list[tuple[tuple[int, ...], np.dtype]],
+    result: tuple[tuple[int, ...], np.dtype],
+    **fields: Any,
+) -> Instruction:
+    """An instruction of operands and a result by shape and dtype."""
+    types = [TensorType(*pair) for pair in (*operands, result)]
+    *inputs, output = [Buffer(n, t) for n, t in enumerate(types)]
+    views = tuple(map(View, inputs))
+    engine = fields.pop("engine", "vector")
+    return cls(operands=views, results=(output,), engine=engine, **fields)
+
+
+def on(core: Core, queue: str, instruction: Instruction, **reading: Any) -> Work:
+    """The work of the way that begins on an engine."""
+    found = ways(instruction, core, **reading)
+    return next(way[0] for way in found if way and way[0].queue == queue)
+
+
+def duration(work: Work) -> float:
+    """From an instruction's start to its result."""
+    return work.seconds + work.latency_seconds
+
+
+def _activation(n: int) -> Instruction:
+    pair = ((128, n), BF16)
+    return make(Activation, [pair], pair, engine="scalar", function="exponential")
+
+
+def _identity() -> Instruction:
+    pair = ((128, 1), FP32)
+    return make(TensorTensor, [pair], pair, op="abs")
+
+
+def _copy(n: int) -> Instruction:
+    pair = ((128, n), FP32)
+    return make(TensorCopy, [pair], pair)
+
+
+def _tensor_tensor(n: int) -> Instruction:
+    pair = ((128, n), FP32)
+    return make(TensorTensor, [pair, pair], pair, op="add")
+
+
+def _scalar_tensor_tensor() -> Work:
+    """(data op scalar) op tensor, one tensor in PSUM."""
+    return on(TRN2, "vector", _tensor_tensor(512), psum_operands=frozenset({0}))
+
+
+def _largest() -> Instruction:
+    """A maximum in FP32 of 16-bit elements."""
+    operands = [((128, 16384), BF16), ((), FP32)]
+    return make(TensorReduce, operands, ((128,), FP32), op="maximum", axes=(1,))
+
+
+def _to_fp8() -> Instruction:
+    operands = [((128, 16384), BF16), ((128, 1), FP32)]
+    return make(TensorScalar, operands, ((128, 16384), FP8), op="multiply")
+
+
+def _mamba_on_vector() -> float:
+    """16 states, 2 tiles of 128 channels: 4 products and sums and a scan of 512."""
+    pair = ((128, 512), FP32)
+    scan = make(TensorTensorScan, [pair, ((), FP32)], pair, op="add", axis=1)
+    works = [on(TRN1, "vector", i) for i in (*[_tensor_tensor(512)] * 4, scan)]
+    return 16 * 2 * sum(work.seconds for work in works)
+
+
+def _big_matmul() -> Instruction:
+    operands = [((4096, 8192), FP32), ((8192, 8192), FP32)]
+    result = ((4096, 8192), FP32)
+    return make(
+        NcMatmul, operands, result, engine="tensor", dimensions=MATRICES, passes=4
+    )
+
+
+@dataclass(frozen=True)
+class MicroRow:
+    """One published time.
+
+    Attributes:
+        name: what was measured.
+        chip: on which.
+        published: seconds.
+        source: page or picture.
+        predicted: gives seconds.
+        is_input: whether the model has it from this very row.
+    """
+
+    name: str
+    chip: str
+    published: float
+    source: str
+    predicted: Callable[[], float]
+    is_input: bool = False
+
+    @property
+    def error(self) -> float:
+        """Relative: 0.1 for 10 % too long."""
+        return self.predicted() / self.published - 1
+
+
+ROWS: tuple[MicroRow, ...] = (
+    # ScalarE and VectorE.
+    MicroRow(
+        "ACT exp, N = 4096, BF16",
+        "trn2",
+        3.71 * US,
+        "DM",
+        lambda: duration(on(TRN2, "scalar", _activation(4096))),
+    ),
+    MicroRow(
+        "ACT exp, N = 128, BF16",
+        "trn2",
+        0.40 * US,
+        "DM",
+        lambda: duration(on(TRN2, "scalar", _activation(128))),
+    ),
+    MicroRow(
+        "ACT, N = 16384",
+        "trn2",
+        15.2 * US,
+        "RMQ",
+        lambda: duration(on(TRN2, "scalar", _activation(16384))),
+    ),
+    MicroRow(
+        "Mamba C256, active VectorE of the kernel with scans",
+        "trn1",
+        0.9871 * 150.93 * US,
+        "MAM",
+        _mamba_on_vector,
+    ),
+    MicroRow(
+        "ACT_TABLE_LOAD of exp",
+        "trn2",
+        1.28 * US,
+        "DM",
+        lambda: assumptions.TABLE_LOAD.value,
+        is_input=True,
+    ),
+    MicroRow(
+        "ACT identity, [128, 1], FP32",
+        "trn1",
+        159 * NS,
+        "PG",
+        lambda: duration(on(TRN1, "scalar", _identity())),
+    ),
+    MicroRow(
+        "ACT identity, [128, 1], interval when dependent",
+        "trn1",
+        189 * NS,
+        "PG",
+        lambda: duration(on(TRN1, "scalar", _identity())),
+    ),
+    MicroRow(
+        "DVE tensor_tensor, 64 lanes x 8192, FP32",
+        "trn1",
+        14_968 * NS,
+        "PG",
+        lambda: duration(on(TRN1, "vector", _tensor_tensor(8192))),
+    ),
+    MicroRow(
+        "DVE abs-max, N = 16384, BF16",
+        "trn2",
+        17.25 * US,
+        "RMQ",
+        lambda: duration(on(TRN2, "vector", _largest())),
+    ),
+    MicroRow(
+        "DVE tensor_scalar, N = 16384, BF16 to FP8",
+        "trn2",
+        8.8 * US,
+        "RMQ",
+        lambda: duration(on(TRN2, "vector", _to_fp8())),
+        is_input=True,  # that the narrow write halves the mode is from here
+    ),
+    MicroRow(
+        "DVE scalar_tensor_tensor, N = 512, PSUM: interval",
+        "trn2",
+        640 * NS,
+        "RMQ",
+        lambda: _scalar_tensor_tensor().seconds,
+        is_input=True,
+    ),
+    MicroRow(
+        "DVE scalar_tensor_tensor, N = 512, PSUM: duration",
+        "trn2",
+        720 * NS,
+        "RMQ",
+        lambda: duration(_scalar_tensor_tensor()),
+    ),
+    MicroRow(
+        "DVE PSUM to SBUF, [128, 512], FP32",
+        "trn2",
+        690 * NS,
+        "KO",
+        lambda: duration(on(TRN2, "vector", _copy(512), psum_operands=frozenset({0}))),
+    ),
+    # TensorE.
+    MicroRow(
+        "PE matmul, 96 moving columns, BF16: duration",
+        "trn1",
+        219 * NS,
+        "PG",
+        lambda: multiply_moving_seconds(TRN1, 96) + array_latency_seconds(TRN1),
+    ),
+    MicroRow(
+        "PE matmul, 1 moving column, BF16: duration",
+        "trn1",
+        188 * NS,
+        "PG",
+        lambda: multiply_moving_seconds(TRN1, 1) + array_latency_seconds(TRN1),
+        is_input=True,
+    ),
+    MicroRow(
+        "PE LDWEIGHTS, 1 element",
+        "trn1",
+        67 * NS,
+        "PG",
+        lambda: load_stationary_seconds(TRN1, 1, rows=1),
+    ),
+    MicroRow(
+        "PE FP32_LO_HI matmul, N = 512: interval",
+        "trn2",
+        430 * NS,
+        "KO",
+        lambda: multiply_moving_seconds(TRN2, 512, column_cycles=2),
+    ),
+    MicroRow(
+        "PE FP32_LO_HI matmul, N = 512: duration",
+        "trn2",
+        595 * NS,
+        "KO",
+        lambda: (
+            multiply_moving_seconds(TRN2, 512, column_cycles=2)
+            + array_latency_seconds(TRN2)
+        ),
+    ),
+    MicroRow(
+        "PE LDWEIGHTS, FP32",
+        "trn2",
+        190 * NS,
+        "KO",
+        lambda: load_stationary_seconds(TRN2, 128, column_cycles=4),
+    ),
+    MicroRow(
+        "PE active, FP32 [4096, 8192] x [8192, 8192]",
+        "trn2",
+        28.16 * MS,
+        "KO",
+        lambda: on(TRN2, "tensor", _big_matmul()).seconds,
+    ),
+    # DMA.
+    MicroRow(
+        "DMA of 32 KiB by one engine",
+        "trn2",
+        1_416 * NS,
+        "DM",
+        lambda: engine_seconds(TRN2, 32768, pieces=4),
+    ),
+    MicroRow(
+        "DMA of 2 KiB by one engine",
+        "trn2",
+        97 * NS,
+        "DM",
+        lambda: engine_seconds(TRN2, 2048),
+    ),
+    MicroRow(
+        "DMA of 32 KiB by 16 engines, first to last byte",
+        "trn2",
+        468 * NS,
+        "DM",
+        lambda: stream_seconds(TRN2, 32768, 2048),
+    ),
+    MicroRow(
+        "DMA of 32 KiB by one engine",
+        "trn1",
+        1_810 * NS,
+        "PG",
+        lambda: engine_seconds(TRN1, 32768),
+    ),
+    MicroRow(
+        "DMA of 4 bytes by one engine",
+        "trn1",
+        7 * NS,
+        "PG",
+        lambda: engine_seconds(TRN1, 4),
+        is_input=True,
+    ),
+    MicroRow(
+        "DMA trigger to first byte, load [128, 128]",
+        "trn2",
+        739 * NS,
+        "DM",
+        lambda: first_byte_seconds(TRN2, is_read=True),
+        is_input=True,
+    ),
+    MicroRow(
+        "DMA trigger to start, load [4, 4096]",
+        "trn2",
+        1.0 * US,
+        "DM",
+        lambda: first_byte_seconds(TRN2, is_read=True),
+    ),
+    MicroRow(
+        "DMA trigger to start, store",
+        "trn2",
+        0.6 * US,
+        "DM",
+        lambda: first_byte_seconds(TRN2, is_read=False),
+    ),
+    MicroRow(
+        "DMA end to dependent ACT",
+        "trn2",
+        0.3 * US,
+        "DM",
+        lambda: assumptions.DMA_SEMAPHORE.value,
+        is_input=True,
+    ),
+)
+
+
+def median_error(rows: tuple[MicroRow, ...] = ROWS) -> float:
+    """Of the rows that the model does not contain, sign left out."""
+    return statistics.median(abs(row.error) for row in rows if not row.is_input)
+
+
+def table(rows: tuple[MicroRow, ...] = ROWS) -> str:
+    """Predicted against published, a line each."""
+    lines = [f"{'':52}{'chip':6}{'published':>11}{'predicted':>11}{'error':>8}"]
+    for row in rows:
+        note = "  (input)" if row.is_input else ""
+        lines.append(
+            f"{row.name:52}{row.chip:6}{row.published / NS:9.0f}ns"
+            f"{row.predicted() / NS:9.0f}ns{row.error:+8.0%}{note}"
+        )
+    lines.append(f"median error of {sum(not r.is_input for r in rows)} rows: ")
+    lines[-1] += f"{median_error(rows):.1%}"
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())

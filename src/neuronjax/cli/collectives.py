@@ -1,0 +1,80 @@
+"""`neuronjax cc-test`: nccom-test's table, from the time model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from neuronjax.cli.application import JsonOption, TargetOption, print_json, table
+from neuronjax.collective_bench import collective_bench
+from neuronjax.errors import InvalidProgramError
+from neuronjax.timing.collective_constants import CONSTANTS
+
+
+def cc_test(
+    op: Annotated[
+        str | None,
+        typer.Argument(help="all_reduce, all_gather, reduce_scatter, all_to_all, ..."),
+    ] = None,
+    target: TargetOption = "trn2.48xlarge",
+    ranks: Annotated[
+        int | None, typer.Option(help="How many devices; default: all.")
+    ] = None,
+    smallest: Annotated[str, typer.Option("--min", help="Smallest size.")] = "1K",
+    largest: Annotated[str, typer.Option("--max", help="Largest size.")] = "1G",
+    factor: Annotated[int, typer.Option(help="From one size to the next.")] = 2,
+    dtype: Annotated[str, typer.Option(help="bf16, fp32, fp16, uint8, ...")] = "bf16",
+    algorithm: Annotated[
+        str | None, typer.Option(help="ring, rdh, ...; default: by size and group.")
+    ] = None,
+    constants: Annotated[
+        bool, typer.Option("--constants", help="List the model's figures instead.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Says how long a collective takes, by size, as nccom-test prints it.
+
+    Nothing is run: the times are modelled. Sizes are the larger of what a rank has
+    before and after; K, M and G are binary.
+
+    Examples:
+
+        neuronjax cc-test all_reduce --target trn2.48xlarge
+        neuronjax cc-test all_gather --target trn2.48xlarge:4 --min 1M --dtype fp32
+        neuronjax cc-test --constants
+    """
+    if constants:
+        _print_constants(as_json)
+        return
+    if op is None:
+        raise InvalidProgramError(
+            "cc-test without a collective", remedy="write: cc-test all_reduce"
+        )
+    sizes = f"{smallest}:{largest}:x{factor}"
+    found = collective_bench(
+        op, target, ranks=ranks, sizes=sizes, dtype=dtype, algorithm=algorithm
+    )
+    print(found.to_json() if as_json else found)
+
+
+def _print_constants(as_json: bool) -> None:
+    found = [vars(constant) for constant in CONSTANTS.values()]
+    if as_json:
+        print_json(found)
+        return
+    rows = table("Figures of the time of collectives")
+    for heading in ("name", "value", "unit"):
+        rows.add_column(heading, no_wrap=True)
+    rows.add_column("source")
+    for constant in CONSTANTS.values():
+        fitted = f"; fitted to {constant.fitted_to}" if constant.fitted_to else ""
+        guess = "ASSUMPTION: " if constant.is_assumption else ""
+        rows.add_row(
+            constant.name,
+            f"{constant.value:g}",
+            constant.unit,
+            f"{guess}{constant.source}{fitted}",
+        )
+    Console().print(rows)

@@ -1,0 +1,50 @@
+"""`neuronjax conformance`: test an implementation with the published vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from neuronjax.cli.application import JsonOption, print_json
+from neuronjax.testing import conformance as vectors
+from neuronjax.testing.vector_cases import cases
+
+
+def conformance(
+    runner: Annotated[
+        str, typer.Argument(help="neuronjax, ml_dtypes, or module:object.")
+    ] = "neuronjax",
+    folder: Annotated[
+        Path, typer.Option("--vectors", help="Where the vectors are.")
+    ] = vectors.PUBLISHED,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", help="Write the vectors to this folder instead."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tests an implementation of Trainium's arithmetic, bit for bit.
+
+    A runner is an object with methods cast, quantize_mx, sparsify, matmul, matmul_mx,
+    matmul_sparse and reduce, or some of them; manifest.json says what each takes and
+    returns. Status 1 if a case fails.
+
+    Examples:
+
+        neuronjax conformance mysimulator.vectors:Runner
+        neuronjax conformance --write vectors/
+    """
+    if write is not None:
+        for path in vectors.write(write, cases()):
+            Console(soft_wrap=True).print(f"{path}  {path.stat().st_size:,} bytes")
+        return
+    found = vectors.run(vectors.load_runner(runner), vectors.read(folder), runner)
+    if as_json:
+        print_json(found.records)
+    else:
+        Console().print(found)
+    if found.failed:
+        raise typer.Exit(1)

@@ -1,0 +1,357 @@
+"""`neuronjax profile`, `compare-targets` and `constants`: the time model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import neuronjax as nj
+from neuronjax.cli.application import (
+    JsonOption,
+    PolicyOption,
+    TargetOption,
+    check_folders,
+    print_json,
+    table,
+)
+from neuronjax.cli.sources import ShapesOption, SourceArgument, find
+from neuronjax.errors import InvalidProgramError, NeuronJaxError
+from neuronjax.policy import Policy
+from neuronjax.profiling import Profile
+from neuronjax.profiling import profile as profile_step
+from neuronjax.report.profile_tables import (
+    QUEUE_TITLES,
+    groups_table,
+    metrics_table,
+    short_source,
+)
+from neuronjax.report.profile_usage import Usage
+from neuronjax.report.quantities import binary, percent, seconds
+from neuronjax.timing.assumptions import CONSTANTS as RULES
+from neuronjax.timing.collective_constants import CONSTANTS as COLLECTIVES
+from neuronjax.timing.constant import Constant
+from neuronjax.timing.hbm import capacity_bytes, check_fits
+from neuronjax.timing.planning_constants import PLANNING_CONSTANTS as PLANNING
+
+_TARGETS = ("trn1", "inf2", "trn2", "trn3")
+
+LncOption = Annotated[
+    int | None,
+    typer.Option("--lnc", help="Physical cores per logical core; default: the chip's."),
+]
+
+
+def profile(
+    source: SourceArgument,
+    target: TargetOption = "trn2",
+    policy: PolicyOption = None,
+    lnc: LncOption = None,
+    shapes: ShapesOption = None,
+    peak: Annotated[
+        str,
+        typer.Option(help="What MFU refers to: bf16, fp32, fp8, mx, sparse, TFLOPS."),
+    ] = "bf16",
+    by: Annotated[
+        str, typer.Option(metavar="op|source|module", help="How to group the time.")
+    ] = "op",
+    rows: Annotated[int, typer.Option(min=1, help="Rows of that table.")] = 12,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Every figure, by the vendor's names.")
+    ] = False,
+    limits: Annotated[
+        bool, typer.Option(help="Price the changes that would save most.")
+    ] = True,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option("--batch", help="Arguments with a batch axis; repeatable."),
+    ] = None,
+    trips: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trips",
+            metavar="FILE:LINE=N",
+            help="Turns of a loop where values decide; repeatable.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write a picture.")
+    ] = None,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Write a trace for ui.perfetto.dev."),
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write every event as a line.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Predicts where the time of a program goes on a chip, and what would save some.
+
+    Nothing is run: times are those of a model of one logical NeuronCore, from shapes
+    alone; `neuronjax constants` lists what it rests on.
+
+    Examples:
+
+        neuronjax profile model.mlirbc --target trn3 --plot profile.png
+        neuronjax profile train.py:step --args 'f32[8,16] i32[8]' --by source
+        neuronjax profile train.py:step --policy fp8 --perfetto step.pftrace
+    """
+    check_folders([plot, perfetto, csv])
+    if by not in _GROUPS:
+        raise InvalidProgramError(f"--by {by}", remedy=f"one of {', '.join(_GROUPS)}")
+    found = _profile(
+        source,
+        shapes,
+        target=target,
+        policy=policy,
+        lnc=lnc,
+        peak=_peak(peak),
+        batch=tuple(batch or ()),
+        trips=dict(map(_turns, trips or ())),
+    )
+    _write(found, plot, perfetto, csv)
+    if as_json:
+        priced = found.limits() if limits else ()
+        changes = [dataclasses.asdict(change) for change in priced]
+        print_json({**found.as_dict(), "limits": changes})
+        return
+    console = Console()
+    console.print(found.headline())
+    console.print(groups_table(*_GROUPS[by](found), limit=rows))
+    if metrics:
+        console.print(metrics_table(found.metrics))
+    if limits:
+        console.print(found.limits_table())
+    for note in found.notes:
+        console.print(f"note: {note}", markup=False, highlight=False)
+    error = check_fits(found.memory, found.core)
+    if error is not None:
+        console.print(f"warning: {error}", markup=False, highlight=False)
+
+
+_GROUPS: Mapping[str, Any] = {
+    "op": lambda found: ("Busiest ops", "op", found.by_op()),
+    "source": lambda found: ("Busiest lines", "line", _short(found.by_source())),
+    "module": lambda found: ("Busiest modules", "module", found.by_module()),
+}
+
+
+def _short(lines: Mapping[str, Usage]) -> dict[str, Usage]:
+    return {short_source(line): used for line, used in lines.items()}
+
+
+def _peak(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _turns(text: str) -> tuple[str, int]:
+    """ "train.py:12=100" as line and number."""
+    line, _, number = text.rpartition("=")
+    if not line or not number.isdecimal():
+        raise InvalidProgramError(
+            f"--trips {text}", remedy="write FILE:LINE=N, as in --trips train.py:12=100"
+        )
+    return line, int(number)
+
+
+def _profile(
+    source: str,
+    shapes: str | None,
+    *,
+    target: str,
+    policy: str | None,
+    lnc: int | None = None,
+    peak: str | float = "bf16",
+    batch: tuple[int, ...] = (),
+    trips: Mapping[str | int, int] | None = None,
+) -> Profile:
+    found = find(source)
+    options: dict[str, Any] = dict(target=target, lnc=lnc, peak=peak, trips=trips)
+    if isinstance(found, Path):
+        chosen = Policy.resolve(policy)
+        lowered = nj.load(found, target=target, policy=chosen)
+        return profile_step(lowered, policy=chosen, **options)()
+    step = profile_step(found.function, policy=policy, batch_argnums=batch, **options)
+    return step(*found.arguments(shapes))
+
+
+def _write(
+    found: Profile, plot: Path | None, perfetto: Path | None, csv: Path | None
+) -> None:
+    if plot:
+        found.plot().savefig(plot)
+    if perfetto:
+        found.to_perfetto(perfetto)
+    if csv:
+        found.to_csv(csv)
+
+
+# -- several targets -------------------------------------------------------------------
+
+
+def compare_targets(
+    source: SourceArgument,
+    targets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--target", help="Repeatable. Default: trn1, inf2, trn2, trn3.", metavar="T"
+        ),
+    ] = None,
+    policy: PolicyOption = None,
+    shapes: ShapesOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Predicts the time of one program on several chips, and whether it fits.
+
+    One logical NeuronCore of each, of the chip's default size; chips differ in how many
+    they have. A chip that cannot run the program says why.
+
+    Examples:
+
+        neuronjax compare-targets model.mlirbc
+        neuronjax compare-targets train.py:step --args 'f32[8,16]' --policy bf16
+    """
+    found = [_row(source, shapes, name, policy) for name in targets or _TARGETS]
+    if as_json:
+        print_json(found)
+    else:
+        Console().print(
+            _comparison(f"{source}, policy {policy or 'of the SDK'}", found)
+        )
+
+
+def _row(
+    source: str, shapes: str | None, target: str, policy: str | None
+) -> dict[str, Any]:
+    try:
+        found = _profile(source, shapes, target=target, policy=policy)
+    except NeuronJaxError as error:
+        return {"target": target, "error": str(error)}
+    needed, held = found.memory.hbm.bytes, capacity_bytes(found.core)
+    return {
+        "target": target,
+        "lnc": found.core.lnc,
+        "seconds": found.total_seconds,
+        "mfu": found.metrics["mfu_estimated_percent"],
+        "mbu": found.metrics["mbu_estimated_percent"],
+        "bound": found.bound,
+        "busiest": found.busiest,
+        "busiest_share": found.timeline.busy_seconds(found.busiest)
+        / found.total_seconds,
+        "hbm_bytes": needed,
+        "hbm_capacity_bytes": held,
+        "fits": needed <= held,
+    }
+
+
+def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
+    rows = table(title)
+    rows.add_column("target", style="bold", no_wrap=True)
+    for heading in ("LNC", "time", "× first", "MFU", "MBU"):
+        rows.add_column(heading, justify="right", no_wrap=True)
+    rows.add_column("busiest queue")
+    rows.add_column("HBM needed", justify="right", no_wrap=True)
+    known = [row for row in found if "error" not in row]
+    for row in known:
+        memory = f"{binary(row['hbm_bytes'])}, {_share(row)}"
+        busiest = QUEUE_TITLES[row["busiest"]]
+        rows.add_row(
+            row["target"],
+            str(row["lnc"]),
+            seconds(row["seconds"]),
+            f"{row['seconds'] / known[0]['seconds']:.2f}",
+            percent(row["mfu"]),
+            percent(row["mbu"]),
+            f"{busiest} {percent(row['busiest_share'])}",
+            memory,
+        )
+    failed = [
+        escape(f"{row['target']}: {row['error']}") for row in found if "error" in row
+    ]
+    rows.caption = "\n".join(failed) or None
+    return rows
+
+
+def _share(row: dict[str, Any]) -> str:
+    share = percent(row["hbm_bytes"] / row["hbm_capacity_bytes"])
+    return share if row["fits"] else f"[red]{share}[/red]"
+
+
+# -- what the model rests on -----------------------------------------------------------
+
+
+def constants(
+    text: Annotated[
+        str, typer.Argument(metavar="[FILTER]", help="A part of the name.")
+    ] = "",
+    assumptions: Annotated[
+        bool, typer.Option("--assumptions", help="Only what nobody published.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Lists every figure of the time model that is no fact of a chip, with its source.
+
+    An ASSUMPTION is not published; "fitted to" names the measurement that a figure was
+    chosen to meet. Facts of the chips: `neuronjax ls CHIP`.
+
+    Examples:
+
+        neuronjax constants
+        neuronjax constants dma
+        neuronjax constants --assumptions --json
+    """
+    chosen = [c for c in _constants() if text.lower() in c.name.lower()]
+    chosen = [c for c in chosen if c.is_assumption or not assumptions]
+    if not chosen:
+        raise InvalidProgramError(
+            f"no constant has {text!r} in its name",
+            remedy="list all: neuronjax constants",
+        )
+    if as_json:
+        print_json([dataclasses.asdict(constant) for constant in chosen])
+        return
+    Console().print(_constants_table(chosen))
+
+
+def _constants() -> Iterator[Constant]:
+    yield from RULES.values()
+    yield from PLANNING.values()
+    yield from COLLECTIVES.values()
+
+
+def _value(constant: Constant) -> str:
+    if constant.unit == "s":
+        return seconds(constant.value)
+    return f"{constant.value:.6g} {constant.unit}"
+
+
+def _constants_table(chosen: list[Constant]) -> Table:
+    assumed = sum(constant.is_assumption for constant in chosen)
+    rows = table(
+        f"The time model: {len(chosen)} figures, {assumed} of them assumptions"
+    )
+    rows.leading = 1
+    rows.add_column("name", style="bold", overflow="fold", max_width=24)
+    rows.add_column("value", justify="right", no_wrap=True)
+    rows.add_column("source", overflow="fold")
+    for constant in chosen:
+        mark = "[yellow]ASSUMPTION[/yellow]: " if constant.is_assumption else ""
+        fitted = (
+            f" (fitted to {escape(constant.fitted_to)})" if constant.fitted_to else ""
+        )
+        rows.add_row(
+            constant.name,
+            _value(constant),
+            f"{mark}{escape(constant.source)}{fitted}",
+        )
+    return rows

@@ -1,0 +1,255 @@
+"""`collective_bench`: the time model asked the way nccom-test asks the hardware.
+
+A table of sizes, with the columns and bandwidth factors of nccom-test and nccl-tests:
+algbw is the size by the time, busbw what that means for a link, in 1e9 bytes per
+second. Sizes are those of nccom-test: the larger of what a rank has before and after.
+Nothing is run; `timing.collectives` says what the figures are made of.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (registers its dtypes' names with NumPy)
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.hardware import Target, resolve_target
+from neuronjax.timing.collectives import (
+    CollectiveTime,
+    collective_time,
+    time_over_nodes,
+)
+from neuronjax.timing.execution import barrier_seconds
+
+# As nccom-test spells them.
+_SHORT = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp8e4": "float8_e4m3",
+    "fp8e5": "float8_e5m2",
+}
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+_SIZE = re.compile(r"(\d+)([KMG]?)")
+_MOST_LISTED = 1024  # ranks of a group that are named one by one
+_OVER_NODES = ("all_reduce", "reduce_scatter", "all_gather")
+_HEADINGS = ("size(B)", "count", "type", "algorithm", "time(us)", "algbw", "busbw")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CollectiveBench:
+    """The times of one collective over several sizes; prints as nccom-test does.
+
+    Attributes:
+        op: the collective.
+        target: the machine.
+        ranks: the devices, by number.
+        dtype: of the elements.
+        barrier_seconds: what an execution adds, once, whatever it contains.
+        records: a dict for every size: size_bytes, count, dtype, algorithm, steps,
+            time_us, latency_us, transfer_us, bytes_per_rank, bottleneck, and
+            algbw_gb_per_second and busbw_gb_per_second in 1e9 bytes per second.
+    """
+
+    op: str
+    target: str
+    ranks: tuple[int, ...]
+    dtype: str
+    barrier_seconds: float
+    records: list[dict[str, Any]]
+
+    def to_json(self) -> str:
+        """Everything, as JSON."""
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+    def __str__(self) -> str:
+        rows = [_HEADINGS, *map(_row, self.records)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = (
+            " ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+            for row in rows
+        )
+        title = (
+            f"{self.op}, {len(self.ranks)} ranks of {self.target}; bandwidth in GB/s"
+        )
+        note = (
+            f"Modelled. An execution adds {self.barrier_seconds * 1e3:.2g} ms, once: "
+            "the wait for all ranks."
+        )
+        return "\n".join((title, *lines, note))
+
+
+def collective_bench(
+    op: str,
+    target: str = "trn2.48xlarge",
+    *,
+    ranks: int | Sequence[int] | None = None,
+    sizes: str | Sequence[int | str] = "1K:1G:x2",
+    dtype: str = "bfloat16",
+    algorithm: str | None = None,
+    lnc: int | None = None,
+) -> CollectiveBench:
+    """How long a collective takes on a target, by size.
+
+    Args:
+        op: "all_reduce", "reduce_scatter", "all_gather", "all_to_all",
+            "collective_permute" (every rank sends to the next) or
+            "collective_broadcast".
+        target: a chip, instance or UltraServer, or several: "trn2.48xlarge:4".
+        ranks: the devices of the only group; a number for so many from 0, None for all.
+        sizes: bytes, numbers or "64K" (K, M, G are binary), or "1K:1G:x2", from, to
+            and factor.
+        dtype: of the elements, NumPy's name or nccom-test's ("bf16", "fp32", "fp8e4").
+        algorithm: one of `collectives`, such as "ring"; None for the one that size and
+            group select.
+        lnc: physical cores per logical core; None for the target's default.
+
+    Raises:
+        InvalidProgramError: an unknown op, target, dtype or algorithm, an algorithm
+            that is impossible over these ranks, ranks that the target does not have,
+            or sizes that are none.
+        UnsupportedError: ranks on several nodes which no network joins.
+    """
+    machine = resolve_target(target)
+    devices = _devices(ranks, machine, lnc)
+    name, itemsize = _element(dtype)
+    time_of = _timer(op, machine, devices, algorithm, lnc)
+    records = [
+        _record(time_of(size), size, size // itemsize, name) for size in _sizes(sizes)
+    ]
+    return CollectiveBench(
+        op=op,
+        target=machine.name,
+        ranks=devices,
+        dtype=name,
+        barrier_seconds=barrier_seconds(machine, len(devices)),
+        records=records,
+    )
+
+
+def _timer(
+    op: str,
+    target: Target,
+    devices: tuple[int, ...],
+    algorithm: str | None,
+    lnc: int | None,
+) -> Callable[[int], CollectiveTime]:
+    """The time by the size; of very many ranks without naming each of them."""
+    if len(devices) <= _MOST_LISTED:
+        groups: Sequence[Sequence[int]] = [devices]
+        if op == "collective_permute":
+            groups = list(zip(devices, (*devices[1:], devices[0]), strict=True))
+        return lambda size: collective_time(
+            op, size, groups, target, algorithm=algorithm, lnc=lnc
+        )
+    is_whole = devices == tuple(range(target.logical_cores()))
+    if op not in _OVER_NODES or not is_whole or lnc not in (None, target.lnc_default):
+        raise InvalidProgramError(
+            f"{op} over {len(devices)} ranks",
+            remedy=f"use {_MOST_LISTED} or fewer, or all ranks of a target for "
+            f"{', '.join(_OVER_NODES)}",
+        )
+    node = range(target.logical_cores() // target.instances)
+    return lambda size: time_over_nodes(
+        op, size, [node], target.instances, target, algorithm=algorithm
+    )
+
+
+def _record(time: CollectiveTime, size: int, count: int, dtype: str) -> dict[str, Any]:
+    return {
+        "size_bytes": size,
+        "count": count,
+        "dtype": dtype,
+        "algorithm": time.algorithm,
+        "steps": time.steps,
+        "time_us": time.seconds * 1e6,
+        "latency_us": time.latency_seconds * 1e6,
+        "transfer_us": time.transfer_seconds * 1e6,
+        "bytes_per_rank": time.bytes_per_rank,
+        "bottleneck": time.bottleneck,
+        "algbw_gb_per_second": time.algbw_bytes_per_second / 1e9,
+        "busbw_gb_per_second": time.busbw_bytes_per_second / 1e9,
+    }
+
+
+def _row(record: dict[str, Any]) -> tuple[str, ...]:
+    short = {long: short for short, long in _SHORT.items()}
+    dtype = str(record["dtype"])
+    return (
+        str(record["size_bytes"]),
+        str(record["count"]),
+        short.get(dtype, dtype),
+        str(record["algorithm"]),
+        f"{record['time_us']:.2f}",
+        f"{record['algbw_gb_per_second']:.2f}",
+        f"{record['busbw_gb_per_second']:.2f}",
+    )
+
+
+# -- what the user wrote ---------------------------------------------------------------
+
+
+def _devices(
+    ranks: int | Sequence[int] | None, target: Target, lnc: int | None
+) -> tuple[int, ...]:
+    most = target.logical_cores(lnc)
+    named = most if ranks is None else ranks
+    devices = tuple(range(named)) if isinstance(named, int) else tuple(named)
+    legal = devices and len(set(devices)) == len(devices)
+    if not legal or min(devices) < 0 or max(devices) >= most:
+        raise InvalidProgramError(
+            f"ranks {ranks} of {target.name}, which has {most} devices",
+            remedy=f"use 1 to {most}, or several instances "
+            "(target='trn2.48xlarge:4'); name no device twice",
+        )
+    return devices
+
+
+def _element(dtype: str) -> tuple[str, int]:
+    name = _SHORT.get(dtype, dtype)
+    try:
+        return name, np.dtype(name).itemsize
+    except TypeError:
+        raise InvalidProgramError(
+            f"no dtype is called {dtype!r}",
+            remedy=f"use a name of NumPy, or one of: {', '.join(_SHORT)}",
+        ) from None
+
+
+def _sizes(sizes: str | Sequence[int | str]) -> list[int]:
+    if not isinstance(sizes, str):
+        return [_size(size) for size in sizes]
+    if ":" not in sizes:
+        return [_size(sizes)]
+    low, high, *rest = sizes.split(":")
+    factor = rest[0].removeprefix("x") if rest else "2"
+    if len(rest) > 1 or not factor.isdigit() or int(factor) < 2:
+        raise _no_size(sizes)
+    found = list(_powers(_size(low), _size(high), int(factor)))
+    if not found:
+        raise _no_size(sizes)
+    return found
+
+
+def _powers(size: int, largest: int, factor: int) -> Iterator[int]:
+    while 0 < size <= largest:
+        yield size
+        size *= factor
+
+
+def _size(size: int | str) -> int:
+    match = _SIZE.fullmatch(str(size))
+    if not match:
+        raise _no_size(size)
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _no_size(size: object) -> InvalidProgramError:
+    return InvalidProgramError(
+        f"{size!r} is no size", remedy="write bytes, '64K', or '1K:1G:x2'"
+    )

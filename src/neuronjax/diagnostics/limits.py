@@ -1,0 +1,191 @@
+"""What would make a program faster: changes, each with the time that it predicts.
+
+A change is priced, not guessed: the same program is lowered again, or scheduled again,
+as it would be after the change. Where the change is an ideal that no program reaches
+(nothing spills; all queues overlap) its time is a bound, and says so. Numbers change
+with the precision; whether they still train is `neuronjax run` and `jit`'s to answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from neuronjax.errors import NeuronJaxError
+from neuronjax.hardware import Target
+from neuronjax.ir.instruction import InstructionProgram
+from neuronjax.ir.program import Program
+from neuronjax.lowering import lower
+from neuronjax.policy import Policy
+from neuronjax.timing.timeline import Timeline
+from neuronjax.timing.work import QUEUES, Core
+
+Basis = Literal["re-priced", "bound"]
+#: Schedules instructions on a core.
+Price = Callable[[InstructionProgram, Core], Timeline]
+
+_PRECISIONS = ("bf16", "fp8", "mxfp8", "mxfp4")
+_LARGER_BATCH = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is to be made faster.
+
+    Attributes:
+        program: before lowering.
+        instructions: after it.
+        target: the machine.
+        core: one logical core of it.
+        policy: the numerics.
+        timeline: as it is.
+        price: schedules.
+        with_batch: the instructions with a batch so many times as large (1/8, say);
+            they are None where the program cannot have it. None where it is not known
+            which arguments are the batch.
+    """
+
+    program: Program
+    instructions: InstructionProgram
+    target: Target
+    core: Core
+    policy: Policy
+    timeline: Timeline
+    price: Price
+    with_batch: Callable[[float], InstructionProgram | None] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One change and what it is predicted to do.
+
+    Attributes:
+        kind: "precision", "cores", "spills", "overlap", "transfers", "batch" or
+            "sharding".
+        what: what to do, in one line.
+        seconds: the program's time after it; with a larger batch, for as many examples
+            as before.
+        before_seconds: its time now.
+        basis: "bound" where no program reaches this time.
+    """
+
+    kind: str
+    what: str
+    seconds: float
+    before_seconds: float
+    basis: Basis = "re-priced"
+
+    @property
+    def gain_seconds(self) -> float:
+        """What it saves."""
+        return self.before_seconds - self.seconds
+
+    @property
+    def speedup(self) -> float:
+        """Time now by time then; infinite where nothing would be left."""
+        return self.before_seconds / self.seconds if self.seconds else float("inf")
+
+
+def changes(subject: Subject) -> tuple[Change, ...]:
+    """Every change that gains something, the largest gain first; one of each kind."""
+    found = [
+        *_precisions(subject),
+        *_cores(subject),
+        *_spills(subject),
+        *_transfers(subject),
+        *_overlap(subject),
+        *_batches(subject),
+    ]
+    best: dict[str, Change] = {}
+    for change in sorted(found, key=lambda change: change.seconds):
+        if change.gain_seconds > 0.001 * change.before_seconds:
+            best.setdefault(change.kind, change)
+    return tuple(best.values())
+
+
+def _change(
+    subject: Subject, kind: str, what: str, seconds: float, basis: Basis = "re-priced"
+) -> Change:
+    before = subject.timeline.total_seconds
+    return Change(
+        kind=kind, what=what, seconds=seconds, before_seconds=before, basis=basis
+    )
+
+
+def _precisions(subject: Subject) -> Iterator[Change]:
+    for name in _PRECISIONS:
+        policy = Policy.preset(name)
+        if policy == subject.policy:
+            continue
+        try:
+            lowered = lower(subject.program, target=subject.target, policy=policy)
+        except NeuronJaxError:
+            continue  # the chip does not have it: no change that could be made
+        timeline = subject.price(lowered, subject.core)
+        what = f'policy="{name}"'
+        yield _change(subject, "precision", what, timeline.total_seconds)
+
+
+def _cores(subject: Subject) -> Iterator[Change]:
+    for lnc in subject.core.chip.lnc_options:
+        if lnc != subject.core.lnc:
+            core = dataclasses.replace(subject.core, lnc=lnc)
+            timeline = subject.price(subject.instructions, core)
+            what = f"lnc={lnc}: {lnc} physical core{'s' * (lnc > 1)} for the program"
+            yield _change(subject, "cores", what, timeline.total_seconds)
+
+
+def _spills(subject: Subject) -> Iterator[Change]:
+    spec = subject.core.spec
+    roomy = dataclasses.replace(
+        spec,
+        sbuf_usable_bytes_per_partition=2**20 * spec.sbuf_usable_bytes_per_partition,
+    )
+    timeline = subject.price(subject.instructions, _with_spec(subject.core, roomy))
+    what = "fuse or tile so that every intermediate stays in SBUF"
+    yield _change(subject, "spills", what, timeline.total_seconds, "bound")
+
+
+def _with_spec(core: Core, spec: object) -> Core:
+    chip = dataclasses.replace(core.chip, core=spec)  # type: ignore[arg-type]
+    return dataclasses.replace(core, chip=chip)
+
+
+def _transfers(subject: Subject) -> Iterator[Change]:
+    chip = dataclasses.replace(subject.core.chip, dma_start_seconds=0.0)
+    core = dataclasses.replace(subject.core, chip=chip)
+    timeline = subject.price(subject.instructions, core)
+    what = "fewer, larger DMA transfers: none of them waits for its start"
+    yield _change(subject, "transfers", what, timeline.total_seconds, "bound")
+
+
+def _overlap(subject: Subject) -> Iterator[Change]:
+    busy = {queue: subject.timeline.busy_seconds(queue) for queue in QUEUES}
+    longest = max(busy, key=lambda queue: busy[queue])
+    what = f"overlap all queues, so that {longest} never waits"
+    yield _change(subject, "overlap", what, busy[longest], "bound")
+
+
+def _batches(subject: Subject) -> Iterator[Change]:
+    if subject.with_batch is None:
+        return
+    larger = _seconds_with_batch(subject, _LARGER_BATCH)
+    if larger is not None:
+        what = f"a batch {_LARGER_BATCH} times as large; the time is per old batch"
+        yield _change(subject, "batch", what, larger / _LARGER_BATCH)
+    cores = subject.core.chip.cores_per_chip // subject.core.lnc
+    shared = _seconds_with_batch(subject, 1 / cores) if cores > 1 else None
+    if shared is not None:
+        what = f"the batch over the chip's {cores} logical cores, without collectives"
+        yield _change(subject, "sharding", what, shared, "bound")
+
+
+def _seconds_with_batch(subject: Subject, factor: float) -> float | None:
+    """None where the batch cannot be so large."""
+    assert subject.with_batch is not None
+    instructions = subject.with_batch(factor)
+    if instructions is None:
+        return None
+    return subject.price(instructions, subject.core).total_seconds

@@ -1,0 +1,85 @@
+"""When a queue is occupied: the spans of an event, and of a loop's other turns.
+
+An event that consists of pieces gives way to others between them; its spans add up to
+the time that it occupies the queue. Seconds from the start of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from neuronjax.timing.timeline import LoopSpan, Timeline
+from neuronjax.timing.work import Event, Queue
+
+Span = tuple[float, float]
+_MOST_SPANS = 32
+
+
+def spans(event: Event, most: int = _MOST_SPANS) -> list[Span]:
+    """Start and end of an event's pieces the first time that it happens.
+
+    More than `most` pieces are shown as so many longer ones.
+    """
+    busy = event.queue_seconds
+    whole = event.end_seconds - event.start_seconds
+    count = min(event.pieces, most)
+    if count <= 1 or busy >= whole:
+        return [(event.start_seconds, event.start_seconds + busy)]
+    length = busy / count
+    step = (whole - length) / (count - 1)
+    starts = [event.start_seconds + place * step for place in range(count)]
+    return [(start, start + length) for start in starts]
+
+
+def outermost(timeline: Timeline) -> list[LoopSpan | None]:
+    """For each event the outermost loop around it."""
+    found: list[LoopSpan | None] = [None] * len(timeline.events)
+    for loop in timeline.loops:  # inner ones come before the outer
+        for place in range(loop.first_event, loop.last_event):
+            found[place] = loop
+    return found
+
+
+def busy_shares(
+    timeline: Timeline,
+    queue: Queue,
+    edges: np.ndarray,
+    only: Callable[[Event], bool] | None = None,
+) -> np.ndarray:
+    """The share of each stretch between edges in which a queue works.
+
+    What happens in a loop is spread evenly over all its turns.
+
+    Args:
+        timeline: of a program.
+        queue: whose events count.
+        edges: increasing times.
+        only: which of its events count; None for all.
+    """
+    weighted = []
+    for event, loop in zip(timeline.events, outermost(timeline), strict=True):
+        if event.queue != queue or (only is not None and not only(event)):
+            continue
+        if loop is None:
+            weighted += [(*span, 1.0) for span in spans(event)]
+        else:
+            whole = loop.end_seconds - loop.start_seconds
+            weight = event.queue_seconds * event.count / whole if whole else 0.0
+            weighted.append((loop.start_seconds, loop.end_seconds, weight))
+    if not weighted:
+        return np.zeros(len(edges) - 1)
+    starts, ends, weights = np.array(weighted).T
+    done = _before(edges, starts, weights) - _before(edges, ends, weights)
+    return np.clip(np.diff(done) / np.diff(edges), 0.0, 1.0)
+
+
+def _before(edges: np.ndarray, times: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The sum over times before an edge of weight x (edge - time)."""
+    order = np.argsort(times)
+    times, weights = times[order], weights[order]
+    count = np.searchsorted(times, edges)
+    total = np.concatenate([[0.0], np.cumsum(weights)])[count]
+    moment = np.concatenate([[0.0], np.cumsum(weights * times)])[count]
+    return total * edges - moment

@@ -1,0 +1,155 @@
+"""What training and serving cost, as tables of at most 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from neuronjax.report.profile_tables import new_table
+from neuronjax.report.quantities import binary, decimal, percent, seconds
+from neuronjax.timing.money import TrainingCost
+from neuronjax.timing.serving_money import ServingCost
+
+_NOBODY = "-"
+_Cost = TypeVar("_Cost", TrainingCost, ServingCost)
+
+
+def dollars(value: float | None) -> str:
+    """ "$1,234", "$12.34", "$0.0123"; "-" of None."""
+    if value is None:
+        return _NOBODY
+    if value >= 1000:
+        return f"${value:,.0f}"
+    return f"${value:,.2f}" if value >= 1 or value == 0 else f"${value:.3g}"
+
+
+def duration(hours: float | None) -> str:
+    """ "12.5 s", "34 min", "1.5 h", "12.3 d" from two days on; "-" of None."""
+    if hours is None:
+        return _NOBODY
+    if hours < 1 / 60:
+        return seconds(hours * 3600)
+    if hours < 1:
+        return f"{hours * 60:.3g} min"
+    return f"{hours:.3g} h" if hours < 48 else f"{hours / 24:,.3g} d"
+
+
+def _count(value: float | None) -> str:
+    return _NOBODY if value is None else decimal(value)
+
+
+def _whole(value: int | None) -> str:
+    return _NOBODY if value is None else f"{value:,}"
+
+
+def _machine(cost: TrainingCost | ServingCost) -> str:
+    """Its name, a long one on lines that end with a hyphen."""
+    return textwrap.fill(cost.machine, 17, break_long_words=False)
+
+
+def _per_million(value: float | None) -> str:
+    """Dollars under a heading that says so."""
+    return dollars(value).removeprefix("$")
+
+
+def _hbm(cost: TrainingCost | ServingCost) -> str:
+    share = percent(cost.hbm_bytes / cost.hbm_capacity_bytes)
+    return share if cost.fits else f"[red]{share}[/red]"
+
+
+def _table(
+    title: str, costs: Sequence[_Cost], columns: Mapping[str, Callable[[_Cost], str]]
+) -> Table:
+    """A row for each; what no row knows has no column."""
+    names: dict[str, Callable[[_Cost], str]] = {"machine": _machine}
+    if len({cost.policy for cost in costs if cost.policy}) > 1:
+        names["policy"] = lambda cost: cost.policy or _NOBODY
+    cells = {heading: list(map(cell, costs)) for heading, cell in columns.items()}
+    known = {h: column for h, column in cells.items() if {*column} != {_NOBODY}}
+    rows = new_table(title)
+    for heading in names:
+        rows.add_column(heading, style="bold", overflow="fold")
+    for heading in known:
+        rows.add_column(heading, justify="right", no_wrap=True)
+    for number, cost in enumerate(costs):
+        shown = [cell(cost) for cell in names.values()]
+        rows.add_row(*shown, *(column[number] for column in known.values()))
+    return rows
+
+
+def training_tables(
+    title: str, costs: Sequence[TrainingCost], remarks: Sequence[str]
+) -> Group:
+    """Time and money of a run; what a step consists of; what was assumed.
+
+    Args:
+        title: program and run.
+        costs: a row for each.
+        remarks: prices and notes.
+    """
+    first = costs[0] if costs else None
+    columns: dict[str, Callable[[TrainingCost], str]] = {
+        "step": lambda cost: seconds(cost.step_seconds),
+        "tok/s": lambda cost: _count(cost.tokens_per_second),
+        "time": lambda cost: duration(cost.hours),
+        "kWh": lambda cost: _count(cost.energy_kwh),
+        "cost": lambda cost: dollars(cost.dollars),
+        "$/Mtok": lambda cost: _per_million(cost.dollars_per_million_tokens),
+        "× first": lambda cost: _relative(cost, first),
+    }
+    parts: dict[str, Callable[[TrainingCost], str]] = {
+        "copies": lambda cost: f"{cost.copies:,}",
+        "compute": lambda cost: seconds(cost.time.compute_seconds),
+        "reduce": lambda cost: seconds(cost.time.all_reduce_seconds),
+        "exposed": lambda cost: seconds(cost.time.exposed_seconds),
+        "launch": lambda cost: seconds(cost.time.launch_seconds),
+        "HBM": _hbm,
+    }
+    own = [cost for cost in costs if cost.devices]
+    tables = [_table(title, costs, columns)]
+    if own:
+        tables.append(_table("What a step consists of", own, parts))
+    return Group(*tables, *map(Text, remarks))
+
+
+def _relative(cost: TrainingCost, first: TrainingCost | None) -> str:
+    """What the same amount of data costs, beside the first row."""
+    if first is None:
+        return _NOBODY
+    return f"{cost.dollars_per_batch / first.dollars_per_batch:.2f}"
+
+
+def serving_tables(
+    title: str, costs: Sequence[ServingCost], remarks: Sequence[str]
+) -> Group:
+    """Latency, throughput and money; memory; what was assumed.
+
+    Args:
+        title: program and traffic.
+        costs: a row for each.
+        remarks: prices and notes.
+    """
+    speed: dict[str, Callable[[ServingCost], str]] = {
+        "TTFT": lambda cost: seconds(cost.time_to_first_token_seconds),
+        "ITL": lambda cost: seconds(cost.inter_token_seconds),
+        "ITL, full": lambda cost: seconds(cost.loaded_inter_token_seconds),
+        "tok/s": lambda cost: _count(cost.output_tokens_per_second),
+        "$/Mtok in": lambda cost: _per_million(cost.dollars_per_million_input_tokens),
+        "out": lambda cost: _per_million(cost.dollars_per_million_output_tokens),
+    }
+    memory: dict[str, Callable[[ServingCost], str]] = {
+        "copies": lambda cost: f"{cost.copies:,}",
+        "weights": lambda cost: binary(cost.weights_bytes),
+        "KV cache": lambda cost: binary(cost.kv_cache_bytes),
+        "HBM": _hbm,
+        "largest batch": lambda cost: _whole(cost.max_batch),
+        "$/Mtok": lambda cost: _per_million(cost.dollars_per_million_tokens),
+    }
+    held = "What a device holds; dollars for all tokens, prompts included"
+    tables = (_table(title, costs, speed), _table(held, costs, memory))
+    return Group(*tables, *map(Text, remarks))

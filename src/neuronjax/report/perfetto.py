@@ -1,0 +1,200 @@
+"""A timeline as a trace of Perfetto (ui.perfetto.dev), in its own protobuf format.
+
+One process for the logical core, a track for each of its queues and one for loops, a
+slice for each event, and counters of memory. Timestamps are whole nanoseconds, as
+Perfetto has them; the exact figures are among a slice's arguments. An event in pieces
+is that many slices (32 at most), the arguments at the first. Of a loop the first turn
+has slices; `count` says how often they happen. Written by the library `perfetto`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from neuronjax.errors import UnsupportedError
+from neuronjax.report.event_spans import Span, spans
+from neuronjax.report.profile_events import event_rows
+from neuronjax.report.profile_tables import QUEUE_TITLES
+from neuronjax.timing.timeline import LoopSpan, Timeline
+from neuronjax.timing.work import QUEUES, Queue
+
+#: Of a counter: seconds and bytes.
+Samples = Iterable[tuple[float, float]]
+
+_SEQUENCE = 1
+_PROCESS = 1
+# Identifiers of tracks; any that differ would do. Tracks are shown in their order.
+_PROCESS_TRACK = 1
+_LANES_OF_A_QUEUE = 1_000_000
+_LOOP_TRACK = 2
+_FIRST_COUNTER_TRACK = _LANES_OF_A_QUEUE * (len(QUEUES) + 1)
+_PLACES = ("engine", "start_ts", "end_ts", "op")
+
+
+def write_perfetto(
+    timeline: Timeline,
+    path: Path,
+    *,
+    process: str,
+    counters: Mapping[str, Samples] | None = None,
+) -> None:
+    """Writes a trace.
+
+    Args:
+        timeline: what happens.
+        path: conventionally with the suffix .pftrace.
+        process: what the tracks are grouped under: the chip and its core.
+        counters: bytes over time, by name.
+
+    Raises:
+        UnsupportedError: the library perfetto is not installed.
+    """
+    trace = _builder()
+    _process(trace, process)
+    lanes = _Lanes(trace)
+    for span, queue, row in sorted(_slices(timeline), key=lambda item: item[0]):
+        track = lanes.track(queue, span)
+        _slice(trace, track, span, row["op"] or row["opcode"], row)
+    _loops(trace, timeline.loops)
+    for place, (name, samples) in enumerate((counters or {}).items()):
+        _counter(trace, _FIRST_COUNTER_TRACK + place, name, samples)
+    path.write_bytes(trace.serialize())
+
+
+def _builder() -> Any:
+    try:
+        from perfetto.trace_builder.proto_builder import TraceProtoBuilder
+    except ImportError as error:
+        raise UnsupportedError(
+            "traces are written by Perfetto's library, which is not installed",
+            remedy="pip install perfetto",
+        ) from error
+    return TraceProtoBuilder()
+
+
+def _packet(trace: Any, seconds: float | None = None) -> Any:
+    packet = trace.add_packet()
+    packet.trusted_packet_sequence_id = _SEQUENCE
+    if seconds is not None:
+        packet.timestamp = _nanoseconds(seconds)
+    return packet
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _process(trace: Any, name: str) -> None:
+    descriptor = _packet(trace).track_descriptor
+    descriptor.uuid = _PROCESS_TRACK
+    descriptor.process.pid = _PROCESS
+    descriptor.process.process_name = name
+    descriptor.child_ordering = descriptor.EXPLICIT
+
+
+def _track(trace: Any, uuid: int, name: str) -> Any:
+    descriptor = _packet(trace).track_descriptor
+    descriptor.uuid = uuid
+    descriptor.parent_uuid = _PROCESS_TRACK
+    descriptor.name = name
+    descriptor.sibling_order_rank = uuid
+    return descriptor
+
+
+def _slices(
+    timeline: Timeline,
+) -> Iterator[tuple[Span, Queue, Mapping[str, Any]]]:
+    """Every piece of every event; what is said is said of the first."""
+    for event, row in zip(timeline.events, event_rows(timeline), strict=True):
+        first, *others = spans(event)
+        yield first, event.queue, row
+        for place, span in enumerate(others, start=2):
+            part = f"{place} of {len(others) + 1}"
+            names = {key: row[key] for key in ("op", "opcode", "count")}
+            yield span, event.queue, {**names, "part": part}
+
+
+class _Lanes:
+    """The tracks of the queues: slices that overlap are on tracks of one name.
+
+    Perfetto shows those as one, and would take slices that overlap on one track for
+    nested ones.
+    """
+
+    def __init__(self, trace: Any) -> None:
+        self._trace = trace
+        #: When each lane of a queue is free again.
+        self._free: dict[Queue, list[int]] = {}
+
+    def track(self, queue: Queue, span: Span) -> int:
+        """The track of the next slice in the order of their starts."""
+        free = self._free.setdefault(queue, [])
+        for lane, end in enumerate(free):
+            if end <= _nanoseconds(span[0]):
+                break
+        else:
+            lane = len(free)
+            free.append(0)
+            _track(self._trace, self._uuid(queue, lane), QUEUE_TITLES[queue])
+        free[lane] = _nanoseconds(span[1])
+        return self._uuid(queue, lane)
+
+    def _uuid(self, queue: Queue, lane: int) -> int:
+        return _LANES_OF_A_QUEUE * (QUEUES.index(queue) + 1) + lane
+
+
+def _loops(trace: Any, loops: Sequence[LoopSpan]) -> None:
+    if loops:
+        _track(trace, _LOOP_TRACK, "loops")
+    # Outer loops first: Perfetto nests what begins later or is shorter.
+    for loop in sorted(loops, key=lambda x: (x.start_seconds, -x.end_seconds)):
+        told = {
+            "trips": loop.trips,
+            "period_ns": loop.period_seconds * 1e9,
+            "count": loop.count,
+            "source_location": loop.source,
+            "is_assumed": loop.is_assumed,
+        }
+        span = (loop.start_seconds, loop.end_seconds)
+        _slice(trace, _LOOP_TRACK, span, f"loop of {loop.trips}", told)
+
+
+def _slice(
+    trace: Any, track: int, span: Span, name: str, told: Mapping[str, Any]
+) -> None:
+    begin = _packet(trace, span[0]).track_event
+    begin.type = begin.TYPE_SLICE_BEGIN
+    begin.track_uuid = track
+    begin.name = name
+    for key, value in told.items():
+        # What an event does not have would only be in the reader's way.
+        if value and key not in _PLACES:
+            _argument(begin, key, value)
+    end = _packet(trace, span[1]).track_event
+    end.type = end.TYPE_SLICE_END
+    end.track_uuid = track
+
+
+def _argument(event: Any, name: str, value: Any) -> None:
+    annotation = event.debug_annotations.add()
+    annotation.name = name
+    if isinstance(value, bool):
+        annotation.bool_value = value
+    elif isinstance(value, int):
+        annotation.int_value = value
+    elif isinstance(value, float):
+        annotation.double_value = value
+    else:
+        annotation.string_value = value
+
+
+def _counter(trace: Any, uuid: int, name: str, samples: Samples) -> None:
+    descriptor = _track(trace, uuid, name)
+    descriptor.counter.unit = descriptor.counter.UNIT_SIZE_BYTES
+    for seconds, value in samples:
+        event = _packet(trace, seconds).track_event
+        event.type = event.TYPE_COUNTER
+        event.track_uuid = uuid
+        event.counter_value = round(value)

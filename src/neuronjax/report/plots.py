@@ -1,0 +1,72 @@
+"""A profile as one picture: timeline, roofline, memory, or all three."""
+
+from __future__ import annotations
+
+import io
+
+from matplotlib.figure import Figure
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.report.plots_memory import draw_hbm, draw_sbuf
+from neuronjax.report.plots_roofline import draw_roofline
+from neuronjax.report.plots_style import INK
+from neuronjax.report.plots_timeline import draw_timeline
+from neuronjax.timing.memory import MemoryPlan
+from neuronjax.timing.timeline import Timeline
+from neuronjax.timing.work import Core
+
+_SIZES = {
+    "timeline": (10.0, 4.0),
+    "roofline": (8.5, 5.5),
+    "memory": (10.0, 4.0),
+    "all": (12.0, 9.0),
+}
+
+
+class Picture(Figure):
+    """A figure that notebooks show, whether pyplot was imported or not."""
+
+    def _repr_png_(self) -> bytes:
+        out = io.BytesIO()
+        self.savefig(out, format="png")
+        return out.getvalue()
+
+
+def draw(
+    kind: str, timeline: Timeline, memory: MemoryPlan, core: Core, title: str
+) -> Figure:
+    """A figure; see `Profile.plot`.
+
+    Raises:
+        InvalidProgramError: another kind.
+    """
+    if kind not in _SIZES:
+        raise InvalidProgramError(
+            f"a picture of kind {kind!r}", remedy=f"one of {', '.join(_SIZES)}"
+        )
+    figure = Picture(figsize=_SIZES[kind], dpi=110, layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK)
+    if kind == "timeline":
+        draw_timeline(figure.subplots(), timeline)
+    elif kind == "roofline":
+        draw_roofline(figure.subplots(), timeline, core)
+    elif kind == "memory":
+        left, right = figure.subplots(1, 2)
+        _draw_memory(left, right, timeline, memory, core)
+    else:
+        axes = figure.subplot_mosaic(
+            [["time", "time"], ["roof", "sbuf"], ["roof", "hbm"]],
+            height_ratios=(1.15, 0.8, 0.8),
+            width_ratios=(1.1, 1),
+        )
+        draw_timeline(axes["time"], timeline)
+        draw_roofline(axes["roof"], timeline, core)
+        _draw_memory(axes["sbuf"], axes["hbm"], timeline, memory, core)
+    return figure
+
+
+def _draw_memory(
+    sbuf: object, hbm: object, timeline: Timeline, memory: MemoryPlan, core: Core
+) -> None:
+    draw_sbuf(sbuf, timeline, memory, core)  # type: ignore[arg-type]
+    draw_hbm(hbm, timeline, memory, core)  # type: ignore[arg-type]

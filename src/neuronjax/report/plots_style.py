@@ -1,0 +1,39 @@
+"""What all pictures of a profile share: colours, axes of time, panels.
+
+Figures are made without pyplot, so that drawing one touches no global state and needs
+no display.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from matplotlib.axes import Axes
+
+from neuronjax.timing.work import Queue
+
+# Okabe and Ito's colours, told apart by all readers.
+COLOURS: Mapping[Queue, str] = {
+    "tensor": "#0072B2",
+    "vector": "#009E73",
+    "scalar": "#E69F00",
+    "gpsimd": "#CC79A7",
+    "sync": "#7F7F7F",
+    "dma": "#56B4E9",
+    "cc": "#D55E00",
+    "host": "#4D4D4D",
+}
+"""Of a queue, in every picture."""
+SPILL_COLOUR = "#8B1A1A"
+INK = "#333333"
+FAINT = "#BBBBBB"
+
+
+def plain(axes: Axes, title: str) -> None:
+    """A title, thin axes, and no frame."""
+    axes.set_title(title, loc="left", fontsize=11, color=INK)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(FAINT)
+    axes.tick_params(color=FAINT, labelcolor=INK, labelsize=9)

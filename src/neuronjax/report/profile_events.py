@@ -1,0 +1,164 @@
+"""The events of a timeline as rows: dictionaries, CSV, Parquet.
+
+Columns are named as in the tables `Instruction` and `DmaPacketAggregated` of the
+vendor's profiler where it has them. Timestamps are nanoseconds from the start of the
+program, fractions included. An event in a loop is one row, that of its first turn;
+`count` says how often it happens. `duration_ns` is what it occupies its queue for: less
+than from start to end where it consists of `pieces` between those of others.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from neuronjax.errors import UnsupportedError
+from neuronjax.ir.instruction import Instruction
+from neuronjax.report.profile_usage import module_name, op_name
+from neuronjax.timing.timeline import Timeline
+from neuronjax.timing.work import Event, Transfer, Work
+
+COLUMNS: tuple[str, ...] = (
+    "engine",
+    "start_ts",
+    "end_ts",
+    "duration_ns",
+    "pieces",
+    "evt_wait_time_ns",
+    "count",
+    "opcode",
+    "instruction_id",
+    "op",
+    "fused_ops",
+    "source_location",
+    "module",
+    "tiles",
+    "flops",
+    "adjusted_flops",
+    "adjusted_flops_transpose",
+    "performance_mode",
+    "sbuf_read_bytes",
+    "sbuf_write_bytes",
+    "psum_read_bytes",
+    "psum_write_bytes",
+    "hbm_read_bytes",
+    "hbm_write_bytes",
+    "dma_reason",
+    "dma_row_bytes",
+    "is_transpose_mode",
+)
+"""What a row has; what an event does not have is 0, "" or False."""
+
+_NANOSECOND = 1e-9
+_NO_WORK: dict[str, Any] = dict(
+    tiles=0,
+    flops=0.0,
+    adjusted_flops=0.0,
+    adjusted_flops_transpose=0.0,
+    performance_mode="",
+    sbuf_read_bytes=0.0,
+    sbuf_write_bytes=0.0,
+    psum_read_bytes=0.0,
+    psum_write_bytes=0.0,
+)
+_NO_TRANSFER: dict[str, Any] = dict(
+    hbm_read_bytes=0,
+    hbm_write_bytes=0,
+    dma_reason="",
+    dma_row_bytes=0,
+    is_transpose_mode=False,
+)
+
+
+def event_rows(timeline: Timeline) -> Iterator[dict[str, Any]]:
+    """Every event, in the order of the timeline."""
+    pairs = zip(timeline.instructions, timeline.fused, strict=True)
+    names = [_names(instruction, fused) for instruction, fused in pairs]
+    nobody = {"op": "", "fused_ops": "", "source_location": "", "module": ""}
+    for event in timeline.events:
+        named = names[event.instruction] if event.instruction >= 0 else nobody
+        yield {**_when(event), **named, **_what(event)}
+
+
+def _names(instruction: Instruction, fused: Sequence[Instruction]) -> dict[str, str]:
+    return {
+        "op": op_name(instruction),
+        "fused_ops": ", ".join(map(op_name, fused)) if len(fused) > 1 else "",
+        "source_location": instruction.location.source,
+        "module": module_name(instruction),
+    }
+
+
+def _when(event: Event) -> dict[str, Any]:
+    start, end = event.start_seconds, event.end_seconds
+    return {
+        "engine": event.queue,
+        "start_ts": start / _NANOSECOND,
+        "end_ts": end / _NANOSECOND,
+        "duration_ns": event.queue_seconds / _NANOSECOND,
+        "pieces": event.pieces,
+        "evt_wait_time_ns": event.wait_seconds / _NANOSECOND,
+        "count": event.count,
+        "opcode": event.name,
+        "instruction_id": event.instruction,
+    }
+
+
+def _what(event: Event) -> dict[str, Any]:
+    """Of one trip."""
+    if isinstance(event.source, Transfer):
+        return {**_NO_WORK, **_transfer(event.source)}
+    return {**_work(event.source), **_NO_TRANSFER}
+
+
+def _work(work: Work) -> dict[str, Any]:
+    return {
+        "tiles": work.tiles,
+        "flops": work.flops,
+        "adjusted_flops": work.hardware_flops,
+        "adjusted_flops_transpose": work.transpose_flops,
+        "performance_mode": work.performance_mode,
+        "sbuf_read_bytes": work.sbuf_read_bytes,
+        "sbuf_write_bytes": work.sbuf_write_bytes,
+        "psum_read_bytes": work.psum_read_bytes,
+        "psum_write_bytes": work.psum_write_bytes,
+    }
+
+
+def _transfer(transfer: Transfer) -> dict[str, Any]:
+    return {
+        "hbm_read_bytes": transfer.bytes if transfer.is_read else 0,
+        "hbm_write_bytes": 0 if transfer.is_read else transfer.bytes,
+        "dma_reason": transfer.reason,
+        "dma_row_bytes": transfer.row_bytes,
+        "is_transpose_mode": transfer.transposes,
+    }
+
+
+def write_csv(timeline: Timeline, path: Path) -> None:
+    """Every event as a line, after a line of the names of the columns."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(event_rows(timeline))
+
+
+def write_parquet(timeline: Timeline, path: Path) -> None:
+    """Every event as a row of a Parquet table.
+
+    Raises:
+        UnsupportedError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow  # pyright: ignore[reportMissingImports]
+        from pyarrow import parquet  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise UnsupportedError(
+            "Parquet is written by pyarrow, which is not installed",
+            remedy="pip install pyarrow, or write CSV: to_csv(path)",
+        ) from error
+    rows = list(event_rows(timeline))
+    columns = {name: [row[name] for row in rows] for name in COLUMNS}
+    parquet.write_table(pyarrow.table(columns), str(path))

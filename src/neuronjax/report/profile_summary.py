@@ -1,0 +1,265 @@
+"""The figures of a profile, under the names of the vendor's profiler.
+
+Names, units and formulas are those of the table `Summary` of Neuron Explorer's schema
+7.4.0 (tools/neuron-explorer/profile-schema-reference.rst, SDK 2.32.0): a figure that is
+there and not here is one that the model cannot give. Times are in seconds; what ends in
+`_percent` is a fraction from 0 to 1, as the vendor's JSON has it. All figures are of
+one logical NeuronCore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.report.profile_usage import Usage, usage
+from neuronjax.timing.cost import peak_flops_per_second
+from neuronjax.timing.timeline import Timeline
+from neuronjax.timing.work import Core, Queue
+
+ENGINES: tuple[Queue, ...] = ("tensor", "vector", "scalar", "gpsimd", "sync")
+PEAKS = ("bf16", "fp32", "fp8", "mx", "sparse")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roofs:
+    """What one logical core can do at most.
+
+    Attributes:
+        peak_flops: of the array, per second, that utilization refers to.
+        bf16_flops: the same in BF16, which `hardware_flops` refers to.
+        hbm_bytes_per_second: of one HBM stack, which utilization refers to.
+        dma_bytes_per_second: practical rate of the core's DMA engines.
+        base_clock_hz: of the cycle count; None where it is not published.
+    """
+
+    peak_flops: float
+    bf16_flops: float
+    hbm_bytes_per_second: float
+    dma_bytes_per_second: float
+    base_clock_hz: int | None
+
+
+# "NeuronCore base clock" [PS]; Trainium3's is not stated.
+_BASE_CLOCK_HZ = {"trn1": 1_400_000_000, "inf2": 1_400_000_000, "trn2": 1_200_000_000}
+
+
+def roofs(core: Core, peak: str | float = "bf16") -> Roofs:
+    """The roofs of a core.
+
+    Args:
+        core: one logical core.
+        peak: what MFU refers to: a class of dtypes, or TFLOPS of one logical core.
+
+    Raises:
+        InvalidProgramError: an unknown class, or one that the chip does not have.
+    """
+    chip = core.chip
+    bf16 = peak_flops_per_second(core, "bf16")
+    assert bf16 is not None
+    # A stack serves as many cores as the largest logical core has [LNC]: 2 of 4 stacks
+    # with 2 cores each on trn2, one each on trn1. "For LNC1 and LNC2 the same" [PS].
+    stacks = chip.cores_per_chip // max(chip.lnc_options)
+    engines = chip.dma_engines // chip.cores_per_chip * core.lnc
+    return Roofs(
+        peak_flops=_peak(core, peak),
+        bf16_flops=bf16,
+        hbm_bytes_per_second=chip.hbm_bytes_per_second / stacks,
+        dma_bytes_per_second=float(engines * chip.dma_engine_bytes_per_second),
+        base_clock_hz=_BASE_CLOCK_HZ.get(chip.name),
+    )
+
+
+def _peak(core: Core, peak: str | float) -> float:
+    if not isinstance(peak, str):
+        return float(peak) * 1e12
+    if peak not in PEAKS:
+        raise InvalidProgramError(
+            f"peak {peak!r}", remedy=f"one of {', '.join(PEAKS)}, or TFLOPS as a number"
+        )
+    flops = peak_flops_per_second(core, peak)
+    if flops is None:
+        held = [kind for kind in PEAKS if peak_flops_per_second(core, kind)]
+        raise InvalidProgramError(
+            f"{core.chip.name} has no {peak} matmuls", remedy=f"one of {held}"
+        )
+    return flops
+
+
+def metrics(
+    timeline: Timeline, core: Core, peak: str | float = "bf16"
+) -> dict[str, float]:
+    """Every figure of a timeline, by the vendor's name; see `METRICS`.
+
+    Args:
+        timeline: of a program.
+        core: what it was scheduled on.
+        peak: see `roofs`.
+    """
+    used = usage(timeline.events)
+    roof = roofs(core, peak)
+    total = timeline.total_seconds
+    found: dict[str, float] = {"total_time": total}
+    if roof.base_clock_hz is not None:
+        found["neuroncore_cycle_count"] = round(total * roof.base_clock_hz)
+    found |= dict(_array(used, total, roof))
+    for engine in ENGINES:
+        found |= dict(_engine(timeline, used, engine))
+    found |= dict(_opcodes(used))
+    found |= dict(_dma(timeline, used, roof))
+    found |= dict(_memories(used, total, roof))
+    found |= dict(_collectives(timeline, used))
+    assert not found.keys() - METRICS.keys()
+    return found
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+_Figures = Iterator[tuple[str, float]]
+
+
+def _array(used: Usage, total: float, roof: Roofs) -> _Figures:
+    bf16 = roof.bf16_flops * total
+    yield "model_flops", used.flops
+    yield "adjusted_hardware_flops", used.hardware_flops
+    yield "adjusted_transpose_flops", used.transpose_flops
+    yield "mfu_estimated_percent", _share(used.flops, roof.peak_flops * total)
+    yield "hfu_estimated_percent", _share(used.hardware_flops, bf16)
+    intensity = _share(used.flops, used.hbm_bytes)
+    ratio = roof.peak_flops / roof.hbm_bytes_per_second
+    yield "mm_arithmetic_intensity", intensity
+    yield "peak_flops_bandwidth_ratio", ratio
+    reachable = min(1.0, intensity / ratio) if used.hbm_bytes else 1.0
+    yield "mfu_max_achievable_estimated_percent", reachable if used.flops else 0.0
+
+
+def _engine(timeline: Timeline, used: Usage, engine: Queue) -> _Figures:
+    busy = timeline.busy_seconds(engine)
+    yield f"{engine}_engine_instruction_count", used.counts.get(engine, 0)
+    yield f"{engine}_engine_active_time", busy
+    share = _share(busy, timeline.total_seconds)
+    yield f"{engine}_engine_active_time_percent", share
+
+
+def _opcodes(used: Usage) -> _Figures:
+    yield "matmul_instruction_count", used.opcode_counts.get("MATMUL", 0)
+    yield "activate_instruction_count", used.opcode_counts.get("ACTIVATE", 0)
+    yield "activate_instruction_time", used.opcode_seconds.get("ACTIVATE", 0.0)
+
+
+def _dma(timeline: Timeline, used: Usage, roof: Roofs) -> _Figures:
+    busy, count = timeline.busy_seconds("dma"), used.counts.get("dma", 0)
+    yield "dma_active_time", busy
+    yield "dma_active_time_percent", _share(busy, timeline.total_seconds)
+    yield "dma_transfer_count", count
+    yield "dma_transfer_total_bytes", used.hbm_bytes
+    yield "dma_transfer_average_bytes", _share(used.hbm_bytes, count)
+    rate = _share(used.hbm_bytes, busy)
+    yield "dma_efficiency_percent", _share(rate, roof.dma_bytes_per_second)
+
+
+def _memories(used: Usage, total: float, roof: Roofs) -> _Figures:
+    read, write = used.hbm_read_bytes, used.hbm_write_bytes
+    bandwidth = roof.hbm_bytes_per_second * total
+    reloaded = used.read_bytes.get("spill_reload", 0)
+    yield "mbu_estimated_percent", _share(read + write, bandwidth)
+    yield "hbm_read_bytes", read
+    yield "hbm_write_bytes", write
+    yield "spill_save_bytes", used.write_bytes.get("spill_save", 0)
+    yield "spill_reload_bytes", reloaded
+    yield "useful_read_percent", _share(read - reloaded, read)
+    yield "input_queue_bytes", used.read_bytes.get("input", 0)
+    yield "weight_queue_bytes", used.read_bytes.get("weight", 0)
+    yield "output_queue_bytes", used.write_bytes.get("output", 0)
+    # What the DMA engines read from HBM they write to SBUF.
+    yield "sbuf_read_bytes", used.sbuf_read_bytes + write
+    yield "sbuf_write_bytes", used.sbuf_write_bytes + read
+    yield "psum_read_bytes", used.psum_read_bytes
+    yield "psum_write_bytes", used.psum_write_bytes
+
+
+def _collectives(timeline: Timeline, used: Usage) -> _Figures:
+    busy = timeline.busy_seconds("cc")
+    yield "cc_op_count", used.counts.get("cc", 0)
+    yield "cc_op_active_time", busy
+    yield "cc_op_active_time_percent", _share(busy, timeline.total_seconds)
+
+
+# -- what the figures are --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a figure means.
+
+    Attributes:
+        unit: "s", "B", "FLOP", "percent" (a fraction from 0 to 1), "count", "cycles",
+            "FLOP/B".
+        meaning: in one line.
+        is_vendor: whether the vendor's profiler has it under this name.
+    """
+
+    unit: str
+    meaning: str
+    is_vendor: bool = True
+
+
+def _engine_metrics() -> dict[str, Metric]:
+    found = {}
+    for engine in ENGINES:
+        name = f"{engine}_engine"
+        found[f"{name}_instruction_count"] = Metric("count", "tiles included")
+        found[f"{name}_active_time"] = Metric("s", "without waiting")
+        found[f"{name}_active_time_percent"] = Metric("percent", "of total_time")
+    return found
+
+
+METRICS: Mapping[str, Metric] = MappingProxyType(
+    {
+        "total_time": Metric("s", "from the first event to the last"),
+        "neuroncore_cycle_count": Metric("cycles", "total_time in base clocks"),
+        "model_flops": Metric("FLOP", "of the program's matmuls"),
+        "adjusted_hardware_flops": Metric("FLOP", "executed, in BF16 equivalents"),
+        "adjusted_transpose_flops": Metric("FLOP", "of them in transposes"),
+        "mfu_estimated_percent": Metric("percent", "model_flops of the peak"),
+        "hfu_estimated_percent": Metric("percent", "adjusted_hardware_flops of BF16's"),
+        "mm_arithmetic_intensity": Metric("FLOP/B", "model_flops per HBM byte"),
+        "peak_flops_bandwidth_ratio": Metric("FLOP/B", "below it HBM is the limit"),
+        "mfu_max_achievable_estimated_percent": Metric(
+            "percent", "MFU at this intensity if HBM never rested"
+        ),
+        **_engine_metrics(),
+        "matmul_instruction_count": Metric("count", "moving tiles of the array"),
+        "activate_instruction_count": Metric("count", "of ScalarE"),
+        "activate_instruction_time": Metric("s", "of ScalarE"),
+        "dma_active_time": Metric("s", "while a transfer is under way"),
+        "dma_active_time_percent": Metric("percent", "of total_time"),
+        "dma_transfer_count": Metric("count", "one per tensor that moves"),
+        "dma_transfer_total_bytes": Metric("B", "both directions"),
+        "dma_transfer_average_bytes": Metric("B", "per transfer"),
+        "dma_efficiency_percent": Metric(
+            "percent", "rate while active, of the DMA engines' practical rate", False
+        ),
+        "mbu_estimated_percent": Metric("percent", "HBM bytes of one stack's rate"),
+        "hbm_read_bytes": Metric("B", "by the DMA engines"),
+        "hbm_write_bytes": Metric("B", "by the DMA engines"),
+        "spill_save_bytes": Metric("B", "intermediates that SBUF has no room for"),
+        "spill_reload_bytes": Metric("B", "the same, read back"),
+        "useful_read_percent": Metric("percent", "of hbm_read_bytes without reloads"),
+        "input_queue_bytes": Metric("B", "inputs that are read"),
+        "weight_queue_bytes": Metric("B", "parameters that are read"),
+        "output_queue_bytes": Metric("B", "results that are written"),
+        "sbuf_read_bytes": Metric("B", "by engines and DMA"),
+        "sbuf_write_bytes": Metric("B", "by engines and DMA"),
+        "psum_read_bytes": Metric("B", "by VectorE and ScalarE"),
+        "psum_write_bytes": Metric("B", "by TensorE"),
+        "cc_op_count": Metric("count", "collectives"),
+        "cc_op_active_time": Metric("s", "while a collective runs"),
+        "cc_op_active_time_percent": Metric("percent", "of total_time"),
+    }
+)
+"""Every figure of `metrics`."""

@@ -1,0 +1,214 @@
+"""What a stretch of a timeline uses, and how that divides among ops, lines and modules.
+
+Engine seconds, floating-point operations and bytes; the trips of loops are counted. The
+seconds of one group are those of its engines, which work side by side: the groups of a
+profile add up to the engines' busy times, not to its wall time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from neuronjax.ir.instruction import Instruction
+from neuronjax.timing.timeline import Timeline
+from neuronjax.timing.work import QUEUES, Event, Queue, Reason, Transfer
+
+
+@dataclass(kw_only=True)
+class Usage:
+    """Sums over events.
+
+    Attributes:
+        seconds: busy time by queue.
+        counts: engine instructions, or DMA transfers, by queue.
+        opcode_seconds: busy time by opcode of the engines.
+        opcode_counts: engine instructions by opcode.
+        flops: of the program's matmuls.
+        hardware_flops: executed by the array, in BF16 equivalents.
+        transpose_flops: the part of them that is transposes.
+        read_bytes: from HBM, by reason.
+        write_bytes: to HBM, by reason.
+        sbuf_read_bytes, sbuf_write_bytes: by the engines.
+        psum_read_bytes, psum_write_bytes: by the engines.
+    """
+
+    seconds: dict[Queue, float] = field(default_factory=lambda: defaultdict(float))
+    counts: dict[Queue, int] = field(default_factory=lambda: defaultdict(int))
+    opcode_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    opcode_counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    flops: float = 0.0
+    hardware_flops: float = 0.0
+    transpose_flops: float = 0.0
+    read_bytes: dict[Reason, int] = field(default_factory=lambda: defaultdict(int))
+    write_bytes: dict[Reason, int] = field(default_factory=lambda: defaultdict(int))
+    sbuf_read_bytes: float = 0.0
+    sbuf_write_bytes: float = 0.0
+    psum_read_bytes: float = 0.0
+    psum_write_bytes: float = 0.0
+
+    @property
+    def busy_seconds(self) -> float:
+        """Of all queues together."""
+        return sum(self.seconds.values())
+
+    @property
+    def hbm_read_bytes(self) -> int:
+        return sum(self.read_bytes.values())
+
+    @property
+    def hbm_write_bytes(self) -> int:
+        return sum(self.write_bytes.values())
+
+    @property
+    def hbm_bytes(self) -> int:
+        return self.hbm_read_bytes + self.hbm_write_bytes
+
+    @property
+    def bottleneck(self) -> Queue | None:
+        """The queue that works longest, None where none does."""
+        busiest = max(QUEUES, key=lambda queue: self.seconds.get(queue, 0.0))
+        return busiest if self.seconds.get(busiest, 0.0) > 0 else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: what is not zero."""
+        plain = {
+            name: dict(value) if isinstance(value, dict) else value
+            for name, value in vars(self).items()
+        }
+        return {name: value for name, value in plain.items() if value}
+
+    def add(self, event: Event) -> None:
+        """Counts an event."""
+        spent = event.queue_seconds * event.count
+        self.seconds[event.queue] += spent
+        if isinstance(event.source, Transfer):
+            self._add_transfer(event, event.source)
+        else:
+            self._add_work(event, spent)
+
+    def _add_transfer(self, event: Event, transfer: Transfer) -> None:
+        self.counts[event.queue] += event.count
+        side = self.read_bytes if transfer.is_read else self.write_bytes
+        side[transfer.reason] += transfer.bytes * event.count
+
+    def _add_work(self, event: Event, spent: float) -> None:
+        work, count = event.source, event.count
+        assert not isinstance(work, Transfer)
+        # A collective is one op, in however many steps.
+        self.counts[event.queue] += count * (1 if event.queue == "cc" else work.tiles)
+        self.opcode_seconds[work.opcode] += spent
+        self.opcode_counts[work.opcode] += work.tiles * count
+        self.flops += work.flops * count
+        self.hardware_flops += work.hardware_flops * count
+        self.transpose_flops += work.transpose_flops * count
+        self.sbuf_read_bytes += work.sbuf_read_bytes * count
+        self.sbuf_write_bytes += work.sbuf_write_bytes * count
+        self.psum_read_bytes += work.psum_read_bytes * count
+        self.psum_write_bytes += work.psum_write_bytes * count
+
+
+def usage(events: Iterable[Event]) -> Usage:
+    """The sums over some events."""
+    found = Usage()
+    for event in events:
+        found.add(event)
+    return found
+
+
+def total(parts: Iterable[Usage]) -> Usage:
+    """The busy times of several groups together, by queue."""
+    found = Usage()
+    for part in parts:
+        for queue, spent in part.seconds.items():
+            found.seconds[queue] += spent
+    return found
+
+
+Key = Callable[[Instruction], str]
+
+
+def grouped(timeline: Timeline, key: Key) -> dict[str, Usage]:
+    """Usage by a property of the instruction; the busiest first.
+
+    Events of no instruction (constants that are loaded, say) are under "".
+    """
+    names = [key(instruction) for instruction in timeline.instructions]
+    found: Mapping[str, Usage] = defaultdict(Usage)
+    for event in timeline.events:
+        name = names[event.instruction] if event.instruction >= 0 else ""
+        found[name].add(event)
+    ordered = sorted(found.items(), key=lambda item: -item[1].busy_seconds)
+    return dict(ordered)
+
+
+def by_instruction(timeline: Timeline) -> dict[int, Usage]:
+    """Usage by index into `timeline.instructions`."""
+    found: dict[int, Usage] = defaultdict(Usage)
+    for event in timeline.events:
+        if event.instruction >= 0:
+            found[event.instruction].add(event)
+    return dict(found)
+
+
+# -- what an instruction is called -----------------------------------------------------
+
+
+def op_name(instruction: Instruction) -> str:
+    """The nki.isa name, with the function or operator: "tensor_tensor.add"."""
+    attributes = instruction.attributes()
+    detail = attributes.get("op") or attributes.get("function")
+    return f"{instruction.name}.{detail}" if detail else instruction.name
+
+
+def source_line(instruction: Instruction) -> str:
+    """`file:line` of the user's program."""
+    return instruction.location.source
+
+
+def module_name(instruction: Instruction) -> str:
+    """The name stack without the primitive and without the names of transformations.
+
+    "jit(step)/transpose(jvp(mlp))/dot_general" is "mlp (backward)"; what is under no
+    name is "" or "(backward)".
+    """
+    parts = list(_components(instruction.location.scope))[:-1]
+    names = filter(None, map(_user_name, parts))
+    backward = any("transpose(" in part for part in parts)
+    return " ".join(filter(None, ["/".join(names), "(backward)" * backward]))
+
+
+def _components(scope: str) -> Iterator[str]:
+    """A name stack in parts; a slash within brackets divides nothing."""
+    part, depth = "", 0
+    for character in scope:
+        depth += (character == "(") - (character == ")")
+        if character == "/" and depth == 0:
+            yield part
+            part = ""
+        else:
+            part += character
+    yield part
+
+
+# What JAX and not the user adds to a name stack. "jit(f)" names a function of the
+# user's or of jax.numpy's, "while/body/closed_call" are a loop's.
+_TRANSFORMATIONS = re.compile(r"^(jvp|vmap|transpose|checkpoint|rematted_computation)$")
+_STRUCTURE = frozenset(
+    """while body cond closed_call checkpoint remat rematted_computation branch_0_fun
+    branch_1_fun scan custom_jvp_call custom_vjp_call shard_map pjit main""".split()
+)
+
+
+def _user_name(part: str) -> str:
+    """What is left of a part of the name stack when transformations are taken off."""
+    while match := re.fullmatch(r"(\w+)\((.*)\)", part):
+        if match[1] in ("jit", "pjit"):
+            return ""
+        if not _TRANSFORMATIONS.match(match[1]):
+            return part
+        part = match[2]
+    return "" if part in _STRUCTURE else part

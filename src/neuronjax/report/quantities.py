@@ -1,0 +1,57 @@
+"""Seconds, bytes, operations and shares as text of few characters, with units."""
+
+from __future__ import annotations
+
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+
+
+def seconds(value: float) -> str:
+    """ "1.23 ms"; "0" of nothing."""
+    if value == 0:
+        return "0"
+    for size, unit in _SECONDS:
+        if abs(value) >= size:
+            return f"{_three(value / size)} {unit}"
+    return f"{value / 1e-9:.2g} ns"
+
+
+def time_unit(longest: float) -> tuple[float, str]:
+    """The unit, in seconds, in which a stretch of time is a number above two."""
+    fitting = (unit for unit in _SECONDS if longest >= 2 * unit[0])
+    return next(fitting, _SECONDS[-1])
+
+
+def binary(value: float) -> str:
+    """ "1.23 MiB"; "0" of nothing."""
+    return _scaled(value, 1024.0, _BINARY)
+
+
+def decimal(value: float, unit: str = "") -> str:
+    """ "1.23 TFLOP" of 1.23e12 and "FLOP"; "0" of nothing."""
+    return _scaled(value, 1000.0, tuple(prefix + unit for prefix in _DECIMAL)).rstrip()
+
+
+def _scaled(value: float, step: float, units: tuple[str, ...]) -> str:
+    if value == 0:
+        return "0"
+    power = 0
+    while abs(value) >= step * 0.9995 and power < len(units) - 1:
+        value, power = value / step, power + 1
+    return f"{_three(value)} {units[power]}"
+
+
+def _three(value: float) -> str:
+    """Three significant digits, without an exponent below a million."""
+    if float(value).is_integer() and abs(value) < 1000:
+        return f"{value:.0f}"
+    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:,.{digits}f}"
+
+
+def percent(share: float) -> str:
+    """ "12.3 %" of 0.123."""
+    if 0 < share < 0.0005:
+        return "<0.1 %"
+    return f"{100 * share:.1f} %"

@@ -1,0 +1,396 @@
+"""`scaling`: what a training step would take on 16 to 100,000 chips, on paper.
+
+The time model alone; no program is needed. A step is compute at a stated share of the
+peak, the all-reduce of the gradients, the all-reduces of tensor parallelism, the bubble
+and messages of a pipeline, and one execution's barrier. Devices are logical
+NeuronCores; neighbours are tensor-parallel, then data-parallel, and pipeline stages lie
+farthest apart. Left out: memory, input, stragglers, failures, and that small work per
+device uses the engines worse.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (registers its dtypes' names with NumPy)
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.hardware import Target, resolve_target
+from neuronjax.timing.collectives import (
+    CollectiveTime,
+    collective_time,
+    time_over_nodes,
+)
+from neuronjax.timing.execution import barrier_seconds
+
+CHIPS = (16, 64, 256, 1024, 4096, 16_384, 65_536, 100_000)
+_BACKWARD = 2 / 3  # of the compute of a step: two of its three matmuls
+_LIMITED = 0.9  # efficiency above which nothing limits
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScalePoint:
+    """A step on so many chips; seconds of one step.
+
+    Attributes:
+        chips: in all.
+        devices: logical NeuronCores: data x tensor x pipeline.
+        data: how many copies of the model.
+        compute_seconds: of one device.
+        communication_seconds: of one device, hidden or not.
+        exposed_seconds: what of it compute does not hide.
+        bubble_seconds: what a device waits for the other stages.
+        barrier_seconds: once per execution.
+        step_seconds: all of it together.
+        efficiency: compute by step.
+        algorithm: of the all-reduce of the gradients, "" for one copy.
+        limit: what costs most besides compute, "" above 90 % efficiency.
+    """
+
+    chips: int
+    devices: int
+    data: int
+    compute_seconds: float
+    communication_seconds: float
+    exposed_seconds: float
+    bubble_seconds: float
+    barrier_seconds: float
+    step_seconds: float
+    efficiency: float
+    algorithm: str
+    limit: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+    """The points of `scaling`; prints as a table.
+
+    Attributes:
+        title: what was asked.
+        points: one for every number of chips.
+    """
+
+    title: str
+    points: tuple[ScalePoint, ...]
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """A dict for every point."""
+        return [dataclasses.asdict(point) for point in self.points]
+
+    def __str__(self) -> str:
+        rows = [_HEADINGS, *map(_row, self.points)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = (
+            "  ".join(
+                cell.rjust(width) if place < len(row) - 1 else cell
+                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in rows
+        )
+        return "\n".join((self.title, *lines, "Milliseconds of a step; modelled."))
+
+
+_HEADINGS = (
+    "chips", "compute", "comm", "exposed", "bubble", "step", "eff.", "limited by"
+)  # fmt: skip
+
+
+def _row(p: ScalePoint) -> tuple[str, ...]:
+    seconds = (
+        p.compute_seconds,
+        p.communication_seconds,
+        p.exposed_seconds,
+        p.bubble_seconds,
+        p.step_seconds,
+    )
+    shown = (f"{1e3 * s:.1f}" if s < 10 else f"{1e3 * s:.0f}" for s in seconds)
+    return (str(p.chips), *shown, f"{p.efficiency:.0%}", p.limit or "-")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Job:
+    """What does not change with the number of chips."""
+
+    parameters: float
+    tokens_per_step: float | None
+    tokens_per_device: float | None
+    compute_seconds: float | None
+    utilization: float
+    target: Target
+    tensor: int
+    pipeline: int
+    microbatches: int
+    layers: int
+    hidden: int
+    gradient_bytes: int
+    overlap: float
+    algorithm: str | None
+
+    def tokens(self, devices: int) -> float:
+        """Of a step, all copies together."""
+        if self.tokens_per_step is not None:
+            return self.tokens_per_step
+        return (self.tokens_per_device or 0.0) * devices
+
+
+def scaling(
+    parameters: float,
+    *,
+    tokens_per_step: float | None = None,
+    tokens_per_device: float | None = None,
+    compute_seconds: float | None = None,
+    utilization: float = 0.4,
+    chips: Sequence[int] | None = None,
+    target: str = "trn2.48xlarge",
+    tensor: int = 1,
+    pipeline: int = 1,
+    microbatches: int = 1,
+    layers: int = 0,
+    hidden: int = 0,
+    gradient_dtype: str = "bfloat16",
+    overlap: float = 1.0,
+    algorithm: str | None = None,
+) -> Scaling:
+    """The time of a training step by the number of chips.
+
+    Args:
+        parameters: of the model.
+        tokens_per_step: of all devices together: the same work on more chips.
+        tokens_per_device: instead: work that grows with the devices.
+        compute_seconds: of one device in a step; None for 6 x parameters x tokens
+            operations at `utilization` of the BF16 peak.
+        utilization: share of the peak.
+        chips: how many, each a multiple of what the target has, or a divisor; None for
+            `CHIPS`, rounded down to whole targets, without what the mesh cannot fill.
+        target: an instance or UltraServer.
+        tensor: devices that share every layer; they fit on a node.
+        pipeline: stages.
+        microbatches: per step and copy, for the pipeline.
+        layers: of the model, for tensor parallelism.
+        hidden: width of the activations, for tensor and pipeline parallelism.
+        gradient_dtype: what the all-reduce adds.
+        overlap: share of the backward pass that the gradients' all-reduce hides behind.
+        algorithm: of that all-reduce; None for the one that size and group select.
+
+    Returns:
+        The points, as data and as a table.
+
+    Raises:
+        InvalidProgramError: sizes that are no sizes, no way to know the compute, chips
+            that the target or the mesh does not divide, an unknown target or dtype.
+        UnsupportedError: more chips than one target, which no network joins.
+    """
+    job = _Job(
+        parameters=parameters,
+        tokens_per_step=tokens_per_step,
+        tokens_per_device=tokens_per_device,
+        compute_seconds=compute_seconds,
+        utilization=utilization,
+        target=resolve_target(target),
+        tensor=tensor,
+        pipeline=pipeline,
+        microbatches=microbatches,
+        layers=layers,
+        hidden=hidden,
+        gradient_bytes=_itemsize(gradient_dtype),
+        overlap=overlap,
+        algorithm=algorithm,
+    )
+    _check(job)
+    title = (
+        f"{parameters:.3g} parameters on {job.target.name}: "
+        f"tensor {tensor}, pipeline {pipeline}, {gradient_dtype} gradients"
+    )
+    counts = _default_chips(job) if chips is None else chips
+    return Scaling(title, tuple(_point(job, count) for count in counts))
+
+
+def _check(job: _Job) -> None:
+    tokens = (job.tokens_per_step, job.tokens_per_device)
+    needed = job.compute_seconds is None or job.tensor > 1 or job.pipeline > 1
+    problems = (
+        (job.target.instance is None, "a bare chip: name an instance"),
+        (job.target.instances > 1, "several instances: `chips` says how many"),
+        (min(job.parameters, job.utilization) <= 0, "no work: use sizes above 0"),
+        (min(job.tensor, job.pipeline, job.microbatches) < 1, "a degree below 1"),
+        (not 0 <= job.overlap <= 1, "an overlap outside 0 to 1"),
+        (
+            needed and sum(t is not None for t in tokens) != 1,
+            "not one of tokens_per_step and tokens_per_device",
+        ),
+        (job.tensor > 1 and job.layers < 1, "tensor parallelism without `layers`"),
+        (
+            job.tensor * job.pipeline > 1 and job.hidden < 1,
+            "tensor or pipeline parallelism without `hidden`",
+        ),
+    )
+    for is_wrong, what in problems:
+        if is_wrong:
+            raise InvalidProgramError(
+                f"scaling with {what}", remedy="see help(neuronjax.scaling)"
+            )
+
+
+def _itemsize(dtype: str) -> int:
+    try:
+        return np.dtype(dtype).itemsize
+    except TypeError:
+        raise InvalidProgramError(
+            f"no dtype is called {dtype!r}", remedy="use NumPy's name: 'float32'"
+        ) from None
+
+
+# -- one point -------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    """Devices of one pipeline stage, and how they lie on nodes."""
+
+    chips: int
+    devices: int
+    data: int
+    per_node: int
+    nodes: int
+
+
+def _layout(job: _Job, chips: int) -> _Layout:
+    per_node = job.target.logical_cores()
+    devices = chips * per_node // job.target.chips
+    data = devices // (job.tensor * job.pipeline)
+    stage = data * job.tensor
+    return _Layout(chips, devices, data, per_node, max(1, stage // per_node))
+
+
+def _misfit(job: _Job, layout: _Layout) -> str:
+    """Why the mesh does not fit on the chips, or ""."""
+    stage, per_node = layout.data * job.tensor, layout.per_node
+    if layout.chips < 1 or not stage or stage * job.pipeline != layout.devices:
+        return f"no multiple of tensor {job.tensor} x pipeline {job.pipeline}"
+    if per_node % job.tensor:
+        return f"a node has {per_node}, not shared evenly by tensor {job.tensor}"
+    if stage % per_node and per_node % stage:
+        return f"a stage of {stage} fills neither nodes of {per_node} nor a part"
+    return ""
+
+
+def _default_chips(job: _Job) -> list[int]:
+    whole = job.target.chips
+    rounded = (c // whole * whole if c > whole else c for c in CHIPS)
+    return [c for c in dict.fromkeys(rounded) if not _misfit(job, _layout(job, c))]
+
+
+def _point(job: _Job, chips: int) -> ScalePoint:
+    layout = _layout(job, chips)
+    misfit = _misfit(job, layout)
+    if misfit:
+        raise InvalidProgramError(
+            f"scaling on {chips} chips, {layout.devices} devices: {misfit}",
+            remedy="use chips with which every stage fills whole nodes, or an equal "
+            "part of one",
+        )
+    compute = _compute(job, layout)
+    gradients, algorithm, reason = _gradients(job, layout)
+    tensor = _tensor(job, layout)
+    messages = _messages(job, layout)
+    hidden = min(gradients, job.overlap * _BACKWARD * compute)
+    bubble = (job.pipeline - 1) / job.microbatches * (compute + tensor)
+    barrier = barrier_seconds(job.target, layout.devices)
+    total = gradients + tensor + messages
+    step = compute + total - hidden + bubble + barrier
+    costs = {
+        reason: gradients - hidden,
+        "tensor all-reduce": tensor,
+        "pipeline messages": messages,
+        "pipeline bubble": bubble,
+        "too little work per chip": barrier,
+    }
+    return ScalePoint(
+        chips=chips,
+        devices=layout.devices,
+        data=layout.data,
+        compute_seconds=compute,
+        communication_seconds=total,
+        exposed_seconds=total - hidden,
+        bubble_seconds=bubble,
+        barrier_seconds=barrier,
+        step_seconds=step,
+        efficiency=compute / step,
+        algorithm=algorithm,
+        limit="" if compute > _LIMITED * step else max(costs, key=lambda n: costs[n]),
+    )
+
+
+def _compute(job: _Job, layout: _Layout) -> float:
+    if job.compute_seconds is not None:
+        return job.compute_seconds
+    chip = job.target.chip
+    peak = (chip.core.documented_tflops.bf16 or 0.0) * 1e12 * chip.cores_per_chip
+    operations = 6 * job.parameters * job.tokens(layout.devices)
+    return operations / (layout.chips * peak * job.utilization)
+
+
+def _gradients(job: _Job, layout: _Layout) -> tuple[float, str, str]:
+    """Seconds, algorithm, and what to call it where it is the limit."""
+    if layout.data == 1:
+        return 0.0, "", "gradients"
+    size = job.parameters * job.gradient_bytes / (job.tensor * job.pipeline)
+    time = _all_reduce(job, layout, size)
+    if time.bottleneck != "latency":
+        where = {"efa": "EFA", "link": "NeuronLink", "dma": "DMA"}[time.bottleneck]
+        reason = f"{where} all-reduce"
+    elif time.algorithm.endswith("ring") and layout.nodes > 1:
+        reason = f"ring of {layout.nodes} nodes"
+    else:
+        reason = "too little work per chip"
+    return time.seconds, time.algorithm, reason
+
+
+def _all_reduce(job: _Job, layout: _Layout, size: float) -> CollectiveTime:
+    """Over the copies, of all tensor-parallel parts and stages of a node at once."""
+    stage = min(layout.data * job.tensor, layout.per_node)
+    used = min(layout.devices, layout.per_node)
+    groups = [
+        range(first + part, first + stage, job.tensor)
+        for first in range(0, used, stage)
+        for part in range(job.tensor)
+    ]
+    return time_over_nodes(
+        "all_reduce", size, groups, layout.nodes, job.target, algorithm=job.algorithm
+    )
+
+
+def _tensor(job: _Job, layout: _Layout) -> float:
+    """Two all-reduces of the activations per layer, forward and again backward."""
+    if job.tensor == 1:
+        return 0.0
+    size = _activations(job, layout)
+    used = min(layout.per_node, layout.devices)
+    groups = [
+        tuple(range(first, first + job.tensor)) for first in range(0, used, job.tensor)
+    ]
+    each = collective_time("all_reduce", size, groups, job.target).seconds
+    return 4 * job.layers / job.pipeline * job.microbatches * each
+
+
+def _messages(job: _Job, layout: _Layout) -> float:
+    """Activations to the next stage, and their gradients back; none of it hidden."""
+    if job.pipeline == 1:
+        return 0.0
+    stage = layout.data * job.tensor
+    senders = range(min(stage, layout.per_node))
+    pairs = [(device, device + stage) for device in senders]
+    size = _activations(job, layout) / job.tensor
+    each = collective_time("collective_permute", size, pairs, job.target).seconds
+    return 2 * job.microbatches * each
+
+
+def _activations(job: _Job, layout: _Layout) -> float:
+    """Bytes of one microbatch of one copy, in BF16."""
+    tokens = job.tokens(layout.devices) / layout.data / job.microbatches
+    return math.ceil(tokens) * job.hidden * 2

@@ -1,0 +1,204 @@
+"""How a value is read: the bytes in memory behind access patterns.
+
+Reshapes, broadcasts, slices and widening casts move nothing: an engine reads a tensor
+that is in memory through up to four strides, and any dtype as FP32. `viewed` says which
+instructions are such patterns. Along with the bytes goes in which *rows* the pattern
+keeps them: a tensor "has rows R" where the product of some leading dimensions is R,
+and a chain of instructions that keeps them can be executed a few rows at a time.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import BitcastCopy, DmaCopy, TensorCopy
+from neuronjax.ir.program import TensorType
+
+#: What may be an access pattern.
+MOVEMENTS = frozenset({TensorCopy, BitcastCopy, DmaCopy})
+
+
+class Access(NamedTuple):
+    """Where the bytes of a value are.
+
+    Attributes:
+        roots: the tensors in memory that it is part of; none for a constant.
+        is_scalar: one element for every row, or for all.
+        transposes: whether rows and columns change places on the way.
+        part: which fraction of its roots it reads.
+        rows: row counts that it shares with its roots; None for all of its own.
+    """
+
+    roots: tuple[int, ...]
+    is_scalar: bool = False
+    transposes: bool = False
+    part: float = 1.0
+    rows: frozenset[int] | None = None
+
+
+@lru_cache(maxsize=1 << 14)
+def rows_of(shape: tuple[int, ...], dimensions: int | None = None) -> frozenset[int]:
+    """Row counts that the leading dimensions make; 1 is all in one row.
+
+    Args:
+        shape: of a tensor.
+        dimensions: how many may be rows; None for all.
+    """
+    rows, product = {1}, 1
+    for size in shape[:dimensions]:
+        product *= size
+        rows.add(product)
+    return frozenset(rows)
+
+
+def viewed(
+    i: Instruction,
+    operands: tuple[int, ...],
+    access: list[Access],
+    types: list[TensorType],
+    arguments: tuple[int, ...],
+) -> Access | None:
+    """How the result of an access pattern is read; None if it is a computation.
+
+    Args:
+        i: any instruction.
+        operands: its operands, as indices of `access` and `types`.
+        access: how values are read.
+        types: of values.
+        arguments: values that are in HBM.
+    """
+    kind = type(i)
+    if kind is TensorCopy or kind is BitcastCopy:
+        source, target = i.operands[0].type.dtype, i.results[0].type.dtype
+        if kind is BitcastCopy or _widens(source, target):
+            return access[operands[0]]
+        return None
+    if kind is not DmaCopy:
+        return None
+    before = access[operands[0]]
+    shape, result = i.operands[0].type.shape, i.results[0].type.shape
+    assert isinstance(i, DmaCopy)
+    if i.kind == "broadcast":
+        return _broadcast(before, shape, result, i.parameters[0])
+    if i.kind == "reshape":
+        rows, kept = _reshaped(shape, result)
+        return _view(before, rows, is_scalar=before.is_scalar and kept)
+    if i.kind in ("slice", "dynamic_slice"):
+        whole = [n for n, (a, b) in enumerate(zip(shape, result)) if a != b]
+        rows = rows_of(result, whole[0] if whole else None)
+        part = prod(result) / max(1, prod(shape))
+        return _view(before, rows, before.is_scalar, part=before.part * part)
+    if i.kind == "transpose":
+        return _transpose(before, shape, i.parameters[0], arguments)
+    if i.kind == "concatenate":
+        return _concatenate(operands, access, result, i.parameters[0][0])
+    return None
+
+
+def _view(
+    before: Access,
+    rows: frozenset[int],
+    is_scalar: bool,
+    *,
+    transposes: bool = False,
+    part: float | None = None,
+) -> Access:
+    return Access(
+        before.roots,
+        is_scalar,
+        transposes or before.transposes,
+        before.part if part is None else part,
+        rows if before.rows is None else rows & before.rows,
+    )
+
+
+@lru_cache(maxsize=1 << 12)
+def _reshaped(
+    shape: tuple[int, ...], result: tuple[int, ...]
+) -> tuple[frozenset[int], bool]:
+    """Row counts that a reshape keeps, and whether one element per row stays that."""
+    kept = prod(shape[-1:]) == prod(result[-1:]) or prod(result[-1:]) == 1
+    return rows_of(shape) & rows_of(result), kept
+
+
+def _widens(source: np.dtype, target: np.dtype) -> bool:
+    """Whether an engine that reads the one computes as if it read the other."""
+    is_float = target.kind not in "biu"
+    return (is_float and source.itemsize <= target.itemsize) or (
+        not is_float and source.kind in "biu" and source.itemsize <= target.itemsize
+    )
+
+
+def _broadcast(
+    before: Access,
+    shape: tuple[int, ...],
+    result: tuple[int, ...],
+    dimensions: tuple[int, ...],
+) -> Access:
+    rows, scalar = _broadcasted(shape, result, dimensions)
+    return _view(before, rows, before.is_scalar if scalar is None else scalar)
+
+
+@lru_cache(maxsize=1 << 12)
+def _broadcasted(
+    shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
+) -> tuple[frozenset[int], bool | None]:
+    """Row counts that a broadcast keeps, and whether it makes one element per row;
+    None where that is as before."""
+    source = {d: n for n, d in enumerate(dimensions)}
+    rows, product = {1}, 1
+    for d, size in enumerate(result):
+        if size == 1:
+            continue
+        if d not in source or shape[source[d]] != size:
+            break
+        product *= size
+        rows.add(product)
+    last = len(result) - 1
+    moves_last = last in source and shape[source[last]] != 1
+    return frozenset(rows), None if moves_last else prod(result[-1:]) != 1
+
+
+def _transpose(
+    before: Access,
+    shape: tuple[int, ...],
+    permutation: tuple[int, ...],
+    arguments: tuple[int, ...],
+) -> Access | None:
+    order = [p for p in permutation if shape[p] != 1]
+    if order == sorted(order):
+        return _view(before, rows_of(shape), before.is_scalar)
+    if order[-1] == max(order):  # whole rows change places: so are they read or written
+        kept = next(n for n, p in enumerate(permutation) if p != n)
+        rows = rows_of(shape, kept) | {prod(shape[: order[-1]])}
+        return _view(before, rows, before.is_scalar)
+    if before.roots and before.roots[0] in arguments and len(before.roots) == 1:
+        # The DMA engines can do it on the way from HBM.
+        kept = next(n for n, p in enumerate(permutation) if p != n)
+        rows = rows_of(shape, kept)
+        return _view(before, rows, before.is_scalar, transposes=True)
+    return None
+
+
+def _concatenate(
+    operands: tuple[int, ...],
+    access: list[Access],
+    result: tuple[int, ...],
+    axis: int,
+) -> Access | None:
+    """Parts are written next to each other in the first place."""
+    if any(len(access[v].roots) != 1 or access[v].is_scalar for v in operands):
+        return None
+    rows = rows_of(result, axis)
+    for v in operands:
+        own = access[v].rows
+        rows = rows if own is None else rows & own
+    roots = tuple(dict.fromkeys(r for v in operands for r in access[v].roots))
+    return Access(
+        roots, rows=rows, transposes=any(access[v].transposes for v in operands)
+    )

@@ -1,0 +1,104 @@
+"""Which regions are alike: the same steps on the same kinds of tensors.
+
+The layers of a model differ in the numbers of their values alone. What depends on
+nothing but the steps of a region is found out for the first of those that are alike:
+`Alike` gives them one number, and each its values in the order of their first mention,
+so that what was found of one region can be said of another. Nothing here has a unit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from neuronjax.ir.instruction import Instruction
+from neuronjax.timing.fusion import Fused, Step
+from neuronjax.timing.tiling import Region
+
+#: What instructions have whatever they do.
+_COMMON = {f.name for f in dataclasses.fields(Instruction)} - {"engine"}
+_END = -1
+
+
+class Alike:
+    """Numbers for regions, equal where they are alike; of the blocks of one program."""
+
+    def __init__(self) -> None:
+        self._steps: dict[tuple, int] = {}
+        self._values: dict[tuple, int] = {}
+        self._regions: dict[tuple, int] = {}
+
+    def mark(self, fused: Fused, regions: Iterable[Region]) -> None:
+        """Sets `Region.key` and `Region.values`, but of control flow and collectives.
+
+        Args:
+            fused: a block.
+            regions: of it, complete.
+        """
+        kinds: dict[int, int] = {}
+        for region in regions:
+            if not region.is_single:
+                self._mark(fused, region, kinds)
+
+    def _mark(self, fused: Fused, region: Region, kinds: dict[int, int]) -> None:
+        found: dict[int, int] = {}
+        number = found.setdefault
+        key = [region.rows]
+        for step in region.steps:
+            key.append(self._step(step))
+            for value in step.operands:
+                key.append(number(value, len(found)))
+            key.append(_END)
+            for value in step.results:
+                key.append(number(value, len(found)))
+            key.append(number(step.seen, len(found)) if step.seen >= 0 else _END)
+        access = fused.access
+        values = list(found)
+        for value in values:  # which grows by the tensors that they are part of
+            kind = kinds.get(value)
+            if kind is None:
+                kind = kinds[value] = self._value(fused, value)
+            key.append(kind)
+            roots = access[value].roots
+            if roots != (value,):
+                for root in roots:
+                    if root not in found:
+                        found[root] = len(found)
+                        values.append(root)
+                    key.append(found[root])
+                key.append(_END)
+        region.key = self._regions.setdefault(tuple(key), len(self._regions))
+        region.values = tuple(values)
+
+    def _step(self, step: Step) -> int:
+        key = (
+            kind_of(step.instruction),
+            step.form,
+            step.reduces,
+            step.binds_rows,
+            step.accumulates,
+            step.causal,
+        )
+        try:
+            return self._steps.setdefault(key, len(self._steps))
+        except TypeError:  # of an instruction with what has no hash: only like itself
+            return self._steps.setdefault((id(step),), len(self._steps))
+
+    def _value(self, fused: Fused, value: int) -> int:
+        roots, *seen = fused.access[value]
+        type_ = fused.types[value]
+        key = (type_.shape, type_.dtype, fused.uses[value], len(roots), *seen)
+        return self._values.setdefault(key, len(self._values))
+
+
+_fields: dict[type[Instruction], tuple[str, ...]] = {}
+
+
+def kind_of(i: Instruction) -> tuple:
+    """What an instruction does, its operands and results aside."""
+    kind = type(i)
+    names = _fields.get(kind)
+    if names is None:
+        fields = (f.name for f in dataclasses.fields(kind))
+        names = _fields[kind] = tuple([n for n in fields if n not in _COMMON])
+    return (kind, *[getattr(i, name) for name in names])

@@ -1,0 +1,27 @@
+"""The garbage collector, out of the way while a program is planned and scheduled.
+
+What planning makes is many small objects without cycles. The collector would visit
+them, and all that JAX holds, again and again and find nothing: up to half of the time.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Switches the cyclic collector off, and on again if it was on.
+
+    Of threads that do this at the same time the first that ends switches it on, for all
+    of them: they are slower then.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

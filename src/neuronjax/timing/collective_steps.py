@@ -1,0 +1,445 @@
+"""What moves in every step of a collective: between which chips, and in each rank.
+
+A collective is a list of `Step`s, one after the other; bytes are fractions of its size
+(as nccom-test has it: of the larger of what a rank has before and after). Steps of a
+reduce-scatter are those of its fold plan, except for mesh on trn1 (`Topology.mesh`),
+which needs one; an all-gather is its mirror image; an all-reduce is both. Algorithms:
+intranode- and internode-collective-comm.rst (IN, IX). What DMA engines do: a copy costs
+its bytes, an addition those of all that it reads, so that one of two operands runs at
+half the copy rate (trainium3_arch.rst); what lies on the same chip is read in place.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from neuronjax.collectives.placement import Group
+from neuronjax.errors import InternalError
+from neuronjax.hardware import Topology
+from neuronjax.timing.routes import channels, place_of
+
+Flows = dict[tuple[int, int], float]
+
+
+@dataclass(frozen=True)
+class Step:
+    """So many equal steps of one or several groups; fractions of the collective's size.
+
+    Attributes:
+        count: how many follow each other.
+        dma: what the DMA engines of one rank do: bytes of a copy.
+        sent: what one rank sends to other ranks.
+        flows: between chips, by (source, destination), counted over all nodes.
+        senders: ranks of each chip that take part.
+    """
+
+    count: int
+    dma: float
+    sent: float = 0.0
+    flows: Flows = field(default_factory=dict)
+    senders: Mapping[int, int] = field(default_factory=dict)
+
+
+def merged(groups: Sequence[Sequence[Step]]) -> tuple[Step, ...]:
+    """The steps of groups that work at the same time; all have equally many."""
+    return tuple(_together(steps) for steps in zip(*groups, strict=True))
+
+
+def _together(steps: Sequence[Step]) -> Step:
+    flows: defaultdict[tuple[int, int], float] = defaultdict(float)
+    senders: Counter[int] = Counter()
+    for step in steps:
+        senders.update(step.senders)
+        for ends, size in step.flows.items():
+            flows[ends] += size
+    return Step(
+        count=steps[0].count,
+        dma=max(step.dma for step in steps),
+        sent=max(step.sent for step in steps),
+        flows=dict(flows),
+        senders=dict(senders),
+    )
+
+
+def _scaled(steps: Sequence[Step], part: float) -> list[Step]:
+    """The steps of a collective over a part of the data."""
+    return [
+        Step(
+            count=step.count,
+            dma=step.dma * part,
+            sent=step.sent * part,
+            flows={ends: size * part for ends, size in step.flows.items()},
+            senders=step.senders,
+        )
+        for step in steps
+    ]
+
+
+# -- one group -------------------------------------------------------------------------
+
+
+class _Site:
+    """A group as its algorithms see it.
+
+    `first_only`: everyone does the same over EFA, so what the first chip sends stands
+    for all.
+    """
+
+    def __init__(
+        self, group: Group, topology: Topology, *, first_only: bool = False
+    ) -> None:
+        self.group = group
+        self.topology = topology
+        self.ranks = group.size
+        self.chunk = 1 / group.size
+        self.on_chip = {group.chips[ranks[0]]: len(ranks) for ranks in group.by_chip}
+        self.chips = tuple(self.on_chip)
+        self.acting = dict.fromkeys(self.chips[:1] if first_only else self.chips)
+        self.per_chip = max(self.on_chip.values())
+
+    @functools.cached_property
+    def labels(self) -> dict[int, int]:
+        return _labels(self)
+
+    def step(
+        self, dma: float, sent: float = 0.0, flows: Flows | None = None, count: int = 1
+    ) -> Step:
+        return Step(count, dma, sent, flows or {}, self.on_chip)
+
+    def pairs(self, per_pair_of_ranks: float = 0.0, per_chip: float = 0.0) -> Flows:
+        """From every chip to every other: for each pair of their ranks, and once."""
+        here = self.on_chip
+        return {
+            (a, b): per_chip + per_pair_of_ranks * here[a] * here[b]
+            for a in self.acting
+            for b in self.chips
+            if a != b
+        }
+
+    def wires(self, limit: int | None = None) -> list[tuple[int, ...]]:
+        """The chips along every channel of a ring, counted over all nodes."""
+        if len(self.chips) == 1:
+            return []
+        if len(self.group.by_node) > 1:
+            paths = [self.chips, self.chips[::-1]]
+        else:
+            first = self.group.nodes[0] * math.prod(self.topology.shape)
+            found = channels(self.topology, self.group)
+            paths = [tuple(first + chip for chip in path) for path in found]
+        return paths[:limit]
+
+    def along(self, per_chip: float, limit: int | None = None) -> Flows:
+        """From every chip to the next on each channel, which carry equal parts."""
+        flows: defaultdict[tuple[int, int], float] = defaultdict(float)
+        paths = self.wires(limit)
+        for path in paths:
+            for a, b in zip(path, (*path[1:], path[0]), strict=True):
+                if a in self.acting:
+                    flows[a, b] += per_chip / len(paths)
+        return dict(flows)
+
+
+Steps = list[Step]
+
+
+def _ring_scatter(site: _Site, limit: int | None = None) -> Steps:
+    """The first step sends a copy; all others send what they add.
+
+    ASSUMPTION: "ring" has all the channels that the wires allow, "ring:2" two; the
+    order of additions, one for "ring", does not change the time.
+    """
+    c, flows = site.chunk, site.along(site.chunk, limit)
+    first = site.step(3 * c, c, flows)
+    return [first, *_repeated(site.step(2 * c, c, flows, count=site.ranks - 2))]
+
+
+def _ring_gather(site: _Site, limit: int | None = None) -> Steps:
+    c = site.chunk
+    return [site.step(c, c, site.along(c, limit), count=site.ranks - 1)]
+
+
+def _kangaring_scatter(site: _Site) -> Steps:
+    """Every step adds two chunks for each pair of ranks, on either of them one [IN]."""
+    c, flows = site.chunk, site.along(2 * site.chunk)
+    first, then = site.step(2 * c, c, flows), site.step(3 * c, c, flows)
+    pairs = site.ranks // 2
+    if pairs == 1:
+        return [site.step(2 * c, c)]
+    between = site.step(3 * c, c, flows, count=pairs - 2)
+    return [first, *_repeated(between), site.step(then.dma)]
+
+
+def _kangaring_gather(site: _Site) -> Steps:
+    """Every chunk is read once and written twice [IN]."""
+    c, pairs = site.chunk, site.ranks // 2
+    between = site.step(2 * c, 2 * c, site.along(2 * c), count=pairs - 1)
+    return [*_repeated(between), site.step(2 * c, c)]
+
+
+def _repeated(step: Step) -> Steps:
+    return [step] if step.count > 0 else []
+
+
+def _rdh_scatter(site: _Site) -> Steps:
+    """On the chip first; then half of what is left goes to the other chip."""
+    steps = [site.step(1.0, 1 - 1 / site.per_chip)] if site.per_chip > 1 else []
+    for number in range(_bits(site)):
+        part = 2.0 ** -(number + 1) / site.per_chip
+        steps.append(site.step(3 * part, part, _exchange(site, number, part)))
+    return steps
+
+
+def _rdh_gather(site: _Site) -> Steps:
+    steps = []
+    for number in reversed(range(_bits(site))):
+        part = 2.0 ** -(number + 1) / site.per_chip
+        steps.append(site.step(part, part, _exchange(site, number, part)))
+    left = 1 - 1 / site.per_chip
+    return [*steps, *([site.step(left, left)] if left else [])]
+
+
+def _bits(site: _Site) -> int:
+    return len(site.chips).bit_length() - 1
+
+
+def _exchange(site: _Site, number: int, part: float) -> Flows:
+    """Chips whose labels differ in one bit exchange.
+
+    ASSUMPTION: every rank of a chip begins with another axis, so that all links are in
+    use; with one order for all ranks kangaring would win from 5 MB on, and not from the
+    documented 56 MB.
+    """
+    chips = {label: chip for chip, label in site.labels.items()}
+    flows: defaultdict[tuple[int, int], float] = defaultdict(float)
+    for rank in range(site.per_chip):
+        bit = 1 << ((number + rank) % _bits(site))
+        for chip in site.acting:
+            flows[chip, chips[site.labels[chip] ^ bit]] += part
+    return dict(flows)
+
+
+def _labels(site: _Site) -> dict[int, int]:
+    """Corners of a hypercube for chips, neighbours for neighbours on a full torus.
+
+    A ring of four is a square: its chips are labelled in Gray code (ASSUMPTION; [IN]
+    calls the 4 x 4 torus a hypercube of four axes). Chips that fill no box are
+    numbered as the group meets them.
+    """
+    per_node = math.prod(site.topology.shape)
+    places = [place_of(site.topology, chip % per_node) for chip in site.chips]
+    values = [sorted(set(axis)) for axis in zip(*places, strict=True)]
+    whole = all(len(v) & (len(v) - 1) == 0 for v in values)
+    boxed = math.prod(map(len, values)) == len(site.chips)
+    if len(site.group.by_node) > 1 or not (whole and boxed):
+        return {chip: number for number, chip in enumerate(site.chips)}
+    return {
+        chip: _gray_number(place, values)
+        for chip, place in zip(site.chips, places, strict=True)
+    }
+
+
+def _gray_number(place: Sequence[int], values: Sequence[Sequence[int]]) -> int:
+    label = 0
+    for at, axis in zip(place, values, strict=True):
+        index = axis.index(at)
+        label = label * len(axis) + (index ^ index >> 1)
+    return label
+
+
+def _mesh_scatter(site: _Site) -> Steps:
+    n, k, c = len(site.chips), site.per_chip, site.chunk
+    if site.topology.mesh == "full" and n > 1:
+        return _star_scatter(site)
+    if n == 1:
+        return [site.step(1.0, 1 - c)]
+    if k == 1:
+        return [site.step((n - 1) * c + 1.0, (n - 1) * c, site.pairs(per_chip=c))]
+    # Every rank serves its part of all other chips: adds on the chip, and writes.
+    first = site.step(1.0, (n - 1) * c, site.pairs(per_chip=k * c))
+    return [first, site.step(n * c)]
+
+
+def _mesh_gather(site: _Site) -> Steps:
+    n, k, c = len(site.chips), site.per_chip, site.chunk
+    if site.topology.mesh == "full" and n > 1:
+        return _star_gather(site)
+    if n == 1:
+        return [site.step(1 - c, 1 - c)]
+    first = site.step((n - 1) * c, (n - 1) * c, site.pairs(per_chip=k * c))
+    return [first, *([site.step(1 - 1 / k, 1 - 1 / k)] if k > 1 else [])]
+
+
+def _star_scatter(site: _Site) -> Steps:
+    """Everyone sends every owner its chunk, who adds all."""
+    c, away = site.chunk, site.ranks - site.per_chip
+    flows = site.pairs(per_pair_of_ranks=c)
+    return [site.step(away * c + 1.0, 1 - c, flows)]
+
+
+def _star_gather(site: _Site) -> Steps:
+    c = site.chunk
+    return [site.step(1 - c, 1 - c, site.pairs(per_pair_of_ranks=c))]
+
+
+def _single_step(site: _Site) -> Steps:
+    """Everyone sends all to everyone, who adds all."""
+    n, away = site.ranks, site.ranks - site.per_chip
+    flows = site.pairs(per_pair_of_ranks=1.0)
+    return [site.step(away + n, n - 1, flows)]
+
+
+Way = Callable[[_Site], Steps]
+_SCATTER: Mapping[str, Way] = MappingProxyType(
+    {
+        "ring": _ring_scatter,
+        **{f"ring:{n}": functools.partial(_ring_scatter, limit=n) for n in range(2, 5)},
+        "kangaring": _kangaring_scatter,
+        "rdh": _rdh_scatter,
+        "mesh": _mesh_scatter,
+        "left_fold": _star_scatter,
+    }
+)
+_GATHER: Mapping[str, Way] = MappingProxyType(
+    {
+        "ring": _ring_gather,
+        **{f"ring:{n}": functools.partial(_ring_gather, limit=n) for n in range(2, 5)},
+        "kangaring": _kangaring_gather,
+        "rdh": _rdh_gather,
+        "mesh": _mesh_gather,
+        "left_fold": _star_gather,
+    }
+)
+_WHOLE: Mapping[str, Way] = MappingProxyType(
+    {"single_step_mesh": _single_step, "left_fold": _single_step}
+)
+
+
+# -- ops over groups -------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=256)
+def steps_of(
+    op: str, algorithm: str, groups: tuple[Group, ...], topology: Topology
+) -> tuple[Step, ...]:
+    """The steps of a collective over groups of one size at once.
+
+    Args:
+        op: "all_reduce", "reduce_scatter", "all_gather" or "all_to_all".
+        algorithm: a name of `collectives.algorithms.ALGORITHMS` that the groups can
+            run; of "all_to_all" the only one is "mesh".
+        groups: where the ranks lie.
+        topology: of a node.
+
+    Raises:
+        InternalError: an op or algorithm without steps.
+    """
+    if groups[0].size == 1:
+        return ()
+    return merged([_of_group(op, algorithm, group, topology) for group in groups])
+
+
+def _of_group(
+    op: str,
+    algorithm: str,
+    group: Group,
+    topology: Topology,
+    *,
+    first_only: bool = False,
+) -> Steps:
+    site = _Site(group, topology, first_only=first_only)
+    if op == "all_to_all":
+        return _star_gather(site)
+    inside, plus, between = algorithm.partition("+")
+    if plus:
+        return _over_nodes(op, inside, between, group, topology)
+    if op == "all_reduce" and algorithm in _WHOLE:
+        return _WHOLE[algorithm](site)
+    if algorithm not in _SCATTER:
+        raise InternalError(f"no steps of {op} by {algorithm!r}")
+    scatter, gather = _SCATTER[algorithm], _GATHER[algorithm]
+    return {
+        "all_reduce": lambda: scatter(site) + gather(site),
+        "reduce_scatter": lambda: scatter(site),
+        "all_gather": lambda: gather(site),
+    }[op]()
+
+
+def _over_nodes(
+    op: str, inside: str, between: str, group: Group, topology: Topology
+) -> Steps:
+    """All ranks of a group that has several on each of several nodes."""
+    nodes = group.by_node
+    inner = [group.among(ranks) for ranks in nodes]
+    outer = [group.among(ranks) for ranks in zip(*nodes, strict=True)]
+
+    def within(op: str) -> Steps:
+        return list(merged([_of_group(op, inside, g, topology) for g in inner]))
+
+    over = merged([_of_group(op, between, g, topology) for g in outer])
+    return _joined(op, within, _scaled(over, 1 / len(outer)))
+
+
+def _joined(op: str, within: Callable[[str], Steps], over: Steps) -> Steps:
+    """The node first, or last, with what every rank then has over nodes [IX]."""
+    if op == "all_gather":
+        return over + within(op)
+    scatter = within("reduce_scatter") + over
+    return scatter if op == "reduce_scatter" else scatter + within("all_gather")
+
+
+def steps_over_nodes(
+    op: str,
+    algorithm: str,
+    inner: Sequence[Group],
+    nodes: int,
+    topology: Topology,
+) -> tuple[Step, ...]:
+    """The steps of groups that reach over many nodes in the same way on each.
+
+    What `steps_of` gives for all of them, without naming every rank.
+
+    Args:
+        op: "all_reduce", "reduce_scatter" or "all_gather".
+        algorithm: "A+B", or B alone if a group has one rank per node.
+        inner: the part of every group that lies on the first node.
+        nodes: how many.
+        topology: of a node.
+    """
+    inside, _, between = algorithm.rpartition("+")
+    chips = math.prod(topology.shape)
+    outer = Group(
+        chips=tuple(range(0, nodes * chips, chips)),
+        nodes=tuple(range(nodes)),
+        locals=(0,) * nodes,
+        ranks_per_chip=inner[0].ranks_per_chip,
+    )
+    over = _of_group(op, between, outer, topology, first_only=True)
+
+    def within(op: str) -> Steps:
+        if inner[0].size == 1:
+            return []
+        return list(merged([_of_group(op, inside, g, topology) for g in inner]))
+
+    return tuple(_joined(op, within, _scaled(over, 1 / inner[0].size)))
+
+
+def permute_steps(pairs: Sequence[tuple[int, int]], group: Group) -> tuple[Step, ...]:
+    """One step of messages between ranks.
+
+    Args:
+        pairs: (source, destination), indices into the group.
+        group: where all ranks lie.
+    """
+    if not pairs:
+        return ()
+    flows: defaultdict[tuple[int, int], float] = defaultdict(float)
+    for source, destination in pairs:
+        a, b = group.chips[source], group.chips[destination]
+        if a != b:
+            flows[a, b] += 1.0
+    return (Step(1, 1.0, 1.0, dict(flows), Counter(group.chips)),)

@@ -1,0 +1,305 @@
+"""How long a collective takes: steps times latency, and bytes over what is slowest.
+
+    seconds = start + sum over steps of (hop + bytes x slowest of link, DMA and EFA)
+
+Every message of a step is routed over the wires of the node, those of all groups at
+once, so that groups contend; steps follow each other. Which algorithm runs is decided
+where the numbers are (`collectives.selection`); an all-gather runs that of a
+reduce-scatter of its size (ASSUMPTION), an all-to-all sends directly, a
+collective-broadcast is an all-gather (compiler 2.29). What a whole execution costs
+besides is `execution_seconds`. Compute that shares HBM or DMA rings is not seen here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from neuronjax.collectives.placement import Group, Placement
+from neuronjax.collectives.selection import select
+from neuronjax.errors import InvalidProgramError
+from neuronjax.hardware import Target
+from neuronjax.ir.fold_plan import FoldPlan
+from neuronjax.timing.collective_steps import (
+    Step,
+    permute_steps,
+    steps_of,
+    steps_over_nodes,
+)
+from neuronjax.timing.network import Network, network_of
+
+Bottleneck = Literal["latency", "link", "dma", "efa"]
+BOTTLENECKS: tuple[Bottleneck, ...] = ("latency", "link", "dma", "efa")
+OPS = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "all_to_all",
+    "collective_permute",
+    "collective_broadcast",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveTime:
+    """The time of one collective.
+
+    Attributes:
+        seconds: from the trigger until the last rank has its result.
+        steps: that follow each other.
+        latency_seconds: what an empty collective would take.
+        transfer_seconds: what the bytes add.
+        bytes_per_rank: what one rank sends to others.
+        algorithm: its name, as in `collectives.algorithms`.
+        bottleneck: what most of the time is spent on.
+        algbw_bytes_per_second: bytes of the collective by seconds.
+        busbw_bytes_per_second: the same times the factor of nccl-tests.
+    """
+
+    seconds: float
+    steps: int
+    latency_seconds: float
+    transfer_seconds: float
+    bytes_per_rank: float
+    algorithm: str
+    bottleneck: Bottleneck
+    algbw_bytes_per_second: float
+    busbw_bytes_per_second: float
+
+
+def collective_time(
+    op: str,
+    size_bytes: float,
+    groups: Sequence[Sequence[int]],
+    target: Target,
+    *,
+    placement: Placement | None = None,
+    algorithm: str | None = None,
+    plan: FoldPlan | None = None,
+    lnc: int | None = None,
+    network: Network | None = None,
+) -> CollectiveTime:
+    """The time of one collective instruction.
+
+    Args:
+        op: one of `OPS`.
+        size_bytes: of the larger of what a rank has before and after, as nccom-test
+            has it: what an all-gather gathers, what a reduce-scatter reduces.
+        groups: devices by number; of a collective_permute the (source, target) pairs.
+        target: the machine.
+        placement: where devices lie; None for the target's own.
+        algorithm: of `collectives.algorithms`; None for what size and groups select.
+        plan: of the instruction, if it has one; instead of `algorithm`.
+        lnc: physical cores per logical core; None for the target's default.
+        network: instead of the target's.
+
+    Raises:
+        InvalidProgramError: an unknown op or algorithm, or one that is impossible here.
+        UnsupportedError: ranks on several nodes which no network joins.
+    """
+    placement = placement or Placement.of(target, lnc=lnc)
+    network = network or network_of(target, lnc)
+    found = _found(op, size_bytes, groups)
+    if op == "collective_permute":
+        name = "permute"
+        time = priced(_permute(groups, placement), size_bytes, network)
+    else:
+        name = _algorithm(op, found, plan, algorithm, placement)
+        located = tuple(placement.group(group) for group in found.groups)
+        rates = _rates_of(found.op, name, located, network)
+        time = _sized(rates, found.size_bytes)
+    return _rated(time, name, op, size_bytes, found.ranks)
+
+
+def time_over_nodes(
+    op: str,
+    size_bytes: float,
+    groups: Sequence[Sequence[int]],
+    nodes: int,
+    target: Target,
+    *,
+    algorithm: str | None = None,
+) -> CollectiveTime:
+    """The time of groups that lie in the same way on each of many nodes.
+
+    What `collective_time` gives, without naming every rank. Which algorithm runs over
+    nodes depends on the size and on whether they are 2^k, so few nodes are asked in the
+    place of many (ASSUMPTION, where `single_step_mesh` would depend on their number).
+
+    Args:
+        op: "all_reduce", "reduce_scatter" or "all_gather".
+        size_bytes: as for `collective_time`.
+        groups: the devices of every group on the first node.
+        nodes: how many.
+        target: one or several of these nodes.
+        algorithm: as for `collective_time`.
+
+    Raises:
+        InvalidProgramError: an algorithm that is impossible here.
+        UnsupportedError: no network joins the nodes.
+    """
+    placement = Placement.of(target)
+    per_node = placement.ranks_per_chip * placement.chips_per_node
+    is_power = nodes & (nodes - 1) == 0
+    few = min(nodes, 2 if is_power else 3)
+    listed = [
+        [device + node * per_node for node in range(few) for device in group]
+        for group in groups
+    ]
+    if nodes == few:
+        return collective_time(op, size_bytes, listed, target, algorithm=algorithm)
+    found = _found(op, size_bytes, listed)
+    name = _algorithm(op, found, None, algorithm, placement)
+    inner = [placement.group(group) for group in groups]
+    network = network_of(target)
+    steps = steps_over_nodes(op, name, inner, nodes, network.topology)
+    time = priced(steps, size_bytes, network)
+    return _rated(time, name, op, size_bytes, len(groups[0]) * nodes)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A collective by what is really run: a broadcast is an all-gather."""
+
+    op: str
+    size_bytes: float
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def ranks(self) -> int:
+        return max(map(len, self.groups), default=1)
+
+
+def _found(op: str, size_bytes: float, groups: Sequence[Sequence[int]]) -> _Found:
+    if op not in OPS:
+        raise InvalidProgramError(
+            f"there is no collective {op!r}", remedy=f"use one of: {', '.join(OPS)}"
+        )
+    if size_bytes < 0:
+        raise InvalidProgramError(
+            f"{op} of {size_bytes} bytes", remedy="use a size of 0 or more"
+        )
+    named = tuple(map(tuple, groups))
+    if op != "collective_broadcast":
+        return _Found(op, size_bytes, named)
+    # ASSUMPTION: of groups of different sizes the largest decide, and are alone.
+    largest = max(map(len, named), default=1)
+    whole = tuple(group for group in named if len(group) == largest)
+    return _Found("all_gather", size_bytes * largest, whole)
+
+
+def _permute(pairs: Sequence[Sequence[int]], placement: Placement) -> tuple[Step, ...]:
+    devices = sorted({device for pair in pairs for device in pair})
+    if not devices:
+        return ()
+    rank = {device: r for r, device in enumerate(devices)}
+    named = [(rank[source], rank[destination]) for source, destination in pairs]
+    return permute_steps(named, placement.group(devices))
+
+
+def _algorithm(
+    op: str,
+    found: _Found,
+    plan: FoldPlan | None,
+    algorithm: str | None,
+    placement: Placement,
+) -> str:
+    """The name of the algorithm, as the numbers have it where they have one."""
+    if plan is not None:
+        return plan.algorithm
+    if op == "all_to_all":
+        if algorithm not in (None, "auto", "mesh"):
+            raise InvalidProgramError(
+                f"{op}: there is no algorithm {algorithm!r} of it", remedy="use 'mesh'"
+            )
+        return "mesh"
+    like = "all_reduce" if op == "all_reduce" else "reduce_scatter"
+    size = int(found.size_bytes)
+    return select(like, size, found.groups, placement, override=algorithm).algorithm
+
+
+# -- seconds ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Priced:
+    """Seconds of steps; `by_resource` is what "link", "dma", "efa" decided."""
+
+    steps: int
+    latency_seconds: float
+    by_resource: Mapping[str, float]
+    sent_bytes: float
+
+    @property
+    def transfer_seconds(self) -> float:
+        """What the bytes add."""
+        return sum(self.by_resource.values())
+
+    @property
+    def bottleneck(self) -> Bottleneck:
+        """What most of the time is spent on."""
+        spent = {"latency": self.latency_seconds, **self.by_resource}
+        return max(BOTTLENECKS, key=lambda name: spent.get(name, 0.0))
+
+
+def priced(steps: Sequence[Step], size_bytes: float, network: Network) -> Priced:
+    """The time of steps that follow each other, over so many bytes."""
+    return _sized(_rates(steps, network), size_bytes)
+
+
+def _rates(steps: Sequence[Step], network: Network) -> Priced:
+    """The time per byte of steps; their latency."""
+    latency = _start(steps, network) if steps else 0.0
+    spent = {"link": 0.0, "dma": 0.0, "efa": 0.0}
+    for step in steps:
+        latency += step.count * network.hop_seconds(step)
+        each = network.seconds_per_byte(step)
+        slowest = max(each, key=lambda name: each[name])
+        spent[slowest] += step.count * each[slowest]
+    sent = sum(step.count * step.sent for step in steps)
+    return Priced(sum(step.count for step in steps), latency, spent, sent)
+
+
+@functools.lru_cache(maxsize=256)
+def _rates_of(
+    op: str, algorithm: str, groups: tuple[Group, ...], network: Network
+) -> Priced:
+    return _rates(steps_of(op, algorithm, groups, network.topology), network)
+
+
+def _sized(rates: Priced, size_bytes: float) -> Priced:
+    spent = {name: s * size_bytes for name, s in rates.by_resource.items()}
+    sent = rates.sent_bytes * size_bytes
+    return Priced(rates.steps, rates.latency_seconds, spent, sent)
+
+
+def _start(steps: Sequence[Step], network: Network) -> float:
+    leaves = any(step.flows for step in steps)
+    return network.link_start_seconds if leaves else network.chip_start_seconds
+
+
+def bus_factor(op: str, ranks: int) -> float:
+    """What nccl-tests multiplies the algorithm's bandwidth by."""
+    if op in ("collective_permute", "collective_broadcast"):
+        return 1.0
+    return (2 if op == "all_reduce" else 1) * (ranks - 1) / ranks
+
+
+def _rated(
+    time: Priced, algorithm: str, op: str, size_bytes: float, ranks: int
+) -> CollectiveTime:
+    seconds = time.latency_seconds + time.transfer_seconds
+    algbw = size_bytes / seconds if seconds else 0.0
+    return CollectiveTime(
+        seconds=seconds,
+        steps=time.steps,
+        latency_seconds=time.latency_seconds,
+        transfer_seconds=time.transfer_seconds,
+        bytes_per_rank=time.sent_bytes,
+        algorithm=algorithm,
+        bottleneck=time.bottleneck,
+        algbw_bytes_per_second=algbw,
+        busbw_bytes_per_second=algbw * bus_factor(op, ranks),
+    )

@@ -1,0 +1,108 @@
+"""What an instruction costs: the legal ways to execute it, from its shapes alone.
+
+The rules are those of the vendor's guides, one file per engine; figures that are not
+facts of a chip are in `assumptions`; where tensors lie on the lanes is `cost_layout`'s.
+Control flow and collectives have no cost here: `schedule` runs the former, and the
+seconds of the latter are in `collectives`.
+"""
+
+from __future__ import annotations
+
+from neuronjax.ir.collective_set import Collective, Spmd
+from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import Branch, Call, Loop
+from neuronjax.timing import (
+    cost_dma,
+    cost_gpsimd,
+    cost_reduce,
+    cost_scalar,
+    cost_tensor,
+    cost_vector,
+)
+from neuronjax.timing.cost_dispatch import NONE, PLAIN, Positions, Reading, rule
+from neuronjax.timing.cost_dma import (
+    dma_latency_seconds,
+    dma_seconds,
+    hbm_bytes_per_second,
+)
+from neuronjax.timing.cost_scalar import table_load_seconds
+from neuronjax.timing.cost_tensor import (
+    after_idle_seconds,
+    contracted_in_rows,
+    peak_flops_per_second,
+)
+from neuronjax.timing.cost_vector import is_stored
+from neuronjax.timing.work import Core, Way
+
+__all__ = [
+    "SCHEDULED",
+    "after_idle_seconds",
+    "contracted_in_rows",
+    "dma_latency_seconds",
+    "dma_seconds",
+    "hbm_bytes_per_second",
+    "is_stored",
+    "own_seconds",
+    "peak_flops_per_second",
+    "table_load_seconds",
+    "ways",
+]
+
+#: Classes without a cost of their own, subclasses included.
+SCHEDULED: tuple[type[Instruction], ...] = (Loop, Branch, Call, Spmd, Collective)
+
+#: Importing them registers their rules.
+RULES = (cost_dma, cost_gpsimd, cost_reduce, cost_scalar, cost_tensor, cost_vector)
+
+
+def own_seconds(way: Way) -> float:
+    """What a way takes on an idle core whose operands are there.
+
+    Its works stream their tiles to each other: the longest, and the others' first
+    tiles, as in a pipeline; then the latencies.
+    """
+    if not way:
+        return 0.0
+    longest = max(work.seconds for work in way)
+    firsts = sum(work.seconds / work.tiles for work in way)
+    return longest + firsts - _of_longest(way) + _latencies(way)
+
+
+def _of_longest(way: Way) -> float:
+    work = max(way, key=lambda w: w.seconds)
+    return work.seconds / work.tiles
+
+
+def _latencies(way: Way) -> float:
+    return sum(work.latency_seconds for work in way)
+
+
+def ways(
+    instruction: Instruction,
+    core: Core,
+    *,
+    scalar_operands: Positions = NONE,
+    psum_operands: Positions = NONE,
+    transposed_operands: Positions = NONE,
+) -> tuple[Way, ...]:
+    """The legal ways to execute an instruction, the quickest first.
+
+    Args:
+        instruction: any but those of `SCHEDULED`.
+        core: that executes it.
+        scalar_operands: positions of operands that are one element per row or in all.
+        psum_operands: positions of operands that are read from PSUM.
+        transposed_operands: positions of a matmul's operands that the array transposes
+            first.
+
+    Returns:
+        Ways by `own_seconds`; `((),)` where the instruction is free.
+
+    Raises:
+        InternalError: control flow, a collective, or a class without a rule.
+    """
+    reading = PLAIN
+    if scalar_operands or psum_operands or transposed_operands:
+        reading = Reading(scalar_operands, psum_operands, transposed_operands)
+    found = rule(instruction, core, reading)
+    return found if len(found) == 1 else tuple(sorted(found, key=own_seconds))

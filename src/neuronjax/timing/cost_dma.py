@@ -1,0 +1,260 @@
+"""The DMA engines: transfers between HBM and SBUF, and movement inside SBUF.
+
+Each of a core's 16 engines moves its share at its practical rate and spends a moment on
+every contiguous piece; a core has its share of HBM's bandwidth, as if all cores worked
+alike. What a transfer takes before its first byte is latency, not occupancy: queues
+overlap it. Movement that is only another way to look at bytes is free (`FREE`).
+
+The published curve of rate against bytes per partition [DM] is that of whole transfers
+from one queue. Read as a cost of rows it contradicts the 97 ns of a packet of 8 rows
+of 256 bytes [DM]; it is not used.
+"""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import DmaCopy, Im2col, LocalGather, LocalScatter
+from neuronjax.timing import assumptions as a
+from neuronjax.timing.cost_dispatch import FREE, Reading, rule
+from neuronjax.timing.cost_gpsimd import gpsimd, nbytes, software_cycles
+from neuronjax.timing.cost_layout import clock
+from neuronjax.timing.cost_tensor import transpose_works
+from neuronjax.timing.cost_vector import elementwise, speed_of_one
+from neuronjax.timing.work import Core, Transfer, Way, Work
+
+#: Movements that their consumers read through an access pattern.
+ACCESS_PATTERNS = frozenset({"broadcast", "reshape", "slice"})
+
+
+def engines(core: Core) -> int:
+    """DMA engines of a logical core."""
+    return core.chip.dma_engines // core.chip.cores_per_chip * core.lnc
+
+
+def hbm_bytes_per_second(core: Core) -> float:
+    """A logical core's share of the chip's HBM."""
+    return core.chip.hbm_bytes_per_second / core.chip.cores_per_chip * core.lnc
+
+
+def engine_seconds(core: Core, size: float, pieces: float = 1) -> float:
+    """One engine moving so many bytes in so many contiguous pieces."""
+    rate = core.chip.dma_engine_bytes_per_second
+    return size / rate + pieces * a.DMA_ELEMENT.value
+
+
+def stream_seconds(core: Core, size: float, piece: float) -> float:
+    """All engines of a core moving bytes in pieces, HBM left out of account."""
+    if size <= 0:
+        return 0.0
+    shares = engines(core)
+    pieces = max(shares, size / max(1.0, min(piece, size)))
+    return engine_seconds(core, size, pieces) / shares
+
+
+def dma_seconds(transfer: Transfer, core: Core) -> float:
+    """How long a transfer occupies the DMA engines of a core.
+
+    Args:
+        transfer: bytes between HBM and SBUF.
+        core: whose engines.
+
+    Returns:
+        Seconds, without `dma_latency_seconds`.
+    """
+    seconds = stream_seconds(core, transfer.bytes, transfer.row_bytes)
+    if transfer.transposes:
+        seconds = _transposing(transfer, core, seconds)
+    return max(seconds, transfer.bytes / hbm_bytes_per_second(core))
+
+
+def _transposing(transfer: Transfer, core: Core, straight: float) -> float:
+    """At 90 % of the rate [A3]; a chip without it moves element by element."""
+    if "dma_transpose" in core.chip.core.capabilities:
+        return straight / a.DMA_TRANSPOSE_SHARE.value
+    buffer = transfer.buffer
+    item = 4 if buffer is None else buffer.type.dtype.itemsize
+    return max(straight, stream_seconds(core, transfer.bytes, item))
+
+
+def dma_latency_seconds(transfer: Transfer, core: Core) -> float:
+    """From a transfer's trigger to a consumer's start, beside `dma_seconds`.
+
+    Descriptors, synchronisation, and the semaphore that the consumer waits for [DB].
+    """
+    return core.chip.dma_start_seconds
+
+
+def first_byte_seconds(core: Core, *, is_read: bool) -> float:
+    """From a trigger to the first byte's movement: the descriptor, then HBM."""
+    issue = core.chip.hwdge_issue_seconds
+    if issue is None:
+        issue = core.chip.dma_start_seconds - a.DMA_SEMAPHORE.value
+    return issue + (a.HBM_LATENCY.value if is_read else 0.0)
+
+
+def _dma(core: Core, size: float, piece: float, opcode: str, share: float = 1.0) -> Way:
+    """Movement from SBUF to SBUF."""
+    work = Work(
+        queue="dma",
+        seconds=stream_seconds(core, size, piece) / share,
+        latency_seconds=core.chip.dma_start_seconds,
+        opcode=opcode,
+        sbuf_read_bytes=float(size),
+        sbuf_write_bytes=float(size),
+    )
+    return (work,)
+
+
+def _copies(
+    core: Core, i: Instruction, shape: tuple[int, ...], piece: float
+) -> tuple[Way, ...]:
+    """`shape` elements copied within SBUF, by any engine or by DMA."""
+    dtype = i.results[0].type.dtype
+    size = float(prod(shape) * dtype.itemsize)
+    traffic = (size, size)
+    speed = speed_of_one(core, dtype, dtype, contiguous=False)
+    vector = elementwise(
+        core, "vector", shape, 1 / speed, "TENSOR_COPY", speed=speed, traffic=traffic
+    )
+    ways: list[Way] = [(vector,), _dma(core, size, piece, "DMA_DIRECT2D")]
+    if "scalar_engine_exact_copy" in core.chip.core.capabilities:
+        ways.append(
+            (elementwise(core, "scalar", shape, 1, "ACTIVATE", traffic=traffic),)
+        )
+    cycles = software_cycles(dtype.itemsize)
+    ways.append(
+        (elementwise(core, "gpsimd", shape, cycles, "TENSOR_COPY", traffic=traffic),)
+    )
+    return tuple(ways)
+
+
+def _turned(i: DmaCopy) -> tuple[int, int, int] | None:
+    """Batch, rows and columns of the matrices that a transpose turns; None: none.
+
+    Where the last axis stays, rows move as wholes; where the leading ones that fill the
+    partitions stay, elements move within their lanes: access patterns both.
+    """
+    shape = i.operands[0].type.shape
+    order = [d for d in i.parameters[0] if shape[d] > 1]
+    if order == sorted(order) or order[-1] == max(order):
+        return None
+    same = 0
+    axes = sorted(order)
+    while order[same] == axes[same]:
+        same += 1
+    batch = prod(shape[d] for d in order[:same])
+    if batch >= 128:
+        return None
+    rows = prod(shape[d] for d in axes[same:-1])
+    return batch, rows, shape[axes[-1]]
+
+
+def _transposes(i: DmaCopy, core: Core) -> tuple[Way, ...]:
+    matrices = _turned(i)
+    if matrices is None:
+        return FREE
+    item = i.results[0].type.dtype.itemsize
+    batch, rows, wide = matrices
+    ways: list[Way] = [*transpose_works(core, batch, rows, wide, item)]
+    if "dma_transpose" in core.chip.core.capabilities and item in (2, 4):
+        piece = float(wide * item)
+        share = a.DMA_TRANSPOSE_ON_CHIP.value
+        ways.append(_dma(core, nbytes(i.results), piece, "DMA_TRANSPOSE", share))
+    return tuple(ways)
+
+
+def _run_bytes(shape: tuple[int, ...], within: tuple[int, ...], item: int) -> float:
+    """Contiguous bytes of a block of `shape` in a row-major tensor of `within`."""
+    run = item
+    for size, whole in zip(reversed(shape), reversed(within), strict=True):
+        run *= max(1, size)
+        if size != whole:
+            break
+    return float(run)
+
+
+@rule.register
+def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
+    if i.kind in ACCESS_PATTERNS:
+        return FREE
+    if i.kind == "transpose":
+        return _transposes(i, core)
+    result = i.results[0].type
+    item = result.dtype.itemsize
+    if i.kind == "dynamic_update_slice":  # in place: only the update moves
+        update = i.operands[1].type.shape
+        run = _run_bytes(update, result.shape, item)
+        return _dynamic(core, _copies(core, i, update, run))
+    if i.kind == "dynamic_slice":
+        run = _run_bytes(result.shape, i.operands[0].type.shape, item)
+        return _dynamic(core, _copies(core, i, result.shape, run))
+    last = result.shape[-1] if result.shape else 1
+    return _copies(core, i, result.shape, float(last * item))
+
+
+def _dynamic(core: Core, ways: tuple[Way, ...]) -> tuple[Way, ...]:
+    """A copy from or to an address in a register takes at least 600 cycles [V26]."""
+
+    def at_least(work: Work) -> Work:
+        if work.queue == "dma":
+            return work
+        least = a.DYNAMIC_COPY_MINIMUM.value / clock(core, work.queue)
+        fields = {n: getattr(work, n) for n in Work.__slots__}
+        return Work(**{**fields, "seconds": max(work.seconds, least)})
+
+    return tuple(tuple(map(at_least, way)) for way in ways)
+
+
+@rule.register
+def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """Channels that fill a tile of the array's rows are read in place, a tile for every
+    position of the kernel; fewer are gathered by DMA.
+    """
+    source, result = i.operands[0].type, i.results[0].type
+    channels = source.shape[-1]
+    quarter = "quarter_tiling" in core.chip.core.capabilities
+    if channels >= (a.TILE_ROWS if quarter else a.TILE_ROWS_V2).value:
+        return FREE
+    dilated = i.window.window_dilations and i.window.window_dilations[-1] != 1
+    run = channels * (1 if dilated or not i.window.sizes else i.window.sizes[-1])
+    item = result.dtype.itemsize
+    return (_dma(core, nbytes(i.results), float(run * item), "DMA_DIRECT2D"),)
+
+
+@rule.register
+def _(i: LocalGather, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """DMA with an address for every slice, or `local_gather` in SBUF."""
+    source, result = i.operands[0].type, i.results[0].type
+    item = result.dtype.itemsize
+    run = _run_bytes(i.slice_sizes, source.shape, item)
+    each = max(1, prod(i.slice_sizes))
+    slices = prod(result.shape) // each
+    per_index = a.GATHER_INDEX.value + each / max(1.0, 4 / item)
+    cores = a.GPSIMD_PROCESSORS.value * core.lnc
+    return (
+        _dma(core, nbytes(i.results), run, "DMA_GATHER"),
+        gpsimd(core, i, ceil(slices / cores) * per_index, "LOCAL_GATHER"),
+    )
+
+
+@rule.register
+def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """Every window is written, or read, combined and written, where it belongs."""
+    updates = i.operands[-1].type
+    numbers = dict(i.dimension_numbers)
+    window = numbers.get("update_window_dims", ())
+    run = float(updates.dtype.itemsize)
+    for d in reversed(range(len(updates.shape))):
+        if d not in window:
+            break
+        run *= updates.shape[d]
+    moved = prod(updates.shape) * updates.dtype.itemsize
+    accesses = 1 if i.op == "assign" else 2
+    lanes = core.chip.core.partitions * core.lnc
+    cycles = prod(updates.shape) * (1 + accesses) / lanes
+    return (
+        _dma(core, moved * accesses, run, "DMA_SCATTER"),
+        gpsimd(core, i, cycles, "LOCAL_SCATTER"),
+    )

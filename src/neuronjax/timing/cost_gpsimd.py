@@ -1,0 +1,247 @@
+"""GpSimdE: eight processors of 512 bits, programmed freely.
+
+A documented instruction takes 150 cycles to start and what its formula says [V26];
+software is counted in operations on vectors of 128 lanes, all partitions together, and
+reads or writes 4 bytes per lane and cycle [A2]. How well software does is not
+published: the counts are those of the plain algorithm.
+"""
+
+from __future__ import annotations
+
+from math import ceil, log2, prod
+
+from neuronjax.ir.algebra_set import Cholesky, Fft, HostCall, TriangularSolve
+from neuronjax.ir.block_set import (
+    MapBlock,
+    PoolBlock,
+    ReduceBlock,
+    ScanBlock,
+    ScatterBlock,
+    SelectAndScatterBlock,
+    SortBlock,
+)
+from neuronjax.ir.instruction import Block, Instruction
+from neuronjax.ir.instruction_set import Iota, Rng, Sort, TopK
+from neuronjax.timing import assumptions as a
+from neuronjax.timing.cost_dispatch import Reading, rule
+from neuronjax.timing.cost_layout import (
+    columns,
+    latency_seconds,
+    seconds,
+    tiles_of,
+)
+from neuronjax.timing.work import Core, Way, Work
+
+
+def nbytes(views_or_buffers: tuple) -> int:
+    """All of them together."""
+    return sum(prod(v.type.shape) * v.type.dtype.itemsize for v in views_or_buffers)
+
+
+def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> Way:
+    """One work of GpSimdE: `cycles` of each physical core's processors."""
+    tensors = (*instruction.operands, *instruction.results)
+    biggest = max((t.type.shape for t in tensors), key=prod, default=())
+    tiles = tiles_of(columns(biggest, core))
+    work = Work(
+        queue="gpsimd",
+        seconds=seconds(core, "gpsimd", cycles, tiles),
+        tiles=tiles,
+        latency_seconds=latency_seconds(core, "gpsimd"),
+        opcode=opcode,
+        sbuf_read_bytes=float(nbytes(instruction.operands)),
+        sbuf_write_bytes=float(nbytes(instruction.results)),
+    )
+    return (work,)
+
+
+def software(
+    core: Core, instruction: Instruction, operations: float, opcode: str = "CUSTOM_OP"
+) -> Way:
+    """So many scalar operations of 32 bits, spread over the lanes."""
+    lanes = core.chip.core.partitions * core.lnc * a.GPSIMD_SHARE.value
+    moved = nbytes(instruction.operands) + nbytes(instruction.results)
+    streamed = moved / (lanes * a.GPSIMD_BYTES.value)
+    return gpsimd(core, instruction, max(operations / lanes, streamed), opcode)
+
+
+def software_cycles(item_bytes: float) -> float:
+    """Cycles of software for an element whose operands are that long together."""
+    return item_bytes / (a.GPSIMD_BYTES.value * a.GPSIMD_SHARE.value)
+
+
+def _rows(instruction: Instruction, axis: int) -> tuple[int, int]:
+    """Length of an axis of the first operand, and how many such rows there are."""
+    shape = instruction.operands[0].type.shape
+    length = shape[axis] if shape else 1
+    return length, prod(shape) // max(1, length)
+
+
+def _in_rounds_of_eight(
+    core: Core, instruction: Instruction, length: int, rows: int, wanted: int
+) -> Way:
+    """max8, nc_find_index8 and nc_match_replace8 on VectorE, eight results a round."""
+    lanes = core.chip.core.partitions * core.lnc
+    rounds = ceil(wanted / 8) * ceil(rows / lanes)
+    cycles = rounds * (3 * length + 2 * a.MAX8_EXTRA.value)
+    tiles = 3 * max(1, rounds)
+    work = Work(
+        queue="vector",
+        seconds=seconds(core, "vector", cycles, tiles),
+        tiles=max(1, ceil(rows / lanes)),
+        latency_seconds=latency_seconds(core, "vector"),
+        opcode="MAX8",
+        sbuf_read_bytes=float(nbytes(instruction.operands)) * rounds * 3,
+        sbuf_write_bytes=float(nbytes(instruction.results)),
+    )
+    return (work,)
+
+
+def _merge_operations(length: int, rows: int, tensors: int) -> float:
+    """A merge sort of every row, each step carrying every tensor."""
+    steps = ceil(log2(length)) if length > 1 else 0
+    return a.SORT_OPERATIONS.value * rows * length * steps * max(1, tensors)
+
+
+@rule.register
+def _(i: Sort, core: Core, reading: Reading) -> tuple[Way, ...]:
+    length, rows = _rows(i, i.dimension)
+    merged = software(core, i, _merge_operations(length, rows, len(i.operands)), "SORT")
+    if len(i.operands) > 2:
+        return (merged,)
+    return (merged, _in_rounds_of_eight(core, i, length, rows, length))
+
+
+@rule.register
+def _(i: SortBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
+    length, rows = _rows(i, i.dimension)
+    tensors = len(i.operands) - i.captures + _operations(i.body)
+    return (software(core, i, _merge_operations(length, rows, tensors), "SORT"),)
+
+
+@rule.register
+def _(i: TopK, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """Rounds of eight on VectorE, or `topk`: 4 n + K for a row on 16 partitions."""
+    length, rows = _rows(i, -1)
+    at_once = a.GPSIMD_PROCESSORS.value * core.lnc
+    cycles = ceil(rows / at_once) * (a.TOPK_PASSES.value * length + i.k)
+    return (
+        _in_rounds_of_eight(core, i, length, rows, i.k),
+        gpsimd(core, i, cycles, "TOPK"),
+    )
+
+
+@rule.register
+def _(i: Iota, core: Core, reading: Reading) -> tuple[Way, ...]:
+    return (gpsimd(core, i, columns(i.results[0].type.shape, core), "IOTA"),)
+
+
+@rule.register
+def _(i: Rng, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """The engine's own generator where the program leaves the choice."""
+    bits = i.results[-1]
+    words = ceil(nbytes((bits,)) / 4)
+    per_word = {
+        "THREE_FRY": a.THREEFRY_OPERATIONS.value,
+        "PHILOX": a.PHILOX_OPERATIONS.value,
+    }.get(i.algorithm.upper())
+    if per_word is not None:
+        return (software(core, i, per_word * words, "RNG"),)
+    xorwow = "xorwow" in core.chip.core.capabilities
+    rate = (a.RANDOM_XORWOW if xorwow else a.UNPUBLISHED_RANDOM).value
+    per_lane = columns(bits.type.shape, core)
+    tiles = tiles_of(per_lane)
+    work = Work(
+        queue="vector",
+        seconds=seconds(core, "vector", per_lane / rate, tiles),
+        tiles=tiles,
+        latency_seconds=latency_seconds(core, "vector"),
+        opcode="RNG",
+        sbuf_write_bytes=float(nbytes(i.results)),
+    )
+    return ((work,),)
+
+
+# -- bodies ----------------------------------------------------------------------------
+
+
+def _operations(block: Block) -> int:
+    return max(1, sum(1 for _ in block.walk()))
+
+
+@rule.register
+def _(i: MapBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
+    elements = prod(i.results[0].type.shape)
+    return (software(core, i, elements * _operations(i.body)),)
+
+
+@rule.register(ReduceBlock)
+@rule.register(ScanBlock)
+def _(i: ReduceBlock | ScanBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
+    elements = prod(i.operands[0].type.shape)
+    return (software(core, i, elements * _operations(i.body)),)
+
+
+@rule.register
+def _(i: PoolBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
+    elements = prod(i.results[0].type.shape) * prod(i.window.sizes)
+    return (software(core, i, elements * _operations(i.body)),)
+
+
+@rule.register
+def _(i: ScatterBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
+    updates = i.operands[-1 - i.captures]
+    elements = prod(updates.type.shape)
+    return (software(core, i, elements * _operations(i.body)),)
+
+
+@rule.register
+def _(i: SelectAndScatterBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
+    sources = prod(i.operands[1].type.shape)
+    selecting = prod(i.window.sizes) * _operations(i.select)
+    return (software(core, i, sources * (selecting + _operations(i.scatter))),)
+
+
+# -- library routines ------------------------------------------------------------------
+
+
+def _parts(instruction: Instruction) -> int:
+    """Real operations for one: 4 for complex numbers."""
+    return 4 if len(instruction.results) > 1 else 1
+
+
+@rule.register
+def _(i: Cholesky, core: Core, reading: Reading) -> tuple[Way, ...]:
+    *batch, n, _ = i.operands[0].type.shape
+    return (software(core, i, prod(batch) * n**3 / 3 * _parts(i)),)
+
+
+@rule.register
+def _(i: TriangularSolve, core: Core, reading: Reading) -> tuple[Way, ...]:
+    n = i.operands[0].type.shape[-1]
+    elements = prod(i.results[0].type.shape)
+    return (software(core, i, elements * n * _parts(i)),)
+
+
+@rule.register
+def _(i: Fft, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """5 n log2 n operations."""
+    elements = max(prod(i.operands[0].type.shape), prod(i.results[0].type.shape))
+    steps = sum(log2(max(2, n)) for n in i.fft_length)
+    return (software(core, i, 5 * elements * steps),)
+
+
+@rule.register
+def _(i: HostCall, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """There and back over PCIe; the cube of matrices' sides, as decompositions take."""
+    moved = nbytes(i.operands) + nbytes(i.results)
+    shape = i.operands[0].type.shape if i.operands else ()
+    side = min(shape[-2:]) if len(shape) > 1 else 1
+    work = Work(
+        queue="host",
+        seconds=a.HOST_CALL.value
+        + moved / a.HOST_BYTES_PER_SECOND.value
+        + prod(shape) * side / a.HOST_OPERATIONS.value,
+        opcode="HOST",
+    )
+    return ((work,),)

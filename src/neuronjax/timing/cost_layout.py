@@ -1,0 +1,69 @@
+"""How a tensor-sized instruction lies on the lanes: the one place where it is decided.
+
+Instructions have no layout; the compiler is taken to choose well. **The rule**: the
+leading dimensions, as few of them as make 128 rows or more, lie on the partitions, the
+others are the free size; a tensor that has no 128 such rows is spread over the lanes as
+one long row. With LNC 2 the columns are shared by two physical cores. Reductions put
+the kept dimensions on the partitions where those fill them.
+"""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from neuronjax.timing import assumptions as a
+from neuronjax.timing.work import Core, Queue
+
+
+def columns(shape: tuple[int, ...], core: Core) -> int:
+    """Elements of a tensor in the fullest lane.
+
+    Args:
+        shape: of the tensor.
+        core: whose physical cores share them.
+    """
+    partitions = core.chip.core.partitions
+    rows = 1
+    for size in shape:
+        if rows >= partitions:
+            break
+        rows *= size
+    elements = prod(shape)
+    if rows == 0 or elements == 0:
+        return 0
+    return ceil(ceil(rows / partitions) * (elements // rows) / core.lnc)
+
+
+def clock(core: Core, queue: Queue) -> int:
+    """Cycles per second of an engine."""
+    return getattr(core.chip.core, queue).clock_hz
+
+
+def seconds(core: Core, queue: Queue, per_lane: float, tiles: int) -> float:
+    """An engine's time for elementwise work.
+
+    Args:
+        core: the core.
+        queue: "vector", "scalar" or "gpsimd".
+        per_lane: cycles of the data path, all tiles together.
+        tiles: instructions; each starts accesses, and takes the least interval.
+    """
+    least, start = a.MINIMUM_INTERVAL.value, a.VISIBLE_STARTS.value
+    if queue == "gpsimd":
+        cycles = per_lane + tiles * a.GPSIMD_START.value
+    else:
+        start *= core.chip.core.access_start_cycles
+        cycles = max(least * tiles, per_lane + start * tiles)
+    return cycles / clock(core, queue)
+
+
+def latency_seconds(core: Core, queue: Queue) -> float:
+    """From the last element's end to its result being read by another instruction."""
+    hidden = 2 - a.VISIBLE_STARTS.value  # of one read and one write
+    cycles = a.STATIC_OVERHEAD.value + hidden * core.chip.core.access_start_cycles
+    return cycles / clock(core, queue)
+
+
+def tiles_of(per_lane: int, limit: float | None = None) -> int:
+    """Instructions that so many elements per lane are cut into."""
+    return max(1, ceil(per_lane / (limit or a.ELEMENTS_OF_AN_INSTRUCTION.value)))

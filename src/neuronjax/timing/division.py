@@ -1,0 +1,140 @@
+"""How a region's rows are divided, where what it needs does not fit SBUF at once.
+
+A tile is computed while the next is loaded, so that both are in SBUF, beside what every
+tile needs whole. Where those do not fit together, either operands that are needed whole
+pass by once for every block of rows, or blocks follow each other without overlap, with
+all the room for one. Physical cores that share the rows have an SBUF each, and a copy
+each of what is needed whole. Bytes are those of a logical core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import ceil, prod
+
+from neuronjax.ir.instruction_set import NcMatmul
+from neuronjax.timing.cost import hbm_bytes_per_second, peak_flops_per_second
+from neuronjax.timing.fusion import Fused, Step
+from neuronjax.timing.layout import block_bytes, tile_bytes
+from neuronjax.timing.tiling import (
+    RESIDENT_SHARE,
+    Region,
+    rows_per_tile,
+    sbuf_bytes,
+    value_bytes,
+)
+from neuronjax.timing.work import Core
+
+#: Share of SBUF for the part of passing weights that is in use. ASSUMPTION.
+PASSING_SHARE = 0.15
+#: Share of what is left of SBUF for those that stay of operands that do not all fit,
+#: if any stay. ASSUMPTION.
+STAYING_SHARE = 0.7
+
+
+def working_bytes(
+    fused: Fused, region: Region, core: Core, turned: Collection[Step] = ()
+) -> int:
+    """SBUF for tiles in flight: one is computed while the next is loaded."""
+    if region.has_matmul and region.rows > 1:
+        return 2 * block_bytes(fused, region, core, turned)
+    return min(tile_bytes(fused, region, core), sbuf_bytes(core) // 2)
+
+
+def copies(fused: Fused, region: Region, core: Core) -> int:
+    """Of whole operands: physical cores that split the rows need each its own.
+
+    They split the columns, and read the rows each, where those are fewer bytes.
+    """
+    if not region.has_matmul or region.rows < rows_per_tile(core):
+        return 1
+    whole = sum(value_bytes(fused, v) for v in region.whole)
+    rows = sum(value_bytes(fused, v) for v in region.streamed)
+    return core.lnc if whole < rows else 1
+
+
+def divide(
+    fused: Fused,
+    region: Region,
+    core: Core,
+    stored: Collection[int],
+    whole: int,
+    tile: int,
+) -> tuple[int, int]:
+    """Rows in blocks, where whole operands and two tiles do not fit together.
+
+    Either the operands pass by once for every block and blocks overlap, or a block has
+    all the room and the next one waits; or the operands stay, one tile beside them. The
+    quickest, by bytes and operations alone.
+
+    Args:
+        fused: the block of the region.
+        region: with several matmuls.
+        core: the logical core.
+        stored: values of the region that are saved to HBM.
+        whole: bytes of whole operands.
+        tile: bytes of a row tile on its way.
+
+    Returns:
+        How often whole operands pass by, and how many blocks do not overlap (1: they
+        do).
+    """
+    capacity, tiles = sbuf_bytes(core), region.tiles(core)
+    window = min(whole, capacity * PASSING_SHARE)
+    bandwidth = hbm_bytes_per_second(core)
+    moved = sum(value_bytes(fused, v) for v in (*region.streamed, *stored))
+    streamed = moved / bandwidth
+    array = sum(_array_seconds(core, step) for step in region.steps)
+    start = 2 * core.chip.dma_start_seconds  # of a block that waits: a load, a store
+    options = []
+    for buffers in (1, 2):
+        most = int((capacity - window) // max(1, buffers * tile))
+        blocks = ceil(tiles / max(1, most))
+        weights = blocks * whole / bandwidth
+        if buffers == 1:
+            seconds = max(array, weights) + streamed + blocks * start
+            options.append((seconds, blocks, blocks))
+        elif most:
+            options.append((max(array, streamed + weights), blocks, 1))
+    if whole + tile <= capacity:
+        options.append((array + streamed + tiles * start, 1, tiles))
+    _, passes, blocks = min(options)
+    return passes, blocks
+
+
+def _array_seconds(core: Core, step: Step) -> float:
+    """A matmul at the array's peak."""
+    i = step.instruction
+    if not isinstance(i, NcMatmul):
+        return 0.0
+    d = i.dimensions
+    left, right = i.operands[0].type.shape, i.operands[1].type.shape
+    shared = [left[x] for x in (*d.lhs_batch, *d.lhs_contract)]
+    flops = 2 * prod(left) * prod(right) / max(1, prod(shared))
+    peak = peak_flops_per_second(core, "bf16")
+    return flops * i.passes / peak if peak else 0.0
+
+
+def pass_by(
+    fused: Fused, region: Region, core: Core, room: float
+) -> tuple[int, set[int]]:
+    """How often operands that do not fit pass by, and which of them stay.
+
+    Blocks of rows get what is left of SBUF, and are a row tile at least; the better of
+    two divisions of it.
+    """
+    sizes = {v: value_bytes(fused, v) for v in region.whole}
+    best: tuple[int, int, set[int]] | None = None
+    for share in (0.0, STAYING_SHARE):
+        left, staying = room * share, set()
+        for value in sorted(sizes, key=lambda v: (sizes[v], v)):
+            if sizes[value] <= left:
+                left -= sizes[value]
+                staying.add(value)
+        rows = max(1.0, room * (1 - share) * RESIDENT_SHARE)
+        passes = max(1, min(region.tiles(core), ceil(region.lhs_bytes / rows)))
+        moved = sum(b if v in staying else b * passes for v, b in sizes.items())
+        if best is None or moved < best[0]:
+            best = (moved, passes, staying)
+    assert best is not None
+    return best[1], best[2]

@@ -1,0 +1,122 @@
+"""A block as one list of instructions over numbered values, small callees inlined.
+
+What JAX puts into functions of their own (`jax.nn.silu`, `jnp.where`) is compiled with
+its surroundings; a big callee, a whole layer, stays a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from neuronjax.ir.collective_set import Spmd
+from neuronjax.ir.instruction import Block, Buffer, Instruction
+from neuronjax.ir.instruction_set import Branch, Call, Loop
+from neuronjax.ir.program import TensorType
+
+CONTROL = (Loop, Branch, Call, Spmd)
+
+#: A callee with no more instructions than this is fused with its caller; others are
+#: planned once and priced at every call.
+INLINE_LIMIT = 200
+#: No value has this number.
+_UNKNOWN = -1
+
+
+@cache
+def is_control(kind: type[Instruction]) -> bool:
+    """Whether instructions of a class have blocks."""
+    return issubclass(kind, CONTROL)
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """An instruction with its values by number, callees inlined."""
+
+    instruction: Instruction
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+
+
+class Flattening:
+    """Instructions with values by number, small callees in the place of their calls."""
+
+    def __init__(self, functions: Mapping[str, Block]) -> None:
+        self.functions = functions
+        self.nodes: list[Node] = []
+        self.types: list[TensorType] = []
+        self._outside: dict[int, int] = {}
+        self._small: dict[str, bool] = {}
+
+    def new(self, type_: TensorType) -> int:
+        self.types.append(type_)
+        return len(self.types) - 1
+
+    def add(self, block: Block, arguments: Sequence[int]) -> tuple[int, ...]:
+        """The values of a block's results."""
+        names: dict[int, int] = {}
+        for buffer, value in zip(block.arguments, arguments, strict=True):
+            names[buffer.number] = value
+        types, nodes, known = self.types, self.nodes, names.get
+        for i in block.instructions:
+            operands = tuple([known(v.buffer.number, _UNKNOWN) for v in i.operands])
+            if _UNKNOWN in operands:
+                operands = tuple([self._value(v.buffer, names) for v in i.operands])
+            kind = type(i)
+            if isinstance(i, Call) and self._is_small(i.callee):
+                results = self.add(self.functions[i.callee], operands)
+                for buffer, value in zip(i.results, results, strict=True):
+                    names[buffer.number] = value
+                continue
+            if is_control(kind):
+                operands += self._captured(i, names)
+            first = len(types)
+            for buffer in i.results:
+                names[buffer.number] = len(types)
+                types.append(buffer.type)
+            nodes.append(Node(i, operands, tuple(range(first, len(types)))))
+        return tuple([self._value(v.buffer, names) for v in block.results])
+
+    def _captured(self, i: Instruction, names: dict[int, int]) -> tuple[int, ...]:
+        """What the blocks of control flow read of their surroundings."""
+        free: dict[int, Buffer] = {}
+        for block in i.blocks:
+            _free(block, set(), free)
+        return tuple([self._value(buffer, names) for buffer in free.values()])
+
+    def _value(self, buffer: Buffer, names: dict[int, int]) -> int:
+        value = names.get(buffer.number)
+        if value is None:  # of a surrounding block
+            value = self._outside.get(buffer.number)
+            if value is None:
+                value = self._outside[buffer.number] = self.new(buffer.type)
+        return value
+
+    def _is_small(self, callee: str) -> bool:
+        if callee not in self._small:
+            self._small[callee] = self._count(callee) <= INLINE_LIMIT
+        return self._small[callee]
+
+    def _count(self, callee: str) -> int:
+        total = 0
+        for i in self.functions[callee].walk():
+            total += self._count(i.callee) if type(i) is Call else 1
+            if total > INLINE_LIMIT:
+                break
+        return total
+
+
+def _free(block: Block, known: set[int], free: dict[int, Buffer]) -> None:
+    """Buffers that a block reads and does not write."""
+    known = known | {b.number for b in block.arguments}
+    for i in block.instructions:
+        for view in i.operands:
+            if view.buffer.number not in known:
+                free.setdefault(view.buffer.number, view.buffer)
+        for inner in i.blocks:
+            _free(inner, known, free)
+        known.update(b.number for b in i.results)
+    for view in block.results:
+        if view.buffer.number not in known:
+            free.setdefault(view.buffer.number, view.buffer)

@@ -1,0 +1,529 @@
+"""What the compiler fuses before it schedules: a block's instructions become steps.
+
+A step is one pass of an engine (or a matmul, a loop, a collective) over tensors that
+exist in memory. What is only a way of looking at them disappears: reshapes,
+broadcasts, slices, widening casts, constants. ScalarE and VectorE take more than one
+operation a pass (scale and bias before an activation, two operations with scalars, a
+reduction of what is written, a cast of it), and read a matmul's result out of PSUM.
+Nothing here has a unit; `timing.cost` prices steps, `timing.tiling` groups them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from math import prod
+
+from neuronjax.ir.collective_set import Collective
+from neuronjax.ir.instruction import Block, Buffer, Instruction, View
+from neuronjax.ir.instruction_set import (
+    Activation,
+    BitcastCopy,
+    Compare,
+    DmaCopy,
+    Iota,
+    Memset,
+    NcMatmul,
+    NcMatmulMx,
+    NcMatmulSparse,
+    ReducePrecision,
+    Select,
+    TensorCopy,
+    TensorReduce,
+    TensorScalar,
+    TensorTensor,
+)
+from neuronjax.ir.program import TensorType
+from neuronjax.timing.access import MOVEMENTS, Access, viewed
+from neuronjax.timing.cost import is_stored
+from neuronjax.timing.flattening import Flattening, Node, is_control
+from neuronjax.timing.swapping import swap
+
+MATMULS = (NcMatmul, NcMatmulMx, NcMatmulSparse)
+_ELEMENTWISE = (
+    TensorTensor,
+    TensorScalar,
+    Activation,
+    TensorCopy,
+    Compare,
+    Select,
+    ReducePrecision,
+)
+_CONSTANT = (*_ELEMENTWISE, DmaCopy, Iota, Memset, TensorReduce, BitcastCopy)
+_PURE = (*_CONSTANT, *MATMULS)
+#: What scale and bias of an activation can do.
+_AFFINE = frozenset({"multiply", "add", "subtract", "negate"})
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """What an engine does in one pass.
+
+    Attributes:
+        instruction: the one that is priced.
+        members: the instructions that it stands for, in order.
+        operands: values that `instruction` reads, as they are seen.
+        results: values that are written.
+        seen: type that `instruction` writes, where it is not that of its first result
+            (a reduction is absorbed).
+        form: what may be fused with it: "tensor_scalar", "tensor_tensor", "activation",
+            "matmul", "reduce", "control", "collective", "register" (of a sequencer: one
+            integer, which costs nothing), or "other".
+        slots: scalar operations that fit in the pass still.
+        reduces: whether it reduces along its rows what it computes.
+        binds_rows: whether rows have to lie on the partitions.
+        causal: shape of scores of which it hides a triangle, or ().
+        sides: of a matmul, the row counts of its result, left and right side, when
+            they have been found out.
+        accumulates: whether it is a matmul over the rows of its region, whose result
+            is there after the last tile.
+    """
+
+    instruction: Instruction
+    members: list[Instruction]
+    operands: tuple[int, ...]
+    results: list[int]
+    form: str
+    seen: int
+    slots: int = 0
+    reduces: bool = False
+    binds_rows: bool = False
+    causal: tuple[int, ...] = ()
+    sides: tuple[frozenset[int], ...] | None = None
+    accumulates: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Fused:
+    """A block after fusion.
+
+    Attributes:
+        steps: in an order that respects dependencies.
+        types: of every value.
+        access: how every value is read: where its bytes really are.
+        arguments: values that the block takes.
+        results: values that it gives.
+        constants: values that lie in HBM with the program.
+        uses: for every value in memory, how many steps and results read it.
+        sizes: bytes of every value.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    types: list[TensorType] = field(default_factory=list)
+    access: list[Access] = field(default_factory=list)
+    arguments: tuple[int, ...] = ()
+    results: tuple[int, ...] = ()
+    constants: frozenset[int] = frozenset()
+    uses: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    _reads: dict[Step, tuple[int, ...]] = field(default_factory=dict, repr=False)
+
+    def reads(self, step: Step) -> tuple[int, ...]:
+        """The values in memory that a step reads, each once."""
+        if (found := self._reads.get(step)) is None:
+            roots = (r for v in step.operands for r in self.access[v].roots)
+            found = self._reads[step] = tuple(dict.fromkeys(roots))
+        return found
+
+
+def fuse(block: Block, functions: Mapping[str, Block]) -> Fused:
+    """Fuses a block.
+
+    Args:
+        block: of a program.
+        functions: the program's callees.
+    """
+    flat = Flattening(functions)
+    arguments = tuple([flat.new(b.type) for b in block.arguments])
+    results = flat.add(block, arguments)
+    return _Fusion(flat.nodes, flat.types, arguments, results).run()
+
+
+class _Triangles:
+    """Constants that compare an index with another: causal masks."""
+
+    def __init__(self) -> None:
+        self.found: set[int] = set()
+        self._axis: dict[int, int] = {}
+
+    def add(self, node: Node) -> None:
+        """Notes a constant that is an index along an axis, or a triangle."""
+        i, (value, *_) = node.instruction, node.results
+        axes = [self._axis[v] for v in node.operands if v in self._axis]
+        if any(v in self.found for v in node.operands):
+            self.found.add(value)
+        elif isinstance(i, Iota):
+            self._axis[value] = i.dimension
+        elif isinstance(i, Compare) and len(set(axes)) == 2:
+            self.found.add(value)
+        elif isinstance(i, DmaCopy) and i.kind == "broadcast" and axes:
+            self._axis[value] = i.parameters[0][axes[0]]
+        elif isinstance(i, _ELEMENTWISE) and len(axes) == 1:
+            self._axis[value] = axes[0]
+
+
+class _Fusion:
+    """One pass over the nodes for how values are read, one that forms steps."""
+
+    def __init__(
+        self,
+        nodes: list[Node],
+        types: list[TensorType],
+        arguments: tuple[int, ...],
+        results: tuple[int, ...],
+    ) -> None:
+        self.nodes, self.types = nodes, types
+        self.arguments, self.results = arguments, results
+        self.access: list[Access] = [Access((i,)) for i in range(len(types))]
+        self.uses = [0] * len(types)
+        self.constants: set[int] = set()
+        self.triangles = _Triangles()
+        self.step_of: dict[int, int] = {}
+        self.steps: list[Step | None] = []
+
+    def run(self) -> Fused:
+        swap(self.nodes, self.types, self.results)
+        nodes = [node for node in self._alive() if not self._vanishes(node)]
+        for value in self.results:
+            self._use(value)
+        for node in nodes:
+            self._add(node)
+        steps = [step for step in self.steps if step is not None]
+        return Fused(
+            steps,
+            self.types,
+            self.access,
+            self.arguments,
+            self.results,
+            frozenset(self.constants),
+            self.uses,
+            [prod(t.shape) * t.dtype.itemsize for t in self.types],
+        )
+
+    def _alive(self) -> list[Node]:
+        """The nodes whose results somebody reads, or that do something besides."""
+        read, kept = set(self.results), []
+        for node in reversed(self.nodes):
+            if read.isdisjoint(node.results) and _is_pure(type(node.instruction)):
+                continue
+            read.update(node.operands)
+            kept.append(node)
+        return kept[::-1]
+
+    # -- how values are read -----------------------------------------------------------
+
+    def _vanishes(self, node: Node) -> bool:
+        """Whether an instruction is an access pattern or a constant; counts uses."""
+        i, access, operands = node.instruction, self.access, node.operands
+        if isinstance(i, Memset) and is_stored(i):
+            self.constants.add(node.results[0])
+            return True
+        roots = [access[v].roots for v in operands]
+        if not any(roots) and _may_be_constant(type(i)):
+            for value in node.results:
+                access[value] = Access(())
+            self.triangles.add(node)
+            return True
+        if type(i) in MOVEMENTS:
+            seen = viewed(i, operands, access, self.types, self.arguments)
+            if seen is not None:
+                access[node.results[0]] = seen
+                return True
+        if len(operands) > 1 and len(set(operands)) < len(operands):
+            roots = [access[v].roots for v in dict.fromkeys(operands)]
+        uses = self.uses
+        for own in roots:
+            for root in own:
+                uses[root] += 1
+        return False
+
+    def _use(self, value: int) -> None:
+        for root in self.access[value].roots:
+            self.uses[root] += 1
+
+    def _scalars(
+        self, values: Iterable[int], shape: tuple[int, ...]
+    ) -> tuple[list[int], list[int]]:
+        """What an elementwise operation takes as tensors, and as one element a row."""
+        tensors, scalars = [], []
+        all_are = len(shape) > 1 and shape[-1] == 1
+        for value in values:
+            roots, is_scalar, *_ = self.access[value]
+            is_scalar = all_are or is_scalar or not roots
+            (scalars if is_scalar else tensors).append(value)
+        return tensors, scalars
+
+    def _roots(self, values: Iterable[int]) -> set[int]:
+        return {r for v in values for r in self.access[v].roots}
+
+    # -- steps -------------------------------------------------------------------------
+
+    def _add(self, node: Node) -> None:
+        i = node.instruction
+        step = Step(
+            i, [i], node.operands, list(node.results), "other", _first(node.results)
+        )
+        if _is_elementwise(type(i)):
+            self._elementwise(step)
+            return
+        if isinstance(i, TensorReduce):
+            step.form, step.binds_rows = "reduce", True
+            if self._absorb_reduction(step):
+                return
+        elif isinstance(i, MATMULS):
+            step.form = "matmul"
+        elif is_control(type(i)):
+            step.form = "control"
+        elif isinstance(i, Collective):
+            step.form = "collective"
+        self._place(step)
+
+    def _place(self, step: Step) -> None:
+        for value in step.results:
+            self.step_of[value] = len(self.steps)
+        self.steps.append(step)
+
+    def _elementwise(self, step: Step) -> None:
+        i = step.instruction
+        access, shape = self.access, self.types[step.results[0]].shape
+        if not shape and self.types[step.results[0]].dtype.kind in "iub":
+            step.form = "register"
+            self._place(step)
+            return
+        tensors, scalars = self._scalars(step.operands, shape)
+        step.binds_rows = bool(tensors) and any([access[v].roots for v in scalars])
+        roots = {access[v].roots for v in tensors}
+        if isinstance(i, Select) and step.operands[0] in self.triangles.found:
+            step.causal = shape[-2:]
+        if isinstance(i, Activation):
+            step.form = "activation"
+        elif len(roots) > 1:
+            step.form, step.slots = "tensor_tensor", 1
+        elif len(tensors) > 1 and getattr(i, "op", "") == "multiply":
+            self._square(step, tensors[0])
+        else:
+            step.form, step.slots = "tensor_scalar", 1
+        if not (isinstance(i, TensorCopy) and self._absorb_cast(step)):
+            for value in tensors:
+                self._absorb(step, value)
+        self._place(step)
+
+    def _square(self, step: Step, value: int) -> None:
+        i = step.instruction
+        step.instruction = Activation(
+            operands=i.operands[:1],
+            results=i.results,
+            engine="scalar",
+            function="square",
+            location=i.location,
+        )
+        step.operands, step.form = (value,), "activation"
+
+    def _single(self, value: int) -> Step | None:
+        """The step that computes a value which nothing else reads."""
+        root = self._whole(value)
+        if root not in self.step_of or self.uses[root] != 1:
+            return None
+        step = self.steps[self.step_of[root]]
+        return step if step is not None and step.results == [root] else None
+
+    def _whole(self, value: int) -> int:
+        """The tensor in memory that a value is all of, or -1."""
+        access = self.access[value]
+        if len(access.roots) != 1 or access.is_scalar or access.transposes:
+            return -1
+        root = access.roots[0]
+        if root == value:
+            return root
+        same = prod(self.types[root].shape) == prod(self.types[value].shape)
+        return root if same else -1
+
+    def _absorb_cast(self, step: Step) -> bool:
+        """A cast of what was just computed is how that is written."""
+        (value,) = step.operands
+        before = self._single(value)
+        if before is None or before.form in ("control", "collective", "other"):
+            return False
+        before.members += step.members
+        before.results = list(step.results)
+        before.seen = step.seen if not before.reduces else before.seen
+        self._drop(value)
+        step.instruction, step.members = before.instruction, before.members
+        step.operands, step.form = before.operands, before.form
+        step.slots, step.reduces = before.slots, before.reduces
+        step.binds_rows, step.causal = before.binds_rows, before.causal
+        return True
+
+    def _absorb(self, step: Step, value: int) -> None:
+        """Makes an elementwise operand part of the pass, where the engine can."""
+        before = self._single(value)
+        if before is None or before.reduces:
+            return
+        merged = _merged_form(before, step)
+        if merged is None:
+            merged = self._gate(before, step)
+            if merged is None:
+                return
+        instruction, form, slots = merged
+        if form == "logistic":
+            inner = self._tensor(before)
+            exponential = self._single(inner)
+            assert exponential is not None
+            self._drop(inner)
+            before.members = exponential.members + before.members
+            before.operands, form = exponential.operands, "activation"
+        kept = [v for v in step.operands if v != value]
+        if instruction is step.instruction or form == "tensor_tensor":
+            operands = [*before.operands, *kept]
+        else:
+            operands = [*before.operands, *(v for v in kept if self.access[v].roots)]
+        self._drop(value)
+        step.members = before.members + step.members
+        step.instruction, step.form, step.slots = instruction, form, slots
+        step.operands = tuple(dict.fromkeys(operands))
+        step.binds_rows = step.binds_rows or before.binds_rows
+        step.causal = step.causal or before.causal
+
+    def _drop(self, value: int) -> None:
+        self.steps[self.step_of.pop(self.access[value].roots[0])] = None
+
+    def _tensor(self, step: Step) -> int:
+        """The first operand of a step that is not constant."""
+        return next((v for v in step.operands if self.access[v].roots), -1)
+
+    def _gate(self, before: Step, step: Step) -> tuple[Instruction, str, int] | None:
+        """The logistic function, and x times it: one activation each."""
+        i, inner = step.instruction, before.instruction
+        if before.form == "activation" and isinstance(inner, Activation):
+            others = {v for v in step.operands if v != before.results[0]}
+            same = self._roots(before.operands) == self._roots(others)
+            if _op(i) == "multiply" and inner.function == "logistic" and same:
+                return dataclasses.replace(inner, function="silu"), "activation", 0
+        if _op(i) == "divide" and _op(before.members[-1]) == "add":
+            exponential = self._single(self._tensor(before))
+            if before.form == "tensor_scalar" and exponential is not None:
+                main = exponential.instruction
+                is_exp = isinstance(main, Activation) and main.function == "exponential"
+                if is_exp and _op(exponential.members[0]) == "negate":
+                    return (
+                        dataclasses.replace(main, function="logistic"),
+                        "logistic",
+                        0,
+                    )
+        return None
+
+    def _absorb_reduction(self, step: Step) -> bool:
+        """A reduction along the rows of what a pass writes comes with the pass."""
+        i = step.instruction
+        assert isinstance(i, TensorReduce)
+        value = step.operands[0]
+        shape = self.types[value].shape
+        trailing = tuple(range(len(shape) - len(i.axes), len(shape)))
+        if self.access[value].roots != (value,) or tuple(sorted(i.axes)) != trailing:
+            return False
+        place = self.step_of.get(value, -1)
+        before = self.steps[place] if place >= 0 else None
+        if before is None or before.reduces or before.results != [value]:
+            return False
+        adds = before.form == "activation" and i.op == "add"
+        if not adds and before.form != "tensor_scalar":
+            return False
+        self.uses[value] -= 1
+        before.members += step.members
+        before.results = ([value] if self.uses[value] else []) + step.results
+        before.reduces = before.binds_rows = True
+        before.slots = 0
+        for result in step.results:
+            self.step_of[result] = place
+        return True
+
+
+def _first(results: Sequence[int]) -> int:
+    return results[0] if results else -1
+
+
+@cache
+def _is_elementwise(kind: type[Instruction]) -> bool:
+    return issubclass(kind, _ELEMENTWISE)
+
+
+@cache
+def _may_be_constant(kind: type[Instruction]) -> bool:
+    return issubclass(kind, _CONSTANT)
+
+
+@cache
+def _is_pure(kind: type[Instruction]) -> bool:
+    return issubclass(kind, _PURE)
+
+
+def _op(i: Instruction) -> str:
+    return getattr(i, "op", "")
+
+
+def _merged_form(before: Step, step: Step) -> tuple[Instruction, str, int] | None:
+    """Two elementwise passes as one: instruction, form and free slots; or None."""
+    forms = (before.form, step.form)
+    scalar_first = before.form == "tensor_scalar" and not before.reduces
+    if forms == ("tensor_scalar", "tensor_scalar") and before.slots:
+        if _is_logistic_tail(before, step):
+            return None
+        return before.instruction, "tensor_scalar", 0
+    if scalar_first and step.form == "activation":
+        if len(step.members) == 1 and all(_op(m) in _AFFINE for m in before.members):
+            return step.instruction, "activation", 0
+    if forms == ("tensor_scalar", "tensor_tensor") and before.slots and step.slots:
+        return step.instruction, "tensor_tensor", 0
+    if forms == ("tensor_tensor", "tensor_scalar") and before.slots:
+        return before.instruction, "tensor_tensor", 0
+    return None
+
+
+def _is_logistic_tail(before: Step, step: Step) -> bool:
+    return _op(step.instruction) == "divide" and _op(before.members[-1]) == "add"
+
+
+def priced(fused: Fused, step: Step) -> tuple[Instruction, frozenset[int]]:
+    """The instruction that a step costs as much as, and its scalar operands.
+
+    Its operands have the shape that the instruction sees and the dtype that the bytes
+    in memory have.
+    """
+    i, types, access = step.instruction, fused.types, fused.access
+    if step.form in ("control", "collective", "other", "matmul", "reduce"):
+        # These read what they are given; only the dtypes of reads and writes differ.
+        operands = [
+            _seen(types, access, v, view.type.shape)
+            for v, view in zip(step.operands, i.operands, strict=False)
+        ]
+        shapes = [b.type.shape for b in i.results]
+        results = [
+            Buffer(v, TensorType(s, types[v].dtype))
+            for v, s in zip(step.results, shapes, strict=False)
+        ]
+        return _with(i, operands, results), frozenset()
+    shape = types[step.seen].shape
+    operands, scalars = [], set()
+    for position, value in enumerate(step.operands):
+        seen = access[value]
+        last_is_one = prod(types[value].shape[-1:]) == 1 < prod(shape[-1:])
+        if not seen.roots or seen.is_scalar or last_is_one:
+            scalars.add(position)
+        operands.append(_seen(types, access, value, shape))
+    dtype = types[step.results[0]].dtype if step.results else types[step.seen].dtype
+    results = [Buffer(step.seen, TensorType(shape, dtype))]
+    return _with(i, operands, results), frozenset(scalars)
+
+
+def _seen(
+    types: list[TensorType], access: list[Access], value: int, shape: tuple[int, ...]
+) -> View:
+    roots = access[value].roots
+    dtype = types[roots[0]].dtype if roots else types[value].dtype
+    return View(Buffer(value, TensorType(shape, dtype)))
+
+
+def _with(i: Instruction, operands: list[View], results: list[Buffer]) -> Instruction:
+    return dataclasses.replace(i, operands=tuple(operands), results=tuple(results))

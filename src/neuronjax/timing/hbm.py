@@ -1,0 +1,261 @@
+"""What HBM holds over a program, and what to do where it does not fit.
+
+Arguments and results are there all the time (donation is not in a captured program:
+results are tensors of their own), what leaves SBUF from its saving to its last use.
+A tensor that the forward program saves and the backward program reads is an activation;
+others are workspace. Bytes of a logical core.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.program import TensorType
+from neuronjax.timing.fusion import Step
+from neuronjax.timing.tiling import value_bytes
+from neuronjax.timing.work import Core
+
+if TYPE_CHECKING:
+    from neuronjax.timing.block_plan import BlockPlan
+    from neuronjax.timing.memory import MemoryPlan
+
+Category = Literal[
+    "parameters", "optimizer state", "inputs", "activations", "workspace", "outputs"
+]
+CATEGORIES: tuple[Category, ...] = (
+    "parameters",
+    "optimizer state",
+    "inputs",
+    "activations",
+    "workspace",
+    "outputs",
+)
+#: How many tensors a report names.
+_SHOWN = 8
+#: Over how many devices a remedy proposes to shard at most.
+_MOST_WAYS = 64
+
+_STATE = re.compile(
+    r"(^|/)(opt|opt_state|optimizer|optimizer_state|tx_state|mu|nu|momentum|trace"
+    r"|count|inner_state)(/|$)"
+)
+_PARAMETERS = re.compile(
+    r"(^|/)(params?|parameters|weights?|kernel|bias|embedding|w\d*|b\d*)(/|$)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Something in HBM.
+
+    Attributes:
+        name: pytree path of an argument, or the user's line that made it.
+        bytes: its size on one device.
+        category: what it is for.
+        type: shape and dtype.
+    """
+
+    name: str
+    bytes: int
+    category: Category
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class HbmPeak:
+    """HBM when it is fullest.
+
+    Attributes:
+        bytes: in all.
+        categories: bytes by what they are for.
+        biggest: the biggest tensors then, the biggest first.
+        usage: bytes after every unit of main, for a picture over time.
+    """
+
+    bytes: int
+    categories: Mapping[Category, int]
+    biggest: tuple[Tensor, ...]
+    usage: tuple[int, ...]
+
+
+def category_of(name: str) -> Category | None:
+    """What an argument is, by its pytree path; None where that does not say."""
+    if _STATE.search(name):
+        return "optimizer state"
+    if _PARAMETERS.search(name):
+        return "parameters"
+    return None
+
+
+def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
+    """The peak of a program.
+
+    Args:
+        plan: of main.
+        arguments: the tensors of its arguments.
+    """
+    tensors = _temporaries(plan)
+    fixed = sum(t.bytes for t in arguments)
+    count = len(plan.units)
+    change = [0] * (count + 2)
+    for t in tensors:
+        change[t.first] += t.bytes
+        change[min(t.last, count) + 1] -= t.bytes
+    usage, now = [], 0
+    inner = [max(map(_inner_peak, u.inner)) if u.inner else 0 for u in plan.units]
+    for n in range(max(1, count)):
+        now += change[n]
+        usage.append(fixed + now + (inner[n] if n < count else 0))
+    at = max(range(len(usage)), key=usage.__getitem__)
+    alive: list[Tensor | _Temporary] = [t for t in tensors if t.first <= at <= t.last]
+    if at < count and inner[at]:
+        first_step = plan.units[at].region.steps[0]
+        name = first_step.instruction.location.source
+        alive.append(Tensor(f"inside {name}", inner[at], "workspace", ""))
+    alive += arguments
+    totals = dict.fromkeys(CATEGORIES, 0)
+    for tensor in alive:
+        totals[tensor.category] += tensor.bytes
+    alive.sort(key=lambda t: -t.bytes)
+    biggest = tuple(t if isinstance(t, Tensor) else t.named() for t in alive[:_SHOWN])
+    return HbmPeak(usage[at], MappingProxyType(totals), biggest, tuple(usage))
+
+
+class _Temporary(NamedTuple):
+    """What is in HBM from one unit to another: of which step, and of which type."""
+
+    first: int
+    last: int
+    bytes: int
+    category: Category
+    step: Step
+    type: TensorType
+
+    def named(self) -> Tensor:
+        name = self.step.members[-1].location.source or self.step.instruction.name
+        return Tensor(name, self.bytes, self.category, str(self.type))
+
+
+def _temporaries(plan: BlockPlan) -> list[_Temporary]:
+    """What is in HBM besides arguments, and from which unit to which."""
+    fused = plan.fused
+    arguments = set(fused.arguments)
+    results = {r for v in fused.results for r in fused.access[v].roots}
+    made: dict[int, Step] = {}
+    backward: dict[int, bool] = {}
+    for unit in plan.units:
+        for step in unit.region.steps:
+            for value in step.results:
+                made[value] = step
+    found = []
+    for value, (first, last) in plan.in_hbm.items():
+        if value in arguments or value not in made:
+            continue
+        step = made[value]
+        category: Category = "workspace"
+        if value in results:
+            category = "outputs"
+        elif not _is_backward(step.members[-1]):
+            if last not in backward:
+                backward[last] = last < len(plan.units) and any(
+                    _is_backward(m)
+                    for s in plan.units[last].region.steps
+                    for m in s.members
+                )
+            category = "activations" if backward[last] else "workspace"
+        size, type_ = value_bytes(fused, value), fused.types[value]
+        found.append(_Temporary(first, last, size, category, step, type_))
+    return found
+
+
+def _is_backward(i: Instruction) -> bool:
+    return "transpose(" in i.location.scope
+
+
+def _inner_peak(plan: BlockPlan) -> int:
+    """What a nested block has in HBM at a time, its arguments and results apart."""
+    return max(
+        0,
+        peak_of(plan, ()).bytes - sum(_result_bytes(plan)),
+    )
+
+
+def _result_bytes(plan: BlockPlan) -> list[int]:
+    fused = plan.fused
+    roots = {r for v in fused.results for r in fused.access[v].roots}
+    return [
+        value_bytes(fused, r)
+        for r in roots
+        if r in plan.in_hbm and r not in fused.arguments
+    ]
+
+
+def capacity_bytes(core: Core) -> int:
+    """HBM of a logical core, without what micro-code takes."""
+    chip = core.chip
+    share = chip.hbm_bytes * core.lnc // chip.cores_per_chip
+    return share - chip.hbm_reserved_bytes_per_core * core.lnc
+
+
+def check_fits(plan: MemoryPlan, core: Core) -> InvalidProgramError | None:
+    """What is wrong with a program that HBM does not hold.
+
+    Args:
+        plan: of the program.
+        core: the logical core.
+
+    Returns:
+        An error, for the caller to raise or to show, with the biggest tensors and what
+        rematerialisation or sharding would save; None if the program fits.
+    """
+    peak, room = plan.hbm, capacity_bytes(core)
+    if peak.bytes <= room:
+        return None
+    tensors = "".join(
+        f"\n    {_size(t.bytes)}  {t.category:15}  {t.name} {t.type}".rstrip()
+        for t in peak.biggest
+    )
+    by_category = ", ".join(f"{k} {_size(v)}" for k, v in peak.categories.items() if v)
+    return InvalidProgramError(
+        f"the program needs {_size(peak.bytes)} of HBM; a logical NeuronCore of "
+        f"{core.chip.name} (LNC {core.lnc}) has {_size(room)}: {by_category}; the "
+        f"biggest tensors:{tensors}",
+        remedy=_remedies(peak, room),
+    )
+
+
+def _remedies(peak: HbmPeak, room: int) -> str:
+    totals = peak.categories
+    found = []
+    if totals["activations"]:
+        saved = _size(totals["activations"])
+        found.append(f"jax.checkpoint saves up to {saved} of activations")
+    split = totals["parameters"] + totals["optimizer state"] + totals["outputs"]
+    rest = peak.bytes - split
+    if split:
+        ways = 2
+        while ways < _MOST_WAYS and split / ways + rest > room:
+            ways *= 2
+        left = _size(split / ways + rest)
+        found.append(
+            f"sharding parameters, optimizer state and outputs over {ways} devices "
+            f"leaves {left}"
+        )
+    other = totals["activations"] + totals["workspace"] + totals["inputs"]
+    if other:
+        found.append(f"half the batch saves up to {_size(other / 2)}")
+    return "; ".join(found) or "use more devices"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.3g} {unit}" if count < 1000 else f"{count:.0f} {unit}"
+        count /= 1024
+    raise AssertionError

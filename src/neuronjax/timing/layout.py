@@ -1,0 +1,194 @@
+"""How a region's tensors lie in SBUF and PSUM, and how much of them is there at a time.
+
+Everything follows from the steps of a region alone: which matmul results stay in PSUM
+for whoever reads them there, which operands have the contracted axis in their rows, and
+what the tiles in flight take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import accumulate
+from math import ceil, prod
+
+from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import (
+    DmaCopy,
+    LocalGather,
+    LocalScatter,
+)
+from neuronjax.ir.program import TensorType
+from neuronjax.timing.fusion import MATMULS, Fused, Step
+from neuronjax.timing.tiling import Region, dimensions, rows_per_tile
+from neuronjax.timing.work import Core
+
+#: Columns of a row tile, in bytes of a partition, that a region needs at a time where
+#: a matmul makes them: online softmax works block by block. ASSUMPTION.
+COLUMN_BLOCK_BYTES = 4096
+#: Rows that go through the steps of a region with matmuls together: the free size of a
+#: moving operand, in which kernels take them (nki-library's mlp_cte). ASSUMPTION.
+ROWS_AT_A_TIME = 512
+_BY_BLOCKS = frozenset({"tensor_scalar", "tensor_tensor", "activation"})
+_READS_PSUM = frozenset({"tensor_scalar", "tensor_tensor", "activation", "reduce"})
+
+
+def psum_results(fused: Fused, region: Region) -> set[int]:
+    """Matmul results that elementwise steps of the region read out of PSUM."""
+    readers: dict[int, list[Step]] = {}
+    for step in region.steps:
+        for value in step.operands:
+            for root in fused.access[value].roots:
+                readers.setdefault(root, []).append(step)
+    found = set()
+    for step in region.steps:
+        if step.form != "matmul" or not step.results:
+            continue
+        (value, *_) = step.results
+        read = readers.get(value, [])
+        inside = len(read) == fused.uses[value]
+        if read and inside and all(s.form in _READS_PSUM for s in read):
+            found.add(value)
+    return found
+
+
+def contracts_late(fused: Fused, step: Step, position: int) -> bool:
+    """Whether the contracted axis of a matmul's operand is not its leading one."""
+    d = dimensions(step)
+    batch = (d.lhs_batch, d.rhs_batch)[position]
+    contract = (d.lhs_contract, d.rhs_contract)[position]
+    shape = fused.types[step.operands[position]].shape
+    others = [n for n, s in enumerate(shape) if s > 1 and n not in batch]
+    return bool(others) and others[0] not in contract
+
+
+def parts_read(fused: Fused, region: Region) -> dict[int, tuple[float, bool]]:
+    """For every value from outside: which part is read, and whether transposed."""
+    parts: dict[int, dict[int, tuple[float, bool]]] = {}
+    for step in region.steps:
+        is_matmul = isinstance(step.instruction, MATMULS)
+        for position, value in enumerate(step.operands):
+            seen = fused.access[value]
+            turned = seen.transposes
+            if is_matmul and position < 2:
+                turned ^= contracts_late(fused, step, position)
+            for root in seen.roots:
+                parts.setdefault(root, {})[value] = (seen.part, turned)
+    return {
+        root: (
+            min(1.0, sum(p for p, _ in seen.values())),
+            any(t for _, t in seen.values()),
+        )
+        for root, seen in parts.items()
+    }
+
+
+def tile_bytes(fused: Fused, region: Region, core: Core) -> int:
+    """SBUF for the tiles in flight: what the fattest step touches, twice."""
+    tiles = region.tiles(core)
+    block = COLUMN_BLOCK_BYTES * rows_per_tile(core)
+    sizes: dict[int, int] = {}
+    for value in (*region.inside, *region.streamed):
+        size = fused.sizes[value] // tiles
+        sizes[value] = min(size, block) if region.has_matmul else size
+    fattest = 0
+    for step in region.steps:
+        touched = {*fused.reads(step), *step.results}
+        fattest = max(fattest, sum(sizes.get(v, 0) for v in touched))
+    return 2 * fattest
+
+
+def block_bytes(
+    fused: Fused, region: Region, core: Core, turned: Collection[Step] = ()
+) -> int:
+    """SBUF that one row tile needs on its way through a region with matmuls.
+
+    The most that is alive at a step. What matmuls make, and what becomes of it, is
+    there a block of columns at a time, and so is what a single elementwise step reads;
+    other rows are there whole. Elementwise results take the place of operands that
+    nobody reads any more; transposed operands need a place of their own.
+
+    Args:
+        fused: the block of the region.
+        region: any.
+        core: the logical core.
+        turned: matmuls whose left operand is transposed first.
+    """
+    tiles, last = region.tiles(core), len(region.steps)
+    block = COLUMN_BLOCK_BYTES * rows_per_tile(core)
+    in_psum, cut = psum_results(fused, region), set()
+    alive: dict[int, list[int]] = {}
+    for n, step in enumerate(region.steps):
+        reads = fused.reads(step)
+        for value in (*reads, *step.results):
+            if value in region.inside or value in region.streamed:
+                alive.setdefault(value, [n, n])[1] = n
+        if step.form == "matmul" or any(v in cut for v in reads):
+            cut.update(step.results)
+    change = [0] * (last + 2)
+    for value, (first, final) in alive.items():
+        if value in in_psum:
+            continue
+        size = ceil(fused.sizes[value] / tiles)
+        passes_by = region.steps[final].form in _BY_BLOCKS
+        if value in cut or (first == final and passes_by):
+            size = min(size, block)
+        elif passes_by:  # its last reader writes over it
+            final -= 1
+        change[first] += size
+        change[final + 1] -= size
+    for n, step in enumerate(region.steps):
+        if step in turned:
+            (root, *_) = fused.access[step.operands[0]].roots
+            size = ceil(fused.sizes[root] / tiles)
+            size = min(size, block) if root in cut else size
+            change[n] += size
+            change[alive.get(root, [n, n])[1] + 1] -= size
+    return max(accumulate(change))
+
+
+def tiles_at_a_time(fused: Fused, region: Region, core: Core) -> int:
+    """Row tiles that a step works on before the next step has them.
+
+    One, unless a matmul takes what the region computes. Rows of a matmul's result that
+    are reduced (scores) are work enough by themselves, and go one at a time too.
+    """
+    made: set[int] = set()
+    is_fed = False
+    for step in region.steps:
+        if step.form == "matmul":
+            made.update(step.results)
+            is_fed = is_fed or not region.inside.isdisjoint(fused.reads(step))
+        elif made.intersection(fused.reads(step)):
+            if step.reduces or step.form == "reduce":
+                return 1
+            made.update(step.results)
+    return max(1, ROWS_AT_A_TIME // core.spec.partitions) if is_fed else 1
+
+
+def row_bytes(type_: TensorType, whole: int, size: int) -> int:
+    """Contiguous bytes of a partition's part: rows of the last dimension, or, where
+    those are short, as many as lie together for one of 128 partitions.
+
+    Args:
+        type_: of a tensor.
+        whole: its bytes.
+        size: those that are moved.
+    """
+    row = prod(type_.shape[-1:]) * type_.dtype.itemsize
+    return max(1, min(size, max(row, ceil(whole / 128))))
+
+
+def addressed_bytes(i: Instruction) -> tuple[int, int] | None:
+    """Bytes of operand 0 that are read and that are written; None if `i` takes all."""
+    if isinstance(i, DmaCopy) and i.kind == "dynamic_update_slice":
+        return 0, _bytes(i.operands[1].type)
+    if isinstance(i, LocalGather):
+        return _bytes(i.results[0].type), 0
+    if isinstance(i, LocalScatter):
+        moved = _bytes(i.operands[-1].type)
+        return 0 if i.op == "assign" else moved, moved
+    return None
+
+
+def _bytes(type_: TensorType) -> int:
+    return prod(type_.shape) * type_.dtype.itemsize

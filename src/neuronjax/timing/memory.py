@@ -1,0 +1,223 @@
+"""What is in SBUF and PSUM, what moves to and from HBM, and why.
+
+A region keeps tiles of what it computes, twice (one is computed while the other is
+used), and whole what every tile reads. What later regions read stays on chip while it
+fits, whoever is read furthest in the future leaving first; the rest is saved to HBM and
+read again. The unit of residence is a tensor; bytes are those of a logical core, and of
+all partitions together. What HBM holds over time is in `timing.hbm`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from neuronjax.ir.collective_set import Spmd
+from neuronjax.ir.instruction import Block, InstructionProgram
+from neuronjax.ir.instruction_set import Branch, Call, LocalGather, Loop
+from neuronjax.timing.alike import Alike
+from neuronjax.timing.block_plan import BlockPlan, Movement, Unit
+from neuronjax.timing.collection import no_collection
+from neuronjax.timing.fusion import fuse
+from neuronjax.timing.hbm import HbmPeak, Tensor, category_of, peak_of
+from neuronjax.timing.region_facts import KnownRegions
+from neuronjax.timing.residence import CARRY_SHARE, Residence
+from neuronjax.timing.tiling import group, sbuf_bytes, value_bytes
+from neuronjax.timing.work import Core, Reason
+
+__all__ = ["BlockPlan", "MemoryPlan", "Movement", "Unit", "plan_memory"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryPlan:
+    """Where the tensors of a program are.
+
+    Attributes:
+        main: the plan of the entry block; others are nested in it.
+        hbm: peak of HBM.
+        arguments: tensors of main's arguments, by their names.
+    """
+
+    main: BlockPlan
+    hbm: HbmPeak
+    arguments: tuple[Tensor, ...]
+
+    def _bytes(self, *reasons: Reason) -> int:
+        return sum(t.bytes for t in self.main.transfers() if t.reason in reasons)
+
+    @property
+    def spill_save_bytes(self) -> int:
+        """Written to HBM for want of SBUF, every loop counted once."""
+        return self._bytes("spill_save")
+
+    @property
+    def spill_reload_bytes(self) -> int:
+        """And read again."""
+        return self._bytes("spill_reload")
+
+    @property
+    def hbm_read_bytes(self) -> int:
+        """All reads, every loop counted once."""
+        return sum(t.bytes for t in self.main.transfers() if t.is_read)
+
+    @property
+    def hbm_write_bytes(self) -> int:
+        """All writes, every loop counted once."""
+        return sum(t.bytes for t in self.main.transfers() if not t.is_read)
+
+    @property
+    def sbuf_peak_bytes(self) -> int:
+        """The most that is in SBUF at a time."""
+        return max(map(_sbuf_peak, [self.main]))
+
+
+def _sbuf_peak(plan: BlockPlan) -> int:
+    own = max((u.sbuf_bytes for u in plan.units), default=0)
+    return max([own, *(_sbuf_peak(p) for u in plan.units for p in u.inner)])
+
+
+@no_collection()
+def plan_memory(
+    program: InstructionProgram, core: Core, names: Sequence[str] = ()
+) -> MemoryPlan:
+    """Plans SBUF, PSUM and HBM of a program.
+
+    Args:
+        program: what a core executes.
+        core: the logical core.
+        names: pytree path of each argument, "state/params/w", as in
+            `Program.argument_names`.
+    """
+    planner = _Planner(program, core)
+    block = program.main
+    categories = {
+        n: category_of(name) for n, name in enumerate(names[: len(block.arguments)])
+    }
+    plan = planner.block(block, categories=categories)
+    arguments = _arguments(plan, names)
+    return MemoryPlan(plan, peak_of(plan, arguments), arguments)
+
+
+def _arguments(plan: BlockPlan, names: Sequence[str]) -> tuple[Tensor, ...]:
+    """Arguments of main, in bytes of one device where they are split over many."""
+    fused = plan.fused
+    sizes = {value: value_bytes(fused, value) for value in fused.arguments}
+    for unit in plan.units:
+        for step in unit.region.steps:
+            if not isinstance(step.instruction, Spmd):
+                continue
+            (inner,) = unit.inner
+            for value, own in zip(step.operands, inner.fused.arguments, strict=False):
+                for root in fused.access[value].roots:
+                    sizes[root] = value_bytes(inner.fused, own)
+    named = any(map(category_of, names))
+    weights = set() if named else _weights(plan)
+    tensors = []
+    for n, value in enumerate(fused.arguments):
+        name = names[n] if n < len(names) else ""
+        category = category_of(name) if name else None
+        if category is None:
+            category = "parameters" if value in weights else "inputs"
+        label = name or f"argument {n}"
+        tensors.append(Tensor(label, sizes[value], category, str(fused.types[value])))
+    return tuple(tensors)
+
+
+def _weights(plan: BlockPlan) -> set[int]:
+    """Values that look like parameters: right sides of matmuls and never left ones,
+    and tables."""
+    fused, found, left = plan.fused, set(), set()
+    for unit in plan.units:
+        for n, step in enumerate(unit.region.steps):
+            if step.form == "matmul" and step.operands:
+                found.update(fused.access[step.operands[-1]].roots)
+                left.update(fused.access[step.operands[0]].roots)
+            elif isinstance(step.instruction, LocalGather):
+                found.update(fused.access[step.operands[0]].roots)
+            elif unit.inner and n == 0 and not isinstance(step.instruction, Branch):
+                inner = unit.inner[0]
+                within = _weights(inner)
+                for value, own in zip(
+                    step.operands, inner.fused.arguments, strict=False
+                ):
+                    if own in within:
+                        found.update(fused.access[value].roots)
+    return found - left
+
+
+class _Planner:
+    """Plans blocks; equal callees are planned once."""
+
+    def __init__(self, program: InstructionProgram, core: Core) -> None:
+        self.program, self.core = program, core
+        self.capacity = sbuf_bytes(core)
+        self._called: dict[str, BlockPlan] = {}
+        self._alike = Alike()
+        self._known = KnownRegions(core)
+
+    def block(
+        self,
+        block: Block,
+        *,
+        resident: frozenset[int] = frozenset(),
+        categories: Mapping[int, str | None] | None = None,
+        share: float = 1.0,
+    ) -> BlockPlan:
+        """The plan of a block.
+
+        Args:
+            block: of the program.
+            resident: positions of arguments, and results, that are in SBUF.
+            categories: what arguments are, by position.
+            share: of SBUF that it has.
+        """
+        fused = fuse(block, self.program.functions)
+        regions = group(fused, self.core)
+        self._alike.mark(fused, regions)
+        capacity = int(self.capacity * share)
+        is_nested = block is not self.program.main
+        return Residence(
+            self._known,
+            fused,
+            regions,
+            capacity,
+            resident,
+            categories,
+            self.inner,
+            is_nested=is_nested,
+        ).run()
+
+    def inner(self, unit: Unit) -> None:
+        """Plans the blocks of control flow."""
+        step = unit.region.steps[0]
+        i = step.instruction
+        if isinstance(i, Loop):
+            unit.resident = self._carried(i)
+            share = 1 - CARRY_SHARE
+            body = self.block(i.body, resident=unit.resident, share=share)
+            unit.inner = (body,)  # the condition is the sequencers' work
+        elif isinstance(i, Branch):
+            unit.inner = tuple([self.block(b) for b in i.branches])
+        elif isinstance(i, Spmd):
+            unit.inner = (self.block(i.body),)
+        elif isinstance(i, Call):
+            if i.callee not in self._called:
+                self._called[i.callee] = self.block(self.program.functions[i.callee])
+            unit.inner = (self._called[i.callee],)
+
+    def _carried(self, i: Loop) -> frozenset[int]:
+        """What of a loop's carry stays in SBUF: the smallest, while they fit.
+
+        What the body only takes a slice of, or replaces a slice of, stays in HBM unless
+        it is small.
+        """
+        room = self.capacity * CARRY_SHARE
+        sizes = [prod(b.type.shape) * b.type.dtype.itemsize for b in i.body.arguments]
+        kept = set()
+        for position in sorted(range(len(sizes)), key=lambda n: (sizes[n], n)):
+            room -= sizes[position]
+            if room < 0:
+                break
+            kept.add(position)
+        return frozenset(kept)

@@ -1,0 +1,316 @@
+"""What seconds cost: prices, hours, dollars, energy; arithmetic alone.
+
+Prices are US dollars per hour of a whole machine, rented as a whole however many of its
+cores work. *Utilization* is the share of the rented hours in which steps run or tokens
+are served: restarts, checkpoints and empty queues are paid for too. A price is the
+caller's or a dated list price of `hardware.instances`; none is ever guessed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.hardware import ListPrice, Target
+
+SECONDS_PER_HOUR = 3600.0
+MILLION = 1e6
+
+Terms = Literal["on demand", "Capacity Block"]
+#: Of one instance; or by the instance's name.
+PricePerHour = float | Mapping[str, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a machine costs.
+
+    Attributes:
+        usd_per_hour: all of it.
+        basis: "given", or where and when the list had it.
+        terms: of a list price, else "".
+    """
+
+    usd_per_hour: float
+    basis: str
+    terms: str = ""
+
+
+def price_of(target: Target, given: PricePerHour, terms: Terms | None = None) -> Price:
+    """The price of a target.
+
+    Args:
+        target: the machine; of several instances each costs as much.
+        given: the caller's price of one instance, or prices by the instance's name.
+        terms: of the list price; None for on demand, else the Capacity Block.
+
+    Raises:
+        InvalidProgramError: the caller gives none and the list has none; a price below
+            0, or terms that there are not.
+    """
+    name = target.name.partition(":")[0]
+    value = given.get(name) if isinstance(given, Mapping) else given
+    if value is not None:
+        return Price(_positive("price_per_hour", value) * target.instances, "given")
+    listed = _listed(target, terms)
+    if listed is None:
+        of = f" ({terms})" if terms else ""
+        raise InvalidProgramError(
+            f"no list price of {name}{of} is known",
+            remedy="give price_per_hour, in US dollars for the whole machine",
+        )
+    basis = f"{listed.source}, {listed.terms}, {listed.region}, {listed.date}"
+    return Price(listed.usd_per_hour * target.instances, basis, listed.terms)
+
+
+def _listed(target: Target, terms: Terms | None) -> ListPrice | None:
+    if terms not in (None, "on demand", "Capacity Block"):
+        raise InvalidProgramError(
+            f"prices of terms {terms!r}", remedy='"on demand" or "Capacity Block"'
+        )
+    if target.instance is None:
+        return None
+    prices = (target.instance.price, target.instance.block_price)
+    return next((p for p in prices if p and terms in (None, p.terms)), None)
+
+
+def _positive(name: str, value: float) -> float:
+    if not value > 0 or math.isinf(value):
+        raise InvalidProgramError(f"{name} of {value}", remedy="a number above 0")
+    return value
+
+
+def check_utilization(utilization: float) -> None:
+    """Refuses a utilization that is no share.
+
+    Raises:
+        InvalidProgramError: not above 0, or above 1.
+    """
+    if not 0 < utilization <= 1:
+        raise InvalidProgramError(
+            f"a utilization of {utilization}", remedy="a share above 0, at most 1"
+        )
+
+
+def rented_hours(busy_seconds: float, utilization: float) -> float:
+    """Hours to pay for so much work."""
+    return busy_seconds / SECONDS_PER_HOUR / utilization
+
+
+def usd_per_million(
+    usd_per_hour: float, per_second: float, utilization: float
+) -> float:
+    """Dollars for a million of what a busy machine makes so many of per second."""
+    made = per_second * SECONDS_PER_HOUR * utilization
+    return usd_per_hour / made * MILLION
+
+
+def energy_kwh(watts: float, hours: float) -> float:
+    """Energy of a machine that takes so many watts on average."""
+    return watts * hours / 1000.0
+
+
+# -- training --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """The seconds of a training step on all copies of the program.
+
+    Attributes:
+        compute_seconds: of one copy, its own collectives included.
+        all_reduce_seconds: of the gradients, over the copies.
+        exposed_seconds: what of it the backward pass does not hide.
+        launch_seconds: of one execution: the runtime, and the wait for all ranks.
+    """
+
+    compute_seconds: float
+    all_reduce_seconds: float = 0.0
+    exposed_seconds: float = 0.0
+    launch_seconds: float = 0.0
+
+    @property
+    def step_seconds(self) -> float:
+        """From one step to the next."""
+        return self.compute_seconds + self.exposed_seconds + self.launch_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """How long to train.
+
+    Attributes:
+        steps: of the optimizer; None where `tokens` says it or nobody.
+        tokens: in all, instead.
+        tokens_per_step: of one call of the step, on one copy.
+        utilization: share of the rented time in which steps run.
+        watts: of the whole machine, on average; None if not known.
+    """
+
+    steps: int | None = None
+    tokens: float | None = None
+    tokens_per_step: float | None = None
+    utilization: float = 1.0
+    watts: float | None = None
+
+    def check(self) -> None:
+        """Refuses a run that says nothing or contradicts itself.
+
+        Raises:
+            InvalidProgramError: both steps and tokens; tokens of steps of unknown size;
+                a number that is not above 0.
+        """
+        check_utilization(self.utilization)
+        for name in ("steps", "tokens", "tokens_per_step", "watts"):
+            if getattr(self, name) is not None:
+                _positive(name, getattr(self, name))
+        if self.steps is not None and self.tokens is not None:
+            raise InvalidProgramError(
+                "a run of so many steps and of so many tokens",
+                remedy="give steps or tokens, not both",
+            )
+        if self.tokens is not None and self.tokens_per_step is None:
+            raise InvalidProgramError(
+                f"a run of {self.tokens:.4g} tokens, in steps of unknown size",
+                remedy="give tokens_per_step, the tokens of one call of the step",
+            )
+
+    def steps_of(self, copies: float) -> int | None:
+        """Steps until it ends, on so many copies."""
+        if self.tokens is None:
+            return self.steps
+        assert self.tokens_per_step is not None
+        return math.ceil(self.tokens / (self.tokens_per_step * copies))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingCost:
+    """One machine and policy; None is what nobody asked for or nobody knows.
+
+    Attributes:
+        machine: instance, or the name of the caller's machine.
+        policy: the numerics' name; "" of the caller's machine.
+        devices: logical cores in use; 0 of the caller's machine.
+        copies: of the program, each with a batch of its own; of the caller's machine,
+            the batches of one of its steps.
+        time: what a step consists of.
+        tokens_per_second: of all copies, while steps run.
+        steps: of the optimizer.
+        tokens: of all steps.
+        hours: rented.
+        dollars: for all of it.
+        dollars_per_million_tokens: at the run's utilization.
+        energy_kwh: of the rented hours, from the caller's watts.
+        price: of the whole machine.
+        hbm_bytes: needed at the fullest on one device, results in the place of
+            arguments of their type (donated).
+        hbm_capacity_bytes: what a device has.
+    """
+
+    machine: str
+    policy: str = ""
+    devices: int = 0
+    copies: float = 1
+    time: StepTime
+    tokens_per_second: float | None
+    steps: int | None
+    tokens: float | None
+    hours: float | None
+    dollars: float | None
+    dollars_per_million_tokens: float | None
+    energy_kwh: float | None
+    price: Price
+    hbm_bytes: int = 0
+    hbm_capacity_bytes: int = 0
+
+    @property
+    def dollars_per_batch(self) -> float:
+        """For as much data as one call of the step works on, fully utilized."""
+        hours = rented_hours(self.step_seconds, 1.0)
+        return hours * self.price.usd_per_hour / self.copies
+
+    @property
+    def step_seconds(self) -> float:
+        """From one step to the next."""
+        return self.time.step_seconds
+
+    @property
+    def fits(self) -> bool:
+        """Whether HBM holds the program; True of the caller's machine."""
+        return self.hbm_bytes <= self.hbm_capacity_bytes
+
+    @property
+    def record(self) -> dict[str, object]:
+        """Flat, for a data frame or JSON."""
+        found = dataclasses.asdict(self)
+        time, price = found.pop("time"), found.pop("price")
+        head = {key: found.pop(key) for key in ("machine", "policy", "devices")}
+        head["step_seconds"] = self.step_seconds
+        return {**head, **found, "fits": self.fits, **time, **price_record(price)}
+
+
+def price_record(price: dict[str, object]) -> dict[str, object]:
+    """The fields of a `Price` under names that say whose they are."""
+    return {
+        "usd_per_hour": price["usd_per_hour"],
+        "price_basis": price["basis"],
+        "price_terms": price["terms"],
+    }
+
+
+def training_cost(
+    machine: str,
+    time: StepTime,
+    price: Price,
+    run: Run,
+    *,
+    copies: float = 1,
+    policy: str = "",
+    devices: int = 0,
+    hbm_bytes: int = 0,
+    hbm_capacity_bytes: int = 0,
+) -> TrainingCost:
+    """The cost of a run on a machine.
+
+    Args:
+        machine: its name.
+        time: of a step.
+        price: of the whole machine.
+        run: how long.
+        copies: of the program; each works on `run.tokens_per_step`.
+        policy: the numerics' name.
+        devices: logical cores in use.
+        hbm_bytes: that a device needs.
+        hbm_capacity_bytes: that it has.
+    """
+    steps = run.steps_of(copies)
+    made = None if run.tokens_per_step is None else run.tokens_per_step * copies
+    rate = None if made is None else made / time.step_seconds
+    hours = None
+    if steps is not None:
+        hours = rented_hours(steps * time.step_seconds, run.utilization)
+    per_million = None
+    if rate is not None:
+        per_million = usd_per_million(price.usd_per_hour, rate, run.utilization)
+    has_energy = run.watts is not None and hours is not None
+    return TrainingCost(
+        machine=machine,
+        policy=policy,
+        devices=devices,
+        copies=copies,
+        time=time,
+        tokens_per_second=rate,
+        steps=steps,
+        tokens=None if made is None or steps is None else made * steps,
+        hours=hours,
+        dollars=None if hours is None else hours * price.usd_per_hour,
+        dollars_per_million_tokens=per_million,
+        energy_kwh=energy_kwh(run.watts or 0.0, hours or 0.0) if has_energy else None,
+        price=price,
+        hbm_bytes=hbm_bytes,
+        hbm_capacity_bytes=hbm_capacity_bytes,
+    )

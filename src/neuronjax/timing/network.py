@@ -1,0 +1,167 @@
+"""What a collective of a target runs over: wires of a node, EFA, DMA engines.
+
+A `Network` is what `timing.collectives` knows of a machine; replace a field
+(`dataclasses.replace`) to ask what another machine would do. Rates are bytes per
+second, of one logical NeuronCore (rank) where they say so, and what transfers reach,
+not what is printed on the box.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+
+from neuronjax.errors import UnsupportedError
+from neuronjax.hardware import INSTANCES, InstanceSpec, Target, Topology
+from neuronjax.timing.collective_constants import (
+    CHIP_HOP,
+    CHIP_START,
+    DMA_SHARE,
+    EFA_HOP,
+    EFA_SHARE,
+    LINK_SHARE,
+    LINK_START,
+)
+from neuronjax.timing.collective_steps import Step
+from neuronjax.timing.routes import routes_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Network:
+    """A machine, as collectives see it.
+
+    Attributes:
+        name: of the target.
+        topology: of a node: what NeuronLink joins.
+        ranks_per_chip: logical NeuronCores.
+        dma_bytes_per_second: what one rank copies for a collective.
+        efa_bytes_per_second: of one rank, to other nodes; None without such a network.
+        link_share: of the rate of a NeuronLink that transfers reach.
+        chip_start_seconds: from the trigger to the first step, all ranks on one chip.
+        link_start_seconds: the same, on several chips.
+        chip_hop_seconds: a step within a node.
+        efa_hop_seconds: a step between nodes.
+    """
+
+    name: str
+    topology: Topology
+    ranks_per_chip: int
+    dma_bytes_per_second: float
+    efa_bytes_per_second: float | None
+    link_share: float = LINK_SHARE.value
+    chip_start_seconds: float = CHIP_START.value
+    link_start_seconds: float = LINK_START.value
+    chip_hop_seconds: float = CHIP_HOP.value
+    efa_hop_seconds: float = EFA_HOP.value
+
+    @property
+    def chips_per_node(self) -> int:
+        """Chips that NeuronLink joins."""
+        return math.prod(self.topology.shape)
+
+    def seconds_per_byte(self, step: Step) -> Mapping[str, float]:
+        """How long each of "link", "dma" and "efa" needs for one of the equal steps,
+        per byte of the collective.
+
+        Raises:
+            UnsupportedError: ranks on several nodes which no network joins.
+        """
+        inside, outside = self._divided(step)
+        link = routes_of(self.topology)
+        slowest = max((link.slowest(flows) for flows in inside.values()), default=0.0)
+        return {
+            "link": slowest / self.link_share,
+            "dma": step.dma / self.dma_bytes_per_second,
+            "efa": self._over_efa(step, outside) if outside else 0.0,
+        }
+
+    def hop_seconds(self, step: Step) -> float:
+        """The latency of one of the equal steps."""
+        is_between = any(self._node(a) != self._node(b) for a, b in step.flows)
+        return self.efa_hop_seconds if is_between else self.chip_hop_seconds
+
+    def _node(self, chip: int) -> int:
+        return chip // self.chips_per_node
+
+    def _divided(
+        self, step: Step
+    ) -> tuple[dict[int, dict[tuple[int, int], float]], dict[tuple[int, int], float]]:
+        """Flows of each node, chips counted over the node; and those between nodes."""
+        inside: dict[int, dict[tuple[int, int], float]] = {}
+        outside = {}
+        for (a, b), size in step.flows.items():
+            if self._node(a) == self._node(b):
+                ends = (a % self.chips_per_node, b % self.chips_per_node)
+                inside.setdefault(self._node(a), {})[ends] = size
+            else:
+                outside[a, b] = size
+        return inside, outside
+
+    def _over_efa(self, step: Step, flows: Mapping[tuple[int, int], float]) -> float:
+        """The ranks of a chip share what it sends, and what it receives."""
+        if self.efa_bytes_per_second is None:
+            raise UnsupportedError(
+                f"a collective over several nodes of {self.name}, which no published "
+                "network joins",
+                remedy="keep a group within one instance, or use one with EFA",
+            )
+        load: dict[tuple[int, int], float] = {}
+        for ends, size in flows.items():
+            for direction, chip in enumerate(ends):
+                key = (chip, direction)
+                load[key] = load.get(key, 0.0) + size
+        return max(
+            size / (step.senders[chip] * self.efa_bytes_per_second)
+            for (chip, _), size in load.items()
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def network_of(target: Target, lnc: int | None = None) -> Network:
+    """The network of a target.
+
+    A bare chip stands in the instance that `collectives.placement` puts it in.
+
+    Args:
+        target: the machine.
+        lnc: physical cores per logical core; None for the target's default.
+
+    Raises:
+        InvalidProgramError: an LNC size that the chip does not have.
+    """
+    chip = target.chip
+    ranks = target.logical_cores(lnc) // target.chips
+    engines = chip.dma_engines / ranks
+    instance = target.instance or _around(target)
+    efa = instance.efa_bits_per_second if instance else None
+    per_rank = efa / 8 / (instance.chips * ranks) if efa and instance else None
+    return Network(
+        name=target.name,
+        topology=_topology(target, instance),
+        ranks_per_chip=ranks,
+        dma_bytes_per_second=engines
+        * chip.dma_engine_bytes_per_second
+        * DMA_SHARE.value,
+        efa_bytes_per_second=per_rank and per_rank * EFA_SHARE.value,
+    )
+
+
+def _around(target: Target) -> InstanceSpec | None:
+    """The largest instance of one host, else the smallest, built of a chip."""
+    built = [i for i in INSTANCES.values() if i.chip == target.chip]
+    single = [i for i in built if i.hosts == 1]
+    if single:
+        return max(single, key=lambda i: i.chips)
+    return max(built, key=lambda i: i.chips / i.hosts, default=None)
+
+
+def _topology(target: Target, instance: InstanceSpec | None) -> Topology:
+    """Of the node; of UltraServers alone a server, if the target is a bare chip."""
+    if instance is None:
+        return target.topology
+    if target.instance is not None or instance.hosts == 1:
+        return instance.topology
+    shape = (1, instance.chips // instance.hosts)
+    return dataclasses.replace(instance.topology, shape=shape, racks=1)

@@ -1,0 +1,414 @@
+"""Regions with prices: which way every step is executed, and what limits the tiles.
+
+The choice is of throughput: the way that leaves the fullest engine of the region least
+full. A region's tiles follow each other at the interval of its fullest queue, as in a
+software pipeline. Everything here is independent of when; `schedule` adds that. Equal
+steps are priced once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+from neuronjax.timing.alike import kind_of
+from neuronjax.timing.block_plan import BlockPlan, Movement, Unit
+from neuronjax.timing.cost import dma_latency_seconds, dma_seconds, ways
+from neuronjax.timing.fusion import Fused, Step, priced
+from neuronjax.timing.layout import tiles_at_a_time
+from neuronjax.timing.tiling import Region
+from neuronjax.timing.work import Core, Way, Work
+
+#: Tiles of a region are drawn and timed as no more pieces than this.
+MOST_PIECES = 64
+#: What one piece of a load has at least, and a consumer waits for: 4 KiB in each of
+#: 128 partitions [DB].
+CHUNK_BYTES = 4096 * 128
+
+#: Columns of a block of scores that a causal mask hides as a whole: a moving operand.
+CAUSAL_BLOCK = 512
+
+
+@dataclass(slots=True, eq=False)
+class PricedStep:
+    """A step in a way.
+
+    Attributes:
+        step: what it is.
+        way: how it is executed.
+        reads: values in memory that it reads.
+        is_barrier: whether a result is not there before its last tile.
+    """
+
+    step: Step
+    way: Way
+    reads: tuple[int, ...]
+    is_barrier: bool
+
+
+@dataclass(slots=True, eq=False)
+class PricedMove:
+    """A movement with its time.
+
+    Attributes:
+        movement: what moves.
+        seconds: on the DMA engines.
+        latency: until a consumer can start.
+        first_reader: index of the first step that needs it; of a write, its writer.
+    """
+
+    movement: Movement
+    seconds: float
+    latency: float
+    first_reader: int
+
+
+@dataclass(slots=True, eq=False)
+class PricedUnit:
+    """A unit with prices.
+
+    Attributes:
+        steps: its steps.
+        loads: reads of HBM.
+        stores: writes.
+        pieces: how many tiles follow each other.
+        interval: from one to the next.
+        tensor_binds: whether TensorE is the fullest queue.
+        tables: of ScalarE's functions, in order of first use.
+        blocks: of rows that do not overlap.
+        block: one of them, where there are several.
+        sources: of the block's works those of all blocks, by identity.
+    """
+
+    steps: list[PricedStep] = field(default_factory=list)
+    loads: list[PricedMove] = field(default_factory=list)
+    stores: list[PricedMove] = field(default_factory=list)
+    pieces: int = 1
+    interval: float = 0.0
+    tensor_binds: bool = False
+    tables: tuple[str, ...] = ()
+    blocks: int = 1
+    block: PricedUnit | None = None
+    sources: dict[int, Work] = field(default_factory=dict)
+
+    def load_groups(self) -> list[tuple[bool, list[PricedMove]]]:
+        """Loads that come together, in order, and whether they stream with tiles."""
+        groups: dict[tuple[bool, int], list[PricedMove]] = {}
+        for move in self.loads:
+            streams = self.pieces > 1 and not move.movement.is_whole
+            key = (streams, 0 if streams else move.first_reader)
+            groups.setdefault(key, []).append(move)
+        return [(key[0], groups[key]) for key in sorted(groups)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """How regions that are alike are executed.
+
+    Attributes:
+        ways: of each step.
+        barriers: of which steps a result is not there before its last tile.
+        pieces: how many tiles follow each other.
+        tables: of ScalarE's functions, in order of first use.
+        fullest: for how long the fullest queue is taken, movements aside.
+        dma: for how long the DMA engines are.
+        tensor: for how long TensorE is.
+    """
+
+    ways: tuple[Way, ...]
+    barriers: tuple[bool, ...]
+    pieces: int
+    tables: tuple[str, ...]
+    fullest: float
+    dma: float
+    tensor: float
+
+
+class Pricing:
+    """Prices of units on one core, each found once."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        capabilities = core.spec.capabilities
+        self.shares_ports = "parallel_sbuf_ports" not in capabilities
+        self._ways: dict[tuple, tuple[Way, ...]] = {}
+        self._units: dict[int, PricedUnit] = {}
+        self._known: dict[tuple, _Chosen] = {}
+
+    def unit(self, plan: BlockPlan, unit: Unit) -> PricedUnit:
+        """A region's prices."""
+        found = self._units.get(id(unit))
+        if found is None:
+            found = self._units[id(unit)] = self._price(plan, unit)
+        return found
+
+    def _price(self, plan: BlockPlan, unit: Unit) -> PricedUnit:
+        region, reads = unit.region, plan.fused.reads
+        chosen = self._chosen(plan, unit)
+        out = PricedUnit(pieces=chosen.pieces, tables=chosen.tables)
+        for step, way, is_barrier in zip(
+            region.steps, chosen.ways, chosen.barriers, strict=True
+        ):
+            out.steps.append(PricedStep(step, way, reads(step), is_barrier))
+        self._moves(out, unit)
+        moved = sum([m.seconds for m in out.loads if not m.movement.is_whole])
+        moved += sum([m.seconds for m in out.stores])
+        fullest = max(chosen.fullest, chosen.dma + moved)
+        out.interval = fullest / out.pieces
+        out.tensor_binds = chosen.tensor >= fullest > 0.0
+        if unit.blocks > 1:
+            out.block = _block(out, unit.blocks)
+        return out
+
+    def _chosen(self, plan: BlockPlan, unit: Unit) -> _Chosen:
+        """The ways of a region's steps; of regions that are alike the same."""
+        key = (unit.region.key, unit.by_dma, unit.turned)
+        found = self._known.get(key)
+        if found is None or unit.region.key < 0:
+            found = self._known[key] = self._choice(plan, unit)
+        return found
+
+    def _choice(self, plan: BlockPlan, unit: Unit) -> _Chosen:
+        region = unit.region
+        options = [
+            ((),)
+            if unit.by_dma or step.form == "register"
+            else self._options(plan, unit, n)
+            for n, step in enumerate(region.steps)
+        ]
+        fused = plan.fused
+        options = self._halved(fused, region, options)
+        most = max((w.tiles for found in options for w in found[0]), default=1)
+        tiles = tiles_at_a_time(fused, region, self.core)
+        pieces = min(MOST_PIECES, ceil(region.tiles(self.core) / tiles), most)
+        chosen = self._choose(options, pieces)
+        load = self._load(chosen)
+        tables = (work.table for way in chosen for work in way)
+        return _Chosen(
+            ways=tuple(chosen),
+            barriers=tuple(
+                [
+                    tiles > 1 or step.form in ("reduce", "other") or step.reduces
+                    for step in region.steps
+                ]
+            ),
+            pieces=pieces,
+            tables=tuple(dict.fromkeys(filter(None, tables))),
+            fullest=max(load.values(), default=0.0),
+            dma=load.get("dma", 0.0),
+            tensor=load.get("tensor", 0.0),
+        )
+
+    def moves(self, unit: Unit) -> PricedUnit:
+        """What is moved around control flow and collectives."""
+        found = self._units.get(id(unit))
+        if found is None:
+            found = self._units[id(unit)] = PricedUnit()
+            self._moves(found, unit)
+        return found
+
+    def _halved(
+        self, fused: Fused, region: Region, options: list[tuple[Way, ...]]
+    ) -> list[tuple[Way, ...]]:
+        """Of scores under a causal mask only the blocks that are not hidden.
+
+        ASSUMPTION: as kernels for causal attention do, in blocks of CAUSAL_BLOCK.
+        """
+        scores = next((s.causal for s in region.steps if s.causal), ())
+        if len(scores) < 2 or scores[0] != scores[1]:
+            return options
+        share = min(1.0, (scores[1] + CAUSAL_BLOCK) / (2 * scores[1]))
+        return [
+            _scaled(found, share) if _touches(fused, step, scores) else found
+            for step, found in zip(region.steps, options, strict=True)
+        ]
+
+    # -- ways --------------------------------------------------------------------------
+
+    def _options(self, plan: BlockPlan, unit: Unit, n: int) -> tuple[Way, ...]:
+        """The ways of a region's n-th step where its operands are."""
+        fused, psum, step = plan.fused, plan.from_psum, unit.region.steps[n]
+        key: list[Any] = [kind_of(step.instruction), step.form, step.reduces]
+        in_psum, turned = [], []
+        for position, value in enumerate(step.operands):
+            seen = fused.access[value]
+            roots = seen.roots
+            key += [
+                fused.types[value],
+                seen.is_scalar,
+                fused.types[roots[0]].dtype if roots else None,
+            ]
+            if roots and roots[0] in psum:
+                in_psum.append(position)
+            if (n, position) in unit.turned:
+                turned.append(position)
+        stays = bool(step.results) and step.results[0] in psum
+        results = tuple([fused.types[v] for v in step.results])
+        seen_type = fused.types[step.seen] if step.seen >= 0 else None
+        key += [results, seen_type, tuple(in_psum), tuple(turned), stays]
+        frozen = tuple(key)
+        found = self._ways.get(frozen)
+        if found is None:
+            found = self._find(fused, step, in_psum, turned, stays)
+            self._ways[frozen] = found
+        return found
+
+    def _find(
+        self,
+        fused: Fused,
+        step: Step,
+        in_psum: list[int],
+        turned: list[int],
+        stays: bool,
+    ) -> tuple[Way, ...]:
+        instruction, scalars = priced(fused, step)
+        found = ways(
+            instruction,
+            self.core,
+            scalar_operands=scalars,
+            psum_operands=frozenset(in_psum),
+            transposed_operands=frozenset(turned),
+        )
+        found = _without_gpsimd(found)
+        if stays:  # whoever reads PSUM does without the copy out of it
+            kept = [way[:-1] if len(way) > 1 else way for way in found]
+            found = tuple(dict.fromkeys(kept))
+        return found
+
+    def _choose(self, options: list[tuple[Way, ...]], pieces: int) -> list[Way]:
+        """For every step the way that leaves the fullest queue least full.
+
+        Steps without a choice come first, then the longest.
+        """
+        load: dict[str, float] = {}
+        chosen: list[Way] = [found[0] for found in options]
+        order = sorted(
+            range(len(options)),
+            key=lambda n: (len(options[n]) > 1, -_seconds(options[n][0]), n),
+        )
+        for n in order:
+            found = options[n]
+            if len(found) > 1:
+                chosen[n] = min(found, key=lambda way: self._after(load, way, pieces))
+            for work in chosen[n]:
+                for queue in self._occupied(work):
+                    load[queue] = load.get(queue, 0.0) + work.seconds
+        return chosen
+
+    def _after(self, load: dict[str, float], way: Way, pieces: int) -> float:
+        """The fullest queue with a way, and what it adds to one tile's way."""
+        fullest = max(load.values(), default=0.0)
+        added: dict[str, float] = {}
+        for work in way:
+            for queue in self._occupied(work):
+                added[queue] = added.get(queue, 0.0) + work.seconds
+        for queue, seconds in added.items():
+            fullest = max(fullest, load.get(queue, 0.0) + seconds)
+        through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)
+        return fullest + through / pieces
+
+    def _occupied(self, work: Work) -> tuple[str, ...]:
+        """What a work occupies: the engines of v2 cannot all access memory at once.
+
+        VectorE and GpSimdE take turns at SBUF, VectorE and ScalarE at PSUM [A2].
+        """
+        queue = work.queue
+        if self.shares_ports:
+            if queue in ("vector", "gpsimd"):
+                psum = work.psum_read_bytes or work.psum_write_bytes
+                return (
+                    (queue, "sbuf port", "psum port") if psum else (queue, "sbuf port")
+                )
+            if queue == "scalar" and (work.psum_read_bytes or work.psum_write_bytes):
+                return (queue, "psum port")
+        return (queue,)
+
+    # -- movements ---------------------------------------------------------------------
+
+    def _moves(self, out: PricedUnit, unit: Unit) -> None:
+        readers: dict[int, int] = {}
+        writers: dict[int, int] = {}
+        for n, priced_step in enumerate(out.steps):
+            for value in priced_step.reads:
+                readers.setdefault(value, n)
+            writers.update(dict.fromkeys(priced_step.step.results, n))
+        for movement in unit.movements:
+            transfer, value = movement.transfer, movement.value
+            seconds = dma_seconds(transfer, self.core)
+            latency = dma_latency_seconds(transfer, self.core)
+            if transfer.is_read:
+                first = readers.get(value, 0)
+                out.loads.append(PricedMove(movement, seconds, latency, first))
+            else:
+                writer = writers.get(value, -1)
+                out.stores.append(PricedMove(movement, seconds, latency, writer))
+
+    def _load(self, chosen: list[Way]) -> dict[str, float]:
+        """For how long each queue is taken."""
+        load: dict[str, float] = {}
+        for way in chosen:
+            for work in way:
+                for queue in self._occupied(work):
+                    load[queue] = load.get(queue, 0.0) + work.seconds
+        return load
+
+
+def _block(whole: PricedUnit, blocks: int) -> PricedUnit:
+    """One of several equal blocks of rows, as a region of one tile."""
+    out = PricedUnit(tables=whole.tables, blocks=blocks)
+    for p in whole.steps:
+        way = tuple(
+            dataclasses.replace(
+                work, seconds=work.seconds / blocks, tiles=ceil(work.tiles / blocks)
+            )
+            for work in p.way
+        )
+        out.sources.update(zip(map(id, way), p.way, strict=True))
+        out.steps.append(dataclasses.replace(p, way=way))
+    out.loads, out.stores = (
+        [dataclasses.replace(m, seconds=m.seconds / blocks) for m in moves]
+        for moves in (whole.loads, whole.stores)
+    )
+    return out
+
+
+def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
+    """The ways that leave GpSimdE out, where there are any.
+
+    ASSUMPTION: compilers and kernels give it what no other engine can do.
+    """
+    others = tuple([way for way in found if all(w.queue != "gpsimd" for w in way)])
+    return others or found
+
+
+def _touches(fused: Fused, step: Step, scores: tuple[int, ...]) -> bool:
+    """Whether a step works on every score."""
+    values = [step.seen, *step.operands] if step.form == "matmul" else [step.seen]
+    return any(v >= 0 and fused.types[v].shape[-2:] == scores for v in values)
+
+
+def _scaled(found: tuple[Way, ...], share: float) -> tuple[Way, ...]:
+    return tuple(
+        tuple(
+            dataclasses.replace(
+                work,
+                seconds=work.seconds * share,
+                tiles=max(1, round(work.tiles * share)),
+                flops=work.flops * share,
+                hardware_flops=work.hardware_flops * share,
+                transpose_flops=work.transpose_flops * share,
+                sbuf_read_bytes=work.sbuf_read_bytes * share,
+                sbuf_write_bytes=work.sbuf_write_bytes * share,
+                psum_read_bytes=work.psum_read_bytes * share,
+                psum_write_bytes=work.psum_write_bytes * share,
+            )
+            for work in way
+        )
+        for way in found
+    )
+
+
+def _seconds(way: Way) -> float:
+    return sum(work.seconds for work in way)

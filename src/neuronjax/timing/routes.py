@@ -1,0 +1,231 @@
+"""Which wires a message between two chips of a node takes, and how fast they are.
+
+A torus routes axis after axis, the short way round; the two ways of equal length take
+half of the message each (ASSUMPTION: the vendor's routing is not published, and nccom's
+all-reduce over 8 ranks of trn1 is that fast only if both are used). A chain and a ring
+are tori of one axis. In a switch a message leaves by its chip's cable and enters by the
+other's. A wire is (chip, link, direction), the link an index into `Topology.links`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from neuronjax.collectives.cycles import closed_paths
+from neuronjax.collectives.placement import Group
+from neuronjax.hardware import Topology
+
+Wire = tuple[int, int, int]
+#: Wires, and what part of a message goes over each.
+Route = tuple[tuple[Wire, float], ...]
+_LARGEST_SEARCH = 16  # chips among which a closed path is looked for
+
+
+class Routes:
+    """The wires of one topology; built once, `routes_of`."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self._route = _switched if topology.kind == "switch" else _along_axes
+        self._known: dict[tuple[int, int], Route] = {}
+
+    def between(self, source: int, destination: int) -> Route:
+        """How a message travels between two chips of a node, by number."""
+        ends = (source, destination)
+        if ends not in self._known:
+            self._known[ends] = tuple(self._route(self.topology, *ends))
+        return self._known[ends]
+
+    def bytes_per_second(self, wire: Wire) -> float:
+        """The rate of a wire in one direction; all cables of a switch's link."""
+        link = self.topology.links[wire[1]]
+        cables = link.per_chip if self.topology.kind == "switch" else 1
+        return cables * link.bytes_per_second
+
+    def slowest(self, flows: Mapping[tuple[int, int], float]) -> float:
+        """Seconds for messages that all travel at once: of the wire with most to do.
+
+        Args:
+            flows: bytes by source and destination, chips by number.
+        """
+        load: dict[Wire, float] = {}
+        for ends, size in flows.items():
+            for wire, part in self.between(*ends):
+                load[wire] = load.get(wire, 0.0) + part * size
+        seconds = (size / self.bytes_per_second(w) for w, size in load.items())
+        return max(seconds, default=0.0)
+
+
+@functools.lru_cache(maxsize=64)
+def routes_of(topology: Topology) -> Routes:
+    """The wires of a topology."""
+    return Routes(topology)
+
+
+# -- tori ------------------------------------------------------------------------------
+
+
+def _along_axes(
+    topology: Topology, source: int, destination: int
+) -> Iterator[tuple[Wire, float]]:
+    """Slowest axis first; on every axis one way round, or half of it both ways."""
+    start, end = place_of(topology, source), place_of(topology, destination)
+    at = list(start)
+    for axis, (a, b) in enumerate(zip(start, end, strict=True)):
+        for direction, hops, part in _ways(topology, axis, a, b):
+            for hop in range(hops):
+                at[axis] = (a + direction * hop) % topology.shape[axis]
+                yield (_number(topology, at), _link(topology, axis), direction), part
+        at[axis] = b
+
+
+def _ways(
+    topology: Topology, axis: int, a: int, b: int
+) -> list[tuple[int, int, float]]:
+    """(direction, hops, part of the message) of each way that is used."""
+    size = topology.shape[axis]
+    if not topology.closed[axis]:
+        return [(1 if b > a else -1, abs(b - a), 1.0)]
+    forward, backward = (b - a) % size, (a - b) % size
+    if forward == backward and forward:
+        return [(1, forward, 0.5), (-1, backward, 0.5)]
+    if forward < backward:
+        return [(1, forward, 1.0)]
+    return [(-1, backward, 1.0)]
+
+
+def _link(topology: Topology, axis: int) -> int:
+    return next(i for i, link in enumerate(topology.links) if link.axis == axis)
+
+
+def place_of(topology: Topology, chip: int) -> tuple[int, ...]:
+    """Its coordinates, slowest axis first."""
+    found = []
+    for size in reversed(topology.shape):
+        chip, place = divmod(chip, size)
+        found.append(place)
+    return tuple(reversed(found))
+
+
+def _number(topology: Topology, place: Sequence[int]) -> int:
+    number = 0
+    for size, at in zip(topology.shape, place, strict=True):
+        number = number * size + at
+    return number
+
+
+# -- switches --------------------------------------------------------------------------
+
+
+def _switched(
+    topology: Topology, source: int, destination: int
+) -> Iterator[tuple[Wire, float]]:
+    """To the other rack, then to the other server or chip.
+
+    ASSUMPTION: between racks over the direct cable to the chip of the same place, from
+    where the message goes on.
+    """
+    if source == destination:
+        return
+    (server, chip), (other, _) = (place_of(topology, c) for c in (source, destination))
+    per_rack = topology.shape[0] // topology.racks
+    if server // per_rack != other // per_rack:
+        beside = other // per_rack * per_rack + server % per_rack
+        entry = _number(topology, (beside, chip))
+        yield from _cable(source, entry, 1)
+        yield from _switched(topology, entry, destination)
+    else:
+        yield from _cable(source, destination, 0 if server != other else 2)
+
+
+def _cable(source: int, destination: int, link: int) -> Iterator[tuple[Wire, float]]:
+    yield (source, link, 1), 1.0
+    yield (destination, link, -1), 1.0
+
+
+# -- closed paths ----------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=256)
+def channels(topology: Topology, group: Group) -> tuple[tuple[int, ...], ...]:
+    """The chips of a node in the order of every channel of a ring; one chip has none.
+
+    All chips of the node have four channels on a torus of 4 x 4 (x 4), others two,
+    there and back (vendor's `collective_permute_implicit`).
+    """
+    first = {ranks[0]: group.locals[ranks[0]] for ranks in group.by_chip}
+    if len(first) == 1:
+        return ()
+    chips = tuple(local // group.ranks_per_chip for local in first.values())
+    if group.torus == (4, 4, 4) and len(chips) == math.prod(group.torus):
+        found = _through_planes(_cycles_of_plane(group), topology.shape[0])
+        return tuple(way for cycle in found for way in (cycle, cycle[::-1]))
+    paths = closed_paths(group.among(first), range(len(first)))
+    if len(paths) > 2:
+        return tuple(tuple(chips[rank] for rank in path) for path in paths)
+    path = _closed(topology, chips)
+    return path, path[::-1]
+
+
+def _cycles_of_plane(group: Group) -> list[tuple[int, ...]]:
+    """Two cycles that have no wire in common, over chips 0 to 15."""
+    ranks = [ranks[0] for ranks in group.by_chip]
+    plane = sorted(ranks, key=lambda r: group.locals[r])[:16]
+    forward, _, _, other = closed_paths(group.among(plane), range(16))
+    return [forward, other]
+
+
+def _through_planes(
+    cycles: Sequence[tuple[int, ...]], planes: int
+) -> list[tuple[int, ...]]:
+    """Each cycle, cut open, there and back through an even number of planes.
+
+    ASSUMPTION: the vendor's cycles through an UltraServer are not published. These
+    have no wire in common, for the second is cut between other chips.
+    """
+    ends = {cycles[0][0], cycles[0][-1]}
+    second = cycles[1]
+    while ends & {second[0], second[-1]}:
+        second = (*second[1:], second[0])
+    return [
+        tuple(
+            plane * len(cycle) + chip
+            for plane in range(planes)
+            for chip in (cycle if plane % 2 == 0 else cycle[::-1])
+        )
+        for cycle in (cycles[0], second)
+    ]
+
+
+@functools.lru_cache(maxsize=256)
+def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
+    """The chips in an order in which each is the neighbour of the next, if one is
+    found; else as they are listed."""
+    colours = [sum(place_of(topology, chip)) % 2 for chip in chips]
+    if (
+        len(chips) > _LARGEST_SEARCH
+        or topology.kind == "switch"
+        or 2 * sum(colours)
+        != len(chips)  # a closed path alternates, as on a chessboard
+    ):
+        return chips
+    beside = {
+        (a, b)
+        for a, b in itertools.permutations(chips, 2)
+        if len(routes_of(topology).between(a, b)) == 1
+    }
+    return next(_extended(chips[:1], frozenset(chips[1:]), beside), chips)
+
+
+def _extended(
+    path: tuple[int, ...], left: frozenset[int], beside: set[tuple[int, int]]
+) -> Iterator[tuple[int, ...]]:
+    """Closed paths that begin like this one, in ascending order."""
+    if not left and (path[-1], path[0]) in beside:
+        yield path
+    for chip in sorted(left):
+        if (path[-1], chip) in beside:
+            yield from _extended((*path, chip), left - {chip}, beside)

@@ -1,0 +1,491 @@
+"""When every engine does what: the schedule of a program on one logical NeuronCore.
+
+Regions follow each other in program order, each engine and the DMA rings in the order
+of issue. Inside a region tiles follow each other at the interval of the fullest queue,
+so the whole takes one tile's way through all steps and that interval for every other
+tile; a region of one tile streams parts of it: a step starts on its producer's first
+part, and ends no sooner than the producer's end and its own last part. Loads run ahead
+as far as half of SBUF holds what they bring. A loop is priced by the distance of two
+turns, a branch by its most expensive block, an Spmd block once: devices run alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil, inf
+
+from neuronjax.hardware import Target
+from neuronjax.ir.collective_set import Collective
+from neuronjax.ir.instruction import InstructionProgram
+from neuronjax.ir.instruction_set import Branch, Loop
+from neuronjax.timing.assumptions import THROTTLE_SECONDS
+from neuronjax.timing.block_plan import BlockPlan, Unit
+from neuronjax.timing.collection import no_collection
+from neuronjax.timing.constant import Constant
+from neuronjax.timing.cost import after_idle_seconds, table_load_seconds
+from neuronjax.timing.cost_collective import collective_seconds
+from neuronjax.timing.memory import MemoryPlan, plan_memory
+from neuronjax.timing.pricing import CHUNK_BYTES, PricedUnit, Pricing
+from neuronjax.timing.queue_state import QueueState
+from neuronjax.timing.recording import TABLE_LOAD, Recorder
+from neuronjax.timing.tiling import sbuf_bytes
+from neuronjax.timing.timeline import Timeline
+from neuronjax.timing.trips import all_writers, static_trips
+from neuronjax.timing.work import Core, Queue, Work
+
+LOOP_TURN = Constant(
+    "LOOP_TURN",
+    0.1e-6,
+    "s",
+    "sequencers compare, branch and fetch between two turns of a loop",
+    is_assumption=True,
+)
+PREFETCH_SHARE = Constant(
+    "PREFETCH_SHARE",
+    0.5,
+    "fraction",
+    "of SBUF that loads for later regions may take",
+    is_assumption=True,
+)
+CONSTANTS: Mapping[str, Constant] = {c.name: c for c in (LOOP_TURN, PREFETCH_SHARE)}
+
+_COMPUTE: tuple[Queue, ...] = ("tensor", "vector", "scalar", "gpsimd", "sync", "host")
+
+
+@no_collection()
+def schedule(
+    program: InstructionProgram,
+    core: Core,
+    target: Target,
+    *,
+    trips: Mapping[str | int, int] | None = None,
+    plan: MemoryPlan | None = None,
+    placement: Sequence[int] = (),
+) -> Timeline:
+    """The timeline of a program.
+
+    Args:
+        program: what a core executes.
+        core: the logical core.
+        target: the machine, for collectives.
+        trips: how often loops turn whose condition does not say it, by the user's line,
+            "file.py:12", or by the instruction's ordinal. A loop that is neither
+            static nor given turns once, and `Timeline.notes` says so.
+        plan: the memory plan, if it is made already.
+        placement: the logical core of each device, as `Policy.placement`; empty for the
+            device's own number.
+
+    Raises:
+        InvalidProgramError: a collective of a device that the placement does not place.
+    """
+    plan = plan or plan_memory(program, core)
+    return _Schedule(program, core, target, dict(trips or {}), plan, placement).run()
+
+
+#: When a value is there: its first tile, and all of it.
+_Times = dict[int, tuple[float, float]]
+
+
+class _Schedule:
+    """Walks blocks in order and notes events."""
+
+    def __init__(
+        self,
+        program: InstructionProgram,
+        core: Core,
+        target: Target,
+        trips: dict[str | int, int],
+        plan: MemoryPlan,
+        placement: Sequence[int],
+    ) -> None:
+        self.program, self.core, self.target = program, core, target
+        self.placement = placement
+        self.trips, self.plan = trips, plan
+        self.pricing = Pricing(core)
+        self.written = all_writers(program)
+        self.recorder = Recorder()
+        self.notes: dict[str, None] = {}
+        self.table_loads = 0
+        chip = core.chip
+        engines = chip.dma_engines // chip.cores_per_chip * core.lnc
+        room = sbuf_bytes(core) * PREFETCH_SHARE.value
+        self.ahead = room / (engines * chip.dma_engine_bytes_per_second)
+
+    def run(self) -> Timeline:
+        state = QueueState()
+        main, recorder = self.plan.main, self.recorder
+        self._block(main, state, [(0.0, 0.0)] * len(main.fused.arguments))
+        return Timeline(
+            events=tuple(recorder.events),
+            instructions=tuple(recorder.instructions),
+            fused=tuple(recorder.fused),
+            total_seconds=max(state.end, state.dma),
+            loops=tuple(recorder.loops),
+            notes=tuple(self.notes),
+            memory=self.plan,
+        )
+
+    # -- blocks ------------------------------------------------------------------------
+
+    def _block(
+        self, plan: BlockPlan, state: QueueState, arguments: list[tuple[float, float]]
+    ) -> list[tuple[float, float]]:
+        """Runs a block; when its results are there."""
+        fused = plan.fused
+        times: _Times = dict(zip(fused.arguments, arguments, strict=True))
+        for unit in plan.units:
+            if unit.region.form == "control":
+                self._control(plan, unit, state, times)
+            elif unit.region.form == "collective":
+                self._collective(plan, unit, state, times)
+            else:
+                self._region(plan, unit, state, times)
+        return [self._there(fused.access[v].roots, times) for v in fused.results]
+
+    def _there(self, roots: tuple[int, ...], times: _Times) -> tuple[float, float]:
+        found = [times[r] for r in roots if r in times]
+        if not found:
+            return (0.0, 0.0)
+        return max(f for f, _ in found), max(e for _, e in found)
+
+    # -- regions -----------------------------------------------------------------------
+
+    def _region(
+        self, plan: BlockPlan, unit: Unit, state: QueueState, times: _Times
+    ) -> None:
+        prices = self.pricing.unit(plan, unit)
+        if prices.block is not None:
+            self._blocks(plan, prices.block, state, times)
+            return
+        arrived = self._load(plan, prices, state, times)
+        self._tables(prices, state)
+        if prices.pieces > 1:
+            self._tiled(prices, state, times, arrived)
+        else:
+            self._streamed(prices, state, times, arrived)
+        self._store(plan, prices, state, times)
+
+    def _blocks(
+        self, plan: BlockPlan, block: PricedUnit, state: QueueState, times: _Times
+    ) -> None:
+        """Blocks of rows that follow each other: one with events, one without."""
+        records, first = self.recorder.on, len(self.recorder.events)
+        one = self._one_block(plan, block, state, times)
+        last = len(self.recorder.events)
+        self.recorder.on = False
+        period = self._one_block(plan, block, state, times) - one
+        self.recorder.on = records
+        later = (block.blocks - 2) * period
+        state.shift(later)
+        for step in block.steps:
+            for value in step.step.results:
+                _, end = times[value]
+                times[value] = (end - (block.blocks - 1) * period, end + later)
+        self.recorder.repeat(first, last, block.blocks, period, block.sources)
+
+    def _one_block(
+        self, plan: BlockPlan, block: PricedUnit, state: QueueState, times: _Times
+    ) -> float:
+        """When the next block can have the room of this one."""
+        arrived = self._load(plan, block, state, times)
+        self._tables(block, state)
+        self._streamed(block, state, times, arrived)
+        self._store(plan, block, state, times)
+        state.dma = max(state.dma, state.end)
+        return state.dma
+
+    def _tables(self, prices: PricedUnit, state: QueueState) -> None:
+        """ScalarE loads a region's tables ahead, once each: tiles of one function
+        follow each other as long as the order allows (ASSUMPTION)."""
+        tables = prices.tables
+        if not tables or tables == (state.table,):
+            return
+        waits = sum(table != state.table for table in tables)
+        seconds = waits * table_load_seconds(self.core)
+        work = Work(queue="scalar", seconds=seconds, opcode=TABLE_LOAD)
+        start = state.free.get("scalar", 0.0)
+        scalar = next(p for p in prices.steps if any(w.table for w in p.way))
+        self.recorder.work(scalar.step, work, start, start + seconds, waits, 0.0)
+        state.free["scalar"] = start + seconds
+        state.end = max(state.end, start + seconds)
+        state.table = tables[-1]
+        self.table_loads += 1
+
+    def _load(
+        self, plan: BlockPlan, prices: PricedUnit, state: QueueState, times: _Times
+    ) -> _Times:
+        """Issues the loads of a region; when each is there.
+
+        What one step reads comes at the same time; what all tiles need comes first.
+        """
+        if not prices.loads:
+            return {}
+        busy = max((state.free.get(q, 0.0) for q in _COMPUTE), default=0.0)
+        earliest = busy - self.ahead
+        arrived: _Times = {}
+        for streams, moves in prices.load_groups():
+            sources = [times.get(m.movement.value, (0.0, 0.0))[1] for m in moves]
+            start = max(state.dma, earliest, *sources)
+            total = sum(m.seconds for m in moves)
+            end = start + total
+            span = end
+            if streams:
+                first = start + total / prices.pieces
+                span = max(end, first + prices.interval * (prices.pieces - 1))
+            else:
+                size = sum(m.movement.transfer.bytes for m in moves) / prices.blocks
+                first = start + total / max(1, ceil(size / CHUNK_BYTES))
+            for move in moves:
+                arrived[move.movement.value] = (
+                    first + move.latency,
+                    span + move.latency,
+                )
+                self.recorder.move(
+                    prices, move, start, span, prices.pieces if streams else 1
+                )
+            state.dma = end
+            state.end = max(state.end, end)
+        return arrived
+
+    def _ready(self, value: int, times: _Times, arrived: _Times) -> tuple[float, float]:
+        found = arrived.get(value)
+        return found if found is not None else times.get(value, (0.0, 0.0))
+
+    def _tiled(
+        self, prices: PricedUnit, state: QueueState, times: _Times, arrived: _Times
+    ) -> None:
+        """One tile through all steps; the others follow at the interval."""
+        pieces, interval = prices.pieces, prices.interval
+        others = (pieces - 1) * interval
+        inside: dict[int, float] = {}
+        free = state.free
+        taken: dict[Queue, float] = {}
+        whole = {m.movement.value for m in prices.loads if m.movement.is_whole}
+        streams = {m.movement.value for m in prices.loads} - whole
+        for p in prices.steps:
+            ready = last = 0.0
+            for value in p.reads:
+                if value in inside:
+                    ready = max(ready, inside[value])
+                elif value in streams:
+                    first, end = arrived[value]
+                    ready = max(ready, first, end - others)
+                else:  # all of it; a load may still come in during the first tile
+                    first, end = self._ready(value, times, arrived)
+                    if value in arrived:
+                        ready, last = max(ready, first), max(last, end)
+                    else:
+                        ready = max(ready, end)
+            at = ready
+            for work in p.way:
+                queue = work.queue
+                d = work.seconds / pieces
+                start = max(at, free.get(queue, 0.0), taken.get(queue, 0.0), last - d)
+                if queue == "tensor" and queue not in taken:
+                    fills = prices.tensor_binds
+                    d += self._ramp(state, start, work.seconds if fills else d)
+                taken[queue] = start + d
+                wait = start - max(free.get(queue, 0.0), 0.0)
+                self.recorder.work(
+                    p.step, work, start, start + others + d, pieces, wait
+                )
+                at = start + d + work.latency_seconds
+            at = max(at, last)
+            first = at + others if p.step.accumulates else at
+            for value in p.step.results:
+                inside[value] = at
+                times[value] = (first, at + others)
+            state.end = max(state.end, at + others)
+        for queue, t in taken.items():
+            free[queue] = t + others
+
+    def _streamed(
+        self, prices: PricedUnit, state: QueueState, times: _Times, arrived: _Times
+    ) -> None:
+        """Steps on one tile: each starts on its producer's first part."""
+        free = state.free
+        for p in prices.steps:
+            first = end = 0.0
+            for value in p.reads:
+                f, e = self._ready(value, times, arrived)
+                first, end = max(first, f), max(end, e)
+            for work in p.way:
+                start = max(first, free.get(work.queue, 0.0))
+                part = work.seconds / work.tiles
+                done = max(start + work.seconds, end + part)
+                if work.queue == "tensor":
+                    done += self._ramp(state, start, work.seconds)
+                elif work.psum_read_bytes:  # TensorE finds no bank before [A2]
+                    freed = done - self.core.spec.psum_banks * part
+                    free["tensor"] = max(free.get("tensor", 0.0), freed)
+                wait = start - free.get(work.queue, 0.0)
+                self.recorder.work(p.step, work, start, done, work.tiles, wait)
+                free[work.queue] = done
+                first = start + part + work.latency_seconds
+                end = done + work.latency_seconds
+            if p.is_barrier:
+                first = end
+            for value in p.step.results:
+                times[value] = (first, end)
+            state.end = max(state.end, end)
+
+    def _ramp(self, state: QueueState, start: float, busy: float) -> float:
+        """What TensorE loses to its throttle, which starts again where it was busy for
+        less than half of the throttle's window [GL]."""
+        idle = start - state.free.get("tensor", -inf)
+        if idle < THROTTLE_SECONDS.value / 2:
+            return 0.0
+        return after_idle_seconds(self.core, busy)
+
+    def _store(
+        self, plan: BlockPlan, prices: PricedUnit, state: QueueState, times: _Times
+    ) -> None:
+        """Issues the writes of a region."""
+        for move in prices.stores:
+            first, end = times.get(move.movement.value, (0.0, 0.0))
+            if prices.pieces > 1:
+                part = move.seconds / prices.pieces
+            else:
+                size = move.movement.transfer.bytes / prices.blocks
+                part = move.seconds / max(1, ceil(size / CHUNK_BYTES))
+            start = max(first, state.dma)
+            done = max(start + move.seconds, end + part)
+            pieces = prices.pieces
+            self.recorder.move(prices, move, start, done, pieces)
+            state.dma = max(state.dma, first) + move.seconds
+            state.end = max(state.end, done + move.latency)
+            if move.first_reader < 0:
+                times[move.movement.value] = (start, done + move.latency)
+
+    # -- control flow ------------------------------------------------------------------
+
+    def _control(
+        self, plan: BlockPlan, unit: Unit, state: QueueState, times: _Times
+    ) -> None:
+        step = unit.region.steps[0]
+        i = step.instruction
+        self._region_moves(plan, unit, state, times)
+        access = plan.fused.access
+        given = [self._there(access[v].roots, times) for v in step.operands]
+        arguments = given[: len(i.operands)]
+        for _, end in given[len(i.operands) :]:  # what its blocks read besides
+            for queue in _COMPUTE:
+                state.free[queue] = max(state.free.get(queue, 0.0), end)
+        if isinstance(i, Loop):
+            results = self._loop(i, unit, state, arguments)
+        elif isinstance(i, Branch):
+            results = self._branch(i, unit, state)
+        else:
+            results = self._block(unit.inner[0], state, arguments)
+        for value, time in zip(step.results, results, strict=True):
+            times[value] = time
+
+    def _region_moves(
+        self, plan: BlockPlan, unit: Unit, state: QueueState, times: _Times
+    ) -> None:
+        """What is saved and loaded around control flow and collectives."""
+        if not unit.movements:
+            return
+        prices = self.pricing.moves(unit)
+        before = [m for m in prices.stores if m.movement.value in times]
+        for move in before:
+            start = max(state.dma, times[move.movement.value][1])
+            state.dma = start + move.seconds
+            self.recorder.move(prices, move, start, state.dma, 1)
+            done = state.dma + move.latency
+            times[move.movement.value] = (done, done)
+            state.end = max(state.end, done)
+        times.update(self._load(plan, prices, state, times))
+
+    def _loop(
+        self,
+        i: Loop,
+        unit: Unit,
+        state: QueueState,
+        arguments: list[tuple[float, float]],
+    ) -> list[tuple[float, float]]:
+        """One turn with events, one without; the others are as far apart."""
+        (body,) = unit.inner
+        turns, assumed = self._turns(i)
+        if turns == 0:
+            return arguments
+        first = len(self.recorder.events)
+        self.recorder.count *= turns
+        results = self._block(body, state, arguments)
+        self.recorder.count //= turns
+        last = len(self.recorder.events)
+        one, period = _reach(state, results), 0.0
+        if turns > 1:
+            on, self.recorder.on = self.recorder.on, False
+            loads = self.table_loads
+            results = self._block(body, state, results)
+            self.recorder.on = on
+            if loads == self.table_loads:
+                self.recorder.once(first, last)
+            period = max(0.0, _reach(state, results) - one) + LOOP_TURN.value
+            later = (turns - 2) * period + LOOP_TURN.value
+            state.shift(later)
+            results = [(f + later, e + later) for f, e in results]
+        self.recorder.loop(
+            i.location.source,
+            state.end,
+            turns,
+            period,
+            (first, last),
+            is_assumed=assumed,
+        )
+        return results
+
+    def _turns(self, i: Loop) -> tuple[int, bool]:
+        source = i.location.source
+        for key in (source, source.rpartition("/")[2], i.ordinal):
+            if key in self.trips:
+                return max(0, self.trips[key]), False
+        found = static_trips(i, self.written, self.program.functions)
+        if found is not None:
+            return found, False
+        self.notes[f"loop at {source or '?'}: 1 turn assumed, values decide"] = None
+        return 1, True
+
+    def _branch(
+        self, i: Branch, unit: Unit, state: QueueState
+    ) -> list[tuple[float, float]]:
+        """The block that ends last."""
+        on, self.recorder.on = self.recorder.on, False
+        ends = []
+        for inner in unit.inner:
+            copy = state.copy()
+            self._block(inner, copy, [])
+            ends.append(max(copy.end, copy.dma))
+        self.recorder.on = on
+        worst = max(range(len(ends)), key=ends.__getitem__)
+        source = i.location.source or "?"
+        self.notes[f"branch at {source}: block {worst} of {len(ends)} taken"] = None
+        return self._block(unit.inner[worst], state, [])
+
+    def _collective(
+        self, plan: BlockPlan, unit: Unit, state: QueueState, times: _Times
+    ) -> None:
+        """On the CC-cores, beside what does not wait for it."""
+        (step,) = unit.region.steps
+        i = step.instruction
+        assert isinstance(i, Collective)
+        self._region_moves(plan, unit, state, times)
+        access = plan.fused.access
+        ready = [self._there(access[v].roots, times)[1] for v in step.operands]
+        start = max([state.free.get("cc", 0.0), *ready])
+        seconds = collective_seconds(i, self.core, self.target, self.placement)
+        end = start + seconds
+        if seconds:
+            work = Work(queue="cc", seconds=seconds, opcode=i.name.upper())
+            wait = start - state.free.get("cc", 0.0)
+            self.recorder.work(step, work, start, end, 1, wait)
+            state.free["cc"] = end
+        for value in step.results:
+            times[value] = (end, end)
+        state.end = max(state.end, end)
+
+
+def _reach(state: QueueState, results: list[tuple[float, float]]) -> float:
+    """How far a turn has come: the end of the last thing that it did."""
+    return max([state.end, state.dma, *(e for _, e in results)])

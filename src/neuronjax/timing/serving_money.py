@@ -1,0 +1,195 @@
+"""What served tokens cost: prefill and decode with a KV cache; arithmetic alone.
+
+A copy of the program serves `batch` sequences at a time. A prompt is prefilled
+`prefill_batch` sequences per call, which gives the first token; every further token of
+all sequences takes one call of decode. A full copy alternates: for each batch of
+requests all their prefills, then `output_tokens - 1` decodes (continuous batching mixes
+the order, not the sum). Queues and the host's work are left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.timing.money import (
+    MILLION,
+    SECONDS_PER_HOUR,
+    Price,
+    check_utilization,
+    price_record,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What is served.
+
+    Attributes:
+        prompt_tokens: of one request.
+        output_tokens: of one answer.
+        batch: sequences that a copy decodes together.
+        prefill_batch: sequences of one call of prefill.
+        utilization: share of the rented time in which a copy is full.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    batch: int
+    prefill_batch: int = 1
+    utilization: float = 1.0
+
+    def check(self) -> None:
+        """Refuses what cannot be served.
+
+        Raises:
+            InvalidProgramError: a number below 1, an answer of fewer than 2 tokens, a
+                utilization that is no share, a batch that is not whole prefills.
+        """
+        check_utilization(self.utilization)
+        least = {"prompt_tokens": 1, "output_tokens": 2, "batch": 1, "prefill_batch": 1}
+        for name, minimum in least.items():
+            if getattr(self, name) < minimum:
+                raise InvalidProgramError(
+                    f"{name} of {getattr(self, name)}", remedy=f"at least {minimum}"
+                )
+        if self.batch % self.prefill_batch:
+            raise InvalidProgramError(
+                f"a batch of {self.batch}, prefilled {self.prefill_batch} at a time",
+                remedy="prefill a divisor of the batch at a time",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingCost:
+    """One machine and policy that serve.
+
+    Attributes:
+        machine: the instance.
+        policy: the numerics' name.
+        devices: logical cores in use.
+        copies: of the program, each with weights and a cache of its own.
+        time_to_first_token_seconds: a prefill, if a copy is free at once.
+        inter_token_seconds: a decode, if no prefill comes between.
+        loaded_inter_token_seconds: the mean on a full copy, with others' prefills.
+        request_seconds: from the prompt to the last token, if no prefill comes between.
+        output_tokens_per_second: of all copies, full.
+        requests_per_second: likewise.
+        dollars_per_million_input_tokens: prefill's share of the price.
+        dollars_per_million_output_tokens: decode's.
+        dollars_per_million_tokens: of prompts and answers together.
+        price: of the whole machine.
+        hbm_bytes: a device's weights, KV cache and workspace, the cache updated in
+            place (donated).
+        hbm_capacity_bytes: what a device has.
+        weights_bytes: part of it.
+        kv_cache_bytes: part of it, of all sequences.
+        max_batch: sequences whose cache a device could hold.
+    """
+
+    machine: str
+    policy: str
+    devices: int
+    copies: int
+    time_to_first_token_seconds: float
+    inter_token_seconds: float
+    loaded_inter_token_seconds: float
+    request_seconds: float
+    output_tokens_per_second: float
+    requests_per_second: float
+    dollars_per_million_input_tokens: float
+    dollars_per_million_output_tokens: float
+    dollars_per_million_tokens: float
+    price: Price
+    hbm_bytes: int
+    hbm_capacity_bytes: int
+    weights_bytes: int
+    kv_cache_bytes: int
+    max_batch: int | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether HBM holds weights, cache and workspace."""
+        return self.hbm_bytes <= self.hbm_capacity_bytes
+
+    @property
+    def record(self) -> dict[str, object]:
+        """Flat, for a data frame or JSON."""
+        found = dataclasses.asdict(self)
+        price = found.pop("price")
+        return {**found, "fits": self.fits, **price_record(price)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """HBM of one device of a copy that serves; see `ServingCost`."""
+
+    needed_bytes: int
+    capacity_bytes: int
+    weights_bytes: int
+    kv_cache_bytes: int
+
+    def max_batch(self, batch: int) -> int | None:
+        """Sequences that fit; None where no cache is carried from call to call."""
+        if not self.kv_cache_bytes:
+            return None
+        rest = self.capacity_bytes - (self.needed_bytes - self.kv_cache_bytes)
+        return max(0, int(rest * batch // self.kv_cache_bytes))
+
+
+def serving_cost(
+    machine: str,
+    prefill_seconds: float,
+    decode_seconds: float,
+    price: Price,
+    traffic: Traffic,
+    memory: Memory,
+    *,
+    policy: str = "",
+    devices: int = 1,
+    copies: int = 1,
+) -> ServingCost:
+    """The cost of serving on a machine.
+
+    Args:
+        machine: its name.
+        prefill_seconds: of one call, launch included.
+        decode_seconds: likewise.
+        price: of the whole machine.
+        traffic: what is served.
+        memory: of one device.
+        policy: the numerics' name.
+        devices: logical cores in use.
+        copies: of the program.
+    """
+    decodes = traffic.output_tokens - 1
+    # Of one copy's time, for one request.
+    prefill = prefill_seconds / traffic.prefill_batch
+    decode = decodes * decode_seconds / traffic.batch
+    full = traffic.batch * (prefill + decode)
+    others = (traffic.batch // traffic.prefill_batch - 1) * prefill_seconds
+    usd_per_second = price.usd_per_hour / SECONDS_PER_HOUR / traffic.utilization
+    per_copy = usd_per_second / copies * MILLION
+    tokens = traffic.prompt_tokens + traffic.output_tokens
+    return ServingCost(
+        machine=machine,
+        policy=policy,
+        devices=devices,
+        copies=copies,
+        time_to_first_token_seconds=prefill_seconds,
+        inter_token_seconds=decode_seconds,
+        loaded_inter_token_seconds=decode_seconds + others / decodes,
+        request_seconds=prefill_seconds + decodes * decode_seconds,
+        output_tokens_per_second=copies * traffic.batch * traffic.output_tokens / full,
+        requests_per_second=copies * traffic.batch / full,
+        dollars_per_million_input_tokens=per_copy * prefill / traffic.prompt_tokens,
+        dollars_per_million_output_tokens=per_copy * decode / traffic.output_tokens,
+        dollars_per_million_tokens=per_copy * (prefill + decode) / tokens,
+        price=price,
+        hbm_bytes=memory.needed_bytes,
+        hbm_capacity_bytes=memory.capacity_bytes,
+        weights_bytes=memory.weights_bytes,
+        kv_cache_bytes=memory.kv_cache_bytes,
+        max_batch=memory.max_batch(traffic.batch),
+    )

@@ -1,0 +1,473 @@
+"""Row tiling: which steps run as one loop over tiles of rows.
+
+A chain of steps that keeps the leading dimensions of its tensors is executed 128 rows
+at a time on every physical core: only a tile of what is between the steps is in SBUF,
+engines and DMA work on different tiles at the same time, and an operand that every tile
+needs whole (the weights of a matmul) stays, or streams by once for every block of rows
+that fits. Attention's scores, softmax included, never leave the core this way. `group`
+forms such regions greedily, in program order. Bytes are of a logical core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from math import ceil, prod
+
+from neuronjax.errors import InternalError
+from neuronjax.ir.instruction_set import DotDimensions
+from neuronjax.timing.access import rows_of
+from neuronjax.timing.blocking import blocked_bytes
+from neuronjax.timing.fusion import MATMULS, Fused, Step
+from neuronjax.timing.work import Core
+
+#: Share of SBUF for what stays, the rest being tiles in flight. ASSUMPTION.
+RESIDENT_SHARE = 0.85
+#: A region of more steps is two: the compiler's own loops have a bound. ASSUMPTION.
+MOST_STEPS = 64
+#: How many regions back a step may join whose operands are all there. ASSUMPTION.
+LOOK_BACK = 4
+#: Fewer row tiles than these are too few to overlap: no step joins a region that would
+#: have so few of them because of it. ASSUMPTION.
+FEW_TILES = 8
+
+
+def sbuf_bytes(core: Core) -> int:
+    """SBUF that programs can use."""
+    spec = core.spec
+    return spec.sbuf_usable_bytes_per_partition * spec.partitions * core.lnc
+
+
+def rows_per_tile(core: Core) -> int:
+    """Rows that are on the partitions at a time."""
+    return core.spec.partitions * core.lnc
+
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """Steps that run tile by tile.
+
+    Attributes:
+        steps: in order.
+        candidates: row counts that all of them have.
+        rows: how many rows there are: the most of these.
+        inside: values that they compute.
+        whole: values from outside that every tile needs all of.
+        streamed: values from outside that come with the rows.
+        lhs_bytes: of what matmuls contract with `whole` values, for all rows.
+        whole_bytes: of `whole`, as much as is needed at a time.
+        batches: of values of `whole`, into how many parts the rows' batch splits them,
+            of which two are needed at a time.
+        has_matmul: whether there is one.
+        sums: results that are there after the last tile.
+        key: the same for regions that are alike (`timing.alike`); -1: like no other.
+        values: of its steps, in an order that regions that are alike share.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    candidates: frozenset[int] = frozenset()
+    rows: int = 1
+    inside: set[int] = field(default_factory=set)
+    whole: dict[int, None] = field(default_factory=dict)
+    streamed: dict[int, None] = field(default_factory=dict)
+    lhs_bytes: int = 0
+    whole_bytes: int = 0
+    batches: dict[int, int] = field(default_factory=dict)
+    has_matmul: bool = False
+    sums: set[int] = field(default_factory=set)
+    key: int = -1
+    values: tuple[int, ...] = ()
+
+    @property
+    def form(self) -> str:
+        """That of its first step; "" where it has none and only moves bytes."""
+        return self.steps[0].form if self.steps else ""
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is control flow or a collective."""
+        return self.form in ("control", "collective")
+
+    def tiles(self, core: Core) -> int:
+        """How many tiles the rows make."""
+        return max(1, ceil(self.rows / rows_per_tile(core)))
+
+
+def dimensions(step: Step) -> DotDimensions:
+    """The dimension numbers of a matmul."""
+    i = step.instruction
+    if not isinstance(i, MATMULS):
+        raise InternalError(f"{i.name} is no matmul")
+    return i.dimensions
+
+
+def value_bytes(fused: Fused, value: int) -> int:
+    """Of a tensor in memory."""
+    return fused.sizes[value]
+
+
+def needed_bytes(fused: Fused, region: Region, value: int) -> int:
+    """What of a whole operand is in SBUF at a time: of a batch two members."""
+    parts = region.batches.get(value, 1)
+    size = value_bytes(fused, value)
+    return size if parts <= 2 else 2 * ceil(size / parts)
+
+
+def accumulated_bytes(fused: Fused, region: Region) -> int:
+    """Sums over the region's rows, in FP32, of one member of the batch."""
+    total = 0
+    for step in region.steps:
+        if step.accumulates:
+            shape = fused.types[step.results[0]].shape
+            total += 4 * prod(shape) // max(1, _batch(fused, step))
+    return total
+
+
+def _batch(fused: Fused, step: Step) -> int:
+    return prod(_side(fused, step, 0)[x] for x in dimensions(step).lhs_batch)
+
+
+def group(fused: Fused, core: Core) -> list[Region]:
+    """Regions of a block's steps, in an order that respects dependencies."""
+    return _Grouping(fused, core).run()
+
+
+def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
+    """How many leading dimensions are not excluded; those of size 1 do not count."""
+    for n, size in enumerate(shape):
+        if n in excluded and size != 1:
+            return n
+    return len(shape)
+
+
+def _own_rows(fused: Fused, step: Step) -> frozenset[int]:
+    """Row counts that a step by itself can be tiled in."""
+    if step.form == "matmul":
+        return _matmul_rows(fused, step)[0]
+    if step.form == "reduce":
+        i = step.instruction
+        shape = i.operands[0].type.shape
+        return rows_of(shape, _leading(shape, set(i.axes)))  # type: ignore[attr-defined]
+    if step.form in ("control", "collective", "other"):
+        return rows_of(())
+    shape = fused.types[step.seen].shape
+    if step.reduces:
+        return rows_of(shape) & rows_of(fused.types[step.results[-1]].shape)
+    return rows_of(shape)
+
+
+def _matmul_rows(fused: Fused, step: Step) -> tuple[frozenset[int], ...]:
+    """Row counts of a matmul's result, and those its two operands may have inside."""
+    if step.sides is not None:
+        return step.sides
+    d = dimensions(step)
+    lhs, rhs = (_side(fused, step, n) for n in (0, 1))
+    result = fused.types[step.results[0]].shape
+    free = len(lhs) - len(d.lhs_batch) - len(d.lhs_contract)
+    left = rows_of(lhs, _leading(lhs, set(d.lhs_contract)))
+    if set(d.lhs_contract) == set(range(len(lhs) - len(d.lhs_contract), len(lhs))):
+        # Rows in any order are the result's rows in another.
+        left |= {prod(s for n, s in enumerate(lhs) if n not in d.lhs_contract)}
+    others = set(range(len(rhs))) - set(d.rhs_batch)
+    right = rows_of(rhs, _leading(rhs, others))
+    batch = frozenset({prod(lhs[x] for x in d.lhs_batch), 1})
+    step.sides = (rows_of(result, len(d.lhs_batch) + free), left, right & batch)
+    return step.sides
+
+
+def _contracted_rows(
+    fused: Fused, step: Step, inside: Collection[int] = ()
+) -> frozenset[int]:
+    """The row count whose last dimension a matmul contracts; none where it does not.
+
+    Operands from outside come in any order; those that are in `inside` have to have
+    these rows.
+    """
+    d = dimensions(step)
+    sides = ((d.lhs_batch, d.lhs_contract), (d.rhs_batch, d.rhs_contract))
+    rows = 1
+    for n, (batch, contract) in enumerate(sides):
+        shape, value = _side(fused, step, n), step.operands[n]
+        leading = [x for x, size in enumerate(shape) if size != 1]
+        wanted = [x for x in (*batch, *contract) if shape[x] != 1]
+        rows = prod(shape[x] for x in wanted)
+        if not any(r in inside for r in fused.access[value].roots):
+            continue
+        kept = fused.access[value].rows
+        if leading[: len(wanted)] != wanted or (kept is not None and rows not in kept):
+            return frozenset()
+    return frozenset({rows})
+
+
+def _side(fused: Fused, step: Step, n: int) -> tuple[int, ...]:
+    """The shape of a matmul's n-th side: elements come before scales and tags."""
+    operands = step.operands
+    position = n if len(operands) != 3 else 2 * n
+    return fused.types[operands[min(position, len(operands) - 1)]].shape
+
+
+def _operand_rows(fused: Fused, step: Step, position: int) -> frozenset[int]:
+    """Row counts in which an operand can come from inside the region."""
+    value = step.operands[position]
+    own = rows_of(fused.types[value].shape)
+    if step.form == "matmul":
+        sides = _matmul_rows(fused, step)
+        mx = len(step.operands) == 4
+        own = sides[
+            1 + (position % 2 if mx or len(step.operands) == 2 else int(position == 2))
+        ]
+    kept = fused.access[value].rows
+    return own if kept is None else own & kept
+
+
+class _Grouping:
+    """Puts every step in the region of its last operand, or in a new one."""
+
+    def __init__(self, fused: Fused, core: Core) -> None:
+        self.fused, self.core = fused, core
+        self.per_tile = rows_per_tile(core)
+        self.capacity = sbuf_bytes(core) * RESIDENT_SHARE
+        self.regions: list[Region] = []
+        self.home: dict[int, int] = {}
+        self._stale: set[int] = set()
+        self._taken: dict[Step, tuple[frozenset[int], ...]] = {}
+        self._own: dict[Step, frozenset[int]] = {}
+
+    def run(self) -> list[Region]:
+        for step in self.fused.steps:
+            self._add(step)
+        for place in self._stale:  # the row count is settled only now
+            region = self.regions[place]
+            region.whole, region.streamed = {}, {}
+            region.batches = {}
+            region.whole_bytes = region.lhs_bytes = 0
+            for step in region.steps:
+                self._take_operands(region, step)
+        return self.regions
+
+    def _add(self, step: Step) -> None:
+        found = self._place(step)
+        if found is None:
+            place, region = len(self.regions), Region()
+            self.regions.append(region)
+            candidates = self._streaming(self._own_rows(step), step, region)
+        else:
+            place, candidates = found
+            region = self.regions[place]
+        rows = max(candidates) if candidates else 1
+        if rows != region.rows and region.steps:
+            self._stale.add(place)
+        region.candidates, region.rows = candidates, rows
+        region.steps.append(step)
+        self._take_operands(region, step)
+        region.inside.update(step.results)
+        if step.accumulates:
+            region.sums.update(step.results)
+        for value in step.results:
+            self.home[value] = place
+
+    def _own_rows(self, step: Step) -> frozenset[int]:
+        found = self._own.get(step)
+        if found is None:
+            found = self._own[step] = _own_rows(self.fused, step)
+        return found
+
+    def _operand_rows(self, step: Step) -> tuple[frozenset[int], ...]:
+        """Row counts in which each operand can come from inside the region."""
+        found = self._taken.get(step)
+        if found is None:
+            positions = range(len(step.operands))
+            found = tuple([_operand_rows(self.fused, step, n) for n in positions])
+            self._taken[step] = found
+        return found
+
+    def _place(self, step: Step) -> tuple[int, frozenset[int]] | None:
+        """The region that a step can join, and its row counts then."""
+        if step.form in ("control", "collective", "other") or not self.regions:
+            return None
+        reads, home = self.fused.reads(step), self.home.get
+        place = max([home(r, -1) for r in reads], default=-1)
+        if place >= 0:
+            region = self.regions[place]
+            ready = not region.sums or region.sums.isdisjoint(reads)
+            rows = self._joined(region, step) if ready else None
+            return None if rows is None else (place, rows)
+        last = len(self.regions)
+        for place in range(last - 1, max(-1, last - 1 - LOOK_BACK), -1):
+            region = self.regions[place]
+            shares = not region.streamed.keys().isdisjoint(reads)
+            if shares or self._accompanies(region, step):
+                rows = self._joined(region, step)
+                if rows is not None:
+                    return place, rows
+        return None
+
+    def _accompanies(self, region: Region, step: Step) -> bool:
+        """Whether a batched matmul makes a tensor like one that the region makes.
+
+        Gradients of scores meet the scores.
+        """
+        if step.form != "matmul" or not dimensions(step).lhs_batch:
+            return False
+        sizes = self.fused.types
+        size = prod(sizes[step.results[0]].shape)
+        return (
+            any(
+                s.form == "matmul" and prod(sizes[s.results[0]].shape) == size
+                for s in region.steps
+            )
+            and region.rows in _matmul_rows(self.fused, step)[0]
+        )
+
+    def _joined(self, region: Region, step: Step) -> frozenset[int] | None:
+        """The row counts of a region with one more step; None if it must not join."""
+        first = region.steps[0].form
+        if first in ("control", "collective", "other"):
+            return None
+        if len(region.steps) >= MOST_STEPS:
+            return None
+        if step.form == "matmul":
+            step.accumulates = self._accumulates(region, step)
+            if step.accumulates:
+                return region.candidates & _contracted_rows(self.fused, step)
+        rows = region.candidates & self._own_rows(step)
+        access, outside = self.fused.access, region.inside.isdisjoint
+        if not outside(self.fused.reads(step)):
+            taken = self._operand_rows(step)
+            for value, own in zip(step.operands, taken, strict=True):
+                if not outside(access[value].roots):
+                    rows = rows & own
+        rows = self._streaming(rows, step, region)
+        per_tile = self.per_tile
+        before = ceil(region.rows / per_tile)
+        after = ceil(max(rows, default=1) / per_tile)
+        coarse = (
+            after < before and after < FEW_TILES and not self._refines(region, rows)
+        )
+        if coarse or (step.form == "matmul" and not self._pays(region, step)):
+            return None
+        return rows
+
+    def _streaming(
+        self, rows: frozenset[int], step: Step, region: Region
+    ) -> frozenset[int]:
+        """Of the row counts those in which operands from outside can stream too."""
+        if step.form in ("matmul", "control", "collective", "other"):
+            return rows
+        enough = min(max(rows, default=1), FEW_TILES * self.per_tile)
+        access, outside = self.fused.access, region.inside.isdisjoint
+        for value, own in zip(step.operands, self._operand_rows(step), strict=True):
+            roots = access[value].roots
+            if roots and not rows <= own and outside(roots):
+                fewer = rows & own
+                rows = fewer if max(fewer, default=1) >= enough else rows
+        return rows
+
+    def _accumulates(self, region: Region, step: Step) -> bool:
+        """Whether a matmul over the rows can add up their tiles, as they are computed.
+
+        As kernels for the gradients of attention do: of batched matmuls, where what
+        they read would leave SBUF otherwise. Sums stay in SBUF; that adding them tile
+        by tile takes VectorE is left out of account.
+        """
+        if step.form != "matmul" or len(step.operands) != 2:
+            return False
+        fused = self.fused
+        if not dimensions(step).lhs_batch:
+            return False
+        if region.rows not in _contracted_rows(fused, step, region.inside):
+            return False
+        inside = [
+            r
+            for v in step.operands
+            for r in fused.access[v].roots
+            if r in region.inside
+        ]
+        if max((value_bytes(fused, r) for r in inside), default=0) < self.capacity:
+            return False
+        shape = fused.types[step.results[0]].shape
+        return 4 * prod(shape) // max(1, _batch(fused, step)) <= self.capacity
+
+    def _refines(self, region: Region, rows: frozenset[int]) -> bool:
+        """Whether fewer rows lose nothing: elementwise work on few elements."""
+        return (
+            bool(rows)
+            and max(rows) > 1
+            and not region.has_matmul
+            and all(step.form != "reduce" and not step.reduces for step in region.steps)
+        )
+
+    def _pays(self, region: Region, step: Step) -> bool:
+        """Whether a matmul moves fewer bytes in the region than by itself."""
+        fused = self.fused
+        lhs, rhs = step.operands[0], step.operands[-1]
+        whole = self._outside(region, rhs, self._parts(region, step))
+        added = self._outside(region, rhs) + self._outside(region, lhs)
+        total = region.whole_bytes + whole
+        if total <= self.capacity:
+            return True
+        lhs_bytes = sum(value_bytes(fused, r) for r in fused.access[lhs].roots)
+        together = total * self._passes(region.lhs_bytes + lhs_bytes)
+        before = self._traffic(region.whole_bytes, region.lhs_bytes)
+        spilled = 0 if lhs_bytes < self.capacity / 2 else lhs_bytes
+        m = prod(fused.types[step.results[0]].shape)
+        rows, item = region.rows, fused.types[lhs].dtype.itemsize
+        alone = blocked_bytes(
+            lhs_bytes, added, rows, m // max(1, rows), self.capacity, item
+        )
+        return together <= before + alone + spilled
+
+    def _parts(self, region: Region, step: Step) -> int:
+        """Into how many parts the batch splits a whole operand."""
+        if step.form != "matmul":
+            return 1
+        batch = _batch(self.fused, step)
+        return batch if region.rows > batch and region.rows % batch == 0 else 1
+
+    def _outside(self, region: Region, value: int, parts: int = 1) -> int:
+        """Bytes of a value that the region neither computes nor has, for a while."""
+        return sum(
+            value_bytes(self.fused, r) // max(1, parts // 2)
+            for r in self.fused.access[value].roots
+            if r not in region.inside and r not in region.whole
+        )
+
+    def _passes(self, lhs_bytes: float) -> int:
+        """How often weights that do not fit stream by: once per block of rows."""
+        return max(1, ceil(lhs_bytes / self.capacity))
+
+    def _traffic(self, whole: int, lhs_bytes: int) -> float:
+        if whole <= self.capacity:
+            return whole
+        return whole * self._passes(lhs_bytes)
+
+    def _take_operands(self, region: Region, step: Step) -> None:
+        """Notes what comes from outside, and whether with the rows or whole."""
+        fused, rows, form = self.fused, region.rows, step.form
+        always = form in ("control", "collective", "other")
+        for position, value in enumerate(step.operands):
+            roots = fused.access[value].roots
+            if form == "matmul" and position == 0 and not step.accumulates:
+                region.has_matmul = True
+                region.lhs_bytes += sum([fused.sizes[r] for r in roots])
+            for root in roots:
+                if root in region.inside or root in region.whole:
+                    continue
+                if always or (rows > 1 and rows in self._rows_outside(step, position)):
+                    region.streamed.setdefault(root)
+                else:
+                    region.streamed.pop(root, None)
+                    region.whole[root] = None
+                    region.batches[root] = self._parts(region, step)
+                    region.whole_bytes += needed_bytes(fused, region, root)
+
+    def _rows_outside(self, step: Step, position: int) -> frozenset[int]:
+        """Row counts in which an operand can be brought from HBM."""
+        if step.form != "matmul":
+            return self._operand_rows(step)[position]
+        if step.accumulates:
+            return _contracted_rows(self.fused, step)
+        rows = _matmul_rows(self.fused, step)[0]
+        if position == 0:  # any layout of the left: the DMA engines gather its rows
+            return rows
+        return rows & frozenset({_batch(self.fused, step)} - {1})

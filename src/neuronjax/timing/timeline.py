@@ -1,0 +1,152 @@
+"""When everything happens: what `schedule` returns.
+
+Seconds from the start of the program. An event is an instruction's work on one queue,
+or a transfer; of a loop the first turn has events, which count as often as it turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+from neuronjax.ir.instruction import Instruction
+from neuronjax.timing.memory import MemoryPlan
+from neuronjax.timing.work import QUEUES, Event, Queue, Transfer, Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopSpan:
+    """A loop in the timeline.
+
+    Attributes:
+        start_seconds, end_seconds: all its turns, the first time it runs.
+        trips: how often it turns.
+        period_seconds: from one turn to the next.
+        first_event, last_event: its events, as a range of `Timeline.events`; they are
+            those of the first turn.
+        count: how often the whole loop runs.
+        source: the user's line.
+        is_assumed: whether `trips` is neither static nor given.
+    """
+
+    start_seconds: float
+    end_seconds: float
+    trips: int
+    period_seconds: float
+    first_event: int
+    last_event: int
+    count: int
+    source: str
+    is_assumed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What an instruction comes to, all turns of its loops together.
+
+    Attributes:
+        seconds: by queue.
+        flops: that the program asks for.
+        hardware_flops: that the array executes.
+        read_bytes, write_bytes: of HBM.
+        count: how often it is executed.
+    """
+
+    seconds: Mapping[Queue, float]
+    flops: float
+    hardware_flops: float
+    read_bytes: int
+    write_bytes: int
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """The schedule of a program.
+
+    Attributes:
+        events: in order of issue.
+        instructions: what events belong to; one for each step of the fused program.
+        fused: for each of them, all the instructions that its step stands for.
+        total_seconds: from the start to the end of the last event.
+        loops: the loops, inner ones before the outer.
+        notes: what was assumed: trip counts, branches.
+        memory: what moves and what stays.
+    """
+
+    events: tuple[Event, ...]
+    instructions: tuple[Instruction, ...]
+    fused: tuple[tuple[Instruction, ...], ...]
+    total_seconds: float
+    loops: tuple[LoopSpan, ...]
+    notes: tuple[str, ...]
+    memory: MemoryPlan
+
+    def busy_seconds(self, queue: Queue) -> float:
+        """How long a queue works, all turns of all loops together."""
+        return self._busy[queue]
+
+    @cached_property
+    def _busy(self) -> Mapping[Queue, float]:
+        busy: dict[Queue, float] = dict.fromkeys(QUEUES, 0.0)
+        for event in self.events:
+            busy[event.queue] += event.queue_seconds * event.count
+        return MappingProxyType(busy)
+
+    def of(self, queue: Queue) -> Iterator[Event]:
+        """The events of a queue."""
+        return (event for event in self.events if event.queue == queue)
+
+    def _works(self) -> Iterator[tuple[Work, int]]:
+        for event in self.events:
+            if isinstance(event.source, Work):
+                yield event.source, event.count
+
+    def transfers(self) -> Iterator[tuple[Transfer, int]]:
+        """The transfers, and how often each happens."""
+        for event in self.events:
+            if isinstance(event.source, Transfer):
+                yield event.source, event.count
+
+    @property
+    def flops(self) -> float:
+        """Operations of matmuls that the program asks for."""
+        return sum(work.flops * count for work, count in self._works())
+
+    @property
+    def hbm_read_bytes(self) -> int:
+        """Read from HBM."""
+        return sum(t.bytes * count for t, count in self.transfers() if t.is_read)
+
+    @property
+    def hbm_write_bytes(self) -> int:
+        """Written to HBM."""
+        return sum(t.bytes * count for t, count in self.transfers() if not t.is_read)
+
+    @cached_property
+    def totals(self) -> tuple[Totals, ...]:
+        """What each of `instructions` comes to."""
+        events: list[list[Event]] = [[] for _ in self.instructions]
+        for event in self.events:
+            if event.instruction >= 0:
+                events[event.instruction].append(event)
+        return tuple(map(_totals, events))
+
+
+def _totals(events: list[Event]) -> Totals:
+    seconds: dict[Queue, float] = {}
+    works = [(e.source, e.count) for e in events if isinstance(e.source, Work)]
+    moves = [(e.source, e.count) for e in events if isinstance(e.source, Transfer)]
+    for event in events:
+        busy = event.queue_seconds * event.count
+        seconds[event.queue] = seconds.get(event.queue, 0.0) + busy
+    return Totals(
+        seconds=MappingProxyType(seconds),
+        flops=sum(w.flops * n for w, n in works),
+        hardware_flops=sum(w.hardware_flops * n for w, n in works),
+        read_bytes=sum(t.bytes * n for t, n in moves if t.is_read),
+        write_bytes=sum(t.bytes * n for t, n in moves if not t.is_read),
+        count=max((e.count for e in events), default=0),
+    )

@@ -1,0 +1,160 @@
+"""How often a loop turns, where its condition says so.
+
+`lax.scan` and `fori_loop` become loops that count a carry from one constant to another;
+such a count is a fact of the program. Others depend on values, which `timing` never
+sees: the caller gives their counts, or they count as one turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+
+import numpy as np
+
+from neuronjax.ir.instruction import Block, Instruction, InstructionProgram, View
+from neuronjax.ir.instruction_set import Call, Compare, Loop, Memset, TensorTensor
+
+_FLIPPED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "EQ": "EQ", "NE": "NE"}
+_DEPTH = 8
+
+
+def static_trips(
+    loop: Loop, outside: Mapping[int, Instruction], functions: Mapping[str, Block]
+) -> int | None:
+    """The trip count of a loop that counts; None where values decide.
+
+    Args:
+        loop: the loop.
+        outside: who writes each buffer of the surrounding blocks, by buffer number.
+        functions: the program's callees.
+    """
+    test = _condition(loop.condition, outside)
+    if test is None:
+        return None
+    position, direction, limit = test
+    start = _constant(loop.operands[position], outside)
+    step = _increment(loop.body, position, outside, functions)
+    if start is None or step is None:
+        return None
+    return _count(start, limit, step, direction)
+
+
+def writers(block: Block) -> dict[int, Instruction]:
+    """Who writes each buffer of a block, by buffer number."""
+    return {b.number: i for i in block.instructions for b in i.results}
+
+
+def all_writers(program: InstructionProgram) -> dict[int, Instruction]:
+    """Who writes each buffer of a program, by buffer number."""
+    found: dict[int, Instruction] = {}
+    todo: list[Block] = [program.main, *program.functions.values()]
+    while todo:
+        block = todo.pop()
+        for i in block.instructions:
+            for buffer in i.results:
+                found[buffer.number] = i
+            todo.extend(i.blocks)
+    return found
+
+
+def _constant(view: View, written: Mapping[int, Instruction]) -> int | None:
+    """The value of an integer scalar that is a constant."""
+    i = written.get(view.buffer.number)
+    if isinstance(i, Memset) and np.size(i.value) == 1:
+        value = np.asarray(i.value)
+        return int(value.reshape(())) if value.dtype.kind in "iu" else None
+    return None
+
+
+def _condition(
+    block: Block, outside: Mapping[int, Instruction]
+) -> tuple[int, str, int] | None:
+    """(position of the counter, direction, limit) of `counter < limit` and the like."""
+    written = {**outside, **writers(block)}
+    i = written.get(block.results[0].buffer.number)
+    if not isinstance(i, Compare):
+        return None
+    numbers = [b.number for b in block.arguments]
+    left, right = i.operands
+    for counter, limit, direction in (
+        (left, right, i.direction),
+        (right, left, _FLIPPED[i.direction]),
+    ):
+        value = _constant(limit, written)
+        if counter.buffer.number in numbers and value is not None:
+            return numbers.index(counter.buffer.number), direction, value
+    return None
+
+
+def _increment(
+    body: Block,
+    position: int,
+    outside: Mapping[int, Instruction],
+    functions: Mapping[str, Block],
+    depth: int = _DEPTH,
+) -> int | None:
+    """What the body adds to the counter; None if it does anything else to it."""
+    written = {**outside, **writers(body)}
+    counter = body.arguments[position].number
+    result = body.results[position].buffer.number
+    i = written.get(result)
+    if isinstance(i, TensorTensor) and i.op in ("add", "subtract"):
+        return _added(i, counter, written)
+    if isinstance(i, Call) and depth and i.callee in functions:
+        inner = functions[i.callee]
+        at = next(n for n, b in enumerate(i.results) if b.number == result)
+        sources = [v.buffer.number for v in i.operands]
+        if counter not in sources:
+            return None
+        given = {
+            b.number: written[v.buffer.number]
+            for b, v in zip(inner.arguments, i.operands, strict=True)
+            if v.buffer.number in written
+        }
+        return _called(inner, sources.index(counter), at, given, functions, depth - 1)
+    return None
+
+
+def _called(
+    inner: Block,
+    position: int,
+    result: int,
+    given: Mapping[int, Instruction],
+    functions: Mapping[str, Block],
+    depth: int,
+) -> int | None:
+    """The increment inside a callee: argument `position` to result `result`."""
+    reduced = Block(
+        (inner.arguments[position],), inner.instructions, (inner.results[result],)
+    )
+    return _increment(reduced, 0, given, functions, depth)
+
+
+def _added(
+    i: TensorTensor, counter: int, written: Mapping[int, Instruction]
+) -> int | None:
+    left, right = i.operands
+    if left.buffer.number == counter:
+        value = _constant(right, written)
+        return value if i.op == "add" or value is None else -value
+    if right.buffer.number == counter and i.op == "add":
+        return _constant(left, written)
+    return None
+
+
+def _count(start: int, limit: int, step: int, direction: str) -> int | None:
+    """Turns until the comparison fails; None if it never does."""
+    distance = limit - start
+    if direction in ("GT", "GE"):
+        distance, step = -distance, -step
+        direction = {"GT": "LT", "GE": "LE"}[direction]
+    if direction == "LE":
+        distance, direction = distance + 1, "LT"
+    if direction == "LT":
+        if distance <= 0:
+            return 0
+        return ceil(distance / step) if step > 0 else None
+    if direction == "NE" and step and distance % step == 0 and distance // step >= 0:
+        return distance // step
+    return None

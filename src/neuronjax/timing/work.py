@@ -1,0 +1,173 @@
+"""What an instruction asks of the machine: the vocabulary of costs.
+
+`cost` says what an instruction does on which engine, `memory` what is moved between HBM
+and SBUF, `schedule` when. All figures are of **one logical NeuronCore**: with LNC 2,
+two physical cores that share the tiles of every instruction. Seconds, bytes and
+floating-point operations; nothing here knows a value of a tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from neuronjax.hardware import ChipSpec, CoreSpec, Target
+from neuronjax.ir.instruction import Buffer
+
+#: What works by itself: the engines, the DMA rings, the CC-cores, the driving host.
+Queue = Literal["tensor", "vector", "scalar", "gpsimd", "sync", "dma", "cc", "host"]
+QUEUES: tuple[Queue, ...] = (
+    "tensor",
+    "vector",
+    "scalar",
+    "gpsimd",
+    "sync",
+    "dma",
+    "cc",
+    "host",
+)
+
+
+@dataclass(frozen=True)
+class Core:
+    """One logical NeuronCore.
+
+    Attributes:
+        chip: what it is part of.
+        lnc: physical cores that it consists of.
+    """
+
+    chip: ChipSpec
+    lnc: int
+
+    @classmethod
+    def of(cls, target: Target, lnc: int | None = None) -> Core:
+        """A core of a target.
+
+        Args:
+            target: the machine.
+            lnc: physical cores per logical core; None for the target's default.
+
+        Raises:
+            InvalidProgramError: an LNC size that the chip does not have.
+        """
+        target.logical_cores(lnc)
+        return cls(target.chip, target.lnc_default if lnc is None else lnc)
+
+    @property
+    def spec(self) -> CoreSpec:
+        """One physical core."""
+        return self.chip.core
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A stretch of one engine's time.
+
+    Attributes:
+        queue: who works.
+        seconds: how long the engine is occupied.
+        tiles: engine instructions that it consists of; tiles of one Work follow each
+            other at equal intervals, and a consumer may start on the first.
+        latency_seconds: from the end of the last tile until its result can be read.
+        opcode: the vendor profiler's ("MATMUL", "ACTIVATE", "TENSOR_TENSOR").
+        flops: operations that the program asks for, a multiply-add counting as 2;
+            matmuls alone.
+        hardware_flops: what the array executes for them: FP32 passes and transposes
+            included, in BF16 equivalents.
+        transpose_flops: the part of `hardware_flops` that is transposes.
+        performance_mode: "", "2x" or "4x" of VectorE and ScalarE.
+        sbuf_read_bytes: from SBUF.
+        sbuf_write_bytes: to SBUF.
+        psum_read_bytes: from PSUM.
+        psum_write_bytes: to PSUM.
+        table: of ScalarE's functions that it needs; "" for what every table holds.
+    """
+
+    queue: Queue
+    seconds: float
+    tiles: int = 1
+    latency_seconds: float = 0.0
+    opcode: str = ""
+    flops: float = 0.0
+    hardware_flops: float = 0.0
+    transpose_flops: float = 0.0
+    performance_mode: str = ""
+    sbuf_read_bytes: float = 0.0
+    sbuf_write_bytes: float = 0.0
+    psum_read_bytes: float = 0.0
+    psum_write_bytes: float = 0.0
+    table: str = ""
+
+    @property
+    def first_seconds(self) -> float:
+        """When the first tile's result can be read, from the start."""
+        return self.seconds / self.tiles + self.latency_seconds
+
+    @property
+    def last_seconds(self) -> float:
+        """What is left to do when the last tile's operands arrive."""
+        return self.seconds / self.tiles + self.latency_seconds
+
+
+#: One way to execute an instruction: works in order of dependency, each streaming its
+#: tiles to the next (a matmul, then the copy of its result out of PSUM). Empty: free,
+#: for the instruction is an access pattern of its consumers (a reshape, a broadcast).
+Way = tuple[Work, ...]
+
+#: Why bytes move between HBM and SBUF. `weight` is an input that is a parameter.
+Reason = Literal[
+    "input", "weight", "output", "spill_save", "spill_reload", "constant", "copy"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """Bytes that the DMA engines move for an instruction.
+
+    Attributes:
+        buffer: of which tensor; None for what has no buffer.
+        bytes: in all.
+        row_bytes: contiguous bytes of one descriptor, which its efficiency depends on.
+        reason: why.
+        is_read: from HBM; else to HBM.
+        transposes: whether the DMA engines transpose on the way.
+    """
+
+    buffer: Buffer | None
+    bytes: int
+    row_bytes: int
+    reason: Reason
+    is_read: bool
+    transposes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happens on a queue.
+
+    Attributes:
+        queue: where.
+        start_seconds, end_seconds: when, from the start of the program.
+        name: opcode, or kind of transfer.
+        source: what it was made of: a Work or a Transfer.
+        instruction: index into `Timeline.instructions`, -1 for none.
+        count: how often it happens in all: trips of the loops around it. Start and end
+            are those of the first time.
+        wait_seconds: how long the queue stood still before it, for operands.
+        pieces: tiles that it consists of, as long as each other; the first begins at
+            the start, the last ends at the end, and between them other events of the
+            queue have their turns. What it occupies is the seconds of its source.
+        queue_seconds: how long it occupies the queue.
+    """
+
+    queue: Queue
+    start_seconds: float
+    end_seconds: float
+    name: str
+    source: Work | Transfer
+    instruction: int = -1
+    count: int = 1
+    wait_seconds: float = field(default=0.0)
+    pieces: int = 1
+    queue_seconds: float = 0.0

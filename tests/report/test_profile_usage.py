@@ -1,0 +1,79 @@
+"""How the time of a timeline divides among ops, lines and modules."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from neuronjax.ir.program import Location
+from neuronjax.report.profile_usage import (
+    by_instruction,
+    grouped,
+    module_name,
+    op_name,
+    source_line,
+    usage,
+)
+from tests.report.timelines import EXAMPLE, MATMULS, MICRO
+
+
+def test_usage_counts_the_trips_of_loops():
+    used = usage(EXAMPLE.events)
+    assert used.seconds["tensor"] == pytest.approx(15 * MICRO)
+    assert (used.flops, used.counts["tensor"]) == (3000, 6)
+    assert (used.hbm_read_bytes, used.hbm_write_bytes) == (5000, 500)
+    assert used.bottleneck == "tensor"
+
+
+def test_nothing_has_no_bottleneck():
+    assert usage(()).bottleneck is None
+
+
+@pytest.mark.parametrize("key", [op_name, source_line, module_name])
+def test_groups_add_up(key):
+    groups = grouped(EXAMPLE, key)
+    whole = usage(EXAMPLE.events)
+    busy = sum(used.busy_seconds for used in groups.values())
+    assert busy == pytest.approx(whole.busy_seconds)
+    assert sum(used.hbm_bytes for used in groups.values()) == whole.hbm_bytes
+
+
+def test_the_busiest_group_is_first():
+    assert list(grouped(EXAMPLE, op_name)) == ["nc_matmul", "", "activation.tanh"]
+    assert list(grouped(EXAMPLE, source_line)) == ["train.py:3", "", "train.py:4"]
+    modules = grouped(EXAMPLE, module_name)
+    assert list(modules) == ["mlp (backward)", "mlp", ""]
+
+
+def test_by_instruction():
+    found = by_instruction(EXAMPLE)
+    assert found[0].hbm_bytes == 4000
+    assert found[1].busy_seconds == pytest.approx(13 * MICRO)
+
+
+def test_as_dict_has_what_is_not_zero():
+    data = by_instruction(EXAMPLE)[2].as_dict()
+    assert data["seconds"] == {"scalar": pytest.approx(MICRO)}
+    assert "flops" not in data
+
+
+@pytest.mark.parametrize(
+    ("scope", "name"),
+    [
+        ("jit(step)/dot_general", ""),
+        ("jit(step)/jvp()/mul", ""),
+        ("jit(step)/transpose(jvp())/mul", "(backward)"),
+        ("jit(step)/jvp(mlp)/dot_general", "mlp"),
+        ("jit(step)/transpose(jvp(mlp))/dot_general", "mlp (backward)"),
+        ("jit(step)/vmap(jvp(block))/attention/exp", "block/attention"),
+        ("jit(step)/block/while/body/closed_call/norm/mul", "block/norm"),
+        ("jit(step)/checkpoint/rematted_computation/mlp/dot", "mlp"),
+        ("jit(step)/jvp(GPT/layer_0)/dot_general", "GPT/layer_0"),
+        ("", ""),
+    ],
+)
+def test_module_name(scope, name):
+    location = Location(scope, "train.py", 1)
+    instruction = dataclasses.replace(MATMULS[0], location=location)
+    assert module_name(instruction) == name

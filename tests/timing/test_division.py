@@ -1,0 +1,153 @@
+"""Regions that do not fit SBUF at once, cores that share rows, scores of attention."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import neuronjax as nj
+from neuronjax.hardware import resolve_target
+from neuronjax.timing.division import copies
+from neuronjax.timing.fusion import fuse
+from neuronjax.timing.memory import plan_memory
+from neuronjax.timing.schedule import schedule
+from neuronjax.timing.tiling import sbuf_bytes
+from neuronjax.timing.work import Core
+
+BF16, F32 = jnp.bfloat16, jnp.float32
+TRN2 = resolve_target("trn2")
+
+
+def struct(*shape: int, dtype=BF16):
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def program_of(function, *arguments):
+    lowered = nj.jit(function, target="trn2", policy="fp32").lower(*arguments)
+    return lowered._instructions
+
+
+def plan_of(function, *arguments, lnc=1):
+    return plan_memory(program_of(function, *arguments), Core.of(TRN2, lnc))
+
+
+def norm_mlp(x, gamma, up, down):
+    mean = jnp.mean(jnp.square(x.astype(F32)), axis=-1, keepdims=True)
+    h = (x * jax.lax.rsqrt(mean + 1e-6)).astype(BF16) * gamma
+    return jax.nn.silu(h @ up) @ down
+
+
+def norm_mlp_arguments(rows: int, hidden: int, width: int):
+    weights = struct(hidden, width), struct(width, hidden)
+    return struct(rows, hidden), struct(hidden), *weights
+
+
+# -- attention -------------------------------------------------------------------------
+
+
+def attend(q, k, v):
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True)
+
+
+@pytest.mark.parametrize("groups", [8, 2])
+def test_scores_of_many_heads_stay_on_the_chip(groups):
+    """Heads of a batch follow each other: only two heads' keys are there at a time."""
+    q, k = struct(1, 4096, 8, 128), struct(1, 4096, groups, 128)
+    plan = plan_of(attend, q, k, k)
+    size = 4096 * 8 * 128 * 2
+    assert plan.hbm_read_bytes == size + 2 * size * groups // 8
+    assert plan.hbm_write_bytes == size
+
+
+def test_gradients_of_attention_stay_on_the_chip():
+    """Sums over the queries are kept while their tiles go by."""
+    q = struct(1, 4096, 8, 128)
+    plan = plan_of(lambda q, k, v, g: jax.vjp(attend, q, k, v)[1](g), q, q, q, q)
+    size = 4096 * 8 * 128 * 2
+    assert plan.spill_save_bytes == 0
+    assert plan.hbm_read_bytes == 4 * size
+    assert plan.hbm_write_bytes == 3 * size
+
+
+def test_gradients_of_a_wide_layer_are_matmuls_of_their_own():
+    """No batch: compilers do not fuse the backward pass with the forward one."""
+
+    def loss(w, x):
+        return jnp.sum(jnp.tanh(x @ w).astype(F32) ** 2)
+
+    plan = plan_of(jax.grad(loss), struct(512, 512), struct(65536, 512))
+    accumulates = [s.accumulates for u in plan.main.units for s in u.region.steps]
+    assert not any(accumulates)
+
+
+def test_sides_are_exchanged_where_that_spares_a_transposition():
+    def transposed(p, v):
+        return jnp.einsum("bkd,bqk->bdq", v, p).swapaxes(1, 2)
+
+    program = program_of(transposed, struct(2, 256, 512), struct(2, 512, 64))
+    steps = fuse(program.main, program.functions).steps
+    assert [step.form for step in steps] == ["matmul"]
+    assert steps[0].instruction.results[0].type.shape == (2, 256, 64)
+
+
+# -- rows in blocks --------------------------------------------------------------------
+
+
+def test_what_nobody_reads_costs_nothing():
+    def unused(x):
+        _ = jnp.tanh(x) @ x
+        return x + 1
+
+    assert (
+        schedule(
+            program_of(unused, struct(512, 512)), Core.of(TRN2, 1), TRN2
+        ).busy_seconds("tensor")
+        == 0
+    )
+
+
+def test_weights_stay_where_they_fit_beside_two_tiles():
+    arguments = norm_mlp_arguments(8192, 1024, 2048)
+    plan = plan_of(norm_mlp, *arguments)
+    (unit,) = plan.main.units
+    assert (unit.passes, unit.blocks) == (1, 1)
+    weights = 2 * 1024 * 2048 * 2 + 1024 * 2
+    assert plan.hbm_read_bytes == 8192 * 1024 * 2 + weights
+
+
+def test_weights_pass_by_where_they_do_not_fit():
+    rows, hidden, width = 8192, 8192, 640
+    plan = plan_of(norm_mlp, *norm_mlp_arguments(rows, hidden, width))
+    (unit,) = plan.main.units
+    weights = 2 * hidden * width * 2
+    assert weights < sbuf_bytes(Core.of(TRN2, 1))
+    assert unit.passes > 1
+    assert plan.hbm_read_bytes > rows * hidden * 2 + 2 * weights
+
+
+def test_a_block_waits_for_the_room_of_the_one_before():
+    """Rows so wide that two tiles and the weights' window do not fit."""
+    arguments = norm_mlp_arguments(2048, 32768, 128)
+    program, core = program_of(norm_mlp, *arguments), Core.of(TRN2, 1)
+    timeline = schedule(program, core, TRN2)
+    (unit,) = timeline.memory.main.units
+    assert unit.blocks > 1
+    busy = max(map(timeline.busy_seconds, ("tensor", "vector", "scalar", "dma")))
+    assert timeline.total_seconds > 1.2 * busy
+    assert timeline.flops == pytest.approx(2 * 2 * 2048 * 32768 * 128)
+
+
+def test_cores_that_share_rows_read_the_weights_each():
+    arguments = norm_mlp_arguments(8192, 1024, 1024)
+    plans = [plan_of(norm_mlp, *arguments, lnc=lnc) for lnc in (1, 2)]
+    extra = plans[1].hbm_read_bytes - plans[0].hbm_read_bytes
+    assert extra == 2 * 1024 * 1024 * 2 + 1024 * 2
+    (unit,) = plans[1].main.units
+    assert copies(plans[1].main.fused, unit.region, Core.of(TRN2, 2)) == 2
+
+
+def test_cores_share_the_columns_of_few_rows():
+    arguments = norm_mlp_arguments(4, 4096, 1024)
+    plans = [plan_of(norm_mlp, *arguments, lnc=lnc) for lnc in (1, 2)]
+    assert plans[0].hbm_read_bytes == plans[1].hbm_read_bytes
