@@ -1,17 +1,18 @@
 # Needs Python >= 3.11 and make; everything else is installed into .venv.
-#   make test | slow | matrix | exhaustive | fuzz | lint | types | quickstart | bench | clean
+#   make test | slow | matrix | exhaustive | fuzz | lint | types | quickstart | bench
+#   make validate | figures | clean
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest --timeout=600 -n 2 --dist worksteal
-CODE := $(wildcard src tests benchmarks examples scripts)
+CODE := $(wildcard src tests benchmarks examples scripts docs)
 
 # The emulator is defined on every host; its tests run where every host can follow.
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: help .venv test slow lint format types quickstart bench matrix exhaustive fuzz clean
+.PHONY: help .venv test slow lint format types quickstart bench validate figures matrix exhaustive fuzz clean
 
 help:
 	@sed -n 's/^# *make /make /p' Makefile
@@ -44,6 +45,15 @@ quickstart: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+# The time model against published times.
+validate: $(STAMP)
+	$(BIN)/python -m benchmarks.validation $(ARGS)
+	$(BIN)/python benchmarks/validate_collectives.py
+
+# The pictures of README and docs.
+figures: $(STAMP)
+	$(BIN)/python docs/figures.py
 
 slow: $(STAMP)
 	$(PYTEST) -m slow tests $(ARGS)

@@ -17,9 +17,17 @@ PACKAGE = Path(__file__).parent.parent / "src" / "neuronjax"
 BASE = frozenset({"errors", "numerics", "hardware"})
 PROGRAMS = BASE | {"ir", "policy", "policy_scopes"}
 MIDDLE = frozenset({"capture", "lowering", "engines", "collectives", "timing"})
-RUNNING = PROGRAMS | MIDDLE | {"variance", "spmd", "interpreter", "emulation"}
-TOOLS = frozenset({"report", "diagnostics", "testing", "nki"})
-PUBLIC = frozenset({"signatures", "programs", "loading", "api", "checking", "parallel"})
+LOOP = frozenset(
+    {"boundaries", "carriers", "sliced_reduction", "variance", "spmd", "interpreter"}
+    | {"emulation"}
+    | {"collecting", "ledger", "measuring", "origins", "sites"}
+)
+RUNNING = PROGRAMS | MIDDLE | LOOP
+TOOLS = frozenset({"report", "diagnostics", "nki"})
+MODELS = frozenset({"collective_bench", "scaling"})
+PUBLIC = MODELS | {"signatures", "programs", "loading", "api", "checking", "parallel"}
+PUBLIC |= {"comparing", "profiling", "renting", "estimating", "serving"}
+PUBLIC |= {"testing"}
 ALL = RUNNING | TOOLS | PUBLIC | {"__init__"}
 
 # What each top-level module may import, beside itself. A new module needs a line here.
@@ -29,22 +37,45 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "hardware": frozenset({"errors"}),
     "ir": BASE,
     "policy_flags": BASE,
-    "policy": BASE | {"policy_flags"},
+    "policy_checks": BASE,
+    "policy": BASE | {"policy_flags", "policy_checks"},
     "policy_scopes": BASE | {"policy"},
     **dict.fromkeys(MIDDLE, PROGRAMS),
     # Which fold a reduction over devices has is part of the instruction.
     "lowering": PROGRAMS | {"collectives"},
+    # What is moved in which step follows from the same choice.
+    "timing": PROGRAMS | {"collectives"},
     "variance": PROGRAMS | MIDDLE,
-    "spmd": PROGRAMS | MIDDLE | {"variance"},
-    "interpreter": PROGRAMS | MIDDLE | {"spmd", "variance"},
-    "emulation": PROGRAMS | MIDDLE | {"interpreter"},
+    "carriers": PROGRAMS | MIDDLE,
+    "origins": PROGRAMS,
+    "collecting": PROGRAMS,
+    "sites": PROGRAMS | {"collecting", "origins"},
+    "measuring": PROGRAMS | {"collecting"},
+    "ledger": PROGRAMS | {"measuring", "sites"},
+    "sliced_reduction": PROGRAMS | MIDDLE | {"carriers"},
+    "spmd": PROGRAMS | MIDDLE | {"carriers", "ledger", "sliced_reduction", "variance"},
+    "interpreter": PROGRAMS
+    | MIDDLE
+    | {"boundaries", "carriers", "ledger", "sites", "spmd", "variance"},
+    "boundaries": PROGRAMS,
+    "emulation": PROGRAMS | MIDDLE | {"interpreter", "sites"},
     **dict.fromkeys(TOOLS, RUNNING),
+    # Results are shown as those of a run are.
+    "diagnostics": RUNNING | {"report"},
+    **dict.fromkeys(MODELS, PROGRAMS | MIDDLE),
     "signatures": BASE,
     "programs": RUNNING,
     "loading": RUNNING | {"programs"},
     "api": RUNNING | TOOLS | {"signatures", "programs"},
     "checking": RUNNING | TOOLS | {"api"},
+    "testing": RUNNING | TOOLS | {"api"},
+    "comparing": RUNNING | TOOLS | {"api"},
     "parallel": RUNNING | TOOLS | {"api"},
+    "profiling": RUNNING | TOOLS | {"api", "programs"},
+    "renting": RUNNING | TOOLS | {"api", "loading", "profiling", "programs"},
+    **dict.fromkeys(
+        ("estimating", "serving"), RUNNING | TOOLS | {"profiling", "renting"}
+    ),
     "__init__": ALL - {"__init__"},
     "cli": ALL | {"quickstart"},
     "quickstart": ALL,

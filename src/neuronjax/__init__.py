@@ -20,11 +20,35 @@ from neuronjax.api import (
 from neuronjax.api import (
     jit as jit,
 )
+from neuronjax.carriers import (
+    real_devices as real_devices,
+)
 from neuronjax.checking import (
     check as check,
 )
+from neuronjax.collecting import (
+    Collect as Collect,
+)
+from neuronjax.collective_bench import (
+    collective_bench as collective_bench,
+)
+from neuronjax.comparing import (
+    compare as compare,
+)
+from neuronjax.diagnostics.comparison import (
+    Comparison as Comparison,
+)
 from neuronjax.diagnostics.findings import (
     PortabilityReport as PortabilityReport,
+)
+from neuronjax.diagnostics.order import (
+    SummationTree as SummationTree,
+)
+from neuronjax.diagnostics.order import (
+    reveal_order as reveal_order,
+)
+from neuronjax.diagnostics.statistics import (
+    Statistics as Statistics,
 )
 from neuronjax.errors import (
     InternalError as InternalError,
@@ -40,6 +64,18 @@ from neuronjax.errors import (
 )
 from neuronjax.errors import (
     UnsupportedError as UnsupportedError,
+)
+from neuronjax.estimating import (
+    Estimate as Estimate,
+)
+from neuronjax.estimating import (
+    Machine as Machine,
+)
+from neuronjax.estimating import (
+    ServingChipWarning as ServingChipWarning,
+)
+from neuronjax.estimating import (
+    estimate as estimate,
 )
 from neuronjax.loading import (
     load as load,
@@ -81,13 +117,31 @@ from neuronjax.policy import (
     Rule as Rule,
 )
 from neuronjax.policy_scopes import (
+    collective_algorithm as collective_algorithm,
+)
+from neuronjax.policy_scopes import (
     policy_scope as policy_scope,
+)
+from neuronjax.profiling import (
+    Profile as Profile,
+)
+from neuronjax.profiling import (
+    profile as profile,
 )
 from neuronjax.programs import (
     Compiled as Compiled,
 )
 from neuronjax.programs import (
     Lowered as Lowered,
+)
+from neuronjax.scaling import (
+    scaling as scaling,
+)
+from neuronjax.serving import (
+    ServingEstimate as ServingEstimate,
+)
+from neuronjax.serving import (
+    estimate_serving as estimate_serving,
 )
 
 __version__ = "0.1.0.dev0"

@@ -16,8 +16,12 @@ from typing import Any
 
 import jax
 
+from neuronjax.capture.surroundings import Surroundings
 from neuronjax.capture.trace import ClosesOverTracersError, capturing
+from neuronjax.collecting import Collect
+from neuronjax.diagnostics.statistics import Statistics
 from neuronjax.emulation import Emulation
+from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.policy import Policy
 from neuronjax.policy_scopes import active_policy, policy_scope
@@ -29,6 +33,7 @@ from neuronjax.programs import (
     may_round_stochastically,
 )
 from neuronjax.signatures import Named, as_array, signature_of
+from neuronjax.sites import Collector, Plan
 
 
 def jit(
@@ -40,6 +45,9 @@ def jit(
     static_argnames: str | Iterable[str] | None = None,
     donate_argnums: int | Iterable[int] | None = None,
     donate_argnames: str | Iterable[str] | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    collect: bool | str | Collect | None = None,
     **jit_options: Any,
 ) -> Any:
     """Emulates a function on a Trainium chip; use it as `jax.jit`.
@@ -54,6 +62,13 @@ def jit(
         static_argnames: as `jax.jit`.
         donate_argnums: as `jax.jit`.
         donate_argnames: as `jax.jit`.
+        in_shardings: as `jax.jit`, `NamedSharding`s over a mesh of `make_mesh`: XLA's
+            partitioner spreads the program over its devices. Arguments and results are
+            whole arrays.
+        out_shardings: likewise, of the results.
+        collect: what is measured while it runs, True or a `Collect`: a call then
+            returns `(outputs, Statistics)`. Put transformations inside: such a function
+            cannot be differentiated or batched.
         **jit_options: every other keyword of `jax.jit`, passed through.
 
     Returns:
@@ -69,6 +84,9 @@ def jit(
         static_argnames=static_argnames,
         donate_argnums=donate_argnums,
         donate_argnames=donate_argnames,
+        in_shardings=in_shardings,
+        out_shardings=out_shardings,
+        collect=collect,
         **jit_options,
     )
     if function is None:
@@ -89,6 +107,9 @@ class Emulated:
         static_argnames: Any,
         donate_argnums: Any,
         donate_argnames: Any,
+        in_shardings: Any = None,
+        out_shardings: Any = None,
+        collect: Any = None,
         **jit_options: Any,
     ) -> None:
         functools.update_wrapper(self, function)
@@ -98,16 +119,24 @@ class Emulated:
         self.policy: Policy = self._given_policy or Policy.resolve(None)
         self._stochastic = may_round_stochastically(self.policy)
         self._function = function
+        self._collect = Collect.of(collect)
         self._signature = signature_of(function)
         self._static = Named.of(self._signature, static_argnums, static_argnames)
         donated = Named.of(self._signature, donate_argnums, donate_argnames)
+        shardings = dict(in_shardings=in_shardings, out_shardings=out_shardings)
+        shardings = {k: s for k, s in shardings.items() if s is not None}
+        static = dict(static_argnums=static_argnums, static_argnames=static_argnames)
         self._native = dict(
-            static_argnums=static_argnums,
-            static_argnames=static_argnames,
             donate_argnums=donate_argnums,
             donate_argnames=donate_argnames,
+            **static,
+            **shardings,
             **jit_options,
         )
+        # On the emulated devices the arrays are sharded, not on those of the host.
+        self._captured = function
+        if shardings:
+            self._captured = jax.jit(function, **static, **shardings)
         self._jitted = jax.jit(
             self._emulate,
             static_argnums=tuple(n + 1 for n in self._static.numbers),
@@ -123,8 +152,12 @@ class Emulated:
         if capturing():
             return self._as_scope(*args, **kwargs)
         try:
-            hidden = (self._next_index(args, kwargs), self._state.amax_history)
-            return self._jitted(hidden, *args, **kwargs)
+            index = self._next_index(args, kwargs)
+            around = Surroundings.current()
+            around.check_untraced((args, kwargs))
+            with around.outside():
+                hidden = (index, self._state.amax_history, around)
+                return self._jitted(hidden, *args, **kwargs)
         except TypeError as error:
             if "forward-mode" in str(error):
                 raise forward_mode_error(self._name) from error
@@ -149,6 +182,21 @@ class Emulated:
         """
         return self.lower(*args, **kwargs).init_amax_history()
 
+    def init_statistics(self, *args: Any, **kwargs: Any) -> Statistics:
+        """The statistics of no call, to `merge` those of calls into in a loop.
+
+        Raises:
+            InvalidProgramError: the function was made without `collect`.
+        """
+        if self._collect is None:
+            raise InvalidProgramError(
+                f"{self._name} collects no statistics",
+                remedy="make it with nj.jit(..., collect=True)",
+            )
+        lowered = self.lower(*args, **kwargs)
+        names = lowered.program.argument_names
+        return Statistics.empty(Plan.of(lowered._instructions, self._collect, names))
+
     def with_amax_history(self, history: jax.Array) -> Emulated:
         """The same function with delayed scaling's state.
 
@@ -156,7 +204,8 @@ class Emulated:
             history: from `init_amax_history` or the previous call.
 
         Returns:
-            A function that returns `(outputs, history of the next call)`.
+            A function that returns `(outputs, history of the next call)`; if it
+            collects, `((outputs, statistics), history of the next call)`.
         """
         return self._with(self._state.with_amax_history(history))
 
@@ -167,15 +216,18 @@ class Emulated:
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The program for arguments of these types (arrays or ShapeDtypeStructs)."""
-        emulation, leaves, _ = self._bind(args, kwargs)
+        around, (args, kwargs) = Surroundings.of_types((args, kwargs))
+        emulation, leaves, _ = self._bind(args, kwargs, around)
         captured = emulation.capture(leaves)
         return Lowered(
-            self._entry(args, kwargs),
+            self._entry(args, kwargs, around),
             args,
             kwargs,
             captured.program,
             emulation.lower(captured),
             stochastic=self._stochastic,
+            target=self.target,
+            policy=self.policy,
         )
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
@@ -194,23 +246,33 @@ class Emulated:
 
     def _as_scope(self, *args: Any, **kwargs: Any) -> Any:
         """Inside another captured function: the function, under this policy."""
+        if self._collect is not None:
+            raise UnsupportedError(
+                f"{self._name}, which collects statistics, inside another emulated "
+                "function",
+                remedy="give collect= to the outermost nj.jit; with scope= or source= "
+                "it measures the inner function alone",
+            )
         native = jax.jit(self._function, **self._native)
         if self._given_policy is None:
             return native(*args, **kwargs)
         with policy_scope(self._given_policy):
             return native(*args, **kwargs)
 
-    def _entry(self, args: tuple, kwargs: dict) -> Entry:
+    def _entry(self, args: tuple, kwargs: dict, around: Surroundings) -> Entry:
         """How the program for arguments of these types is compiled and called."""
         static = self._static
 
         def run(executable: Any, hidden: tuple, args: tuple, kwargs: dict) -> Any:
             if static.names or static.numbers:
                 (args, kwargs), _ = static.split(args, kwargs)
-            return executable(hidden, *args, **kwargs)
+            with around.outside():
+                return executable((*hidden, around), *args, **kwargs)
 
         def compile(hidden: tuple) -> Any:
-            return self._jitted.lower(hidden, *args, **kwargs).compile()
+            with around.outside():
+                lowered = self._jitted.lower((*hidden, around), *args, **kwargs)
+                return lowered.compile()
 
         return Entry(self._state, compile, run)
 
@@ -221,22 +283,31 @@ class Emulated:
 
     def _emulate(self, hidden: tuple, *args: Any, **kwargs: Any) -> Any:
         """What jax.jit traces (and, under disable_jit, Python runs)."""
-        call_index, history = hidden
-        emulation, leaves, out_tree = self._bind(args, kwargs)
+        call_index, history, around = hidden
+        emulation, leaves, out_tree = self._bind(args, kwargs, around)
         if history is not None:
             emulation = dataclasses.replace(emulation, has_amax_history=True)
             leaves.append(history)
+        collector = None if self._collect is None else Collector(self._collect)
+        emulation = dataclasses.replace(emulation, collector=collector)
         try:
             outputs = emulation(call_index, leaves)
         except ClosesOverTracersError:
             emulation, leaves = emulation.with_closure(leaves)
             outputs = emulation(call_index, leaves)
-        if history is None:
-            return jax.tree.unflatten(out_tree(), outputs)
-        *outputs, history = outputs
-        return jax.tree.unflatten(out_tree(), outputs), history
+        statistics = None
+        if collector is not None:
+            outputs, statistics = Statistics.split(outputs, collector)
+        if history is not None:
+            *outputs, history = outputs
+        result = jax.tree.unflatten(out_tree(), outputs)
+        if statistics is not None:
+            result = (result, statistics)
+        return result if history is None else (result, history)
 
-    def _bind(self, args: tuple, kwargs: dict) -> tuple[Emulation, list, Callable]:
+    def _bind(
+        self, args: tuple, kwargs: dict, around: Surroundings = Surroundings()
+    ) -> tuple[Emulation, list, Callable]:
         """Flattens the call: an emulation of flat leaves, the leaves, the out tree."""
         dynamic, rebuild = self._static.split(args, kwargs)
         paths, in_tree = jax.tree.flatten_with_path(dynamic)
@@ -244,13 +315,17 @@ class Emulated:
         found: list[Any] = []
 
         def function(*leaves: Any) -> list[Any]:
-            args, kwargs = rebuild(jax.tree.unflatten(in_tree, leaves))
-            flat, tree = jax.tree.flatten(self._function(*args, **kwargs))
+            args, kwargs = rebuild(jax.tree.unflatten(in_tree, around.placed(leaves)))
+            flat, tree = jax.tree.flatten(self._captured(*args, **kwargs))
             found[:] = [tree]
             return flat
 
         emulation = Emulation(
-            function=function, names=names, target=self.target, policy=self.policy
+            function=function,
+            names=names,
+            target=self.target,
+            policy=self.policy,
+            around=around,
         )
         leaves = [as_array(leaf, n) for (_, leaf), n in zip(paths, names, strict=True)]
         return emulation, leaves, lambda: found[0]

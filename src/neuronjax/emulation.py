@@ -22,6 +22,7 @@ from jax.custom_batching import custom_vmap
 from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
 
 from neuronjax import interpreter
+from neuronjax.capture.surroundings import Surroundings
 from neuronjax.capture.trace import Capture, capture, trace
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.hardware import Target
@@ -30,6 +31,7 @@ from neuronjax.ir.program import Program
 from neuronjax.lowering import lower
 from neuronjax.lowering.context import is_cotangent_scope
 from neuronjax.policy import Policy
+from neuronjax.sites import Collector
 
 Leaves = Sequence[Any]
 
@@ -47,6 +49,9 @@ class Emulation:
         derived: made by a transformation; a policy rule need not match in it.
         has_amax_history: the last leaf is the amax history of delayed scaling, which
             the function does not see, and its successor is the last output.
+        around: the mesh that the function is captured under.
+        collector: what is measured; the arrays of the statistics are then the last
+            outputs, behind the amax history.
     """
 
     function: Callable[..., list[Any]]
@@ -56,12 +61,15 @@ class Emulation:
     cotangents: frozenset[int] = field(default=frozenset())
     derived: bool = False
     has_amax_history: bool = False
+    around: Surroundings = field(default=Surroundings())
+    collector: Collector | None = None
 
     # -- capture and lowering ----------------------------------------------------------
 
     def capture(self, leaves: Leaves) -> Capture:
         """The StableHLO program for arguments of these types."""
-        return capture(self.function, tuple(map(abstract, leaves)), self.names)
+        with self.around.inside():
+            return capture(self.function, tuple(map(abstract, leaves)), self.names)
 
     def lower(self, captured: Capture) -> InstructionProgram:
         """The instructions of a captured program."""
@@ -90,8 +98,14 @@ class Emulation:
                 "every call, for instance the step number",
             )
         arrays = split_complex([_without_key(leaf) for leaf in leaves])
-        arrays_out = list(interpreter.run(program, arrays, call_index, history))
-        extra = [arrays_out.pop()] if history is not None else []
+        plan = None
+        if self.collector is not None:
+            plan = self.collector.plan(program, captured.program.argument_names)
+        arrays_out: list[Any] = list(
+            interpreter.run(program, arrays, call_index, history, plan=plan)
+        )
+        measured = [] if plan is None else jax.tree.leaves(arrays_out.pop())
+        extra = [arrays_out.pop(), *measured] if history is not None else measured
         arrays_out = join_complex(arrays_out, captured.program)
         outputs = zip(arrays_out, captured.out_avals, strict=True)
         return [*[_as_declared(a, aval) for a, aval in outputs], *extra]
@@ -100,7 +114,8 @@ class Emulation:
 
     def with_closure(self, leaves: Leaves) -> tuple[Emulation, list[Any]]:
         """The same emulation with what the function closes over as leading leaves."""
-        function, closure = with_closure(self.function, leaves)
+        with self.around.inside():
+            function, closure = with_closure(self.function, leaves)
         names = tuple(f"closure/{i}" for i in range(len(closure)))
         emulation = replace(self, function=function, names=names + self.names)
         return emulation, [*closure, *leaves]
@@ -130,13 +145,14 @@ class Emulation:
     ) -> tuple[Emulation, list[bool]]:
         """The emulation of `vmap(f)`, and which of its results have the new axis: all,
         if there is no list."""
-        self._refuse_history("vmap")
+        self._refuse_hidden("vmap")
         axes = tuple(0 if b else None for b in batched)
         mapped = jax.vmap(self.function, in_axes=axes, axis_size=axis_size)
         if all(batched):
             return replace(self, function=mapped), []
         # Of one trace: another may keep other residuals for the backward pass.
-        traced = trace(mapped, leaves)
+        with self.around.inside():
+            traced = trace(mapped, leaves)
         depends = _depend_on(traced.jaxpr, batched)
 
         def function(*leaves: Any) -> list[Any]:
@@ -145,7 +161,14 @@ class Emulation:
 
         return replace(self, function=function), depends
 
-    def _refuse_history(self, transformation: str) -> None:
+    def _refuse_hidden(self, transformation: str) -> None:
+        if self.collector is not None:
+            raise UnsupportedError(
+                f"{transformation} of a function that collects statistics: they are "
+                "those of one whole program",
+                remedy=f"put the {transformation} inside the emulated function, "
+                "nj.jit(train_step, collect=True)",
+            )
         if self.has_amax_history:
             raise UnsupportedError(
                 f"{transformation} of a function with delayed scaling: its amax "
@@ -176,7 +199,7 @@ class _Derivative:
 
     def forward(self, call_index: Any, *leaves: Any) -> tuple[list, tuple]:
         """custom_vjp's forward: outputs, and residuals as flat arrays."""
-        self.primal._refuse_history("grad")
+        self.primal._refuse_hidden("grad")
         self.inputs = [abstract(leaf) for leaf in leaves]
 
         def function(*leaves: Any) -> list[Any]:

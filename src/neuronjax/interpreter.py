@@ -13,11 +13,16 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from neuronjax import spmd
+from neuronjax import boundaries, spmd
+from neuronjax.carriers import (
+    ALONE,
+    RealDevices,
+    active_real_devices,
+    spread,
+)
 from neuronjax.collectives.exchange import exchange
 from neuronjax.engines import Registers, execute
 from neuronjax.errors import UnsupportedError
@@ -33,17 +38,15 @@ from neuronjax.ir.instruction_set import (
     Iota,
     Loop,
     Memset,
-    NcMatmul,
-    NcMatmulMx,
-    NcMatmulSparse,
     ReadAmax,
     RecordAmax,
     Select,
-    TensorReduce,
     TensorTensor,
 )
-from neuronjax.numerics.exact import kept_apart, opaque, opaque_zero
+from neuronjax.ledger import Ledger, added
+from neuronjax.numerics.exact import kept_apart
 from neuronjax.numerics.random_bits import fold
+from neuronjax.sites import Plan
 from neuronjax.variance import Variance
 
 Arrays = Sequence[jax.Array]
@@ -63,6 +66,7 @@ def run(
     call_index: jax.Array | None = None,
     amax_history: jax.Array | None = None,
     listeners: Sequence[Listener] = (),
+    plan: Plan | None = None,
 ) -> Arrays:
     """Executes a program.
 
@@ -73,79 +77,60 @@ def run(
         amax_history: float32 [amax_history_length, amax_slots], newest step first, for
             delayed scaling.
         listeners: called after each instruction, in program order.
+        plan: what is measured on the way.
 
     Returns:
-        One array per result of main; with an amax history its successor behind them.
+        One array per result of main; with an amax history its successor behind them;
+        with a plan, behind all these, a dict of what `measuring.as_arrays` makes.
     """
     # The flag is public, its type stub is not complete.
     disabled = jax.config.jax_disable_jit  # type: ignore[attr-defined]
     eager = disabled and not any(isinstance(a, Tracer) for a in arguments)
+    mesh = active_real_devices()
+    if mesh is None:
+        hidden = (call_index, amax_history)
+        return _run(program, eager, listeners, plan, ALONE, arguments, hidden)
+    if eager or listeners or plan:
+        raise UnsupportedError(
+            "a program on several real devices, op by op, watched or measured",
+            remedy="leave the real_devices block: the bits are the same",
+        )
+    one = functools.partial(_run, program, eager, listeners, None)
+    return spread(mesh, program, one, arguments, (call_index, amax_history))
+
+
+def _run(
+    program: InstructionProgram,
+    eager: bool,
+    listeners: Sequence[Listener],
+    plan: Plan | None,
+    real: RealDevices,
+    arguments: Arrays,
+    hidden: tuple[jax.Array | None, jax.Array | None],
+) -> list[Any]:
+    """Executes a program on one real device."""
+    call_index, amax_history = hidden
     with jax.disable_jit(False):
-        zero = _opaque_zero(eager)
-        key = jnp.uint32(0)
-        if program.stochastic:
-            index = jnp.uint32(0) if call_index is None else call_index
-            key = fold(fold(jnp.uint32(0), jnp.uint32(program.seed)), index)
-        machine = _Machine(program, zero, eager, tuple(listeners))
+        zero = boundaries.make_zero(eager)
+        key = _first_key(program, call_index)
+        machine = _Machine(program, zero, eager, tuple(listeners), real=real, plan=plan)
         machine.start_amaxes(amax_history)
-        arguments = _opaque_arguments(program.main, arguments, zero)
-        results = machine.block(program.main, arguments, {}, key)
-        results = _canonical(program.main, results)
-        if amax_history is None or machine.amaxes is None:
-            return results
-        return [*results, jnp.vstack([machine.amaxes, amax_history[:-1]])]
+        arguments = boundaries.entering(program.main, arguments, zero)
+        results: list[Any] = machine.block(program.main, arguments, {}, key)
+        results = list(boundaries.leaving(program.main, results))
+        if amax_history is not None and machine.amaxes is not None:
+            results.append(jnp.vstack([machine.amaxes, amax_history[:-1]]))
+        if plan is not None:
+            results.append(machine.ledger.arrays())
+        return results
 
 
-def _opaque_zero(eager: bool) -> jax.Array:
-    zero = jax.jit(opaque_zero)()
-    # Else XLA computes it again in every kernel.
-    return zero if eager else kept_apart(zero)
-
-
-def _opaque_arguments(main: Block, arguments: Arrays, zero: jax.Array) -> Arrays:
-    """Arguments may be constants of an outer jit: XLA would fold them in its own order.
-
-    Not in an elementary function, a kernel of its own, and not in a sum, which has an
-    opaque operand: for what only those read, a pass over memory is saved.
-    """
-    read = {
-        view.buffer.number
-        for i in main.instructions
-        if not isinstance(i, Activation | TensorReduce)
-        for view in i.operands
-    }
-    nested = any(i.blocks for i in main.instructions)  # they may capture anything
-    return [
-        opaque(a, zero) if nested or b.number in read else a
-        for b, a in zip(main.arguments, arguments, strict=True)
-    ]
-
-
-_CANONICAL = (Activation, NcMatmul, NcMatmulMx, NcMatmulSparse)
-
-
-def _canonical(main: Block, results: Arrays) -> list[jax.Array]:
-    """The results with canonical NaNs, which some instructions write already."""
-    written = {
-        buffer.number
-        for i in main.instructions
-        if isinstance(i, _CANONICAL) and i.label != "host"
-        for buffer in i.results
-    }
-    return [
-        x if view.buffer.number in written else canonical_nan(x)
-        for view, x in zip(main.results, results, strict=True)
-    ]
-
-
-def canonical_nan(x: jax.Array) -> jax.Array:
-    """One bit pattern for every NaN that leaves a program.
-
-    Which operand's NaN the host's processor hands on depends on how code was generated.
-    """
-    if x.dtype not in (jnp.float32, jnp.bfloat16, jnp.float16):
-        return x
-    return jnp.where(x != x, jnp.asarray(np.nan, x.dtype), x)
+def _first_key(program: InstructionProgram, call_index: jax.Array | None) -> jax.Array:
+    """Of the rounding of main, from which all others derive."""
+    if not program.stochastic:
+        return jnp.uint32(0)
+    index = jnp.uint32(0) if call_index is None else call_index
+    return fold(fold(jnp.uint32(0), jnp.uint32(program.seed)), index)
 
 
 class _Machine:
@@ -158,11 +143,15 @@ class _Machine:
         eager: bool,
         listeners: tuple[Listener, ...],
         callees: dict[str, Callable[..., Any]] | None = None,
+        real: RealDevices = ALONE,
+        plan: Plan | None = None,
     ) -> None:
         self._program = program
         self._zero = zero
         self.eager = eager
         self._listeners = listeners
+        self.watched = bool(listeners)
+        self.real = real
         self.stochastic = program.stochastic
         # Compiled callees by name, shared with the machines inside them.
         self._callees = {} if callees is None else callees
@@ -170,6 +159,8 @@ class _Machine:
         self.previous_amaxes: jax.Array | None = None
         self.amaxes: jax.Array | None = None
         self._variance: Variance | None = None
+        # Statistics: what the part of the program that is being run has counted.
+        self.ledger = Ledger(plan)
 
     def start_amaxes(self, history: jax.Array | None) -> None:
         """Begins a step of delayed scaling."""
@@ -211,6 +202,9 @@ class _Machine:
         operands = [environment[v.buffer.number] for v in i.operands]
         results = self._execute(i, operands, environment, key)
         self._tell(i, operands, results)
+        self.ledger.measure(
+            i, operands, results, lambda i: self._execute(i, operands, {}, key)
+        )
         return results
 
     def _tell(self, i: Instruction, operands: Arrays, results: Arrays) -> None:
@@ -268,47 +262,47 @@ class _Machine:
 
     def loop(self, i: Loop, carry: Arrays, environment: dict, key: jax.Array) -> Arrays:
         """The carry of every loop has a counter in front, for the rounding keys, and
-        this step's amaxes."""
+        this step's amaxes, and what the sites in it count."""
 
         def condition(state: tuple) -> jax.Array:
-            return self.block(i.condition, state[2:], environment, key)[0]
+            return self.block(i.condition, state[3:], environment, key)[0]
 
         def body(state: tuple) -> tuple:
-            counter, self.amaxes, *carry = state
+            counter, self.amaxes, rows, *carry = state
             inner = fold(key, counter) if self.stochastic else key
-            out = self.block(i.body, carry, environment, inner)
-            return (counter + jnp.uint32(1), self.amaxes, *out)
+            run = functools.partial(self.block, i.body, carry, environment, inner)
+            out, more = self.ledger.apart(run)
+            return (counter + jnp.uint32(1), self.amaxes, added(rows, more), *out)
 
-        state = (jnp.uint32(0), self.amaxes, *carry)
+        state = (jnp.uint32(0), self.amaxes, self.ledger.nothing([i.body]), *carry)
         if self.eager:
             while bool(condition(state)):
                 state = body(state)
         else:
             state = lax.while_loop(condition, body, state)
         self.amaxes = state[1]
-        return state[2:]
+        self.ledger.add(state[2])
+        return state[3:]
 
     def branch(
         self, i: Branch, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        index = operands[0]
-        if index.dtype == jnp.bool_:
-            index = index.astype(jnp.int32)
-        last = len(i.branches) - 1
-        # StableHLO: an index out of range picks the last branch.
-        index = jnp.where((index < 0) | (index > last), last, index)
+        index = spmd.chosen_branch(i, operands[0])
         if self.eager:
             chosen = i.branches[int(index)]
             return self.block(chosen, (), environment, key)
-        amaxes = self.amaxes
+        amaxes, none = self.amaxes, self.ledger.nothing(i.branches)
 
         def run(block: Block) -> tuple:
             self.amaxes = amaxes
-            out = self.block(block, (), environment, key)
-            return (self.amaxes, *out)
+            out, rows = self.ledger.apart(
+                lambda: self.block(block, (), environment, key)
+            )
+            return (self.amaxes, added(none, rows), *out)
 
         branches = [functools.partial(run, b) for b in i.branches]
-        self.amaxes, *out = lax.switch(index, branches)
+        self.amaxes, rows, *out = lax.switch(index, branches)
+        self.ledger.add(rows)
         return out
 
     def call(
@@ -321,18 +315,20 @@ class _Machine:
             self._callees[i.callee] = self._callee(i.callee)
         amaxes = (self.previous_amaxes, self.amaxes)
         compiled = self._callees[i.callee]
-        self.amaxes, out = compiled(self._zero, key, amaxes, *operands)
+        self.amaxes, rows, out = compiled(self._zero, key, amaxes, *operands)
+        self.ledger.add(rows)
         return out
 
     def _callee(self, name: str) -> Callable[..., Any]:
         """A callee as a jit of its own: traced and lowered once for all its calls."""
-        program, callees = self._program, self._callees
+        program, callees, real = self._program, self._callees, self.real
+        plan = self.ledger.plan
 
         def body(zero: Any, key: Any, amaxes: tuple, *operands: Any) -> tuple:
-            inner = _Machine(program, zero, False, (), callees)
+            inner = _Machine(program, zero, False, (), callees, real, plan)
             inner.previous_amaxes, inner.amaxes = amaxes
             out = inner.block(program.functions[name], operands, {}, key)
-            return inner.amaxes, out
+            return inner.amaxes, inner.ledger.rows, out
 
         body.__name__ = name
         return jax.jit(body)
@@ -346,6 +342,35 @@ _CONTROL: dict[type, Callable[..., Arrays]] = {
     ReadAmax: _Machine.read_amax,
     Spmd: _Machine.spmd,
 }
+
+
+class Stepper:
+    """One instruction at a time, for a tool that walks a program itself.
+
+    Op by op, so the bits are those of a run. The caller derives the keys of stochastic
+    rounding as the loop above does, with `fold`.
+
+    Attributes:
+        first_key: of main's instructions.
+    """
+
+    def __init__(
+        self, program: InstructionProgram, call_index: jax.Array | None = None
+    ) -> None:
+        with jax.disable_jit(False):
+            self.first_key = _first_key(program, call_index)
+            self._machine = _Machine(program, boundaries.make_zero(True), True, ())
+
+    def execute(self, i: Instruction, operands: Arrays, key: jax.Array) -> Arrays:
+        """The results of one instruction that captures nothing.
+
+        Args:
+            i: any but a loop or a branch.
+            operands: its arrays.
+            key: of the block that the instruction is in.
+        """
+        with jax.disable_jit(False):
+            return self._machine._execute(i, operands, {}, key)
 
 
 # Instructions of one or two XLA ops: cheaper to trace in place than to call.

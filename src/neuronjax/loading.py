@@ -92,6 +92,8 @@ class _Loaded:
             artifact.program,
             instructions,
             stochastic=may_round_stochastically(emulation.policy),
+            target=emulation.target,
+            policy=emulation.policy,
         )
 
     def _compile(self, hidden: tuple) -> Any:
@@ -277,7 +279,7 @@ class _SavedEmulation(Emulation):
                 remedy="export it with exported.serialize(vjp_order=1), or emulate the "
                 "function: jax.grad(nj.jit(f))",
             )
-        self._refuse_history("grad")
+        self._refuse_hidden("grad")
         if self.policy.loss_scale is not None:
             raise InvalidProgramError(
                 "Policy.loss_scale cannot act inside a saved derivative",

@@ -21,10 +21,15 @@ from jax import lax
 from jax.core import Tracer
 
 from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.instruction import Instruction, InstructionProgram
 from neuronjax.ir.program import Program
 from neuronjax.ir.text import instruction_text
 from neuronjax.policy import Policy
+from neuronjax.timing.memory import plan_memory
+from neuronjax.timing.schedule import schedule
+from neuronjax.timing.timeline import Timeline
+from neuronjax.timing.work import Core
 
 
 @dataclass(frozen=True)
@@ -125,12 +130,20 @@ class Lowered:
         instructions: InstructionProgram,
         *,
         stochastic: bool,
+        target: Target | None = None,
+        policy: Policy | None = None,
     ) -> None:
+        self.target, self.policy = target, policy
         self._entry = entry
         self._args, self._kwargs = args, kwargs
         self._program = program
         self._instructions = instructions
         self._stochastic = stochastic
+
+    @property
+    def name(self) -> str:
+        """Of the function or the file."""
+        return self._entry.state.name
 
     @property
     def program(self) -> Program:
@@ -170,6 +183,31 @@ class Lowered:
         program = self._instructions
         shape = (program.amax_history_length, program.amax_slots)
         return jnp.zeros(shape, jnp.float32)
+
+    def timeline(
+        self, *, target: str | None = None, lnc: int | None = None
+    ) -> Timeline:
+        """When every engine would do what, for one logical core; see `profile`.
+
+        Args:
+            target: where the program does not know what it was lowered for.
+            lnc: physical cores per logical core; None for the target's default.
+
+        Raises:
+            InvalidProgramError: the target is not known.
+        """
+        machine = self.target if target is None else resolve_target(target)
+        if machine is None:
+            raise InvalidProgramError(
+                f"the target that {self.name} was lowered for is not known",
+                remedy="name it: timeline(target=...)",
+            )
+        core = Core.of(machine, lnc)
+        plan = plan_memory(self._instructions, core, self.program.argument_names)
+        placement = () if self.policy is None else self.policy.placement
+        return schedule(
+            self._instructions, core, machine, plan=plan, placement=placement
+        )
 
     def compile(self) -> Compiled:
         """Compiles for the host."""
@@ -250,6 +288,12 @@ class Compiled:
     def as_text(self, dialect: str = "instructions") -> str:
         """The program as text, with a label on every number: see `Lowered.as_text`."""
         return self._lowered.as_text(dialect)
+
+    def timeline(
+        self, *, target: str | None = None, lnc: int | None = None
+    ) -> Timeline:
+        """When every engine would do what: see `Lowered.timeline`."""
+        return self._lowered.timeline(target=target, lnc=lnc)
 
     def cost_analysis(self) -> Any:
         """XLA's estimate of what the emulation costs the host."""

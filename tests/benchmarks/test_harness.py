@@ -181,6 +181,10 @@ def test_every_row_of_the_benchmark_is_found():
         "program/10000_ops": 400,
         "chips/64_over_sequential": 1.3,
         "chips/compile_64_over_4": 1.3,
+        "chips/two_real_over_one": 0.75,
+        "collect_gpt/default": 1.3,
+        "collect_gpt/every8": 1.3,
+        "timing/llama-3-8b-shaped": 10,
     }
 
 

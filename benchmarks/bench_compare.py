@@ -1,0 +1,85 @@
+"""`compare` of a GPT train step, in seconds and over the native step.
+
+The quickstart's GPT under Adam, bf16 against float32, without the search for causes:
+1 million parameters, and 10 million once. "Cold" holds the compilation of every
+distinct instruction, as on a user's first call in a process; the value is the second
+call's time.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from benchmarks.harness import Effort, Result, Samples, row, seconds_of
+from neuronjax.comparing import compare
+from neuronjax.quickstart import model
+
+MILLION = model.GPTConfig(vocab_size=256, layers=4, heads=4, width=160, hidden=384)
+TEN_MILLION = model.GPTConfig(vocab_size=256, layers=6, heads=4, width=320, hidden=1280)
+BATCH, TOKENS = 4, 64
+
+
+def problem(config: model.GPTConfig) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """(the train step, its arguments)."""
+    graphdef, params = model.create(config)
+    optimizer = optax.adam(1e-3)
+
+    def step(params: Any, state: Any, tokens: jax.Array) -> tuple[Any, Any, jax.Array]:
+        loss = functools.partial(model.loss, graphdef)
+        value, gradients = jax.value_and_grad(loss)(params, tokens)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, value
+
+    shape = (BATCH, TOKENS + 1)
+    tokens = np.random.default_rng(0).integers(0, config.vocab_size, shape, np.int32)
+    return step, (params, optimizer.init(params), jnp.asarray(tokens))
+
+
+def measured(config: model.GPTConfig) -> Result:
+    """Seconds of the second comparison; the native step and the first as details."""
+    step, args = problem(config)
+    native = jax.jit(step)
+    jax.block_until_ready(native(*args))
+    native_seconds = min(seconds_of(lambda: native(*args)) for _ in range(3))
+    compared = compare(step, policy="bf16", explain=False)
+    times, ops = [], 0
+    for _ in range(2):
+        start = time.perf_counter()
+        ops = len(compared(*args).ops)
+        times.append(time.perf_counter() - start)
+    cold, warm = times
+    return Result(
+        value=Samples((warm,)),
+        unit="s",
+        sizes={
+            "parameters": sum(p.size for p in jax.tree.leaves(args[0])),
+            "ops": ops,
+        },
+        details={
+            "cold_seconds": cold,
+            "native_seconds": native_seconds,
+            "over_native": warm / native_seconds,
+        },
+    )
+
+
+@row("compare/gpt_1m")
+def million(effort: Effort) -> Result:
+    """A million parameters."""
+    del effort
+    return measured(MILLION)
+
+
+@row("compare/gpt_10m")
+def ten_million(effort: Effort) -> Result:
+    """Ten million parameters."""
+    del effort
+    return measured(TEN_MILLION)

@@ -1,0 +1,400 @@
+"""How many injected faults `compare` finds: `python -m benchmarks.fault_injection`.
+
+A fault changes what one op of a program of 200 to 2,000 ops computes, and at least one
+bit: a wrong rounding, a swapped order of accumulation, an overflow, or a sign in one
+iteration of a scan. The faulty run is compared with the same policy without the fault,
+where the op must be named as the first divergence and its only cause; and with FP32,
+where the fault hides among the errors of the policy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from neuronjax.capture.trace import capture
+from neuronjax.diagnostics.compare import Setting, compare_sides
+from neuronjax.diagnostics.comparison import Comparison
+from neuronjax.diagnostics.executors import Executor, Key, Place
+from neuronjax.diagnostics.op_lanes import Side, Site
+from neuronjax.diagnostics.op_walk import Compared, Walk
+from neuronjax.hardware import resolve_target
+from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import (
+    Activation,
+    NcMatmul,
+    TensorReduce,
+    TensorTensor,
+)
+from neuronjax.policy import Policy
+
+TARGET = "trn2"
+KINDS = ("rounding", "order", "overflow", "sign")
+SIZES = (200, 500, 1000, 2000)
+SHAPE = (12, 12)
+TRIPS = 40
+FAULTY_ITERATION = 37
+# An op as the walk reaches it, and the iteration at which the fault is.
+Where = tuple[Site, tuple[int, ...]]
+
+# ---- Programs.
+
+_STEPS: tuple[Callable[[Any, Any], Any], ...] = (
+    lambda a, b: a + b,
+    lambda a, b: a - 0.5 * b,
+    lambda a, b: jnp.tanh(a) * b,
+    lambda a, b: a @ b * 0.3,
+    lambda a, b: jax.nn.sigmoid(a) + b,
+    lambda a, b: jnp.maximum(a, b),
+    lambda a, b: a - jnp.mean(b, axis=-1, keepdims=True),
+    lambda a, b: a / (1.0 + jnp.sum(b * b, axis=-1, keepdims=True)),
+    lambda a, b: jnp.where(a > b, a, 0.7 * b),
+    lambda a, b: jnp.exp(-jnp.abs(a)) * b.T,
+)
+
+
+def random_program(size: int, seed: int) -> Callable[[Any, Any], Any]:
+    """About `size` StableHLO ops on two matrices, with a scan of 40 iterations."""
+    generator = np.random.default_rng(seed)
+    count = max((size - 20) // 17, 12)  # a step is sixteen ops or so
+    choices = generator.integers(0, len(_STEPS), count)
+    picks = generator.random(count)
+
+    def body(carry: Any, _: Any) -> tuple[Any, Any]:
+        a, b = carry
+        return (b, _normal(_STEPS[3](a, b) + jnp.tanh(a))), jnp.sum(a * b)
+
+    def program(a: Any, b: Any) -> Any:
+        (a, b), sums = jax.lax.scan(body, (a, b), None, length=TRIPS)
+        values = [a, b]
+        for choice, pick in zip(choices, picks, strict=True):
+            other = values[int(pick * len(values))]
+            values.append(_normal(_STEPS[choice](values[-1], other)))
+        return sum(values), sums
+
+    return program
+
+
+def _normal(x: Any) -> Any:
+    """Of unit size, lest a long program ends in zeros."""
+    return x * jax.lax.rsqrt(jnp.mean(x * x) + 1e-3)
+
+
+def arguments(seed: int) -> list[jax.Array]:
+    """Two matrices of normal numbers."""
+    generator = np.random.default_rng(seed)
+    return [jnp.asarray(generator.normal(size=SHAPE), jnp.float32) for _ in range(2)]
+
+
+# ---- Faults.
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One wrong execution of one op; `kind` is one of `KINDS`."""
+
+    kind: str
+    site: Site
+    iteration: tuple[int, ...]
+
+    def is_at(self, place: Place) -> bool:
+        """Whether it is the op, and the iteration, that the walk has come to."""
+        return place.site == self.site and place.iterations == self.iteration
+
+
+class Faulty:
+    """An executor with a fault.
+
+    Attributes:
+        changed: whether the fault has changed a bit.
+    """
+
+    def __init__(self, inner: Executor, fault: Fault) -> None:
+        self._inner, self._fault = inner, fault
+        self.first_key, self.stochastic = inner.first_key, inner.stochastic
+        self.is_wide = inner.is_wide
+        self.changed = False
+
+    def identity(self, i: Instruction, key: Key, place: Place) -> Hashable:
+        """What is faulty is nothing else's."""
+        if self._fault.is_at(place):
+            return "faulty", self._inner.identity(i, key, place)
+        return self._inner.identity(i, key, place)
+
+    def execute(
+        self, i: Instruction, operands: Sequence[Any], key: Key, place: Place
+    ) -> Sequence[Any]:
+        """Rightly, but at the fault."""
+        right = self._inner.execute(i, operands, key, place)
+        if not (self._fault.is_at(place) and is_suitable(i, self._fault.kind)):
+            return right
+        wrong = self._wrong(i, operands, right, key, place)
+        pairs = zip(wrong, right, strict=True)
+        self.changed |= any(
+            bytes(np.asarray(w)) != bytes(np.asarray(r)) for w, r in pairs
+        )
+        return wrong
+
+    def _wrong(
+        self,
+        i: Instruction,
+        operands: Sequence[Any],
+        right: Sequence[Any],
+        key: Key,
+        place: Place,
+    ) -> Sequence[Any]:
+        kind = self._fault.kind
+        if kind == "order":
+            return self._inner.execute(i, _reversed(i, operands), key, place)
+        x = np.array(right[0], np.float32)
+        return [jnp.asarray(_SPOILED[kind](x).astype(right[0].dtype)), *right[1:]]
+
+    def enter(self, array: Any) -> Any:
+        """As it is."""
+        return array
+
+    def leave(self, array: Any, dtype: Any) -> Any:
+        """As it is."""
+        return array
+
+
+def _truncated(x: np.ndarray) -> np.ndarray:
+    """Rounded toward zero to 22 bits of significand, for once."""
+    return (x.view(np.uint32) & np.uint32(0xFFFFFFFE)).view(np.float32)
+
+
+def _overflowed(x: np.ndarray) -> np.ndarray:
+    x.flat[np.argmax(np.abs(x))] = np.inf
+    return x
+
+
+def _negated(x: np.ndarray) -> np.ndarray:
+    at = np.argmax(np.abs(x))
+    x.flat[at] = -x.flat[at]
+    return x
+
+
+_SPOILED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "rounding": _truncated,
+    "overflow": _overflowed,
+    "sign": _negated,
+}
+
+
+def _reversed(i: Instruction, operands: Sequence[Any]) -> list[Any]:
+    """Operands whose sums run the other way."""
+    if isinstance(i, NcMatmul):
+        d = i.dimensions
+        axes = (d.lhs_contract, d.rhs_contract)
+        return [jnp.flip(x, a) for x, a in zip(operands, axes, strict=True)]
+    assert isinstance(i, TensorReduce)
+    return [jnp.flip(operands[0], i.axes), operands[1]]
+
+
+def is_suitable(i: Instruction, kind: str) -> bool:
+    """Whether an instruction can have such a fault."""
+    if i.results[0].type.dtype not in (np.float32, ml_dtypes.bfloat16):
+        return False
+    if kind == "order":
+        return isinstance(i, NcMatmul) or (
+            isinstance(i, TensorReduce) and i.op == "add"
+        )
+    return isinstance(i, NcMatmul | TensorReduce | TensorTensor | Activation)
+
+
+# ---- Trials.
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, its sides, the places where a fault may be, by kind, and the numbers
+    of the ops in the records."""
+
+    setting: Setting
+    actual: Side
+    same: Side
+    float32: Side
+    arguments: Sequence[Any]
+    places: dict[str, list[Where]]
+    numbers: dict[Site, int]
+
+    @property
+    def ops(self) -> int:
+        """How many the walk reaches."""
+        return len(self.numbers)
+
+    @classmethod
+    def of(cls, size: int, seed: int, policy: Policy) -> Case:
+        """The program of a size, under a policy."""
+        values = arguments(seed)
+        avals = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in values)
+        program = random_program(size, seed)
+        captured = capture(
+            lambda a, b: jax.tree.leaves(program(a, b)), avals, ("a", "b")
+        )
+        setting = Setting(program=captured.program, target=resolve_target(TARGET))
+        sides = [setting.emulated(policy), setting.emulated(policy)]
+        found: list[Where] = []
+
+        def heard(site: Site, iterations: tuple[int, ...], errors: Compared) -> None:
+            found.append((site, iterations))
+
+        Walk(sides[0], sides[1], heard, isolates=False).run(values)
+        return cls(
+            setting,
+            sides[0],
+            sides[1],
+            setting.side("float32", policy),
+            values,
+            {kind: list(_places(sides[0], found, kind)) for kind in KINDS},
+            {site: n for n, site in enumerate(dict.fromkeys(s for s, _ in found))},
+        )
+
+    def faulty(self, fault: Fault) -> Side:
+        """The actual side with a fault."""
+        return replace(self.actual, executor=Faulty(self.actual.executor, fault))
+
+    def compare(self, actual: Side, reference: Side, tolerance: float) -> Comparison:
+        """Without a name."""
+        fields = ("name", "target", "policy", "reference", "baseline")
+        names: dict[str, str] = dict.fromkeys(fields, "")
+        return compare_sides(
+            self.setting,
+            actual,
+            reference,
+            self.arguments,
+            tolerance=tolerance,
+            explain=tolerance == 0,
+            names=names,
+        )
+
+
+def _places(side: Side, found: Sequence[Where], kind: str) -> Iterator[Where]:
+    suitable = {
+        op
+        for block, lowered in side.regions.items()
+        for op, span in zip(lowered.region.ops, side.spans(block), strict=True)
+        if any(is_suitable(i, kind) for i in span.instructions if not i.blocks)
+    }
+    for site, iterations in found:
+        in_time = not iterations or iterations[0] == FAULTY_ITERATION
+        if site.op in suitable and in_time:
+            yield site, iterations
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of one fault.
+
+    Attributes:
+        named: against the same policy, as first divergence, with iteration and cause.
+        stands_out: against FP32, as the worst outlier in isolation.
+        diverges: against FP32, as the first op beyond the default tolerance.
+    """
+
+    kind: str
+    ops: int
+    named: bool
+    stands_out: bool
+    diverges: bool
+
+
+def trials(
+    faults: int, sizes: Sequence[int] = SIZES, seed: int = 0, policy: str = "bf16"
+) -> Iterator[Trial]:
+    """Injects faults, every kind and every size in turn."""
+    generator = np.random.default_rng(seed)
+    cases = [
+        Case.of(size, seed + n, Policy.preset(policy)) for n, size in enumerate(sizes)
+    ]
+    done = 0
+    while done < faults:
+        case = cases[done % len(cases)]
+        kind = KINDS[done // len(cases) % len(KINDS)]
+        trial = _trial(case, kind, generator)
+        if trial is not None:
+            done += 1
+            yield trial
+
+
+def _trial(case: Case, kind: str, generator: np.random.Generator) -> Trial | None:
+    """One fault; None where it has changed no bit."""
+    places = case.places[kind]
+    if kind == "sign":
+        places = [p for p in places if p[1]]
+    site, iteration = places[generator.integers(len(places))]
+    side = case.faulty(Fault(kind, site, iteration))
+    against_same = case.compare(side, case.same, 0.0)
+    assert isinstance(side.executor, Faulty)
+    if not side.executor.changed:
+        return None
+    first = against_same.first_divergence
+    number = case.numbers[site]
+    against_float32 = case.compare(side, case.float32, 0.1)
+    far = against_float32.first_divergence
+    outliers = against_float32.outliers()
+    return Trial(
+        kind,
+        case.ops,
+        named=first is not None
+        and first.record.number == number
+        and first.iteration == iteration
+        and [c.number for c in first.causes] == [number],
+        stands_out=bool(outliers) and outliers[0].number == number,
+        diverges=far is not None and far.record.number == number,
+    )
+
+
+def tables(found: Sequence[Trial]) -> tuple[Table, Table]:
+    """Found against the same policy, and against FP32."""
+    total = Counter(t.kind for t in found)
+    same = Table(title="against the same policy", title_justify="left", box=box.SIMPLE)
+    float32 = Table(title="against FP32", title_justify="left", box=box.SIMPLE)
+    for column in ("fault", "injected", "named"):
+        same.add_column(column)
+    for column in ("fault", "injected", "worst outlier", "first divergence", "either"):
+        float32.add_column(column)
+    for kind in (*total, "all"):
+        chosen = [t for t in found if kind in (t.kind, "all")]
+        same.add_row(kind, str(len(chosen)), str(sum(t.named for t in chosen)))
+        float32.add_row(
+            kind,
+            str(len(chosen)),
+            str(sum(t.stands_out for t in chosen)),
+            str(sum(t.diverges for t in chosen)),
+            str(sum(t.stands_out or t.diverges for t in chosen)),
+        )
+    return same, float32
+
+
+def main() -> None:
+    """Prints both tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--faults", type=int, default=100)
+    parser.add_argument("--policy", default="bf16")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    start = time.perf_counter()
+    found = list(trials(options.faults, seed=options.seed, policy=options.policy))
+    sizes = sorted({t.ops for t in found})
+    console = Console(width=80)
+    for table in tables(found):
+        console.print(table)
+    seconds = time.perf_counter() - start
+    console.print(f"programs of {sizes} ops, policy {options.policy}, {seconds:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

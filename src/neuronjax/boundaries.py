@@ -1,0 +1,81 @@
+"""What enters and leaves a program: arguments that XLA cannot see through, one NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.ir.instruction import Block
+from neuronjax.ir.instruction_set import (
+    Activation,
+    NcMatmul,
+    NcMatmulMx,
+    NcMatmulSparse,
+    TensorReduce,
+)
+from neuronjax.numerics.exact import kept_apart, opaque, opaque_zero
+
+Arrays = Sequence[jax.Array]
+
+
+def make_zero(eager: bool) -> jax.Array:
+    """The opaque zero of a run, made once."""
+    zero = jax.jit(opaque_zero)()
+    # Else XLA computes it again in every kernel.
+    return zero if eager else kept_apart(zero)
+
+
+def entering(main: Block, arguments: Arrays, zero: jax.Array) -> Arrays:
+    """Arguments may be constants of an outer jit: XLA would fold them in its own order.
+
+    Not in an elementary function, a kernel of its own, and not in a sum, which has an
+    opaque operand: for what only those read, a pass over memory is saved.
+    """
+    read = {
+        view.buffer.number
+        for i in main.instructions
+        if not isinstance(i, Activation | TensorReduce)
+        for view in i.operands
+    }
+    nested = any(i.blocks for i in main.instructions)  # they may capture anything
+    return [
+        opaque(a, zero) if nested or b.number in read else a
+        for b, a in zip(main.arguments, arguments, strict=True)
+    ]
+
+
+_CANONICAL = (Activation, NcMatmul, NcMatmulMx, NcMatmulSparse)
+
+
+def leaving(main: Block, results: Arrays) -> list[jax.Array]:
+    """The results with canonical NaNs, which some instructions write already."""
+    written = {
+        buffer.number
+        for i in main.instructions
+        if isinstance(i, _CANONICAL) and i.label != "host"
+        for buffer in i.results
+    }
+    return [
+        x if view.buffer.number in written else canonical_nan(x)
+        for view, x in zip(main.results, results, strict=True)
+    ]
+
+
+def canonical_nan(x: jax.Array) -> jax.Array:
+    """One bit pattern for every NaN that leaves a program.
+
+    Which operand's NaN the host's processor hands on depends on how code was generated.
+    """
+    if x.dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
+        return jnp.where(x != x, jnp.asarray(np.nan, x.dtype), x)
+    bits = jax.dtypes.itemsize_bits(x.dtype)
+    if bits != 8 or not jnp.issubdtype(x.dtype, jnp.floating):
+        return x  # FP4 has none
+    # As integers: XLA selects among FP8 numbers by way of FP16.
+    nan = np.asarray(np.nan, x.dtype).view(np.uint8)
+    codes = lax.bitcast_convert_type(x, jnp.uint8)
+    return lax.bitcast_convert_type(jnp.where(x != x, nan, codes), x.dtype)

@@ -1,0 +1,180 @@
+"""What a user wants measured while a program runs: `Collect`, and its sites.
+
+A `Collect` selects among the results of a program: casts, MX quantizations, matmuls,
+other writes that round, and updates that rounding may swallow. A `Site` is a selected
+result as a report names it. Which these are in a program is found by `sites`, and what
+is counted there by `measuring`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.numerics.float_format import FloatFormat, get_format
+from neuronjax.numerics.microscaling import get_mx_format
+
+KINDS: Mapping[str, str] = {
+    "cast": "copies to a narrower format, those of matmul operands included",
+    "mx": "quantizations to MX blocks, by element and by block",
+    "matmul": "results of matmuls, as PSUM hands them on",
+    "write": "results of other arithmetic that are narrower than FP32",
+    "update": "additions to an argument of the program (p - lr * g)",
+    "add": "every other addition and subtraction of floats",
+    "result": "FP32 results of all other arithmetic",
+}
+"""What can be measured."""
+
+DEFAULT_KINDS = ("cast", "mx", "matmul", "write", "update")
+
+_SELECTORS = ("op", "param", "scope", "source")
+_BINS = (4, 128)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collect:
+    """Which statistics a run returns beside its results; see `neuronjax.jit`.
+
+    The patterns are regular expressions, found anywhere in the text (`re.search`); all
+    that are given must match, as those of a `Rule`.
+
+    Attributes:
+        kinds: of `KINDS`: "cast", "mx", "matmul", "write", "update" by default, and
+            "add" and "result", which see every FP32 result and cost more.
+        op: the instruction's name, "tensor_copy", "quantize_mx", "nc_matmul".
+        param: the pytree path of a program argument that an operand descends from.
+        scope: the name stack, "jit(step)/transpose(jvp(head))/dot_general".
+        source: the user's source line, "model.py:42".
+        histogram: count exponents, and the scales of MX blocks, too.
+        bins: of a histogram of exponents; they cover the range of the format, the
+            outer two what is below and above it.
+        every: of 128 neighbouring elements (an MX block) each, how many are skipped
+            for one that is measured, plus one: with 8 an eighth is. Counts are of what
+            was measured, amax is a lower bound.
+
+    Raises:
+        InvalidProgramError: an unknown kind, a pattern that is no regular expression,
+            a number out of range.
+    """
+
+    kinds: tuple[str, ...] = DEFAULT_KINDS
+    op: str | None = None
+    param: str | None = None
+    scope: str | None = None
+    source: str | None = None
+    histogram: bool = False
+    bins: int = 64
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        kinds = (self.kinds,) if isinstance(self.kinds, str) else tuple(self.kinds)
+        object.__setattr__(self, "kinds", kinds)
+        unknown = sorted(set(kinds) - KINDS.keys())
+        if unknown or not kinds:
+            raise InvalidProgramError(
+                f"Collect.kinds is {kinds!r}", remedy=f"of {', '.join(KINDS)}"
+            )
+        for name, pattern in self.selectors.items():
+            _check_pattern(name, pattern)
+        _check_range("bins", self.bins, *_BINS, multiple=4)
+        _check_range("every", self.every, 1, 2**16)
+
+    @classmethod
+    def of(cls, given: Any) -> Collect | None:
+        """What `collect=` accepts: True, False, None, a kind, or a `Collect`."""
+        if given is None or given is False:
+            return None
+        if isinstance(given, Collect):
+            return given
+        if given is True:
+            return cls()
+        if isinstance(given, (str, tuple, list)):
+            return cls(kinds=(given,) if isinstance(given, str) else tuple(given))
+        raise InvalidProgramError(
+            f"collect={given!r}", remedy="use True, a kind or a neuronjax.Collect"
+        )
+
+    @property
+    def selectors(self) -> Mapping[str, str]:
+        """Selector -> pattern, for those that are given."""
+        return {s: p for s in _SELECTORS if (p := getattr(self, s)) is not None}
+
+    def matches(self, site: Site) -> bool:
+        """Whether a site is wanted."""
+        texts = dict(
+            op=(site.op,), param=site.params, scope=(site.scope,), source=(site.source,)
+        )
+        return site.kind in self.kinds and all(
+            any(re.search(pattern, text) for text in texts[name])
+            for name, pattern in self.selectors.items()
+        )
+
+
+def _check_pattern(name: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except (re.error, TypeError) as error:
+        raise InvalidProgramError(
+            f"Collect.{name} {pattern!r} is no regular expression: {error}",
+            remedy="escape special characters with re.escape",
+        ) from error
+
+
+def _check_range(name: str, value: Any, low: int, high: int, multiple: int = 1) -> None:
+    integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not integer or not low <= value <= high or value % multiple:
+        of = f" that is a multiple of {multiple}" if multiple > 1 else ""
+        raise InvalidProgramError(
+            f"Collect.{name} is {value!r}",
+            remedy=f"use an integer in [{low}, {high}]{of}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """One measured instruction.
+
+    Attributes:
+        kind: of `KINDS`.
+        op: the instruction's name, with its op: "tensor_tensor.add".
+        scope: the name stack of the JAX op that it comes from.
+        source: "file:line" of the user, or "".
+        number: tells sites apart that are equal in all of these, from 0.
+        format: what the result is rounded to.
+        shape: of the result.
+        params: paths of the program's arguments that its operands descend from.
+        compared: whether the numbers before the rounding are seen, so that overflow,
+            underflow, saturation and effective bits are known.
+        updates: which operands of a sum count as updated by the other.
+        blocked: the axis of MX blocks, or None.
+    """
+
+    kind: str
+    op: str
+    scope: str
+    source: str
+    format: str
+    shape: tuple[int, ...]
+    number: int = 0
+    params: tuple[str, ...] = ()
+    compared: bool = True
+    updates: tuple[int, ...] = ()
+    blocked: int | None = None
+
+    @property
+    def key(self) -> str:
+        """A name that is unique in the program."""
+        place = self.source.rpartition("/")[2] or "?"
+        return f"{self.kind}:{place}:{self.op}:{self.scope}#{self.number}"
+
+
+def element_format(site: Site) -> FloatFormat:
+    """The format of a site's elements."""
+    if site.blocked is None:
+        return get_format(site.format)
+    return get_mx_format(site.format).element

@@ -1,0 +1,370 @@
+"""Runs a program under its policy and under a reference, and measures every op.
+
+A side is lowered and gets an executor; the walk executes both and says how far they are
+apart; the recorder adds that up by op and notes where the tolerance is first exceeded;
+then the ops that explain it are searched by further runs up to there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+
+from neuronjax.diagnostics.comparison import Comparison
+from neuronjax.diagnostics.executors import Emulator, Executor, Signatures
+from neuronjax.diagnostics.first_divergence import ancestors, smallest_set
+from neuronjax.diagnostics.op_errors import Errors
+from neuronjax.diagnostics.op_lanes import Side, Site
+from neuronjax.diagnostics.op_records import FirstDivergence, Iteration, OpRecord
+from neuronjax.diagnostics.op_walk import Compared, Walk
+from neuronjax.diagnostics.reference64 import Reference64
+from neuronjax.errors import UnsupportedError
+from neuronjax.hardware import Target
+from neuronjax.ir.program import Program
+from neuronjax.lowering import lower_by_op
+from neuronjax.policy import Policy
+
+DOUBLES = ("float64", "float64_rounded")
+REFERENCES = ("float32", *DOUBLES)
+#: Of the relative L2 error, against a reference of other numerics.
+DEFAULT_TOLERANCE = 0.1
+
+
+def float32_policy(policy: Policy, *, name: str = "float32") -> Policy:
+    """What the "float32" reference computes: the program in FP32, as JAX on a host.
+
+    No cast but the program's own, sums in whatever order XLA likes, and the elementary
+    functions of the emulator, so that those are shared with the emulated run. What is
+    no matter of numbers (LNC, host calls, collectives' algorithms) is the policy's.
+    """
+    return dataclasses.replace(
+        policy,
+        auto_cast="none",
+        rounding="rne",
+        scaling="none",
+        accumulation="host",
+        psum_dtype="float32",
+        transcendentals="exact",
+        integer_path="exact",
+        float_to_int="truncate",
+        overflow="ieee",
+        sparsity=None,
+        collective_reduce_dtype=None,
+        rules=(),
+        name=name,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What all sides of a comparison share.
+
+    Attributes:
+        program: captured StableHLO without complex numbers.
+        target: the machine.
+        cotangents: indices of main's arguments that carry gradients.
+        call_index: of stochastic rounding.
+    """
+
+    program: Program
+    target: Target
+    cotangents: frozenset[int] = frozenset()
+    call_index: jax.Array | None = None
+    signatures: Signatures = field(default_factory=Signatures)
+
+    def emulated(self, policy: Policy, *, obeys_scopes: bool = True) -> Side:
+        """The program under a policy.
+
+        Raises:
+            UnsupportedError: delayed scaling, whose history a comparison lacks.
+        """
+        program, regions = self._lower(policy, obeys_scopes)
+        if program.amax_slots:
+            raise UnsupportedError(
+                'compare with scaling="delayed": its amax history is that of the steps '
+                "before",
+                remedy='compare with scaling="current"',
+            )
+        executor = Emulator(program, self.signatures, self.call_index)
+        return Side(program, regions, executor)
+
+    def double(self, policy: Policy, *, rounds: bool) -> Side:
+        """The program in double precision."""
+        program, regions = self._lower(float32_policy(policy), False)
+        return Side(
+            program, regions, Reference64(program, self.signatures, rounds=rounds)
+        )
+
+    def _lower(self, policy: Policy, obeys_scopes: bool) -> tuple:
+        return lower_by_op(
+            self.program,
+            target=self.target,
+            policy=policy,
+            cotangents=self.cotangents,
+            obeys_scopes=obeys_scopes,
+        )
+
+    def side(self, reference: str | Policy, policy: Policy) -> Side:
+        """What a reference's name stands for, beside the policy that is compared."""
+        if reference in DOUBLES:
+            return self.double(policy, rounds=reference == "float64_rounded")
+        if reference == "float32":
+            return self.emulated(float32_policy(policy), obeys_scopes=False)
+        return self.emulated(Policy.resolve(reference))
+
+
+def label(reference: str | Policy) -> str:
+    """How a report calls a policy or a reference."""
+    if isinstance(reference, str):
+        return reference
+    default = reference == Policy.resolve(None)
+    return reference.name or ("the SDK's defaults" if default else "custom policy")
+
+
+def default_tolerance(policy: Policy, reference: str | Policy) -> float:
+    """Any bit, where both sides should be the same."""
+    same = isinstance(reference, Policy) and reference == policy
+    return 0.0 if same else DEFAULT_TOLERANCE
+
+
+# -- records ---------------------------------------------------------------------------
+
+
+@dataclass
+class _Sums:
+    """What has been heard of one op."""
+
+    number: int
+    executions: int = 0
+    isolation: Errors = field(default_factory=Errors)
+    accumulation: Errors = field(default_factory=Errors)
+    expected: Errors | None = None
+    actual: Errors | None = None
+    iterations: list[Iteration] = field(default_factory=list)
+
+    def add(self, iterations: tuple[int, ...], found: Compared) -> None:
+        self.executions += 1
+        self.isolation = _sum(self.isolation, found.isolation) or Errors()
+        self.accumulation = _sum(self.accumulation, found.accumulation) or Errors()
+        self.expected = _sum(self.expected, found.expected)
+        self.actual = _sum(self.actual, found.actual)
+        pair = (found.isolation, found.accumulation)
+        if iterations and any(e is not None and _errs(e) for e in pair):
+            self.iterations.append(
+                Iteration(index=iterations, isolation=pair[0], accumulation=pair[1])
+            )
+
+
+def _sum(total: Errors | None, more: Errors | None) -> Errors | None:
+    if more is None:
+        return total
+    return more if total is None else total + more
+
+
+def _errs(errors: Errors) -> bool:
+    return errors.differing > 0 or errors.sum_error2 > 0 or errors.nonfinite_changed > 0
+
+
+def exceeds(errors: Errors, site: Site, tolerance: float) -> bool:
+    """Whether an op has diverged. A predicate that flips, or a number made of it, has
+    not: what it selects may have."""
+    if tolerance == 0:
+        return errors.differing > 0
+    op = site.op
+    read = op.operands if op.name == "stablehlo.convert" else op.results
+    kinds = [value.type.dtype.kind for value in read]
+    discrete = bool(kinds) and all(kind == "b" for kind in kinds)
+    return not discrete and errors.relative_l2 > tolerance
+
+
+class _First(NamedTuple):
+    """The first divergence; `alone` where it is one in isolation too."""
+
+    site: Site
+    iterations: tuple[int, ...]
+    errors: Errors
+    alone: bool
+
+
+class Recorder:
+    """Adds up what a walk says, and notes where it first diverges."""
+
+    def __init__(self, tolerance: float) -> None:
+        self._tolerance = tolerance
+        self._sums: dict[Site, _Sums] = {}
+        self.first: _First | None = None
+
+    def __call__(
+        self, site: Site, iterations: tuple[int, ...], found: Compared
+    ) -> None:
+        sums = self._sums.get(site)
+        if sums is None:
+            sums = self._sums[site] = _Sums(number=len(self._sums))
+        sums.add(iterations, found)
+        errors = found.accumulation
+        if self.first is None and errors and exceeds(errors, site, self._tolerance):
+            isolated = found.isolation or Errors()
+            alone = exceeds(isolated, site, self._tolerance)
+            self.first = _First(site, iterations, errors, alone)
+
+    def suspects(self, program: Program) -> list[Site]:
+        """What may have caused the first divergence: the op itself, then the ancestors
+        that err in isolation, the worst first."""
+        assert self.first is not None
+        site = self.first.site
+        behind = ancestors(program, site.op)
+        erring = [
+            s
+            for s, sums in self._sums.items()
+            if s.op in behind and _errs(sums.isolation)
+        ]
+        worst = {s: self._sums[s].isolation for s in erring}
+        return sorted(
+            erring,
+            key=lambda s: (s == site, worst[s].relative_l2, worst[s].max_ulp),
+            reverse=True,
+        )
+
+    def records(self) -> dict[Site, OpRecord]:
+        """In program order."""
+        return {site: _record(site, sums) for site, sums in self._sums.items()}
+
+
+def _record(site: Site, sums: _Sums) -> OpRecord:
+    return OpRecord(
+        number=sums.number,
+        op=site.op.name,
+        scope=site.scope,
+        source=site.source,
+        result=", ".join(str(v.type) for v in site.op.results),
+        executions=sums.executions,
+        isolation=sums.isolation,
+        accumulation=sums.accumulation,
+        expected=sums.expected,
+        actual=sums.actual,
+        iterations=tuple(sums.iterations),
+    )
+
+
+# -- explanation -----------------------------------------------------------------------
+
+
+class _ReachedError(Exception):
+    """Ends a trial at the op it is about; a signal, seen by nobody else."""
+
+
+def _is_explained(
+    walk: Walk,
+    arguments: Sequence[Any],
+    first: _First,
+    tolerance: float,
+) -> bool:
+    """Whether the divergence is gone in a walk."""
+    diverged = False
+
+    def heard(site: Site, iterations: tuple[int, ...], found: Compared) -> None:
+        nonlocal diverged
+        if (site, iterations) == (first.site, first.iterations):
+            errors = found.accumulation
+            diverged = errors is not None and exceeds(errors, site, tolerance)
+            raise _ReachedError
+
+    walk.heard = heard
+    try:
+        walk.run(arguments)
+    except _ReachedError:
+        pass
+    return not diverged
+
+
+def _explanation(
+    recorder: Recorder,
+    setting: Setting,
+    sides: tuple[Side, Side],
+    arguments: Sequence[Any],
+    tolerance: float,
+) -> tuple[Site, ...]:
+    first = recorder.first
+    assert first is not None
+    if first.alone:  # on the reference's values: no other op is needed
+        return (first.site,)
+    suspects = recorder.suspects(setting.program)
+    if not suspects:
+        return ()
+    reference, actual = sides
+
+    def explains(chosen: Sequence[Any]) -> bool:
+        walk = Walk(
+            reference, actual, recorder, isolates=False, replaced=frozenset(chosen)
+        )
+        return _is_explained(walk, arguments, first, tolerance)
+
+    return smallest_set(suspects, explains)  # type: ignore[return-value]
+
+
+# -- the whole -------------------------------------------------------------------------
+
+
+def compare_sides(
+    setting: Setting,
+    actual: Side,
+    reference: Side,
+    arguments: Sequence[Any],
+    *,
+    tolerance: float,
+    baseline: Side | None = None,
+    explain: bool = True,
+    names: Mapping[str, str],
+) -> Comparison:
+    """Walks the sides, and explains the first divergence.
+
+    Args:
+        setting: what they were made in.
+        actual: one side.
+        reference: the other.
+        arguments: arrays of the declared dtypes, one per argument of main.
+        tolerance: on relative L2; 0 means any bit.
+        baseline: a third side.
+        explain: whether to search the ops that explain the divergence.
+        names: the fields of `Comparison` that only say what this is.
+    """
+    start = time.perf_counter()
+    recorder = Recorder(tolerance)
+    Walk(reference, actual, recorder, baseline=baseline).run(arguments)
+    records, first = recorder.records(), None
+    if recorder.first is not None:
+        causes: tuple[Site, ...] = ()
+        if explain:
+            sides = (reference, actual)
+            causes = _explanation(recorder, setting, sides, arguments, tolerance)
+        found = recorder.first
+        first = FirstDivergence(
+            record=records[found.site],
+            iteration=found.iterations,
+            errors=found.errors,
+            causes=tuple(sorted((records[c] for c in causes), key=lambda r: r.number)),
+            verified=bool(causes),
+        )
+    return Comparison(
+        ops=tuple(records.values()),
+        first_divergence=first,
+        tolerance=tolerance,
+        notes=_notes(reference.executor, baseline and baseline.executor),
+        seconds=time.perf_counter() - start,
+        **names,
+    )
+
+
+def _notes(*executors: Executor | None) -> tuple[str, ...]:
+    kept: set[str] = set()
+    for executor in executors:
+        if isinstance(executor, Reference64):
+            kept |= executor.kept_in_float32
+    if not kept:
+        return ()
+    return (f"FP32 in the float64 reference too: {', '.join(sorted(kept))}",)

@@ -1,0 +1,321 @@
+"""What `compare` returns: the errors of every op, and where they begin.
+
+A record is one op as the calls reach it, all its executions added up. "isolation" is
+its error when it is fed the reference's values, "accumulation" its error in the run, in
+which errors propagate. Ops that only move numbers have none of their own, and appear in
+a table only if they differ in isolation.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from neuronjax.diagnostics.comparison_tables import (
+    group_table,
+    op_table,
+    short,
+    three_way_table,
+)
+from neuronjax.diagnostics.op_errors import Errors
+from neuronjax.diagnostics.op_records import FirstDivergence, OpRecord
+from neuronjax.errors import InvalidProgramError
+from neuronjax.report.html import Displayed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SORTS = ("isolation", "accumulation", "order")
+_SHOWN_ROWS = 12
+_SHOWN_CAUSES = 6
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison(Displayed):
+    """The errors of every op of a program against a reference.
+
+    Attributes:
+        name: of the function.
+        target: the machine.
+        policy: what was emulated.
+        reference: against what.
+        baseline: the third view, or "" without one.
+        tolerance: on relative L2, from which on a run has diverged; 0 means any bit.
+        ops: in program order.
+        first_divergence: None where no op exceeds the tolerance.
+        notes: what a reader should know.
+    """
+
+    name: str
+    target: str
+    policy: str
+    reference: str
+    baseline: str
+    tolerance: float
+    ops: tuple[OpRecord, ...]
+    first_divergence: FirstDivergence | None
+    notes: tuple[str, ...] = ()
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """One flat dict per op, for a data frame."""
+        return [record.as_dict() for record in self.ops]
+
+    @property
+    def differing(self) -> tuple[OpRecord, ...]:
+        """Ops with an error of their own, the worst first."""
+        own = [r for r in self.ops if r.errs]
+        return tuple(sorted(own, key=lambda r: _badness(r.isolation), reverse=True))
+
+    def sorted(self, sort: str = "isolation") -> tuple[OpRecord, ...]:
+        """Ops in the order of a table.
+
+        Args:
+            sort: "isolation" or "accumulation", the worst relative L2 first; "order".
+                Ops that differ in isolation; for the other two also those that
+                compute on wrong numbers.
+
+        Raises:
+            InvalidProgramError: another word.
+        """
+        if sort not in SORTS:
+            raise InvalidProgramError(
+                f"sort is {sort!r}", remedy=f"choose one of: {', '.join(SORTS)}"
+            )
+        if sort == "isolation":
+            return self.differing
+        found = [r for r in self.ops if r.is_arithmetic and r.accumulation.differing]
+        if sort == "order":
+            return tuple(found)
+        return tuple(
+            sorted(found, key=lambda r: _badness(r.accumulation), reverse=True)
+        )
+
+    def outliers(self, factor: float = 4.0) -> tuple[OpRecord, ...]:
+        """Ops that err more in isolation than ops of their kind do, the worst first.
+
+        Args:
+            factor: by how much the relative L2 error exceeds the median of all ops of
+                that name; where most of them have none, any error does.
+        """
+        kinds: dict[str, list[float]] = {}
+        for r in self.ops:
+            kinds.setdefault(r.op, []).append(r.isolation.relative_l2)
+        usual = {op: statistics.median_low(errors) for op, errors in kinds.items()}
+        found = [r for r in self.differing if _stands_out(r, factor * usual[r.op])]
+        return tuple(sorted(found, key=lambda r: _excess(r, usual[r.op]), reverse=True))
+
+    def table(self, sort: str = "isolation", rows: int = _SHOWN_ROWS) -> Table:
+        """A table of Rich, 80 columns wide.
+
+        Args:
+            sort: as `sorted`.
+            rows: at most so many.
+        """
+        found = self.sorted(sort)
+        shown = found[:rows]
+        title = f"{len(shown)} of {len(found)} ops, by {sort}"
+        return op_table(title, shown)
+
+    def by_module(self) -> list[dict[str, Any]]:
+        """Ops grouped by name stack, the worst isolation error first."""
+        return _grouped(self.ops, "module", lambda r: r.module)
+
+    def by_source(self) -> list[dict[str, Any]]:
+        """Ops grouped by the user's source line, the worst isolation error first."""
+        return _grouped(self.ops, "source", lambda r: r.source)
+
+    def iterations(self, number: int) -> list[dict[str, Any]]:
+        """The errors of an op in a loop, by iteration.
+
+        Args:
+            number: of the op.
+        """
+        return [
+            {"iteration": i.index}
+            | _prefixed("isolation", i.isolation)
+            | _prefixed("accumulation", i.accumulation)
+            for i in self.ops[number].iterations
+        ]
+
+    def three_way(self) -> list[dict[str, Any]]:
+        """Baseline, expected (the reference) and actual: errors against the baseline.
+
+        One dict per op that computes: `expected_relative_l2`, `actual_relative_l2`,
+        their `ratio`, and the `actual_expected_relative_l2` of the two.
+
+        Raises:
+            InvalidProgramError: there was no baseline.
+        """
+        if not self.baseline:
+            raise InvalidProgramError(
+                "this comparison has no baseline beside its reference",
+                remedy='compare(..., reference="bf16", baseline="float32")',
+            )
+        return [
+            {
+                "number": r.number,
+                "op": r.op,
+                "module": r.module,
+                "source": r.source,
+                "expected_relative_l2": r.expected.relative_l2,
+                "actual_relative_l2": r.actual.relative_l2,
+                "ratio": r.ratio,
+                "actual_expected_relative_l2": r.accumulation.relative_l2,
+            }
+            for r in self.ops
+            if r.expected is not None and r.actual is not None and r.is_arithmetic
+        ]
+
+    def plot(self) -> Figure:
+        """The error along the program, as a Matplotlib figure."""
+        from neuronjax.diagnostics.comparison_plot import error_plot
+
+        return error_plot(self)
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """A JSON value; Inf is None."""
+        first = self.first_divergence
+        return _finite(
+            {
+                "name": self.name,
+                "target": self.target,
+                "policy": self.policy,
+                "reference": self.reference,
+                "baseline": self.baseline,
+                "tolerance": self.tolerance,
+                "first_divergence": None
+                if first is None
+                else {
+                    "number": first.record.number,
+                    "iteration": list(first.iteration),
+                    "causes": [r.number for r in first.causes],
+                    "verified": first.verified,
+                },
+                "notes": list(self.notes),
+                "ops": self.records,
+            }
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<neuronjax.Comparison of {self.name}: {self.policy} on {self.target} "
+            f"against {self.reference}, {len(self.ops)} ops>"
+        )
+
+    def __rich__(self) -> RenderableType:
+        parts: list[RenderableType] = [self._headline(), *self._divergence()]
+        if self.differing:
+            parts.append(self.table())
+        if len(self.by_module()) > 1:
+            parts.append(group_table(self.by_module()[:8]))
+        if self.baseline:
+            parts.append(three_way_table(self.three_way()))
+        parts += [Text(f"note: {note}", style="dim") for note in self.notes]
+        return Group(*parts)
+
+    def _headline(self) -> Text:
+        worst = self.sorted("accumulation")[:1]
+        largest = "no error in the run"
+        if worst:
+            error = short(worst[0].accumulation.relative_l2)
+            largest = f"largest in the run: {error}, op {worst[0].number}"
+        return Text(
+            f"{self.name} on {self.target}: {self.policy} against {self.reference}\n"
+            f"{len(self.ops)} ops, {len(self.differing)} with an error of their own; "
+            f"{largest}"
+        )
+
+    def _divergence(self) -> list[Text]:
+        limit = "any bit" if self.tolerance == 0 else f"relative L2 {self.tolerance:g}"
+        first = self.first_divergence
+        if first is None:
+            return [Text(f"no divergence ({limit})", style="green")]
+        lines = [
+            Text(f"first divergence ({limit}): {first}", style="bold red"),
+            Text(
+                f"  relative L2 {short(first.errors.relative_l2)}, "
+                f"{first.errors.differing} of {first.errors.elements} elements"
+            ),
+        ]
+        for n, cause in enumerate(first.causes[:_SHOWN_CAUSES]):
+            how = "  explained by" if n == 0 else "           and"
+            lines.append(
+                Text(
+                    f"{how} op {cause.number}, {cause.short_op}, {cause.module}, "
+                    f"{cause.line}"
+                )
+            )
+        hidden = len(first.causes) - _SHOWN_CAUSES
+        if hidden > 0:
+            lines.append(
+                Text(f"           and {hidden} more: .first_divergence.causes")
+            )
+        if not first.causes:
+            lines.append(Text("  not explained by any set of ops alone"))
+        return lines
+
+
+# -- groups ----------------------------------------------------------------------------
+
+
+def _grouped(
+    ops: Sequence[OpRecord], name: str, key: Callable[[OpRecord], str]
+) -> list[dict[str, Any]]:
+    groups: dict[str, list[OpRecord]] = {}
+    for record in ops:
+        groups.setdefault(key(record), []).append(record)
+    rows = [{name: text, **_worst(group)} for text, group in groups.items()]
+    return sorted(rows, key=lambda r: r["isolation_relative_l2"], reverse=True)
+
+
+def _worst(group: Sequence[OpRecord]) -> dict[str, Any]:
+    isolation = max(group, key=lambda r: _badness(r.isolation))
+    accumulation = max(group, key=lambda r: _badness(r.accumulation))
+    return {
+        "ops": len(group),
+        "differing": sum(1 for r in group if r.isolation.differing),
+        "worst": isolation.number,
+        "isolation_relative_l2": isolation.isolation.relative_l2,
+        "isolation_max_ulp": max(r.isolation.max_ulp for r in group),
+        "accumulation_relative_l2": accumulation.accumulation.relative_l2,
+        "nonfinite_changed": sum(r.accumulation.nonfinite_changed for r in group),
+    }
+
+
+def _prefixed(kind: str, errors: Errors | None) -> dict[str, Any]:
+    if errors is None:
+        return {}
+    return {f"{kind}_{name}": value for name, value in errors.as_dict().items()}
+
+
+def _stands_out(record: OpRecord, limit: float) -> bool:
+    error = record.isolation.relative_l2
+    return error > limit or (limit == 0 and record.errs)
+
+
+def _excess(record: OpRecord, usual: float) -> tuple[float, float]:
+    error = record.isolation.relative_l2
+    return (math.inf if usual == 0 else error / usual), error
+
+
+def _badness(errors: Errors) -> tuple[float, float]:
+    return errors.relative_l2, errors.max_ulp
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value

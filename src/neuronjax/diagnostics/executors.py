@@ -1,0 +1,144 @@
+"""Who executes the instructions of one side of a comparison.
+
+An `Executor` runs instructions one at a time and says when two of them are the same
+function: what is the same is computed once. The `Emulator` is the project's own; the
+double-precision one is in `reference64`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from neuronjax.interpreter import Stepper
+from neuronjax.ir.instruction import Instruction, InstructionProgram
+from neuronjax.ir.instruction_set import Call
+from neuronjax.numerics.random_bits import fold
+
+
+class Key(NamedTuple):
+    """A key of stochastic rounding, and how it was derived.
+
+    Attributes:
+        array: uint32 scalar.
+        path: equal paths of equal programs mean equal keys.
+    """
+
+    array: Any
+    path: tuple[int, ...] = ()
+
+    def folded(self, number: int) -> Key:
+        """As the interpreter derives the key of a call, a loop or an iteration."""
+        with jax.disable_jit(False):
+            return Key(fold(self.array, jnp.uint32(number)), (*self.path, number))
+
+
+@dataclass
+class Place:
+    """Where the walk is: what a hook of an executor can ask.
+
+    Attributes:
+        site: the op, with the calls that lead to it.
+        iterations: those of the loops around it, the outermost first.
+    """
+
+    site: Hashable = None
+    iterations: tuple[int, ...] = ()
+
+
+@dataclass
+class Signatures:
+    """Numbers for what instructions compute; shared by the sides of a comparison."""
+
+    _numbers: dict[tuple, int] = field(default_factory=dict)
+    _known: dict[int, tuple[Instruction, int]] = field(default_factory=dict)
+
+    def of(self, i: Instruction) -> int:
+        """Equal for instructions that compute the same function of their operands."""
+        known = self._known.get(id(i))
+        if known is None:
+            signature = i.signature()
+            number = self._numbers.setdefault(signature, len(self._numbers))
+            known = self._known[id(i)] = (i, number)  # kept alive: its id is the key
+        return known[1]
+
+
+class Executor(Protocol):
+    """Executes instructions on arrays of its own kind."""
+
+    @property
+    def first_key(self) -> Key:
+        """Of the instructions of main."""
+        ...
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether keys matter."""
+        ...
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether its floats are not of the declared dtypes."""
+        ...
+
+    def identity(self, i: Instruction, key: Key, place: Place) -> Hashable:
+        """Equal where the same operands give the same results."""
+        ...
+
+    def execute(
+        self, i: Instruction, operands: Sequence[Any], key: Key, place: Place
+    ) -> Sequence[Any]:
+        """One array per result."""
+        ...
+
+    def enter(self, array: Any) -> Any:
+        """An array of the declared dtype as this executor holds it."""
+        ...
+
+    def leave(self, array: Any, dtype: Any) -> Any:
+        """An array that this executor holds, in the declared dtype."""
+        ...
+
+
+class Emulator:
+    """The engines of the emulated core, op by op."""
+
+    is_wide = False
+
+    def __init__(
+        self,
+        program: InstructionProgram,
+        signatures: Signatures,
+        call_index: jax.Array | None = None,
+    ) -> None:
+        self._stepper = Stepper(program, call_index)
+        self._signatures = signatures
+        self.stochastic = program.stochastic
+        self.first_key = Key(self._stepper.first_key, (program.seed,))
+
+    def identity(self, i: Instruction, key: Key, place: Place) -> Hashable:
+        """The signature; with the key where numbers are drawn."""
+        signature = self._signatures.of(i)
+        if i.blocks or isinstance(i, Call):  # blocks belong to one program
+            return signature, id(self)
+        if i.rounding == "stochastic" or i.ordinal:
+            return signature, i.ordinal, key.path
+        return signature
+
+    def execute(
+        self, i: Instruction, operands: Sequence[Any], key: Key, place: Place
+    ) -> Sequence[Any]:
+        """On the engine that the instruction names."""
+        return self._stepper.execute(i, operands, key.array)
+
+    def enter(self, array: Any) -> Any:
+        """As it is."""
+        return array
+
+    def leave(self, array: Any, dtype: Any) -> Any:
+        """As it is."""
+        return array

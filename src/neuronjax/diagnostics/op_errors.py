@@ -1,0 +1,212 @@
+"""How far an array is from its reference, in sums that add up over blocks and calls.
+
+An `Errors` holds sums and maxima, so those of two arrays, two results of an op or two
+iterations of a loop can be merged; relative L2, cosine and SQNR follow from the sums.
+Everything is computed in float64 by NumPy, in blocks that fit a cache: no kernel is
+compiled, and a 10-million-element array takes a quarter of a second. Numbers that are
+finite on one side alone are counted and left out of the sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+# Below the size from which a BLAS starts threads for a dot product.
+BLOCK_ELEMENTS = 1 << 13
+_EXPONENT_FIELD = np.uint64(0x7FF0 << 48)
+_SUMMED = (
+    "elements",
+    "differing",
+    "nonfinite",
+    "nonfinite_reference",
+    "nonfinite_changed",
+    "sum_ulp",
+    "sum_error2",
+    "sum_reference2",
+    "sum_actual2",
+    "sum_product",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Errors:
+    """The errors of some elements.
+
+    A ULP is the spacing of the declared format (1 for integers) at the larger of the
+    two magnitudes, so that a small number where the reference has a zero does not count
+    as 2^100 of them.
+
+    Attributes:
+        elements: how many.
+        differing: of them, whose bits are not the reference's (float64: whose value
+            is not the reference's rounded to the format); two NaNs are alike.
+        nonfinite: NaN and Inf among the actual numbers.
+        nonfinite_reference: among the reference's.
+        nonfinite_changed: elements with a NaN or Inf that is not the reference's.
+        max_ulp: largest error; Inf where a NaN or Inf has changed.
+        sum_ulp, sum_error2, sum_reference2, sum_actual2, sum_product: of the elements
+            that are finite on both sides.
+    """
+
+    elements: int = 0
+    differing: int = 0
+    nonfinite: int = 0
+    nonfinite_reference: int = 0
+    nonfinite_changed: int = 0
+    max_ulp: float = 0.0
+    sum_ulp: float = 0.0
+    sum_error2: float = 0.0
+    sum_reference2: float = 0.0
+    sum_actual2: float = 0.0
+    sum_product: float = 0.0
+
+    def __add__(self, other: Errors) -> Errors:
+        sums = {n: getattr(self, n) + getattr(other, n) for n in _SUMMED}
+        return Errors(max_ulp=max(self.max_ulp, other.max_ulp), **sums)
+
+    @property
+    def mean_ulp(self) -> float:
+        """Over all elements."""
+        return self.sum_ulp / self.elements if self.elements else 0.0
+
+    @property
+    def relative_l2(self) -> float:
+        """Norm of the error over that of the reference; Inf where a number ceased or
+        began to be finite."""
+        if self.nonfinite_changed:
+            return math.inf
+        if self.sum_error2 == 0:
+            return 0.0
+        if self.sum_reference2 == 0:
+            return math.inf
+        return math.sqrt(self.sum_error2) / math.sqrt(self.sum_reference2)
+
+    @property
+    def cosine(self) -> float:
+        """Of the angle between actual and reference; 1 for two zeros."""
+        norms = math.sqrt(self.sum_actual2) * math.sqrt(self.sum_reference2)
+        if norms == 0:
+            return float(self.sum_actual2 == self.sum_reference2)
+        return max(-1.0, min(1.0, self.sum_product / norms))
+
+    @property
+    def sqnr_db(self) -> float:
+        """Signal-to-quantization-noise ratio in decibels; Inf without an error."""
+        error = self.relative_l2
+        return math.inf if error == 0 else -20 * math.log10(error)
+
+    def as_dict(self) -> dict[str, float | int]:
+        """The figures of a report."""
+        names = (
+            "elements",
+            "differing",
+            "max_ulp",
+            "mean_ulp",
+            "relative_l2",
+            "cosine",
+            "sqnr_db",
+            "nonfinite",
+            "nonfinite_reference",
+            "nonfinite_changed",
+        )
+        return {name: getattr(self, name) for name in names}
+
+
+def same_bits(actual: np.ndarray, reference: np.ndarray) -> bool:
+    """Whether two arrays of one shape hold the same bytes of the same dtype."""
+    if actual.dtype != reference.dtype:
+        return False
+    return bool(np.array_equal(_bytes(actual), _bytes(reference)))
+
+
+def errors_of(actual: np.ndarray, reference: np.ndarray) -> Errors:
+    """The errors of an array in its declared format.
+
+    Args:
+        actual: of the declared dtype.
+        reference: of the same shape; of the same dtype, or float64.
+    """
+    spacing = _Spacing.of(actual.dtype)
+    total = Errors()
+    with np.errstate(all="ignore"):
+        for a, r in _blocks(actual.reshape(-1), reference.reshape(-1)):
+            total = total + _block_errors(a, r, spacing)
+    return total
+
+
+def _blocks(a: np.ndarray, r: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for start in range(0, a.size, BLOCK_ELEMENTS):
+        stop = start + BLOCK_ELEMENTS
+        yield a[start:stop], r[start:stop]
+
+
+@dataclass(frozen=True)
+class _Spacing:
+    """Spacing of a format: 2^(exponent - mantissa_bits), no finer than at the smallest
+    normal number."""
+
+    is_float: bool
+    min_exponent: int = 0
+    mantissa_bits: int = 0
+
+    @classmethod
+    def of(cls, dtype: Any) -> _Spacing:
+        if np.dtype(dtype).kind in "iub":
+            return cls(False)
+        info: Any = ml_dtypes.finfo(dtype)
+        return cls(True, int(info.minexp), int(info.nmant))
+
+    def at(self, magnitude: np.ndarray) -> np.ndarray:
+        """Of float64 numbers, none negative: their exponent field is a power of two."""
+        power = (magnitude.view(np.uint64) & _EXPONENT_FIELD).view(np.float64)
+        power = np.maximum(power, 2.0**self.min_exponent)
+        return power * 2.0**-self.mantissa_bits
+
+
+def _block_errors(actual: np.ndarray, reference: np.ndarray, at: _Spacing) -> Errors:
+    a, r = actual.astype(np.float64), reference.astype(np.float64)
+    differs = _differs(actual, reference, a, r)
+    finite_a, finite_r = np.isfinite(a), np.isfinite(r)
+    usable = finite_a & finite_r
+    changed = ~usable & ~((a == r) | (np.isnan(a) & np.isnan(r)))
+    if not usable.all():
+        a, r = np.where(usable, a, 0.0), np.where(usable, r, 0.0)
+    error = np.abs(a - r)
+    ulp = error
+    if at.is_float:
+        ulp = error / at.at(np.maximum(np.abs(a), np.abs(r)))
+    count = int(changed.sum())
+    return Errors(
+        elements=a.size,
+        differing=int(differs.sum()),
+        nonfinite=a.size - int(finite_a.sum()),
+        nonfinite_reference=a.size - int(finite_r.sum()),
+        nonfinite_changed=count,
+        max_ulp=math.inf if count else float(ulp.max(initial=0.0)),
+        sum_ulp=float(ulp.sum()),
+        sum_error2=float(np.dot(error, error)),
+        sum_reference2=float(np.dot(r, r)),
+        sum_actual2=float(np.dot(a, a)),
+        sum_product=float(np.dot(a, r)),
+    )
+
+
+def _differs(
+    actual: np.ndarray, reference: np.ndarray, a: np.ndarray, r: np.ndarray
+) -> np.ndarray:
+    """Where the bits are not alike."""
+    if actual.dtype != reference.dtype:
+        rounded = reference.astype(actual.dtype)
+        return (actual != rounded) & ~(np.isnan(a) & np.isnan(r))
+    return (_bytes(actual) != _bytes(reference)) & ~(np.isnan(a) & np.isnan(r))
+
+
+def _bytes(x: np.ndarray) -> np.ndarray:
+    x = np.ascontiguousarray(x)
+    return x if x.dtype.kind in "iub" else x.view(f"u{x.dtype.itemsize}")

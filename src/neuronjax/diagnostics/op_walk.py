@@ -1,0 +1,389 @@
+"""A walk over a captured program that executes several lowerings of it side by side.
+
+Every *lane* is one run: of the reference, of the actual program on its own values
+(accumulation), of the actual program with every op fed the reference's values
+(isolation), and of a baseline. Op by op each lane executes the instructions that its
+lowering made of the op. What is the same function of the same arrays is computed once,
+and arrays with equal bits become one array, so two programs that differ in one op cost
+little more than one. Values are freed after their last use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from neuronjax.diagnostics.executors import Key, Place
+from neuronjax.diagnostics.op_errors import Errors, errors_of, same_bits
+from neuronjax.diagnostics.op_lanes import Lane, Side, Site, Span
+from neuronjax.errors import InternalError
+from neuronjax.ir.instruction import Block, Instruction
+from neuronjax.ir.instruction_set import Branch, Call, Loop
+from neuronjax.ir.program import Op, Value
+from neuronjax.spmd import chosen_branch
+
+
+class Compared(NamedTuple):
+    """The errors of one execution of one op; a pair that was not run is absent."""
+
+    isolation: Errors | None = None
+    accumulation: Errors | None = None
+    expected: Errors | None = None
+    actual: Errors | None = None
+
+
+# Called after every op that any lane executed: (site, iterations, errors).
+Heard = Callable[[Site, tuple[int, ...], Compared], None]
+Blocks = Mapping[Side, Block]
+Keys = Mapping[Side, Key]
+_NONE = Errors()
+
+
+@dataclass
+class Walk:
+    """One pass over the program.
+
+    Attributes:
+        reference, actual: what is compared.
+        baseline: a third lowering to measure both against, or None.
+        heard: receives the errors.
+        isolates: whether ops are also run on the reference's values.
+        replaced: sites at which the actual lane executes the reference's instructions.
+    """
+
+    reference: Side
+    actual: Side
+    heard: Heard
+    baseline: Side | None = None
+    isolates: bool = True
+    replaced: frozenset[Site] = frozenset()
+
+    def __post_init__(self) -> None:
+        wide = self.reference.executor.is_wide
+        self._reference = Lane("reference", self.reference)
+        # The reference on its own values rounded to the declared formats, which is what
+        # an op in isolation is compared with.
+        self._rounded = Lane("rounded", self.reference) if wide else None
+        self._isolated = Lane("isolated", self.actual) if self.isolates else None
+        self._actual = Lane("actual", self.actual)
+        self._baseline = Lane("baseline", self.baseline) if self.baseline else None
+        if not self.isolates:
+            self._rounded = None
+        self._place = Place()
+        self._calls: tuple[Op, ...] = ()
+        self._done: dict[Hashable, tuple[Any, Any]] = {}
+
+    def run(self, arguments: Sequence[Any]) -> list[Any]:
+        """Executes main on arrays of the declared dtypes: the actual results."""
+        lanes = [lane for lane in self._lanes() if lane is not None]
+        for lane in lanes:
+            enter = lane.side.executor.enter
+            lane.take([enter(a) for a in arguments], lane.side.program.main.arguments)
+        sides = dict.fromkeys(lane.side for lane in lanes)
+        blocks = {side: side.program.main for side in sides}
+        keys = {side: side.executor.first_key for side in sides}
+        self._region(blocks, keys, lanes)
+        return self._actual.read(self.actual.program.main.results)
+
+    def _lanes(self) -> list[Lane | None]:
+        """In the order of execution: what the reference did is there to be shared."""
+        return [
+            self._reference,
+            self._rounded,
+            self._isolated,
+            self._actual,
+            self._baseline,
+        ]
+
+    # -- regions -----------------------------------------------------------------------
+
+    def _region(self, blocks: Blocks, keys: Keys, lanes: Sequence[Lane]) -> None:
+        sides = dict.fromkeys(lane.side for lane in lanes)
+        spans = {side: side.spans(blocks[side]) for side in sides}
+        ops = next(iter(sides)).regions[blocks[next(iter(sides))]].region.ops
+        for n, op in enumerate(ops):
+            own = {side: spans[side][n] for side in sides}
+            views = {side: side.regions[blocks[side]].views for side in sides}
+            self._op(op, own, views, keys, lanes)
+            for lane in lanes:
+                for number in own[lane.side].frees:
+                    lane.arrays.pop(number, None)
+
+    def _op(
+        self,
+        op: Op,
+        spans: Mapping[Side, Span],
+        views: Mapping[Side, Mapping[Value, Any]],
+        keys: Keys,
+        lanes: Sequence[Lane],
+    ) -> None:
+        control = {side: _control(spans[side]) for side in spans}
+        if None not in control.values():
+            kind = type(next(iter(control.values())))
+            _HANDLERS[kind](self, op, control, keys, lanes)
+            return
+        site = Site(self._calls, op)
+        self._place.site = site
+        self._done.clear()
+        for lane in lanes:
+            if lane is self._actual and site in self.replaced:
+                self._replace(op, spans, views, keys)
+            else:
+                self._execute(lane, spans[lane.side].instructions, keys[lane.side])
+        self._compare(site, views, lanes)
+
+    def _execute(
+        self, lane: Lane, instructions: Sequence[Instruction], key: Key
+    ) -> None:
+        executor = lane.side.executor
+        for i in instructions:
+            operands = lane.read(i.operands)
+            same = (executor.identity(i, key, self._place), *map(id, operands))
+            known = self._done.get(same)
+            if known is None:
+                results = executor.execute(i, operands, key, self._place)
+                # The operands are kept, for their ids are the key.
+                known = self._done[same] = (results, operands)
+            lane.take(known[0], i.results)
+
+    def _replace(
+        self,
+        op: Op,
+        spans: Mapping[Side, Span],
+        views: Mapping[Side, Mapping[Value, Any]],
+        keys: Keys,
+    ) -> None:
+        """The reference's instructions on the actual values."""
+        reference, actual = self.reference, self.actual
+        executor = reference.executor
+        lane = Lane("replaced", reference, dict(self._reference.arrays))
+        for value in op.operands:
+            array = self._actual.arrays[views[actual][value].buffer.number]
+            lane.arrays[views[reference][value].buffer.number] = executor.enter(array)
+        self._execute(lane, spans[reference].instructions, keys[reference])
+        # What later ops reuse of the actual lowering, a cast operand, is made as well.
+        self._execute(self._actual, spans[actual].instructions, keys[actual])
+        written = {b.number for i in spans[actual].instructions for b in i.results}
+        for value in op.results:
+            array = lane.arrays[views[reference][value].buffer.number]
+            number = views[actual][value].buffer.number
+            if number in written:  # else it stands for another value
+                self._actual.arrays[number] = executor.leave(array, value.type.dtype)
+
+    # -- comparison --------------------------------------------------------------------
+
+    def _compare(
+        self,
+        site: Site,
+        views: Mapping[Side, Mapping[Value, Any]],
+        lanes: Sequence[Lane],
+    ) -> None:
+        def errors(
+            left: Lane | None, right: Lane | None, value: Value
+        ) -> Errors | None:
+            if left not in lanes or right not in lanes:
+                return None
+            assert left is not None
+            assert right is not None
+            return self._errors(left, right, views, value)
+
+        total: list[Errors | None] = [None] * 4
+        expected = self._rounded or self._reference
+        for value in site.op.results:
+            # The reference first: an array that becomes the baseline's is then shared.
+            base = errors(self._reference, self._baseline, value)
+            found = (
+                errors(self._isolated, expected, value),
+                errors(self._actual, self._reference, value),
+                base,
+                errors(self._actual, self._baseline, value),
+            )
+            total = [
+                t if f is None else f if t is None else t + f
+                for t, f in zip(total, found, strict=True)
+            ]
+            self._feed(views, value, lanes)
+        self.heard(site, self._place.iterations, Compared(*total))
+
+    def _errors(
+        self,
+        left: Lane,
+        right: Lane,
+        views: Mapping[Side, Mapping[Value, Any]],
+        value: Value,
+    ) -> Errors:
+        """Of one value; equal arrays become one."""
+        at = views[left.side][value].buffer.number
+        ours = left.arrays[at]
+        theirs = right.arrays[views[right.side][value].buffer.number]
+        size = int(np.prod(value.type.shape))
+        if ours is theirs:
+            return Errors(elements=size)
+        dtype = value.type.dtype
+        executor = left.side.executor
+        a, r = np.asarray(executor.leave(ours, dtype)), np.asarray(theirs)
+        if same_bits(a, r):
+            if not executor.is_wide:
+                left.arrays[at] = theirs
+            return Errors(elements=size)
+        return errors_of(a, r)
+
+    def _feed(
+        self,
+        views: Mapping[Side, Mapping[Value, Any]],
+        value: Value,
+        lanes: Sequence[Lane],
+    ) -> None:
+        """Gives the reference's value to the lanes that are fed it."""
+        if self._isolated is None or self._isolated not in lanes:
+            return
+        executor, dtype = self.reference.executor, value.type.dtype
+        number = views[self.reference][value].buffer.number
+        array = self._reference.arrays[number]
+        declared = executor.leave(array, dtype)
+        at = views[self.actual][value].buffer.number
+        self._isolated.arrays[at] = declared
+        if self._rounded is not None:
+            self._rounded.arrays[number] = executor.enter(declared)
+
+    # -- control -----------------------------------------------------------------------
+
+    def _follow(self, lanes: Sequence[Lane], decide: Callable[[Lane], int]) -> dict:
+        """Lanes by what they decide; those that are fed follow the reference."""
+        fed = (self._rounded, self._isolated)
+        groups: dict[int, list[Lane]] = {}
+        for lane in lanes:
+            leader = self._reference if lane in fed else lane
+            groups.setdefault(decide(leader), []).append(lane)
+        return groups
+
+    def _loop(
+        self,
+        op: Op,
+        instructions: Mapping[Side, Any],
+        keys: Keys,
+        lanes: Sequence[Lane],
+    ) -> None:
+        conditions = {s: i.condition for s, i in instructions.items()}
+        bodies = {s: i.body for s, i in instructions.items()}
+        keys = self._inner_keys(instructions, keys)
+        carries = {lane: lane.read(instructions[lane.side].operands) for lane in lanes}
+        outer, iteration, active = self._place.iterations, 0, list(lanes)
+        trips: dict[Lane, int] = dict.fromkeys(lanes, 0)
+        while active:
+            self._place.iterations = (*outer, iteration)
+            self._enter(conditions, carries, active)
+            self._region(conditions, keys, active)
+            active = self._follow(
+                active, lambda lane: _decision(lane, conditions[lane.side])
+            ).get(1, [])
+            if not active:
+                break
+            self._enter(bodies, carries, active)
+            numbered = {s: self._folded(s, k, iteration) for s, k in keys.items()}
+            self._region(bodies, numbered, active)
+            for lane in active:
+                carries[lane] = lane.leave(bodies[lane.side])
+                trips[lane] += 1
+            iteration += 1
+        self._place.iterations = outer
+        for lane in lanes:
+            lane.take(carries[lane], instructions[lane.side].results)
+        self._control_errors(op, lanes, trips)
+
+    def _enter(
+        self, blocks: Blocks, carries: Mapping[Lane, Any], lanes: Sequence[Lane]
+    ) -> None:
+        for lane in lanes:
+            lane.take(carries[lane], blocks[lane.side].arguments)
+
+    def _branch(
+        self,
+        op: Op,
+        instructions: Mapping[Side, Any],
+        keys: Keys,
+        lanes: Sequence[Lane],
+    ) -> None:
+        def decide(lane: Lane) -> int:
+            i = instructions[lane.side]
+            return int(chosen_branch(i, lane.read(i.operands)[0]))
+
+        keys = self._inner_keys(instructions, keys)
+        groups = self._follow(lanes, decide)
+        for index, group in groups.items():
+            blocks = {s: i.branches[index] for s, i in instructions.items()}
+            self._region(blocks, keys, group)
+            for lane in group:
+                results = lane.leave(blocks[lane.side])
+                lane.take(results, instructions[lane.side].results)
+        taken = {lane: index for index, group in groups.items() for lane in group}
+        self._control_errors(op, lanes, taken)
+
+    def _control_errors(
+        self, op: Op, lanes: Sequence[Lane], decisions: Mapping[Lane, int]
+    ) -> None:
+        """A loop that runs longer, or another branch, is an error of the op itself."""
+        pair = (self._actual, self._reference)
+        if not all(lane in lanes for lane in pair):
+            return
+        actual, expected = (np.asarray([decisions[lane]]) for lane in pair)
+        error = _NONE if actual == expected else errors_of(actual, expected)
+        self.heard(
+            Site(self._calls, op),
+            self._place.iterations,
+            Compared(isolation=_NONE, accumulation=error),
+        )
+
+    def _call(
+        self,
+        op: Op,
+        instructions: Mapping[Side, Any],
+        keys: Keys,
+        lanes: Sequence[Lane],
+    ) -> None:
+        blocks = {s: s.program.functions[i.callee] for s, i in instructions.items()}
+        for lane in lanes:
+            arguments = lane.read(instructions[lane.side].operands)
+            lane.take(arguments, blocks[lane.side].arguments)
+        outer, self._calls = self._calls, (*self._calls, op)
+        self._region(blocks, self._inner_keys(instructions, keys), lanes)
+        self._calls = outer
+        for lane in lanes:
+            results = lane.leave(blocks[lane.side])
+            lane.take(results, instructions[lane.side].results)
+
+    def _inner_keys(self, instructions: Mapping[Side, Any], keys: Keys) -> Keys:
+        return {s: self._folded(s, keys[s], i.ordinal) for s, i in instructions.items()}
+
+    @staticmethod
+    def _folded(side: Side, key: Key, number: int) -> Key:
+        return key.folded(number) if side.executor.stochastic else key
+
+
+_HANDLERS: dict[type, Callable[..., None]] = {
+    Loop: Walk._loop,
+    Branch: Walk._branch,
+    Call: Walk._call,
+}
+
+
+def _control(span: Span) -> Instruction | None:
+    """The loop, branch or call that an op is, if it is one."""
+    alone = len(span.instructions) == 1
+    return (
+        span.instructions[0]
+        if alone and isinstance(span.instructions[0], tuple(_HANDLERS))
+        else None
+    )
+
+
+def _decision(lane: Lane, condition: Block) -> int:
+    """Whether the loop goes on."""
+    [array] = lane.read(condition.results)
+    value = np.asarray(array)
+    if value.shape:
+        raise InternalError("a loop condition that is no scalar")
+    return int(value)

@@ -1,0 +1,383 @@
+"""The float64 reference: instructions of a core, executed in double precision.
+
+Every float is held as float64, whatever the program declares, so that what it shows is
+the program in (nearly) real arithmetic; with `rounds` results are rounded to the
+declared format wherever that is narrower than float32, which keeps the program's own
+casts. Arithmetic is NumPy's and SciPy's, so nothing is compiled for it; movement is
+that of the engines. An instruction without a rule here is executed by the emulator in
+FP32 and noted in `kept_in_float32`. It says nothing about any chip.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.diagnostics.executors import Emulator, Key, Place, Signatures
+from neuronjax.diagnostics.reference64_tables import BINARY, REDUCTIONS, UNARY
+from neuronjax.engines import Registers, execute
+from neuronjax.engines.dma import index_vectors_last
+from neuronjax.engines.scattering import SCATTERS
+from neuronjax.errors import InternalError
+from neuronjax.ir.block_set import MapBlock
+from neuronjax.ir.instruction import Instruction, InstructionProgram
+from neuronjax.ir.instruction_set import (
+    Activation,
+    Compare,
+    DmaCopy,
+    Im2col,
+    LocalGather,
+    LocalScatter,
+    Memset,
+    NcMatmul,
+    NcTranspose,
+    Pool,
+    ReducePrecision,
+    Select,
+    Sort,
+    TensorCopy,
+    TensorReduce,
+    TensorScalar,
+    TensorTensor,
+    TensorTensorScan,
+    TopK,
+)
+
+Arrays = Sequence[np.ndarray]
+
+
+def is_float(dtype: Any) -> bool:
+    """Whether a declared dtype is held as float64."""
+    return np.dtype(dtype).kind not in "iub"
+
+
+class Reference64:
+    """Executes the instructions of an `fp32` lowering in double precision.
+
+    Attributes:
+        kept_in_float32: names of the instructions that were not.
+    """
+
+    is_wide = True
+
+    def __init__(
+        self,
+        program: InstructionProgram,
+        signatures: Signatures,
+        *,
+        rounds: bool = False,
+    ) -> None:
+        self._emulator = Emulator(program, signatures)
+        self._rounds = rounds
+        self.kept_in_float32: set[str] = set()
+        self.first_key = self._emulator.first_key
+        self.stochastic = False
+
+    def identity(self, i: Instruction, key: Key, place: Place) -> Hashable:
+        """The signature, apart from the emulator's."""
+        identity = self._emulator.identity(i, key, place)
+        return ("float64", identity) if _has_floats(i) else identity
+
+    def execute(
+        self, i: Instruction, operands: Sequence[Any], key: Key, place: Place
+    ) -> Sequence[Any]:
+        """In float64 where there is a rule."""
+        rule = _rule(i) if _has_floats(i) else None
+        if rule is None:
+            return self._in_float32(i, operands, key, place)
+        with np.errstate(all="ignore"):
+            results = rule(i, [np.asarray(x) for x in operands])
+        types = [b.type.dtype for b in i.results]
+        return [self._held(x, t) for x, t in zip(results, types, strict=True)]
+
+    def enter(self, array: Any) -> Any:
+        """Floats as float64, all else as it is."""
+        x = np.asarray(array)
+        return x.astype(np.float64) if is_float(x.dtype) else array
+
+    def leave(self, array: Any, dtype: Any) -> Any:
+        """Rounded to nearest even."""
+        if not is_float(dtype):
+            return array
+        with np.errstate(all="ignore"):
+            return np.asarray(array).astype(dtype)
+
+    def _held(self, x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        if not is_float(dtype):
+            return x if x.dtype == dtype else x.astype(dtype)
+        if self._rounds and dtype.itemsize < 4:
+            x = self.leave(x, dtype)
+        return x.astype(np.float64, copy=False)
+
+    def _in_float32(
+        self, i: Instruction, operands: Sequence[Any], key: Key, place: Place
+    ) -> Sequence[Any]:
+        if _has_floats(i):
+            self.kept_in_float32.add(i.name)
+        declared = [
+            self.leave(x, v.type.dtype)
+            for x, v in zip(operands, i.operands, strict=True)
+        ]
+        results = self._emulator.execute(i, declared, key, place)
+        return [self.enter(x) for x in results]
+
+
+def _has_floats(i: Instruction) -> bool:
+    types = (*[v.type for v in i.operands], *[b.type for b in i.results])
+    return any(is_float(t.dtype) for t in types)
+
+
+Rule = Callable[[Any, Arrays], Sequence[Any]]
+Choice = Callable[[Any], str]
+
+
+@functools.singledispatch
+def _double(i: Instruction, x: Arrays) -> Sequence[Any]:
+    """The results in float64."""
+    raise InternalError(f"no float64 rule for {i.name}")
+
+
+def _rule(i: Instruction) -> Rule | None:
+    """The rule of an instruction, if it has one for what it does."""
+    if _double.dispatch(type(i)) is _double.dispatch(object):
+        return None
+    if not all(_rule(inner) for block in i.blocks for inner in block.instructions):
+        return None
+    table = _TABLES.get(type(i))
+    if table is not None:
+        names, choice = table
+        if choice(i) not in names:
+            return None
+    return _double
+
+
+# -- arithmetic ------------------------------------------------------------------------
+
+
+@_double.register
+def _(i: TensorTensor, x: Arrays) -> Sequence[Any]:
+    return (BINARY[i.op](*x),)
+
+
+@_double.register
+def _(i: TensorScalar, x: Arrays) -> Sequence[Any]:
+    return (BINARY[i.op](*x),)
+
+
+@_double.register
+def _(i: Activation, x: Arrays) -> Sequence[Any]:
+    return (UNARY[i.function](x[0]),)
+
+
+_COMPARISONS = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+}
+
+
+@_double.register
+def _(i: Compare, x: Arrays) -> Sequence[Any]:
+    return (_COMPARISONS[i.direction](*x),)
+
+
+@_double.register
+def _(i: Select, x: Arrays) -> Sequence[Any]:
+    return (np.where(*x),)
+
+
+@_double.register
+def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
+    dtype = i.results[0].type.dtype
+    if is_float(dtype):
+        return (x[0].astype(np.float64),)
+    if dtype.kind == "b":
+        return (x[0] != 0,)
+    info = np.iinfo(dtype)
+    whole = np.trunc(x[0]) if i.float_to_int == "truncate" else np.rint(x[0])
+    whole = np.where(np.isnan(whole), 0.0, whole)
+    # The largest 64-bit integers are not float64 numbers: those above stay at the end.
+    inside = np.clip(whole, float(info.min), np.nextafter(float(info.max) + 1, 0))
+    return (np.where(whole >= info.max, info.max, inside.astype(dtype)),)
+
+
+@_double.register
+def _(i: ReducePrecision, x: Arrays) -> Sequence[Any]:
+    return (x[0],)
+
+
+@_double.register
+def _(i: TensorReduce, x: Arrays) -> Sequence[Any]:
+    function = REDUCTIONS[i.op]
+    return (function(function.reduce(x[0], axis=tuple(i.axes)), x[1]),)
+
+
+@_double.register
+def _(i: TensorTensorScan, x: Arrays) -> Sequence[Any]:
+    ordered = np.flip(x[0], i.axis) if i.reverse else x[0]
+    out = REDUCTIONS[i.op].accumulate(ordered, axis=i.axis)
+    return (np.flip(out, i.axis) if i.reverse else out,)
+
+
+@_double.register
+def _(i: NcMatmul, x: Arrays) -> Sequence[Any]:
+    d = i.dimensions
+    lhs = _matrix(x[0], d.lhs_batch, d.lhs_contract, k_last=True)
+    rhs = _matrix(x[1], d.rhs_batch, d.rhs_contract, k_last=False)
+    out = lhs.astype(np.float64) @ rhs.astype(np.float64)
+    return (out.reshape(i.results[0].type.shape),)
+
+
+def _matrix(
+    x: np.ndarray, batch: Sequence[int], contract: Sequence[int], *, k_last: bool
+) -> np.ndarray:
+    """[batch, free, k], or [batch, k, free]."""
+    free = [n for n in range(x.ndim) if n not in (*batch, *contract)]
+    groups = (batch, free, contract) if k_last else (batch, contract, free)
+    sizes = [int(np.prod([x.shape[n] for n in group])) for group in groups]
+    order = [n for group in groups for n in group]
+    return x.transpose(order).reshape(sizes)
+
+
+@_double.register
+def _(i: Memset, x: Arrays) -> Sequence[Any]:
+    is_wide = is_float(i.results[0].type.dtype)
+    return (i.value.astype(np.float64) if is_wide else i.value,)
+
+
+@_double.register
+def _(i: MapBlock, x: Arrays) -> Sequence[Any]:
+    """The scalar instructions of the body on whole tensors."""
+    arrays = dict(zip((b.number for b in i.body.arguments), x, strict=True))
+    for inner in i.body.instructions:
+        results = _double(inner, [arrays[v.buffer.number] for v in inner.operands])
+        arrays.update(zip((b.number for b in inner.results), results, strict=True))
+    shapes = [b.type.shape for b in i.results]
+    views = zip(i.body.results, shapes, strict=True)
+    return [np.broadcast_to(arrays[v.buffer.number], shape) for v, shape in views]
+
+
+# -- movement, as the engines do it ----------------------------------------------------
+
+
+def _moved(i: Instruction, x: Arrays) -> Sequence[Any]:
+    with jax.disable_jit(False), jax.enable_x64(True):
+        return [np.asarray(a) for a in _kernel(_Signed(i))(*x)]
+
+
+class _Signed:
+    """An instruction as a cache key: equal signatures compute the same function."""
+
+    def __init__(self, instruction: Instruction) -> None:
+        self.instruction = instruction
+        self._signature = instruction.signature()
+
+    def __hash__(self) -> int:
+        return hash(self._signature)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Signed) and self._signature == other._signature
+
+
+@functools.lru_cache(maxsize=2048)
+def _kernel(signed: _Signed) -> Callable[..., Any]:
+    i = signed.instruction
+
+    def body(*x: Any) -> Any:
+        if isinstance(i, LocalScatter):
+            return [_scatter(i, *x)]
+        if isinstance(i, Pool):
+            return [_pool(i, *x)]
+        zero, key = jnp.asarray(np.float32(-0.0)), jnp.asarray(np.uint32(0))
+        return execute(i, x, Registers(zero, key))
+
+    return jax.jit(body)
+
+
+for _class in (DmaCopy, Im2col, LocalGather, NcTranspose, LocalScatter, Pool):
+    _double.register(_class, _moved)
+
+
+def _scatter(i: LocalScatter, operand: Any, indices: Any, updates: Any) -> Any:
+    numbers = dict(i.dimension_numbers)
+    dimensions = lax.ScatterDimensionNumbers(
+        update_window_dims=numbers["update_window_dims"],
+        inserted_window_dims=numbers["inserted_window_dims"],
+        scatter_dims_to_operand_dims=numbers["scattered_dims_to_operand_dims"],
+        operand_batching_dims=numbers["input_batching_dims"],
+        scatter_indices_batching_dims=numbers["scatter_indices_batching_dims"],
+    )
+    indices = index_vectors_last(indices, numbers["index_vector_dim"])
+    mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    return SCATTERS[i.op](operand, indices, updates, dimensions, mode=mode)
+
+
+_POOLS: dict[str, Callable[..., Any]] = {
+    "add": lax.add,
+    "multiply": lax.mul,
+    "maximum": lax.max,
+    "minimum": lax.min,
+}
+
+
+def _pool(i: Pool, operand: Any, init: Any) -> Any:
+    w = i.window
+    return lax.reduce_window(
+        operand,
+        init,
+        _POOLS[i.op],
+        w.sizes,
+        w.strides,
+        w.padding,
+        w.base_dilations,
+        w.window_dilations,
+    )
+
+
+@_double.register
+def _(i: Sort, x: Arrays) -> Sequence[Any]:
+    order = np.broadcast_to(
+        np.arange(x[0].shape[i.dimension]).reshape(
+            [-1 if n == i.dimension else 1 for n in range(x[0].ndim)]
+        ),
+        x[0].shape,
+    )
+    for key, descending in reversed([*zip(x, i.descending, strict=False)]):
+        along = np.take_along_axis(key, order, i.dimension)
+        step = _stable_order(along, i.dimension, descending)
+        order = np.take_along_axis(order, step, i.dimension)
+    sorted_ = x[len(i.descending) :]
+    return [np.take_along_axis(a, order, i.dimension) for a in sorted_]
+
+
+@_double.register
+def _(i: TopK, x: Arrays) -> Sequence[Any]:
+    order = _stable_order(x[0], x[0].ndim - 1, True)[..., : i.k]
+    return np.take_along_axis(x[0], order, -1), order
+
+
+def _stable_order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    return np.flip(x.shape[axis] - 1 - backwards, axis)
+
+
+_TABLES: dict[type, tuple[Any, Choice]] = {
+    TensorTensor: (BINARY, lambda i: i.op),
+    TensorScalar: (BINARY, lambda i: i.op),
+    Activation: (UNARY, lambda i: i.function),
+    TensorReduce: (REDUCTIONS, lambda i: i.op),
+    TensorTensorScan: (REDUCTIONS, lambda i: i.op),
+    Pool: (_POOLS, lambda i: i.op),
+    LocalScatter: (SCATTERS, lambda i: i.op),
+}

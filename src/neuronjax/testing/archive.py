@@ -1,0 +1,79 @@
+"""Files that hold arrays: `.npz`, the same bytes for the same arrays on every host.
+
+Entries in order of their names, stored and not compressed (compressors differ), with a
+fixed date. Arrays of dtypes that NumPy alone does not know are kept as unsigned
+integers; their dtype's name is told elsewhere. Written beside the target and moved into
+place, so that a reader sees the old file or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import ml_dtypes  # noqa: F401  registers the dtypes' names
+import numpy as np
+
+_DATE = (1980, 1, 1, 0, 0, 0)
+_UNIX = 3
+
+
+def npz_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """The file's content; every array C-ordered and little-endian."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(arrays):
+            entry = zipfile.ZipInfo(f"{name}.npy", _DATE)
+            entry.create_system, entry.external_attr = _UNIX, 0o644 << 16
+            archive.writestr(entry, _npy_bytes(arrays[name]))
+    return out.getvalue()
+
+
+def _npy_bytes(array: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    array = array.astype(array.dtype.newbyteorder("<"), order="C")
+    np.lib.format.write_array(out, array, version=(1, 0), allow_pickle=False)
+    return out.getvalue()
+
+
+def read_npz(data: bytes) -> dict[str, np.ndarray]:
+    """The arrays by name."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def sha256(data: bytes | np.ndarray) -> str:
+    """In hexadecimal; of an array its elements' bytes in row-major order."""
+    raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
+    return hashlib.sha256(raw).hexdigest()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Writes a file that nobody can see half of."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(data)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time for what belongs to a path; nothing is left beside it."""
+    key = hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:32]
+    lock = Path(tempfile.gettempdir()) / f"neuronjax-{os.getuid()}-{key}.lock"
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

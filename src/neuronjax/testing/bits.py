@@ -1,0 +1,247 @@
+"""Arrays compared bit by bit, or within units in the last place, and said where.
+
+A leaf's bits are its elements as unsigned integers: zeros of both signs differ, NaNs of
+one payload do not. Typed PRNG keys are compared by their data. Distances in ULP are
+those of `diagnostics.differences`. JAX is needed to walk pytrees, not to compare.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from neuronjax.diagnostics.differences import difference
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LeafDifference:
+    """One leaf that is not what it should be.
+
+    Attributes:
+        path: in the pytree, "params/w".
+        what: the difference in a few words, where it is not of elements.
+        index: of the first element that differs.
+        actual: its value as text, with the bit pattern.
+        expected: likewise.
+        differing: how many elements differ.
+        compared: of how many that were compared.
+    """
+
+    path: str
+    what: str = ""
+    index: tuple[int, ...] = ()
+    actual: str = ""
+    expected: str = ""
+    differing: int = 0
+    compared: int = 0
+
+    def __str__(self) -> str:
+        if self.what:
+            return f"{self.path}: {self.what}"
+        where = f"{self.path}[{', '.join(map(str, self.index))}]"
+        return (
+            f"{where}: {self.actual}, expected {self.expected}; "
+            f"{self.differing} of {self.compared} elements differ"
+        )
+
+    def record(self) -> dict[str, Any]:
+        """The fields, for JSON and tables."""
+        return dataclasses.asdict(self)
+
+
+class BitsDiffer(AssertionError):
+    """Raised by the assertions of this module.
+
+    Attributes:
+        leaves: every leaf that differs.
+    """
+
+    def __init__(self, message: str, leaves: Sequence[LeafDifference] = ()) -> None:
+        super().__init__(message)
+        self.leaves = tuple(leaves)
+
+
+_MOST_SHOWN = 8
+
+
+def assert_bitwise_equal(actual: Any, expected: Any, what: str = "") -> None:
+    """Asserts that two pytrees have one structure, and leaves of the same bits.
+
+    Args:
+        actual: a pytree of arrays and numbers.
+        expected: likewise.
+        what: goes in front of the message.
+
+    Raises:
+        BitsDiffer: names the leaf, the index, both values and both bit patterns.
+    """
+    __tracebackhide__ = True
+    found = _pairs(actual, expected, what)
+    _raise_for([d for d in (compared(*pair) for pair in found) if d], what)
+
+
+def assert_ulp(actual: Any, expected: Any, max_ulp: float, what: str = "") -> None:
+    """Asserts that no element is more than `max_ulp` from its reference.
+
+    A ULP is a step between neighbouring numbers of the leaf's own dtype. Integers and
+    booleans must be equal. NaNs at the same place are no difference.
+
+    Args:
+        actual: a pytree of arrays and numbers.
+        expected: likewise.
+        max_ulp: the largest distance allowed.
+        what: goes in front of the message.
+
+    Raises:
+        BitsDiffer: names the leaf, the index of the worst element and its distance.
+    """
+    __tracebackhide__ = True
+    found = _pairs(actual, expected, what)
+    _raise_for([d for d in (_apart(*pair, max_ulp) for pair in found) if d], what)
+
+
+def compared(
+    path: str, actual: np.ndarray, expected: np.ndarray
+) -> LeafDifference | None:
+    """What two arrays of a leaf differ in, or None."""
+    if mismatch := _of_type(path, actual, expected):
+        return mismatch
+    wrong = np.flatnonzero(bits(actual) != bits(expected))
+    if not wrong.size:
+        return None
+    return _difference(path, actual, expected, int(wrong[0]), wrong.size)
+
+
+def _apart(
+    path: str, actual: np.ndarray, expected: np.ndarray, max_ulp: float
+) -> LeafDifference | None:
+    if mismatch := _of_type(path, actual, expected):
+        return mismatch
+    if _is_integer(actual):
+        return compared(path, actual, expected)
+    distances = ulps(actual, expected)
+    wrong = np.flatnonzero(distances > max_ulp)
+    if not wrong.size:
+        return None
+    worst = int(np.argmax(distances))
+    found = _difference(path, actual, expected, worst, wrong.size)
+    distance = f"{found.actual} ({distances[worst]:g} ULP; {max_ulp:g} allowed)"
+    return dataclasses.replace(found, actual=distance)
+
+
+def ulps(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """The distance of every element, flat, float64."""
+    flat = zip(actual.reshape(-1), expected.reshape(-1), strict=True)
+    same = bits(actual) == bits(expected)
+    distances = np.zeros(actual.size)
+    for i, (a, b) in enumerate(flat):
+        if not same[i]:
+            distances[i] = difference(np.asarray(a), np.asarray(b)).max_ulp or 0
+    return distances
+
+
+def _is_integer(array: np.ndarray) -> bool:
+    return array.dtype.kind in "iub"
+
+
+def _of_type(
+    path: str, actual: np.ndarray, expected: np.ndarray
+) -> LeafDifference | None:
+    if (actual.dtype, actual.shape) == (expected.dtype, expected.shape):
+        return None
+    return LeafDifference(
+        path=path, what=f"is {type_text(actual)}, expected {type_text(expected)}"
+    )
+
+
+def _difference(
+    path: str, actual: np.ndarray, expected: np.ndarray, at: int, count: int
+) -> LeafDifference:
+    return LeafDifference(
+        path=path,
+        index=tuple(int(i) for i in np.unravel_index(at, actual.shape)),
+        actual=element_text(actual.reshape(-1)[at]),
+        expected=element_text(expected.reshape(-1)[at]),
+        differing=int(count),
+        compared=actual.size,
+    )
+
+
+def _raise_for(found: Sequence[LeafDifference], what: str) -> None:
+    __tracebackhide__ = True
+    if not found:
+        return
+    head = f"{what}: " if what else ""
+    plural = "leaf differs" if len(found) == 1 else "leaves differ"
+    raise BitsDiffer(f"{head}{len(found)} {plural}\n{listed(found)}", found)
+
+
+def listed(found: Sequence[LeafDifference]) -> str:
+    """One line per leaf."""
+    lines = [f"  {leaf}" for leaf in found[:_MOST_SHOWN]]
+    if len(found) > _MOST_SHOWN:
+        lines.append(f"  and {len(found) - _MOST_SHOWN} more")
+    return "\n".join(lines)
+
+
+# -- Leaves.
+
+
+def _pairs(
+    actual: Any, expected: Any, what: str
+) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    trees = jax.tree.structure(actual), jax.tree.structure(expected)
+    if trees[0] != trees[1]:
+        head = f"{what}: " if what else ""
+        raise BitsDiffer(f"{head}the structure is {trees[0]}, expected {trees[1]}")
+    wanted = leaves_of(expected)
+    return [(path, leaf, wanted[path]) for path, leaf in leaves_of(actual).items()]
+
+
+def leaves_of(tree: Any) -> Mapping[str, np.ndarray]:
+    """Path -> array for every leaf; "result" for a tree that is one leaf."""
+    found, _ = jax.tree.flatten_with_path(tree)
+    return {path_text(path): as_numpy(leaf) for path, leaf in found}
+
+
+def path_text(path: tuple) -> str:
+    """A pytree path, "params/w"."""
+    return jax.tree_util.keystr(path, simple=True, separator="/") or "result"
+
+
+def as_numpy(leaf: Any) -> np.ndarray:
+    """A leaf as an array; a Python number as JAX would have it."""
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is None:
+        leaf = jax.numpy.asarray(leaf)
+    elif jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return np.asarray(leaf)
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """The elements as unsigned integers, flat; complex ones as the pair in one."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if flat.dtype.itemsize > 8:
+        raise TypeError(f"elements of {flat.dtype} have no integer of their width")
+    return flat.view(f"u{flat.dtype.itemsize}")
+
+
+def type_text(array: Any) -> str:
+    """ "float32[2,3]"."""
+    return f"{array.dtype.name}[{','.join(map(str, array.shape))}]"
+
+
+def element_text(element: np.generic) -> str:
+    """The value and its bit pattern, "0.1 (0x3dcccccd)"."""
+    digits = 2 * element.dtype.itemsize
+    pattern = int(bits(np.asarray(element))[0])
+    value = element.item()
+    if not isinstance(value, int | float | complex):
+        value = float(element)
+    shown = f"{value:.9g}" if isinstance(value, float) else str(value)
+    return f"{shown} (0x{pattern:0{digits}x})"

@@ -1,0 +1,312 @@
+"""Conformance vectors: what an implementation of Trainium's arithmetic should return.
+
+A folder holds `manifest.json` and one `.npz` per family. A case names a function, its
+parameters, and arrays of unsigned integers, the bit patterns of what goes in and comes
+out. Arrays are named by their content's hash. The set is versioned: a case never
+changes its meaning under one version. NumPy alone is enough to read it.
+
+A runner is any object with methods of the names in `FUNCTIONS`; what it lacks, or
+raises NotImplementedError for, is skipped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.report.html import Displayed
+from neuronjax.testing.archive import npz_bytes, read_npz, sha256, write_atomically
+from neuronjax.testing.bits import LeafDifference, compared
+
+FORMAT, VERSION = "neuronjax-conformance", 1
+MANIFEST = "manifest.json"
+PUBLISHED = Path(__file__).with_name("vectors")
+Outcome = Literal["passed", "failed", "skipped"]
+
+#: What each function is, for whoever implements it. Arrays are bit patterns.
+FUNCTIONS: Mapping[str, str] = {
+    "cast": (
+        "x: uint32, float32 patterns; format, rounding (rne, rtz, half_away, "
+        "stochastic), overflow (ieee, saturate); random_bits: uint32 of the shape "
+        "of x, for stochastic: up where fraction + random carries out of 32 bits. "
+        "flush_subnormals says that x holds float32 subnormals, which read as "
+        "zeros. -> codes"
+    ),
+    "quantize_mx": (
+        "x: uint32 float32 patterns [rows, n], blocks of 32 along n; format, "
+        "scale_rule. -> elements uint8 [rows, n], scales uint8 [rows, ceil(n / 32)] "
+        "E8M0"
+    ),
+    "sparsify": (
+        "x: uint16 bfloat16 patterns [K, n]; pattern N:M along K; ties to the lower "
+        "index. -> values [K N / M, n], tags uint8 of that shape"
+    ),
+    "matmul": (
+        "lhs [M, K], rhs [K, N]: patterns of `format`; model systolic (K tiles of "
+        "128, left fold of fused multiply-adds, tiles added in K order in float32), "
+        "fp32_4pass (hi = bits & 0xfffff000; hi.hi, hi.lo, lo.hi, lo.lo added in "
+        "PSUM tile by tile) or double_row (tiles of 256, rows k and k + 128 summed "
+        "first). -> result uint32"
+    ),
+    "matmul_mx": (
+        "lhs, rhs uint8 [M, K], [N, K] element codes; lhs_scales, rhs_scales uint8 "
+        "E8M0, blocks of 32; tiles of 512, quads 4p..4p+3 summed first. -> result "
+        "uint32 [M, N]"
+    ),
+    "matmul_sparse": (
+        "x: uint16 bfloat16 patterns [M, K]; w: [K, N], of which `pattern` along K "
+        "is kept; K tiles of 128 kept rows, rows left out take no part. -> result "
+        "uint32 [M, N]"
+    ),
+    "reduce": (
+        "x [ranks, n]: patterns of `format`; stages [[width, hop], ...]: each turns "
+        "`width` neighbours into one by a float32 left fold that is rounded to the "
+        "format after every `hop` (the first alone is a copy); order [chunks, "
+        "ranks]: who meets whom, for chunk c the elements from c ceil(n / chunks) "
+        "on. -> result [n]"
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """One call and what it returns.
+
+    Attributes:
+        family: casts, mx, sparsity, matmul or collectives.
+        name: unique in the set.
+        function: a key of `FUNCTIONS`.
+        parameters: keyword arguments that are no arrays.
+        inputs: keyword arguments that are.
+        outputs: what comes back, by name.
+    """
+
+    family: str
+    name: str
+    function: str
+    parameters: Mapping[str, Any]
+    inputs: Mapping[str, np.ndarray]
+    outputs: Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a runner made of a case.
+
+    Attributes:
+        case: which.
+        outcome: passed, failed or skipped.
+        differences: of its outputs.
+    """
+
+    case: Case
+    outcome: Outcome
+    differences: tuple[LeafDifference, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class ConformanceReport(Displayed):
+    """Passed and failed, per family.
+
+    Attributes:
+        runner: its name.
+        results: of every case.
+    """
+
+    runner: str
+    results: tuple[Result, ...]
+
+    @property
+    def failed(self) -> tuple[Result, ...]:
+        """The cases that failed."""
+        return tuple(r for r in self.results if r.outcome == "failed")
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """One dictionary per case."""
+        return [
+            {
+                "family": r.case.family,
+                "case": r.case.name,
+                "outcome": r.outcome,
+                "differences": [d.record() for d in r.differences],
+            }
+            for r in self.results
+        ]
+
+    def __rich__(self) -> Table:
+        table = Table(
+            title=f"Conformance of {self.runner}, vectors version {VERSION}",
+            title_justify="left",
+            caption_justify="left",
+            box=box.SIMPLE_HEAD,
+        )
+        table.add_column("family")
+        for outcome in ("passed", "failed", "skipped"):
+            table.add_column(outcome, justify="right")
+        counts = Counter((r.case.family, r.outcome) for r in self.results)
+        for family in dict.fromkeys(r.case.family for r in self.results):
+            found = (counts[family, o] for o in ("passed", "failed", "skipped"))
+            table.add_row(family, *map(str, found))
+        table.caption = "\n".join(_first_difference(r) for r in self.failed[:8])
+        return table
+
+
+def _first_difference(result: Result) -> str:
+    return f"{result.case.name}: {result.differences[0]}"
+
+
+# -- Files -----------------------------------------------------------------------------
+
+
+def encoded(cases: Iterable[Case]) -> dict[str, bytes]:
+    """The files of a set, by name."""
+    families: dict[str, dict[str, np.ndarray]] = {}
+    described = []
+    for case in cases:
+        arrays = families.setdefault(case.family, {})
+        entry: dict[str, Any] = {
+            "family": case.family,
+            "name": case.name,
+            "function": case.function,
+            "parameters": dict(case.parameters),
+        }
+        for kind in ("inputs", "outputs"):
+            named = {n: _key(a) for n, a in getattr(case, kind).items()}
+            arrays.update(zip(named.values(), getattr(case, kind).values()))
+            entry[kind] = named
+        described.append(entry)
+    files = {f"{name}.npz": npz_bytes(arrays) for name, arrays in families.items()}
+    manifest = {
+        "format": FORMAT,
+        "version": VERSION,
+        "functions": dict(FUNCTIONS),
+        "files": {name: sha256(data) for name, data in files.items()},
+        "cases": described,
+    }
+    lines = json.dumps(manifest, indent=None, separators=(",", ":"))
+    lines = lines.replace('{"family"', '\n{"family"')
+    return {**files, MANIFEST: f"{lines}\n".encode()}
+
+
+def _key(array: np.ndarray) -> str:
+    """Type and content."""
+    kind = f"{array.dtype.name}{array.shape}".encode()
+    return sha256(kind + np.ascontiguousarray(array).tobytes())[:24]
+
+
+def write(folder: Path, cases: Iterable[Case]) -> list[Path]:
+    """Writes a set; the manifest last."""
+    paths = []
+    for name, data in encoded(cases).items():
+        paths.append(folder / name)
+        write_atomically(paths[-1], data)
+    return paths
+
+
+def read(folder: Path = PUBLISHED) -> list[Case]:
+    """Reads a set, the published one by default.
+
+    Raises:
+        InvalidProgramError: a file is missing, or is not the one in the manifest.
+    """
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        data = {name: (folder / name).read_bytes() for name in manifest["files"]}
+    except (OSError, ValueError) as error:
+        raise InvalidProgramError(
+            f"conformance vectors in {folder}: {error}",
+            remedy="write them: neuronjax conformance --write FOLDER",
+        ) from error
+    for name, found in data.items():
+        if sha256(found) != manifest["files"][name]:
+            raise InvalidProgramError(
+                f"{folder / name} is not the file that the manifest names",
+                remedy="take all files of a set from one place",
+            )
+    arrays = {name.removesuffix(".npz"): read_npz(d) for name, d in data.items()}
+    return [_case(entry, arrays[entry["family"]]) for entry in manifest["cases"]]
+
+
+def _case(entry: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Case:
+    held = {
+        kind: {name: arrays[key] for name, key in entry[kind].items()}
+        for kind in ("inputs", "outputs")
+    }
+    return Case(**{**entry, **held})
+
+
+# -- Running ---------------------------------------------------------------------------
+
+
+def run(
+    runner: Any, cases: Sequence[Case] | None = None, name: str = ""
+) -> ConformanceReport:
+    """Runs an implementation on a set of cases.
+
+    Args:
+        runner: an object with methods of the names in `FUNCTIONS`.
+        cases: default: the published ones.
+        name: of the runner, for the report.
+    """
+    found = read() if cases is None else cases
+    results = tuple(_result(runner, case) for case in found)
+    return ConformanceReport(name or type(runner).__name__, results)
+
+
+def _result(runner: Any, case: Case) -> Result:
+    function: Callable[..., Any] | None = getattr(runner, case.function, None)
+    if function is None:
+        return Result(case=case, outcome="skipped")
+    try:
+        returned = function(**case.inputs, **case.parameters)
+    except NotImplementedError:
+        return Result(case=case, outcome="skipped")
+    differences = tuple(_differences(returned, case.outputs))
+    outcome: Outcome = "failed" if differences else "passed"
+    return Result(case=case, outcome=outcome, differences=differences)
+
+
+def _differences(
+    returned: Any, expected: Mapping[str, np.ndarray]
+) -> Iterable[LeafDifference]:
+    if not isinstance(returned, Mapping):
+        returned = {next(iter(expected)): returned}
+    for name, want in expected.items():
+        if name not in returned:
+            yield LeafDifference(path=name, what="is not returned")
+        elif found := compared(name, np.asarray(returned[name]), want):
+            yield found
+
+
+BUILT_IN = {
+    "neuronjax": "neuronjax.testing.runners:Neuronjax",
+    "ml_dtypes": "neuronjax.testing.runners:MlDtypes",
+}
+
+
+def load_runner(name: str) -> Any:
+    """A runner by name: built in, or "module:object"; a class is called.
+
+    Raises:
+        InvalidProgramError: there is none of that name.
+    """
+    module, _, attribute = BUILT_IN.get(name, name).partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidProgramError(
+            f"no runner {name!r}: {error}",
+            remedy=f"write module:object, or one of: {', '.join(BUILT_IN)}",
+        ) from error
+    return found() if isinstance(found, type) else found

@@ -1,0 +1,414 @@
+"""Golden regression: did a bit change?
+
+    golden("mlp_step", train_step, target="trn2", policy="fp8")(params, batch)
+
+keeps the program, its inputs and the bits of its outputs, and on later runs checks two
+things apart: that the *stored* program gives the stored bits, on any host, Python and
+jaxlib; and whether *today's* JAX makes the same program of the function, which another
+version, or an edit, may not. Section 10 of the design.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from neuronjax.api import Emulated, jit
+from neuronjax.errors import InternalError, InvalidProgramError
+from neuronjax.policy import Policy
+from neuronjax.testing import golden_file
+from neuronjax.testing.archive import locked
+from neuronjax.testing.bits import LeafDifference, bits, compared, listed
+from neuronjax.testing.fingerprint import fingerprint, first_difference
+from neuronjax.testing.golden_file import GoldenFile, Leaf
+from neuronjax.testing.golden_run import (
+    Run,
+    Today,
+    stored_inputs,
+    stored_program,
+    x64,
+)
+from neuronjax.testing.op_hashes import FirstChange, first_change
+
+ChangedProgram = Literal["warn", "bits", "fail"]
+#: What `update` and `changed_program` are where they are not given: the pytest plugin
+#: sets these, for the processes of pytest-xdist too.
+UPDATE, CHANGED = "NEURONJAX_UPDATE_GOLDEN", "NEURONJAX_GOLDEN_PROGRAM"
+_CHOICES = ("warn", "bits", "fail")
+_NAME = re.compile(r"[\w.+=,\[\]-]+")
+_UPDATE_REMEDY = (
+    "if it is intended: pytest --neuronjax-update-golden, and review the difference"
+)
+
+
+class GoldenMismatch(AssertionError):
+    """A golden does not hold.
+
+    Attributes:
+        kind: "missing", "arguments", "bits" of the stored program, or "program" for
+            today's.
+        leaves: what differs, leaf by leaf.
+        first_op: the first op that changed, where one was found.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        leaves: Sequence[LeafDifference] = (),
+        first_op: FirstChange | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind, self.leaves, self.first_op = kind, tuple(leaves), first_op
+
+
+class ProgramChangedWarning(UserWarning):
+    """Today's JAX makes another program of the function than the golden holds."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GoldenReport:
+    """A golden that holds.
+
+    Attributes:
+        name: of the golden.
+        path: of its files, without the ending.
+        written: whether this run wrote them.
+        program: "same" or "changed", today's against the stored one.
+        today: "same bits" or "other bits" of today's program, "" where it is the
+            stored one.
+        leaves: what differs in today's program.
+        provenance: of the golden.
+    """
+
+    name: str
+    path: Path
+    written: bool = False
+    program: str = "same"
+    today: str = ""
+    leaves: tuple[LeafDifference, ...] = ()
+    provenance: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """One dictionary per leaf that differs."""
+        return [leaf.record() for leaf in self.leaves]
+
+    def __str__(self) -> str:
+        if self.written:
+            return f"golden {self.name}: written to {self.path}"
+        today = f", {self.today}" if self.today else ""
+        return f"golden {self.name}: bits hold; program {self.program}{today}"
+
+
+def golden(
+    name: str,
+    function: Callable[..., Any],
+    *,
+    target: str | None = None,
+    policy: str | Policy | None = None,
+    directory: str | os.PathLike[str] = "golden",
+    update: bool | None = None,
+    changed_program: ChangedProgram | None = None,
+    rounding_seed: int = 0,
+    input_seed: int = 0,
+    **jit_options: Any,
+) -> Callable[..., GoldenReport]:
+    """Guards the bits of a function's results.
+
+    Args:
+        name: of the files; letters, digits and `_.+=,[]-`.
+        function: what `jax.jit` takes, or an `Emulated` function, which brings its
+            own target and policy.
+        target: as `neuronjax.jit`; default "trn2".
+        policy: as `neuronjax.jit`.
+        directory: where the files are; made if need be.
+        update: write the files anew; None: as `pytest --neuronjax-update-golden` says.
+        changed_program: when today's program is not the stored one: "warn" only,
+            fail if its "bits" differ, or "fail" in any case. None: as the plugin is
+            configured, else "warn".
+        rounding_seed: call index of stochastic rounding.
+        input_seed: of arguments that are `ShapeDtypeStruct`s: uniform in [-1, 1), made
+            anew on every run and not stored.
+        **jit_options: as `neuronjax.jit`, such as `static_argnums`.
+
+    Returns:
+        A function of the arguments that returns a `GoldenReport`. Delayed scaling
+        starts from an empty history, whose successor is one more result.
+
+    Raises:
+        GoldenMismatch: (when called) there is no golden, the arguments are not those
+            stored, the bits differ, or the program does and that is a failure.
+        InvalidProgramError: a bad name or option, or damaged files.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidProgramError(
+            f"golden {name!r}", remedy="use letters, digits and _.+=,[]-"
+        )
+    emulated = _emulated(function, target, policy, jit_options)
+    path = Path(directory) / name
+    writes = bool(os.environ.get(UPDATE)) if update is None else update
+    choice = changed_program or os.environ.get(CHANGED) or "warn"
+    if choice not in _CHOICES:
+        raise InvalidProgramError(
+            f"changed_program is {choice!r}", remedy=f"choose of {', '.join(_CHOICES)}"
+        )
+
+    @functools.wraps(emulated._function)
+    def check(*args: Any, **kwargs: Any) -> GoldenReport:
+        __tracebackhide__ = True
+        today = Today.of(emulated, args, kwargs, input_seed)
+        if writes:
+            return _write(name, path, today, rounding_seed)
+        report = _compare(name, path, today, choice)
+        if report.program == "changed":
+            text = _changed_text(report)
+            warnings.warn(text, ProgramChangedWarning, stacklevel=2)
+        return report
+
+    return check
+
+
+def check_stored(path: str | os.PathLike[str]) -> GoldenReport:
+    """Checks the bits of a stored program alone, without its function.
+
+    Args:
+        path: of the golden's files, with or without an ending.
+
+    Raises:
+        GoldenMismatch: the bits differ.
+        InvalidProgramError: the files are missing or damaged.
+    """
+    where = Path(path)
+    if where.suffix in (".json", ".mlirbc", ".npz"):
+        where = where.with_suffix("")
+    stored = golden_file.read(where)
+    _check_bits(where.name, stored, stored_inputs(stored))
+    return GoldenReport(name=where.name, path=where, provenance=dict(stored.provenance))
+
+
+def _emulated(
+    function: Callable[..., Any],
+    target: str | None,
+    policy: str | Policy | None,
+    jit_options: dict[str, Any],
+) -> Emulated:
+    if not isinstance(function, Emulated):
+        return jit(function, target=target or "trn2", policy=policy, **jit_options)
+    if target is not None or policy is not None or jit_options:
+        raise InvalidProgramError(
+            "golden of an emulated function with options of its own",
+            remedy="give them to neuronjax.jit, or pass the plain function",
+        )
+    return function
+
+
+# -- Writing ---------------------------------------------------------------------------
+
+
+def _write(name: str, path: Path, today: Today, rounding_seed: int) -> GoldenReport:
+    run = today.run(rounding_seed)
+    outputs = run.outputs(today.inputs)
+    again, ops = run.watched(today.inputs)
+    if any(a.tobytes() != b.tobytes() for a, b in zip(outputs, again, strict=True)):
+        raise InternalError(
+            f"golden {name}: its bits depend on whether the ops are watched",
+            remedy="please report it, with the function",
+        )
+    leaves = _named(today.out_paths, outputs)
+    new = GoldenFile(
+        program=today.code,
+        fingerprint=fingerprint(today.program),
+        target=today.target,
+        policy=today.policy,
+        rounding_seed=rounding_seed,
+        x64=x64(),
+        inputs=today.leaves,
+        outputs=leaves,
+        arrays=_kept(today, leaves, outputs),
+        ops=ops,
+        provenance=golden_file.provenance(),
+    )
+    with locked(path):
+        written = not _holds_already(path, new)
+        if written:
+            new.write(path)
+    return GoldenReport(
+        name=name, path=path, written=written, provenance=dict(new.provenance)
+    )
+
+
+def _named(paths: Sequence[str], outputs: Sequence[np.ndarray]) -> tuple[Leaf, ...]:
+    names = [*paths, "amax_history"][: len(outputs)]
+    return tuple(Leaf.of(*each) for each in zip(names, outputs, strict=True))
+
+
+def _kept(
+    today: Today, leaves: Sequence[Leaf], outputs: Sequence[np.ndarray]
+) -> dict[str, np.ndarray]:
+    arrays = {
+        f"input/{i}": bits(array)
+        for i, (array, leaf) in enumerate(zip(today.inputs, today.leaves, strict=True))
+        if leaf.seed is None
+    }
+    for i, (array, leaf) in enumerate(zip(outputs, leaves, strict=True)):
+        arrays[f"output/{i}"] = bits(array)[leaf.sampled]
+    return arrays
+
+
+def _holds_already(path: Path, new: GoldenFile) -> bool:
+    if not golden_file.beside(path, ".json").exists():
+        return False
+    try:
+        return golden_file.read(path).same_but_provenance(new)
+    except InvalidProgramError:
+        return False  # damaged, or of another version: it is written anew
+
+
+# -- Comparing -------------------------------------------------------------------------
+
+
+def _compare(name: str, path: Path, today: Today, choice: str) -> GoldenReport:
+    __tracebackhide__ = True
+    if not golden_file.beside(path, ".json").exists():
+        raise GoldenMismatch(
+            "missing",
+            f"golden {name}: there is no {path}.json\n"
+            "  make it: pytest --neuronjax-update-golden",
+        )
+    stored = golden_file.read(path)
+    _check_arguments(name, stored, today)
+    inputs = stored_inputs(stored)
+    _check_bits(name, stored, inputs)
+    report = GoldenReport(name=name, path=path, provenance=dict(stored.provenance))
+    if fingerprint(today.program) == fingerprint(stored_program(stored)):
+        return report
+    return _changed(name, report, stored, today, choice)
+
+
+def _check_arguments(name: str, stored: GoldenFile, today: Today) -> None:
+    __tracebackhide__ = True
+    problems = []
+    if stored.target != today.target:
+        problems.append(f"  target: {today.target}, expected {stored.target}")
+    if stored.policy != today.policy:
+        problems += _policy_differences(today.policy, stored.policy)
+    names = [[leaf.path for leaf in x] for x in (today.leaves, stored.inputs)]
+    leaves = []
+    if names[0] != names[1]:
+        problems.append(f"  arguments: {names[0]}, expected {names[1]}")
+    else:
+        leaves = _argument_differences(stored, today)
+    if problems or leaves:
+        lines = [*problems, *([listed(leaves)] if leaves else [])]
+        head = f"golden {name}: the arguments are not those that were stored"
+        text = "\n".join([head, *lines, f"  {_UPDATE_REMEDY}"])
+        raise GoldenMismatch("arguments", text, leaves)
+
+
+def _policy_differences(now: Policy, then: Policy) -> list[str]:
+    return [
+        f"  policy.{f.name}: {getattr(now, f.name)!r}, expected "
+        f"{getattr(then, f.name)!r}"
+        for f in dataclasses.fields(Policy)
+        if f.compare and getattr(now, f.name) != getattr(then, f.name)
+    ]
+
+
+def _argument_differences(stored: GoldenFile, today: Today) -> list[LeafDifference]:
+    found = []
+    for i, (leaf, array) in enumerate(zip(stored.inputs, today.inputs, strict=True)):
+        if leaf.seed is None:
+            expected = leaf.array(stored.arrays[f"input/{i}"]).reshape(leaf.shape)
+            found.append(compared(leaf.path, array, expected))
+        elif Leaf.of(leaf.path, array).sha256 != leaf.sha256:
+            what = f"is not what seed {leaf.seed} gives"
+            found.append(LeafDifference(path=leaf.path, what=what))
+    return [difference for difference in found if difference]
+
+
+def _check_bits(name: str, stored: GoldenFile, inputs: list[np.ndarray]) -> None:
+    """The stored program gives the stored bits."""
+    __tracebackhide__ = True
+    with jax.enable_x64(stored.x64):
+        program = stored_program(stored)
+        run = Run.of(program, stored.target, stored.policy, stored.rounding_seed)
+        leaves = _output_differences(stored, run.outputs(inputs))
+        if not leaves:
+            return
+        _, ops = run.watched(inputs)
+    change = first_change(stored.ops, ops)
+    head = f"golden {name}: the stored program gives other bits than it did"
+    raise GoldenMismatch("bits", _failure(head, leaves, change, stored), leaves, change)
+
+
+def _output_differences(
+    stored: GoldenFile, outputs: Sequence[np.ndarray]
+) -> list[LeafDifference]:
+    if len(outputs) != len(stored.outputs):
+        what = f"{len(outputs)} results, expected {len(stored.outputs)}"
+        return [LeafDifference(path="results", what=what)]
+    found = [
+        leaf.difference(array, stored.arrays[f"output/{i}"])
+        for i, (leaf, array) in enumerate(zip(stored.outputs, outputs, strict=True))
+    ]
+    return [difference for difference in found if difference]
+
+
+def _failure(
+    head: str,
+    leaves: Sequence[LeafDifference],
+    change: FirstChange | None,
+    stored: GoldenFile,
+) -> str:
+    op = f"  first op that changed: {change}" if change else ""
+    then, now = stored.provenance, golden_file.provenance()
+    moved = [f"{k} {then[k]} -> {now[k]}" for k in then if now.get(k) != then[k]]
+    since = f"  changed since: {', '.join(moved) or 'no version'}"
+    return "\n".join(filter(None, [head, listed(leaves), op, since, _REMEDY_LINE]))
+
+
+_REMEDY_LINE = f"  {_UPDATE_REMEDY}"
+
+
+def _changed(
+    name: str, report: GoldenReport, stored: GoldenFile, today: Today, choice: str
+) -> GoldenReport:
+    """Today's program is another one: are its bits?"""
+    __tracebackhide__ = True
+    run = today.run(stored.rounding_seed)
+    leaves = _output_differences(stored, run.outputs(today.inputs))
+    found = dataclasses.replace(
+        report,
+        program="changed",
+        today="other bits" if leaves else "same bits",
+        leaves=tuple(leaves),
+    )
+    if choice == "warn" or (choice == "bits" and not leaves):
+        return found
+    change = None
+    if leaves:
+        change = first_change(stored.ops, run.watched(today.inputs)[1])
+    head = f"golden {name}: the function is another program now, with {found.today}"
+    where = first_difference(stored_program(stored), today.program)
+    head = "\n".join([head, *(f"  {line}" for line in where.split("\n"))])
+    raise GoldenMismatch(
+        "program", _failure(head, leaves, change, stored), leaves, change
+    )
+
+
+def _changed_text(report: GoldenReport) -> str:
+    detail = f": {report.leaves[0]}" if report.leaves else ""
+    return (
+        f"golden {report.name}: the stored program holds, but today's JAX makes "
+        f"another one of the function, with {report.today}{detail}"
+    )

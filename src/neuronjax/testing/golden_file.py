@@ -1,0 +1,298 @@
+"""What a golden is on disk: three files of one name.
+
+    NAME.json      what it is: target, policy, leaves with their hashes, provenance
+    NAME.mlirbc    the program, a StableHLO portable artifact
+    NAME.npz       inputs, outputs or samples of them, and hashes of every op's results
+
+The JSON file is written last and holds the hashes of the others, so that a torn or
+edited set is found. Arrays are kept as unsigned integers of their width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.policy import Policy, Rule
+from neuronjax.testing.archive import (
+    npz_bytes,
+    read_npz,
+    sha256,
+    write_atomically,
+)
+from neuronjax.testing.bits import LeafDifference, bits, compared, element_text
+from neuronjax.testing.op_hashes import OpHashes
+
+FORMAT, VERSION = "neuronjax-golden", 1
+#: Larger outputs are kept as a hash and samples.
+WHOLE_BYTES, SAMPLES = 1 << 14, 512
+_PACKAGES = ("neuronjax", "jax", "jaxlib", "numpy", "ml_dtypes")
+_REMEDY = "make it anew: pytest --neuronjax-update-golden"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """One array of the arguments or results.
+
+    Attributes:
+        path: in the pytree, "params/w".
+        dtype: its name.
+        shape: of the array.
+        sha256: of its bytes.
+        seed: of an input that is drawn and not kept, else None.
+    """
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+    seed: int | None = None
+
+    @classmethod
+    def of(cls, path: str, array: np.ndarray, seed: int | None = None) -> Leaf:
+        """The description of an array."""
+        return cls(
+            path=path,
+            dtype=array.dtype.name,
+            shape=array.shape,
+            sha256=sha256(array),
+            seed=seed,
+        )
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return int(np.prod(self.shape))
+
+    @property
+    def sampled(self) -> np.ndarray:
+        """Flat indices of the elements that are kept of an output."""
+        if self.size * jnp.dtype(self.dtype).itemsize <= WHOLE_BYTES:
+            return np.arange(self.size)
+        return np.linspace(0, self.size - 1, SAMPLES).astype(np.int64)
+
+    def array(self, codes: np.ndarray) -> np.ndarray:
+        """Elements of this leaf's dtype, from their bits."""
+        return np.ascontiguousarray(codes).view(jnp.dtype(self.dtype))
+
+    def difference(self, array: np.ndarray, kept: np.ndarray) -> LeafDifference | None:
+        """How an array differs from this leaf.
+
+        Args:
+            array: what the leaf is now.
+            kept: the bits of the elements at `sampled`.
+        """
+        now = Leaf.of(self.path, array)
+        if (now.dtype, now.shape, now.sha256) == (self.dtype, self.shape, self.sha256):
+            return None
+        at = self.sampled
+        if (now.dtype, now.shape) != (self.dtype, self.shape) or at.size == self.size:
+            expected = np.zeros(self.shape, jnp.dtype(self.dtype))
+            if at.size == self.size:
+                expected = self.array(kept).reshape(self.shape)
+            return compared(self.path, array, expected)
+        return self._sampled_difference(array.reshape(-1)[at], self.array(kept))
+
+    def _sampled_difference(
+        self, now: np.ndarray, expected: np.ndarray
+    ) -> LeafDifference:
+        wrong = np.flatnonzero(bits(now) != bits(expected))
+        if not wrong.size:
+            return LeafDifference(
+                path=self.path,
+                what=f"the hash of {self.size} elements differs, none of {SAMPLES} "
+                "samples does",
+            )
+        first = int(wrong[0])
+        index = np.unravel_index(int(self.sampled[first]), self.shape)
+        return LeafDifference(
+            path=self.path,
+            index=tuple(int(i) for i in index),
+            actual=element_text(now[first]),
+            expected=element_text(expected[first]),
+            differing=int(wrong.size),
+            compared=SAMPLES,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GoldenFile:
+    """The content of a golden.
+
+    Attributes:
+        program: the portable artifact.
+        fingerprint: of the program.
+        target: its name.
+        policy: the numerics.
+        rounding_seed: the call index of stochastic rounding.
+        x64: whether 64-bit types were on.
+        inputs: the arguments, flat.
+        outputs: the results, flat.
+        arrays: "input/N", the bits of what is not drawn; "output/N", those of the
+            elements that are kept.
+        ops: of the run that made it.
+        provenance: versions of packages, Python, the machine.
+    """
+
+    program: bytes
+    fingerprint: str
+    target: str
+    policy: Policy
+    rounding_seed: int
+    x64: bool
+    inputs: tuple[Leaf, ...]
+    outputs: tuple[Leaf, ...]
+    arrays: Mapping[str, np.ndarray]
+    ops: OpHashes
+    provenance: Mapping[str, str]
+
+    def same_but_provenance(self, other: GoldenFile) -> bool:
+        """Whether writing `other` in its place would change no bit that counts."""
+        skipped = ("provenance", "program", "arrays", "ops")
+        mine, others = (
+            {k: v for k, v in vars(x).items() if k not in skipped}
+            for x in (self, other)
+        )
+        same_ops = np.array_equal(self.ops.hashes, other.ops.hashes)
+        return mine == others and same_ops and self.ops.lines == other.ops.lines
+
+    def write(self, path: Path) -> None:
+        """Writes the three files; the caller holds the lock."""
+        arrays = npz_bytes({**self.arrays, **_of_ops(self.ops)})
+        described = {
+            "format": FORMAT,
+            "version": VERSION,
+            "target": self.target,
+            "policy": policy_fields(self.policy),
+            "rounding_seed": self.rounding_seed,
+            "x64": self.x64,
+            "program": {"sha256": sha256(self.program), "same_as": self.fingerprint},
+            "arrays": {"sha256": sha256(arrays)},
+            "inputs": [_described(leaf) for leaf in self.inputs],
+            "outputs": [_described(leaf) for leaf in self.outputs],
+            "provenance": dict(self.provenance),
+        }
+        write_atomically(beside(path, ".mlirbc"), self.program)
+        write_atomically(beside(path, ".npz"), arrays)
+        text = json.dumps(described, indent=1) + "\n"
+        write_atomically(beside(path, ".json"), text.encode())
+
+
+def read(path: Path) -> GoldenFile:
+    """Reads what `GoldenFile.write` wrote.
+
+    Args:
+        path: without the ending.
+
+    Raises:
+        InvalidProgramError: a file is missing, torn, edited, or of a newer version.
+    """
+    try:
+        described = json.loads(beside(path, ".json").read_bytes())
+        program = beside(path, ".mlirbc").read_bytes()
+        arrays = beside(path, ".npz").read_bytes()
+    except (OSError, ValueError) as error:
+        raise InvalidProgramError(f"golden {path}: {error}", remedy=_REMEDY) from error
+    _check(path, described, program, arrays)
+    held = read_npz(arrays)
+    return GoldenFile(
+        program=program,
+        fingerprint=described["program"]["same_as"],
+        target=described["target"],
+        policy=_policy(described["policy"]),
+        rounding_seed=described["rounding_seed"],
+        x64=described["x64"],
+        inputs=tuple(map(_leaf, described["inputs"])),
+        outputs=tuple(map(_leaf, described["outputs"])),
+        ops=_ops(held),
+        arrays=held,
+        provenance=described["provenance"],
+    )
+
+
+def _check(path: Path, described: Any, program: bytes, arrays: bytes) -> None:
+    if not isinstance(described, dict) or described.get("format") != FORMAT:
+        raise InvalidProgramError(f"{path}.json is no golden", remedy=_REMEDY)
+    if described["version"] > VERSION:
+        raise InvalidProgramError(
+            f"golden {path} has version {described['version']}, this neuronjax reads "
+            f"up to {VERSION}",
+            remedy="install a newer neuronjax",
+        )
+    for ending, data in (("program", program), ("arrays", arrays)):
+        if sha256(data) != described[ending]["sha256"]:
+            raise InvalidProgramError(
+                f"golden {path}: its {ending} are not those that {path.name}.json was "
+                "written with",
+                remedy="take all three files from one commit, or " + _REMEDY,
+            )
+
+
+def beside(path: Path, ending: str) -> Path:
+    """The file of a golden with that ending; names may hold dots."""
+    return path.with_name(path.name + ending)
+
+
+def provenance() -> dict[str, str]:
+    """Versions of the packages and of Python, and the machine."""
+    found = {name: _version(name) for name in _PACKAGES}
+    machine = f"{platform.system()} {platform.machine()}"
+    return {**found, "python": platform.python_version(), "machine": machine}
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+# -- JSON.
+
+
+def policy_fields(policy: Policy) -> dict[str, Any]:
+    """Every field, the defaults too: a later default does not change an old golden."""
+    found = {f.name: getattr(policy, f.name) for f in dataclasses.fields(policy)}
+    found["rules"] = [{**r.selectors, **r.overrides} for r in policy.rules]
+    found["placement"] = list(policy.placement)
+    return found
+
+
+def _policy(fields: dict[str, Any]) -> Policy:
+    rules = tuple(Rule(**rule) for rule in fields["rules"])
+    placement = tuple(fields["placement"])
+    return Policy(**{**fields, "rules": rules, "placement": placement})
+
+
+def _described(leaf: Leaf) -> dict[str, Any]:
+    return {k: v for k, v in dataclasses.asdict(leaf).items() if v is not None}
+
+
+def _leaf(fields: dict[str, Any]) -> Leaf:
+    return Leaf(**{**fields, "shape": tuple(fields["shape"])})
+
+
+# -- Hashes of ops.
+
+
+def _of_ops(ops: OpHashes) -> dict[str, np.ndarray]:
+    text = np.frombuffer("\n".join(ops.lines).encode(), np.uint8)
+    return {"op/lines": text, "op/sequence": ops.sequence, "op/hashes": ops.hashes}
+
+
+def _ops(held: dict[str, np.ndarray]) -> OpHashes:
+    text = held.pop("op/lines").tobytes().decode()
+    return OpHashes(
+        lines=tuple(text.split("\n")),
+        sequence=held.pop("op/sequence"),
+        hashes=held.pop("op/hashes"),
+    )

@@ -1,0 +1,193 @@
+"""A program on its way to a golden and back: captured, stored, read, run.
+
+What runs is always the program as it was stored, read back from its portable form: a
+program in memory may hold its constants elsewhere, which moves the random bits of
+stochastic rounding. Only the interpreter runs it; no transformation looks inside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from neuronjax import interpreter
+from neuronjax.api import Emulated
+from neuronjax.capture.artifacts import read_artifact
+from neuronjax.capture.portable import portable_artifact
+from neuronjax.capture.trace import Capture
+from neuronjax.emulation import (
+    Emulation,
+    abstract,
+    is_key,
+    join_complex,
+    split_complex,
+)
+from neuronjax.hardware import resolve_target
+from neuronjax.ir.instruction import InstructionProgram
+from neuronjax.ir.program import Program
+from neuronjax.policy import Policy
+from neuronjax.testing.bits import as_numpy, path_text
+from neuronjax.testing.golden_file import GoldenFile, Leaf
+from neuronjax.testing.inputs import drawn
+from neuronjax.testing.op_hashes import OpHashes, watched
+
+# -- Today's program -------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Today:
+    """The function as it is now, for arguments as they are now.
+
+    Attributes:
+        code: the portable artifact.
+        program: read back from it, as the stored one is.
+        target: name of the target.
+        policy: the numerics.
+        inputs: the flat arguments.
+        leaves: their descriptions.
+        out_paths: of the flat results.
+    """
+
+    code: bytes
+    program: Program
+    target: str
+    policy: Policy
+    inputs: tuple[np.ndarray, ...]
+    leaves: tuple[Leaf, ...]
+    out_paths: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        emulated: Emulated,
+        args: tuple,
+        kwargs: dict,
+        seed: int = 0,
+        with_inputs: bool = True,
+    ) -> Today:
+        """Captures; arguments without values are drawn from the seed."""
+        emulation, leaves, out_tree = emulated._bind(args, kwargs)
+        captured = emulation.capture(leaves)
+        with emulation.around.inside():
+            types = tuple(map(abstract, leaves))
+            code = portable_artifact(emulation.function, types, emulation.names)
+        outputs = jax.tree.unflatten(out_tree(), captured.out_avals)
+        paths, _ = jax.tree.flatten_with_path(outputs)
+        given = zip(emulation.names, leaves, strict=True) if with_inputs else ()
+        inputs = [_input(path, leaf, seed, n) for n, (path, leaf) in enumerate(given)]
+        return cls(
+            code=code,
+            program=read_program(code, emulation.names),
+            target=emulation.target.name,
+            policy=emulation.policy,
+            inputs=tuple(array for array, _ in inputs),
+            leaves=tuple(leaf for _, leaf in inputs),
+            out_paths=tuple(path_text(path) for path, _ in paths),
+        )
+
+    def run(self, rounding_seed: int) -> Run:
+        """Ready to be executed."""
+        return Run.of(self.program, self.target, self.policy, rounding_seed)
+
+
+def _input(path: str, leaf: Any, seed: int, number: int) -> tuple[np.ndarray, Leaf]:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        array = drawn(leaf, path, seed, number)
+        return array, Leaf.of(path, array, seed)
+    array = as_numpy(leaf)
+    return array, Leaf.of(path, array)
+
+
+def read_program(code: bytes, names: Sequence[str]) -> Program:
+    """The program of a portable artifact, with its arguments' names."""
+    program = read_artifact(code).program
+    return dataclasses.replace(program, argument_names=tuple(names))
+
+
+# -- Running ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """A program, ready to be executed."""
+
+    program: Program
+    instructions: InstructionProgram
+    rounding_seed: int
+
+    @classmethod
+    def of(cls, program: Program, target: str, policy: Policy, seed: int) -> Run:
+        """Lowers the program for a target."""
+        emulation = Emulation(
+            function=_no_function,
+            names=program.argument_names,
+            target=resolve_target(target),
+            policy=policy,
+        )
+        instructions = emulation.lower(Capture(program, None, ()))
+        return cls(program=program, instructions=instructions, rounding_seed=seed)
+
+    def outputs(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The flat results; an amax history comes last."""
+        jitted = jax.jit(lambda *arrays: self._traced((), *arrays))
+        return [np.asarray(x) for x in jitted(*map(jnp.asarray, inputs))]
+
+    def watched(
+        self, inputs: Sequence[np.ndarray]
+    ) -> tuple[list[np.ndarray], OpHashes]:
+        """The same, and the hashes of every op's results."""
+        run = watched(self.instructions, self._traced)
+        outputs, ops = run(*map(jnp.asarray, inputs))
+        return [np.asarray(x) for x in outputs], ops
+
+    def _traced(self, listeners: Sequence[Any], *arrays: jax.Array) -> list[jax.Array]:
+        instructions, history = self.instructions, None
+        if instructions.amax_slots:
+            shape = (instructions.amax_history_length, instructions.amax_slots)
+            history = jnp.zeros(shape, jnp.float32)
+        index = jnp.uint32(self.rounding_seed)
+        flat = split_complex([jnp.asarray(_data(a)) for a in arrays])
+        found = list(
+            interpreter.run(instructions, flat, index, history, tuple(listeners))
+        )
+        extra = [found.pop()] if history is not None else []
+        return [*join_complex(found, self.program), *extra]
+
+
+def _data(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if is_key(leaf.dtype) else leaf
+
+
+def _no_function(*leaves: Any) -> list[Any]:
+    raise AssertionError("a stored program is not captured")
+
+
+def x64() -> bool:
+    """Whether JAX has 64-bit types on."""
+    return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+
+
+# -- What was stored -------------------------------------------------------------------
+
+
+def stored_program(stored: GoldenFile) -> Program:
+    """As this version of jaxlib reads it."""
+    return read_program(stored.program, [leaf.path for leaf in stored.inputs])
+
+
+def stored_inputs(stored: GoldenFile) -> list[np.ndarray]:
+    """The arrays, those that are drawn made anew."""
+    found = []
+    for i, leaf in enumerate(stored.inputs):
+        if leaf.seed is None:
+            codes = stored.arrays[f"input/{i}"]
+            found.append(leaf.array(codes).reshape(leaf.shape))
+        else:
+            kind = jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype))
+            found.append(drawn(kind, leaf.path, leaf.seed, i))
+    return found

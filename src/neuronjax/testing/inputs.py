@@ -1,0 +1,44 @@
+"""Arguments made from a seed: what a golden keeps in place of large arrays.
+
+Uniform in [-1, 1), in steps of 2^-23: exact in float32, from 64-bit words of NumPy's
+Philox generator, a stream that NumPy promises never to change. Narrower floats are
+rounded by `numerics.rounding`. Integers have no natural range: pass arrays of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.numerics.casting import cast
+
+#: Another way of drawing gets another name; old goldens keep theirs.
+GENERATOR = "philox-uniform-1"
+_STEPS = 24
+
+
+def drawn(kind: jax.ShapeDtypeStruct, path: str, seed: int, number: int) -> Any:
+    """The array of leaf `number`, of a shape and dtype.
+
+    Raises:
+        InvalidProgramError: the dtype is no float of 32 bits or fewer.
+    """
+    if not jax.numpy.issubdtype(kind.dtype, np.floating) or kind.dtype.itemsize > 4:
+        raise InvalidProgramError(
+            f"argument {path} is a ShapeDtypeStruct of {kind.dtype}: only floats are "
+            "drawn from a seed",
+            remedy="pass an array",
+        )
+    words = raw_words(int(np.prod(kind.shape)), seed, number) >> np.uint64(64 - _STEPS)
+    steps = words.astype(np.int64) - (1 << (_STEPS - 1))
+    values = (steps / (1 << (_STEPS - 1))).astype(np.float32).reshape(kind.shape)
+    return values if kind.dtype == np.float32 else np.asarray(cast(values, kind.dtype))
+
+
+def raw_words(count: int, seed: int, stream: int = 0) -> np.ndarray:
+    """64-bit words: the same for the same seed and stream, everywhere."""
+    key = np.array([seed, stream], np.uint64)
+    return np.random.Philox(key=key).random_raw(count)

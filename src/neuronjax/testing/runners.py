@@ -1,0 +1,169 @@
+"""Two runners of the conformance vectors: neuronjax itself, and ml_dtypes for casts.
+
+Each is an example of the protocol: methods named after `conformance.FUNCTIONS`, which
+take arrays of bit patterns and return such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes  # noqa: F401  registers the dtypes' names
+import numpy as np
+
+from neuronjax.api import jit
+from neuronjax.collectives.fold import Storage, fold_ranks
+from neuronjax.ir.fold_plan import FoldPlan, Stage
+from neuronjax.numerics.exact import opaque, opaque_zero
+from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.microscaling import quantize_mx, to_codes
+from neuronjax.numerics.rounding import encode, round_to_format
+from neuronjax.numerics.sparsity import sparsify
+from neuronjax.policy import Policy
+
+
+def _as(array: np.ndarray, dtype: str) -> jax.Array:
+    return jnp.asarray(np.ascontiguousarray(array).view(jnp.dtype(dtype)))
+
+
+def _bits(array: Any) -> np.ndarray:
+    found = np.asarray(array)
+    return found.view(f"u{found.dtype.itemsize}")
+
+
+class Neuronjax:
+    """The emulator."""
+
+    def cast(
+        self,
+        x: np.ndarray,
+        *,
+        format: str,
+        rounding: str,
+        overflow: str,
+        random_bits: np.ndarray | None = None,
+        flush_subnormals: bool = False,
+    ) -> np.ndarray:
+        """Codes of the format."""
+        random = (
+            {} if random_bits is None else {"random_bits": jnp.asarray(random_bits)}
+        )
+        fmt = get_format(format)
+        options: Any = {"rounding": rounding, "overflow": overflow, **random}
+        rounded = round_to_format(_as(x, "float32"), fmt, **options)
+        return _bits(rounded) if fmt.width > 16 else np.asarray(encode(rounded, fmt))
+
+    def quantize_mx(
+        self, x: np.ndarray, *, format: str, scale_rule: Any
+    ) -> dict[str, np.ndarray]:
+        """Element codes and scale bytes."""
+        made = quantize_mx(_as(x, "float32"), format, scale_rule=scale_rule)
+        return {
+            "elements": np.asarray(to_codes(made.elements)),
+            "scales": _bits(made.scales),
+        }
+
+    def sparsify(self, x: np.ndarray, *, pattern: str) -> dict[str, np.ndarray]:
+        """What is kept, and where it was."""
+        made = sparsify(_as(x, "bfloat16"), pattern, axis=0)
+        return {"values": _bits(made.values), "tags": np.asarray(made.tags)}
+
+    def matmul(
+        self, lhs: np.ndarray, rhs: np.ndarray, *, format: str, model: str
+    ) -> np.ndarray:
+        """Dense operands."""
+        # The model follows from the operands: narrow, FP32, or FP8 of 256 rows or more.
+        step = jit(_dot, target="trn2", policy="fp32")
+        return _bits(step(_as(lhs, format), _as(rhs, format)))
+
+    def matmul_mx(
+        self,
+        lhs: np.ndarray,
+        rhs: np.ndarray,
+        lhs_scales: np.ndarray,
+        rhs_scales: np.ndarray,
+        *,
+        format: str,
+    ) -> np.ndarray:
+        """Operands in blocks."""
+        step = jit(_scaled_dot, target="trn3")
+        elements = (_as(a, format)[None] for a in (lhs, rhs))
+        scales = (_as(a, "float8_e8m0fnu")[None] for a in (lhs_scales, rhs_scales))
+        return _bits(step(*elements, *scales)[0])
+
+    def matmul_sparse(
+        self, x: np.ndarray, w: np.ndarray, *, pattern: str
+    ) -> np.ndarray:
+        """A weight of which few rows are kept."""
+        policy = Policy(auto_cast="matmult", auto_cast_type="bf16", sparsity=pattern)
+        step = jit(_layer, target="trn2", policy=policy)
+        wide = [_as(a, "bfloat16").astype(jnp.float32) for a in (w, x)]
+        return _bits(step({"w": wide[0]}, wide[1]))
+
+    def reduce(
+        self,
+        x: np.ndarray,
+        order: np.ndarray,
+        *,
+        format: str,
+        stages: Sequence[Sequence[int]],
+        algorithm: str,
+    ) -> np.ndarray:
+        """A sum over ranks, by its plan."""
+        plan = FoldPlan(
+            algorithm,
+            tuple(Stage(width, hop) for width, hop in stages),
+            tuple(tuple(int(r) for r in row) for row in order),
+        )
+        ranks, size = x.shape
+        length = -(-size // plan.chunks)
+        padded = np.pad(x, ((0, 0), (0, length * plan.chunks - size)))
+        parts = _as(padded, format).reshape(1, ranks, plan.chunks, length)
+        total = _folded(parts, plan, Storage(get_format(format)))
+        return _bits(total).reshape(-1)[:size]
+
+
+class MlDtypes:
+    """The library that JAX's narrow dtypes come from: casts to nearest even."""
+
+    def cast(
+        self,
+        x: np.ndarray,
+        *,
+        format: str,
+        rounding: str,
+        overflow: str,
+        flush_subnormals: bool = False,
+        **others: Any,
+    ) -> np.ndarray:
+        """As `astype` rounds."""
+        if (rounding, overflow) != ("rne", "ieee") or flush_subnormals:
+            raise NotImplementedError
+        if format == "tfloat32":
+            raise NotImplementedError
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _bits(x.view(np.float32).astype(jnp.dtype(format)))
+
+
+def _dot(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
+    return jnp.matmul(lhs, rhs, preferred_element_type=jnp.float32)
+
+
+def _scaled_dot(*operands: jax.Array) -> jax.Array:
+    return jax.nn.scaled_matmul(*operands, preferred_element_type=jnp.float32)
+
+
+def _layer(parameters: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    return x @ parameters["w"]
+
+
+def _folded(parts: jax.Array, plan: FoldPlan, storage: Storage) -> jax.Array:
+    def body(parts: jax.Array) -> jax.Array:
+        zero = opaque_zero()
+        parts = opaque(parts, zero)
+        return fold_ranks(parts, plan, "add", storage, zero, jnp.uint32(0))
+
+    return jax.jit(body)(parts)

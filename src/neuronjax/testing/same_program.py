@@ -1,0 +1,59 @@
+"""`assert_same_program`: two functions, or a function and a golden, are one program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from neuronjax.api import Emulated, jit
+from neuronjax.ir.program import Program
+from neuronjax.testing import golden_file
+from neuronjax.testing.fingerprint import fingerprint, first_difference
+from neuronjax.testing.golden_run import Today, stored_program
+
+
+class ProgramsDiffer(AssertionError):
+    """Raised by `assert_same_program`."""
+
+
+def assert_same_program(
+    function: Callable[..., Any],
+    expected: Callable[..., Any] | str | os.PathLike[str],
+) -> Callable[..., None]:
+    """Asserts that two functions are captured as the same StableHLO.
+
+    Source lines, names of functions and arguments, and where constants stand do not
+    count; see `testing.fingerprint`.
+
+    Args:
+        function: what `jax.jit` takes, or an `Emulated` function.
+        expected: likewise, or the path of a golden without its ending.
+
+    Returns:
+        A function of the arguments (arrays or ShapeDtypeStructs) that returns nothing.
+
+    Raises:
+        ProgramsDiffer: (when called) shows the first ops that differ.
+    """
+
+    def check(*args: Any, **kwargs: Any) -> None:
+        now = _captured(function, args, kwargs)
+        if isinstance(expected, str | os.PathLike):
+            wanted = stored_program(golden_file.read(Path(expected)))
+        else:
+            wanted = _captured(expected, args, kwargs)
+        if fingerprint(now) == fingerprint(wanted):
+            return
+        lines = first_difference(wanted, now).split("\n")
+        raise ProgramsDiffer(
+            "\n  ".join(["the programs differ, first here (- expected):", *lines])
+        )
+
+    return check
+
+
+def _captured(function: Callable[..., Any], args: tuple, kwargs: dict) -> Program:
+    emulated = function if isinstance(function, Emulated) else jit(function)
+    return Today.of(emulated, args, kwargs, with_inputs=False).program

@@ -1,0 +1,306 @@
+"""The cases of the conformance vectors, made anew bit for bit.
+
+Inputs are integers from a fixed stream (`testing.inputs`) and every place where a
+format's rounding changes; outputs are what `runners.Neuronjax` returns, which the tests
+compare with oracles that share no code with it. A change of what is generated is a new
+`conformance.VERSION`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from neuronjax.collectives.algorithms import ALL_REDUCE, fold_plan
+from neuronjax.collectives.placement import Placement
+from neuronjax.hardware import resolve_target
+from neuronjax.numerics.float_format import FORMATS, FloatFormat
+from neuronjax.numerics.mx_scales import SCALE_RULES
+from neuronjax.numerics.rounding import decode
+from neuronjax.numerics.sparsity_pattern import PATTERNS
+from neuronjax.testing.conformance import Case
+from neuronjax.testing.inputs import raw_words
+from neuronjax.testing.runners import Neuronjax
+
+_RUNNER = Neuronjax()
+_SPECIAL = (0, 1 << 31, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC00000, 0x7F7FFFFF)
+_MX_FORMATS = ("mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Call:
+    """A case without its outputs."""
+
+    family: str
+    name: str
+    function: str
+    inputs: Mapping[str, np.ndarray]
+    parameters: Mapping[str, Any]
+
+
+def cases() -> Iterator[Case]:
+    """The set, in the order of the manifest."""
+    for make in (_casts, _mx, _sparsity, _matmuls, _collectives):
+        for call in make():
+            returned = getattr(_RUNNER, call.function)(**call.inputs, **call.parameters)
+            named = returned if isinstance(returned, dict) else {_RESULT: returned}
+            outputs = {name: _unsigned(array) for name, array in named.items()}
+            yield Case(**vars(call), outputs=outputs)
+
+
+_RESULT = "result"
+
+
+def _unsigned(array: Any) -> np.ndarray:
+    found = np.ascontiguousarray(array)
+    return found.view(f"u{found.dtype.itemsize}")
+
+
+def _words(name: str, count: int, bits: int = 32) -> np.ndarray:
+    """Uniform unsigned integers, another stream for every name."""
+    stream = int.from_bytes(name.encode()[:8].ljust(8), "little")
+    drawn = raw_words(count, len(name), stream) >> np.uint64(64 - bits)
+    return drawn.astype(np.uint32)
+
+
+# -- Casts -----------------------------------------------------------------------------
+
+_ROUNDINGS = (
+    ("rne", "ieee"),
+    ("rne", "saturate"),
+    ("rtz", "ieee"),
+    ("half_away", "ieee"),
+    ("stochastic", "ieee"),
+)
+
+
+def _casts() -> Iterator[_Call]:
+    for fmt in FORMATS.values():
+        if fmt.name == "float32":
+            continue
+        x = _around(fmt)
+        for rounding, overflow in _ROUNDINGS:
+            given = {"x": x}
+            if rounding == "stochastic":
+                given["random_bits"] = _words(f"random {fmt.name}", x.size)
+            yield _cast(fmt, rounding, overflow, given)
+        tiny = _words(f"subnormal {fmt.name}", 32) & np.uint32(0x807FFFFF)
+        yield _cast(fmt, "rne", "ieee", {"x": tiny}, flush_subnormals=True)
+
+
+def _cast(
+    fmt: FloatFormat, rounding: str, overflow: str, given: dict, **more: Any
+) -> _Call:
+    flush = "/subnormals" if more else ""
+    return _Call(
+        family="casts",
+        name=f"cast/{fmt.name}/{rounding}/{overflow}{flush}",
+        function="cast",
+        inputs=given,
+        parameters={
+            "format": fmt.name,
+            "rounding": rounding,
+            "overflow": overflow,
+            **more,
+        },
+    )
+
+
+def _around(fmt: FloatFormat) -> np.ndarray:
+    """float32 patterns where rounding to a format decides, and any others."""
+    values = _numbers(fmt)
+    middle = (values[:-1].astype(np.float64) + values[1:]) / 2
+    exact = np.concatenate([values, middle.astype(np.float32)]).view(np.uint32)
+    near = np.concatenate([exact, exact + 1, exact - 1])
+    anything = _words(f"cast {fmt.name}", 512)
+    found = np.concatenate([np.array(_SPECIAL, np.uint32), near, anything])
+    finite = (found & 0x7F800000) != 0x7F800000
+    subnormal = ((found & 0x7F800000) == 0) & ((found & 0x7FFFFFFF) != 0)
+    known = np.isin(found, np.array(_SPECIAL, np.uint32))
+    return found[(finite & ~subnormal) | known]
+
+
+def _numbers(fmt: FloatFormat) -> np.ndarray:
+    """Finite numbers of a format, ascending: all of a narrow one, else some."""
+    if fmt.width <= 8:
+        codes = np.arange(1 << fmt.width)
+    else:
+        codes = _words(f"codes {fmt.name}", 256, 16).astype(np.int64)
+        codes = np.unique(np.concatenate([codes, codes + 1]))
+        codes = codes[codes < 1 << 16]
+    if fmt.name == "tfloat32":
+        codes = codes << 16
+    values = np.asarray(decode(jnp.asarray(codes, fmt.code_dtype), fmt))
+    return np.unique(values[np.isfinite(values)])
+
+
+# -- Microscaling ----------------------------------------------------------------------
+
+
+@functools.cache
+def _blocks() -> np.ndarray:
+    """float32 patterns [24, 80]: ranges, zeros, subnormals, and NaN and Inf blocks."""
+    words = _words("mx", 24 * 80).reshape(24, 80)
+    exponents = np.linspace(1, 250, 24).astype(np.uint32)[:, None]
+    spread = (words >> 8) % 10
+    patterns = (words & 0x807FFFFF) | ((exponents + spread).clip(max=254) << 23)
+    patterns[1, :40] &= 0x80000000  # zeros of both signs
+    patterns[2, ::3] &= 0x807FFFFF  # subnormals
+    patterns[3, 5], patterns[4, 40], patterns[5, 70] = (
+        0x7FC00000,
+        0x7F800000,
+        _SPECIAL[3],
+    )
+    return patterns
+
+
+# The vendor's golden runs on a CPU: what it does to subnormals, NaN and Inf is no
+# model of the chip.
+_ORDINARY = 6
+
+
+def _mx() -> Iterator[_Call]:
+    for fmt in _MX_FORMATS:
+        for rule in SCALE_RULES:
+            yield _Call(
+                family="mx",
+                name=f"quantize_mx/{fmt}/{rule}",
+                function="quantize_mx",
+                inputs={"x": _blocks()[_ORDINARY if rule == "nki_golden" else 0 :]},
+                parameters={"format": fmt, "scale_rule": rule},
+            )
+
+
+# -- Sparsity --------------------------------------------------------------------------
+
+
+def _sparsity() -> Iterator[_Call]:
+    x = _words("sparsity", 48 * 16, 16).reshape(48, 16).astype(np.uint16)
+    x[:, :4] &= 0xBF80  # few magnitudes: ties
+    x[7, 5], x[9, 5], x[11, 6] = 0x7FC0, 0xFF80, 0x8000
+    for pattern in PATTERNS:
+        yield _Call(
+            family="sparsity",
+            name=f"sparsify/{pattern}",
+            function="sparsify",
+            inputs={"x": x},
+            parameters={"pattern": pattern},
+        )
+
+
+# -- Matmuls ---------------------------------------------------------------------------
+
+#: Model, format, K: a part of a tile, and some tiles with a part.
+_DENSE = (
+    ("systolic", "bfloat16", 100),
+    ("systolic", "bfloat16", 300),
+    ("systolic", "float16", 300),
+    ("systolic", "float8_e4m3", 200),
+    ("systolic", "float8_e5m2", 130),
+    ("fp32_4pass", "float32", 40),
+    ("fp32_4pass", "float32", 300),
+    ("double_row", "float8_e4m3", 256),
+    ("double_row", "float8_e4m3", 600),
+    ("double_row", "float8_e5m2", 300),
+)
+_ROWS, _COLUMNS = 6, 10
+
+
+def _matmuls() -> Iterator[_Call]:
+    for model, fmt, k in _DENSE:
+        name = f"matmul/{model}/{fmt}/{k}"
+        sides = {
+            side: _operand(f"{side} {k} {fmt} {model}", fmt, shape)
+            for side, shape in (("lhs", (_ROWS, k)), ("rhs", (k, _COLUMNS)))
+        }
+        parameters = {"format": fmt, "model": model}
+        yield _Call(
+            family="matmul",
+            name=name,
+            function="matmul",
+            inputs=sides,
+            parameters=parameters,
+        )
+    yield from _block_matmuls()
+    yield from _sparse_matmuls()
+
+
+def _operand(name: str, fmt: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers of some octaves and both signs, in which the order of a sum shows."""
+    words = _words(name, int(np.prod(shape))).reshape(shape)
+    octaves = 4 if fmt.startswith("float8") else 9
+    exponents = 127 - octaves // 2 + (words >> 24) % octaves
+    values = (words & 0x807FFFFF) | (exponents << 23)
+    return _unsigned(values.view(np.float32).astype(jnp.dtype(fmt)))
+
+
+def _block_matmuls() -> Iterator[_Call]:
+    for fmt, k in (("float8_e4m3fn", 96), ("float8_e4m3fn", 800), ("float8_e5m2", 544)):
+        inputs = {}
+        for side, rows in (("lhs", _ROWS), ("rhs", _COLUMNS)):
+            name = f"{side} {k} {fmt} mx"
+            inputs[side] = _operand(name, fmt, (rows, k))
+            scales = 120 + _words(f"{name} s", rows * k // 32, 4)
+            inputs[f"{side}_scales"] = scales.reshape(rows, k // 32).astype(np.uint8)
+        yield _Call(
+            family="matmul",
+            name=f"matmul_mx/{fmt}/{k}",
+            function="matmul_mx",
+            inputs=inputs,
+            parameters={"format": fmt},
+        )
+
+
+def _sparse_matmuls() -> Iterator[_Call]:
+    for pattern, k in (("4:16", 640), ("2:4", 288)):
+        inputs = {
+            "x": _operand(f"x {k} {pattern}", "bfloat16", (_ROWS, k)),
+            "w": _operand(f"w {k} {pattern}", "bfloat16", (k, _COLUMNS)),
+        }
+        yield _Call(
+            family="matmul",
+            name=f"matmul_sparse/{pattern}/{k}",
+            function="matmul_sparse",
+            inputs=inputs,
+            parameters={"pattern": pattern},
+        )
+
+
+# -- Collectives -----------------------------------------------------------------------
+
+_ALGORITHMS = ("ring", "kangaring", "rdh", "mesh", "single_step_mesh", "left_fold")
+
+
+def _collectives() -> Iterator[_Call]:
+    placement = Placement.of(resolve_target("trn2.48xlarge"))
+    for ranks, formats in ((64, ("bfloat16",)), (16, ("bfloat16", "float32"))):
+        group = placement.group(range(ranks))
+        for algorithm in _ALGORITHMS:
+            plan = fold_plan(algorithm, ALL_REDUCE, group)
+            for fmt in formats:
+                name = f"{algorithm} {ranks} {fmt}"
+                inputs = {
+                    "x": _operand(f"x {ranks} {fmt}", fmt, (ranks, 130)),
+                    "order": np.array(plan.order, np.uint8),
+                }
+                stages = [[stage.width, stage.hop] for stage in plan.stages]
+                yield _Call(
+                    family="collectives",
+                    name=f"reduce/{name.replace(' ', '/')}",
+                    function="reduce",
+                    inputs=inputs,
+                    parameters={
+                        "format": fmt,
+                        "stages": stages,
+                        "algorithm": algorithm,
+                    },
+                )
+
+
+assert ml_dtypes  # registers the dtypes' names

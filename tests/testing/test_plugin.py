@@ -1,0 +1,141 @@
+"""The pytest plugin, in pytest runs of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import neuronjax_pytest
+
+pytest_plugins = ["pytester"]
+slow = pytest.mark.slow
+PLUGIN = ("-p", "neuronjax_pytest")
+
+GUARDED = """
+    import numpy as np
+    import pytest
+
+    @pytest.mark.neuron_target("trn2", "trn3")
+    def test_double(golden):
+        golden("double", lambda x: x * FACTOR)(np.arange(3, dtype=np.float32))
+"""
+
+
+def test_loading_it_does_not_import_jax():
+    code = (
+        "import sys, neuronjax_pytest; "
+        "assert not {'jax', 'neuronjax', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_targets_and_policies_vary_a_test(pytester):
+    pytester.makepyfile("""
+        import pytest
+
+        @pytest.mark.neuron_target("trn2", "trn3")
+        @pytest.mark.neuron_policy("bf16")
+        def test_both(neuron_target, neuron_policy):
+            pass
+
+        def test_default(neuron_target, neuron_policy):
+            assert (neuron_target, neuron_policy) == ("trn1", None)
+
+        def test_neither():
+            pass
+    """)
+    result = pytester.runpytest_inprocess(*PLUGIN, "-v", "--neuronjax-target", "trn1")
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines_random(
+        ["*test_both[[]trn2-bf16]*", "*test_both[[]trn3-bf16]*", "*[[]trn1-sdk]*"]
+    )
+
+
+def test_bad_markers_and_settings_are_refused(pytester):
+    pytester.makepyfile("""
+        import pytest
+
+        @pytest.mark.neuron_target()
+        def test_none():
+            pass
+    """)
+    result = pytester.runpytest_inprocess(*PLUGIN)
+    result.stdout.fnmatch_lines(["*the marker neuron_target names nothing*"])
+    pytester.makeini("[pytest]\nneuronjax_golden_program = never")
+    result = pytester.runpytest_inprocess(*PLUGIN)
+    result.stderr.fnmatch_lines(["*'never': choose of warn, bits, fail*"])
+
+
+def test_markers_are_known(pytester):
+    pytester.makepyfile(GUARDED)
+    result = pytester.runpytest_inprocess(
+        *PLUGIN, "--strict-markers", "--collect-only", "-q"
+    )
+    result.stdout.fnmatch_lines(["*test_double[[]trn2]", "*test_double[[]trn3]"])
+
+
+def test_the_environment_is_left_alone(pytester, monkeypatch):
+    monkeypatch.setenv("NEURONJAX_GOLDEN_PROGRAM", "bits")
+    monkeypatch.delenv("NEURONJAX_UPDATE_GOLDEN", raising=False)
+    pytester.makepyfile("""
+        import os
+
+        def test_inside():
+            assert os.environ["NEURONJAX_UPDATE_GOLDEN"] == "1"
+            assert os.environ["NEURONJAX_GOLDEN_PROGRAM"] == "warn"
+    """)
+    result = pytester.runpytest_inprocess(*PLUGIN, "--neuronjax-update-golden")
+    result.assert_outcomes(passed=1)
+    assert os.environ["NEURONJAX_GOLDEN_PROGRAM"] == "bits"
+    assert "NEURONJAX_UPDATE_GOLDEN" not in os.environ
+
+
+@slow
+def test_goldens_are_made_checked_and_updated(pytester):
+    def run(*options):
+        return pytester.runpytest_inprocess(*PLUGIN, *options)
+
+    path = pytester.makepyfile(GUARDED.replace("FACTOR", "2"))
+    result = run()
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*make it: pytest --neuronjax-update-golden"])
+    run("--neuronjax-update-golden").assert_outcomes(passed=2)
+    assert {p.name for p in (pytester.path / "golden").iterdir()} == {
+        f"double.{target}.{ending}"
+        for target in ("trn2", "trn3")
+        for ending in ("json", "mlirbc", "npz")
+    }
+    run().assert_outcomes(passed=2)
+    path.write_text(path.read_text().replace("* 2", "* 3"))
+    run().assert_outcomes(passed=2, warnings=2)
+    result = run("--neuronjax-golden-program", "bits")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*result[[]1]: 3 (0x40400000), expected 2 (0x4000*"])
+    run("--neuronjax-update-golden", "-k", "trn2").assert_outcomes(
+        passed=1, deselected=1
+    )
+    run("--neuronjax-golden-program", "fail").assert_outcomes(failed=1, passed=1)
+
+
+@slow
+def test_under_xdist(pytester, monkeypatch):
+    """Workers that write the same golden at the same time, and then check it."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(neuronjax_pytest.__file__).parent))
+    pytester.makepyfile("""
+        import numpy as np
+        import pytest
+
+        @pytest.mark.parametrize("worker", range(4))
+        @pytest.mark.neuron_target("trn2", "trn3")
+        def test_double(golden, worker):
+            golden("double", lambda x: x * 2)(np.arange(3, dtype=np.float32))
+    """)
+    for options in (["--neuronjax-update-golden"], []):
+        result = pytester.runpytest_subprocess(*PLUGIN, "-n", "2", *options)
+        result.assert_outcomes(passed=8)
+    left = sorted(p.name for p in (pytester.path / "golden").iterdir())
+    assert len(left) == 6
