@@ -33,10 +33,13 @@ TARGET = "trn2"
 MICROSECONDS = 10.0
 
 
-def llama_step(layers: int = 32, tokens: int = 4096) -> tuple[Callable[..., Any], Any]:
-    """Loss and gradients of a decoder shaped like Llama-3-8B, layers in one scan.
+def llama_step(
+    layers: int = 32, tokens: int = 4096, *, in_scan: bool = True
+) -> tuple[Callable[..., Any], Any]:
+    """Loss and gradients of a decoder shaped like Llama-3-8B.
 
-    Grouped queries, SwiGLU, RMSNorm, rematerialised layers, BF16; no rotary embedding.
+    Layers in one scan, or one after the other in the program. Grouped queries, SwiGLU,
+    RMSNorm, rematerialised layers, BF16; no rotary embedding.
     """
     width, heads, groups, hidden, vocabulary = 4096, 32, 8, 14336, 128_256
     size = width // heads
@@ -61,7 +64,12 @@ def llama_step(layers: int = 32, tokens: int = 4096) -> tuple[Callable[..., Any]
         return x + (jax.nn.silu(y @ p["gate"]) * (y @ p["up"])) @ p["down"], None
 
     def loss(params: Any, text: jax.Array) -> jax.Array:
-        x, _ = lax.scan(jax.checkpoint(layer), params["embed"][text], params["layers"])
+        x, weights = params["embed"][text], params["layers"]
+        if in_scan:
+            x, _ = lax.scan(jax.checkpoint(layer), x, weights)
+        else:
+            for own in weights:
+                x, _ = jax.checkpoint(layer)(x, own)
         logits = (norm(x, params["norm"]) @ params["out"]).astype(jnp.float32)
         return optax.softmax_cross_entropy_with_integer_labels(logits, text).mean()
 
@@ -76,11 +84,13 @@ def llama_step(layers: int = 32, tokens: int = 4096) -> tuple[Callable[..., Any]
         "up": (width, hidden),
         "down": (hidden, width),
     }
+    stacked = {name: struct(layers, *shape) for name, shape in shapes.items()}
+    single = {name: struct(*shape) for name, shape in shapes.items()}
     params = {
         "embed": struct(vocabulary, width),
         "norm": struct(width),
         "out": struct(width, vocabulary),
-        "layers": {name: struct(layers, *shape) for name, shape in shapes.items()},
+        "layers": stacked if in_scan else [single] * layers,
     }
     text = jax.ShapeDtypeStruct((tokens,), jnp.int32)
     return jax.value_and_grad(loss), (params, text)
@@ -150,5 +160,8 @@ def pricing(
 
 row("timing/llama-3-8b-shaped", target=MICROSECONDS)(
     functools.partial(pricing, llama_step)
+)
+row("timing/llama-3-8b-unrolled", target=None)(
+    functools.partial(pricing, functools.partial(llama_step, in_scan=False))
 )
 row("timing/gpt-step", target=None)(functools.partial(pricing, gpt_step))

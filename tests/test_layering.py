@@ -27,7 +27,7 @@ TOOLS = frozenset({"report", "diagnostics", "nki"})
 MODELS = frozenset({"collective_bench", "scaling"})
 PUBLIC = MODELS | {"signatures", "programs", "loading", "api", "checking", "parallel"}
 PUBLIC |= {"comparing", "profiling", "renting", "estimating", "serving"}
-PUBLIC |= {"testing"}
+PUBLIC |= {"testing", "study"}
 ALL = RUNNING | TOOLS | PUBLIC | {"__init__"}
 
 # What each top-level module may import, beside itself. A new module needs a line here.
@@ -70,6 +70,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "checking": RUNNING | TOOLS | {"api"},
     "testing": RUNNING | TOOLS | {"api"},
     "comparing": RUNNING | TOOLS | {"api"},
+    "study": RUNNING | TOOLS | {"api", "programs"},
     "parallel": RUNNING | TOOLS | {"api"},
     "profiling": RUNNING | TOOLS | {"api", "programs"},
     "renting": RUNNING | TOOLS | {"api", "loading", "profiling", "programs"},

@@ -27,6 +27,7 @@ NAMES = {
     "ServingEstimate",
     "SparseArray",
     "Statistics",
+    "Study",
     "SummationTree",
     "UnimplementedError",
     "UnsupportedError",
@@ -50,6 +51,7 @@ NAMES = {
     "reveal_order",
     "scaling",
     "sparsify",
+    "study",
     "unreplicate",
 }
 

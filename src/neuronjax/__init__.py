@@ -143,5 +143,11 @@ from neuronjax.serving import (
 from neuronjax.serving import (
     estimate_serving as estimate_serving,
 )
+from neuronjax.study import (
+    Study as Study,
+)
+from neuronjax.study import (
+    study as study,
+)
 
 __version__ = "0.1.0.dev0"

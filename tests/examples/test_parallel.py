@@ -26,6 +26,10 @@ from tests.examples import one_device
 
 RING = dataclasses.replace(nj.Policy.preset("bf16"), collective_algorithm="ring")
 MESH = dataclasses.replace(RING, collective_algorithm="mesh")
+#: Sums and functions are XLA's: quick to compile.
+HOST = nj.Policy(
+    accumulation="host", transcendentals="host", collective_algorithm="ring"
+)
 #: Of a gradient, in the 2-norm. Other orders of FP32 sums leave a few 1e-7, and where
 #: one of them pushes an operand over the edge to the next BF16 number, a few 1e-6.
 BOUND = 2e-5
@@ -88,6 +92,14 @@ def shards_in_a_loop(name: str, policy: nj.Policy) -> Any:
     )
     args = chosen.init(), tokens()
     return one_device.run(mapped, *args, target=training.TARGET, policy=policy)
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_runs_as_native_jax_without_a_mesh(name):
+    chosen = strategy(name)
+    native = jax.jit(jax.value_and_grad(chosen.whole_loss))
+    errors = bits.relative_errors(on_mesh(name, HOST), native(chosen.init(), tokens()))
+    assert max(errors.values()) < BOUND
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import neuronjax as nj
-from neuronjax.timing.fusion import fuse, priced
+from neuronjax.timing.fusion import fuse
+from neuronjax.timing.priced_step import priced
 
 F32, BF16 = jnp.float32, jnp.bfloat16
 

@@ -16,8 +16,9 @@ from typing import Any
 from neuronjax.timing.alike import kind_of
 from neuronjax.timing.block_plan import BlockPlan, Movement, Unit
 from neuronjax.timing.cost import dma_latency_seconds, dma_seconds, ways
-from neuronjax.timing.fusion import Fused, Step, priced
+from neuronjax.timing.fusion import Fused, Step
 from neuronjax.timing.layout import tiles_at_a_time
+from neuronjax.timing.priced_step import priced
 from neuronjax.timing.tiling import Region
 from neuronjax.timing.work import Core, Way, Work
 

@@ -1,0 +1,151 @@
+"""A hash of a function and of plain values: did what produced this file change?
+
+A function counts with its bytecode, its defaults, what it closes over, and the names
+of its own module that it uses, functions and classes of that module likewise. Comments
+and layout do not count; neither does what other modules contain, which are taken by
+name. The hash is one Python version's, as bytecode is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
+# Which of these are one object is the compiler's affair.
+_VALUES = (tuple, frozenset, np.generic, np.ndarray, jax.Array)
+_DIGITS = 16
+
+
+def code_fingerprint(*things: Any) -> str:
+    """A hash of functions and plain values, as hexadecimal digits.
+
+    Args:
+        *things: functions, numbers, text, arrays, dataclasses, and containers of them.
+            Of any other object only the class counts.
+    """
+    text = "\n".join(_Walk().of(thing) for thing in things)
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+class _Walk:
+    """One description; what was described before is named by its place."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[int, Any]] = {}
+
+    def of(self, thing: Any) -> str:
+        if isinstance(thing, _PLAIN):
+            return repr(thing)
+        if not isinstance(thing, _VALUES):
+            if id(thing) in self._seen:
+                return f"<{self._seen[id(thing)][0]}>"
+            # Kept beside its number: no other object may take its place in memory.
+            self._seen[id(thing)] = (len(self._seen), thing)
+        return f"{type(thing).__name__}({', '.join(self._parts(thing))})"
+
+    def _parts(self, thing: Any) -> Iterator[str]:
+        describe = next((d for kind, d in self._KINDS if isinstance(thing, kind)), None)
+        if describe is not None:
+            yield from describe(self, thing)
+        elif dataclasses.is_dataclass(thing):
+            yield type(thing).__qualname__
+            for field in dataclasses.fields(thing):
+                yield f"{field.name}={self.of(getattr(thing, field.name))}"
+        elif wrapped := getattr(thing, "__wrapped__", None):
+            yield self.of(wrapped)
+        else:
+            yield f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+    def _array(self, array: Any) -> Iterator[str]:
+        if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+            array = jax.random.key_data(array)
+        values = np.asarray(array)
+        yield f"{values.shape} {values.dtype}"
+        yield hashlib.sha256(values.tobytes()).hexdigest()
+
+    def _sequence(self, values: Any) -> Iterator[str]:
+        yield from map(self.of, values)
+
+    def _set(self, values: Any) -> Iterator[str]:
+        yield from sorted(map(self.of, values))
+
+    def _mapping(self, values: Mapping[Any, Any]) -> Iterator[str]:
+        for key, value in values.items():
+            yield f"{self.of(key)}: {self.of(value)}"
+
+    def _module(self, module: types.ModuleType) -> Iterator[str]:
+        yield module.__name__
+
+    def _partial(self, partial: functools.partial) -> Iterator[str]:
+        yield from map(self.of, (partial.func, partial.args, partial.keywords))
+
+    def _method(self, method: types.MethodType) -> Iterator[str]:
+        yield from map(self.of, (method.__func__, method.__self__))
+
+    def _class(self, cls: type) -> Iterator[str]:
+        yield f"{cls.__module__}.{cls.__qualname__}"
+        yield from (self._global(base, cls.__module__) for base in cls.__bases__)
+        for value in vars(cls).values():
+            function = getattr(value, "__func__", value)
+            if isinstance(function, types.FunctionType):
+                yield self.of(function)
+
+    def _function(self, function: types.FunctionType) -> Iterator[str]:
+        code = function.__code__
+        yield from self._code(code)
+        yield self.of(function.__defaults__)
+        yield self.of(function.__kwdefaults__)
+        for cell in function.__closure__ or ():
+            yield self.of(_content(cell))
+        for name in sorted(_names(code)):
+            if name in function.__globals__:
+                value = function.__globals__[name]
+                yield f"{name}={self._global(value, function.__module__)}"
+
+    def _global(self, value: Any, module: str) -> str:
+        """Of what another module defines, the name alone."""
+        defined = isinstance(value, type) or callable(value)
+        if defined and getattr(value, "__module__", None) != module:
+            name = getattr(value, "__qualname__", type(value).__qualname__)
+            return f"{getattr(value, '__module__', '')}.{name}"
+        return self.of(value)
+
+    def _code(self, code: types.CodeType) -> Iterator[str]:
+        yield code.co_code.hex()
+        yield repr((code.co_names, code.co_varnames, code.co_freevars))
+        for value in code.co_consts:
+            nested = isinstance(value, types.CodeType)
+            yield ", ".join(self._code(value)) if nested else self.of(value)
+
+    _KINDS: tuple[tuple[Any, Callable[..., Iterator[str]]], ...] = (
+        (types.FunctionType, _function),
+        (types.MethodType, _method),
+        (functools.partial, _partial),
+        (types.ModuleType, _module),
+        (type, _class),
+        ((np.ndarray, np.generic, jax.Array), _array),
+        ((tuple, list), _sequence),
+        ((set, frozenset), _set),
+        (Mapping, _mapping),
+    )
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Every global name that code and the functions inside it may read."""
+    nested = (c for c in code.co_consts if isinstance(c, types.CodeType))
+    return set(code.co_names).union(*map(_names, nested))
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None

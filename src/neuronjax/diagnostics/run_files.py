@@ -1,0 +1,91 @@
+"""A run of a study in a file of JSON lines: what it was, its records, that it ended.
+
+The first line is the header, with a fingerprint of what produced the run; every further
+line is the record of a step, and the last one says that the run is complete. Lines
+appear as steps end. Floats keep every bit; NaN and Infinity are written as Python does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from neuronjax.errors import InvalidProgramError
+
+_END = {"complete": True}
+_SUFFIX = ".jsonl"
+
+Record = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredRun:
+    """What a file holds.
+
+    Attributes:
+        header: of the run.
+        records: of its steps; all of them only if `complete`.
+        complete: whether the run ended.
+    """
+
+    header: dict[str, Any]
+    records: tuple[Record, ...]
+    complete: bool
+
+
+def run_path(folder: Path, *parts: Any) -> Path:
+    """The file of a run, named for what it is: "trn2-bf16-seed0.jsonl"."""
+    name = "-".join(re.sub(r"[^\w.+:]+", "_", str(part)) for part in parts)
+    return folder / f"{name}{_SUFFIX}"
+
+
+def read_run(path: Path) -> StoredRun | None:
+    """What a file holds, None where there is none or it has no whole header.
+
+    Raises:
+        InvalidProgramError: the file is no run's.
+    """
+    if not path.exists():
+        return None
+    # What follows the last line break was being written when the process was killed.
+    lines = path.read_text().split("\n")[:-1]
+    if not lines:
+        return None
+    try:
+        header, *records = map(json.loads, lines)
+        complete = bool(records) and records[-1] == _END
+        stored = records[:-1] if complete else records
+        return StoredRun(dict(header), tuple(map(dict, stored)), complete)
+    except (TypeError, ValueError) as error:
+        raise InvalidProgramError(
+            f"{path} is not the file of a run: {error}",
+            remedy="give the study a folder of its own, or delete the file",
+        ) from error
+
+
+@contextlib.contextmanager
+def written_run(path: Path, header: dict[str, Any]) -> Iterator[RunWriter]:
+    """A new file for a run, marked complete if the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        writer = RunWriter(file)
+        writer.write(header)
+        yield writer
+        writer.write(_END)
+
+
+class RunWriter:
+    """Writes lines, each at once."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Appends one object."""
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()

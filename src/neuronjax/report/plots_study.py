@@ -1,0 +1,97 @@
+"""Loss curves of a study with bands over seeds, and their difference to a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy.special import stdtrit
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.report.plots import Picture
+from neuronjax.report.plots_style import FAINT, INK, plain
+from neuronjax.report.study_curves import Curve, Curves
+
+# Okabe and Ito's colours, told apart by all readers; dashes help where lines coincide.
+_COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_DASHES = ("-", "--", "-.", ":")
+
+Band = tuple[np.ndarray, np.ndarray]
+
+
+def _ci95(values: np.ndarray) -> Band:
+    """Student's 95 % interval of the mean; of one seed there is none."""
+    count = len(values)
+    if count < 2:
+        return _range(values)
+    width = stdtrit(count - 1, 0.975) * values.std(axis=0, ddof=1) / np.sqrt(count)
+    mean = values.mean(axis=0)
+    return mean - width, mean + width
+
+
+def _std(values: np.ndarray) -> Band:
+    if len(values) < 2:
+        return _range(values)
+    mean, deviation = values.mean(axis=0), values.std(axis=0, ddof=1)
+    return mean - deviation, mean + deviation
+
+
+def _range(values: np.ndarray) -> Band:
+    return values.min(axis=0), values.max(axis=0)
+
+
+BANDS: Mapping[str, tuple[Callable[[np.ndarray], Band], str]] = {
+    "ci95": (_ci95, "95 % confidence interval of the mean"),
+    "std": (_std, "one standard deviation"),
+    "range": (_range, "least to largest"),
+}
+"""What a band shows: how it is computed, and its words."""
+
+
+def draw_study(
+    found: Curves, metric: str, baseline: str, band: str, smooth: int
+) -> Figure:
+    """Two panels: the metric by step, and its difference to the baseline's.
+
+    Raises:
+        InvalidProgramError: no such band.
+    """
+    if band not in BANDS:
+        raise InvalidProgramError(
+            f"a band of kind {band!r}", remedy=f"one of {', '.join(BANDS)}"
+        )
+    figure = Picture(figsize=(9.0, 6.5), dpi=110, layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    looks = {
+        label: (_COLOURS[i % len(_COLOURS)], _DASHES[i // len(_COLOURS) % len(_DASHES)])
+        for i, label in enumerate(found)
+    }
+    for label, curve in found.items():
+        _draw(above, curve.smoothed(smooth), label, looks[label], band)
+        if label != baseline:
+            difference = curve.minus(found[baseline]).smoothed(smooth)
+            _draw(below, difference, label, looks[label], band)
+    plain(above, f"{metric}: mean over seeds, band: {BANDS[band][1]}")
+    plain(below, f"difference to {baseline}, seed by seed")
+    below.axhline(0.0, color=FAINT, linewidth=1, zorder=0)
+    below.set_xlabel(_steps(smooth), color=INK)
+    above.set_ylabel(metric, color=INK)
+    below.set_ylabel(f"{metric} − {baseline}", color=INK)
+    above.legend(frameon=False, labelcolor=INK)
+    return figure
+
+
+def _steps(smooth: int) -> str:
+    return f"step (moving mean over {smooth} steps)" if smooth > 1 else "step"
+
+
+def _draw(
+    axes: Axes, curve: Curve, label: str, look: tuple[str, str], band: str
+) -> None:
+    colour, dashes = look
+    low, high = BANDS[band][0](curve.values)
+    mean = curve.values.mean(axis=0)
+    axes.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
+    axes.plot(curve.steps, mean, color=colour, linestyle=dashes, lw=1.6, label=label)

@@ -1,0 +1,78 @@
+"""The records of a study as arrays: a metric by machine, seed and step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A metric of one machine.
+
+    Attributes:
+        seeds: of the rows.
+        steps: of the columns; those that every seed has.
+        values: [seeds, steps].
+    """
+
+    seeds: tuple[int, ...]
+    steps: np.ndarray
+    values: np.ndarray
+
+    def minus(self, other: Curve) -> Curve:
+        """The difference of equal seeds at equal steps."""
+        seeds = tuple(s for s in self.seeds if s in other.seeds)
+        steps = np.intersect1d(self.steps, other.steps)
+        a, b = (_at(curve, seeds, steps) for curve in (self, other))
+        return Curve(seeds, steps, a - b)
+
+    def smoothed(self, window: int) -> Curve:
+        """Every row as the mean over `window` steps that end at a column."""
+        window = min(window, len(self.steps))
+        if window <= 1:
+            return self
+        kernel = np.full(window, 1 / window)
+        rows = [np.convolve(row, kernel, mode="valid") for row in self.values]
+        return Curve(self.seeds, self.steps[window - 1 :], np.array(rows))
+
+
+Curves = Mapping[str, Curve]
+
+
+def _at(curve: Curve, seeds: Sequence[int], steps: np.ndarray) -> np.ndarray:
+    rows = [curve.seeds.index(seed) for seed in seeds]
+    return curve.values[rows][:, np.searchsorted(curve.steps, steps)]
+
+
+def curves(
+    records: Sequence[Mapping[str, Any]],
+    labels: Mapping[tuple[str, str], str],
+    metric: str,
+) -> Curves:
+    """A metric's curves by label, in the order of `labels`."""
+    found: dict[str, dict[int, dict[int, float]]] = {}
+    for label in labels.values():
+        found[label] = {}
+    for record in records:
+        if metric in record:
+            runs = found[labels[record["policy"], record["target"]]]
+            run = runs.setdefault(record["seed"], {})
+            run[record["step"]] = record[metric]
+    return {label: _curve(label, metric, runs) for label, runs in found.items()}
+
+
+def _curve(label: str, metric: str, runs: Mapping[int, Mapping[int, float]]) -> Curve:
+    steps = sorted(set.intersection(*map(set, runs.values()))) if runs else []
+    if not steps:
+        raise InvalidProgramError(
+            f"the runs of {label} have no step with {metric!r} in common",
+            remedy="yield it at the same steps of every run",
+        )
+    values = [[run[step] for step in steps] for run in runs.values()]
+    return Curve(tuple(runs), np.array(steps), np.array(values, np.float64))

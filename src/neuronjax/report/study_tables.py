@@ -1,0 +1,82 @@
+"""Final losses of a study: by machine, and against the baseline seed by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from neuronjax.report.profile_tables import new_table
+from neuronjax.report.study_curves import Curve, Curves
+
+
+def final_figures(found: Curves, baseline: str, last: int) -> list[dict[str, Any]]:
+    """Mean and standard deviation of every machine's final values; see `Study.final`.
+
+    A deviation is that of a sample (n - 1), NaN for one seed.
+    """
+    return [_figures(label, found, baseline, last) for label in found]
+
+
+def _figures(label: str, found: Curves, baseline: str, last: int) -> dict[str, Any]:
+    own, difference = found[label], found[label].minus(found[baseline])
+    values = _final(own, last)
+    mean, deviation = _moments(values)
+    differences = _moments(_final(difference, last))
+    return {
+        "machine": label,
+        "seeds": len(own.seeds),
+        "steps": len(own.steps),
+        "mean": mean,
+        "std": deviation,
+        "difference": differences[0],
+        "difference_std": differences[1],
+        "diverged": int(np.sum(~np.isfinite(values))),
+    }
+
+
+def _final(curve: Curve, last: int) -> np.ndarray:
+    return curve.values[:, -last:].mean(axis=1)
+
+
+def _moments(values: np.ndarray) -> tuple[float, float]:
+    with np.errstate(invalid="ignore"):  # of a diverged run
+        deviation = values.std(ddof=1) if len(values) > 1 else np.nan
+        return float(values.mean()), float(deviation)
+
+
+def final_table(
+    figures: Sequence[Mapping[str, Any]], metric: str, baseline: str, last: int
+) -> Table:
+    """`final_figures` as a table of at most 80 columns."""
+    of = f"mean of the last {last} steps" if last > 1 else "at the last step"
+    table = new_table(
+        f"{metric}, {of}, mean ± std over seeds",
+        caption=f"Differences are taken seed by seed against {baseline}.",
+    )
+    table.add_column("machine", overflow="fold")
+    for heading in ("seeds", "steps", metric, f"− {baseline}", "diverged"):
+        table.add_column(heading, justify="right")
+    for row in figures:
+        same = row["machine"] == baseline
+        table.add_row(
+            row["machine"],
+            str(row["seeds"]),
+            str(row["steps"]),
+            _pair(row["mean"], row["std"]),
+            "" if same else _pair(row["difference"], row["difference_std"], "+"),
+            str(row["diverged"]) if row["diverged"] else "",
+        )
+    return table
+
+
+def _pair(mean: float, deviation: float, sign: str = "") -> str:
+    """`mean ± deviation`, both with the digits that the deviation warrants."""
+    known = np.isfinite(deviation) and deviation > 0
+    smallest = deviation if known else abs(mean)
+    leading = np.floor(np.log10(smallest)) if np.isfinite(smallest) and smallest else 0
+    digits = int(np.clip((1 if known else 3) - leading, 2, 7))
+    text = f"{mean:{sign}.{digits}f}"
+    return text if np.isnan(deviation) else f"{text} ± {deviation:.{digits}f}"
