@@ -86,8 +86,9 @@ def test_shown_in_80_columns_and_as_a_picture(found):
     lines = str(found).splitlines()
     assert max(map(len, lines)) <= 80
     assert any("bf16" in line for line in lines)
-    axes, *_ = found.plot().axes
-    assert axes.get_xlabel()
+    curves, differences = found.plot().axes
+    assert curves.get_ylabel() == "loss"
+    assert differences.get_xlabel().startswith("step")
     assert "<" in found._repr_html_()
 
 
