@@ -1,13 +1,15 @@
-"""`neuronjax estimate`."""
+"""`neuronjax estimate` and `estimate-serving`."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from neuronjax import cli
+from neuronjax.cli.money import estimate_serving
 from tests.test_cli import fits
 
 PROGRAM = """
@@ -73,3 +75,66 @@ def test_mistakes_are_messages(run, options, message):
     result = run(*options)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+SERVER = """
+import jax, jax.numpy as jnp
+
+def attend(w, cache, x, at):
+    cache = jax.lax.dynamic_update_slice(cache, x @ w, (0, at, 0))
+    scores = jax.nn.softmax(jnp.einsum("btd,bsd->bts", x, cache))
+    return scores @ cache, cache
+
+def prefill(w, cache, x):
+    return attend(w, cache, x, 0)
+
+def decode(w, cache, x, at):
+    return attend(w, cache, x, at)
+
+decode.example_args = tuple(
+    jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in (
+        ((256, 256), "float32"), ((4, 512, 256), "float32"), ((4, 1, 256), "float32"),
+        ((), "int32"))
+)
+"""
+SERVING = (
+    *("server.py:prefill", "server.py:decode", "--batch", "4"),
+    *("--prompt-tokens", "128", "--output-tokens", "64"),
+    *("--prefill-args", "f32[256,256] f32[1,512,256] f32[1,128,256]"),
+)
+
+
+@pytest.fixture
+def serve(monkeypatch, tmp_path):
+    """Runs the serving command in a folder with two programs."""
+    (tmp_path / "server.py").write_text(SERVER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    app = typer.Typer()
+    app.command("estimate-serving")(estimate_serving)
+    return lambda *options: CliRunner().invoke(app, [*SERVING, *options])
+
+
+def test_serving_side_by_side(serve):
+    machines = ("--instance", "inf2.xlarge", "--instance", "trn2.48xlarge")
+    options = ("--price", "trn2.48xlarge=40", "--watts", "500", "--policy", "bf16")
+    result = serve(*machines, *options)
+    assert result.exit_code == 0, result.output
+    assert fits(result.stdout)
+    for part in ("TTFT", "kWh/Mtok", "answers of 64, batch 4", "40.00 USD/h (given)"):
+        assert part in result.stdout
+
+
+def test_a_machine_without_such_cores_is_refused(serve):
+    result = serve(
+        *("--instance", "inf2.xlarge", "--instance", "trn2.48xlarge"), "--lnc", "2"
+    )
+    assert "refused: inf2.xlarge" in result.stdout
+
+
+def test_serving_json(serve):
+    result = serve("--instance", "trn1.2xlarge", "--price", "2", "--json")
+    (row,) = json.loads(result.stdout)["rows"]
+    assert (row["machine"], row["usd_per_hour"]) == ("trn1.2xlarge", 2.0)
+    assert row["kwh_per_million_tokens"] is None
+    assert row["requests_per_second"] > 0

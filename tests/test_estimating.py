@@ -11,8 +11,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import neuronjax as nj
+from neuronjax.collectives.placement import Placement
 from neuronjax.errors import InvalidProgramError
-from neuronjax.estimating import Machine, ServingChipWarning, estimate
+from neuronjax.estimating import Machine, ServingChipWarning, _placed, estimate
 from neuronjax.hardware import resolve_target
 from neuronjax.profiling import profile
 from neuronjax.timing.collectives import collective_time
@@ -196,6 +197,42 @@ def test_several_instances_share_the_gradients():
 # -- notes, warnings, refusals ---------------------------------------------------------
 
 
+def test_the_policy_says_how_many_cores_a_machine_has():
+    one, two = (nj.Policy(lnc=lnc, name=f"LNC {lnc}") for lnc in (1, 2))
+    found = estimate(train_step, instance="trn2.48xlarge", policy=[one, two])(W, X)
+    assert [cost.devices for cost in found.costs] == [128, 64]
+    forced = estimate(train_step, instance="trn2.48xlarge", policy=one, lnc=2)(W, X)
+    assert forced.costs[0].devices == 64
+    step = nj.jit(train_step, target="trn2.48xlarge", policy=one)
+    assert estimate(step, devices=100)(W, X).costs[0].devices == 100
+
+
+def test_the_placement_of_copies_counts():
+    instance, size = "trn2.48xlarge", 4 * 1024 * 2048
+    target = resolve_target(instance)
+    far = tuple(range(0, 64, 4))  # a core of every chip
+    policy = nj.Policy(placement=far)
+    found = estimate(train_step, instance=instance, policy=policy, devices=16)(W, X)
+    placed = Placement.of(target, cores=far)
+    ranks = [list(range(16))]
+    expected = collective_time("all_reduce", size, ranks, target, placement=placed)
+    near = collective_time("all_reduce", size, ranks, target)
+    assert found.costs[0].time.all_reduce_seconds == expected.seconds != near.seconds
+
+
+def test_a_placement_of_fewer_devices_is_noted():
+    policy = nj.Policy(placement=(5, 3))
+    found = estimate(train_step, instance="trn2.48xlarge", policy=policy)(W, X)
+    assert any("the placement is of 2 devices, of 64" in note for note in found.notes)
+
+
+def test_a_copy_in_another_order_is_so_everywhere():
+    assert _placed((), 3, 2) == ()
+    assert _placed((1, 0), 3, 2) == [1, 0, 3, 2, 5, 4]
+    assert _placed((4, 0), 3, 2) is None
+    assert _placed(tuple(range(6, 0, -1)), 3, 2) == (6, 5, 4, 3, 2, 1)
+
+
 def test_a_train_step_on_a_serving_chip_is_warned_about():
     with pytest.warns(ServingChipWarning, match=r"inf2\.xlarge is sold for serving"):
         found = estimate(train_step, instance="inf2.xlarge", steps=1)(W, X)
@@ -256,6 +293,15 @@ def test_results_take_the_place_of_arguments():
     )(big, small)
     assert 8 * 2**30 <= found.costs[0].hbm_bytes < 9 * 2**30
     found.check_memory()
+
+
+def test_results_of_other_types_are_there_besides():
+    """What is given back must not hide what is new."""
+    w = jax.ShapeDtypeStruct((8192, 8192), jnp.float32)
+    found = estimate(
+        lambda w: (w * 0.5, w.astype(jnp.bfloat16)), instance="trn1.2xlarge", devices=1
+    )(w)
+    assert found.costs[0].hbm_bytes == (4 + 2) * 8192 * 8192
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,17 @@ def test_lnc():
         profile(layer, lnc=3)
 
 
+def test_the_policy_says_lnc_and_the_argument_goes_before():
+    policy = nj.Policy(lnc=1)
+    one = profile(layer, policy=policy)(X, W)
+    assert one.core.lnc == 1
+    assert profile(layer, policy=policy, lnc=2)(X, W).core.lnc == 2
+    lowered = nj.jit(layer, target="trn2", policy=policy).lower(X, W)
+    assert profile(lowered)().total_seconds == one.total_seconds
+    with pytest.raises(InvalidProgramError, match="logical NeuronCore size 2"):
+        profile(layer, target="trn1", policy=nj.Policy(lnc=2))
+
+
 def test_peak_is_checked_before_the_work():
     with pytest.raises(InvalidProgramError, match="'fp7'"):
         profile(layer, peak="fp7")
@@ -205,6 +216,19 @@ def test_what_does_not_fit_is_an_error_on_request(profiled):
     assert "does not fit" in found.summary()
     with pytest.raises(InvalidProgramError, match="needs 64 GiB of HBM"):
         found.check_memory()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"donate_argnums": 0}, {"donate_argnums": -2}, {"donate_argnames": "state"}],
+)
+def test_what_is_donated_is_not_there_twice(options):
+    state = {"w": jax.ShapeDtypeStruct((4096, 4096), jnp.float32)}
+    step = lambda state, x: ({"w": state["w"] * 0.5}, x + 1)  # noqa: E731
+    kept = profile(nj.jit(step))(state, X).memory.hbm
+    given = profile(nj.jit(step, **options))(state, X).memory.hbm
+    assert kept.bytes - given.bytes == 4 * 4096 * 4096
+    assert kept.categories["outputs"] - given.categories["outputs"] == 4 * 4096 * 4096
 
 
 def test_memory_over_time(profiled):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import neuronjax as nj
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.profiling import profile
@@ -59,7 +60,13 @@ def arguments(batch: int = BATCH):
 def found():
     names = ["inf2.48xlarge", "trn2.48xlarge"]
     return estimate_serving(
-        prefill, decode, instance=names, policy="bf16", utilization=0.5, **TRAFFIC
+        prefill,
+        decode,
+        instance=names,
+        policy="bf16",
+        utilization=0.5,
+        watts={"inf2.48xlarge": 1_500.0, "trn2.48xlarge": 9_000.0},
+        **TRAFFIC,
     )(*arguments())
 
 
@@ -102,11 +109,33 @@ def test_money(found):
     assert found.notes == ()
 
 
+def test_energy_is_that_of_the_rented_time(found):
+    for cost, watts in zip(found.costs, (1_500.0, 9_000.0), strict=True):
+        hours = cost.dollars_per_million_tokens / cost.price.usd_per_hour
+        assert cost.kwh_per_million_tokens == pytest.approx(watts / 1000 * hours)
+
+
+def test_without_watts_there_is_no_energy():
+    priced = estimate_serving(prefill, decode, instance="inf2.xlarge", **TRAFFIC)
+    found = priced(*arguments())
+    assert found.costs[0].kwh_per_million_tokens is None
+    assert "kWh" not in str(found)
+
+
+def test_the_policy_says_how_many_cores_a_machine_has():
+    policy = nj.Policy(lnc=1)
+    options = dict(instance="trn2.48xlarge", policy=policy, **TRAFFIC)
+    own = estimate_serving(prefill, decode, **options)(*arguments())
+    other = estimate_serving(prefill, decode, lnc=2, **options)(*arguments())
+    assert (own.costs[0].devices, other.costs[0].devices) == (128, 64)
+
+
 def test_what_is_shown(found):
     text = str(found)
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
-    for part in ("prompts of 256, answers of 65, batch 4, 50% utilized", "TTFT", "KV"):
+    title = "prompts of 256, answers of 65, batch 4, 50% utilized"
+    for part in (title, "TTFT", "KV", "kWh/Mtok"):
         assert part in text
     assert json.loads(found.to_json())["rows"] == found.records
     assert "<pre" in found._repr_html_()
@@ -127,6 +156,8 @@ def test_a_cache_that_does_not_fit():
 
 
 def test_traffic_is_checked_before_the_work():
+    with pytest.raises(InvalidProgramError, match="watts of 0"):
+        estimate_serving(prefill, decode, watts=0, **TRAFFIC)
     with pytest.raises(InvalidProgramError, match="output_tokens of 1"):
         estimate_serving(prefill, decode, **{**TRAFFIC, "output_tokens": 1})
     with pytest.raises(InvalidProgramError, match="no list price of trn2 "):

@@ -25,7 +25,6 @@ from neuronjax.ir.instruction_set import (
     DotDimensions,
     NcMatmul,
     TensorCopy,
-    TensorReduce,
     TensorScalar,
     TensorTensor,
     TensorTensorScan,
@@ -39,6 +38,7 @@ from neuronjax.timing.cost_tensor import (
     load_stationary_seconds,
     multiply_moving_seconds,
 )
+from neuronjax.timing.passes import ReducingPass, ScalarTensorTensor
 from neuronjax.timing.work import Core, Work
 
 BF16, FP32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
@@ -95,13 +95,17 @@ def _tensor_tensor(n: int) -> Instruction:
 
 def _scalar_tensor_tensor() -> Work:
     """(data op scalar) op tensor, one tensor in PSUM."""
-    return on(TRN2, "vector", _tensor_tensor(512), psum_operands=frozenset({0}))
+    pair = ((128, 512), FP32)
+    instruction = make(
+        ScalarTensorTensor, [pair, pair], pair, first="multiply", then="multiply"
+    )
+    return on(TRN2, "vector", instruction, psum_operands=frozenset({0}))
 
 
 def _largest() -> Instruction:
-    """A maximum in FP32 of 16-bit elements."""
-    operands = [((128, 16384), BF16), ((), FP32)]
-    return make(TensorReduce, operands, ((128,), FP32), op="maximum", axes=(1,))
+    """|x| of 16-bit elements, and the maximum of each row: tensor_scalar_reduce."""
+    pair = ((128, 16384), BF16)
+    return make(ReducingPass, [pair], pair, fold="maximum", rows=128, is_affine=True)
 
 
 def _to_fp8() -> Instruction:

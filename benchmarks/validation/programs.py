@@ -92,11 +92,11 @@ def layernorm(rows: int, hidden: int) -> Program:
     return _layer_norm, (_struct(rows, hidden, dtype=FP32), vector, vector)
 
 
-def rmsnorm_fp8(rows: int, hidden: int) -> Program:
-    """RMSNorm of BF16, then FP8 with a scale per row."""
+def rmsnorm_fp8(rows: int, hidden: int, norm: bool) -> Program:
+    """RMSNorm of BF16 or nothing, then FP8 with a scale per row."""
 
     def quantized(x: jax.Array, gamma: jax.Array) -> tuple[jax.Array, jax.Array]:
-        normal = _rms_norm(x, gamma)
+        normal = _rms_norm(x, gamma) if norm else x
         largest = jnp.max(jnp.abs(normal), axis=-1, keepdims=True).astype(FP32)
         scale = jnp.maximum(largest, 1e-5) / FP8_LARGEST
         return (normal * (1 / scale).astype(x.dtype)).astype(FP8), scale
@@ -223,8 +223,7 @@ def add(shape: tuple[int, ...], dtype: str) -> Program:
 def mamba(sequence: int, channels: int, states: int) -> Program:
     """The selective scan of a Mamba layer in FP32, a turn of a loop per token.
 
-    h[t] = exp(delta[t] A) h[t - 1] + delta[t] u[t] B[t];  y[t] = C[t] h[t]. No JAX
-    program reaches the scan instruction of VectorE that the published kernels use.
+    h[t] = exp(delta[t] A) h[t - 1] + delta[t] u[t] B[t];  y[t] = C[t] h[t].
     """
 
     def scan(

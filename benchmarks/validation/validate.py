@@ -1,7 +1,8 @@
 """`python -m benchmarks.validation`: the time model against published measurements.
 
-Prints instructions and transfers (`micro_rows`), then whole programs (`rows`); with
-`--json FILE` writes the same as data ("-": to standard output, and nothing else there).
+Prints instructions and transfers (`micro_rows`), whole programs (`rows`), and traced
+NKI kernels (`nki_rows`, a minute or two; `--no-kernels` leaves them out). `--json FILE`
+writes the same as data ("-": to standard output, and nothing else there).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.validation import micro_rows
+from benchmarks.validation import micro_rows, nki_rows
 from benchmarks.validation.report import Prediction, predict, summaries, tables
 from benchmarks.validation.rows import ROWS, UNEXPRESSED
 
@@ -27,8 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"no row matches {options.rows!r}", file=sys.stderr)
         return 2
     predictions = [predict(row) for row in chosen]
+    with_kernels = not (options.rows or options.no_kernels)
+    kernels = [nki_rows.predict(row) for row in nki_rows.ROWS if with_kernels]
     if options.json == "-":
-        json.dump(as_json(predictions), sys.stdout, indent=1)
+        json.dump(as_json(predictions, kernels), sys.stdout, indent=1)
         return 0
     if not options.rows:
         print("Instructions and transfers")
@@ -38,8 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\nNot expressed:")
         for name, reason in UNEXPRESSED.items():
             print(f"  {name}: {reason}")
+    if kernels:
+        print("\nNKI kernels")
+        print(nki_rows.table(kernels))
+        print(nki_rows.notes())
     if options.json:
-        Path(options.json).write_text(json.dumps(as_json(predictions), indent=1))
+        written = as_json(predictions, kernels)
+        Path(options.json).write_text(json.dumps(written, indent=1))
     return 0
 
 
@@ -51,10 +59,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rows", metavar="PATTERN", default="", help="only rows whose names match"
     )
+    parser.add_argument(
+        "--no-kernels", action="store_true", help="without the NKI kernels"
+    )
     return parser
 
 
-def as_json(predictions: Sequence[Prediction]) -> dict[str, Any]:
+def as_json(
+    predictions: Sequence[Prediction],
+    kernels: Sequence[nki_rows.KernelPrediction] = (),
+) -> dict[str, Any]:
     """Rows and medians as plain data."""
     return {
         "micro": [
@@ -72,5 +86,6 @@ def as_json(predictions: Sequence[Prediction]) -> dict[str, Any]:
         "micro_median": micro_rows.median_error(),
         "rows": [p.as_json() for p in predictions],
         "summary": [s.as_json() for s in summaries(predictions)],
-        "not_expressed": dict(UNEXPRESSED),
+        "kernels": [p.as_json() for p in kernels],
+        "not_expressed": {**UNEXPRESSED, **nki_rows.UNEXPRESSED},
     }

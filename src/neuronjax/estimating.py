@@ -16,6 +16,7 @@ from typing import Any
 
 from rich.console import Group
 
+from neuronjax.collectives.placement import Placement
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target
 from neuronjax.lowering.context import is_cotangent_scope
@@ -33,6 +34,7 @@ from neuronjax.renting import (
     name_of,
     needed_bytes,
     notes_of,
+    own_policy,
     policies_of,
     policy_name,
     prices_of,
@@ -136,7 +138,8 @@ def estimate(
         watts: of the whole instance, on average; by name.
         utilization: share of the rented time in which steps run.
         against: machines to compare with, as `Machine` or a dict of its fields.
-        lnc: physical cores per logical core; None for the target's default.
+        lnc: physical cores per logical core; None for the policy's, else the target's
+            default.
         trips: as `profile`.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
@@ -172,7 +175,7 @@ def estimate(
         overlap=overlap,
         lnc=lnc,
     )
-    training.check(targets, policies)
+    training.check(targets, policies, own_policy(step))
     others = tuple(map(training.cost_of_machine, _machines(against)))
     profiler = Profiler(step, lnc, trips, static_argnums, static_argnames)
 
@@ -184,6 +187,7 @@ def estimate(
             warnings.warn(alarm, ServingChipWarning, stacklevel=2)
         profiles = tuple(profiled for _, profiled in found)
         notes = [*alarms, *notes_of(profiles), *_data_notes((*own, *others))]
+        notes += _placement_notes(profiles, own)
         if gradient_bytes is None:
             notes += _gradient_notes(profiles, own)
         return Estimate(
@@ -290,16 +294,27 @@ class _Training:
     lnc: int | None
 
     def check(
-        self, targets: Sequence[Target], policies: Sequence[Policy | None]
+        self,
+        targets: Sequence[Target],
+        policies: Sequence[Policy | None],
+        own: Policy | None,
     ) -> None:
-        """Refuses, before the work, what no program could make sense of."""
+        """Refuses, before the work, what no program could make sense of.
+
+        Args:
+            targets: the machines.
+            policies: None for the step's own.
+            own: the step's, if it has one.
+        """
         if not 0 <= self.overlap <= 1:
             raise InvalidProgramError(
                 f"an overlap of {self.overlap}", remedy="from 0 to 1"
             )
         for target in targets:
-            copies_of(target, 1, self.devices, self.lnc)
             for policy in policies:
+                numerics = policy or own
+                given = numerics.lnc if numerics and self.lnc is None else self.lnc
+                copies_of(target, 1, self.devices, given)
                 if policy is not None or not isinstance(self.steps, Mapping):
                     self._run(target, policy).check()
 
@@ -316,7 +331,7 @@ class _Training:
         run = self._run(target, found.policy)
         run.check()
         shards = shards_of(found)
-        copies = copies_of(target, shards, self.devices, self.lnc)
+        copies = copies_of(target, shards, self.devices, found.core.lnc)
         return training_cost(
             target.name,
             self._time(target, found, copies, shards),
@@ -334,7 +349,7 @@ class _Training:
     ) -> StepTime:
         given = self.gradient_bytes
         size = _gradient_bytes(found) if given is None else given
-        reduce = _all_reduce_seconds(size, copies, shards, target, self.lnc)
+        reduce = _all_reduce_seconds(size, copies, shards, target, found)
         hidden = min(reduce, self.overlap * _backward_seconds(found))
         # Copies that exchange nothing do not wait for each other.
         ranks = copies * shards if reduce else shards
@@ -377,19 +392,42 @@ def _gradient_bytes(found: Profile) -> int:
 
 
 def _all_reduce_seconds(
-    size: float, copies: int, shards: int, target: Target, lnc: int | None
+    size: float, copies: int, shards: int, target: Target, found: Profile
 ) -> float:
     """Of the gradients, over copies of a program of `shards` devices each."""
     if copies < 2 or not size:
         return 0.0
+    lnc = found.core.lnc
+    cores = _placed(found.policy.placement, copies, shards) or ()
     within, rest = divmod(copies, target.instances)
     whole = not rest and copies * shards == target.logical_cores(lnc)
-    if target.instances >= _MANY and whole and lnc in (None, target.lnc_default):
+    in_order = not cores and lnc == target.lnc_default
+    if target.instances >= _MANY and whole and in_order:
         groups = _groups(within, shards)
         nodes = target.instances
         return time_over_nodes("all_reduce", size, groups, nodes, target).seconds
-    groups = _groups(copies, shards)
-    return collective_time("all_reduce", size, groups, target, lnc=lnc).seconds
+    return collective_time(
+        "all_reduce",
+        size,
+        _groups(copies, shards),
+        target,
+        placement=Placement.of(target, lnc=lnc, cores=cores),
+        lnc=lnc,
+    ).seconds
+
+
+def _placed(placement: Sequence[int], copies: int, shards: int) -> Sequence[int] | None:
+    """The logical core of every device of all copies; () for its own number, None
+    where a placement does not say.
+
+    One that gives a copy's devices the first cores in another order holds for every
+    copy in its turn.
+    """
+    if not placement or len(placement) >= copies * shards:
+        return placement
+    if len(placement) == shards and sorted(placement) == list(range(shards)):
+        return [copy * shards + core for copy in range(copies) for core in placement]
+    return None
 
 
 def _groups(copies: int, shards: int) -> list[list[int]]:
@@ -435,6 +473,21 @@ def _gradient_notes(
         "no argument looks like a parameter, so no gradient is added up over the "
         "copies; give gradient_bytes"
     ]
+
+
+def _placement_notes(
+    profiles: Sequence[Profile], costs: Sequence[TrainingCost]
+) -> list[str]:
+    found: dict[str, None] = {}
+    for profiled, cost in zip(profiles, costs, strict=True):
+        placement, copies = profiled.policy.placement, int(cost.copies)
+        shards = cost.devices // copies
+        if copies > 1 and _placed(placement, copies, shards) is None:
+            found[
+                f"the placement is of {len(placement)} devices, of {cost.devices}: "
+                "gradients are added up as if copies lay in order"
+            ] = None
+    return list(found)
 
 
 def _data_notes(costs: Sequence[TrainingCost]) -> list[str]:

@@ -9,9 +9,8 @@ logical NeuronCore; `neuronjax constants` lists what they rest on.
 from __future__ import annotations
 
 import functools
-import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,11 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 
 from neuronjax.api import Emulated, jit
-from neuronjax.diagnostics.limits import Change, Price, Subject, changes
+from neuronjax.diagnostics import kernel_limits as kernels
+from neuronjax.diagnostics.changes import Changes
+from neuronjax.diagnostics.limits import Change, Subject, changes
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.instruction import InstructionProgram
@@ -31,10 +32,13 @@ from neuronjax.policy import Policy
 from neuronjax.programs import Lowered
 from neuronjax.report import profile_tables as tables
 from neuronjax.report import profile_usage as usages
+from neuronjax.report.html import Displayed
 from neuronjax.report.memory_samples import memory_samples
 from neuronjax.report.profile_events import write_csv, write_parquet
 from neuronjax.report.profile_summary import metrics, roofs
 from neuronjax.report.profile_usage import Usage
+from neuronjax.report.rendering import as_text
+from neuronjax.timing.donation import with_donation
 from neuronjax.timing.hbm import check_fits
 from neuronjax.timing.memory import MemoryPlan, plan_memory
 from neuronjax.timing.schedule import schedule
@@ -47,7 +51,6 @@ if TYPE_CHECKING:
 #: How often a loop turns, by "file.py:12" or ordinal, where its condition does not say.
 Trips = Mapping[str | int, int]
 
-_WIDTH = 80
 _SHOWN_CHANGES = 3
 #: A queue that works less than this share of the time does not limit a program alone.
 _SATURATED = 0.8
@@ -68,11 +71,13 @@ def profile(
     """Predicts where the time of a function goes on a chip.
 
     Args:
-        step: what `jax.jit` takes; a function of `neuronjax.jit`; or a `Lowered` (of
-            `neuronjax.load`, say), whose profile takes no arguments.
+        step: what `jax.jit` takes; a function of `neuronjax.jit`; a kernel of
+            `neuronjax.nki.jit`; or a `Lowered` (of `neuronjax.load`, say), whose
+            profile takes no arguments.
         target: as `neuronjax.jit`; None for the step's own, else "trn2".
         policy: as `neuronjax.jit`; None for the step's own.
-        lnc: physical cores per logical core; None for the target's default.
+        lnc: physical cores per logical core; None for the policy's, else the target's
+            default.
         peak: what MFU refers to: "bf16", "fp32", "fp8", "mx", "sparse", or TFLOPS.
         batch_argnums: the arguments whose leading axis is the batch. With them
             `Profile.limits` also prices other batch sizes.
@@ -96,8 +101,11 @@ def profile(
     statics = dict(static_argnums=static_argnums, static_argnames=static_argnames)
     if isinstance(step, Lowered):
         return _profile_lowered(step, target, policy, lnc, peak, trips)
+    if kernels.is_kernel(step):
+        options = dict(target=target, lnc=lnc, trips=trips, peak=peak)
+        return kernels.profiler(step, Profile, _values, policy, options)
     emulated = _emulated(step, target, policy, statics)
-    core = Core.of(emulated.target, lnc)
+    core = _core(emulated.target, emulated.policy, lnc)
     roofs(core, peak)  # refuses an unknown peak before the work
     batch = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
 
@@ -112,6 +120,7 @@ def profile(
             core=core,
             peak=peak,
             trips=trips,
+            donated=_donated(emulated, lowered.program.argument_names),
             _with_batch=with_batch if batch else None,
             _run=lambda: emulated(*_values(args), **_values(kwargs)),
         )
@@ -134,6 +143,22 @@ def _emulated(
     )
 
 
+def _core(target: Target, policy: Policy, lnc: int | None) -> Core:
+    return Core.of(target, policy.lnc if lnc is None else lnc)
+
+
+def _donated(emulated: Emulated, names: Sequence[str]) -> frozenset[int]:
+    """Positions of the program's arguments that `donate_argnums` gives away."""
+    signature, native = emulated._signature, emulated._native
+    named = emulated._static.of  # which completes numbers and names, as jax.jit does
+    given = named(signature, native["donate_argnums"], native["donate_argnames"])
+    known = list(signature.parameters) if signature else []
+    chosen = set(given.names)
+    chosen |= {known[n] if n < len(known) else f"args[{n}]" for n in given.numbers}
+    heads = (name.partition("/")[0] for name in names)
+    return frozenset(n for n, head in enumerate(heads) if head in chosen)
+
+
 def _profile_lowered(
     lowered: Lowered,
     target: str | None,
@@ -144,7 +169,7 @@ def _profile_lowered(
 ) -> Callable[..., Profile]:
     machine = _same("target", lowered.target, target, resolve_target)
     own = _same("policy", lowered.policy, policy, Policy.resolve)
-    core = Core.of(machine, lnc)
+    core = _core(machine, own, lnc)
     roofs(core, peak)
 
     def profiled(*args: Any, **kwargs: Any) -> Profile:
@@ -156,7 +181,6 @@ def _profile_lowered(
             core=core,
             peak=peak,
             trips=trips,
-            _with_batch=None,
             _run=lambda: lowered.compile()(*_values(args), **_values(kwargs)),
         )
 
@@ -223,31 +247,39 @@ def _profile(
     target: Target,
     trips: Trips | None,
     policy: Policy,
+    donated: Collection[int] = (),
+    _with_batch: Callable[[float], InstructionProgram | None] | None = None,
     **options: Any,
 ) -> Profile:
     instructions, placement = lowered._instructions, policy.placement
     plan = plan_memory(instructions, core, lowered.program.argument_names)
+    plan = with_donation(plan, donated)
 
     def price(instructions: InstructionProgram, other: Core) -> Timeline:
         # Of another LNC size the numbers of logical cores mean other cores.
         cores = placement if other.lnc == core.lnc else ()
         return schedule(instructions, other, target, trips=trips, placement=cores)
 
+    timeline = schedule(
+        instructions, core, target, trips=trips, plan=plan, placement=placement
+    )
+    subject = Subject(
+        program=lowered.program, instructions=instructions, target=target, core=core,
+        policy=policy, timeline=timeline, price=price, with_batch=_with_batch,
+    )  # fmt: skip
     return Profile(
-        timeline=schedule(
-            instructions, core, target, trips=trips, plan=plan, placement=placement
-        ),
+        timeline=timeline,
         core=core,
         target=target,
         policy=policy,
-        _price=price,
-        _lowered=lowered,
+        _find_changes=lambda: changes(subject),
+        _program=lowered,
         **options,
     )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class Profile:
+class Profile(Displayed):
     """The predicted timeline of a program on one logical core, and what follows.
 
     Attributes:
@@ -266,9 +298,8 @@ class Profile:
     peak: str | float
     timeline: Timeline
     _run: Callable[[], Any]
-    _price: Price
-    _with_batch: Callable[[float], InstructionProgram | None] | None
-    _lowered: Lowered
+    _find_changes: Callable[[], tuple[Change, ...]]
+    _program: Lowered | None = None  # of a kernel
 
     @property
     def total_seconds(self) -> float:
@@ -277,7 +308,11 @@ class Profile:
 
     @property
     def memory(self) -> MemoryPlan:
-        """What stays in SBUF, what spills, and what HBM has to hold."""
+        """What stays in SBUF, what spills, and what HBM has to hold.
+
+        Results take the place of arguments that the function donates
+        (`donate_argnums`); of a `Lowered` it is not known which these are.
+        """
         return self.timeline.memory
 
     def check_memory(self) -> None:
@@ -321,7 +356,8 @@ class Profile:
         return usages.grouped(self.timeline, usages.op_name)
 
     def by_source(self) -> dict[str, Usage]:
-        """The same by `file:line` of the user's program."""
+        """The same by `file:line` of the user's program; a notebook's cell, whose file
+        has no name, by its number: `In[3]:12`."""
         return usages.grouped(self.timeline, usages.source_line)
 
     def by_module(self) -> dict[str, Usage]:
@@ -334,34 +370,24 @@ class Profile:
         found = {q: usages.usage(e for e in events if e.queue == q) for q in QUEUES}
         return {queue: used for queue, used in found.items() if used.seconds}
 
+    @property
+    def _lowered(self) -> Lowered:
+        return kernels.not_a_kernel(self._program)
+
     @cached_property
     def _changes(self) -> tuple[Change, ...]:
-        return changes(
-            Subject(
-                program=self._lowered.program,
-                instructions=self._lowered._instructions,
-                target=self.target,
-                core=self.core,
-                policy=self.policy,
-                timeline=self.timeline,
-                price=self._price,
-                with_batch=self._with_batch,
-            )
-        )
+        return self._find_changes()
 
-    def limits(self, most: int = _SHOWN_CHANGES) -> tuple[Change, ...]:
+    def limits(self, most: int = _SHOWN_CHANGES) -> Changes:
         """The changes with the largest predicted gain, each priced; see `Change`.
 
         Lowers and schedules the program several times more.
         """
-        return self._changes[:most]
+        return Changes(self._changes[:most])
 
     def limits_table(self) -> Table:
         """`limits` as a table of Rich."""
-        return tables.changes_table(
-            (change.what, change.seconds, change.speedup, change.basis == "bound")
-            for change in self.limits()
-        )
+        return self.limits().__rich__()
 
     @property
     def busiest(self) -> Queue:
@@ -378,7 +404,7 @@ class Profile:
 
     def summary(self) -> str:
         """Key figures, queues, memory and the busiest ops, in 80 columns."""
-        return _text(self.__rich__())
+        return as_text(self.__rich__())
 
     def __rich__(self) -> Group:
         ops = tables.groups_table("Busiest ops", "op", self.by_op(), limit=8)
@@ -396,18 +422,11 @@ class Profile:
         lnc = f", LNC {self.core.lnc}" if len(self.core.chip.lnc_options) > 1 else ""
         unnamed = "of the SDK" if self.policy == Policy.resolve(None) else "custom"
         policy = self.policy.name or unnamed
-        return f"{self.name} on {self.target.name}{lnc}, policy {policy}"
+        kind = f"policy {policy}" if self._program else "NKI kernel"
+        return f"{self.name} on {self.target.name}{lnc}, {kind}"
 
     def __repr__(self) -> str:
         return f"<neuronjax.Profile {self._title} {self.total_seconds:.3g} s>"
-
-    def __str__(self) -> str:
-        return self.summary()
-
-    def _repr_html_(self) -> str:
-        console = Console(file=io.StringIO(), record=True, width=_WIDTH)
-        console.print(self.__rich__())
-        return console.export_html(inline_styles=True, code_format=_HTML)
 
     def plot(self, kind: str = "all") -> Figure:
         """A Matplotlib figure.
@@ -474,15 +493,3 @@ class Profile:
     def to_json(self) -> str:
         """`as_dict` as a JSON object."""
         return json.dumps(self.as_dict(), indent=2)
-
-
-_HTML = (
-    "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',consolas,monospace;"
-    'line-height:1.15">{code}</pre>'
-)
-
-
-def _text(renderable: Any) -> str:
-    out = io.StringIO()
-    Console(file=out, width=_WIDTH, color_system=None).print(renderable)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())

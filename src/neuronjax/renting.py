@@ -24,6 +24,7 @@ from neuronjax.profiling import Profile, Trips, profile
 from neuronjax.programs import Lowered
 from neuronjax.report.quantities import binary
 from neuronjax.report.rendering import as_html, as_text
+from neuronjax.timing.donation import with_donation
 from neuronjax.timing.hbm import capacity_bytes, check_fits
 from neuronjax.timing.money import Price, PricePerHour, Terms, price_of
 from neuronjax.timing.tiling import value_bytes
@@ -203,6 +204,12 @@ def targets_of(step: Step, instance: Names) -> tuple[Target, ...]:
     return tuple(found.values())
 
 
+def own_policy(step: Step) -> Policy | None:
+    """The numerics that a program was made with."""
+    own = getattr(step, "policy", None)
+    return own if isinstance(own, Policy) else None
+
+
 def policies_of(policy: Policies) -> tuple[Policy | None, ...]:
     several: tuple[str | Policy | None, ...]
     if policy is None or isinstance(policy, str | Policy):
@@ -290,13 +297,9 @@ def carried(found: Profile) -> list[tuple[int, int]]:
 
     Results that have the type of an argument which is no parameter, each once.
     """
-    return _matched(found, lambda category: category != "parameters")
-
-
-def _matched(found: Profile, counts: Callable[[str], bool]) -> list[tuple[int, int]]:
     free: dict[str, list[int]] = {}
     for tensor in found.memory.arguments:
-        if counts(tensor.category):
+        if tensor.category != "parameters":
             free.setdefault(tensor.type, []).append(tensor.bytes)
     fused = found.memory.main.fused
     matched = []
@@ -312,9 +315,8 @@ def needed_bytes(found: Profile) -> int:
 
     What `donate_argnums` does, and what training loops and servers use.
     """
-    donated = sum(size for _, size in _matched(found, lambda _: True))
-    peak = found.memory.hbm
-    return peak.bytes - min(donated, peak.categories["outputs"])
+    everything = range(len(found.memory.arguments))
+    return with_donation(found.memory, everything).hbm.bytes
 
 
 def _misfit(found: Profile) -> InvalidProgramError | None:

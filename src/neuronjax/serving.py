@@ -1,13 +1,13 @@
 """`estimate_serving`: what a served token would take and cost, from shapes alone.
 
 Prefill and decode are two programs over the same weights and KV cache, each profiled as
-`profile` does; latency, throughput and dollars follow (`timing.serving_money`).
+`profile` does; latency, throughput, dollars and energy follow (`timing.serving_money`).
 Instances run copies of both, as in `estimating`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from neuronjax.renting import (
     PricedTable,
     Profiler,
     Step,
+    by_name,
     carried,
     copies_of,
     name_of,
@@ -36,7 +37,7 @@ from neuronjax.renting import (
 from neuronjax.report.money_tables import serving_tables
 from neuronjax.timing.execution import execution_seconds
 from neuronjax.timing.hbm import capacity_bytes
-from neuronjax.timing.money import PricePerHour, Terms
+from neuronjax.timing.money import PricePerHour, Terms, check_watts
 from neuronjax.timing.serving_money import Memory, ServingCost, Traffic, serving_cost
 
 
@@ -54,6 +55,7 @@ def estimate_serving(
     terms: Terms | None = None,
     devices: int | None = None,
     utilization: float = 1.0,
+    watts: float | Mapping[str, float] | None = None,
     lnc: int | None = None,
     trips: Trips | None = None,
 ) -> Callable[..., ServingEstimate]:
@@ -74,7 +76,9 @@ def estimate_serving(
         terms: as `estimate`.
         devices: logical cores in use; None for all that whole copies fill.
         utilization: share of the rented time in which copies are full.
-        lnc: physical cores per logical core; None for the target's default.
+        watts: as `estimate`; without, no energy.
+        lnc: physical cores per logical core; None for the policy's, else the target's
+            default.
         trips: as `profile`.
 
     Returns:
@@ -98,6 +102,8 @@ def estimate_serving(
         utilization=utilization,
     )
     traffic.check()
+    for given in watts.values() if isinstance(watts, Mapping) else (watts,):
+        check_watts(given)
     targets = targets_of(decode, instance)
     prices = prices_of(targets, price_per_hour, terms)
     policies = policies_of(policy)
@@ -105,7 +111,7 @@ def estimate_serving(
 
     def cost(target: Target, first: Profile, then: Profile) -> ServingCost:
         shards = max(shards_of(first), shards_of(then))
-        copies = copies_of(target, shards, devices, lnc)
+        copies = copies_of(target, shards, devices, then.core.lnc)
         launch = execution_seconds(target, shards)
         return serving_cost(
             target.name,
@@ -117,6 +123,7 @@ def estimate_serving(
             policy=policy_name(then.policy),
             devices=copies * shards,
             copies=copies,
+            watts=by_name(watts, target.name.partition(":")[0], "watts"),
         )
 
     def estimated(

@@ -8,7 +8,7 @@ import pytest
 
 import neuronjax as nj
 from neuronjax.hardware import resolve_target
-from neuronjax.timing.division import copies
+from neuronjax.timing.division import copies, row_copies
 from neuronjax.timing.fusion import fuse
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.schedule import schedule
@@ -150,4 +150,35 @@ def test_cores_that_share_rows_read_the_weights_each():
 def test_cores_share_the_columns_of_few_rows():
     arguments = norm_mlp_arguments(4, 4096, 1024)
     plans = [plan_of(norm_mlp, *arguments, lnc=lnc) for lnc in (1, 2)]
+    assert plans[0].hbm_read_bytes == plans[1].hbm_read_bytes
+
+
+def test_a_chain_of_matmuls_is_divided_by_rows_even_if_weights_are_more():
+    """The next matmul contracts the columns that the other core would have."""
+    arguments = norm_mlp_arguments(512, 1024, 4096)
+    plans = [plan_of(norm_mlp, *arguments, lnc=lnc) for lnc in (1, 2)]
+    extra = plans[1].hbm_read_bytes - plans[0].hbm_read_bytes
+    assert extra == 2 * 1024 * 4096 * 2 + 1024 * 2
+
+
+def test_a_lone_matmul_in_a_region_reads_the_smaller_side_twice():
+    def projected(x, w):
+        return jax.nn.relu(x) @ w
+
+    rows, hidden, width = 256, 1024, 8192
+    plans = [
+        plan_of(projected, struct(rows, hidden), struct(hidden, width), lnc=lnc)
+        for lnc in (1, 2)
+    ]
+    (unit,) = plans[1].main.units
+    assert copies(plans[1].main.fused, unit.region, Core.of(TRN2, 2)) == 1
+    assert row_copies(plans[1].main.fused, unit.region, Core.of(TRN2, 2)) == 2
+    extra = plans[1].hbm_read_bytes - plans[0].hbm_read_bytes
+    assert extra == rows * hidden * 2
+
+
+def test_members_of_a_batch_are_divided_over_the_cores():
+    """Keys and values are read by the core that has their rows."""
+    q, kv = struct(8, 512, 8, 128), struct(8, 2048, 8, 128)
+    plans = [plan_of(attend, q, kv, kv, lnc=lnc) for lnc in (1, 2)]
     assert plans[0].hbm_read_bytes == plans[1].hbm_read_bytes

@@ -9,6 +9,7 @@ import pytest
 
 import neuronjax as nj
 from neuronjax.timing.fusion import fuse
+from neuronjax.timing.passes import ReducingPass, ScalarTensorTensor
 from neuronjax.timing.priced_step import priced
 
 F32, BF16 = jnp.float32, jnp.bfloat16
@@ -153,3 +154,40 @@ def test_small_callees_are_fused_with_their_callers():
     inner = jax.jit(lambda x: x + 1)
     (step,) = steps_of(lambda x: jnp.exp(inner(x)), (8, 16)).steps
     assert len(step.members) == 2
+
+
+# -- passes that lowering has no instruction for ---------------------------------------
+
+
+def test_a_scalar_comes_before_a_tensor_in_one_pass():
+    (step,) = steps_of(lambda x, y: (x * 2) + y, (8, 16), (8, 16)).steps
+    assert isinstance(step.instruction, ScalarTensorTensor)
+    assert (step.instruction.first, step.instruction.then) == ("multiply", "add")
+
+
+@pytest.mark.parametrize(
+    ("function", "passes"),
+    [
+        (lambda x, y: (x * y) * 2, 1),  # the same as (x * 2) * y
+        (lambda x, y: (x + y) - 2, 1),
+        (lambda x, y: (x + y) * 2, 2),  # no instruction has this order
+        (lambda x, y: (x * y) + 2, 2),
+    ],
+)
+def test_a_scalar_after_a_tensor_is_one_pass_if_they_change_places(function, passes):
+    assert len(steps_of(function, (8, 16), (8, 16)).steps) == passes
+
+
+def test_a_fold_comes_with_what_it_folds():
+    (step,) = steps_of(lambda x: jnp.max(jnp.abs(x), -1), (8, 16)).steps
+    assert isinstance(step.instruction, ReducingPass)
+    assert (step.instruction.fold, step.instruction.rows) == ("maximum", 8)
+    assert step.instruction.is_affine
+    (step,) = steps_of(lambda x: jnp.sum(jnp.maximum(x, 1), -1), (8, 16)).steps
+    assert isinstance(step.instruction, ReducingPass)
+    assert not step.instruction.is_affine
+
+
+def test_a_cumulative_sum_is_a_scan_among_the_other_steps():
+    fused = steps_of(lambda x: jnp.cumsum(x * 2, -1) + 1, (8, 16))
+    assert [s.form for s in fused.steps].count("scan") == 1

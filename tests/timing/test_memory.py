@@ -55,6 +55,26 @@ def test_scores_never_reach_hbm():
     assert plan.spill_save_bytes == 0
 
 
+@pytest.mark.parametrize("layers", [1, 3])
+def test_an_argument_that_is_updated_in_place_does_not_spill(layers):
+    """A cache of keys is read as what it is, an argument, however often updated."""
+
+    def decode(cache, new, q, at):
+        for n in range(layers):
+            cache = jax.lax.dynamic_update_slice(cache, new + n, (0, at + n, 0))
+        return cache, jnp.einsum("bd,btd->bt", q, cache)
+
+    shapes = [(64, 16384, 128), (64, 1, 128), (64, 128)]
+    arguments = [*(struct(*s) for s in shapes), struct(dtype=jnp.int32)]
+    found = moved(plan_of(decode, *arguments))
+    cache, slice_ = 64 * 16384 * 128 * 2, 64 * 128 * 2
+    assert found["output"] == slice_ + 64 * 16384 * 2
+    assert found.get("update", 0) == (layers - 1) * slice_
+    assert found["input"] + found["weight"] > cache
+    spilled = found.get("spill_save", 0) + found.get("spill_reload", 0)
+    assert spilled < slice_
+
+
 def test_what_is_read_later_stays_if_it_fits():
     def f(x):
         y = jnp.exp(x)
@@ -174,6 +194,24 @@ def test_categories_of_a_train_step():
 )
 def test_category_of_a_path(name, category):
     assert category_of(name) == category
+
+
+@pytest.mark.parametrize("policy", ["fp32", "bf16", "fp8", "mxfp8"])
+def test_what_looks_like_a_parameter_does_under_every_policy(policy):
+    """No name says what is what: a stack of layers, one more, a table, an input."""
+
+    def step(stack, last, table, x):
+        x = x + table[jnp.arange(x.shape[0])]
+        x, _ = jax.lax.scan(lambda x, w: (jax.nn.relu(x @ w), None), x, stack)
+        return ((x @ last) ** 2).sum()
+
+    shapes = [(3, 128, 128), (128, 128), (256, 128), (256, 128)]
+    arguments = [struct(*shape, dtype=F32) for shape in shapes]
+    for function in (step, jax.grad(step)):
+        low = nj.jit(function, target="trn3", policy=policy).lower(*arguments)
+        plan = plan_memory(low._instructions, CORE, low.program.argument_names)
+        found = [tensor.category for tensor in plan.arguments]
+        assert found == ["parameters"] * 3 + ["inputs"]
 
 
 def test_capacity_of_a_logical_core():

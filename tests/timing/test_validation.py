@@ -23,13 +23,27 @@ from neuronjax.hardware import CHIPS
 MOST_MEDIAN = {
     "matmul": 0.08,
     "mlp fp32": None,  # its only row is held out
-    "rmsnorm fp8": None,
+    "rmsnorm fp8": 0.35,
     "layernorm": None,
-    "mamba": None,
-    "attention": 0.08,
-    "mlp prefill": 0.25,
-    "mlp decode": 0.05,
+    "mamba": 0.26,
+    "attention": 0.06,
+    "mlp prefill": 0.22,
+    "mlp decode": 0.03,
 }
+#: Of all classes: those that may be looked at, and those that are held out.
+MOST_OF_ALL = (0.13, 0.08)
+#: Best times that are missed by more than the target; `report.NOTES` says why.
+MISSED = frozenset(
+    {
+        "FP8 S160 H16384",
+        "LayerNorm FP32 4096x8192, v2",
+        "attention 3 x 2048x2048 d128 float16 causal",
+        "mlp prefill LNC2 B1 S1024 H1024 I448 rms+fa",
+        "mlp prefill LNC2 B1 S1024 H1024 I448 fa",
+        "mlp prefill LNC2 B1 S1024 H1024 I448 -",
+        "mlp prefill LNC2 B1 S768 H1024 I896 rms+fa",
+    }
+)
 #: A few programs of every kind, quick to lower.
 QUICK = (
     "BF16 matmul 4096x8192x8192, block all",
@@ -54,7 +68,8 @@ def test_rows_are_well_formed(row):
     assert row.lnc in (1, 2)
     assert row.program in PROGRAMS
     assert row.section in ("9.1", "9.3", "9.4", "9.5")
-    assert (row.kind == "bound") == (row.section == "9.5")
+    is_target = row.name.endswith(", target")
+    assert (row.kind == "bound") == (row.section == "9.5" or is_target)
     assert row.source
     function, structs = PROGRAMS[row.program](**row.arguments)
     assert callable(function)
@@ -80,7 +95,7 @@ def test_a_third_is_held_out():
 
 
 def test_what_is_left_out_has_reasons():
-    assert len(UNEXPRESSED) == 3
+    assert len(UNEXPRESSED) == 4
     assert all(UNEXPRESSED.values())
 
 
@@ -132,6 +147,22 @@ def test_medians_are_no_worse_than_they_were():
         if most is not None:
             assert median is not None
             assert median <= most, workload
+
+
+@pytest.mark.slow
+def test_what_is_missed_is_known():
+    best = [predict(r) for r in ROWS if r.kind == "best"]
+    missed = {p.row.name for p in best if abs(p.error) > report.LARGEST_ERROR}
+    assert missed <= MISSED
+    assert {p.row.workload for p in best if p.row.name in MISSED} <= {*report.NOTES}
+    for errors, most in zip(
+        (summarize("all", best).tuned, summarize("all", best).held_out),
+        MOST_OF_ALL,
+        strict=True,
+    ):
+        median = report.median(errors)
+        assert median is not None
+        assert median <= most
 
 
 @pytest.mark.slow

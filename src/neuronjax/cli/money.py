@@ -1,10 +1,10 @@
-"""`neuronjax estimate`: what it would cost to train with a program."""
+"""`neuronjax estimate` and `estimate-serving`: what training and serving would cost."""
 
 from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -14,26 +14,54 @@ from neuronjax.cli.sources import FunctionSource, ShapesOption, SourceArgument, 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.estimating import Estimate, Machine, ServingChipWarning
 from neuronjax.estimating import estimate as estimate_step
+from neuronjax.serving import estimate_serving as estimate_served
+from neuronjax.timing.money import Terms
+
+InstancesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--instance",
+        metavar="I",
+        help="An instance or UltraServer; repeatable. Default: trn2.48xlarge.",
+    ),
+]
+PoliciesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        metavar="P",
+        help="The numerics; repeatable. Default: the SDK's.",
+    ),
+]
+PricesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--price",
+        metavar="[I=]USD",
+        help="Dollars per hour of the whole instance; repeatable. "
+        "Default: the list price.",
+    ),
+]
+TermsOption = Annotated[
+    str | None,
+    typer.Option(help="Of list prices: 'on demand' or 'Capacity Block'."),
+]
+DevicesOption = Annotated[
+    int | None, typer.Option(help="Logical cores in use. Default: all.")
+]
+WattsOption = Annotated[
+    float | None, typer.Option(help="Of the whole instance, on average.")
+]
+LncOption = Annotated[
+    int | None,
+    typer.Option("--lnc", help="Physical cores per logical core; default: the chip's."),
+]
 
 
 def estimate(
     source: SourceArgument,
-    instances: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--instance",
-            metavar="I",
-            help="An instance or UltraServer; repeatable. Default: trn2.48xlarge.",
-        ),
-    ] = None,
-    policies: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--policy",
-            metavar="P",
-            help="The numerics; repeatable. Default: the SDK's.",
-        ),
-    ] = None,
+    instances: InstancesOption = None,
+    policies: PoliciesOption = None,
     steps: Annotated[
         int | None, typer.Option(help="Steps until the model is trained.")
     ] = None,
@@ -43,25 +71,11 @@ def estimate(
     tokens_per_step: Annotated[
         float | None, typer.Option(help="Tokens in the arguments of one call.")
     ] = None,
-    prices: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--price",
-            metavar="[I=]USD",
-            help="Dollars per hour of the whole instance; repeatable. "
-            "Default: the list price.",
-        ),
-    ] = None,
-    terms: Annotated[
-        str | None,
-        typer.Option(help="Of list prices: 'on demand' or 'Capacity Block'."),
-    ] = None,
-    devices: Annotated[
-        int | None, typer.Option(help="Logical cores in use. Default: all.")
-    ] = None,
-    watts: Annotated[
-        float | None, typer.Option(help="Of the whole instance, on average.")
-    ] = None,
+    prices: PricesOption = None,
+    terms: TermsOption = None,
+    devices: DevicesOption = None,
+    watts: WattsOption = None,
+    lnc: LncOption = None,
     utilization: Annotated[
         float, typer.Option(help="Share of the rented time in which steps run.")
     ] = 1.0,
@@ -99,6 +113,7 @@ def estimate(
         terms=terms,
         devices=devices,
         watts=watts,
+        lnc=lnc,
         utilization=utilization,
         against=tuple(map(_machine, against or ())),
     )
@@ -118,6 +133,96 @@ def _estimate(
         if isinstance(found, Path):
             return estimate_step(found, **options)()
         return estimate_step(found.function, **options)(*found.arguments(shapes))
+
+
+def estimate_serving(
+    prefill: Annotated[
+        str, typer.Argument(help="Reads a prompt into a KV cache.", show_default=False)
+    ],
+    decode: Annotated[
+        str,
+        typer.Argument(help="Makes one token per sequence.", show_default=False),
+    ],
+    prompt_tokens: Annotated[
+        int, typer.Option(help="Of one request.", show_default=False)
+    ],
+    output_tokens: Annotated[
+        int, typer.Option(help="Of one answer.", show_default=False)
+    ],
+    batch: Annotated[
+        int, typer.Option(help="Sequences that DECODE works on.", show_default=False)
+    ],
+    prefill_batch: Annotated[
+        int, typer.Option(help="Sequences that PREFILL works on.")
+    ] = 1,
+    instances: InstancesOption = None,
+    policies: PoliciesOption = None,
+    prices: PricesOption = None,
+    terms: TermsOption = None,
+    devices: DevicesOption = None,
+    watts: WattsOption = None,
+    lnc: LncOption = None,
+    utilization: Annotated[
+        float, typer.Option(help="Share of the rented time in which copies are full.")
+    ] = 1.0,
+    prefill_shapes: Annotated[
+        str | None,
+        typer.Option(
+            "--prefill-args",
+            metavar="SHAPES",
+            help="The arguments of PREFILL: 'f32[8,16] i32[4]'. "
+            "Default: its attribute example_args.",
+        ),
+    ] = None,
+    decode_shapes: Annotated[
+        str | None,
+        typer.Option("--decode-args", metavar="SHAPES", help="Those of DECODE."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Predicts latency, throughput and price of served tokens.
+
+    PREFILL and DECODE are saved programs, or functions (`file.py:function`), over the
+    same weights and KV cache. Every logical core serves a batch of its own. Nothing is
+    run: seconds are those of `neuronjax profile`.
+
+    Examples:
+
+        neuronjax estimate-serving serve.py:prefill serve.py:decode --batch 8
+            --prompt-tokens 1024 --output-tokens 256 --instance inf2.48xlarge
+        neuronjax estimate-serving prefill.mlirbc decode.mlirbc --batch 8
+            --prompt-tokens 1024 --output-tokens 256 --price 30 --watts 9000
+    """
+    first, first_arguments = _program(prefill, prefill_shapes)
+    then, then_arguments = _program(decode, decode_shapes)
+    priced = estimate_served(
+        first,
+        then,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        batch=batch,
+        prefill_batch=prefill_batch,
+        instance=instances or None,
+        policy=policies or None,
+        price_per_hour=_prices(prices or []),
+        terms=cast("Terms | None", terms),
+        devices=devices,
+        watts=watts,
+        lnc=lnc,
+        utilization=utilization,
+    )(first_arguments, then_arguments)
+    if as_json:
+        print_json(priced.as_dict())
+    else:
+        Console().print(priced)
+
+
+def _program(source: str, shapes: str | None) -> tuple[Any, tuple[Any, ...]]:
+    """What to estimate, and the arguments of its call."""
+    found = find(source)
+    if isinstance(found, Path):
+        return found, ()
+    return found.function, found.arguments(shapes)
 
 
 def _prices(given: list[str]) -> float | dict[str, float] | None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from neuronjax.ir.instruction import Instruction
 from neuronjax.report.event_spans import outermost
+from neuronjax.timing.kernel_memory import KernelMemory
 from neuronjax.timing.memory import MemoryPlan, Unit
 from neuronjax.timing.timeline import Timeline
 
@@ -25,6 +26,8 @@ def unit_edges(timeline: Timeline, memory: MemoryPlan) -> np.ndarray:
     Returns:
         [units + 1], from 0 to the end of the program.
     """
+    if isinstance(memory, KernelMemory):
+        return np.array(memory.edges)
     units = {
         id(member): place
         for place, unit in enumerate(memory.main.units)
@@ -63,7 +66,11 @@ def memory_samples(
     starts = unit_edges(timeline, memory)[:-1].tolist()
     sbuf = [float(sbuf_of(unit)) for unit in memory.main.units]
     hbm = [float(held) for held in memory.hbm.usage[: len(starts)]]
-    return {
+    found = {
         "SBUF": list(zip(starts, sbuf, strict=True)),
         "HBM": list(zip(starts, hbm, strict=True)),
     }
+    if isinstance(memory, KernelMemory):
+        psum = [float(held) for held in memory.psum_usage]
+        found["PSUM"] = list(zip(starts, psum, strict=True))
+    return found

@@ -16,6 +16,8 @@ from neuronjax.timing.money import TrainingCost
 from neuronjax.timing.serving_money import ServingCost
 
 _NOBODY = "-"
+#: Of a kWh, so joules per token of kWh per million tokens.
+_MEGAJOULES = 3.6
 _Cost = TypeVar("_Cost", TrainingCost, ServingCost)
 
 
@@ -41,6 +43,10 @@ def duration(hours: float | None) -> str:
 
 def _count(value: float | None) -> str:
     return _NOBODY if value is None else decimal(value)
+
+
+def _energy(value: float | None, share: float = 1.0) -> str:
+    return _NOBODY if value is None else f"{value * share:.3g}"
 
 
 def _whole(value: int | None) -> str:
@@ -127,7 +133,7 @@ def _relative(cost: TrainingCost, first: TrainingCost | None) -> str:
 def serving_tables(
     title: str, costs: Sequence[ServingCost], remarks: Sequence[str]
 ) -> Group:
-    """Latency, throughput and money; memory; what was assumed.
+    """Latency, throughput and money; memory; energy, if known; what was assumed.
 
     Args:
         title: program and traffic.
@@ -151,5 +157,11 @@ def serving_tables(
         "$/Mtok": lambda cost: _per_million(cost.dollars_per_million_tokens),
     }
     held = "What a device holds; dollars for all tokens, prompts included"
-    tables = (_table(title, costs, speed), _table(held, costs, memory))
+    tables = [_table(title, costs, speed), _table(held, costs, memory)]
+    if any(cost.kwh_per_million_tokens is not None for cost in costs):
+        energy: dict[str, Callable[[ServingCost], str]] = {
+            "kWh/Mtok": lambda cost: _energy(cost.kwh_per_million_tokens),
+            "J/token": lambda cost: _energy(cost.kwh_per_million_tokens, _MEGAJOULES),
+        }
+        tables.append(_table("Energy of all tokens, prompts included", costs, energy))
     return Group(*tables, *map(Text, remarks))

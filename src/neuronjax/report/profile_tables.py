@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Literal
 
 from rich import box
@@ -224,14 +223,3 @@ def changes_table(changes: Iterable[tuple[str, float, float, bool]]) -> Table:
     if not rows.row_count:
         rows.add_row("nothing of what is tried", "", "", "")
     return rows
-
-
-def short_source(source: str) -> str:
-    """A path below the current folder without it, else its last two parts."""
-    if not source:
-        return ""
-    path, _, line = source.rpartition(":")
-    here = Path(path)
-    if here.is_relative_to(Path.cwd()):
-        return f"{here.relative_to(Path.cwd())}:{line}"
-    return f"{'/'.join(here.parts[-2:])}:{line}"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neuronjax.ir.instruction import Instruction
+from neuronjax.report.places import cell_place
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Event, Queue, Reason, Transfer
 
@@ -165,8 +166,9 @@ def op_name(instruction: Instruction) -> str:
 
 
 def source_line(instruction: Instruction) -> str:
-    """`file:line` of the user's program."""
-    return instruction.location.source
+    """`file:line` of the user's program; a notebook's cell by its number."""
+    source = instruction.location.source
+    return cell_place(source) or source
 
 
 def module_name(instruction: Instruction) -> str:

@@ -9,7 +9,10 @@ so that what was found of one region can be said of another. Nothing here has a 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
+from operator import attrgetter
+from typing import Any
 
 from neuronjax.ir.instruction import Instruction
 from neuronjax.timing.fusion import Fused, Step
@@ -51,7 +54,8 @@ class Alike:
             key.append(_END)
             for value in step.results:
                 key.append(number(value, len(found)))
-            key.append(number(step.seen, len(found)) if step.seen >= 0 else _END)
+            seen = step.seen
+            key.append(number(seen, len(found)) if seen >= 0 else _END)
         access = fused.access
         values = list(found)
         for value in values:  # which grows by the tensors that they are part of
@@ -91,14 +95,14 @@ class Alike:
         return self._values.setdefault(key, len(self._values))
 
 
-_fields: dict[type[Instruction], tuple[str, ...]] = {}
-
-
 def kind_of(i: Instruction) -> tuple:
     """What an instruction does, its operands and results aside."""
     kind = type(i)
-    names = _fields.get(kind)
-    if names is None:
-        fields = (f.name for f in dataclasses.fields(kind))
-        names = _fields[kind] = tuple([n for n in fields if n not in _COMMON])
-    return (kind, *[getattr(i, name) for name in names])
+    return kind, _attributes(kind)(i)
+
+
+@cache
+def _attributes(kind: type[Instruction]) -> Callable[[Instruction], Any]:
+    """Reads the fields that a class has besides those of all: a tuple, or one value."""
+    fields = [f.name for f in dataclasses.fields(kind) if f.name not in _COMMON]
+    return attrgetter(*fields) if fields else (lambda _: ())

@@ -98,6 +98,15 @@ REDUCE_IN_PASSING = Constant(
     "cycles",
     "what activation_reduce and tensor_scalar_reduce add [V26, A2]",
 )
+STRIDE_BYTES = Constant(
+    "STRIDE_BYTES", 16, "B", "innermost stride that halves an engine's bandwidth [A2]"
+)
+STRIDED_ACCESS = Constant(
+    "STRIDED_ACCESS",
+    2,
+    "cycles/element",
+    "at such a stride [A2]; later guides do not say that it changed",
+)
 DYNAMIC_COPY_MINIMUM = Constant(
     "DYNAMIC_COPY_MINIMUM", 600, "cycles", "copy from a dynamic address [V26]"
 )

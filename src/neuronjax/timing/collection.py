@@ -10,13 +10,18 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+#: Young objects that take the collector milliseconds.
+MANY = 50_000
+
 
 @contextmanager
 def no_collection() -> Iterator[None]:
     """Switches the cyclic collector off, and on again if it was on.
 
-    Of threads that do this at the same time the first that ends switches it on, for all
-    of them: they are slower then.
+    If much was made meanwhile it is old then, for it would be visited at once
+    otherwise; of little it stays young, so that whoever plans small programs in a loop
+    has the garbage of others collected in time. Of threads that do this at the same
+    time the first that ends switches it on, for all of them: they are slower then.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -24,4 +29,8 @@ def no_collection() -> Iterator[None]:
         yield
     finally:
         if was_on:
+            young = gc.get_count()[0]
+            if young > MANY and not gc.get_freeze_count():  # or the caller's would thaw
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

@@ -14,6 +14,7 @@ from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.timing import (
     cost_dma,
     cost_gpsimd,
+    cost_kernel_call,
     cost_reduce,
     cost_scalar,
     cost_tensor,
@@ -52,7 +53,15 @@ __all__ = [
 SCHEDULED: tuple[type[Instruction], ...] = (Loop, Branch, Call, Spmd, Collective)
 
 #: Importing them registers their rules.
-RULES = (cost_dma, cost_gpsimd, cost_reduce, cost_scalar, cost_tensor, cost_vector)
+RULES = (
+    cost_dma,
+    cost_gpsimd,
+    cost_kernel_call,
+    cost_reduce,
+    cost_scalar,
+    cost_tensor,
+    cost_vector,
+)
 
 
 def own_seconds(way: Way) -> float:

@@ -30,7 +30,8 @@ from neuronjax.timing.cost_tensor import (
     contraction_ways,
     transpose_works,
 )
-from neuronjax.timing.cost_vector import BITWISE, is_half
+from neuronjax.timing.cost_vector import BITWISE, is_half, speed_of_one
+from neuronjax.timing.passes import ReducingPass
 from neuronjax.timing.work import Core, Queue, Way, Work
 
 
@@ -43,12 +44,14 @@ def _work(
     *,
     extra: float = 0.0,
     opcode: str = "REDUCE",
+    instructions: int = 1,
 ) -> Work:
-    """One engine over `per_lane` elements; `extra` cycles for each instruction."""
-    tiles = tiles_of(per_lane)
+    """One engine over `per_lane` elements in so many instructions or more; `extra`
+    cycles for each that has to be."""
+    tiles = max(instructions, tiles_of(per_lane))
     return Work(
         queue=queue,
-        seconds=seconds(core, queue, per_lane * cycles + extra * tiles, tiles),
+        seconds=seconds(core, queue, per_lane * cycles + extra * instructions, tiles),
         tiles=tiles,
         latency_seconds=latency_seconds(core, queue),
         opcode=opcode,
@@ -58,17 +61,45 @@ def _work(
     )
 
 
-def _along_free_axis(i: TensorReduce, core: Core, per_lane: int) -> list[Way]:
+def _along_free_axis(
+    i: TensorReduce, core: Core, per_lane: int, results: int = 1
+) -> list[Way]:
+    """Ways to fold what a lane has, to so many results.
+
+    A pass of ScalarE leaves one sum in each partition's register [ISA], and is an
+    instruction for every result.
+    """
     source, target = i.operands[0].type.dtype, i.results[0].type.dtype
     halved = i.op in ("add", "maximum") and is_half(source) and is_half(target)
-    ways: list[Way] = [
-        (_work(core, "vector", i, per_lane, 0.5 if halved else 1.0),),
-    ]
+    cycles = (0.5 if halved else 1.0) * _strides(i)
+    ways: list[Way] = [(_work(core, "vector", i, per_lane, cycles),)]
     if i.op == "add":
-        passing = a.REDUCE_IN_PASSING.value
-        work = _work(core, "scalar", i, per_lane, 1, extra=passing, opcode="ACTIVATE")
+        work = _work(
+            core,
+            "scalar",
+            i,
+            per_lane,
+            _strides(i),
+            extra=a.REDUCE_IN_PASSING.value,
+            opcode="ACTIVATE",
+            instructions=results,
+        )
         ways.append((work,))
     return ways
+
+
+def _strides(i: TensorReduce) -> float:
+    """Cycles per element where the folded elements do not lie next to each other.
+
+    From 16 bytes on a stride halves the bandwidth [A2].
+    """
+    source = i.operands[0].type
+    last = max((d for d, size in enumerate(source.shape) if size > 1), default=-1)
+    folded = [d for d in i.axes if source.shape[d] > 1]
+    if not folded or last in folded:
+        return 1.0
+    stride = prod(source.shape[max(folded) + 1 :]) * source.dtype.itemsize
+    return a.STRIDED_ACCESS.value if stride >= a.STRIDE_BYTES.value else 1.0
 
 
 def _ones(core: Core, rows: int, results: int, item_bytes: int) -> tuple[Way, ...]:
@@ -114,8 +145,9 @@ def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
     trailing = {*i.axes} >= {*range(first, len(shape))}
     if trailing or rows >= lanes:
         per_lane = ceil(ceil(rows / lanes) * (elements // rows) / core.lnc)
+        each = ceil(results / (min(rows, lanes) * core.lnc))
         whole = (
-            *_along_free_axis(i, core, per_lane),
+            *_along_free_axis(i, core, per_lane, each),
             gpsimd(core, i, per_lane * software_cycles(dtype.itemsize), "REDUCE"),
         )
         if rows >= lanes or rows == elements:
@@ -148,6 +180,37 @@ def _along_partitions(
 
 
 @rule.register
+def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """N + 64 cycles, an instruction for every row of a lane [V26]; no performance mode
+    (abs-max of 16 bits: N [RMQ, picture]). ScalarE adds; all folds from `activate2` on.
+    Or a pass that writes all, and a reduction of that.
+    """
+    shape = i.results[0].type.shape
+    per_lane = columns(shape, core)
+    each = ceil(i.rows / (core.chip.core.partitions * core.lnc))
+    extra = a.REDUCE_IN_PASSING.value
+    one = _work(core, "vector", i, per_lane, 1, extra=extra, instructions=each)
+    ways: list[Way] = [(one,), _in_two(i, core, reading, per_lane)]
+    folds = {"add"}
+    if "activate2" in core.chip.core.capabilities:
+        folds |= {"maximum", "minimum"}
+    if i.is_affine and i.fold in folds:
+        work = _work(
+            core, "scalar", i, per_lane, 1, extra=extra, opcode="ACTIVATE",
+            instructions=each,
+        )  # fmt: skip
+        ways.append((work,))
+    return tuple(ways)
+
+
+def _in_two(i: ReducingPass, core: Core, reading: Reading, per_lane: int) -> Way:
+    source, target = i.operands[0].type.dtype, i.results[0].type.dtype
+    speed = speed_of_one(core, source, target, in_psum=bool(reading.in_psum))
+    written = _work(core, "vector", i, per_lane, 1 / speed, opcode="TENSOR_SCALAR")
+    return written, _work(core, "vector", i, per_lane, 1)
+
+
+@rule.register
 def _(i: TensorTensorScan, core: Core, reading: Reading) -> tuple[Way, ...]:
     """2 N cycles [V26]. Fewer rows than lanes are cut, scanned, and joined (N more)."""
     shape = i.operands[0].type.shape
@@ -158,7 +221,11 @@ def _(i: TensorTensorScan, core: Core, reading: Reading) -> tuple[Way, ...]:
     cut = ceil(rows * length / lanes) * 3
     if i.engine == "gpsimd" and i.integer_path == "exact":
         return (software(core, i, rows * length),)
-    return ((_work(core, "vector", i, min(whole, cut), 1, opcode="SCAN"),),)
+    each = ceil(rows / lanes) if whole <= cut else 1  # of its own for every row
+    work = _work(
+        core, "vector", i, min(whole, cut), 1, opcode="SCAN", instructions=each
+    )
+    return ((work,),)
 
 
 @rule.register

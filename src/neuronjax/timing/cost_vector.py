@@ -39,6 +39,7 @@ from neuronjax.timing.cost_layout import (
     seconds,
     tiles_of,
 )
+from neuronjax.timing.passes import ON_SCALAR, ScalarTensorTensor
 from neuronjax.timing.work import Core, Queue, Way, Work
 
 BITWISE = frozenset(
@@ -49,9 +50,6 @@ BITWISE = frozenset(
 FUNCTIONS = frozenset(
     {"power", "atan2", "zeta", "polygamma", "mulhi", "next_after"},
 )
-#: ScalarE computes these of one tensor: scale and bias of an activation, or a function
-#: that every table holds.
-ON_SCALAR = frozenset({"add", "subtract", "multiply", "negate", "abs", "sign"})
 #: Instructions of VectorE for what is more than one.
 PASSES: Mapping[str, float] = MappingProxyType(
     {
@@ -193,6 +191,7 @@ def streams(
     *,
     on_vector: bool = True,
     simple: bool = False,
+    halves: bool = True,
 ) -> tuple[Way, ...]:
     """An operation on two or more tensors of one shape.
 
@@ -204,13 +203,14 @@ def streams(
         on_vector: whether VectorE may do it.
         simple: whether it is add, subtract or multiply, which in 16 bits take N cycles
             on every generation [V26].
+        halves: whether 16 bits make it quicker at all.
     """
     tensors = [p for p in range(len(i.operands)) if p not in reading.scalars]
     dtypes = [i.operands[p].type.dtype for p in tensors] + [i.results[0].type.dtype]
     shape = i.results[0].type.shape
     traffic = traffic_of(i)
     modes = "vector_perf_modes" in core.chip.core.capabilities
-    halves = all(map(is_half, dtypes)) and (modes or simple)
+    halves = halves and all(map(is_half, dtypes)) and (modes or simple)
     cycles = float(len(tensors))
     if reading.in_psum or halves:
         cycles -= 1
@@ -264,9 +264,13 @@ def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
     if 0 in reading.scalars:  # the dividend is a factor of the reciprocal's activation
         return tuple((work,) for work in reciprocals)
     both = Reading(scalars=reading.scalars - {0}, in_psum=reading.in_psum)
-    multiply = one_stream if _tensors(i, both) == 1 else streams
-    products = multiply(core, i, both, "TENSOR_TENSOR")
-    return tuple((r, *products[0]) for r in reciprocals)
+    if _tensors(i, both) == 1:  # a scale of ScalarE, or an operand of tensor_scalar
+        products = one_stream(
+            core, i, both, "TENSOR_TENSOR", on_scalar=True, on_gpsimd=False
+        )
+    else:
+        products = streams(core, i, both, "TENSOR_TENSOR")[:1]
+    return tuple((r, *product) for r in reciprocals for product in products)
 
 
 @rule.register
@@ -300,6 +304,14 @@ def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
         square = elementwise(core, "scalar", shape, 1, "ACTIVATE", traffic=traffic)
         return (*ways, (square,))
     return ways
+
+
+@rule.register
+def _(i: ScalarTensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """2 N cycles, and N of 16 bits for subtract and multiply only [V26]; N where one
+    tensor is in PSUM (a measurement is met [RMQ, picture])."""
+    halves = (i.first, i.then) == ("subtract", "multiply")
+    return streams(core, i, reading, "SCALAR_TENSOR_TENSOR", simple=True, halves=halves)
 
 
 @rule.register

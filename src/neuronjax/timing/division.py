@@ -42,15 +42,29 @@ def working_bytes(
 
 
 def copies(fused: Fused, region: Region, core: Core) -> int:
-    """Of whole operands: physical cores that split the rows need each its own.
+    """Of whole operands: physical cores that split the rows need each its own."""
+    return core.lnc if _splits(fused, region, core) == "rows" else 1
 
-    They split the columns, and read the rows each, where those are fewer bytes.
+
+def row_copies(fused: Fused, region: Region, core: Core) -> int:
+    """Of operands that come with the rows: how many physical cores read all of them."""
+    return core.lnc if _splits(fused, region, core) == "columns" else 1
+
+
+def _splits(fused: Fused, region: Region, core: Core) -> str:
+    """What physical cores divide: "rows", "columns", or "" where nothing is shared.
+
+    A lone matmul is divided so that fewer bytes are read twice. In a chain the next
+    matmul contracts the columns, which would have to be exchanged: rows, as
+    nki-library's mlp_cte.
     """
     if not region.has_matmul or region.rows < rows_per_tile(core):
-        return 1
+        return ""
+    if sum(step.form == "matmul" for step in region.steps) > 1:
+        return "rows"
     whole = sum(value_bytes(fused, v) for v in region.whole)
     rows = sum(value_bytes(fused, v) for v in region.streamed)
-    return core.lnc if whole < rows else 1
+    return "rows" if whole < rows else "columns"
 
 
 def divide(

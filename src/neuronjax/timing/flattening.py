@@ -20,8 +20,6 @@ CONTROL = (Loop, Branch, Call, Spmd)
 #: A callee with no more instructions than this is fused with its caller; others are
 #: planned once and priced at every call.
 INLINE_LIMIT = 200
-#: No value has this number.
-_UNKNOWN = -1
 
 
 @cache
@@ -58,22 +56,22 @@ class Flattening:
         names: dict[int, int] = {}
         for buffer, value in zip(block.arguments, arguments, strict=True):
             names[buffer.number] = value
-        types, nodes, known = self.types, self.nodes, names.get
+        types, nodes = self.types, self.nodes
         for i in block.instructions:
-            operands = tuple([known(v.buffer.number, _UNKNOWN) for v in i.operands])
-            if _UNKNOWN in operands:
+            try:
+                operands = tuple([names[v.buffer.number] for v in i.operands])
+            except KeyError:  # one of a surrounding block
                 operands = tuple([self._value(v.buffer, names) for v in i.operands])
-            kind = type(i)
-            if isinstance(i, Call) and self._is_small(i.callee):
-                results = self.add(self.functions[i.callee], operands)
-                for buffer, value in zip(i.results, results, strict=True):
-                    names[buffer.number] = value
-                continue
-            if is_control(kind):
+            if is_control(type(i)):
+                if isinstance(i, Call) and self._is_small(i.callee):
+                    results = self.add(self.functions[i.callee], operands)
+                    for buffer, value in zip(i.results, results, strict=True):
+                        names[buffer.number] = value
+                    continue
                 operands += self._captured(i, names)
             first = len(types)
-            for buffer in i.results:
-                names[buffer.number] = len(types)
+            for n, buffer in enumerate(i.results, first):
+                names[buffer.number] = n
                 types.append(buffer.type)
             nodes.append(Node(i, operands, tuple(range(first, len(types)))))
         return tuple([self._value(v.buffer, names) for v in block.results])

@@ -34,11 +34,18 @@ from neuronjax.ir.instruction_set import (
     TensorReduce,
     TensorScalar,
     TensorTensor,
+    TensorTensorScan,
 )
 from neuronjax.ir.program import TensorType
 from neuronjax.timing.access import MOVEMENTS, Access, viewed
 from neuronjax.timing.cost import is_stored
 from neuronjax.timing.flattening import Flattening, Node, is_control
+from neuronjax.timing.passes import (
+    change_places,
+    folding_pass,
+    two_operations,
+)
+from neuronjax.timing.passes import operator as _op
 from neuronjax.timing.swapping import swap
 
 MATMULS = (NcMatmul, NcMatmulMx, NcMatmulSparse)
@@ -69,8 +76,8 @@ class Step:
         seen: type that `instruction` writes, where it is not that of its first result
             (a reduction is absorbed).
         form: what may be fused with it: "tensor_scalar", "tensor_tensor", "activation",
-            "matmul", "reduce", "control", "collective", "register" (of a sequencer: one
-            integer, which costs nothing), or "other".
+            "matmul", "reduce", "scan", "control", "collective", "register" (of a
+            sequencer: one integer, which costs nothing), or "other".
         slots: scalar operations that fit in the pass still.
         reduces: whether it reduces along its rows what it computes.
         binds_rows: whether rows have to lie on the partitions.
@@ -272,6 +279,8 @@ class _Fusion:
             step.form, step.binds_rows = "reduce", True
             if self._absorb_reduction(step):
                 return
+        elif isinstance(i, TensorTensorScan):
+            step.form, step.binds_rows = "scan", True
         elif isinstance(i, MATMULS):
             step.form = "matmul"
         elif is_control(type(i)):
@@ -431,6 +440,8 @@ class _Fusion:
         if not adds and before.form != "tensor_scalar":
             return False
         self.uses[value] -= 1
+        if before.form == "tensor_scalar":
+            before.instruction = folding_pass(before.instruction, before.members, i)
         before.members += step.members
         before.results = ([value] if self.uses[value] else []) + step.results
         before.reduces = before.binds_rows = True
@@ -459,10 +470,6 @@ def _is_pure(kind: type[Instruction]) -> bool:
     return issubclass(kind, _PURE)
 
 
-def _op(i: Instruction) -> str:
-    return getattr(i, "op", "")
-
-
 def _merged_form(before: Step, step: Step) -> tuple[Instruction, str, int] | None:
     """Two elementwise passes as one: instruction, form and free slots; or None."""
     forms = (before.form, step.form)
@@ -475,9 +482,11 @@ def _merged_form(before: Step, step: Step) -> tuple[Instruction, str, int] | Non
         if len(step.members) == 1 and all(_op(m) in _AFFINE for m in before.members):
             return step.instruction, "activation", 0
     if forms == ("tensor_scalar", "tensor_tensor") and before.slots and step.slots:
-        return step.instruction, "tensor_tensor", 0
+        return two_operations(before.instruction, step.instruction), "tensor_tensor", 0
     if forms == ("tensor_tensor", "tensor_scalar") and before.slots:
-        return before.instruction, "tensor_tensor", 0
+        if change_places(before.instruction, step.instruction):
+            merged = two_operations(step.instruction, before.instruction)
+            return merged, "tensor_tensor", 0
     return None
 
 

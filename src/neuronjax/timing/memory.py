@@ -15,12 +15,14 @@ from math import prod
 
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Block, InstructionProgram
-from neuronjax.ir.instruction_set import Branch, Call, LocalGather, Loop
+from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.timing.alike import Alike
+from neuronjax.timing.argument_roles import arguments_like_parameters
 from neuronjax.timing.block_plan import BlockPlan, Movement, Unit
 from neuronjax.timing.collection import no_collection
 from neuronjax.timing.fusion import fuse
 from neuronjax.timing.hbm import HbmPeak, Tensor, category_of, peak_of
+from neuronjax.timing.recurrences import scanned_loops, with_scans
 from neuronjax.timing.region_facts import KnownRegions
 from neuronjax.timing.residence import CARRY_SHARE, Residence
 from neuronjax.timing.tiling import group, sbuf_bytes, value_bytes
@@ -37,11 +39,13 @@ class MemoryPlan:
         main: the plan of the entry block; others are nested in it.
         hbm: peak of HBM.
         arguments: tensors of main's arguments, by their names.
+        notes: what is planned in another form than the program has.
     """
 
     main: BlockPlan
     hbm: HbmPeak
     arguments: tuple[Tensor, ...]
+    notes: tuple[str, ...] = ()
 
     def _bytes(self, *reasons: Reason) -> int:
         return sum(t.bytes for t in self.main.transfers() if t.reason in reasons)
@@ -89,17 +93,24 @@ def plan_memory(
         names: pytree path of each argument, "state/params/w", as in
             `Program.argument_names`.
     """
+    given, program = program, with_scans(program, core)
     planner = _Planner(program, core)
     block = program.main
     categories = {
         n: category_of(name) for n, name in enumerate(names[: len(block.arguments)])
     }
     plan = planner.block(block, categories=categories)
-    arguments = _arguments(plan, names)
-    return MemoryPlan(plan, peak_of(plan, arguments), arguments)
+    arguments = _arguments(plan, names, given)
+    notes = tuple(
+        f"loop at {source or '?'}: planned as a scan of VectorE"
+        for source in scanned_loops(given, program)
+    )
+    return MemoryPlan(plan, peak_of(plan, arguments), arguments, notes)
 
 
-def _arguments(plan: BlockPlan, names: Sequence[str]) -> tuple[Tensor, ...]:
+def _arguments(
+    plan: BlockPlan, names: Sequence[str], program: InstructionProgram
+) -> tuple[Tensor, ...]:
     """Arguments of main, in bytes of one device where they are split over many."""
     fused = plan.fused
     sizes = {value: value_bytes(fused, value) for value in fused.arguments}
@@ -112,38 +123,16 @@ def _arguments(plan: BlockPlan, names: Sequence[str]) -> tuple[Tensor, ...]:
                 for root in fused.access[value].roots:
                     sizes[root] = value_bytes(inner.fused, own)
     named = any(map(category_of, names))
-    weights = set() if named else _weights(plan)
+    weights = frozenset() if named else arguments_like_parameters(program)
     tensors = []
     for n, value in enumerate(fused.arguments):
         name = names[n] if n < len(names) else ""
         category = category_of(name) if name else None
         if category is None:
-            category = "parameters" if value in weights else "inputs"
+            category = "parameters" if n in weights else "inputs"
         label = name or f"argument {n}"
         tensors.append(Tensor(label, sizes[value], category, str(fused.types[value])))
     return tuple(tensors)
-
-
-def _weights(plan: BlockPlan) -> set[int]:
-    """Values that look like parameters: right sides of matmuls and never left ones,
-    and tables."""
-    fused, found, left = plan.fused, set(), set()
-    for unit in plan.units:
-        for n, step in enumerate(unit.region.steps):
-            if step.form == "matmul" and step.operands:
-                found.update(fused.access[step.operands[-1]].roots)
-                left.update(fused.access[step.operands[0]].roots)
-            elif isinstance(step.instruction, LocalGather):
-                found.update(fused.access[step.operands[0]].roots)
-            elif unit.inner and n == 0 and not isinstance(step.instruction, Branch):
-                inner = unit.inner[0]
-                within = _weights(inner)
-                for value, own in zip(
-                    step.operands, inner.fused.arguments, strict=False
-                ):
-                    if own in within:
-                        found.update(fused.access[value].roots)
-    return found - left
 
 
 class _Planner:

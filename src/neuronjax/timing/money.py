@@ -96,6 +96,16 @@ def check_utilization(utilization: float) -> None:
         )
 
 
+def check_watts(watts: float | None) -> None:
+    """Refuses a power that is none.
+
+    Raises:
+        InvalidProgramError: not above 0.
+    """
+    if watts is not None:
+        _positive("watts", watts)
+
+
 def rented_hours(busy_seconds: float, utilization: float) -> float:
     """Hours to pay for so much work."""
     return busy_seconds / SECONDS_PER_HOUR / utilization

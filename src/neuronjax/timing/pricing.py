@@ -20,7 +20,7 @@ from neuronjax.timing.fusion import Fused, Step
 from neuronjax.timing.layout import tiles_at_a_time
 from neuronjax.timing.priced_step import priced
 from neuronjax.timing.tiling import Region
-from neuronjax.timing.work import Core, Way, Work
+from neuronjax.timing.work import Core, Transfer, Way, Work
 
 #: Tiles of a region are drawn and timed as no more pieces than this.
 MOST_PIECES = 64
@@ -137,6 +137,7 @@ class Pricing:
         self._ways: dict[tuple, tuple[Way, ...]] = {}
         self._units: dict[int, PricedUnit] = {}
         self._known: dict[tuple, _Chosen] = {}
+        self._transfers: dict[tuple, tuple[float, float]] = {}
 
     def unit(self, plan: BlockPlan, unit: Unit) -> PricedUnit:
         """A region's prices."""
@@ -148,14 +149,16 @@ class Pricing:
     def _price(self, plan: BlockPlan, unit: Unit) -> PricedUnit:
         region, reads = unit.region, plan.fused.reads
         chosen = self._chosen(plan, unit)
-        out = PricedUnit(pieces=chosen.pieces, tables=chosen.tables)
-        for step, way, is_barrier in zip(
-            region.steps, chosen.ways, chosen.barriers, strict=True
-        ):
-            out.steps.append(PricedStep(step, way, reads(step), is_barrier))
-        self._moves(out, unit)
-        moved = sum([m.seconds for m in out.loads if not m.movement.is_whole])
-        moved += sum([m.seconds for m in out.stores])
+        found = zip(region.steps, chosen.ways, chosen.barriers, strict=True)
+        steps = [
+            PricedStep(s, way, reads(s), is_barrier) for s, way, is_barrier in found
+        ]
+        out = PricedUnit(steps, pieces=chosen.pieces, tables=chosen.tables)
+        moved = 0.0
+        if unit.movements:
+            self._moves(out, unit)
+            moved = sum([m.seconds for m in out.loads if not m.movement.is_whole])
+            moved += sum([m.seconds for m in out.stores])
         fullest = max(chosen.fullest, chosen.dma + moved)
         out.interval = fullest / out.pieces
         out.tensor_binds = chosen.tensor >= fullest > 0.0
@@ -333,18 +336,37 @@ class Pricing:
         writers: dict[int, int] = {}
         for n, priced_step in enumerate(out.steps):
             for value in priced_step.reads:
-                readers.setdefault(value, n)
-            writers.update(dict.fromkeys(priced_step.step.results, n))
+                if value not in readers:
+                    readers[value] = n
+            for value in priced_step.step.results:
+                writers[value] = n
         for movement in unit.movements:
             transfer, value = movement.transfer, movement.value
-            seconds = dma_seconds(transfer, self.core)
-            latency = dma_latency_seconds(transfer, self.core)
+            seconds, latency = self._transfer(transfer)
             if transfer.is_read:
                 first = readers.get(value, 0)
                 out.loads.append(PricedMove(movement, seconds, latency, first))
             else:
                 writer = writers.get(value, -1)
                 out.stores.append(PricedMove(movement, seconds, latency, writer))
+
+    def _transfer(self, transfer: Transfer) -> tuple[float, float]:
+        """A transfer's seconds and latency."""
+        buffer = transfer.buffer
+        key = (
+            transfer.bytes,
+            transfer.row_bytes,
+            transfer.is_read,
+            transfer.transposes,
+            transfer.reason,
+            buffer and buffer.type.dtype,
+        )
+        found = self._transfers.get(key)
+        if found is None:
+            seconds = dma_seconds(transfer, self.core)
+            found = (seconds, dma_latency_seconds(transfer, self.core))
+            self._transfers[key] = found
+        return found
 
     def _load(self, chosen: list[Way]) -> dict[str, float]:
         """For how long each queue is taken."""

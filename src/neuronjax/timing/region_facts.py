@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from neuronjax.timing.division import copies, working_bytes
+from neuronjax.timing.division import copies, row_copies, working_bytes
 from neuronjax.timing.fusion import Fused
 from neuronjax.timing.layout import contracts_late, parts_read, psum_results
 from neuronjax.timing.tiling import Region, accumulated_bytes, needed_bytes
@@ -27,6 +27,7 @@ class RegionFacts:
         in_psum: matmul results that are read out of PSUM.
         parts: of values from outside: which part is read, and whether transposed.
         copies: of whole operands, one for every physical core with rows of its own.
+        row_copies: how many physical cores read all that comes with the rows.
         sums: bytes of sums over its rows.
         whole: bytes of whole operands, once.
     """
@@ -36,6 +37,7 @@ class RegionFacts:
     in_psum: tuple[int, ...]
     parts: Mapping[int, tuple[float, bool]]
     copies: int
+    row_copies: int
     sums: int
     whole: int
 
@@ -91,6 +93,7 @@ def _facts(fused: Fused, region: Region, core: Core) -> RegionFacts:
         in_psum=tuple(sorted(place[v] for v in psum_results(fused, region))),
         parts={place[v]: part for v, part in parts_read(fused, region).items()},
         copies=copies(fused, region, core),
+        row_copies=row_copies(fused, region, core),
         sums=accumulated_bytes(fused, region),
         whole=sum(needed_bytes(fused, region, v) for v in region.whole),
     )

@@ -13,6 +13,7 @@ from math import ceil, prod
 
 from neuronjax.ir.instruction import Buffer
 from neuronjax.ir.instruction_set import LocalGather
+from neuronjax.ir.kernel_call import NkiKernel
 from neuronjax.timing.block_plan import BlockPlan, Movement, Unit
 from neuronjax.timing.blocking import blocked_bytes
 from neuronjax.timing.division import divide, pass_by
@@ -81,6 +82,8 @@ class Residence:
         self.in_hbm: dict[int, tuple[int, int]] = {
             v: (0, len(regions)) for v, n in self.argument.items() if n not in resident
         }
+        #: Arguments in HBM with some slices replaced, and which arguments.
+        self.updated: dict[int, int] = {}
         self.from_psum: set[int] = set()
         self.bound: set[int] = set()
         self.turns_in_dma = "dma_transpose" in self.core.spec.capabilities
@@ -135,7 +138,7 @@ class Residence:
 
     def _unit(self, n: int, unit: Unit) -> None:
         region, fused = unit.region, self.fused
-        if region.is_single:
+        if region.is_single or isinstance(region.steps[0].instruction, NkiKernel):
             self._control(n, unit)
             return
         if region.form == "other" and self._addressed(n, unit):
@@ -167,10 +170,10 @@ class Residence:
             if value not in self.sbuf:
                 passing = value in region.whole and value not in staying
                 times = unit.passes if passing else 1
-                if value in region.whole:
-                    times *= unit.copies
-                elif unit.halves > 1:
-                    times = unit.halves
+                if value in region.whole:  # of a batch every core has its members
+                    times *= unit.copies if region.batches.get(value, 1) == 1 else 1
+                else:
+                    times = unit.halves * facts.row_copies
                 first = value in staying and region.batches.get(value, 1) <= 2
                 self._read(unit, value, times, facts.part(region, value), first)
         if fits:
@@ -261,7 +264,7 @@ class Residence:
             self._move(unit, value, size, reason, True, whole, turned)
 
     def _reason(self, value: int, is_whole: bool) -> Reason:
-        position = self.argument.get(value)
+        position = self.argument.get(self.updated.get(value, value))
         if value in self.fused.constants:
             return "constant"
         if position is None:
@@ -381,7 +384,7 @@ class Residence:
         """Slices that are gathered from, or written to, a tensor in HBM.
 
         An update happens in place: what is replaced is not read by anybody else, or it
-        would not be the last use.
+        would not be the last use. An argument stays what it is then: nothing spills.
         """
         (step,) = unit.region.steps
         moved = addressed_bytes(step.instruction)
@@ -401,8 +404,11 @@ class Residence:
         if is_gather:
             self._write_results(n, unit, self.capacity)
             return True
-        is_result = result in self.results
-        reason = "output" if is_result else "spill_save"
+        is_result, origin = result in self.results, self.updated.get(source, source)
+        is_argument = origin in self.argument
+        if is_argument:
+            self.updated[result] = origin
+        reason = "output" if is_result else "update" if is_argument else "spill_save"
         self._move(unit, result, written, reason, False, False)
         uses = self.next_use.get(result)
         last = len(self.units) if is_result else n

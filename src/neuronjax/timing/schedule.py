@@ -12,11 +12,12 @@ turns, a branch by its most expensive block, an Spmd block once: devices run ali
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from math import ceil, inf
 
 from neuronjax.hardware import Target
 from neuronjax.ir.collective_set import Collective
-from neuronjax.ir.instruction import InstructionProgram
+from neuronjax.ir.instruction import Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Branch, Loop
 from neuronjax.timing.assumptions import THROTTLE_SECONDS
 from neuronjax.timing.block_plan import BlockPlan, Unit
@@ -27,7 +28,7 @@ from neuronjax.timing.cost_collective import collective_seconds
 from neuronjax.timing.memory import MemoryPlan, plan_memory
 from neuronjax.timing.pricing import CHUNK_BYTES, PricedUnit, Pricing
 from neuronjax.timing.queue_state import QueueState
-from neuronjax.timing.recording import TABLE_LOAD, Recorder
+from neuronjax.timing.recording import TABLE_LOAD, Events, Recorder
 from neuronjax.timing.tiling import sbuf_bytes
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.trips import all_writers, static_trips
@@ -102,7 +103,6 @@ class _Schedule:
         self.placement = placement
         self.trips, self.plan = trips, plan
         self.pricing = Pricing(core)
-        self.written = all_writers(program)
         self.recorder = Recorder()
         self.notes: dict[str, None] = {}
         self.table_loads = 0
@@ -116,14 +116,19 @@ class _Schedule:
         main, recorder = self.plan.main, self.recorder
         self._block(main, state, [(0.0, 0.0)] * len(main.fused.arguments))
         return Timeline(
-            events=tuple(recorder.events),
+            events=Events(recorder.rows),
             instructions=tuple(recorder.instructions),
             fused=tuple(recorder.fused),
             total_seconds=max(state.end, state.dma),
             loops=tuple(recorder.loops),
-            notes=tuple(self.notes),
+            notes=(*self.plan.notes, *self.notes),
             memory=self.plan,
         )
+
+    @cached_property
+    def written(self) -> Mapping[int, Instruction]:
+        """Who writes each buffer, for the counters of loops."""
+        return all_writers(self.program)
 
     # -- blocks ------------------------------------------------------------------------
 
@@ -169,9 +174,9 @@ class _Schedule:
         self, plan: BlockPlan, block: PricedUnit, state: QueueState, times: _Times
     ) -> None:
         """Blocks of rows that follow each other: one with events, one without."""
-        records, first = self.recorder.on, len(self.recorder.events)
+        records, first = self.recorder.on, len(self.recorder.rows)
         one = self._one_block(plan, block, state, times)
-        last = len(self.recorder.events)
+        last = len(self.recorder.rows)
         self.recorder.on = False
         period = self._one_block(plan, block, state, times) - one
         self.recorder.on = records
@@ -220,13 +225,21 @@ class _Schedule:
         """
         if not prices.loads:
             return {}
-        busy = max((state.free.get(q, 0.0) for q in _COMPUTE), default=0.0)
+        free, move_on = state.free, self.recorder.move
+        busy = 0.0
+        for queue in _COMPUTE:
+            if queue in free and free[queue] > busy:
+                busy = free[queue]
         earliest = busy - self.ahead
         arrived: _Times = {}
         for streams, moves in prices.load_groups():
-            sources = [times.get(m.movement.value, (0.0, 0.0))[1] for m in moves]
-            start = max(state.dma, earliest, *sources)
-            total = sum(m.seconds for m in moves)
+            start, total = max(state.dma, earliest), 0.0
+            for move in moves:
+                source = times.get(move.movement.value)
+                if source is not None and source[1] > start:
+                    start = source[1]
+                total += move.seconds
+            start = max(start, 0.0)
             end = start + total
             span = end
             if streams:
@@ -240,16 +253,10 @@ class _Schedule:
                     first + move.latency,
                     span + move.latency,
                 )
-                self.recorder.move(
-                    prices, move, start, span, prices.pieces if streams else 1
-                )
+                move_on(prices, move, start, span, prices.pieces if streams else 1)
             state.dma = end
             state.end = max(state.end, end)
         return arrived
-
-    def _ready(self, value: int, times: _Times, arrived: _Times) -> tuple[float, float]:
-        found = arrived.get(value)
-        return found if found is not None else times.get(value, (0.0, 0.0))
 
     def _tiled(
         self, prices: PricedUnit, state: QueueState, times: _Times, arrived: _Times
@@ -258,7 +265,7 @@ class _Schedule:
         pieces, interval = prices.pieces, prices.interval
         others = (pieces - 1) * interval
         inside: dict[int, float] = {}
-        free = state.free
+        free, note = state.free, self.recorder.work
         taken: dict[Queue, float] = {}
         whole = {m.movement.value for m in prices.loads if m.movement.is_whole}
         streams = {m.movement.value for m in prices.loads} - whole
@@ -266,36 +273,36 @@ class _Schedule:
             ready = last = 0.0
             for value in p.reads:
                 if value in inside:
-                    ready = max(ready, inside[value])
+                    first = inside[value]
                 elif value in streams:
                     first, end = arrived[value]
-                    ready = max(ready, first, end - others)
-                else:  # all of it; a load may still come in during the first tile
-                    first, end = self._ready(value, times, arrived)
-                    if value in arrived:
-                        ready, last = max(ready, first), max(last, end)
-                    else:
-                        ready = max(ready, end)
-            at = ready
+                    first = max(first, end - others)
+                elif value in arrived:  # may still come in during the first tile
+                    first, end = arrived[value]
+                    last = max(last, end)
+                else:  # all of it
+                    first = times[value][1] if value in times else 0.0
+                if first > ready:
+                    ready = first
+            at, step = ready, p.step
             for work in p.way:
                 queue = work.queue
                 d = work.seconds / pieces
-                start = max(at, free.get(queue, 0.0), taken.get(queue, 0.0), last - d)
+                before = free.get(queue, 0.0)
+                start = max(at, before, taken.get(queue, 0.0), last - d)
                 if queue == "tensor" and queue not in taken:
                     fills = prices.tensor_binds
                     d += self._ramp(state, start, work.seconds if fills else d)
                 taken[queue] = start + d
-                wait = start - max(free.get(queue, 0.0), 0.0)
-                self.recorder.work(
-                    p.step, work, start, start + others + d, pieces, wait
-                )
+                note(step, work, start, start + others + d, pieces, start - before)
                 at = start + d + work.latency_seconds
             at = max(at, last)
-            first = at + others if p.step.accumulates else at
-            for value in p.step.results:
+            done = (at + others if step.accumulates else at, at + others)
+            for value in step.results:
                 inside[value] = at
-                times[value] = (first, at + others)
-            state.end = max(state.end, at + others)
+                times[value] = done
+            if done[1] > state.end:
+                state.end = done[1]
         for queue, t in taken.items():
             free[queue] = t + others
 
@@ -303,12 +310,13 @@ class _Schedule:
         self, prices: PricedUnit, state: QueueState, times: _Times, arrived: _Times
     ) -> None:
         """Steps on one tile: each starts on its producer's first part."""
-        free = state.free
+        free, note = state.free, self.recorder.work
         for p in prices.steps:
             first = end = 0.0
             for value in p.reads:
-                f, e = self._ready(value, times, arrived)
-                first, end = max(first, f), max(end, e)
+                found = arrived.get(value) or times.get(value)
+                if found is not None:
+                    first, end = max(first, found[0]), max(end, found[1])
             for work in p.way:
                 start = max(first, free.get(work.queue, 0.0))
                 part = work.seconds / work.tiles
@@ -319,7 +327,7 @@ class _Schedule:
                     freed = done - self.core.spec.psum_banks * part
                     free["tensor"] = max(free.get("tensor", 0.0), freed)
                 wait = start - free.get(work.queue, 0.0)
-                self.recorder.work(p.step, work, start, done, work.tiles, wait)
+                note(p.step, work, start, done, work.tiles, wait)
                 free[work.queue] = done
                 first = start + part + work.latency_seconds
                 end = done + work.latency_seconds
@@ -409,11 +417,11 @@ class _Schedule:
         turns, assumed = self._turns(i)
         if turns == 0:
             return arguments
-        first = len(self.recorder.events)
+        first = len(self.recorder.rows)
         self.recorder.count *= turns
         results = self._block(body, state, arguments)
         self.recorder.count //= turns
-        last = len(self.recorder.events)
+        last = len(self.recorder.rows)
         one, period = _reach(state, results), 0.0
         if turns > 1:
             on, self.recorder.on = self.recorder.on, False

@@ -18,7 +18,9 @@ from neuronjax.timing.money import (
     SECONDS_PER_HOUR,
     Price,
     check_utilization,
+    energy_kwh,
     price_record,
+    rented_hours,
 )
 
 
@@ -86,6 +88,8 @@ class ServingCost:
         weights_bytes: part of it.
         kv_cache_bytes: part of it, of all sequences.
         max_batch: sequences whose cache a device could hold.
+        kwh_per_million_tokens: of prompts and answers together, at the utilization,
+            from the caller's watts; None without them.
     """
 
     machine: str
@@ -107,6 +111,7 @@ class ServingCost:
     weights_bytes: int
     kv_cache_bytes: int
     max_batch: int | None
+    kwh_per_million_tokens: float | None = None
 
     @property
     def fits(self) -> bool:
@@ -149,6 +154,7 @@ def serving_cost(
     policy: str = "",
     devices: int = 1,
     copies: int = 1,
+    watts: float | None = None,
 ) -> ServingCost:
     """The cost of serving on a machine.
 
@@ -162,6 +168,7 @@ def serving_cost(
         policy: the numerics' name.
         devices: logical cores in use.
         copies: of the program.
+        watts: of the whole machine, on average; None if not known.
     """
     decodes = traffic.output_tokens - 1
     # Of one copy's time, for one request.
@@ -172,6 +179,8 @@ def serving_cost(
     usd_per_second = price.usd_per_hour / SECONDS_PER_HOUR / traffic.utilization
     per_copy = usd_per_second / copies * MILLION
     tokens = traffic.prompt_tokens + traffic.output_tokens
+    hours = rented_hours((prefill + decode) / copies / tokens, traffic.utilization)
+    energy = None if watts is None else energy_kwh(watts, hours) * MILLION
     return ServingCost(
         machine=machine,
         policy=policy,
@@ -192,4 +201,5 @@ def serving_cost(
         weights_bytes=memory.weights_bytes,
         kv_cache_bytes=memory.kv_cache_bytes,
         max_batch=memory.max_batch(traffic.batch),
+        kwh_per_million_tokens=energy,
     )

@@ -8,8 +8,8 @@ anything is fused.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from neuronjax.ir.instruction import Buffer, Instruction, View
 from neuronjax.ir.instruction_set import (
@@ -66,8 +66,9 @@ def _chains(nodes: Sequence[Node], results: Sequence[int]) -> list[list[Node]]:
     unread = readers.keys().isdisjoint
     for node in nodes if found else ():
         if not unread(node.operands):
-            for value in readers.keys() & set(node.operands):
-                readers[value] += 1
+            for value in set(node.operands):
+                if value in readers:
+                    readers[value] += 1
     return [
         chain for chain in found if all(readers[n.results[0]] == 1 for n in chain[:-1])
     ]
@@ -105,7 +106,7 @@ def _swapped(
     turned = tuple(shape[n] for n in order)
     if not _keeps_rows(permutation, turned):
         return None
-    exchanged = dataclasses.replace(
+    exchanged = _changed(
         matmul,
         operands=(rhs, lhs),
         results=(_typed(matmul.results[0], turned),),
@@ -117,7 +118,7 @@ def _swapped(
     for cast in casts:
         operand, result = cast.operands[0].buffer, cast.results[0]
         found.append(
-            dataclasses.replace(
+            _changed(
                 cast,
                 operands=(View(_typed(operand, turned)),),
                 results=(_typed(result, turned),),
@@ -125,8 +126,15 @@ def _swapped(
         )
     source = View(_typed(last.operands[0].buffer, turned))
     parameters = (permutation, *last.parameters[1:])
-    found.append(dataclasses.replace(last, operands=(source,), parameters=parameters))
+    found.append(_changed(last, operands=(source,), parameters=parameters))
     return found
+
+
+def _changed(i: Instruction, **fields: Any) -> Instruction:
+    """What `dataclasses.replace` makes, in a tenth of the time."""
+    new = object.__new__(type(i))
+    vars(new).update(vars(i), **fields)
+    return new
 
 
 def _keeps_rows(permutation: Sequence[int], shape: Sequence[int]) -> bool:

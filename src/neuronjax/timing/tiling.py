@@ -148,6 +148,10 @@ def _own_rows(fused: Fused, step: Step) -> frozenset[int]:
         i = step.instruction
         shape = i.operands[0].type.shape
         return rows_of(shape, _leading(shape, set(i.axes)))  # type: ignore[attr-defined]
+    if step.form == "scan":
+        i = step.instruction
+        shape = i.operands[0].type.shape
+        return rows_of(shape, _leading(shape, {i.axis}))  # type: ignore[attr-defined]
     if step.form in ("control", "collective", "other"):
         return rows_of(())
     shape = fused.types[step.seen].shape

@@ -6,7 +6,7 @@ or a transfer; of a loop the first turn has events, which count as often as it t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -76,7 +76,7 @@ class Timeline:
         memory: what moves and what stays.
     """
 
-    events: tuple[Event, ...]
+    events: Sequence[Event]
     instructions: tuple[Instruction, ...]
     fused: tuple[tuple[Instruction, ...], ...]
     total_seconds: float

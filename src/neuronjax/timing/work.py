@@ -115,9 +115,17 @@ class Work:
 #: for the instruction is an access pattern of its consumers (a reshape, a broadcast).
 Way = tuple[Work, ...]
 
-#: Why bytes move between HBM and SBUF. `weight` is an input that is a parameter.
+#: Why bytes move between HBM and SBUF. `weight` is an input that is a parameter;
+#: `update` is written into an argument, which is no result yet.
 Reason = Literal[
-    "input", "weight", "output", "spill_save", "spill_reload", "constant", "copy"
+    "input",
+    "weight",
+    "output",
+    "update",
+    "spill_save",
+    "spill_reload",
+    "constant",
+    "copy",
 ]
 
 

@@ -1,0 +1,450 @@
+"""All turns of a loop at once: what its body computes, with time as the last axis.
+
+Carries are told apart by what the body does with them: some pass through, one counts,
+slices of some are taken or replaced at the counter, and the rest is state. A state must
+be FP32 and a recurrence in what does not depend on it; then one scan gives it for all
+turns, and whatever reads it follows. Anything else leaves the loop as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from neuronjax.ir.instruction import Block, Buffer, Instruction, View
+from neuronjax.ir.instruction_set import (
+    Activation,
+    BitcastCopy,
+    Call,
+    Compare,
+    DmaCopy,
+    Iota,
+    Loop,
+    Memset,
+    ReducePrecision,
+    Select,
+    TensorCopy,
+    TensorReduce,
+    TensorScalar,
+    TensorTensor,
+    TensorTensorScan,
+)
+from neuronjax.ir.program import TensorType
+from neuronjax.timing.flattening import Flattening, Node
+
+#: Of one shape, element by element.
+_ELEMENTWISE = (
+    TensorTensor,
+    TensorScalar,
+    Activation,
+    TensorCopy,
+    Compare,
+    Select,
+    ReducePrecision,
+)
+_KNOWN = (*_ELEMENTWISE, BitcastCopy, DmaCopy, Iota, Memset, TensorReduce)
+#: Operators of the scan that do not care which side the state is on [ISA].
+_SCANNED = frozenset({"add", "multiply", "maximum", "minimum"})
+
+
+class _Value(NamedTuple):
+    """What stands for a value of the body.
+
+    Attributes:
+        buffer: in the block around the loop.
+        turns: whether it has a last axis for the turns.
+    """
+
+    buffer: Buffer
+    turns: bool
+
+
+def is_loop_of_slices(loop: Loop, functions: Mapping[str, Block]) -> bool:
+    """Whether a body has nothing but elementwise work, reductions and movement."""
+    todo = [loop.body]
+    while todo:
+        for i in todo.pop().instructions:
+            if isinstance(i, Call):
+                todo.append(functions[i.callee])
+            elif not isinstance(i, _KNOWN):
+                return False
+    return True
+
+
+def composed(first: DmaCopy, then: DmaCopy) -> DmaCopy:
+    """Two transpositions as one; as a reshape where nothing is turned."""
+    order = tuple(first.parameters[0][p] for p in then.parameters[0])
+    if order == tuple(range(len(order))):
+        return dataclasses.replace(
+            then, operands=first.operands, kind="reshape", parameters=()
+        )
+    return dataclasses.replace(then, operands=first.operands, parameters=(order,))
+
+
+class Turns:
+    """The turns of one loop."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        trips: int,
+        functions: Mapping[str, Block],
+        fresh: Iterator[int],
+    ) -> None:
+        self.loop, self.trips, self.fresh = loop, trips, fresh
+        outside = _read_outside(loop.body)
+        body = dataclasses.replace(
+            loop.body, arguments=(*loop.body.arguments, *outside)
+        )
+        flat = Flattening(functions)
+        self.arguments = [flat.new(b.type) for b in body.arguments]
+        self.results = flat.add(body, self.arguments)
+        self.nodes, self.types = flat.nodes, flat.types
+        self.maker = {v: node for node in self.nodes for v in node.results}
+        self.given = [v.buffer for v in loop.operands] + list(outside)
+        self.known: dict[int, _Value] = {}
+        self.out: list[Instruction] = []
+        self.constants = self._constants()
+        self.indices = self._indices()
+        self.stacked = self._stacked()
+
+    def instructions(self) -> list[Instruction] | None:
+        """Instructions that write the loop's results; None where it has to turn."""
+        states = self._states()
+        if not states or any(self.types[v].dtype != np.float32 for v in states):
+            return None
+        pending = [n for n in self.nodes if not self._is_index(n)]
+        while pending or states:
+            left = [node for node in pending if not self._done(node)]
+            found = next((v for v in states if self._scan(v)), None)
+            if found is not None:
+                del states[found]
+            elif len(left) == len(pending):
+                return None
+            pending = left
+        return self.out if self._write_results() else None
+
+    # -- what the carries are ----------------------------------------------------------
+
+    def _constants(self) -> set[int]:
+        """Integers of one element that every turn has."""
+        return {
+            node.results[0]
+            for node in self.nodes
+            if isinstance(node.instruction, Memset)
+            and node.instruction.value.size == 1
+            and node.instruction.value.dtype.kind in "iu"
+        }
+
+    def _indices(self) -> set[int]:
+        """Integers of one element that the number of the turn decides."""
+        found = set()
+        for value, result in zip(self.arguments, self.results, strict=False):
+            node = self.maker.get(result)
+            if value == result or node is None or not self._is_integer(value):
+                continue
+            if value in node.operands and _op(node) in ("add", "subtract"):
+                found.add(value)
+        for node in self.nodes:
+            given = set(node.operands)
+            if given & found and given <= found | self.constants:
+                if all(map(self._is_integer, node.results)):
+                    found.update(node.results)
+        return found
+
+    def _is_integer(self, value: int) -> bool:
+        type_ = self.types[value]
+        return type_.shape == () and type_.dtype.kind in "iub"
+
+    def _is_index(self, node: Node) -> bool:
+        return self.indices.issuperset(node.results)
+
+    def _stacked(self) -> dict[int, Node]:
+        """Carries of which every turn replaces its own slice, and reads nothing."""
+        uses: dict[int, int] = {}
+        for node in self.nodes:
+            for value in node.operands:
+                uses[value] = uses.get(value, 0) + 1
+        found = {}
+        for value, result in zip(self.arguments, self.results, strict=False):
+            node = self.maker.get(result)
+            if node is None or node.operands[:1] != (value,) or uses[value] > 1:
+                continue
+            i = node.instruction
+            if isinstance(i, DmaCopy) and i.kind == "dynamic_update_slice":
+                update = self.types[node.operands[1]].shape
+                if self._at_turn(node.operands[2:], value, update):
+                    found[value] = node
+        return found
+
+    def _at_turn(
+        self, indices: tuple[int, ...], value: int, sizes: tuple[int, ...]
+    ) -> bool:
+        """Whether a slice of these sizes is that of the turn, of as many as turns."""
+        shape = self.types[value].shape
+        return (
+            bool(shape)
+            and indices[0] in self.indices
+            and self.constants.issuperset(indices[1:])
+            and sizes == (1, *shape[1:])
+            and shape[0] == self.trips
+        )
+
+    def _states(self) -> dict[int, int]:
+        """Carries that change, and what they change to; the others become known."""
+        states = {}
+        for n, value in enumerate(self.arguments):
+            passes = n >= len(self.results) or self.results[n] == value
+            if passes:
+                self.known[value] = _Value(self.given[n], turns=False)
+            elif value not in self.indices and value not in self.stacked:
+                states[value] = self.results[n]
+        return states
+
+    # -- a node ------------------------------------------------------------------------
+
+    def _done(self, node: Node) -> bool:
+        """Whether a node's result is known, or becomes so."""
+        i, (result, *_) = node.instruction, node.results
+        if result in self.known or node in self.stacked.values():
+            return True
+        if isinstance(i, DmaCopy) and i.kind == "dynamic_slice":
+            return self._slice(node)
+        found = [self.known.get(v) for v in node.operands]
+        values = [v for v in found if v is not None]
+        if len(values) < len(found):
+            return False
+        if any(v.turns for v in values):
+            made = self._for_all_turns(i, values)
+            if made is None:
+                return False
+            self.known[result] = _Value(made, turns=True)
+        else:
+            operands = [v.buffer for v in values]
+            made = self._emit(i, operands, self.types[result].shape)
+            self.known[result] = _Value(made, turns=False)
+        return True
+
+    def _slice(self, node: Node) -> bool:
+        """The slices of all turns: the tensor itself, time last."""
+        source, *indices = node.operands
+        i, value = node.instruction, self.known.get(source)
+        assert isinstance(i, DmaCopy)
+        if value is None or value.turns:
+            return False
+        if not self._at_turn(tuple(indices), source, tuple(i.parameters[0])):
+            return False
+        rest = self.types[source].shape[1:]
+        order = (*range(1, len(rest) + 1), 0)
+        turned = self._move(i, value.buffer, (*rest, self.trips), "transpose", (order,))
+        shape = (1, *rest, self.trips)
+        made = self._move(i, turned, shape, "reshape", ())
+        self.known[node.results[0]] = _Value(made, turns=True)
+        return True
+
+    def _for_all_turns(self, i: Instruction, values: list[_Value]) -> Buffer | None:
+        """An instruction on operands with a last axis for the turns."""
+        shape = i.results[0].type.shape
+        if isinstance(i, _ELEMENTWISE):
+            operands = [
+                v.buffer if v.buffer.type.shape != shape and not v.turns
+                else self._lifted(i, v)
+                for v in values
+            ]  # fmt: skip
+            return self._emit(i, operands, (*shape, self.trips))
+        if isinstance(i, TensorReduce) and not values[1].turns:
+            operands = [v.buffer for v in values]
+            return self._emit(i, operands, (*shape, self.trips))
+        if isinstance(i, DmaCopy):
+            parameters = _with_turns(i, len(shape), self.trips)
+            if parameters is not None:
+                operands = [self._lifted(i, v) for v in values]
+                return self._emit(
+                    i, operands, (*shape, self.trips), parameters=parameters
+                )
+        return None
+
+    def _lifted(self, i: Instruction, value: _Value) -> Buffer:
+        """A value with an axis for the turns, all of them equal if it has none."""
+        if value.turns:
+            return value.buffer
+        shape = value.buffer.type.shape
+        kept = tuple(range(len(shape)))
+        return self._move(i, value.buffer, (*shape, self.trips), "broadcast", (kept,))
+
+    # -- states ------------------------------------------------------------------------
+
+    def _scan(self, state: int) -> bool:
+        """Makes a state known for all turns, if it is a recurrence in what is known."""
+        new = self.results[self.arguments.index(state)]
+        steps = self._recurrence(state, new)
+        if steps is None:
+            return False
+        last = steps[-1][0].instruction
+        start = self.given[self.arguments.index(state)]
+        data = [self._lifted(last, self.known[value]) for _, value in steps]
+        shape = (*self.types[state].shape, self.trips)
+        result = self._new(shape, self.types[state].dtype)
+        operands = (View(data[0]), View(start), *map(View, data[1:]))
+        self.out.append(
+            TensorTensorScan(
+                operands=operands,
+                results=(result,),
+                engine="vector",
+                op=_op(steps[-1][0]),
+                axis=len(shape) - 1,
+                ordinal=last.ordinal,
+                location=last.location,
+            )
+        )
+        # Before the turn it is the same tensor, read one place to the left.
+        self.known[state] = self.known[new] = _Value(result, turns=True)
+        return True
+
+    def _recurrence(self, state: int, new: int) -> list[tuple[Node, int]] | None:
+        """One or two operations from a state to the next, and their other operands."""
+        node = self.maker.get(new)
+        steps: list[tuple[Node, int]] = []
+        while node is not None and len(steps) < 2 and _op(node) in _SCANNED:
+            others = [v for v in node.operands if v in self.known]
+            inner = [v for v in node.operands if v not in self.known]
+            if len(others) != 1 or len(inner) != 1:
+                return None
+            steps.insert(0, (node, others[0]))
+            if inner[0] == state:
+                return steps
+            node = self.maker.get(inner[0])
+        return None
+
+    # -- results -----------------------------------------------------------------------
+
+    def _write_results(self) -> bool:
+        """Writes what the loop gives."""
+        for n, target in enumerate(self.loop.results):
+            value, result = self.arguments[n], self.results[n]
+            if value in self.indices:
+                self._count(target)
+            elif value in self.stacked:
+                if not self._stack(self.stacked[value], target):
+                    return False
+            elif result == value:
+                self._alias(self.given[n], target)
+            else:
+                self._last(self.known[result], target)
+        return True
+
+    def _count(self, target: Buffer) -> None:
+        count = np.full((), self.trips, target.type.dtype)
+        self.out.append(
+            Memset(operands=(), results=(target,), engine="gpsimd", value=count)
+        )
+
+    def _stack(self, node: Node, target: Buffer) -> bool:
+        update = self.known.get(node.operands[1])
+        if update is None:
+            return False
+        rest = target.type.shape[1:]
+        i = node.instruction
+        whole = self._lifted(i, update)
+        flat = self._move(i, whole, (*rest, self.trips), "reshape", ())
+        order = (len(rest), *range(len(rest)))
+        self._write(i, flat, target, "transpose", (order,))
+        return True
+
+    def _last(self, value: _Value, target: Buffer) -> None:
+        i = self.loop
+        shape = value.buffer.type.shape
+        starts, ends = (0,) * len(shape), shape
+        starts = (*starts[:-1], self.trips - 1)
+        part = (starts, ends, (1,) * len(shape))
+        last = self._move(i, value.buffer, (*shape[:-1], 1), "slice", part)
+        self._alias(last, target)
+
+    def _alias(self, source: Buffer, target: Buffer) -> None:
+        self._write(self.loop, source, target, "reshape", ())
+
+    # -- instructions ------------------------------------------------------------------
+
+    def _new(self, shape: tuple[int, ...], dtype: np.dtype) -> Buffer:
+        return Buffer(next(self.fresh), TensorType(shape, dtype))
+
+    def _move(
+        self,
+        i: Instruction,
+        source: Buffer,
+        shape: tuple[int, ...],
+        kind: str,
+        parameters: tuple[tuple[int, ...], ...],
+    ) -> Buffer:
+        target = self._new(shape, source.type.dtype)
+        self._write(i, source, target, kind, parameters)
+        return target
+
+    def _write(
+        self,
+        i: Instruction,
+        source: Buffer,
+        target: Buffer,
+        kind: str,
+        parameters: tuple[tuple[int, ...], ...],
+    ) -> None:
+        self.out.append(
+            DmaCopy(
+                operands=(View(source),),
+                results=(target,),
+                engine="dma",
+                kind=kind,
+                parameters=parameters,
+                location=i.location,
+            )
+        )
+
+    def _emit(
+        self,
+        i: Instruction,
+        operands: list[Buffer],
+        shape: tuple[int, ...],
+        **changed: tuple[tuple[int, ...], ...],
+    ) -> Buffer:
+        result = self._new(shape, i.results[0].type.dtype)
+        self.out.append(
+            dataclasses.replace(
+                i, operands=tuple(map(View, operands)), results=(result,), **changed
+            )
+        )
+        return result
+
+
+def _op(node: Node) -> str:
+    """Of two tensors; "" of anything else."""
+    i = node.instruction
+    return i.op if isinstance(i, TensorTensor) and len(node.operands) == 2 else ""
+
+
+def _read_outside(body: Block) -> tuple[Buffer, ...]:
+    """Buffers of the surroundings that a body without blocks reads."""
+    made = {b.number for b in body.arguments}
+    made.update(b.number for i in body.instructions for b in i.results)
+    views = [v for i in body.instructions for v in i.operands] + list(body.results)
+    read = {v.buffer.number: v.buffer for v in views}
+    return tuple(b for n, b in read.items() if n not in made)
+
+
+def _with_turns(
+    i: DmaCopy, rank: int, trips: int
+) -> tuple[tuple[int, ...], ...] | None:
+    """Parameters of a movement that has one more axis, which it leaves alone."""
+    if i.kind in ("reshape", "concatenate", "reverse"):
+        return i.parameters if prod(i.results[0].type.shape) else None
+    if i.kind in ("broadcast", "transpose"):
+        return ((*i.parameters[0], rank),)
+    if i.kind == "slice":
+        starts, ends, strides = i.parameters
+        return ((*starts, 0), (*ends, trips), (*strides, 1))
+    if i.kind == "pad":
+        return tuple((*p, 0) for p in i.parameters)
+    return None

@@ -1,0 +1,107 @@
+"""Passes of an engine that lowering has no instruction for; nothing here has a unit.
+
+`fusion` makes them of two or three instructions, and the cost rules price them: what
+`nki.isa` calls scalar_tensor_tensor, and tensor_scalar_reduce on VectorE or
+activation_reduce and activate2 on ScalarE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import TensorCopy, TensorReduce, TensorTensor
+
+#: Operators of VectorE's ALU that take N cycles [SH].
+_ALU = frozenset({"add", "subtract", "multiply", "maximum", "minimum"})
+#: What ScalarE computes of one tensor with scale, bias or a function that every table
+#: holds.
+ON_SCALAR = frozenset({"add", "subtract", "multiply", "negate", "abs", "sign"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReducingPass(Instruction):
+    """Scalar operations on operands[0], and a fold of the rows of what they give.
+
+    Attributes:
+        fold: as in TensorReduce.
+        rows: how many results the fold has.
+        is_affine: whether ScalarE has the operations.
+    """
+
+    fold: str
+    rows: int
+    is_affine: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalarTensorTensor(Instruction):
+    """(data `first` scalar) `then` tensor, both in FP32 before the write."""
+
+    first: str
+    then: str
+
+
+def operator(i: Instruction) -> str:
+    """The ALU's operator of an instruction; "" where it has none."""
+    return getattr(i, "op", "")
+
+
+def folding_pass(
+    main: Instruction, members: Iterable[Instruction], fold: TensorReduce
+) -> Instruction:
+    """What a pass is priced as that folds its rows; integers and divisions as before.
+
+    Args:
+        main: what the pass is priced as without the fold.
+        members: what it computes.
+        fold: of the rows of that.
+    """
+    members = list(members)
+    integers = main.results[0].type.dtype.kind in "iub"
+    if integers or any(operator(m) == "divide" for m in members):
+        return main
+    return ReducingPass(
+        operands=main.operands,
+        results=main.results,
+        engine="vector",
+        fold=fold.op,
+        rows=prod(fold.results[0].type.shape),
+        is_affine=all(
+            isinstance(m, TensorCopy) or operator(m) in ON_SCALAR for m in members
+        ),
+        location=main.location,
+    )
+
+
+def change_places(first: Instruction, then: Instruction) -> bool:
+    """Whether two operations may be done the other way round.
+
+    scalar_tensor_tensor has the scalar first [ISA].
+    """
+    ops = {operator(first), operator(then)}
+    return ops == {"multiply"} or ops <= {"add", "subtract"}
+
+
+def two_operations(scalar: Instruction, main: Instruction) -> Instruction:
+    """What (data op scalar) op tensor is priced as: `main` alone where the ALU does not
+    have both.
+
+    Args:
+        scalar: the operation with a scalar.
+        main: that with a tensor, after it.
+    """
+    ops = (operator(scalar), operator(main))
+    is_float = main.results[0].type.dtype.kind not in "iub"
+    if not is_float or not set(ops) <= _ALU or not isinstance(main, TensorTensor):
+        return main
+    return ScalarTensorTensor(
+        operands=main.operands,
+        results=main.results,
+        engine="vector",
+        first=ops[0],
+        then=ops[1],
+        location=main.location,
+    )

@@ -1,0 +1,168 @@
+"""Loops that VectorE computes in one instruction, as what they are then.
+
+`tensor_tensor_scan` is r[i] = (d0[i] op0 r[i - 1]) op1 d1[i] along the free axis, its
+state in FP32 [ISA]: a loop over tokens whose carry is h = a h + b, a selective scan.
+Such a loop becomes the instructions of its body on the slices of all turns at once,
+time last, and a scan for every carry, as kernels write it [MAM], where the latencies
+of its turns are longer than what has to be transposed takes. Other loops stay. Only
+time is concerned: what is executed, and every bit of it, is the loop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+
+from neuronjax.ir.collective_set import Spmd
+from neuronjax.ir.instruction import Block, Buffer, Instruction, InstructionProgram
+from neuronjax.ir.instruction_set import Branch, DmaCopy, Loop, Memset
+from neuronjax.timing.cost_dma import hbm_bytes_per_second
+from neuronjax.timing.cost_gpsimd import nbytes
+from neuronjax.timing.cost_layout import latency_seconds
+from neuronjax.timing.loop_turns import Turns, composed, is_loop_of_slices
+from neuronjax.timing.trips import all_writers, static_trips
+from neuronjax.timing.work import Core
+
+
+def with_scans(program: InstructionProgram, core: Core) -> InstructionProgram:
+    """The program with loops that are recurrences as scans; itself if there are none.
+
+    Args:
+        program: what a core executes.
+        core: the core.
+    """
+    if not any(isinstance(i, Loop) for i in program.walk()):
+        return program
+    rewriting = _Rewriting(program, core)
+    main = rewriting.block(program.main)
+    functions = {n: rewriting.block(b) for n, b in program.functions.items()}
+    changed = main is not program.main or any(
+        functions[n] is not b for n, b in program.functions.items()
+    )
+    if not changed:
+        return program
+    return dataclasses.replace(program, main=main, functions=functions)
+
+
+def scanned_loops(
+    before: InstructionProgram, after: InstructionProgram
+) -> tuple[str, ...]:
+    """The user's lines of the loops that `with_scans` made scans of."""
+    if after is before:
+        return ()
+    left = {i.location.source for i in after.walk() if isinstance(i, Loop)}
+    all_of_them = [i.location.source for i in before.walk() if isinstance(i, Loop)]
+    return tuple(dict.fromkeys(s for s in all_of_them if s not in left))
+
+
+class _Rewriting:
+    """Blocks of one program; new buffers have numbers of their own."""
+
+    def __init__(self, program: InstructionProgram, core: Core) -> None:
+        self.functions, self.core = program.functions, core
+        self.written = all_writers(program)
+        self.fresh = itertools.count(_free_number(program))
+
+    def block(self, block: Block) -> Block:
+        """A block with its loops rewritten; itself if none is."""
+        instructions: list[Instruction] = []
+        changed = False
+        for i in block.instructions:
+            found = self._instruction(block, i)
+            changed = changed or found != [i]
+            instructions += found
+        if not changed:
+            return block
+        return dataclasses.replace(
+            block, instructions=tuple(_turned_once(instructions))
+        )
+
+    def _instruction(self, block: Block, i: Instruction) -> list[Instruction]:
+        if isinstance(i, Loop):
+            found = self._scan(block, i)
+            if found is not None:
+                return found
+        return [self._inside(i)] if i.blocks else [i]
+
+    def _inside(self, i: Instruction) -> Instruction:
+        """Control flow with its blocks rewritten."""
+        blocks = tuple(map(self.block, i.blocks))
+        if all(new is old for new, old in zip(blocks, i.blocks, strict=True)):
+            return i
+        if isinstance(i, Branch):
+            return dataclasses.replace(i, branches=blocks)
+        if isinstance(i, Loop | Spmd):
+            return dataclasses.replace(i, body=blocks[-1])
+        return i
+
+    def _scan(self, block: Block, loop: Loop) -> list[Instruction] | None:
+        if not is_loop_of_slices(loop, self.functions):
+            return None
+        trips = static_trips(loop, self.written, self.functions)
+        if trips is None or trips < 2:
+            return None
+        found = Turns(loop, trips, self.functions, self.fresh).instructions()
+        if found is None:
+            return None
+        passes = sum(not isinstance(i, DmaCopy | Memset) for i in found)
+        waits = trips * passes * latency_seconds(self.core, "vector")
+        turned = self._turned_bytes(block, found)
+        return found if turned / hbm_bytes_per_second(self.core) < waits else None
+
+    def _turned_bytes(self, block: Block, found: list[Instruction]) -> float:
+        """What has to be transposed, because its neighbours do not undo it."""
+        results = {v.buffer.number for v in block.results}
+        total = 0.0
+        for i in found:
+            if not isinstance(i, DmaCopy) or i.kind != "transpose":
+                continue
+            before = self.written.get(i.operands[0].buffer.number)
+            target = i.results[0].number
+            readers = [r for r in (*block.instructions, *found) if _reads(r, target)]
+            undone = _undo(before, i) or all(_undo(i, r) for r in readers)
+            if not undone or target in results:
+                total += nbytes(i.results)
+        return total
+
+
+def _free_number(program: InstructionProgram) -> int:
+    """Above every buffer of a program."""
+    return 1 + max((b.number for b in _buffers(program)), default=0)
+
+
+def _buffers(program: InstructionProgram) -> Iterator[Buffer]:
+    for block in (program.main, *program.functions.values()):
+        yield from block.arguments
+        for i in block.walk():
+            yield from i.results
+            for inner in i.blocks:
+                yield from inner.arguments
+
+
+def _reads(i: Instruction, number: int) -> bool:
+    return any(v.buffer.number == number for v in i.operands)
+
+
+def _undo(first: Instruction | None, then: Instruction) -> bool:
+    """Whether two transpositions are none."""
+    both = [
+        i for i in (first, then) if isinstance(i, DmaCopy) and i.kind == "transpose"
+    ]
+    return len(both) == 2 and composed(*both).kind == "reshape"
+
+
+def _turned_once(instructions: list[Instruction]) -> Iterator[Instruction]:
+    """Transpositions of transpositions as one, or as none."""
+    turned: dict[int, DmaCopy] = {}
+    for i in instructions:
+        if isinstance(i, DmaCopy) and i.kind == "transpose":
+            i = _after(turned, i)
+            if i.kind == "transpose":
+                turned[i.results[0].number] = i
+        yield i
+
+
+def _after(turned: Mapping[int, DmaCopy], i: DmaCopy) -> DmaCopy:
+    before = turned.get(i.operands[0].buffer.number)
+    return i if before is None else composed(before, i)
