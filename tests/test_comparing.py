@@ -1,5 +1,6 @@
 """`compare` on programs whose errors are known."""
 
+import inspect
 import json
 
 import jax
@@ -145,6 +146,56 @@ def test_causes_lie_before_the_divergence():
     assert all(c.number <= first.record.number for c in first.causes)
 
 
+def variance(x):
+    m2 = jnp.mean(x * x, -1)  # the mean of squares
+    m = jnp.mean(x, -1)  # the mean
+    return m2 - m * m
+
+
+def variance_in_a_scan(x):
+    return jax.lax.scan(lambda c, x: (c, jax.jit(variance)(x)), 0.0, x)[1]
+
+
+def variance_behind_moves(x):
+    return jnp.exp(variance(x).reshape(2, -1).T.astype(jnp.float32))
+
+
+@pytest.mark.parametrize(
+    "function", [variance, variance_in_a_scan, variance_behind_moves]
+)
+def test_roundings_on_write_explain_a_cancellation(function):
+    """Both means are rounded to BF16 where they are written; neither explains alone."""
+    x = 30 + np.random.default_rng(0).standard_normal((4, 512))
+    report = compare(function, policy="bf16", reference="float64")(
+        x.astype(jnp.bfloat16)
+    )
+    first = report.first_divergence
+    assert first is not None
+    assert first.record.op == "stablehlo.subtract"
+    lines = inspect.getsource(variance).splitlines()
+    start = inspect.getsourcelines(variance)[1]
+    marked = [start + n for n, line in enumerate(lines) if "# the mean" in line]
+    assert all(r.only_rounds for r in first.causes)
+    assert len(first.causes) <= 3
+    found = [(r.op, int(r.source.rpartition(":")[2])) for r in first.causes]
+    assert {("stablehlo.convert", line) for line in marked} <= set(found)
+    assert "that only round on write" in str(report)
+
+
+def test_a_wide_reference_leaves_an_op_its_own_error():
+    """Behind healed roundings the saturated one stays what explains."""
+
+    def function(x):
+        y = (x * 3).astype(jnp.float8_e4m3fn).astype(jnp.float32)
+        return jnp.sum(jnp.exp(-y * y))
+
+    policy = Policy(overflow="saturate")
+    compared = compare(function, target="trn3", policy=policy, reference="float64")
+    first = compared(np.linspace(0.1, 300, 64, dtype=np.float32)).first_divergence
+    assert first is not None
+    assert [r.op for r in first.causes] == ["stablehlo.convert"]
+
+
 def test_loops_by_iteration():
     def function(x, w):
         return jax.lax.scan(lambda c, _: (jnp.tanh(c @ w), None), x, length=5)[0]
@@ -244,6 +295,7 @@ def test_outliers_are_of_their_kind():
     policy = Policy(auto_cast="matmult", rules=rules)
     comparison = compare(function, policy=policy)(normal(*SIZE), normal(*SIZE))
     assert [r.module for r in comparison.outliers()] == ["second"]
+    assert "outlier of its kind: op 3, dot_general, second, " in str(comparison)
 
 
 def test_the_command(tmp_path):

@@ -194,10 +194,16 @@ def compare_program(
     )
 
 
+# "fp32" is a policy: the chip's modelled FP32.
+_SHORT = {"f32": "float32", "f64": "float64", "fp64": "float64"}
+
+
 def _resolved(reference: Reference) -> Reference:
     """A reference by its own name, or a policy."""
-    if isinstance(reference, str) and reference in REFERENCES:
-        return reference
+    if isinstance(reference, str):
+        reference = _SHORT.get(reference, reference)
+        if reference in REFERENCES:
+            return reference
     return Policy.resolve(reference)
 
 

@@ -127,3 +127,5 @@ def test_what_is_no_sum_is_an_error():
         reveal_order(np.sum, 5, dtype="int8")
     with pytest.raises(nj.InvalidProgramError, match="at least one"):
         reveal_order(np.sum, 0)
+    with pytest.raises(nj.InvalidProgramError, match="a scalar"):
+        reveal_order(lambda x: x[:1], 4)

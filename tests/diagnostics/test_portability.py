@@ -110,6 +110,23 @@ def test_library_code_has_the_line_of_its_call():
     ]
 
 
+def test_keys_of_rbg_are_derived_by_threefry():
+    """JAX keeps what it traced of its own functions, with the first caller's line."""
+    jax.eval_shape(jax.random.fold_in, jax.random.key(1, impl="rbg"), 0)
+
+    def program(key, x):
+        key = jax.random.fold_in(key, 1)  # the key is derived
+        return x * jax.random.uniform(key, x.shape)
+
+    report = check(program)(jax.random.key(0, impl="rbg"), f32(8))
+    (finding,) = found(report, "threefry", "warning")
+    assert Path(finding.location).name == line_of("the key is derived")
+    assert "keys of rbg" in finding.message
+    assert "unsafe_rbg" in finding.remedy
+    report = check(program)(jax.random.key(0, impl="unsafe_rbg"), f32(8))
+    assert not found(report, "threefry", "warning")
+
+
 def test_a_line_is_one_finding_with_a_count():
     def program(x):
         return sum(jnp.argmax(x + i) for i in range(3))

@@ -3,11 +3,13 @@
     running.py     run          a program, on an emulated chip
     portability.py check        what the real compiler would refuse
     comparing.py   compare      which op errs, and where the errors begin
+    searching.py   search       the lowest precision within a tolerance
     hardware.py    ls           chips, instances, engines
     collectives.py cc-test      what a collective would take
     timing.py      profile      where the time of a program goes
                    compare-targets, constants
     money.py       estimate     what training costs
+                   estimate-serving  what served tokens cost
     coverage.py    ops          StableHLO and CHLO, op by op
     conformance.py conformance  another implementation, bit by bit
     tour.py        quickstart   a GPT, natively and emulated
@@ -25,9 +27,10 @@ from neuronjax.cli.comparing import compare
 from neuronjax.cli.conformance import conformance
 from neuronjax.cli.coverage import ops
 from neuronjax.cli.hardware import list_hardware
-from neuronjax.cli.money import estimate
+from neuronjax.cli.money import estimate, estimate_serving
 from neuronjax.cli.portability import check
 from neuronjax.cli.running import run
+from neuronjax.cli.searching import search
 from neuronjax.cli.timing import compare_targets, constants, profile
 from neuronjax.cli.tour import quickstart
 
@@ -38,9 +41,11 @@ app.command()(quickstart)
 app.command()(run)
 app.command()(check)
 app.command()(compare)
+app.command()(search)
 app.command()(profile)
 app.command("compare-targets")(compare_targets)
 app.command()(estimate)
+app.command("estimate-serving")(estimate_serving)
 app.command("ls")(list_hardware)
 app.command()(ops)
 app.command()(conformance)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 SORTS = ("isolation", "accumulation", "order")
 _SHOWN_ROWS = 12
 _SHOWN_CAUSES = 6
+_SHOWN_OUTLIERS = 2
+#: An outlier is worth a line from this share of the tolerance on.
+_WORTH_A_LINE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -213,6 +216,7 @@ class Comparison(Displayed):
 
     def __rich__(self) -> RenderableType:
         parts: list[RenderableType] = [self._headline(), *self._divergence()]
+        parts += self._outliers()
         if self.differing:
             parts.append(self.table())
         if len(self.by_module()) > 1:
@@ -228,10 +232,12 @@ class Comparison(Displayed):
         if worst:
             error = short(worst[0].accumulation.relative_l2)
             largest = f"largest in the run: {error}, op {worst[0].number}"
+        rounding = sum(1 for r in self.ops if r.only_rounds)
+        more = f", {rounding} that only round on write" if rounding else ""
         return Text(
             f"{self.name} on {self.target}: {self.policy} against {self.reference}\n"
-            f"{len(self.ops)} ops, {len(self.differing)} with an error of their own; "
-            f"{largest}"
+            f"{len(self.ops)} ops, {len(self.differing)} with an error of their own"
+            f"{more}; {largest}"
         )
 
     def _divergence(self) -> list[Text]:
@@ -262,6 +268,26 @@ class Comparison(Displayed):
         if not first.causes:
             lines.append(Text("  not explained by any set of ops alone"))
         return lines
+
+    def _outliers(self) -> Iterator[Text]:
+        """The worst ops of their kind that the first divergence does not name."""
+        first = self.first_divergence
+        named = () if first is None else (first.record, *first.causes)
+        worth = _WORTH_A_LINE * self.tolerance
+        found = [
+            r
+            for r in self.outliers()
+            if r not in named and r.isolation.relative_l2 > worth
+        ]
+        for r in found[:_SHOWN_OUTLIERS]:
+            error = short(r.isolation.relative_l2)
+            yield Text(
+                f"outlier of its kind: op {r.number}, {r.short_op}, {r.module}, "
+                f"{r.line}: {error}",
+                style="yellow",
+            )
+        if len(found) > _SHOWN_OUTLIERS:
+            yield Text(f"  and {len(found) - _SHOWN_OUTLIERS} more: .outliers()")
 
 
 # -- groups ----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from neuronjax.diagnostics.op_errors import Errors
 from neuronjax.diagnostics.op_records import OpRecord
+from neuronjax.report.plots import Picture
 
 if TYPE_CHECKING:
     from neuronjax.diagnostics.comparison import Comparison
@@ -25,7 +26,7 @@ def error_plot(comparison: Comparison) -> Figure:
     Ops without an error have no dot; an Inf or NaN that the reference lacks is a cross
     at the top. Grey is the backward pass.
     """
-    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    figure = Picture(figsize=(8, 3.6), layout="constrained")
     axes = figure.add_subplot()
     arithmetic = [r for r in comparison.ops if r.is_arithmetic]
     _backward(axes, comparison.ops)

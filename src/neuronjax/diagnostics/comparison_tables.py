@@ -20,7 +20,7 @@ def short(value: float) -> str:
 
 
 def _plain_table(title: str, columns: Iterable[tuple[str, str]]) -> Table:
-    """The columns on the left share what those with numbers leave."""
+    """Modules have what ops, lines and numbers leave."""
     table = Table(
         title=title,
         title_justify="left",
@@ -35,12 +35,13 @@ def _plain_table(title: str, columns: Iterable[tuple[str, str]]) -> Table:
             justify=justify,  # type: ignore[arg-type]
             no_wrap=True,
             overflow="ellipsis",
-            ratio=None if justify == "right" else _SHARES.get(name, 1),
+            ratio=1 if name == "module" else None,
+            max_width=_WIDTHS.get(name),
         )
     return table
 
 
-_SHARES = {"op": 5, "module": 7, "line": 5}
+_WIDTHS = {"op": 15, "line": 22}
 
 
 def op_table(title: str, ops: Sequence[OpRecord]) -> Table:

@@ -8,17 +8,17 @@ those of `hardware/chips.py` where it has the document.
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from neuronjax.report.html import Displayed
+from neuronjax.report.places import place
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
@@ -44,7 +44,6 @@ DOCUMENTS = {
 }
 """Pages of the AWS Neuron SDK documentation, as of SDK 2.32."""
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
-_TEXT_WIDTH = 80
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,8 +73,8 @@ class Finding:
     source: str
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PortabilityReport:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class PortabilityReport(Displayed):
     """What the real compiler would refuse or change in one program.
 
     Attributes:
@@ -116,10 +115,11 @@ class PortabilityReport:
     def __rich__(self) -> Table:
         return as_table(self)
 
-    def __str__(self) -> str:
-        out = io.StringIO()
-        Console(file=out, width=_TEXT_WIDTH, color_system=None).print(self)
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    def __repr__(self) -> str:
+        counts = _counted(self) or "nothing found"
+        return (
+            f"<neuronjax.PortabilityReport {self.program} on {self.target}, {counts}>"
+        )
 
 
 def cited_keys(source: str) -> set[str]:
@@ -129,13 +129,15 @@ def cited_keys(source: str) -> set[str]:
 
 def as_table(report: PortabilityReport) -> Table:
     """The report as a table that needs no more than 80 columns."""
+    title = f"{report.program} on {report.target}, Neuron SDK {report.sdk}"
     table = Table(
-        title=f"{report.program} on {report.target}, Neuron SDK {report.sdk}",
+        title=title,
         caption=_summary(report) if report.findings else None,
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
+        min_width=min(80, len(title)),
         leading=1,
         show_header=bool(report.findings),
     )
@@ -153,26 +155,20 @@ def as_table(report: PortabilityReport) -> Table:
 def _lines(finding: Finding) -> Iterator[Text]:
     times = f" ({finding.count} times)" if finding.count > 1 else ""
     yield Text.assemble((finding.rule, "bold"), f"{times}: {finding.message}")
-    places = ", ".join(filter(None, [finding.op, _short(finding.location)]))
+    where = finding.location and place(finding.location)
+    places = ", ".join(filter(None, [finding.op, where]))
     if places:
         yield Text(f"at: {places}", "dim")
     yield Text(f"instead: {finding.remedy}")
     yield Text(f"source: {finding.source}", "dim")
 
 
-def _short(location: str) -> str:
-    """A path below the current folder without it."""
-    here = f"{Path.cwd()}/"
-    return location.removeprefix(here)
-
-
 def _summary(report: PortabilityReport) -> str:
-    counts = ((report.count(s), s) for s in SEVERITIES)
-    named = ", ".join(f"{n} {s}{'s' * (n > 1)}" for n, s in counts if n)
     pages = (f"{key}: {page}" for key, page in report.documents.items())
-    return "\n".join(
-        [
-            f"{named}. Errors are what the compiler refuses or certainly changes.",
-            *pages,
-        ]
-    )
+    meaning = "Errors are what the compiler refuses or certainly changes."
+    return "\n".join([f"{_counted(report)}. {meaning}", *pages])
+
+
+def _counted(report: PortabilityReport) -> str:
+    counts = ((report.count(s), s) for s in SEVERITIES)
+    return ", ".join(f"{n} {s}{'s' * (n > 1)}" for n, s in counts if n)

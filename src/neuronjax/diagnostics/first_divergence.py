@@ -1,7 +1,8 @@
 """Which ops explain that a run has diverged at some op: its ancestors that err.
 
 The candidates are the ancestors of the op, itself included, that err in isolation. A
-set explains the divergence if it is gone once the reference executes those ops. The
+set explains the divergence if it is gone once the reference executes those ops, whose
+results are not rounded on write where the reference is wider (`healing`). The
 smallest one is searched greedily: of the worst candidates as few as suffice, of which
 each is left out that is not needed. Every trial is a run up to the op, so their number
 is limited; a smaller set may exist.

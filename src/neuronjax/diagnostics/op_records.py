@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuronjax.diagnostics.op_errors import Errors
+from neuronjax.report.places import place
 
 MOVING = frozenset(
     f"stablehlo.{name}"
@@ -90,6 +91,12 @@ class OpRecord:
         return self.isolation.differing > 0
 
     @property
+    def only_rounds(self) -> bool:
+        """Whether all it does wrong, against a wider reference, is to be rounded to its
+        declared format."""
+        return not self.errs and self.isolation.sum_error2 > 0
+
+    @property
     def is_arithmetic(self) -> bool:
         """Whether it computes, rather than moves what others have computed."""
         return self.op not in MOVING or self.errs
@@ -101,8 +108,8 @@ class OpRecord:
 
     @property
     def line(self) -> str:
-        """`file:line` without folders."""
-        return self.source.rpartition("/")[2] or "(no line)"
+        """`file:line` without folders; a notebook's cell by its number."""
+        return place(self.source)
 
     @property
     def ratio(self) -> float | None:

@@ -10,6 +10,7 @@ little more than one. Values are freed after their last use.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,8 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neuronjax.diagnostics.executors import Key, Place
+from neuronjax.diagnostics.healing import Healed, declared, handed_on, healed
 from neuronjax.diagnostics.op_errors import Errors, errors_of, same_bits
 from neuronjax.diagnostics.op_lanes import Lane, Side, Site, Span
+from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.errors import InternalError
 from neuronjax.ir.instruction import Block, Instruction
 from neuronjax.ir.instruction_set import Branch, Call, Loop
@@ -129,7 +132,9 @@ class Walk:
         self._place.site = site
         self._done.clear()
         for lane in lanes:
-            if lane is self._actual and site in self.replaced:
+            if lane is self._actual and self._heals(op, site, views):
+                self._heal(op, spans, views, keys, is_replaced=site in self.replaced)
+            elif lane is self._actual and site in self.replaced:
                 self._replace(op, spans, views, keys)
             else:
                 self._execute(lane, spans[lane.side].instructions, keys[lane.side])
@@ -140,7 +145,7 @@ class Walk:
     ) -> None:
         executor = lane.side.executor
         for i in instructions:
-            operands = lane.read(i.operands)
+            operands = [*map(declared, lane.read(i.operands))]
             same = (executor.identity(i, key, self._place), *map(id, operands))
             known = self._done.get(same)
             if known is None:
@@ -172,6 +177,72 @@ class Walk:
             number = views[actual][value].buffer.number
             if number in written:  # else it stands for another value
                 self._actual.arrays[number] = executor.leave(array, value.type.dtype)
+
+    def _heals(
+        self, op: Op, site: Site, views: Mapping[Side, Mapping[Value, Any]]
+    ) -> bool:
+        """Whether an op is replaced by a wide one, or reads what such a one made."""
+        if not self.replaced or not self.reference.executor.is_wide:
+            return False
+        known, arrays = views[self.actual], self._actual.arrays
+        reads = (known[v].buffer.number for v in op.operands if v in known)
+        return site in self.replaced or any(
+            isinstance(arrays.get(number), Healed) for number in reads
+        )
+
+    def _heal(
+        self,
+        op: Op,
+        spans: Mapping[Side, Span],
+        views: Mapping[Side, Mapping[Value, Any]],
+        keys: Keys,
+        *,
+        is_replaced: bool,
+    ) -> None:
+        """The actual instructions; their results as `healing` says."""
+        reference, actual = self.reference, self.actual
+        executor, arrays = reference.executor, self._actual.arrays
+        known = views[actual]
+        at = {v: known[v].buffer.number for v in (*op.operands, *op.results)}
+        given = {value: arrays[at[value]] for value in op.operands}
+        narrow = {value: executor.enter(declared(x)) for value, x in given.items()}
+        wide = {
+            value: x.wide if isinstance(x, Healed) else narrow[value]
+            for value, x in given.items()
+        }
+        expected = [
+            self._referred(op, operands, spans[reference], views[reference], keys)
+            for operands in ((wide,) if is_replaced else (wide, narrow))
+        ]
+        self._execute(self._actual, spans[actual].instructions, keys[actual])
+        written = {b.number for i in spans[actual].instructions for b in i.results}
+        for n, value in enumerate(op.results):
+            if at[value] not in written:  # it stands for another value
+                continue
+            found, dtype = expected[0][n], value.type.dtype
+            if not is_replaced:
+                own = np.asarray(executor.enter(arrays[at[value]]))
+                found = handed_on(own, found, expected[1][n])
+            if is_float(dtype):
+                leave = functools.partial(executor.leave, dtype=dtype)
+                arrays[at[value]] = healed(found, executor.enter, leave)
+            else:
+                arrays[at[value]] = found
+
+    def _referred(
+        self,
+        op: Op,
+        operands: Mapping[Value, Any],
+        span: Span,
+        views: Mapping[Value, Any],
+        keys: Keys,
+    ) -> list[np.ndarray]:
+        """The reference's results on other operands."""
+        lane = Lane("replaced", self.reference, dict(self._reference.arrays))
+        for value, array in operands.items():
+            lane.arrays[views[value].buffer.number] = array
+        self._execute(lane, span.instructions, keys[self.reference])
+        return [np.asarray(x) for x in lane.read([views[v] for v in op.results])]
 
     # -- comparison --------------------------------------------------------------------
 
@@ -224,6 +295,8 @@ class Walk:
             return Errors(elements=size)
         dtype = value.type.dtype
         executor = left.side.executor
+        if isinstance(ours, Healed):
+            return errors_of(ours.wide, np.asarray(theirs))
         a, r = np.asarray(executor.leave(ours, dtype)), np.asarray(theirs)
         if same_bits(a, r):
             if not executor.is_wide:

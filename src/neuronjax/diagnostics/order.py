@@ -169,7 +169,13 @@ class _Prober:
         x = np.zeros(self._addends)
         x[units] = self._probe.unit
         x[i], x[j] = self._probe.huge, -self._probe.huge
-        count = float(self._function(x)) / self._probe.unit
+        total = np.asarray(self._function(x))
+        if total.shape:
+            raise InvalidProgramError(
+                f"the function returned an array of shape {total.shape}",
+                remedy="return the sum, a scalar: f(x)[0] or f(x).reshape(())",
+            )
+        count = float(total) / self._probe.unit
         if not (0 <= count <= len(units) and count == int(count)):
             raise self._no_tree()
         return int(count)

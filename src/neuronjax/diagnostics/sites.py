@@ -239,7 +239,10 @@ class _Context:
             users=self.walker.users,
             function=self.function,
             scope=_joined(self.scope, op.location.scope),
-            location=self.walker.location(self.function, op),
+            # JAX keeps what it traced: a line inside its functions is some caller's.
+            location=""
+            if self.in_generator
+            else self.walker.location(self.function, op),
             trips=self.trips,
             in_generator=self.in_generator,
             loop=loop,

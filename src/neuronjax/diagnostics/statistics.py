@@ -26,6 +26,7 @@ from neuronjax.ledger import as_arrays, merged_arrays
 from neuronjax.lowering.context import is_cotangent_scope
 from neuronjax.measuring import COUNTERS, ERROR_UNIT, Measure, exponent_bins
 from neuronjax.report.html import Displayed
+from neuronjax.report.places import place
 from neuronjax.report.profile_tables import new_table
 from neuronjax.report.rendering import as_text
 from neuronjax.sites import Collector, Plan
@@ -190,13 +191,13 @@ class Statistics(Displayed):
 
     def _table(self, limit: int | None) -> Table:
         records = sorted(self.records, key=_badness, reverse=True)[:limit]
-        table = new_table(
-            f"{len(self.sites)} results, the worst {len(records)} first",
-            caption="flushed to 0, of non-zero numbers; lost updates: x + u == x",
-        )
-        table.add_column("where", overflow="fold", ratio=1)
         cells = {name: list(map(show, records)) for name, show in _COLUMNS.items()}
         told = {name: column for name, column in cells.items() if any(column)}
+        table = new_table(
+            f"{len(self.sites)} results, the worst {len(records)} first",
+            caption="; ".join(text for name, text in _LEGEND.items() if name in told),
+        )
+        table.add_column("where", overflow="fold", ratio=1)
         for name in told:
             table.add_column(name, justify="right", no_wrap=True)
         for record, *row in zip(records, *told.values(), strict=True):
@@ -298,7 +299,7 @@ def _percent(fraction: float) -> str:
 def _where(record: Mapping[str, Any]) -> str:
     """The user's line, and below it what is measured: the kind of site, the JAX op,
     whether it is of the backward pass, the shape, the argument it descends from."""
-    line = record["source"].rpartition("/")[2] or "?"
+    line = place(record["source"])
     op = record["scope"].rpartition("/")[2] or record["op"]
     back = "bwd" if is_cotangent_scope(record["scope"]) else ""
     shape = "x".join(map(str, record["shape"]))
@@ -316,6 +317,10 @@ def _bits(record: Mapping[str, Any]) -> str:
     return "" if bits is None else f"{bits:.1f}"
 
 
+_LEGEND = {
+    "flushed": "flushed to 0, of non-zero numbers",
+    "lost": "lost updates: x + u == x",
+}
 _COLUMNS = {
     "format": lambda record: record["format"].replace("float", "f"),
     "amax": _amax,

@@ -13,7 +13,7 @@ import numpy as np
 
 from neuronjax.diagnostics.rule import YES, Rule, Verdict, always, ops
 from neuronjax.diagnostics.sites import Site
-from neuronjax.ir import host_functions
+from neuronjax.ir import host_functions, kernel_call
 from neuronjax.lowering.refused import REFUSED
 from neuronjax.lowering.registry import RULES as LOWERING_RULES
 
@@ -132,7 +132,7 @@ KNOWN_CALLS = frozenset(
 
 def _custom_call(site: Site) -> Verdict | None:
     name = site.op.attributes["call_target_name"]
-    known = name in KNOWN_CALLS or name == host_functions.CALL
+    known = name in (*KNOWN_CALLS, host_functions.CALL, kernel_call.CALL)
     return None if known else Verdict(repr(name))
 
 
@@ -153,7 +153,21 @@ def _calls(pattern: re.Pattern[str], site: Site) -> Verdict | None:
 
 
 _THREEFRY = _generator_called(r"threefry(2x32|4x32|_2x32)")
+# JAX splits a key of "rbg", and folds into it, by threefry, each half on its own.
+_OF_RBG = Verdict(
+    "here it derives keys of rbg: split, fold_in, Flax's Rngs",
+    remedy='jax.random.key(seed, impl="unsafe_rbg"), which derives without it, or '
+    "derive keys outside",
+)
 _RANDINT = _generator_called("randint")
+
+
+def _threefry(site: Site) -> Verdict | None:
+    """A program with rng_bit_generator draws by rbg; what is left derives its keys."""
+    found = _calls(_THREEFRY, site)
+    draws = (op.name for op in site.settings.program.walk())
+    is_rbg = found is not None and "stablehlo.rng_bit_generator" in draws
+    return _OF_RBG if is_rbg else found
 
 
 def _unimplemented(site: Site) -> Verdict | None:
@@ -176,7 +190,7 @@ RULES = (
         remedy='jax.random.key(seed, impl="rbg"), or jax_default_prng_impl="rbg"',
         source="JK: threefry incomplete",
         ops=ops("call"),
-        check=lambda site: _calls(_THREEFRY, site),
+        check=_threefry,
     ),
     Rule(
         id="randint",

@@ -1,0 +1,230 @@
+"""Groups of ops that a precision search decides about, as rules of a `Policy`.
+
+What a rule sees of an op is heard from the lowering itself: its name, the parameter
+paths its operands descend from, its name stack and its source line. A group is a set of
+selectors; of several groups that match an op the last one has it, as `Policy` says, and
+what no group has follows the policy's own fields: the group `REST`. Layers stacked in
+one scan are one op and one group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from neuronjax.diagnostics.op_records import module_of
+from neuronjax.errors import InvalidProgramError
+from neuronjax.policy import Policy, Rule
+
+CONTRACTIONS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
+KINDS = ("param", "scope", "source", "op")
+REST = "(others)"
+_GRADIENT = re.compile(r"grad(?:\((.*)\))?")
+
+
+class HeardOp(NamedTuple):
+    """What rules see of an op."""
+
+    op: str
+    params: tuple[str, ...]
+    scope: str
+    source: str
+
+    def matches(self, selectors: Mapping[str, str]) -> bool:
+        """Whether a rule of these selectors is about it."""
+        rule = Rule(**selectors, rounding="rne")  # type: ignore[arg-type]
+        return rule.matches(
+            self.op, params=self.params, scope=self.scope, source=self.source
+        )
+
+
+class ListeningPolicy(Policy):
+    """A policy that notes which ops its rules are asked about, and changes nothing.
+
+    Attributes:
+        heard: the ops, in the order of lowering.
+    """
+
+    heard: list[HeardOp]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "heard", [])
+
+    @classmethod
+    def like(cls, policy: Policy) -> ListeningPolicy:
+        """The same numerics, with a rule that matches every op and alters none."""
+        fields = {name: getattr(policy, name) for name in policy.__dataclass_fields__}
+        fields["rules"] = (Rule(op="", auto_cast=policy.auto_cast),)
+        return cls(**fields)
+
+    def for_op(
+        self,
+        op_name: str,
+        *,
+        params: tuple[str, ...] = (),
+        scope: str = "",
+        source: str = "",
+    ) -> Policy:
+        self.heard.append(HeardOp(op_name, params, scope, source))
+        return super().for_op(op_name, params=params, scope=scope, source=source)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Ops that get one precision.
+
+    Attributes:
+        name: for people.
+        selectors: of the `Rule` that selects them; None for all that no other group
+            has.
+        ops: how many of them there are.
+    """
+
+    name: str
+    selectors: Mapping[str, str] | None
+    ops: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groups:
+    """All groups of a program.
+
+    Attributes:
+        groups: in the order of their rules; `REST`, if there is one, in front.
+        overlap: whether an op is matched by the selectors of two of them.
+    """
+
+    groups: tuple[Group, ...]
+    overlap: bool
+
+
+Selection = Mapping[str, Mapping[str, str]]
+
+
+def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
+    """The groups of a program.
+
+    Args:
+        heard: its ops that a candidate can change.
+        by: "param" (the pytree path of the weight), "scope" (the module; forward and
+            backward pass together), "source" (the user's line), "op" (its name), or
+            selectors of a `Rule` by the group's name.
+
+    Raises:
+        InvalidProgramError: another word; a group of the caller's that has no op.
+    """
+    ops = Counter(heard)
+    if not isinstance(by, str):
+        named = {name: dict(selectors) for name, selectors in by.items()}
+        return _checked(_owned(ops, named), by)
+    if by not in KINDS:
+        raise InvalidProgramError(
+            f"groups is {by!r}",
+            remedy=f"one of {', '.join(KINDS)}, or selectors by name: "
+            '{"head": {"param": "head/kernel"}}',
+        )
+    keys = {op: _KEYS[by](op) for op in ops}
+    names = sorted(filter(None, dict.fromkeys(keys.values())), key=_depth)
+    readable = {name: {by: _PATTERNS[by](name)} for name in names}
+    if _as_wanted(ops, keys, readable):
+        return _owned(ops, readable)
+    exact = {name: {by: _exact(by, ops, keys, name)} for name in names}
+    return _owned(ops, exact)
+
+
+def _depth(name: str) -> int:
+    """A rule for "block" comes before that for "block/mlp"."""
+    return name.count("/")
+
+
+def _param(op: HeardOp) -> str | None:
+    """The weight's path: what is inside a pytree goes before a plain argument, and of
+    two the right operand's, as in `x @ w`."""
+    inside = [path for path in op.params if "/" in path]
+    return next(reversed(inside or op.params), None)
+
+
+def _module(op: HeardOp) -> str | None:
+    name = module_of(op.scope)
+    backward = _GRADIENT.fullmatch(name)
+    name = (backward[1] or "") if backward else name
+    return None if name in ("", "(top)") else name
+
+
+def _line(op: HeardOp) -> str | None:
+    return op.source.rpartition("/")[2] or None
+
+
+_KEYS: Mapping[str, Callable[[HeardOp], str | None]] = {
+    "param": _param,
+    "scope": _module,
+    "source": _line,
+    "op": lambda op: op.op,
+}
+
+
+def _module_pattern(name: str) -> str:
+    """Of a name stack, in which transformations may stand around every part."""
+    parts = r"\)*/(?:.*[/(])?".join(map(re.escape, name.split("/")))
+    return f"(?:^|[/(]){parts}[/)]"
+
+
+_PATTERNS: Mapping[str, Callable[[str], str]] = {
+    "param": lambda name: f"^{re.escape(name)}$",
+    "scope": _module_pattern,
+    "source": lambda name: f"(?:^|/){re.escape(name)}$",
+    "op": lambda name: f"^{re.escape(name)}$",
+}
+
+
+def _exact(
+    by: str, ops: Iterable[HeardOp], keys: Mapping[HeardOp, str | None], name: str
+) -> str:
+    """A pattern of every text in full."""
+    own = (op for op in ops if keys[op] == name)
+    texts = [getattr(op, by) for op in own] if by != "param" else [name]
+    return f"^(?:{'|'.join(map(re.escape, dict.fromkeys(texts)))})$"
+
+
+def _owner(op: HeardOp, named: Selection) -> str | None:
+    """The last group that matches an op."""
+    found = [name for name, selectors in named.items() if op.matches(selectors)]
+    return found[-1] if found else None
+
+
+def _as_wanted(
+    ops: Iterable[HeardOp], keys: Mapping[HeardOp, str | None], named: Selection
+) -> bool:
+    return all(_owner(op, named) == keys[op] for op in ops)
+
+
+def _owned(ops: Mapping[HeardOp, int], named: Selection) -> Groups:
+    """Groups by what their rules do."""
+    counts: Counter[str | None] = Counter()
+    for op, count in ops.items():
+        counts[_owner(op, named)] += count
+    groups = [
+        Group(name=name, selectors=selectors, ops=counts[name])
+        for name, selectors in named.items()
+        if name in counts
+    ]
+    if None in counts:
+        groups.insert(0, Group(name=REST, selectors=None, ops=counts[None]))
+    kept = [g.selectors for g in groups if g.selectors is not None]
+    overlap = any(sum(op.matches(s) for s in kept) > 1 for op in ops)
+    return Groups(groups=tuple(groups), overlap=overlap)
+
+
+def _checked(found: Groups, by: Selection) -> Groups:
+    missing = [n for n in by if n not in {group.name for group in found.groups}]
+    if missing:
+        raise InvalidProgramError(
+            f"the group {missing[0]!r}, {dict(by[missing[0]])}, has no op that a "
+            "candidate can change",
+            remedy="correct its pattern, or leave it out",
+        )
+    return found

@@ -1,0 +1,149 @@
+"""How far outputs are from those of the reference: one number, 0 for the same.
+
+Arrays of a pytree are measured one by one, and the worst one counts. A number that is
+finite on one side alone is an infinite error; a NaN on both sides is none.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+
+Metric = Callable[[Any, Any], float]
+Chooser = str | Callable[[Any], Any] | None
+
+
+def relative_l2(reference: np.ndarray, actual: np.ndarray) -> float:
+    """Norm of the error over the norm of the reference."""
+    return _ratio(np.linalg.norm(actual - reference), np.linalg.norm(reference))
+
+
+def max_relative(reference: np.ndarray, actual: np.ndarray) -> float:
+    """The largest error over the largest magnitude of the reference."""
+    return _ratio(_largest(actual - reference), _largest(reference))
+
+
+def _largest(array: np.ndarray) -> float:
+    return float(np.max(np.abs(array), initial=0.0))
+
+
+def _ratio(error: Any, size: Any) -> float:
+    if error == 0:
+        return 0.0
+    return float(error / size) if size else math.inf
+
+
+OF_ARRAYS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "relative_l2": relative_l2,
+    "max_relative": max_relative,
+}
+
+
+def measured(metric: str | Metric, reference: Any, actual: Any) -> float:
+    """The error of outputs, pytrees of NumPy arrays.
+
+    Raises:
+        InvalidProgramError: the caller's metric returned a NaN, a negative number or
+            no number, for outputs that are as finite as the reference's.
+    """
+    if isinstance(metric, str):
+        pairs = zip(jax.tree.leaves(reference), jax.tree.leaves(actual), strict=True)
+        return max((_of_leaf(metric, r, a) for r, a in pairs), default=0.0)
+    error = metric(reference, actual)
+    if np.ndim(error) == 0 and np.asarray(error).dtype.kind in "biuf":
+        if error >= 0:
+            return float(error)
+        if np.isnan(error) and not _as_finite(reference, actual):
+            return math.inf
+    name = getattr(metric, "__name__", "the metric")
+    raise InvalidProgramError(
+        f"{name} returned {error!r}",
+        remedy="return a number from 0 (the same) upwards; where NaN and Inf among the "
+        "outputs are expected, leave them out of it",
+    )
+
+
+def check_metric(metric: str | Metric) -> None:
+    """Refuses an unknown word."""
+    if isinstance(metric, str) and metric not in OF_ARRAYS:
+        raise InvalidProgramError(
+            f"metric is {metric!r}",
+            remedy=f"one of {', '.join(OF_ARRAYS)}, or a function of the reference's "
+            "outputs and the outputs",
+        )
+
+
+def _of_leaf(metric: str, reference: np.ndarray, actual: np.ndarray) -> float:
+    r, a = _numbers(reference), _numbers(actual)
+    finite = np.isfinite(r)
+    if not _alike(r, a):
+        return math.inf
+    return OF_ARRAYS[metric](r[finite], a[finite])
+
+
+def _alike(r: np.ndarray, a: np.ndarray) -> bool:
+    """Whether what is not finite is the same on both sides."""
+    same = (r == a) | (np.isnan(r) & np.isnan(a))
+    return bool(np.all(same | (np.isfinite(r) & np.isfinite(a))))
+
+
+def _as_finite(reference: Any, actual: Any) -> bool:
+    pairs = zip(jax.tree.leaves(reference), jax.tree.leaves(actual), strict=True)
+    return all(_alike(_numbers(r), _numbers(a)) for r, a in pairs)
+
+
+def _numbers(array: np.ndarray) -> np.ndarray:
+    """In double precision, complex numbers as pairs."""
+    if array.dtype.kind == "c":
+        array = np.stack([np.real(array), np.imag(array)])
+    return array.astype(np.float64)
+
+
+def on_host(outputs: Any, chosen: Chooser) -> Any:
+    """What is measured of some outputs, as NumPy arrays.
+
+    Args:
+        outputs: a pytree; of random keys nothing is measured.
+        chosen: a regular expression of the paths of leaves ("1/loss"); a function of
+            the outputs; or None for all.
+
+    Raises:
+        InvalidProgramError: nothing is left to measure.
+    """
+    if callable(chosen):
+        outputs = chosen(outputs)
+    paths = jax.tree.flatten_with_path(outputs)[0]
+    names = [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in paths]
+    found = {
+        name: np.asarray(leaf)
+        for name, (_, leaf) in zip(names, paths, strict=True)
+        if _is_number(leaf) and (not isinstance(chosen, str) or _has(chosen, name))
+    }
+    if not found:
+        raise InvalidProgramError(
+            f"outputs={chosen!r} leaves nothing to measure",
+            remedy=f"the function returns {_listed(names)}",
+        )
+    if isinstance(chosen, str):
+        return found
+    return jax.tree.map(lambda x: np.asarray(x) if _is_number(x) else None, outputs)
+
+
+def _has(pattern: str, name: str) -> bool:
+    return re.search(pattern, name) is not None
+
+
+def _is_number(leaf: Any) -> bool:
+    return not jax.dtypes.issubdtype(jax.typeof(leaf).dtype, jax.dtypes.prng_key)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:8])
+    return f"{shown}, ..." if len(names) > 8 else shown or "nothing"

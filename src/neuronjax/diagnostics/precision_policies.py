@@ -1,0 +1,169 @@
+"""Candidates of a precision search, and the policy that gives each group one of them.
+
+A candidate is a policy without rules. The policy of an assignment is the candidate of
+the ops that are in no group, else the most frequent one, with a rule for every group
+that has another; a rule states only what differs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neuronjax.diagnostics.precision_groups import CONTRACTIONS, Groups
+from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.policy import Policy, Rule
+
+#: The cheapest first; the last one is the baseline.
+DEFAULT_CANDIDATES = ("mxfp4", "mxfp8", "fp8", "bf16", "tf32", "fp32")
+#: Candidate by number, for every group.
+Assignment = tuple[int, ...]
+
+_OF_CASTS = ("auto_cast_type", "cotangent_type", "scaling")
+_OF_CONTRACTIONS = frozenset(
+    {"auto_cast", *_OF_CASTS, "psum_dtype", "fp32_model", "sparsity", "overflow"}
+    | {"mx_scale_rule", "mx_weight_scale_rule", "mx_layout", "amax_history_length"}
+    | {"accumulation", "rounding"}
+)
+_RULED = frozenset(f.name for f in dataclasses.fields(Rule))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """What a group may get.
+
+    Attributes:
+        names: for people.
+        policies: the cheapest first; the last one is the baseline.
+    """
+
+    names: tuple[str, ...]
+    policies: tuple[Policy, ...]
+
+    @classmethod
+    def of(cls, given: Sequence[str | Policy]) -> Candidates:
+        """Presets' names and named policies.
+
+        Raises:
+            InvalidProgramError: fewer than two; no name, the same name or value twice;
+                rules; a difference that a rule cannot state.
+            UnsupportedError: delayed scaling.
+        """
+        policies = tuple(map(Policy.resolve, given))
+        if len(policies) < 2:
+            raise InvalidProgramError(
+                f"{len(policies)} candidates",
+                remedy="give at least two, the baseline last: "
+                'candidates=["fp8", "bf16", "fp32"]',
+            )
+        names = tuple(_name(policy) for policy in policies)
+        for i, policy in enumerate(policies):
+            if policy in policies[:i] or names[i] in names[:i]:
+                raise InvalidProgramError(
+                    f"the candidate {names[i]!r} is given twice", remedy="give it once"
+                )
+        found = cls(names=names, policies=policies)
+        for name in found.differing:
+            found._check_ruled(name)
+        return found
+
+    def only(self, kept: Sequence[int]) -> Candidates:
+        """Some of them."""
+        return Candidates(
+            names=tuple(self.names[i] for i in kept),
+            policies=tuple(self.policies[i] for i in kept),
+        )
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """The fields in which two of them differ."""
+        first = self.policies[0]
+        return tuple(
+            field.name
+            for field in dataclasses.fields(first)
+            if field.compare
+            and any(
+                getattr(p, field.name) != getattr(first, field.name)
+                for p in self.policies
+            )
+        )
+
+    def can_change(self, op: str) -> bool:
+        """Whether an op of that name may compute otherwise under one of them."""
+        if any(policy.auto_cast == "all" for policy in self.policies):
+            return True
+        return op in CONTRACTIONS or not _OF_CONTRACTIONS.issuperset(self.differing)
+
+    def policy(self, groups: Groups, assignment: Assignment) -> Policy:
+        """The policy under which every group has its candidate."""
+        base = self.policies[self._base(groups, assignment)]
+        rules = []
+        for group, chosen in zip(groups.groups, assignment, strict=True):
+            policy = self.policies[chosen]
+            if group.selectors is not None and (groups.overlap or policy != base):
+                overrides = self._overrides(policy, base)
+                rules.append(Rule(**group.selectors, **overrides))
+        name = "searched" if rules else base.name
+        return dataclasses.replace(base, rules=tuple(rules), name=name)
+
+    def _base(self, groups: Groups, assignment: Assignment) -> int:
+        if groups.groups[0].selectors is None:
+            return assignment[0]
+        counts = Counter(assignment)
+        return max(counts, key=lambda chosen: (counts[chosen], chosen))
+
+    def _overrides(self, policy: Policy, base: Policy) -> dict[str, Any]:
+        """What differs; of a policy that casts nothing, not how it would."""
+        names = [n for n in self.differing if getattr(policy, n) != getattr(base, n)]
+        if policy.auto_cast == "none":
+            names = [name for name in names if name not in _OF_CASTS]
+        return {name: getattr(policy, name) for name in names or ["auto_cast"]}
+
+    def _check_ruled(self, name: str) -> None:
+        stated = name in _RULED and all(
+            getattr(policy, name) is not None for policy in self.policies
+        )
+        if not stated:
+            raise InvalidProgramError(
+                f"candidates differ in Policy.{name}, which a rule cannot state",
+                remedy="give all of them the same",
+            )
+
+
+def _name(policy: Policy) -> str:
+    if not policy.name:
+        raise InvalidProgramError(
+            f"a candidate without a name: {policy!r}",
+            remedy='give it one: dataclasses.replace(policy, name="...")',
+        )
+    if policy.rules:
+        raise InvalidProgramError(
+            f"the candidate {policy.name!r} has rules, which are what is searched",
+            remedy="give candidates without rules, and groups=... for their patterns",
+        )
+    if policy.scaling == "delayed":
+        raise UnsupportedError(
+            f"the candidate {policy.name!r} has delayed scaling, whose amax history is "
+            "that of the steps before",
+            remedy='use scaling="current"',
+        )
+    return policy.name
+
+
+def policy_code(policy: Policy) -> str:
+    """Python that makes the policy again."""
+    plain = Policy.for_sdk(policy.sdk)
+    fields = [
+        f"    {f.name}={getattr(policy, f.name)!r},"
+        for f in dataclasses.fields(policy)
+        if f.name not in ("rules", "name")
+        and getattr(policy, f.name) != getattr(Policy(), f.name)
+        and (f.name == "sdk" or getattr(policy, f.name) != getattr(plain, f.name))
+    ]
+    rules = [f"        nj.{rule!r}," for rule in policy.rules]
+    if rules:
+        fields += ["    rules=(", *rules, "    ),"]
+    return "\n".join(["nj.Policy(", *fields, ")"]) if fields else "nj.Policy()"

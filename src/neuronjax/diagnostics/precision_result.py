@@ -1,0 +1,236 @@
+"""What `search_precision` returns: the policy found, and how it was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group as Rows
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from neuronjax.diagnostics.precision_groups import Group
+from neuronjax.diagnostics.precision_policies import Assignment, policy_code
+from neuronjax.diagnostics.precision_strategies import Decision
+from neuronjax.policy import Policy
+from neuronjax.report.html import Displayed
+from neuronjax.report.profile_tables import new_table
+from neuronjax.report.quantities import seconds as in_words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SHOWN_GROUPS = 24
+_SHOWN_DECISIONS = 16
+_STYLES = {"kept": "green", "rejected": "red", "measured": ""}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """A policy that was run.
+
+    Attributes:
+        assignment: candidate by number, for every group.
+        seconds: predicted.
+        error: measured.
+    """
+
+    assignment: Assignment
+    seconds: float
+    error: float
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PrecisionSearch(Displayed):
+    """The cheapest policy within a tolerance, and every decision on the way to it.
+
+    Times are predictions of the model behind `neuronjax.profile`, errors are measured.
+
+    Attributes:
+        policy: what was found, for `neuronjax.jit`.
+        name: of the function.
+        target: the machine.
+        strategy: "greedy" or "bisection".
+        metric: what the error is.
+        tolerance: the largest error.
+        reference: what the error is taken against.
+        groups: what was decided about.
+        candidates: their names, the baseline last.
+        assignment: candidate by number, for every group.
+        error, baseline_error: of the policy and of the baseline.
+        seconds, baseline_seconds: their predicted times.
+        decisions: all, in order.
+        tried: all policies that were run.
+        evaluations: programs that were run, the reference's included.
+        budget_spent: whether the search ended for `max_evaluations`.
+    """
+
+    policy: Policy
+    name: str
+    target: str
+    strategy: str
+    metric: str
+    tolerance: float
+    reference: str
+    groups: tuple[Group, ...]
+    candidates: tuple[str, ...]
+    assignment: Assignment
+    error: float
+    baseline_error: float
+    seconds: float
+    baseline_seconds: float
+    decisions: tuple[Decision, ...]
+    tried: tuple[Tried, ...]
+    evaluations: int
+    budget_spent: bool
+
+    @property
+    def speedup(self) -> float:
+        """Predicted time of the baseline over that of the policy."""
+        return self.baseline_seconds / self.seconds if self.seconds else 1.0
+
+    @property
+    def precisions(self) -> dict[str, str]:
+        """Group -> its candidate."""
+        pairs = zip(self.groups, self.assignment, strict=True)
+        return {group.name: self.candidates[chosen] for group, chosen in pairs}
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """One flat dict per decision, for a data frame."""
+        return [
+            {
+                "number": number,
+                "stage": d.stage,
+                "groups": self._names(d.groups),
+                "candidate": self.candidates[d.candidate],
+                "error": d.error,
+                "seconds": d.seconds,
+                "speedup": self.baseline_seconds / d.seconds if d.seconds else None,
+                "outcome": d.outcome,
+                "why": d.why,
+            }
+            for number, d in enumerate(self.decisions)
+        ]
+
+    def as_code(self) -> str:
+        """Python that makes the policy again."""
+        return policy_code(self.policy)
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """A JSON value."""
+        plain = ("name", "target", "strategy", "metric", "tolerance", "reference")
+        figures = ("error", "baseline_error", "seconds", "baseline_seconds", "speedup")
+        counts = ("evaluations", "budget_spent")
+        return {
+            **{name: getattr(self, name) for name in (*plain, *figures, *counts)},
+            "policy": self.as_code(),
+            "precisions": self.precisions,
+            "decisions": self.records,
+        }
+
+    def plot(self) -> Figure:
+        """Predicted time against error of all policies tried, as a Matplotlib figure.
+
+        The line goes through what was kept.
+        """
+        from neuronjax.diagnostics.precision_plot import draw_search
+
+        return draw_search(self)
+
+    def summary(self) -> str:
+        """Key figures, groups and decisions, in 80 columns."""
+        return str(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<neuronjax.PrecisionSearch of {self.name} on {self.target}: "
+            f"{self.speedup:.2f}x, error {self.error:.3g}>"
+        )
+
+    # -- showing -----------------------------------------------------------------------
+
+    def __rich__(self) -> RenderableType:
+        return Rows(self._headline(), self._groups_table(), self.decisions_table())
+
+    def _headline(self) -> Text:
+        lines = [
+            f"{self.name} on {self.target}: predicted "
+            f"{in_words(self.baseline_seconds)} -> {in_words(self.seconds)}, "
+            f"{self.speedup:.2f}x",
+            f"{self.metric} {self.error:.3g} against {self.reference}, tolerance "
+            f"{self.tolerance:.3g}",
+            f"{self.strategy}, {self.evaluations} programs run"
+            + ", the whole budget" * self.budget_spent,
+        ]
+        if self.speedup < 1:
+            lines.append('predicted slower: objective="time" keeps what saves time')
+        return Text("\n".join(lines))
+
+    def _groups_table(self) -> Table:
+        shown = self.groups[:_SHOWN_GROUPS]
+        hidden = len(self.groups) - len(shown)
+        caption = f"and {hidden} more: .precisions" if hidden else None
+        table = new_table("What every group of ops got", caption)
+        table.add_column("group", overflow="fold", ratio=1)
+        table.add_column("ops", justify="right")
+        table.add_column("precision", style="bold", no_wrap=True)
+        table.add_column("not", no_wrap=True)
+        table.add_column("because", no_wrap=True)
+        for number, group in enumerate(shown):
+            chosen = self.candidates[self.assignment[number]]
+            table.add_row(group.name, str(group.ops), chosen, *self._refused(number))
+        return table
+
+    def _refused(self, group: int) -> tuple[str, str]:
+        """The nearest candidate that was refused to a group, and why: its error alone,
+        or what was found without a run."""
+        own = [d for d in self.decisions if d.groups == (group,)]
+        errors = {d.candidate: d.error for d in own if d.stage == "alone"}
+        for d in reversed(self.decisions):
+            cheaper = d.candidate < self.assignment[group]
+            if group in d.groups and d.outcome == "rejected" and cheaper:
+                error = errors.get(d.candidate, d.error)
+                why = _brief(d.why) if error is None else f"error {error:.2g}"
+                return self.candidates[d.candidate], why
+        return "", ""
+
+    def decisions_table(self, rows: int | None = _SHOWN_DECISIONS) -> Table:
+        """The decisions for which a program was run, as a table of Rich.
+
+        Args:
+            rows: at most so many, the last ones; None for all.
+        """
+        run = [(n, d) for n, d in enumerate(self.decisions) if d.error is not None]
+        shown = run if rows is None else run[-rows:]
+        title = f"{len(shown)} of {len(run)} decisions that were measured"
+        table = new_table(title, "Error and time are those of the whole program.")
+        table.add_column("#", justify="right")
+        table.add_column("stage")
+        table.add_column("group", overflow="fold", ratio=1)
+        table.add_column("to", no_wrap=True)
+        table.add_column("error", justify="right", no_wrap=True)
+        table.add_column("predicted", justify="right", no_wrap=True)
+        table.add_column("", no_wrap=True)
+        for number, d in shown:
+            table.add_row(
+                str(number),
+                d.stage,
+                self._names(d.groups),
+                self.candidates[d.candidate],
+                "" if d.error is None else f"{d.error:.2g}",
+                "" if d.seconds is None else in_words(d.seconds),
+                Text(d.outcome, style=_STYLES[d.outcome]),
+            )
+        return table
+
+    def _names(self, groups: Sequence[int]) -> str:
+        if len(groups) == len(self.groups):
+            return "all"
+        return ", ".join(self.groups[g].name for g in groups)
+
+
+def _brief(why: str) -> str:
+    return why if len(why) <= 24 else f"{why[:23]}…"

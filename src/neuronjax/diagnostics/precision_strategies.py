@@ -1,0 +1,326 @@
+"""The search itself: which group gets which candidate.
+
+An assignment is lowered and priced before it is run: what changes nothing, what the
+target lacks and what saves no predicted time is rejected without a run. The search
+begins at the baseline, goes to the fastest uniform candidate within the tolerance, and
+then lowers groups, candidate by candidate:
+
+    greedy      every group alone; then one after another, the least sensitive first,
+                each kept if all of them together are within the tolerance
+    bisection   the groups in the order of their sensitivity, which is measured once;
+                then the longest beginning of that order that is within the tolerance
+
+Every state that is kept has been run as a whole, so that no sum of errors measured
+apart is trusted. Nothing here knows programs; a `Trials` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from neuronjax.diagnostics.precision_policies import Assignment
+from neuronjax.errors import InvalidProgramError, UnsupportedError
+
+STRATEGIES = ("greedy", "bisection")
+OBJECTIVES = ("time", "preference")
+EXCESS = "exceeds the tolerance"
+Outcome = Literal["kept", "measured", "rejected"]
+
+
+class BudgetSpentError(Exception):
+    """Ends a search that may run no more programs; a signal, seen by no caller."""
+
+
+class Trials(Protocol):
+    """What is known of assignments; each is lowered once, each program run once."""
+
+    def seconds(self, assignment: Assignment) -> float:
+        """The predicted time.
+
+        Raises:
+            UnsupportedError: the target lacks something.
+        """
+        ...
+
+    def program(self, assignment: Assignment) -> object:
+        """Equal for assignments that are the same program."""
+        ...
+
+    def error(self, assignment: Assignment) -> float:
+        """Of a run.
+
+        Raises:
+            BudgetSpentError: it has not been run and may not be.
+        """
+        ...
+
+    def known_error(self, assignment: Assignment) -> float | None:
+        """The error, if it has been run."""
+        ...
+
+    def known_seconds(self, assignment: Assignment) -> float | None:
+        """The predicted time, if the target has all of it."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """One step of a search.
+
+    Attributes:
+        stage: "baseline", "uniform", "alone" (one group, to measure its sensitivity),
+            "together" (with all that was kept before) or "best" (a state met on the way
+            that is better than where the steps led).
+        groups: indices of the groups that were changed.
+        candidate: its index.
+        assignment: the whole.
+        error: measured; None where nothing was run.
+        seconds: predicted; None where it could not be lowered.
+        outcome: "kept", "rejected", or "measured" where it is only known now.
+        why: in a few words.
+    """
+
+    stage: str
+    groups: tuple[int, ...]
+    candidate: int
+    assignment: Assignment
+    error: float | None = None
+    seconds: float | None = None
+    outcome: Outcome
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """What is searched for.
+
+    Attributes:
+        tolerance: the largest error.
+        strategy: "greedy" or "bisection".
+        objective: "time", the least predicted; or "preference", the earliest
+            candidates, whether they save time or not.
+        candidates: how many; the last one is the baseline.
+        groups: how many.
+    """
+
+    tolerance: float
+    strategy: str
+    objective: str
+    candidates: int
+    groups: int
+
+    @property
+    def baseline(self) -> int:
+        """The candidate."""
+        return self.candidates - 1
+
+    def uniform(self, candidate: int) -> Assignment:
+        """All groups alike."""
+        return (candidate,) * self.groups
+
+
+@dataclass
+class Search:
+    """A search on its way.
+
+    Attributes:
+        trials: runs and prices.
+        goal: what for.
+        state: what all groups have now; within the tolerance.
+        decisions: all, in order.
+        spent: whether the budget ended the search.
+    """
+
+    trials: Trials
+    goal: Goal
+    state: Assignment = ()
+    decisions: list[Decision] = field(default_factory=list)
+    spent: bool = False
+
+    def __post_init__(self) -> None:
+        self._sensitivity: dict[int, float] = {}
+
+    def run(self) -> Assignment:
+        """The cheapest assignment found.
+
+        Raises:
+            InvalidProgramError: the baseline exceeds the tolerance.
+        """
+        goal = self.goal
+        self.state = goal.uniform(goal.baseline)
+        try:
+            self._baseline()
+            self._uniform()
+            for candidate in range(goal.candidates):
+                if goal.strategy == "greedy":
+                    self._greedy(candidate)
+                else:
+                    self._bisect(candidate)
+        except BudgetSpentError:
+            self.spent = True
+        self._settle()
+        return self.state
+
+    # -- the beginning -----------------------------------------------------------------
+
+    def _baseline(self) -> None:
+        error = self.trials.error(self.state)
+        if error > self.goal.tolerance:
+            raise InvalidProgramError(
+                f"the baseline itself has an error of {error:.3g}, more than the "
+                f"tolerance {self.goal.tolerance:.3g}",
+                remedy="raise the tolerance, or end the candidates with a more precise "
+                "one",
+            )
+        everything = tuple(range(self.goal.groups))
+        self._decide("baseline", everything, self.state, "kept", "where it begins")
+
+    def _uniform(self) -> None:
+        """The first candidate for all groups that is within the tolerance."""
+        everything = tuple(range(self.goal.groups))
+        uniform = [self.goal.uniform(c) for c in range(self.goal.baseline)]
+        useful = [a for a in uniform if self._is_worth("uniform", everything, a)]
+        if self.goal.objective == "time":
+            useful.sort(key=self.trials.seconds)
+        for assignment in useful:
+            if self._is_within(assignment):
+                self._keep("uniform", everything, assignment)
+                return
+            self._decide("uniform", everything, assignment, "rejected", EXCESS)
+
+    # -- strategies --------------------------------------------------------------------
+
+    def _greedy(self, candidate: int) -> None:
+        found = self._alone(candidate, self._moves(candidate))
+        for group in sorted(found, key=lambda group: (found[group], group)):
+            assignment = self._with([group], candidate)
+            if not self._is_worth("together", (group,), assignment):
+                continue
+            if self._is_within(assignment):
+                self._keep("together", (group,), assignment)
+            else:
+                self._decide("together", (group,), assignment, "rejected", EXCESS)
+
+    def _bisect(self, candidate: int) -> None:
+        moves = self._moves(candidate)
+        self._alone(candidate, [g for g in moves if g not in self._sensitivity])
+        hopeful = [g for g in moves if not self._is_beyond(self._with([g], candidate))]
+        order = sorted(hopeful, key=lambda g: (self._sensitivity[g], g))
+        start, kept, bound = self.state, 0, len(order) + 1
+        size = len(order)  # all of them first
+        while kept < size < bound:
+            chosen = tuple(order[:size])
+            assignment = _replaced(start, chosen, candidate)
+            if self._is_within(assignment):
+                kept = size
+                self._keep("together", chosen, assignment)
+            else:
+                bound = size
+                self._decide("together", chosen, assignment, "rejected", EXCESS)
+            size = (kept + bound) // 2
+
+    def _moves(self, candidate: int) -> list[int]:
+        """Groups for which the candidate is worth a run."""
+        earlier = self.goal.objective == "preference"
+        groups = [
+            group
+            for group, now in enumerate(self.state)
+            if (candidate < now if earlier else candidate != now)
+        ]
+        lowered = {group: self._with([group], candidate) for group in groups}
+        return [g for g, a in lowered.items() if self._is_worth("alone", (g,), a)]
+
+    def _alone(self, candidate: int, groups: Sequence[int]) -> dict[int, float]:
+        """The error with each group lowered alone, of those within the tolerance."""
+        start, found = self.state, {}
+        for group in groups:
+            assignment = _replaced(start, [group], candidate)
+            error = self.trials.error(assignment)
+            self._sensitivity.setdefault(group, error)
+            if error <= self.goal.tolerance:
+                found[group] = error
+                self._decide("alone", (group,), assignment, "measured", "sensitivity")
+            else:
+                self._decide("alone", (group,), assignment, "rejected", EXCESS)
+        return found
+
+    # -- steps -------------------------------------------------------------------------
+
+    def _with(self, groups: Sequence[int], candidate: int) -> Assignment:
+        return _replaced(self.state, groups, candidate)
+
+    def _is_worth(
+        self, stage: str, groups: tuple[int, ...], assignment: Assignment
+    ) -> bool:
+        """Whether an assignment differs, exists on the target and saves time."""
+        try:
+            seconds = self.trials.seconds(assignment)
+        except UnsupportedError as error:
+            self._decide(stage, groups, assignment, "rejected", error.what)
+            return False
+        if self.trials.program(assignment) == self.trials.program(self.state):
+            self._decide(stage, groups, assignment, "rejected", "changes nothing")
+            return False
+        slower = seconds >= self.trials.seconds(self.state)
+        if slower and self.goal.objective == "time":
+            self._decide(stage, groups, assignment, "rejected", "saves no time")
+            return False
+        return True
+
+    def _is_within(self, assignment: Assignment) -> bool:
+        return self.trials.error(assignment) <= self.goal.tolerance
+
+    def _is_beyond(self, assignment: Assignment) -> bool:
+        """Whether a run has shown that."""
+        error = self.trials.known_error(assignment)
+        return error is not None and error > self.goal.tolerance
+
+    def _keep(
+        self, stage: str, groups: tuple[int, ...], assignment: Assignment
+    ) -> None:
+        self.state = assignment
+        self._decide(stage, groups, assignment, "kept", "within the tolerance")
+
+    def _decide(
+        self,
+        stage: str,
+        groups: tuple[int, ...],
+        assignment: Assignment,
+        outcome: Outcome,
+        why: str,
+    ) -> None:
+        self.decisions.append(
+            Decision(
+                stage=stage,
+                groups=groups,
+                candidate=assignment[groups[0]],
+                assignment=assignment,
+                error=self.trials.known_error(assignment),
+                seconds=self.trials.known_seconds(assignment),
+                outcome=outcome,
+                why=why,
+            )
+        )
+
+    # -- the end -----------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Goes back to a group alone, if that is better than all that was kept."""
+        alone = [d for d in self.decisions if d.outcome == "measured"]
+        best = min(alone, key=lambda d: self._cost(d.assignment), default=None)
+        if best is not None and self._cost(best.assignment) < self._cost(self.state):
+            self.state = best.assignment
+            why = "better than what was kept" + " in the budget" * self.spent
+            self._decide("best", best.groups, best.assignment, "kept", why)
+
+    def _cost(self, assignment: Assignment) -> tuple[float, float]:
+        seconds, late = self.trials.seconds(assignment), float(sum(assignment))
+        return (seconds, late) if self.goal.objective == "time" else (late, seconds)
+
+
+def _replaced(
+    assignment: Assignment, groups: Sequence[int], candidate: int
+) -> Assignment:
+    return tuple(candidate if g in groups else c for g, c in enumerate(assignment))

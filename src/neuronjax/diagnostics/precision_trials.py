@@ -1,0 +1,166 @@
+"""Assignments of a precision search as programs: lowered, priced and run.
+
+Each assignment is lowered and priced once, and each distinct program is run once: an
+assignment that makes the same instructions as an earlier one has its error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from neuronjax.diagnostics.precision_groups import Groups
+from neuronjax.diagnostics.precision_policies import Assignment, Candidates
+from neuronjax.diagnostics.precision_strategies import BudgetSpentError
+from neuronjax.errors import UnsupportedError
+from neuronjax.ir.instruction import Block, InstructionProgram
+from neuronjax.policy import Policy
+
+
+class Priced(NamedTuple):
+    """A policy's program.
+
+    Attributes:
+        identity: equal for equal instructions.
+        seconds: predicted.
+    """
+
+    identity: str
+    seconds: float
+
+
+# Called after every run: (how many, the error, the predicted time).
+Heard = Callable[[int, float, float], None]
+
+
+@dataclass(kw_only=True)
+class PolicyTrials:
+    """The `Trials` of a search.
+
+    Attributes:
+        candidates, groups: what an assignment's numbers mean.
+        price: lowers a policy's program and predicts its time.
+        outputs: runs a policy.
+        error_of: the error of outputs.
+        reference: the outputs that need no run, by identity of their program.
+        most: how many programs may be run.
+        runs: how many were.
+        heard: told of every run.
+        by_program: whether equal programs have equal outputs; else equal policies do.
+    """
+
+    candidates: Candidates
+    groups: Groups
+    price: Callable[[Policy], Priced]
+    outputs: Callable[[Policy], Any]
+    error_of: Callable[[Any], float]
+    reference: dict[str | Policy, Any]
+    most: int
+    runs: int = 0
+    heard: Heard = lambda runs, error, seconds: None
+    by_program: bool = True
+    _priced: dict[Assignment, Priced | UnsupportedError] = field(default_factory=dict)
+    _errors: dict[str | Policy, float] = field(default_factory=dict)
+
+    def policy(self, assignment: Assignment) -> Policy:
+        """What an assignment means."""
+        return self.candidates.policy(self.groups, assignment)
+
+    def seconds(self, assignment: Assignment) -> float:
+        """Predicted; an UnsupportedError where the target lacks something."""
+        return self._price(assignment).seconds
+
+    def program(self, assignment: Assignment) -> str:
+        """The identity of its instructions."""
+        return self._price(assignment).identity
+
+    def error(self, assignment: Assignment) -> float:
+        """Of a run; a BudgetSpentError where no more are allowed."""
+        key = self._key(assignment)
+        if key not in self._errors:
+            self._errors[key] = error = self.error_of(self._outputs(key, assignment))
+            self.heard(self.runs, error, self.seconds(assignment))
+        return self._errors[key]
+
+    def known_error(self, assignment: Assignment) -> float | None:
+        """None where it was not run."""
+        if self.known_seconds(assignment) is None:
+            return None
+        return self._errors.get(self._key(assignment))
+
+    def known_seconds(self, assignment: Assignment) -> float | None:
+        """None where the target lacks something."""
+        found = self._priced.get(assignment)
+        return found.seconds if isinstance(found, Priced) else None
+
+    def tried(self) -> Iterator[tuple[Assignment, float, float]]:
+        """Every assignment with an error: (assignment, seconds, error)."""
+        for assignment in list(self._priced):
+            error = self.known_error(assignment)
+            if error is not None:
+                yield assignment, self.seconds(assignment), error
+
+    def _outputs(self, key: str | Policy, assignment: Assignment) -> Any:
+        if key in self.reference:
+            return self.reference[key]
+        if self.runs >= self.most:
+            raise BudgetSpentError
+        self.runs += 1
+        return self.outputs(self.policy(assignment))
+
+    def _key(self, assignment: Assignment) -> str | Policy:
+        return self.program(assignment) if self.by_program else self.policy(assignment)
+
+    def _price(self, assignment: Assignment) -> Priced:
+        if assignment not in self._priced:
+            try:
+                found = self.price(self.policy(assignment))
+            except UnsupportedError as error:
+                found = error
+            self._priced[assignment] = found
+        found = self._priced[assignment]
+        if isinstance(found, UnsupportedError):
+            raise found
+        return found
+
+
+def program_identity(program: InstructionProgram) -> str:
+    """Equal for programs of the same instructions on the same buffers."""
+    blocks = map(_ends, (program.main, *program.functions.values()))
+    text = repr((program.seed, *blocks, *map(_described, program.walk())))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _described(i: Any) -> tuple:
+    attributes = {
+        name: value.tobytes() if isinstance(value, np.ndarray) else value
+        for name, value in i.attributes().items()
+        if not _is_block(value)
+    }
+    return (
+        type(i).__name__,
+        i.engine,
+        i.write_format,
+        i.rounding,
+        i.overflow,
+        i.ordinal,
+        attributes,
+        [view.buffer.number for view in i.operands],
+        [(buffer.number, str(buffer.type)) for buffer in i.results],
+        list(map(_ends, i.blocks)),
+    )
+
+
+def _ends(block: Block) -> tuple:
+    """What a block takes and returns."""
+    arguments = [(buffer.number, str(buffer.type)) for buffer in block.arguments]
+    return arguments, [view.buffer.number for view in block.results]
+
+
+def _is_block(value: Any) -> bool:
+    values = value if isinstance(value, tuple) else (value,)
+    return bool(values) and isinstance(values[0], Block)

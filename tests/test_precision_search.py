@@ -1,0 +1,338 @@
+"""`search_precision`: a sensitive layer stays high; what is claimed was measured."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import neuronjax as nj
+from neuronjax.cli.searching import search as search_command
+from neuronjax.diagnostics.precision_groups import HeardOp, find_groups
+from neuronjax.diagnostics.precision_metrics import measured, on_host
+from neuronjax.diagnostics.precision_policies import Candidates, policy_code
+
+WIDTH = 32
+CANDIDATES = ("fp8", "bf16", "fp32")
+STRATEGIES = ("greedy", "bisection")
+
+
+def normal(seed, *shape):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def layers(params, x):
+    """Rows that are nearly alike go through "hot", and their mean is taken off."""
+    hot = x @ params["hot"]
+    apart = 250 * (hot - jnp.mean(hot, axis=0, keepdims=True))
+    return jnp.tanh(apart @ params["second"]) @ params["last"]
+
+
+NAMES = ("hot", "second", "last")
+
+
+@pytest.fixture(scope="module")
+def arguments():
+    weights = {name: normal(i, WIDTH, WIDTH) / 6 for i, name in enumerate(NAMES)}
+    return weights, normal(3, WIDTH) + 0.004 * normal(4, 8, WIDTH)
+
+
+def search(function=layers, **options):
+    options = {"tolerance": 0.1, "candidates": CANDIDATES, **options}
+    return nj.search_precision(function, progress=False, **options)
+
+
+def relative_l2(actual, reference):
+    a, r = (np.asarray(x, np.float64) for x in (actual, reference))
+    return np.linalg.norm(a - r) / np.linalg.norm(r)
+
+
+# -- what is found ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_sensitive_layer_stays_high(arguments, strategy):
+    found = search(strategy=strategy)(*arguments)
+    assert found.precisions == {
+        "params/hot": "fp32",
+        "params/second": "fp8",
+        "params/last": "fp8",
+    }
+    # What is said of it is so: run by nj.jit as a whole, priced by nj.profile.
+    ours = nj.jit(layers, policy=found.policy)(*arguments)
+    with jax.disable_jit():
+        reference = nj.jit(layers, policy="fp32")(*arguments)
+    assert found.error == pytest.approx(relative_l2(ours, reference), rel=1e-12)
+    assert 0 < found.error <= found.tolerance
+    for policy, seconds in (
+        (found.policy, found.seconds),
+        ("fp32", found.baseline_seconds),
+    ):
+        predicted = nj.profile(layers, policy=policy)(*arguments)
+        assert predicted.total_seconds == seconds
+    refused = [r for r in found.records if r["groups"] == "params/hot" and r["error"]]
+    assert refused
+    assert all(r["error"] > found.tolerance for r in refused)
+
+
+def saturating(params, x):
+    """One weight lies beyond every FP8 format: unscaled, it becomes Inf or NaN."""
+    return jnp.tanh(x @ params["small"]) @ params["large"] * 1e-6
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_weight_out_of_range_stays_high(strategy):
+    unscaled = nj.Policy(auto_cast="matmult", auto_cast_type="fp8", name="unscaled")
+    params = {
+        "small": normal(0, WIDTH, WIDTH),
+        "large": 1e6 * normal(1, WIDTH, WIDTH),
+    }
+    found = search(
+        saturating, candidates=(unscaled, "bf16"), strategy=strategy, reference="bf16"
+    )(params, normal(2, 8, WIDTH))
+    assert found.precisions == {"params/small": "unscaled", "params/large": "bf16"}
+    alone = [r for r in found.records if r["groups"] == "params/large"]
+    assert alone[0]["error"] == math.inf
+    assert alone[0]["outcome"] == "rejected"
+
+
+@pytest.fixture(scope="module")
+def errors(arguments):
+    """Of every assignment there is, by policies and runs of its own."""
+    rules = {
+        "fp8": dict(auto_cast="matmult", auto_cast_type="fp8", scaling="current"),
+        "bf16": dict(auto_cast="matmult", auto_cast_type="bf16", scaling="none"),
+        "fp32": dict(auto_cast="none"),
+    }
+    with jax.disable_jit():
+        reference = nj.jit(layers, policy="fp32")(*arguments)
+    found = {}
+    for chosen in itertools.product(CANDIDATES, repeat=3):
+        pairs = zip(NAMES, chosen, strict=True)
+        policy = nj.Policy(
+            rules=tuple(nj.Rule(param=f"params/{n}", **rules[c]) for n, c in pairs)
+        )
+        with jax.disable_jit():
+            ours = nj.jit(layers, policy=policy)(*arguments)
+        found[chosen] = relative_l2(ours, reference)
+    return found
+
+
+@pytest.mark.parametrize("tolerance", [0.003, 0.02, 0.06, 0.3])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_against_every_assignment_there_is(arguments, errors, tolerance, strategy):
+    """Feasible, and at most one candidate of one group above the best there is."""
+    cost = lambda chosen: sum(map(CANDIDATES.index, chosen))  # noqa: E731
+    best = min(cost(c) for c, error in errors.items() if error <= tolerance)
+    found = search(tolerance=tolerance, strategy=strategy)(*arguments)
+    chosen = tuple(found.precisions[f"params/{name}"] for name in NAMES)
+    assert found.error == pytest.approx(errors[chosen], rel=1e-12, abs=1e-15)
+    assert found.error <= tolerance
+    assert cost(chosen) <= best + 1
+
+
+def test_a_search_for_time_never_loses_any(arguments):
+    found = search(objective="time")(*arguments)
+    kept = [r["seconds"] for r in found.records if r["outcome"] == "kept"]
+    assert kept == sorted(kept, reverse=True)
+    assert found.speedup >= 1
+    assert any(r["why"] == "saves no time" for r in found.records)
+
+
+def test_it_is_deterministic(arguments):
+    one, two = (search(strategy="bisection")(*arguments) for _ in range(2))
+    assert one.policy == two.policy
+    assert one.records == two.records
+    assert one.evaluations == two.evaluations
+
+
+def test_the_budget_is_respected(arguments):
+    whole = search()(*arguments)
+    assert not whole.budget_spent
+    runs = []
+
+    def counted(run, *args):
+        runs.append(run)
+        return run(*args)
+
+    for most in range(2, whole.evaluations, 2):
+        runs.clear()
+        found = search(max_evaluations=most, evaluate=counted)(*arguments)
+        assert found.evaluations == len(runs) <= most
+        assert found.budget_spent
+        assert found.error <= found.tolerance
+
+
+def test_a_train_step_over_several_steps_and_batches(arguments):
+    """`evaluate` makes two steps; every error is that of the worst batch."""
+
+    def step(weight, x):
+        y = x @ weight
+        return weight - 1e-3 * (x.T @ y), jnp.sum(y)
+
+    def two_steps(run, weight, x):
+        weight, _ = run(weight, x)
+        return {"loss": run(weight, x)[1], "weight": weight}
+
+    weight, x = arguments[0]["last"], arguments[1]
+    options = dict(groups="op", outputs="loss", candidates=("bf16", "fp32"))
+    found = search(step, evaluate=two_steps, batches=[(weight, 2 * x)], **options)(
+        weight, x
+    )
+    assert found.precisions == {"stablehlo.dot_general": "bf16"}
+    errors = []
+    for batch in (x, 2 * x):
+        with jax.disable_jit():
+            losses = [
+                two_steps(nj.jit(step, policy=policy), weight, batch)["loss"]
+                for policy in (found.policy, "fp32")
+            ]
+        errors.append(relative_l2(*losses))
+    assert found.error == pytest.approx(max(errors), rel=1e-12)
+
+
+# -- groups ----------------------------------------------------------------------------
+
+
+def op(name, scope="jit(f)/dot_general", source="a.py:1", *params):
+    return HeardOp(f"stablehlo.{name}", params, scope, source)
+
+
+def test_groups_by_scope_hold_both_passes_and_do_not_overlap():
+    heard = [
+        op("dot_general", "jit(f)/jvp(block)/mlp/dot_general"),
+        op("dot_general", "jit(f)/transpose(jvp(block))/mlp/dot_general"),
+        op("dot_general", "jit(f)/block/dot_general"),
+        op("dot_general", "jit(f)/dot_general"),
+    ]
+    found = find_groups(heard, "scope")
+    assert {g.name: g.ops for g in found.groups} == {
+        "(others)": 1,
+        "block": 1,
+        "block/mlp": 2,
+    }
+    last = [
+        [g.name for g in found.groups if g.selectors and h.matches(g.selectors)][-1:]
+        for h in heard
+    ]
+    assert last == [["block/mlp"], ["block/mlp"], ["block"], []]
+
+
+def test_groups_by_line_parameter_and_name():
+    heard = [
+        op("dot_general", "a/dot", "/x/a.py:1", "x", "params/w"),
+        op("dot_general", "a/dot", "/x/a.py:11", "x"),
+        op("convolution", "a/conv", "/x/a.py:11", "params/w2"),
+    ]
+    names = lambda by: [g.name for g in find_groups(heard, by).groups]  # noqa: E731
+    assert names("source") == ["a.py:1", "a.py:11"]
+    assert names("param") == ["x", "params/w", "params/w2"]
+    assert names("op") == ["stablehlo.dot_general", "stablehlo.convolution"]
+    assert names({"w": {"param": "w"}}) == ["(others)", "w"]
+    by_param = find_groups(heard, "param")
+    assert by_param.overlap
+    bf16_w = Candidates.of(("bf16", "fp32")).policy(by_param, (1, 0, 1))
+    assert bf16_w.for_op("dot", params=("x", "params/w")).auto_cast == "matmult"
+    assert bf16_w.for_op("dot", params=("x",)).auto_cast == "none"
+
+
+def test_code_of_a_policy_makes_it_again(arguments):
+    found = search()(*arguments)
+    again = eval(found.as_code(), {"nj": nj})
+    assert again == found.policy
+    assert policy_code(nj.Policy()) == "nj.Policy()"
+
+
+# -- metrics ---------------------------------------------------------------------------
+
+
+def test_metrics_by_hand():
+    reference = {"a": np.array([3.0, 4.0]), "b": np.array([1 + 1j])}
+    actual = {"a": np.array([3.0, 4.5]), "b": np.array([1 + 1j])}
+    assert measured("relative_l2", reference, actual) == pytest.approx(0.1)
+    assert measured("max_relative", reference, actual) == pytest.approx(0.125)
+    nan, number = {"a": np.array([math.nan, 1.0])}, {"a": np.array([1.0, 1.0])}
+    assert measured("relative_l2", nan, nan) == 0
+    assert measured("relative_l2", number, nan) == math.inf
+    assert measured(lambda r, a: math.nan, number, nan) == math.inf
+    outputs = (jnp.ones(2), {"loss": jnp.float32(1), "key": jax.random.key(0)})
+    assert list(on_host(outputs, "loss$")) == ["1/loss"]
+    assert len(jax.tree.leaves(on_host(outputs, None))) == 2
+
+
+# -- errors ----------------------------------------------------------------------------
+
+
+def rejects(match, function=layers, args=(), error=nj.InvalidProgramError, **options):
+    with pytest.raises(error, match=match):
+        search(function, **options)(*args)
+
+
+def test_errors_of_the_call(arguments):
+    invalid = dict(args=arguments)
+    rejects("no op whose precision", lambda p, x: x + 1, **invalid)
+    narrow = jax.tree.map(lambda a: a.astype(jnp.bfloat16), arguments)
+    rejects("no group is lowerable", args=narrow)
+    rejects("baseline itself", candidates=("fp8", "bf16"), tolerance=1e-9, **invalid)
+    lacking = dict(error=nj.UnsupportedError, candidates=("mxfp8", "fp32"))
+    rejects("candidate 'mxfp8'", target="trn2", **lacking, **invalid)
+    rejects("returned nan", metric=lambda r, a: math.nan, **invalid)
+    rejects("nothing to measure", outputs="^loss$", **invalid)
+    rejects("has no op", groups={"tail": {"param": "nowhere"}}, **invalid)
+    rejects("groups is", groups="layer", **invalid)
+
+
+def test_errors_before_the_call():
+    delayed = nj.Policy(
+        auto_cast="matmult", auto_cast_type="fp8", scaling="delayed", name="delayed"
+    )
+    rejects("delayed scaling", error=nj.UnsupportedError, candidates=(delayed, "fp32"))
+    rejects("at least", max_evaluations=1)
+    rejects("tolerance is", tolerance=math.nan)
+    rejects("strategy is", strategy="random")
+    rejects("metric is", metric="l1")
+    rejects("no regular expression", outputs="(")
+    rejects("given twice", candidates=("fp32", "fp32"))
+    rejects("1 candidates", candidates=("fp32",))
+    rejects("without a name", candidates=(nj.Policy(), "fp32"))
+    seeded = nj.Policy(seed=3, name="seeded")
+    rejects("Policy.seed, which a rule cannot", candidates=(seeded, "fp32"))
+
+
+def test_what_the_target_lacks_is_left_out_by_default(arguments):
+    found = search(candidates=None, max_evaluations=2)(*arguments)
+    assert found.candidates == ("fp8", "bf16", "tf32", "fp32")
+
+
+# -- shown -----------------------------------------------------------------------------
+
+
+def test_shown_in_80_columns_and_drawn(arguments, tmp_path):
+    found = search()(*arguments)
+    text = found.summary()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "params/hot" in text
+    assert "<pre" in found._repr_html_()
+    found.plot().savefig(tmp_path / "search.png")
+    assert json.loads(json.dumps(found.to_json_dict()))["precisions"]
+
+
+def test_command(tmp_path):
+    file = tmp_path / "model_of_search.py"
+    file.write_text("def f(x, w):\n    return x @ w\n")
+    app = typer.Typer()
+    app.command()(search_command)
+    arguments = [f"{file}:f", "--args", "f32[8,32] f32[32,32]", "--tolerance", "0.02"]
+    arguments += ["--candidates", "bf16,fp32"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "nj.Policy(" in result.output
+    result = CliRunner().invoke(app, [*arguments, "--groups", "op", "--json"])
+    assert json.loads(result.output)["precisions"]["stablehlo.dot_general"] == "bf16"
