@@ -1,0 +1,89 @@
+"""Kernels of `neuronjax.nki` as one JAX primitive, whose operands are arrays and a key.
+
+For platform "neuron", as programs are captured, it is the custom call `neuronjax.nki`;
+for every other one what the kernel does. Under vmap one example comes after the other,
+so that an example's bits are those of the kernel alone. It has no derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from neuronjax.capture.trace import PLATFORM
+from neuronjax.errors import UnsupportedError
+from neuronjax.ir import kernel_call
+from neuronjax.ir.kernel_call import Arrays, KernelFunction
+
+# The newest version of custom calls whose backend_config is a text.
+_API_WITH_TEXT = 2
+
+kernel_p = Primitive("nki_kernel")
+kernel_p.multiple_results = True
+
+
+def call(function: KernelFunction, arrays: Arrays, key: jax.Array) -> list[jax.Array]:
+    """Binds the primitive: results, and behind them the arguments that are written."""
+    return kernel_p.bind(*arrays, key, function=function)
+
+
+def _run(*operands: jax.Array, function: KernelFunction) -> list[jax.Array]:
+    *arrays, key = operands
+    return list(function.run(arrays, key))
+
+
+@kernel_p.def_abstract_eval
+def _types(*operands: Any, function: KernelFunction) -> list[Any]:
+    return [ShapedArray(t.shape, t.dtype) for t in function.results]
+
+
+def _lowered(context: Any, *operands: Any, function: KernelFunction) -> Any:
+    if tuple(context.module_context.platforms) != (PLATFORM,):
+        rule = mlir.lower_fun(_run, multiple_results=True)
+        return rule(context, *operands, function=function)
+    custom_call = jax.ffi.ffi_lowering(
+        kernel_call.CALL,
+        backend_config=kernel_call.register(function),
+        api_version=_API_WITH_TEXT,
+    )
+    return custom_call(context, *operands)
+
+
+def _batched(
+    operands: Sequence[Any], axes: Sequence[Any], *, function: KernelFunction
+) -> tuple[list[jax.Array], list[int]]:
+    moved = [x if a is None else jnp.moveaxis(x, a, 0) for x, a in zip(operands, axes)]
+    mapped = [x for x, a in zip(moved, axes) if a is not None]
+
+    def one(examples: list[jax.Array]) -> list[jax.Array]:
+        own = iter(examples)
+        every = [x if a is None else next(own) for x, a in zip(moved, axes)]
+        return kernel_p.bind(*every, function=function)
+
+    results = lax.map(one, mapped)
+    return results, [0] * len(results)
+
+
+def _no_derivative(
+    primals: Any, tangents: Any, *, function: KernelFunction
+) -> tuple[Any, Any]:
+    raise UnsupportedError(
+        f"the kernel {function.name} has no derivative",
+        op=f"nki.{function.name}",
+        remedy="give it one, as to jax.custom_vjp: kernel.defvjp(forward, backward), "
+        "where forward returns (results, residuals) and backward takes (residuals, "
+        "cotangents); for no gradient, jax.lax.stop_gradient its arguments",
+    )
+
+
+kernel_p.def_impl(jax.jit(_run, static_argnames="function"))
+mlir.register_lowering(kernel_p, _lowered)
+batching.primitive_batchers[kernel_p] = _batched
+ad.primitive_jvps[kernel_p] = _no_derivative

@@ -1,0 +1,184 @@
+"""What would make an NKI kernel faster: changes, each priced by scheduling it again.
+
+A kernel is written by hand, so that its precision, layout and order are its author's:
+what is asked is how much time would be left if something cost nothing. All of that are
+bounds that no kernel reaches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from neuronjax.diagnostics.limits import Change
+from neuronjax.errors import InvalidProgramError
+from neuronjax.hardware import resolve_target
+from neuronjax.policy import Policy
+from neuronjax.report.profile_summary import roofs
+from neuronjax.timing.kernel_price import Priced
+from neuronjax.timing.kernel_schedule import KernelSchedule, schedule_kernel, what_if
+from neuronjax.timing.kernel_timeline import bottleneck, kernel_timeline
+from neuronjax.timing.timeline import Timeline
+from neuronjax.timing.work import QUEUES, Queue
+
+Program = TypeVar("Program")
+Made = TypeVar("Made")
+
+
+def is_kernel(step: Any) -> bool:
+    """Whether something is a kernel; if `neuronjax.nki` was never imported, nothing."""
+    module = sys.modules.get("neuronjax.nki.kernel")
+    return module is not None and isinstance(step, module.Kernel)
+
+
+def profiler(
+    kernel: Any,
+    make: Callable[..., Made],
+    values: Callable[[Any], Any],
+    policy: Policy | str | None,
+    options: Mapping[str, Any],
+) -> Callable[..., Made]:
+    """`neuronjax.profile` of a kernel.
+
+    Args:
+        kernel: of `nki.jit`.
+        make: makes the profile of its fields.
+        values: of arguments that were given as arrays; raises for types.
+        policy: None, for a kernel names its dtypes itself.
+        options: target, lnc, trips, peak, as `neuronjax.profile`.
+
+    Returns:
+        A function of the kernel's arguments: arrays or ShapeDtypeStructs, and static
+        values.
+
+    Raises:
+        InvalidProgramError: a policy was given.
+    """
+    if policy is not None:
+        raise InvalidProgramError(
+            "a policy for an NKI kernel, whose dtypes are written in it",
+            remedy="profile it without policy=",
+        )
+    target = options["target"]
+    chosen = kernel if target is None else kernel.with_target(target)
+
+    def profiled(*args: Any, **kwargs: Any) -> Made:
+        program = chosen.trace(*args, **kwargs)
+        machine = resolve_target(program.target)
+        schedule = schedule_kernel(
+            program, machine, lnc=options["lnc"], trips=options["trips"]
+        )
+        roofs(schedule.core, options["peak"])  # refuses an unknown peak
+        timeline = kernel_timeline(schedule)
+        return make(
+            name=program.name,
+            target=machine,
+            core=schedule.core,
+            timeline=timeline,
+            policy=Policy.resolve(None),
+            peak=options["peak"],
+            _find_changes=lambda: kernel_changes(schedule, timeline),
+            _run=lambda: chosen(*values(args), **values(kwargs)),
+        )
+
+    return profiled
+
+
+def not_a_kernel(program: Program | None) -> Program:
+    """A captured program.
+
+    Raises:
+        InvalidProgramError: there is none, for a kernel was profiled.
+    """
+    if program is None:
+        raise InvalidProgramError(
+            "an NKI kernel, where a program of JAX is needed",
+            remedy="pass the function that calls the kernel",
+        )
+    return program
+
+
+def kernel_changes(schedule: KernelSchedule, timeline: Timeline) -> tuple[Change, ...]:
+    """Every change that gains something, the largest gain first."""
+    found = [
+        *_line(schedule, timeline),
+        *_transfers(schedule),
+        *_resident(schedule),
+        *_overlap(timeline),
+    ]
+    before = schedule.total_seconds
+    gains = [c for c in found if c.gain_seconds > 0.001 * before]
+    return tuple(sorted(gains, key=lambda change: change.seconds))
+
+
+def _change(schedule_seconds: float, kind: str, what: str, seconds: float) -> Change:
+    return Change(
+        kind=kind,
+        what=what,
+        seconds=seconds,
+        before_seconds=schedule_seconds,
+        basis="bound",
+    )
+
+
+def _free(p: Priced) -> Priced:
+    return dataclasses.replace(
+        p, seconds=0.0, load_seconds=0.0, start_seconds=0.0, issue_seconds=0.0
+    )
+
+
+def _once(change: Callable[[Priced], Priced]) -> Callable[[int, Priced], Priced]:
+    """Equal costs are one object: each is changed once."""
+    known: dict[int, Priced] = {}
+
+    def changed(_: int, p: Priced) -> Priced:
+        if id(p) not in known:
+            known[id(p)] = change(p)
+        return known[id(p)]
+
+    return changed
+
+
+def _line(schedule: KernelSchedule, timeline: Timeline) -> Iterator[Change]:
+    """The line that has most of the critical path, for nothing."""
+    found = bottleneck(schedule)
+    if found is None:
+        return
+    _, number, _ = found
+    op = timeline.instructions[number]
+    file, line = op.location.file, op.location.line
+    where = f"{file}:{line}"
+    entries = {
+        n
+        for n, i in enumerate(schedule.stream.entries)
+        if i.name == op.name and i.location == where
+    }
+    seconds = what_if(schedule, lambda n, p: _free(p) if n in entries else p)
+    what = f"without {op.name} at {where.rpartition('/')[2]}"
+    yield _change(schedule.total_seconds, "line", what, seconds)
+
+
+def _transfers(schedule: KernelSchedule) -> Iterator[Change]:
+    def at_once(p: Priced) -> Priced:
+        if not p.ring:
+            return p
+        return dataclasses.replace(p, start_seconds=0.0, issue_seconds=0.0)
+
+    seconds = what_if(schedule, _once(at_once))
+    what = "fewer, larger DMA transfers: none of them waits for its start"
+    yield _change(schedule.total_seconds, "transfers", what, seconds)
+
+
+def _resident(schedule: KernelSchedule) -> Iterator[Change]:
+    seconds = what_if(schedule, _once(lambda p: _free(p) if p.ring else p))
+    what = "reuse what is loaded, so that no transfer takes time"
+    yield _change(schedule.total_seconds, "spills", what, seconds)
+
+
+def _overlap(timeline: Timeline) -> Iterator[Change]:
+    busy: dict[Queue, float] = {q: timeline.busy_seconds(q) for q in QUEUES}
+    longest = max(busy, key=lambda queue: busy[queue])
+    what = f"overlap all queues, so that {longest} never waits"
+    yield _change(timeline.total_seconds, "overlap", what, busy[longest])

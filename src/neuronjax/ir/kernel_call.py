@@ -1,0 +1,173 @@
+"""A kernel of `neuronjax.nki` inside a captured program: one call, one instruction.
+
+In the program's text stands a custom call of target `neuronjax.nki`, whose
+backend_config is the kernel's name with a digest of its instructions; what they are is
+known to the process that traced the kernel and to no other. The chip that a program is
+captured for is part of JAX's cache keys, so that a kernel inside an inner jit is traced
+for the right one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+
+from neuronjax.hardware import Target, resolve_target
+from neuronjax.ir.instruction import Instruction, Label
+from neuronjax.ir.kernel import (
+    Access,
+    Block,
+    DynamicOffset,
+    Item,
+    KernelInstruction,
+    KernelLoop,
+    KernelProgram,
+    Storage,
+)
+from neuronjax.ir.program import TensorType
+
+# The target of the custom calls; the text is their backend_config.
+CALL = "neuronjax.nki"
+
+Arrays = Sequence[jax.Array]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KernelFunction:
+    """A kernel that was traced for a chip and for arguments of certain types.
+
+    Attributes:
+        program: its instructions.
+        arguments: types of the arrays that it takes.
+        results: types of what it returns, and behind them of the arguments it writes.
+        run: (one array per argument, uint32 key of random bits) -> results.
+        for_target: the same kernel for another chip.
+    """
+
+    program: KernelProgram
+    arguments: tuple[TensorType, ...]
+    results: tuple[TensorType, ...]
+    run: Callable[[Arrays, jax.Array], Arrays]
+    for_target: Callable[[Target], KernelFunction]
+
+    @property
+    def name(self) -> str:
+        """Of the Python function."""
+        return self.program.name
+
+    @functools.cached_property
+    def text(self) -> str:
+        """Name and digest; equal texts mean equal instructions."""
+        return text_of(self.program)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, kw_only=True)
+class NkiKernel(Instruction):
+    """A kernel as a whole; its own instructions are at tile size.
+
+    operands: the kernel's arrays in HBM, and a uint32 scalar that its random bits start
+    from; results likewise. Its numbers are those of its instructions.
+
+    Attributes:
+        kernel: what is executed.
+    """
+
+    kernel: KernelFunction
+    label: ClassVar[Label] = "modelled"
+
+
+# -- which chip ------------------------------------------------------------------------
+
+# As in `policy_scopes`: part of jax.jit's cache key.
+_TARGET = jax.make_user_context(default_value=None)
+
+
+@contextlib.contextmanager
+def compiling_for(target: Target) -> Iterator[None]:
+    """Kernels that are traced inside the block are for this chip."""
+    with _TARGET(target.name):
+        yield
+
+
+def compiled_for() -> Target | None:
+    """The chip that the surrounding program is captured for, if any."""
+    name = _TARGET.value
+    return None if name is None else resolve_target(name)
+
+
+# -- the kernels of this process -------------------------------------------------------
+
+_FUNCTIONS: dict[str, KernelFunction] = {}
+
+
+def register(function: KernelFunction) -> str:
+    """Makes a kernel known by its text, which is returned."""
+    return _FUNCTIONS.setdefault(function.text, function).text
+
+
+def find(text: str) -> KernelFunction | None:
+    """The kernel of a text; None where another process traced it."""
+    return _FUNCTIONS.get(text)
+
+
+def text_of(program: KernelProgram) -> str:
+    """A kernel's name with a digest of all that decides its results."""
+    digest = hashlib.blake2b(digest_size=8)
+    for part in _parts(program):
+        digest.update(repr(part).encode())
+    return f"{program.name}#{digest.hexdigest()}"
+
+
+def _parts(program: KernelProgram) -> Iterator[Any]:
+    yield (program.target, program.grid, program.registers)
+    for storage in (*program.arguments, *program.storages):
+        yield _plain(storage)
+    yield tuple(map(_plain, program.results))
+    yield from _block(program.body)
+
+
+def _block(block: Block) -> Iterator[Any]:
+    for item in block.items:
+        yield from _item(item)
+
+
+def _item(item: Item) -> Iterator[Any]:
+    if isinstance(item, KernelInstruction):
+        yield _plain(item)
+        return
+    bounds = (item.start, item.stop, item.step) if isinstance(item, KernelLoop) else ()
+    where = item.register if isinstance(item, KernelLoop) else item.condition
+    yield (type(item).__name__, where, bounds)
+    yield from _block(item.body)
+    yield "end"
+
+
+_NAMES = frozenset({"location", "label", "loops"})  # change nothing
+
+
+def _plain(value: Any) -> Any:
+    """A value whose repr is the same in every process."""
+    if isinstance(value, Storage):
+        initial = None if value.initial is None else value.initial.tobytes()
+        return (value.number, value.memory, value.shape, value.dtype, initial)
+    if isinstance(value, Access):
+        fields = (value.dtype, value.offset, value.pattern, _plain(value.dynamic))
+        return (value.storage.number, *fields)
+    if isinstance(value, tuple | list):
+        return tuple(map(_plain, value))
+    if isinstance(value, Mapping):
+        return sorted((str(k), _plain(v)) for k, v in value.items())
+    if isinstance(value, KernelInstruction | DynamicOffset):
+        names = (f.name for f in dataclasses.fields(value))
+        return tuple(_plain(getattr(value, n)) for n in names if n not in _NAMES)
+    return value

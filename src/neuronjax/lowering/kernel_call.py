@@ -1,0 +1,74 @@
+"""The rule of custom call `neuronjax.nki`: a kernel, traced for the program's chip."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.ir import kernel_call
+from neuronjax.ir.instruction import Engine, Instruction
+from neuronjax.ir.kernel_call import KernelFunction, NkiKernel
+from neuronjax.ir.program import Op, TensorType
+from neuronjax.lowering.context import Context
+
+
+def nki_kernel(op: Op, context: Context) -> Iterator[Instruction]:
+    """One instruction.
+
+    Raises:
+        InvalidProgramError: another process traced the kernel, or for this chip it
+            returns other arrays.
+    """
+    text = str(op.attributes.get("backend_config", ""))
+    kernel = kernel_call.find(text)
+    if kernel is None:
+        raise _invalid(
+            op,
+            f"calls the kernel {text!r}, which this process has not traced: a saved "
+            "program holds a kernel's name and not its instructions",
+            "capture the program again in this process, with the function that calls "
+            "the kernel; or trace the same kernel for the same shapes and chip before "
+            "loading, nj.jit(function).lower(*args)",
+        )
+    target = context.shared.target
+    if kernel.program.target != target.name:
+        kernel = kernel.for_target(target)
+    _check_types(op, kernel)
+    yield context.make(
+        NkiKernel,
+        context.operands(op),
+        context.results(op),
+        engine=_busiest(kernel),
+        rounding=context.policy.rounding,
+        kernel=kernel,
+    )
+
+
+def _check_types(op: Op, kernel: KernelFunction) -> None:
+    declared = tuple(v.type for v in op.results)
+    if declared != kernel.results:
+        raise _invalid(
+            op,
+            f"the kernel {kernel.name} returns {_listed(kernel.results)} on "
+            f"{kernel.program.target} and {_listed(declared)} where the program was "
+            "captured",
+            "capture the program for this chip",
+        )
+
+
+def _listed(types: tuple[TensorType, ...]) -> str:
+    return ", ".join(map(str, types)) or "nothing"
+
+
+def _busiest(kernel: KernelFunction) -> Engine:
+    """The engine of most instructions, DMA left out, for an instruction has one."""
+    engines = Counter[str](i.engine for i in kernel.program.body.walk())
+    computing = [e for e, _ in engines.most_common() if e not in ("dma", "sync")]
+    return computing[0] if computing else "dma"  # type: ignore[return-value]
+
+
+def _invalid(op: Op, what: str, remedy: str) -> InvalidProgramError:
+    return InvalidProgramError(
+        what, op=op.name, location=op.location.source, remedy=remedy
+    )

@@ -1,0 +1,145 @@
+"""`NkiTensor.ap` and `.indirect`: explicit patterns, and offsets that the run knows.
+
+Rules of nki/deep-dives/nki-aps.rst: on chip the first pair is the partition and its
+stride the free size of the storage; a pattern addresses the storage, not the view; a
+runtime offset counts in the stride of a dimension of the tensor it was taken of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from neuronjax.ir.kernel import DynamicOffset
+from neuronjax.nki import dtypes, tensor
+from neuronjax.nki.layout import Layout
+from neuronjax.nki.tensor import NkiTensor, refuse
+
+# Partitions that share the offsets of a tensor indirection (NkiTensor.indirect); 32 for
+# the tensor engine, which its own instructions substitute.
+LANE_GROUP = 16
+
+
+def with_pattern(
+    t: NkiTensor,
+    pattern: Sequence[Sequence[int]],
+    offset: int | None,
+    scalar_offset: Any,
+    vector_offset: NkiTensor | None,
+    indirect_dim: int,
+    dtype: Any,
+) -> NkiTensor:
+    """The view that `t.ap(...)` is; arguments as there."""
+    name = t.dtype if dtype is None else dtypes.as_dtype(dtype)
+    pairs = [(int(stride), int(count)) for stride, count in pattern]
+    if not pairs or any(count < 1 for _, count in pairs):
+        refuse("ap", f"pattern {pattern}", "give [stride, count] pairs, counts >= 1")
+    start = _offset(t, name, offset)
+    dynamic = _dynamic(t, name, scalar_offset, vector_offset, indirect_dim)
+    _check_partitions(t, name, pairs)
+    if dynamic is None:
+        _check_bounds(t, name, pairs, start)
+    strides, shape = zip(*pairs, strict=True)
+    return t._with(Layout(shape, strides, start), dtype=name, dynamic=dynamic)
+
+
+def _offset(t: NkiTensor, dtype: str, offset: int | None) -> int:
+    if offset is not None:
+        return int(offset)
+    nbytes = t.offset * dtypes.itemsize(t.dtype)
+    if nbytes % dtypes.itemsize(dtype):
+        refuse(
+            "ap",
+            f"the view starts at byte {nbytes}, within an element of {dtype}",
+            "give the offset explicitly",
+        )
+    return nbytes // dtypes.itemsize(dtype)
+
+
+def free_size(t: NkiTensor, dtype: str) -> int:
+    """Elements of `dtype` in a partition of the storage."""
+    storage = t.storage
+    nbytes = storage.free_size * dtypes.itemsize(storage.dtype)
+    return nbytes // dtypes.itemsize(dtype)
+
+
+def _check_partitions(t: NkiTensor, dtype: str, pairs: list[tuple[int, int]]) -> None:
+    if not t.storage.on_chip:
+        return
+    expected = free_size(t, dtype)
+    stride, count = pairs[0]
+    if stride != expected and count != 1:
+        refuse(
+            "ap",
+            f"partition stride {stride} of a tensor with {expected} elements of "
+            f"{dtype} per partition",
+            f"the first pair must be [{expected}, count]",
+        )
+
+
+def _check_bounds(
+    t: NkiTensor, dtype: str, pairs: list[tuple[int, int]], start: int
+) -> None:
+    size = t.storage.size * dtypes.itemsize(t.storage.dtype) // dtypes.itemsize(dtype)
+    last = start + sum(stride * (count - 1) for stride, count in pairs)
+    lowest = start + sum(min(stride, 0) * (count - 1) for stride, count in pairs)
+    if lowest < 0 or last >= size:
+        refuse(
+            "ap",
+            f"elements {min(lowest, start)} to {last} of a tensor of {size}",
+            "keep offset + sum of stride * (count - 1) within the tensor",
+        )
+
+
+def _dynamic(
+    t: NkiTensor, dtype: str, scalar: Any, vector: Any, indirect_dim: int
+) -> DynamicOffset | None:
+    if scalar is None and vector is None:
+        return None
+    if scalar is not None and vector is not None:
+        refuse("ap", "scalar_offset and vector_offset", "give one of them")
+    dim = t._dim("ap", indirect_dim)
+    old, new = dtypes.itemsize(t.dtype), dtypes.itemsize(dtype)
+    stride, limit = t.strides[dim] * old // new, t.shape[dim]
+    if scalar is not None:
+        index = tensor._index_operand("ap", scalar, 1)
+        return DynamicOffset("scalar", index, stride, limit)
+    assert vector is not None
+    if dim != 0 or t.storage.on_chip:
+        refuse(
+            "ap",
+            f"vector_offset on dimension {dim} of {t.describe()}",
+            "indirect_dim must be 0 and the tensor in HBM",
+        )
+    index = tensor._index_operand("ap", vector, vector.size)
+    return DynamicOffset("vector", index, stride, limit)
+
+
+def with_tensor_indirection(
+    t: NkiTensor, index: NkiTensor, num_elem: int | None
+) -> NkiTensor:
+    """The view that `t.indirect(index)` is; arguments as there."""
+    t._direct_guard("indirect")
+    if not t.storage.on_chip or index.storage.memory != "sbuf":
+        refuse(
+            "indirect",
+            f"{t.describe()} by {index.describe()}",
+            "both must be on chip, the index in SBUF",
+        )
+    if index.shape[0] != t.shape[0] or len(index.shape) != 2:
+        refuse(
+            "indirect",
+            f"an index of shape {index.shape} for {t.shape[0]} partitions",
+            f"give shape ({t.shape[0]}, K)",
+        )
+    most = LANE_GROUP * index.shape[1]
+    count = most if num_elem is None else num_elem
+    if not 1 <= count <= most:
+        refuse("indirect", f"num_elem={num_elem}", f"use 1 to {most}")
+    flat = t.reshape((t.shape[0], -1)) if t.ndim != 2 else t
+    operand = tensor._index_operand("indirect", index, index.size)
+    dynamic = DynamicOffset(
+        "indirect", operand, flat.strides[1], flat.shape[1], LANE_GROUP
+    )
+    shape = (flat.shape[0], count)
+    return t._with(Layout(shape, (flat.strides[0], 0), flat.offset), dynamic=dynamic)

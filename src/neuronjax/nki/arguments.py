@@ -1,0 +1,202 @@
+"""Arguments and results of a kernel: arrays, static values, and trees of both.
+
+Arrays are found in tuples, lists, dicts and objects (by their `__dict__`); everything
+else is static and part of the cache key. NumPy, JAX and PyTorch arrays come back as
+what they were given as.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.nki import dtypes
+from neuronjax.nki.memory import NKIObject
+
+
+class Unhashable(Exception):
+    """A static argument that cannot be part of a cache key."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """Where the n-th array stood in the arguments."""
+
+    number: int
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is a tensor on the host's side, or the type of one."""
+    if isinstance(value, np.ndarray | jax.Array | jax.ShapeDtypeStruct):
+        return True
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def flatten(tree: Any, arrays: list[Any]) -> Any:
+    """The tree with arrays replaced by slots; arrays are appended, one slot per object.
+
+    An array that is given twice is one argument, as it is one piece of memory.
+    """
+    return _mapped(tree, is_array, lambda array: Slot(_number(array, arrays)))
+
+
+def _number(array: Any, arrays: list[Any]) -> int:
+    for number, known in enumerate(arrays):
+        if known is array:
+            return number
+    arrays.append(array)
+    return len(arrays) - 1
+
+
+def unflatten(tree: Any, values: list[Any]) -> Any:
+    """The tree with slots replaced by values."""
+    return _mapped(tree, lambda v: isinstance(v, Slot), lambda s: values[s.number])
+
+
+def _mapped(
+    tree: Any, is_leaf: Callable[[Any], bool], function: Callable[[Any], Any]
+) -> Any:
+    if is_leaf(tree):
+        return function(tree)
+    again = lambda value: _mapped(value, is_leaf, function)  # noqa: E731
+    if isinstance(tree, list):
+        return [again(v) for v in tree]
+    if isinstance(tree, tuple):
+        values = [again(v) for v in tree]
+        return type(tree)(*values) if hasattr(tree, "_fields") else tuple(values)
+    if isinstance(tree, dict):
+        return {k: again(v) for k, v in tree.items()}
+    if _has_fields(tree):
+        fields = {k: again(v) for k, v in vars(tree).items()}
+        if all(v is vars(tree)[k] for k, v in fields.items()):
+            return tree
+        copy = object.__new__(type(tree))
+        copy.__dict__.update(fields)
+        return copy
+    return tree
+
+
+def _has_fields(value: Any) -> bool:
+    """An object whose fields are looked into: NKIObject and data classes."""
+    if isinstance(value, type | enum.Enum | Slot):
+        return False
+    is_plain = isinstance(value, NKIObject) or dataclasses.is_dataclass(value)
+    return is_plain and hasattr(value, "__dict__")
+
+
+def cache_key(tree: Any) -> Any:
+    """A hashable value, equal for static arguments that mean the same.
+
+    Raises:
+        Unhashable: there is none.
+    """
+    if isinstance(tree, list | tuple):
+        return (type(tree).__name__, *map(cache_key, tree))
+    if isinstance(tree, dict):
+        return ("dict", *((k, cache_key(v)) for k, v in tree.items()))
+    if not isinstance(tree, Slot) and _has_fields(tree):
+        return (type(tree), cache_key(vars(tree)))
+    try:
+        hash(tree)
+    except TypeError as error:
+        raise Unhashable(str(type(tree))) from error
+    # 1, 1.0 and True are equal and not the same.
+    return (type(tree), tree)
+
+
+# ---- Frameworks.
+
+
+def dtype_name(array: Any) -> str:
+    """The nki dtype of an array argument.
+
+    Raises:
+        InvalidProgramError: NKI has none.
+    """
+    return dtypes.as_dtype(array.dtype)
+
+
+def to_jax(array: Any) -> jax.Array:
+    """An argument as a JAX array of the same bits.
+
+    Raises:
+        InvalidProgramError: it is the type of an array alone.
+    """
+    if isinstance(array, jax.Array):
+        return array
+    if isinstance(array, jax.ShapeDtypeStruct):
+        raise InvalidProgramError(
+            f"argument {array} is a type and not an array",
+            remedy="kernel.eval_shape(...) and kernel.trace(...) take types",
+        )
+    if isinstance(array, np.ndarray):
+        return jax.numpy.asarray(array)
+    return jax.numpy.asarray(_torch_to_numpy(array))
+
+
+def _torch_to_numpy(tensor: Any) -> np.ndarray:
+    name = dtypes.as_dtype(tensor.dtype)
+    tensor = tensor.detach().cpu().contiguous()
+    numeric = dtypes.info(name).numeric
+    if numeric.kind in "iufb" and numeric.type.__module__ == "numpy":
+        return tensor.numpy().view(numeric) if name == "bool" else tensor.numpy()
+    torch = sys.modules["torch"]
+    word = {1: torch.uint8, 2: torch.int16}[numeric.itemsize]
+    return tensor.view(word).numpy().view(numeric)
+
+
+def _numpy_to_torch(array: np.ndarray, name: str) -> Any:
+    torch = sys.modules["torch"]
+    numeric = array.dtype
+    if numeric.kind in "iufb" and numeric.type.__module__ == "numpy":
+        return torch.from_numpy(np.array(array))
+    word = {1: np.uint8, 2: np.int16}[numeric.itemsize]
+    return torch.from_numpy(np.array(array).view(word)).view(getattr(torch, name))
+
+
+def framework_of(arrays: list[Any]) -> str:
+    """ "jax", "torch" or "numpy": what results are returned as.
+
+    Raises:
+        InvalidProgramError: JAX and PyTorch arrays are mixed.
+    """
+    kinds = {_framework(a) for a in arrays}
+    if {"jax", "torch"} <= kinds:
+        raise InvalidProgramError(
+            "JAX and PyTorch arrays in one call", remedy="convert one kind"
+        )
+    return next((k for k in ("jax", "torch") if k in kinds), "numpy")
+
+
+def _framework(array: Any) -> str:
+    if isinstance(array, jax.Array):
+        return "jax"
+    return "numpy" if isinstance(array, np.ndarray) else "torch"
+
+
+def to_framework(array: jax.Array, dtype: str, framework: str) -> Any:
+    """A result for the caller."""
+    if dtype == "bool":
+        array = array.astype(bool)
+    if framework == "jax":
+        return array
+    if framework == "numpy":
+        return np.array(array)
+    return _numpy_to_torch(np.asarray(array), dtype)
+
+
+def store_in_place(target: Any, array: jax.Array) -> None:
+    """Gives a NumPy or PyTorch argument the values that the kernel left in it."""
+    if isinstance(target, np.ndarray):
+        target[...] = np.asarray(array).astype(target.dtype, copy=False)
+    elif not isinstance(target, jax.Array):
+        name = dtypes.as_dtype(target.dtype)
+        target.copy_(_numpy_to_torch(np.asarray(array), name))

@@ -1,0 +1,172 @@
+"""Who takes part in a collective, and the checks of its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from neuronjax.collectives.cycles import closed_paths
+from neuronjax.collectives.placement import Placement
+from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.ir.collective_set import GROUPS_REMEDY, Groups, fault_of_groups
+from neuronjax.nki import trace as tracing
+from neuronjax.nki.locations import user_line
+from neuronjax.nki.memory import NKIObject, is_hbm, is_sbuf
+from neuronjax.nki.tensor import NkiTensor
+
+Tensors = Sequence[NkiTensor]
+
+
+@dataclass
+class ReplicaGroup(NKIObject):
+    """Who takes part: lists of ranks without overlap, which name every rank.
+
+    Attributes:
+        replica_groups: ranks by number; the order in a list is that of its members.
+    """
+
+    replica_groups: Sequence[Sequence[int]]
+
+    @property
+    def groups(self) -> Groups:
+        """The lists as tuples."""
+        return tuple(tuple(map(int, group)) for group in self.replica_groups)
+
+
+def refuse(where: str, what: str, remedy: str) -> NoReturn:
+    raise InvalidProgramError(
+        what, op=f"nki.collectives.{where}", location=user_line(), remedy=remedy
+    )
+
+
+def ranks_of_launch(where: str) -> int:
+    """How many ranks the launch has."""
+    ranks = tracing.current().launch.ranks
+    if not ranks:
+        raise UnsupportedError(
+            "a collective in a kernel that is launched alone",
+            op=f"nki.collectives.{where}",
+            location=user_line(),
+            remedy="say how many ranks run it, kernel.with_ranks(4)(x), x and every "
+            "other array with a leading axis of ranks",
+        )
+    return ranks
+
+
+def groups_of(where: str, replica_group: ReplicaGroup) -> Groups:
+    if not isinstance(replica_group, ReplicaGroup):
+        remedy = "give nki.collectives.ReplicaGroup([[0, 1], [2, 3]])"
+        refuse(where, f"replica_group is {replica_group!r}", remedy)
+    groups = replica_group.groups
+    fault = fault_of_groups(groups, ranks_of_launch(where)) if groups else "no groups"
+    if fault:
+        refuse(where, fault, GROUPS_REMEDY)
+    return groups
+
+
+def check_tensors(
+    where: str,
+    srcs: Tensors,
+    dsts: Tensors,
+    *,
+    sbuf: bool = True,
+    most: int | None = None,
+) -> None:
+    """Lists of as many tensors, all in HBM, or one in SBUF where that is possible."""
+    tensors = [*srcs, *dsts]
+    if not srcs or len(srcs) != len(dsts) or len(srcs) > (most or len(srcs)):
+        wanted = "exactly one" if most == 1 else "as many"
+        found = f"{len(srcs)} srcs and {len(dsts)} dsts"
+        refuse(where, found, f"give lists of {wanted} of each")
+    for t in tensors:
+        if not isinstance(t, NkiTensor):
+            refuse(where, f"{t!r} among srcs and dsts", "give lists of tensors")
+    in_hbm = all(is_hbm(t.buffer) for t in tensors)
+    one_in_sbuf = all(is_sbuf(t.buffer) for t in tensors) and len(srcs) == 1
+    if not in_hbm and not (sbuf and one_in_sbuf):
+        found = ", ".join(sorted({str(t.buffer) for t in tensors}))
+        also = ", or one src and one dst in SBUF" if sbuf else ""
+        refuse(where, f"{len(srcs)} srcs in {found}", f"put all in HBM{also}")
+    for src, dst in zip(srcs, dsts, strict=True):
+        if src.dtype != dst.dtype:
+            refuse(where, f"src {src.dtype}, dst {dst.dtype}", "give equal dtypes")
+
+
+def check_alike(where: str, srcs: Tensors, dsts: Tensors) -> None:
+    for src, dst in zip(srcs, dsts, strict=True):
+        check_tensors(where, [src], [dst])
+        check_shape(where, dst, src.shape)
+
+
+def check_shape(where: str, dst: NkiTensor, shape: tuple[int, ...]) -> None:
+    if tuple(dst.shape) != tuple(shape):
+        refuse(where, f"dst has shape {dst.shape}", f"it must be {tuple(shape)}")
+
+
+def check_dimension(where: str, dimension: int, legal: tuple[int, ...]) -> None:
+    if dimension not in legal:
+        remedy = f"use {' or '.join(map(str, legal))}"
+        refuse(where, f"collective_dim={dimension}", remedy)
+
+
+def part_of(where: str, src: NkiTensor, parts: int) -> tuple[int, ...]:
+    """The shape of one of so many parts along the first dimension."""
+    if src.shape[0] % parts:
+        refuse(
+            where,
+            f"src has shape {src.shape} for {parts} ranks",
+            f"make the first size a multiple of {parts}",
+        )
+    return (src.shape[0] // parts, *src.shape[1:])
+
+
+def check_not_in_loop(where: str) -> None:
+    if tracing.current().depth != 1:
+        raise UnsupportedError(
+            "a collective in a loop of the device",
+            op=f"nki.collectives.{where}",
+            location=user_line(),
+            remedy="loop with range or nl.affine_range, which unroll",
+        )
+
+
+# ---- Rings.
+
+
+def rings_of(
+    where: str, replica_group: ReplicaGroup, channel_ids: Sequence[int]
+) -> tuple[Groups, ...]:
+    """Of every channel the rings of all groups."""
+    groups, channels = groups_of(where, replica_group), list(channel_ids)
+    placement = Placement.of(tracing.current().target)
+    paths = [
+        closed_paths(placement.group(group), range(len(group))) for group in groups
+    ]
+    most = min(map(len, paths))
+    if channels != list(range(len(channels))) or not 1 <= len(channels) <= most:
+        refuse(
+            where,
+            f"channel_ids {channels}",
+            f"use consecutive ones from 0, at most {most} channels for this group",
+        )
+    return tuple(
+        tuple(
+            tuple(group[member] for member in path[channel])
+            for group, path in zip(groups, paths, strict=True)
+        )
+        for channel in channels
+    )
+
+
+def by_channel(
+    where: str, tensors: Sequence[Tensors], rings: tuple[Groups, ...]
+) -> list[NkiTensor]:
+    if len(tensors) != len(rings) or any(len(inner) != 1 for inner in tensors):
+        counts = [len(inner) for inner in tensors]
+        refuse(
+            where,
+            f"lists of {counts} tensors for {len(rings)} channels",
+            "give one list of one tensor per channel",
+        )
+    return [inner[0] for inner in tensors]

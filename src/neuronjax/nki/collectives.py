@@ -1,0 +1,485 @@
+"""`nki.collectives`: operations that join the ranks of a launch.
+
+    kernel.with_ranks(4)(x)        # x [4, ...]: rank r gets x[r]; so are the results
+
+A rank is one logical NeuronCore of the kernel's target, placed as the devices of
+`nj.jit` are. With a launch grid of two each core of a rank joins the same core of the
+others; in shared HBM both cores of a rank act together. Names and signatures are those
+of the vendor's nki.collectives, whose own simulator has none. Algorithms of reductions
+are chosen as for `nj.jit`: by size and group, in a `neuronjax.collective_algorithm`
+scope, or by NEURONJAX_CC_ALGORITHM.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from neuronjax.collectives.algorithms import ALL_REDUCE, REDUCE_SCATTER
+from neuronjax.collectives.placement import Placement
+from neuronjax.collectives.selection import select
+from neuronjax.ir.collective_set import PAIRS_REMEDY, Groups, fault_of_pairs
+from neuronjax.nki import dtypes
+from neuronjax.nki import trace as tracing
+from neuronjax.nki.collective_checks import (
+    ReplicaGroup as ReplicaGroup,
+)
+from neuronjax.nki.collective_checks import (
+    Tensors,
+    by_channel,
+    check_alike,
+    check_dimension,
+    check_not_in_loop,
+    check_shape,
+    check_tensors,
+    groups_of,
+    part_of,
+    ranks_of_launch,
+    refuse,
+    rings_of,
+)
+from neuronjax.nki.memory import is_sbuf
+from neuronjax.nki.operators import checked_op
+from neuronjax.nki.registers import VirtualRegister, as_register
+from neuronjax.nki.tensor import NkiTensor
+from neuronjax.nki.trace import NkiInstruction, emit
+
+OPERATORS = frozenset({"add", "minimum", "maximum"})
+
+
+def all_reduce(
+    srcs: Tensors,
+    dsts: Tensors,
+    replica_group: ReplicaGroup,
+    op: Any,
+    priority: int | None = None,
+    name: str | None = None,
+) -> NkiInstruction:
+    """Every member gets the reduction of all.
+
+    Args:
+        srcs: all in HBM, or one in SBUF.
+        dsts: of the same shapes and dtypes.
+        replica_group: who reduces with whom.
+        op: nl.add, nl.minimum or nl.maximum.
+        priority: class of service of the DMA, 0 to 3, on NeuronCore-v4.
+        name: label of the instruction.
+    """
+    where = ALL_REDUCE
+    groups = groups_of(where, replica_group)
+    check_tensors(where, srcs, dsts)
+    for src, dst in zip(srcs, dsts, strict=True):
+        check_shape(where, dst, src.shape)
+    return _reduction(where, srcs, dsts, groups, op, {}, priority, name)
+
+
+def reduce_scatter(
+    srcs: Tensors,
+    dsts: Tensors,
+    replica_group: ReplicaGroup,
+    collective_dim: int,
+    op: Any,
+    priority: int | None = None,
+    name: str | None = None,
+) -> NkiInstruction:
+    """The k-th member gets the k-th part of the reduction of all.
+
+    Args:
+        srcs: all in HBM, or one in SBUF.
+        dsts: as many times shorter as a group has members.
+        replica_group: who reduces with whom.
+        collective_dim: 0.
+        op: nl.add, nl.minimum or nl.maximum.
+        priority: class of service of the DMA, 0 to 3, on NeuronCore-v4.
+        name: label of the instruction.
+    """
+    where = REDUCE_SCATTER
+    groups = groups_of(where, replica_group)
+    check_tensors(where, srcs, dsts)
+    check_dimension(where, collective_dim, (0,))
+    for src, dst in zip(srcs, dsts, strict=True):
+        check_shape(where, dst, part_of(where, src, len(groups[0])))
+    attributes = {"collective_dim": 0}
+    return _reduction(where, srcs, dsts, groups, op, attributes, priority, name)
+
+
+def _reduction(
+    where: str,
+    srcs: Tensors,
+    dsts: Tensors,
+    groups: Groups,
+    op: Any,
+    attributes: dict[str, Any],
+    priority: int | None,
+    name: str | None,
+) -> NkiInstruction:
+    operator = _operator(where, op, srcs)
+    launch, target = tracing.current().launch, tracing.current().target
+    # ASSUMPTION: of several tensors the sum of their sizes counts.
+    size = sum(prod(t.shape) * dtypes.itemsize(t.dtype) for t in srcs)
+    plan = select(
+        where, size, groups, Placement.of(target), override=launch.collective_algorithm
+    )
+    attributes = {**attributes, "op": operator, "groups": groups, "plan": plan}
+    return _emit(where, dsts, srcs, attributes, priority, name)
+
+
+def _operator(where: str, op: Any, srcs: Tensors) -> str:
+    for t in srcs:
+        if dtypes.info(t.dtype).kind in ("packed", "bool") or t.dtype == "tfloat32":
+            refuse(where, f"a reduction of {t.dtype}", "reduce numbers: view the tile")
+    return checked_op(op, OPERATORS, f"nki.collectives.{where}")
+
+
+def all_gather(
+    srcs: Tensors,
+    dsts: Tensors,
+    replica_group: ReplicaGroup,
+    collective_dim: int,
+    priority: int | None = None,
+    name: str | None = None,
+) -> NkiInstruction:
+    """Every member gets the tensors of all, one behind the other.
+
+    Args:
+        srcs: all in HBM, or one in SBUF of two dimensions.
+        dsts: as many times longer as a group has members.
+        replica_group: who gathers with whom.
+        collective_dim: along which; 0, of tensors in SBUF also 1.
+        priority: class of service of the DMA, 0 to 3, on NeuronCore-v4.
+        name: label of the instruction.
+    """
+    where = "all_gather"
+    groups = groups_of(where, replica_group)
+    check_tensors(where, srcs, dsts)
+    in_sbuf = is_sbuf(srcs[0].buffer)
+    check_dimension(where, collective_dim, (0, 1) if in_sbuf else (0,))
+    for src, dst in zip(srcs, dsts, strict=True):
+        if in_sbuf and src.ndim != 2:
+            shape = f"a tensor of shape {src.shape} in SBUF"
+            refuse(where, shape, "use two dimensions, partitions and one free one")
+        shape = list(src.shape)
+        shape[collective_dim] *= len(groups[0])
+        check_shape(where, dst, tuple(shape))
+    attributes = {"collective_dim": collective_dim, "groups": groups}
+    return _emit(where, dsts, srcs, attributes, priority, name)
+
+
+def all_to_all(
+    srcs: Tensors,
+    dsts: Tensors,
+    replica_group: ReplicaGroup,
+    collective_dim: int,
+    priority: int | None = None,
+    name: str | None = None,
+) -> NkiInstruction:
+    """The k-th member gets the k-th part of every member's tensor.
+
+    Args:
+        srcs: in HBM.
+        dsts: in HBM, of the same shapes.
+        replica_group: who exchanges with whom.
+        collective_dim: 0.
+        priority: class of service of the DMA, 0 to 3, on NeuronCore-v4.
+        name: label of the instruction.
+    """
+    where = "all_to_all"
+    groups = groups_of(where, replica_group)
+    check_tensors(where, srcs, dsts, sbuf=False)
+    check_dimension(where, collective_dim, (0,))
+    for src, dst in zip(srcs, dsts, strict=True):
+        part_of(where, src, len(groups[0]))
+        check_shape(where, dst, src.shape)
+    attributes = {"collective_dim": 0, "groups": groups}
+    return _emit(where, dsts, srcs, attributes, priority, name)
+
+
+def collective_permute(
+    srcs: Tensors,
+    dsts: Tensors,
+    source_target_pairs: Sequence[tuple[int, int]],
+    priority: int | None = None,
+    name: str | None = None,
+) -> NkiInstruction:
+    """The second of each pair gets the tensor of the first.
+
+    Args:
+        srcs: one tensor in HBM.
+        dsts: one of the same shape; who is no target keeps it as it is (ASSUMPTION).
+        source_target_pairs: nobody twice a source, nobody twice a target.
+        priority: class of service of the DMA, 0 to 3, on NeuronCore-v4.
+        name: label of the instruction.
+    """
+    where = "collective_permute"
+    check_tensors(where, srcs, dsts, sbuf=False, most=1)
+    check_shape(where, dsts[0], srcs[0].shape)
+    pairs = tuple((int(a), int(b)) for a, b in source_target_pairs)
+    fault = fault_of_pairs(pairs, ranks_of_launch(where))
+    if fault:
+        refuse(where, fault, PAIRS_REMEDY)
+    attributes = {"source_target_pairs": pairs}
+    return _emit(where, dsts, srcs, attributes, priority, name, reads_outputs=True)
+
+
+# ---- Rings.
+
+
+def collective_permute_implicit(
+    srcs_by_channel: Sequence[Tensors],
+    dsts_by_channel: Sequence[Tensors],
+    replica_group: ReplicaGroup,
+    channel_ids: Sequence[int] = (0,),
+    priority: int | None = None,
+    name: str | None = None,
+) -> NkiInstruction:
+    """Every member sends to its successor in a ring, of which each channel has one.
+
+    Args:
+        srcs_by_channel: one tensor per channel.
+        dsts_by_channel: the same shapes.
+        replica_group: the rings' members.
+        channel_ids: 0, 1, ...: at most 2; 4 where a group has all chips of a node.
+        priority: class of service of the DMA, 0 to 3, on NeuronCore-v4.
+        name: label of the instruction.
+    """
+    where = "collective_permute_implicit"
+    rings = rings_of(where, replica_group, channel_ids)
+    srcs = by_channel(where, srcs_by_channel, rings)
+    dsts = by_channel(where, dsts_by_channel, rings)
+    check_alike(where, srcs, dsts)
+    return _emit(where, dsts, srcs, {"rings": rings}, priority, name)
+
+
+def collective_permute_implicit_reduce(
+    srcs0_by_channel: Sequence[Tensors],
+    srcs1_by_channel: Sequence[Tensors],
+    dsts_by_channel: Sequence[Tensors],
+    replica_group: ReplicaGroup,
+    op: Any,
+    channel_ids: Sequence[int] = (0,),
+    priority: int | None = None,
+    name: str | None = None,
+) -> NkiInstruction:
+    """Every member sends op(src0, src1) to its successor in the ring.
+
+    Args:
+        srcs0_by_channel: one tensor per channel.
+        srcs1_by_channel: the same shapes.
+        dsts_by_channel: the same shapes.
+        replica_group: the rings' members.
+        op: nl.add, nl.minimum or nl.maximum.
+        channel_ids: as in `collective_permute_implicit`.
+        priority: class of service of the DMA, 0 to 3, on NeuronCore-v4.
+        name: label of the instruction.
+    """
+    where = "collective_permute_implicit_reduce"
+    rings = rings_of(where, replica_group, channel_ids)
+    sources = [
+        by_channel(where, every, rings)
+        for every in (srcs0_by_channel, srcs1_by_channel)
+    ]
+    dsts = by_channel(where, dsts_by_channel, rings)
+    for srcs in sources:
+        check_alike(where, srcs, dsts)
+    attributes = {"rings": rings, "op": _operator(where, op, dsts)}
+    return _emit(where, dsts, [*sources[0], *sources[1]], attributes, priority, name)
+
+
+def collective_permute_implicit_current_processing_rank_id(
+    iteration_id: int | VirtualRegister,
+    replica_group: ReplicaGroup,
+    channel_id: int = 0,
+    name: str | None = None,
+) -> VirtualRegister:
+    """The rank whose data a rank has after so many steps around the ring.
+
+    Args:
+        iteration_id: steps; after none it is the rank's own.
+        replica_group: the rings' members.
+        channel_id: whose ring.
+        name: label of the instruction.
+    """
+    where = "collective_permute_implicit_current_processing_rank_id"
+    rings = rings_of(where, replica_group, range(channel_id + 1))[channel_id]
+    return _register(where, [iteration_id], {"rings": rings}, name)
+
+
+def rank_id(name: str | None = None) -> VirtualRegister:
+    """The number of the rank, in a register."""
+    ranks_of_launch("rank_id")
+    return _register("rank_id", [], {}, name)
+
+
+def _register(
+    where: str, inputs: list[Any], attributes: dict[str, Any], name: str | None
+) -> VirtualRegister:
+    check_not_in_loop(where)
+    register = VirtualRegister(tracing.current().new_register())
+    emit(
+        where,
+        "cc",
+        (),
+        inputs,
+        attributes=attributes,
+        register=as_register(register),
+        label=name,
+    )
+    return register
+
+
+# ---- Of lengths that the run knows.
+
+
+def all_gather_v(
+    srcs: Tensors,
+    dsts: Tensors,
+    replica_group: ReplicaGroup,
+    metadata_tensor: NkiTensor,
+    recv_counts_known: bool = False,
+    has_rdispls: bool = False,
+    priority: int | None = None,
+    name: str | None = None,
+) -> NkiInstruction:
+    """Every member gets a chunk of every member's flat buffer, each in its slot.
+
+    Args:
+        srcs: one tensor in HBM.
+        dsts: one in HBM; what no chunk covers stays as it was.
+        replica_group: groups of 4 ranks; the launch has a grid of two (both are limits
+            of the vendor's).
+        metadata_tensor: uint32 [3, 4] in HBM or [1, 3, 4] in SBUF; column 0 of rows 0
+            and 1 is what is sent: how many elements, from which on. Row 2 is written.
+        recv_counts_known: row 2, how many elements came from each, is not written.
+        has_rdispls: not supported by the vendor either.
+        priority: class of service of the DMA, 0 to 3, on NeuronCore-v4.
+        name: label of the instruction.
+    """
+    where = "all_gather_v"
+    groups = groups_of(where, replica_group)
+    if has_rdispls:
+        refuse(where, "has_rdispls=True", "use has_rdispls=False")
+    if len(groups[0]) != 4:
+        refuse(where, f"groups of {len(groups[0])} ranks", "use groups of 4")
+    if prod(tracing.current().grid) != 2:
+        programs = f"a launch of {prod(tracing.current().grid)} programs per rank"
+        refuse(where, programs, "launch it as kernel[2] (LNC 2)")
+    flags = (bool(recv_counts_known), False)
+    return _of_any_length(
+        where, srcs, dsts, groups, metadata_tensor, flags, priority, name
+    )
+
+
+def all_to_all_v(
+    srcs: Tensors,
+    dsts: Tensors,
+    replica_group: ReplicaGroup,
+    metadata_tensor: NkiTensor,
+    recv_counts_known: bool = False,
+    has_rdispls: bool = False,
+    priority: int | None = None,
+    name: str | None = None,
+) -> NkiInstruction:
+    """Every member sends each member a chunk of its flat buffer.
+
+    Which instances join which ranks by it is not checked.
+
+    Args:
+        srcs: one tensor in HBM.
+        dsts: one in HBM; what no chunk covers stays as it was.
+        replica_group: who exchanges with whom.
+        metadata_tensor: uint32 [rows, members] in HBM or [1, rows, members] in SBUF:
+            send counts, send displacements, receive counts, and with `has_rdispls`
+            receive displacements; columns are members in their order.
+        recv_counts_known: row 2 is not written.
+        has_rdispls: row 3 says where a chunk goes; else in equal slots, by sender.
+        priority: class of service of the DMA, 0 to 3, on NeuronCore-v4.
+        name: label of the instruction.
+    """
+    where = "all_to_all_v"
+    groups = groups_of(where, replica_group)
+    flags = (bool(recv_counts_known), bool(has_rdispls))
+    return _of_any_length(
+        where, srcs, dsts, groups, metadata_tensor, flags, priority, name
+    )
+
+
+def _of_any_length(
+    where: str,
+    srcs: Tensors,
+    dsts: Tensors,
+    groups: Groups,
+    metadata: NkiTensor,
+    flags: tuple[bool, bool],
+    priority: int | None,
+    name: str | None,
+) -> NkiInstruction:
+    check_tensors(where, srcs, dsts, sbuf=False, most=1)
+    known, placed = flags
+    rows = (4 if placed else 3, len(groups[0]))
+    shape = (1, *rows) if is_sbuf(metadata.buffer) else rows
+    if metadata.dtype != "uint32" or metadata.shape != shape:
+        found = f"metadata_tensor is {metadata.dtype}{list(metadata.shape)}"
+        refuse(where, found, f"give uint32{list(shape)}")
+    attributes = {
+        "groups": groups,
+        "recv_counts_known": known,
+        "has_rdispls": placed,
+    }
+    written = [*dsts] if known else [*dsts, metadata]
+    read = [*srcs, metadata]
+    return _emit(where, written, read, attributes, priority, name, reads_outputs=True)
+
+
+def _emit(
+    where: str,
+    dsts: Tensors,
+    srcs: Tensors,
+    attributes: dict[str, Any],
+    priority: int | None,
+    name: str | None,
+    reads_outputs: bool = False,
+) -> NkiInstruction:
+    check_not_in_loop(where)
+    trace = tracing.current()
+    core = trace.core
+    if priority is not None:
+        if "dma_priority" not in core.capabilities:
+            refuse(where, f"priority={priority} on {core.name}", "use trn3, or None")
+        if priority not in range(4):
+            refuse(where, f"priority={priority}", "use 0, the highest, to 3")
+    attributes = {**attributes, "priority": -1 if priority is None else priority}
+    make = functools.partial(
+        emit,
+        where,
+        "cc",
+        [*dsts],
+        [*srcs],
+        attributes=attributes,
+        reads_outputs=reads_outputs,
+        label=name,
+    )
+    tensors = [*dsts, *srcs]
+    if prod(trace.grid) > 1 and any(_is_shared(t) for t in tensors):
+        return _once(where, tensors, make)
+    return make()
+
+
+def _is_shared(t: NkiTensor) -> bool:
+    return t.storage.memory == "shared_hbm"
+
+
+def _once(
+    where: str, tensors: Tensors, make: Callable[[], NkiInstruction]
+) -> NkiInstruction:
+    """What the cores of a rank do with memory that they share: all wait for all.
+
+    ASSUMPTION: where they name the same tensors it is one operation, not one per core.
+    """
+    trace, what = tracing.current(), f"nki.collectives.{where}"
+    mine = [t.access() for t in tensors]
+    same = all(accesses == mine for accesses in trace.meet(what, mine))
+    done = None if same and trace.program else make()
+    first, *_ = trace.meet(f"{what}, done", done)
+    return done or first

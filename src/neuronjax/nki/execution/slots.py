@@ -1,0 +1,147 @@
+"""Slots: which storages share an array, and where in it each one lies.
+
+Storages of equal memory, shape and dtype share a *pool*, an array of slots. A slot is
+free again after its storage's last use and the lowest free one is taken next, so that
+equal turns of an unrolled loop use equal slots. Arguments have pools of their own.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from neuronjax.ir.kernel import (
+    Access,
+    Block,
+    DynamicOffset,
+    KernelInstruction,
+    KernelProgram,
+    Storage,
+)
+
+
+class Pool(NamedTuple):
+    """An array of slots.
+
+    Attributes:
+        memory, shape, dtype: of its storages.
+        slots: how many there are.
+        argument: the number of the kernel argument that fills it, or None.
+    """
+
+    memory: str
+    shape: tuple[int, ...]
+    dtype: str
+    slots: int
+    argument: int | None
+
+
+class Place(NamedTuple):
+    """Pool and slot of a storage."""
+
+    pool: int
+    slot: int
+
+
+@dataclass
+class _Range:
+    first: int
+    last: int
+
+
+def accesses_of(i: KernelInstruction) -> Iterator[Access]:
+    """Every access, also those that only hold an index."""
+    for access in i.accesses:
+        yield access
+        yield from index_accesses(access.dynamic)
+
+
+def index_accesses(dynamic: DynamicOffset | None) -> Iterator[Access]:
+    """The access that a runtime offset reads, if any."""
+    if dynamic is not None and isinstance(dynamic.index, Access):
+        yield dynamic.index
+
+
+@dataclass
+class _Liveness:
+    """First and last use of every storage, as positions in the program."""
+
+    ranges: dict[Storage, _Range] = field(default_factory=dict)
+    position: int = 0
+
+    def block(self, block: Block) -> None:
+        for item in block.items:
+            if isinstance(item, KernelInstruction):
+                for access in accesses_of(item):
+                    self.use(access.storage, self.position)
+                self.position += 1
+            else:
+                self.loop(item.body, _first_ordinal(item.body))
+
+    def loop(self, body: Block, ordinal: int) -> None:
+        """What exists before a loop and is used in it lives until its end."""
+        start = self.position
+        self.block(body)
+        used = {a.storage for i in body.walk() for a in accesses_of(i)}
+        for storage in used:
+            if storage.position <= ordinal or self.ranges[storage].first < start:
+                self.use(storage, start)
+                self.use(storage, max(self.position - 1, start))
+
+    def use(self, storage: Storage, position: int) -> None:
+        found = self.ranges.setdefault(storage, _Range(position, position))
+        found.first = min(found.first, position)
+        found.last = max(found.last, position)
+
+
+def _first_ordinal(body: Block) -> int:
+    return min((i.ordinal for i in body.walk()), default=0)
+
+
+def assign(program: KernelProgram) -> tuple[list[Pool], dict[Storage, Place]]:
+    """Pools, and the place of every storage that is used."""
+    liveness = _Liveness()
+    liveness.block(program.body)
+    end = liveness.position
+    for access in program.results:
+        liveness.use(access.storage, end)
+    for storage in list(liveness.ranges):
+        if storage.memory == "shared_hbm":  # of all programs of a grid
+            liveness.use(storage, 0)
+            liveness.use(storage, end)
+    places: dict[Storage, Place] = {}
+    pools: list[Pool] = []
+    for number, storage in enumerate(program.arguments):
+        places[storage] = Place(len(pools), 0)
+        kind = (storage.memory, storage.shape, storage.dtype)
+        pools.append(Pool(*kind, slots=1, argument=number))
+    groups: dict[tuple, list[tuple[Storage, _Range]]] = defaultdict(list)
+    for storage, found in liveness.ranges.items():
+        if storage not in places:
+            # What starts with data of its own is never overwritten by another.
+            own = storage.number if storage.initial is not None else None
+            kind = (storage.memory, storage.shape, storage.dtype, own)
+            groups[kind].append((storage, found))
+    for kind, members in groups.items():
+        slots = _pack(members, len(pools), places)
+        pools.append(Pool(*kind[:3], slots=slots, argument=None))
+    return pools, places
+
+
+def _pack(
+    members: Iterable[tuple[Storage, _Range]], pool: int, places: dict[Storage, Place]
+) -> int:
+    free: list[int] = []
+    busy: list[tuple[int, int]] = []
+    slots = 0
+    for storage, found in sorted(members, key=lambda m: (m[1].first, m[0].number)):
+        while busy and busy[0][0] < found.first:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        slot = heapq.heappop(free) if free else slots
+        slots = max(slots, slot + 1)
+        places[storage] = Place(pool, slot)
+        heapq.heappush(busy, (found.last, slot))
+    return slots

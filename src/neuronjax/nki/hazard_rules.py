@@ -1,0 +1,262 @@
+"""What a kernel leaves to chance: each rule is a method that sees every instruction.
+
+The walk follows the order of execution and remembers which instruction wrote every
+element last; bodies of device loops are read once. Accesses with runtime offsets are
+left out. Engines are synchronised by the compiler, so that only what it does not see is
+looked for: cores of a grid, engine state, what the documents call undefined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuronjax.hardware import CoreSpec
+from neuronjax.ir.kernel import Access, KernelInstruction, KernelProgram, Storage
+from neuronjax.nki.limits.element_maps import element_view
+from neuronjax.nki.limits.operands import text
+
+MATMULS = frozenset({"nc_matmul", "nc_matmul_mx"})
+# Each is where both cores meet.
+MEETINGS = frozenset({"core_barrier", "sendrecv"})
+CLOBBERING = frozenset({"exponential", "select_reduce", "range_select"})
+CONTINUES = "reduce"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hazard:
+    """One thing found.
+
+    Attributes:
+        rule: its id.
+        instruction: what reads or continues.
+        other: what wrote before it, or None.
+        why: what goes wrong, or may.
+        remedy: what to write instead.
+    """
+
+    rule: str
+    instruction: KernelInstruction
+    other: KernelInstruction | None
+    why: str
+    remedy: str
+
+
+class HazardWalk:
+    """All rules over one program.
+
+    Args:
+        program: a traced kernel.
+        core: of its target.
+    """
+
+    def __init__(self, program: KernelProgram, core: CoreSpec) -> None:
+        self.program, self.core = program, core
+        self.found: list[Hazard] = []
+        self._instructions: list[KernelInstruction] = []
+        self._epochs: list[int] = []  # how often its core had met the other
+        self._met: dict[int, int] = {}
+        self._writers: dict[Storage, np.ndarray] = {}  # instruction number + 1, or 0
+        self._accumulators: dict[tuple[int, str], KernelInstruction] = {}
+        self._idle: dict[tuple[int, str], KernelInstruction] = {}
+
+    def run(self) -> list[Hazard]:
+        """Everything found, in the order of the program."""
+        for i in self.program.body.walk():
+            if i.name in MEETINGS:
+                self._met[i.program] = self._met.get(i.program, 0) + 1
+            self._instructions.append(i)
+            self._epochs.append(self._met.get(i.program, 0))
+            self._reads(i)
+            self._engine_state(i)
+            self._writes(i)
+        return [*self.found, *self._cycles()]
+
+    def _add(
+        self,
+        rule: str,
+        i: KernelInstruction,
+        other: KernelInstruction | None,
+        why: str,
+        remedy: str,
+    ) -> None:
+        hazard = Hazard(rule=rule, instruction=i, other=other, why=why, remedy=remedy)
+        self.found.append(hazard)
+
+    # ---- Elements.
+
+    def _reads(self, i: KernelInstruction) -> None:
+        for access in i.inputs:
+            if not isinstance(access, Access) or not _is_followed(access):
+                continue
+            for number, writer in self._writers_of(access):
+                self._affine(i, access, writer)
+                self._between_cores(i, access, number, writer, "reads")
+        if i.name in MATMULS and i.attributes.get("accumulate"):
+            self._accumulates(i)
+
+    def _writes(self, i: KernelInstruction) -> None:
+        for access in i.outputs:
+            if not _is_followed(access):
+                continue
+            if access.storage.memory == "shared_hbm" and self.program.grid:
+                for number, writer in self._writers_of(access):
+                    self._between_cores(i, access, number, writer, "writes")
+            self._view(access)[...] = len(self._instructions)
+
+    def _view(self, access: Access) -> np.ndarray:
+        storage = access.storage
+        entries = self._writers.get(storage)
+        if entries is None:
+            entries = np.zeros(storage.size, np.int32)
+        self._writers[storage], view = element_view(entries, access)
+        return view
+
+    def _writers_of(self, access: Access) -> Iterator[tuple[int, KernelInstruction]]:
+        """The instructions that wrote elements of a view last."""
+        if access.storage not in self._writers:
+            return
+        view = self._view(access)
+        low, high = int(view.min()), int(view.max())
+        numbers = [low] if low == high else [int(n) for n in np.unique(view)]
+        for number in numbers:
+            if number:
+                yield number - 1, self._instructions[number - 1]
+
+    def _affine(
+        self, i: KernelInstruction, access: Access, writer: KernelInstruction
+    ) -> None:
+        """A turn of `affine_range` reads what an earlier one wrote."""
+        for before, now in zip(writer.loops, i.loops, strict=False):
+            if before.loop != now.loop:
+                return
+            if before.turn != now.turn:
+                self._add(
+                    "loop-carried",
+                    i,
+                    writer,
+                    f"turn {now.turn} of affine_range reads {text(access)}, which turn "
+                    f"{before.turn} wrote; compilers before NKI 0.3 assumed that turns "
+                    "are independent",
+                    "range or nl.sequential_range",
+                )
+                return
+
+    def _accumulates(self, i: KernelInstruction) -> None:
+        """Only a matmul begins an accumulation that a matmul goes on with."""
+        dst = i.outputs[0]
+        if "accumulate_onto_values" in self.core.capabilities or not _is_followed(dst):
+            return
+        for _, writer in self._writers_of(dst):
+            if writer.name not in MATMULS:
+                self._add(
+                    "accumulate-onto-values",
+                    i,
+                    writer,
+                    f"accumulates onto {text(dst)}, which nisa.{writer.name} wrote: "
+                    f"undefined on {self.core.name}",
+                    "let the first matmul overwrite (accumulate=False) and add the "
+                    "values afterwards with nisa.tensor_tensor",
+                )
+
+    def _between_cores(
+        self,
+        i: KernelInstruction,
+        access: Access,
+        number: int,
+        writer: KernelInstruction,
+        verb: str,
+    ) -> None:
+        """Another core's elements, with no meeting in between."""
+        if access.storage.memory != "shared_hbm" or writer.program == i.program:
+            return
+        if self._epochs[number] < self._epochs[-1]:
+            return
+        self._add(
+            "cores-race",
+            i,
+            writer,
+            f"core {i.program} {verb} {text(access)}, of which core {writer.program} "
+            "writes elements, and nothing orders them",
+            "nisa.core_barrier between them, or another part for each core",
+        )
+
+    # ---- Engine state.
+
+    def _engine_state(self, i: KernelInstruction) -> None:
+        """Accumulators that are continued must have been begun, with nothing between.
+
+        nki.isa.exponential: "Even when reduce_cmd is set to idle, the accumulator state
+        may still be modified."
+        """
+        command = i.attributes.get("reduce_cmd")
+        if command is None or i.engine not in ("vector", "scalar"):
+            return
+        key = (i.program, i.engine)
+        reads_after_idle = command == "idle" and len(i.outputs) > 1
+        if command == CONTINUES or reads_after_idle:
+            self._continued(i, key)
+        if command == "idle":
+            if i.name in CLOBBERING:
+                self._idle[key] = i
+            return
+        self._accumulators[key] = i
+        if command != CONTINUES:
+            self._idle.pop(key, None)
+
+    def _continued(self, i: KernelInstruction, key: tuple[int, str]) -> None:
+        begun = self._accumulators.get(key)
+        if begun is None:
+            self._add(
+                "accumulators-not-reset",
+                i,
+                None,
+                f"goes on with the {i.engine} engine's accumulators, which nothing has "
+                "set: they hold what an earlier kernel left (here: zeros)",
+                "reduce_cmd reset_reduce in the first instruction",
+            )
+        elif key in self._idle:
+            self._add(
+                "accumulators-clobbered",
+                i,
+                self._idle[key],
+                "goes on with accumulators after an instruction with reduce_cmd idle, "
+                "which may have changed them",
+                "reset_reduce, or no such instruction in between",
+            )
+
+    # ---- depends_on.
+
+    def _cycles(self) -> Iterator[Hazard]:
+        """Instructions that wait for themselves, or for what waits for them."""
+        edges = self.program.dependencies
+        by_number = {(i.program, i.ordinal): i for i in self._instructions}
+        for (program, ordinal), after in edges.items():
+            for before in after:
+                if before == ordinal or self._leads(program, before, ordinal):
+                    i = by_number[program, ordinal]
+                    yield Hazard(
+                        rule="depends-on-cycle",
+                        instruction=i,
+                        other=by_number.get((program, before)),
+                        why="waits for an instruction that waits for it: a deadlock",
+                        remedy="remove one of the depends_on",
+                    )
+
+    def _leads(self, program: int, start: int, goal: int) -> bool:
+        """Whether `start` waits, directly or not, for `goal`."""
+        edges, seen, waiting = self.program.dependencies, {start}, [start]
+        while waiting:
+            for after in edges.get((program, waiting.pop()), ()):
+                if after == goal:
+                    return True
+                if after not in seen:
+                    seen.add(after)
+                    waiting.append(after)
+        return False
+
+
+def _is_followed(access: Access) -> bool:
+    return access.dynamic is None and access.storage.memory != "registers"

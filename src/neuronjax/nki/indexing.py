@@ -1,0 +1,147 @@
+"""Index expressions of a tensor: ints, slices, `...`, `nl.ds`, registers, index arrays.
+
+NumPy's rules, but for integers (NKI Language Guide, "Tensor Indexing"): on chip the
+partition stays at size one and the result has two dimensions at least, in HBM one.
+Arrays of indices (`nl.arange(128)[:, None]`) are read as the strided view they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuronjax.nki import layout
+from neuronjax.nki.layout import Layout
+from neuronjax.nki.registers import VirtualRegister
+from neuronjax.nki.tensor import NkiTensor, refuse
+
+
+@dataclass(frozen=True)
+class DynamicSlice:
+    """`nl.ds(start, size)`: `size` elements from an int, register or tensor on."""
+
+    start: Any
+    size: int
+
+
+def indexed(t: NkiTensor, key: Any) -> NkiTensor:
+    """The view `t[key]`."""
+    keys = _expanded(t, key if isinstance(key, tuple) else (key,))
+    if any(isinstance(k, np.ndarray) for k in keys):
+        return _by_arrays(t, keys)
+    view, dim, dropped = t, 0, []
+    for entry in keys:
+        if entry is None:
+            view = view.expand_dim(dim)
+        elif isinstance(entry, slice):
+            view = _sliced(view, dim, entry)
+        elif isinstance(entry, DynamicSlice):
+            view = _dynamic(view, dim, entry)
+        else:
+            view = _one(view, dim, entry)
+            dropped.append(dim)
+        dim += 1
+    return _without(view, dropped)
+
+
+def _expanded(t: NkiTensor, keys: tuple[Any, ...]) -> list[Any]:
+    """One entry per dimension, beside new ones."""
+    consumed = sum(k is not None and k is not Ellipsis for k in keys)
+    ellipses = [n for n, k in enumerate(keys) if k is Ellipsis]
+    if consumed > t.ndim or len(ellipses) > 1:
+        refuse("index", f"{keys} of shape {t.shape}", f"at most {t.ndim} indices")
+    fill = [slice(None)] * (t.ndim - consumed)
+    if not ellipses:
+        return [*keys, *fill]
+    at = ellipses[0]
+    return [*keys[:at], *fill, *keys[at + 1 :]]
+
+
+def _sliced(t: NkiTensor, dim: int, entry: slice) -> NkiTensor:
+    if any(isinstance(v, VirtualRegister) for v in (entry.start, entry.stop)):
+        refuse("index", "a register as a slice bound", "use nl.ds(register, size)")
+    start, stop, step = entry.indices(t.shape[dim])
+    if (start, stop, step) == (0, t.shape[dim], 1):
+        return t
+    return t.slice(dim, start, stop, step)
+
+
+def _dynamic(t: NkiTensor, dim: int, entry: DynamicSlice) -> NkiTensor:
+    if isinstance(entry.start, VirtualRegister | NkiTensor):
+        return t.dynamic_slice(dim, entry.start, entry.size)
+    return t.slice(dim, int(entry.start), int(entry.start) + entry.size)
+
+
+def _one(t: NkiTensor, dim: int, entry: Any) -> NkiTensor:
+    """A dimension of size one, to be dropped later."""
+    if isinstance(entry, VirtualRegister | NkiTensor):
+        return t.dynamic_slice(dim, entry, 1)
+    index = int(entry)
+    index = index + t.shape[dim] if index < 0 else index
+    if not 0 <= index < t.shape[dim]:
+        refuse(
+            "index",
+            f"index {entry} of dimension {dim} of size {t.shape[dim]}",
+            f"use {-t.shape[dim]} to {t.shape[dim] - 1}",
+        )
+    return t.slice(dim, index, index + 1)
+
+
+def _without(t: NkiTensor, dims: list[int]) -> NkiTensor:
+    """Indexed dimensions are dropped as far as the fewest dimensions allow."""
+    on_chip = t.storage.on_chip
+    dims = [d for d in dims if not (on_chip and d == 0)]
+    fewest = 2 if on_chip else 1
+    if t.ndim - len(dims) < fewest:
+        dims = dims[: max(t.ndim - fewest, 0)]
+    view = t._layout
+    for dim in reversed(dims):
+        view = layout.drop_dim(view, dim)
+    return t._with(view)
+
+
+def _by_arrays(t: NkiTensor, keys: list[Any]) -> NkiTensor:
+    """Every index an integer array or a number: the elements as one strided view."""
+    if t.dynamic is not None or any(not _is_static(k) for k in keys):
+        refuse("index", "index arrays beside a slice or a register", "use one kind")
+    arrays = [_as_array(k, size) for k, size in zip(keys, t.shape, strict=True)]
+    try:
+        arrays = np.broadcast_arrays(*arrays)
+    except ValueError:
+        shapes = [a.shape for a in arrays]
+        refuse("index", f"index arrays of shapes {shapes}", "they must broadcast")
+    for dim, (array, size) in enumerate(zip(arrays, t.shape, strict=True)):
+        if array.size == 0 or array.min() < 0 or array.max() >= size:
+            refuse(
+                "index",
+                f"indices {array.min()} to {array.max()} of dimension {dim} of size "
+                f"{size}",
+                "mask or shorten the index array",
+            )
+    flat = sum(a.astype(np.int64) * s for a, s in zip(arrays, t.strides, strict=True))
+    return t._with(_strided(np.asarray(flat) + t.offset))
+
+
+def _is_static(key: Any) -> bool:
+    return isinstance(key, np.ndarray | int | np.integer)
+
+
+def _as_array(key: Any, size: int) -> np.ndarray:
+    array = np.asarray(key)
+    return np.where(array < 0, array + size, array) if array.ndim == 0 else array
+
+
+def _strided(elements: np.ndarray) -> Layout:
+    """The layout of which these are the element numbers."""
+    first = int(elements.flat[0])
+    strides = []
+    for dim, size in enumerate(elements.shape):
+        second = (0,) * dim + (1,) + (0,) * (elements.ndim - dim - 1)
+        strides.append(int(elements[second]) - first if size > 1 else 1)
+    grid = np.indices(elements.shape, sparse=True)
+    expected = first + sum(g * s for g, s in zip(grid, strides, strict=True))
+    if not np.array_equal(np.broadcast_to(expected, elements.shape), elements):
+        refuse("index", "index arrays that are not affine", "use t.ap or a gather")
+    return Layout(elements.shape, tuple(strides), first)

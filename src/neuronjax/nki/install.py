@@ -1,0 +1,84 @@
+"""Makes `import nki` (and the older `neuronxcc.nki`) mean neuronjax.
+
+For kernel files that are to run as they are, on a machine without the vendor's package.
+The modules are the same objects as neuronjax's own: `nki.language is
+neuronjax.nki.language`. The older names have the older calling style, see `legacy`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from types import ModuleType
+from typing import Any
+
+from neuronjax.errors import UnsupportedError
+
+# What is imported -> where it is. Parents first.
+MODULES = {
+    "nki": "neuronjax.nki",
+    "nki.language": "neuronjax.nki.language",
+    "nki.isa": "neuronjax.nki.isa",
+    "nki.isa.constants": "neuronjax.nki.isa.constants",
+    "nki.collectives": "neuronjax.nki.collectives",
+    "nki.typing": "neuronjax.nki.typing",
+    "neuronxcc.nki": "neuronjax.nki.legacy",
+    "neuronxcc.nki.language": "neuronjax.nki.legacy.language",
+    "neuronxcc.nki.isa": "neuronjax.nki.legacy.isa",
+    "neuronxcc.nki.isa.constants": "neuronjax.nki.isa.constants",
+    "neuronxcc.nki.typing": "neuronjax.nki.typing",
+    "neuronxcc.nki.compiler": "neuronjax.nki.legacy.compiler",
+}
+_PACKAGES = ("nki", "neuronxcc")
+
+
+class _Refusal(MetaPathFinder):
+    """Other submodules are absent, and not found a second time in neuronjax/nki."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        if fullname.startswith(tuple(f"{p}." for p in _PACKAGES)):
+            raise ModuleNotFoundError(
+                f"No module named {fullname!r}: neuronjax provides "
+                f"{', '.join(MODULES)}",
+                name=fullname,
+            )
+
+
+def install() -> None:
+    """Provides the modules `nki` and `neuronxcc.nki`; a second call changes nothing.
+
+    Raises:
+        UnsupportedError: the vendor's package is installed.
+    """
+    if installed():
+        return
+    _check_absent(_PACKAGES)
+    outer = ModuleType("neuronxcc", "Stands for the vendor's package, see neuronjax.")
+    outer.__path__ = []
+    sys.modules["neuronxcc"] = outer
+    for name, source in MODULES.items():
+        module = importlib.import_module(source)
+        sys.modules[name] = module
+        parent, _, attribute = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], attribute, module)
+    sys.meta_path.insert(0, _Refusal())
+
+
+def installed() -> bool:
+    """Whether `import nki` means neuronjax."""
+    return sys.modules.get("nki") is sys.modules["neuronjax.nki"]
+
+
+def _check_absent(packages: Sequence[str]) -> None:
+    for package in packages:
+        if package in sys.modules or importlib.util.find_spec(package) is not None:
+            raise UnsupportedError(
+                f"the package {package} is installed here",
+                op="neuronjax.nki.install",
+                remedy="import neuronjax.nki by its own name, or install neuronjax in "
+                f"an environment without {package}",
+            )

@@ -1,0 +1,24 @@
+"""`t[...] = value`: a copy into a view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neuronjax.nki.isa.copying import memset, tensor_copy
+from neuronjax.nki.isa.dma import dma_copy
+from neuronjax.nki.tensor import NkiTensor
+
+
+def assign(dst: NkiTensor, value: Any) -> None:
+    """Copies a tensor or a number into a view; of the view itself nothing happens.
+
+    Within SBUF and PSUM by `tensor_copy`, to or from HBM by `dma_copy`.
+    """
+    if not isinstance(value, NkiTensor):
+        memset(dst, value)
+    elif value.access() == dst.access():
+        return
+    elif dst.storage.on_chip and value.storage.on_chip:
+        tensor_copy(dst, value)
+    else:
+        dma_copy(dst, value)

@@ -1,0 +1,72 @@
+"""Enumerations of nki.isa, with the documented values."""
+
+from __future__ import annotations
+
+import enum
+
+
+class engine(enum.Enum):
+    """Engines of a NeuronCore."""
+
+    tensor = 1
+    vector = 5
+    scalar = 2
+    gpsimd = 3
+    dma = 4
+    sync = 6
+    unknown = 0
+
+
+tensor_engine = engine.tensor
+vector_engine = engine.vector
+scalar_engine = engine.scalar
+gpsimd_engine = engine.gpsimd
+unknown_engine = engine.unknown
+
+
+class reduce_cmd(enum.Enum):
+    """What an instruction does to the accumulator registers of its engine."""
+
+    idle = 0
+    reset = 1
+    reduce = 2
+    reset_reduce = 3
+    load_reduce = 4
+
+
+class dge_mode(enum.Enum):
+    """Who generates DMA descriptors."""
+
+    unknown = 0
+    swdge = 1
+    hwdge = 2
+    none = 3
+
+
+class oob_mode(enum.Enum):
+    """What a runtime index out of bounds does."""
+
+    error = 0
+    skip = 1
+
+
+class matmul_perf_mode(enum.Enum):
+    """How a matmul packs its operands."""
+
+    none = "none"
+    double_row = "double_row"
+
+
+class nc_version(enum.IntEnum):
+    """Generation of the NeuronCore; comparable, as kernels compare it."""
+
+    gen2 = 2
+    gen3 = 3
+    gen4 = 4
+
+
+class dma_engine(enum.Enum):
+    """Which DMA engine moves data between the cores of a logical core."""
+
+    dma = 1
+    gpsimd_dma = 2

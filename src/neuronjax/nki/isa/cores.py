@@ -1,0 +1,171 @@
+"""Between the two NeuronCores of a logical one: `core_barrier`, `sendrecv`.
+
+The cores are the programs of a launch `kernel[2](...)`. Both have to meet in the same
+order; see `lockstep` and `linking`.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from neuronjax.ir.kernel import Access
+from neuronjax.nki import dtypes
+from neuronjax.nki import trace as tracing
+from neuronjax.nki.execution.accesses import relative_elements
+from neuronjax.nki.isa.constants import dma_engine as DmaEngine
+from neuronjax.nki.isa.constants import engine as Engine
+from neuronjax.nki.isa.operands import check_tensor, engine_name, refuse
+from neuronjax.nki.tensor import NkiTensor
+from neuronjax.nki.trace import NkiInstruction, emit
+
+CORES = (0, 1)
+ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
+# Bytes per partition that GpSimd's own DMA moves, by bytes of an element (nki.isa).
+GPSIMD_LIMITS = {4: 1024, 2: 512, 1: 256}
+
+
+def core_barrier(
+    data: NkiTensor,
+    cores: Any,
+    engine: Any = Engine.gpsimd,
+    name: str | None = None,
+) -> NkiInstruction:
+    """Both cores go on when both have come here.
+
+    Args:
+        data: what they synchronize on, documented to be in shared HBM. Kernels of the
+            vendor's library give an SBUF tile too, so that is accepted.
+        cores: (0, 1). A launch of one core may name its own, 0: nothing is waited for.
+        engine: who waits.
+        name: label of the instruction.
+    """
+    op = "core_barrier"
+    check_tensor(op, "data", data, "shared_hbm", "sbuf")
+    named = (cores,) if isinstance(cores, int) else tuple(cores)
+    by = engine_name(op, engine, ENGINES, "gpsimd")
+    programs = prod(tracing.current().grid)
+    if not (programs == 1 and named == (0,)):
+        _check_two_cores(op)
+        if named != CORES:
+            refuse(op, f"cores={cores}", f"use cores={CORES}")
+        tracing.current().meet(f"nisa.{op}")
+    return emit(op, by, [], attributes={"cores": named}, label=name)
+
+
+class _Post(NamedTuple):
+    """What a core tells the other one."""
+
+    src: NkiTensor
+    send_to: int
+    receive_from: int
+
+
+def sendrecv(
+    src: NkiTensor,
+    dst: NkiTensor,
+    send_to_rank: int,
+    recv_from_rank: int,
+    pipe_id: int,
+    dma_engine: Any = DmaEngine.dma,
+    name: str | None = None,
+) -> NkiInstruction:
+    """Sends a tile to a core, and receives one of the same shape.
+
+    Args:
+        src: in SBUF.
+        dst: in SBUF, of the shape and dtype of what is received; no part of `src`.
+        send_to_rank: 0 or 1.
+        recv_from_rank: 0 or 1.
+        pipe_id: both cores have to give the same ones in the same order.
+        dma_engine: `dma`, or `gpsimd_dma` for up to 1024, 512 or 256 bytes per
+            partition of elements of 32, 16 or 8 bits.
+        name: label of the instruction.
+    """
+    op = "sendrecv"
+    check_tensor(op, "src", src, "sbuf")
+    check_tensor(op, "dst", dst, "sbuf")
+    for what, value in (("send_to", send_to_rank), ("recv_from", recv_from_rank)):
+        if value not in CORES:
+            refuse(op, f"{what}_rank={value}", "use 0 or 1")
+    _check_two_cores(op)
+    _check_alike(dst, "src", src)
+    way = DmaEngine(dma_engine)
+    if way == DmaEngine.gpsimd_dma:
+        _check_gpsimd(src)
+    if _overlap(src.access(), dst.access()):
+        refuse(
+            op,
+            "src and dst have elements in common, which are sent and received at once",
+            "receive into another tile",
+        )
+    trace, meeting = tracing.current(), f"nisa.{op}(pipe_id={pipe_id})"
+    posts = trace.meet(meeting, _Post(src, send_to_rank, recv_from_rank))
+    peer = posts[recv_from_rank]
+    _check_pair(trace.program, recv_from_rank, peer, dst)
+    done = emit(
+        op,
+        "gpsimd" if way == DmaEngine.gpsimd_dma else "dma",
+        [dst],
+        [peer.src],
+        attributes={
+            "send_to_rank": send_to_rank,
+            "recv_from_rank": recv_from_rank,
+            "pipe_id": pipe_id,
+            "dma_engine": way.name,
+        },
+        label=name,
+    )
+    trace.meet(f"{meeting}, received")  # before that no core may change its src
+    return done
+
+
+def _check_two_cores(op: str) -> None:
+    trace = tracing.current()
+    if 2 not in trace.target.chip.lnc_options:
+        refuse(op, f"{trace.core.name} has no logical cores of two", "use trn2 or trn3")
+    if prod(trace.grid) != len(CORES):
+        refuse(op, f"a launch of {prod(trace.grid)} programs", "launch it as kernel[2]")
+
+
+def _check_alike(dst: NkiTensor, name: str, src: NkiTensor) -> None:
+    if src.shape != dst.shape or src.dtype != dst.dtype:
+        refuse(
+            "sendrecv",
+            f"{name} is {src.dtype}{list(src.shape)}, dst {dst.dtype}{list(dst.shape)}",
+            "give equal shapes and dtypes",
+        )
+
+
+def _check_gpsimd(src: NkiTensor) -> None:
+    size = dtypes.itemsize(src.dtype)
+    row = prod(src.shape[1:]) * size
+    if row > GPSIMD_LIMITS[size]:
+        refuse(
+            "sendrecv",
+            f"{row} bytes per partition of {src.dtype} by gpsimd_dma",
+            f"at most {GPSIMD_LIMITS[size]} ({GPSIMD_LIMITS[size] // size} elements), "
+            "or dma_engine.dma",
+        )
+
+
+def _check_pair(program: int, source: int, peer: _Post, dst: NkiTensor) -> None:
+    """The core that this one receives from sends to it, and what it expects."""
+    if peer.send_to != program:
+        refuse(
+            "sendrecv",
+            f"core {program} receives from core {source}, which sends to core "
+            f"{peer.send_to}",
+            "let send_to_rank of each core be the one that receives from it",
+        )
+    _check_alike(dst, f"src of core {source}", peer.src)
+
+
+def _overlap(a: Access, b: Access) -> bool:
+    """Whether two views share an element."""
+    if a.storage is not b.storage or a.dynamic or b.dynamic:
+        return False
+    first, second = (relative_elements(v.pattern) + v.offset for v in (a, b))
+    return bool(np.isin(first, second).any())

@@ -1,0 +1,249 @@
+"""Microscaling (NeuronCore-v4): `quantize_mx` and `nc_matmul_mx`.
+
+A group is 8 partitions by the 4 elements of an x4 word. Its scale lies in the quadrant
+of 32 partitions that it comes from, on one of the first four partitions from where the
+scale tensor starts there: at 0, or at 4, 8 or 12 where several tensors share a tile
+(nki/deep-dives/mxfp-matmul.rst, "Packing Scale Values"). Only those partitions are
+operands of an instruction, so scales of others between them are left alone.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from neuronjax.nki import trace as tracing
+from neuronjax.nki.isa.operands import check_tensor, refuse
+from neuronjax.nki.psum_writes import accumulates
+from neuronjax.nki.tensor import NkiTensor
+from neuronjax.nki.trace import NkiInstruction, emit
+from neuronjax.numerics.mx_layout import (
+    GROUP,
+    PARTITIONS,
+    QUADRANT,
+    SCALE_OFFSETS,
+    SCALES,
+    SLOTS,
+)
+
+FP8_X4 = ("float8_e5m2_x4", "float8_e4m3fn_x4")
+X4 = (*FP8_X4, "float4_e2m1fn_x4")
+SCALE_DTYPES = ("float8_e8m0fnu", "uint8")
+ARRAY_COLUMNS = 128
+ROW_SIZES = (32, 64, 128)
+
+
+def quantize_mx(
+    dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor, name: str | None = None
+) -> NkiInstruction:
+    """Quantizes groups of 32 elements to MXFP8: elements and one scale per group.
+
+    The scale is 2^(floor(log2 amax) - (emax - 1)), twice that of OCP MX, so that no
+    element saturates. ASSUMPTION: a group with a NaN or an Inf gets the NaN scale.
+
+    Args:
+        dst: [P, F / 4] float8_e5m2_x4 or float8_e4m3fn_x4 in SBUF.
+        src: [P, F] float16 or bfloat16 in SBUF, P a multiple of 32.
+        dst_scale: float8_e8m0fnu or uint8 in SBUF: [P, F / 4], fewer partitions where
+            it starts at 4, 8 or 12; for P = 32 [4, F / 4] too.
+        name: label of the instruction.
+    """
+    op = "quantize_mx"
+    _check_core(op, "quantize_mx")
+    _check_operand(op, "dst", dst, FP8_X4)
+    _check_operand(op, "src", src, ("float16", "bfloat16"))
+    _check_operand(op, "dst_scale", dst_scale, SCALE_DTYPES)
+    _check_partitions(op, "src", src)
+    free = _free(src)
+    if free % SLOTS or dst.shape[0] != src.shape[0] or _free(dst) * SLOTS != free:
+        refuse(
+            op,
+            f"src has shape {src.shape}, dst {dst.shape}",
+            f"dst has the partitions of src, and a {SLOTS}th of its free elements",
+        )
+    if _is_gathered(dst_scale):
+        refuse(op, "dst_scale is an indirect view", "quantize to a tile, then scatter")
+    scales = _quadrants(op, "dst_scale", dst_scale, dst)
+    return emit(op, "vector", [dst, *scales], [src], label=name)
+
+
+def nc_matmul_mx(
+    dst: NkiTensor,
+    stationary: NkiTensor,
+    moving: NkiTensor,
+    stationary_scale: NkiTensor,
+    moving_scale: NkiTensor,
+    tile_position: tuple[int, ...] | None = None,
+    tile_size: tuple[int, ...] | None = None,
+    accumulate: bool | None = None,
+    name: str | None = None,
+) -> NkiInstruction:
+    """dst = stationary.T @ moving, dequantized in the array, or dst += ....
+
+    Args:
+        dst: [M, N] float32 or bfloat16 in PSUM.
+        stationary: [P, M] x4 words in SBUF; P a multiple of 32, M even.
+        moving: [P, N] x4 words in SBUF, of any x4 type.
+        stationary_scale: of the groups of `stationary`, see `quantize_mx`.
+        moving_scale: likewise.
+        tile_position: (start_row, 0) in row tiling mode.
+        tile_size: (32, 64 or 128 rows, 128) in row tiling mode.
+        accumulate: add to `dst`; None does so where something wrote it before.
+        name: label of the instruction.
+    """
+    op = "nc_matmul_mx"
+    _check_core(op, "mx_matmul")
+    check_tensor(op, "dst", dst, "psum")
+    if dst.dtype not in ("float32", "bfloat16"):
+        refuse(op, f"dst is {dst.dtype}", "dst must be float32 or bfloat16")
+    for what, operand in (("stationary", stationary), ("moving", moving)):
+        _check_operand(op, what, operand, X4)
+        _check_partitions(op, what, operand)
+    _check_shapes(dst, stationary, moving)
+    position, size = _row_tile(tile_position, tile_size, stationary, moving)
+    scales = []
+    pairs = (
+        ("stationary_scale", stationary_scale, stationary),
+        ("moving_scale", moving_scale, moving),
+    )
+    for what, scale, data in pairs:
+        _check_operand(op, what, scale, SCALE_DTYPES)
+        scales.append(_quadrants(op, what, scale, data))
+    adds = accumulates(dst.access(), accumulate, tracing.current().psum_notes)
+    return emit(
+        op,
+        "tensor",
+        [dst],
+        [stationary, moving, *scales[0], *scales[1]],
+        attributes={
+            "accumulate": adds,
+            "stationary_scales": len(scales[0]),
+            "tile_position": position,
+            "tile_size": size,
+        },
+        reads_outputs=adds,
+        label=name,
+    )
+
+
+# ---- Checks.
+
+
+def _check_core(op: str, capability: str) -> None:
+    core = tracing.current().core
+    if capability not in core.capabilities:
+        refuse(op, f"{core.name} has no such instruction", "use trn3 (NeuronCore-v4)")
+
+
+def _check_operand(op: str, name: str, t: NkiTensor, dtypes: tuple[str, ...]) -> None:
+    check_tensor(op, name, t, "sbuf")
+    if t.dtype not in dtypes:
+        refuse(op, f"{name} is {t.dtype}", f"{name} must be {' or '.join(dtypes)}")
+
+
+def _check_partitions(op: str, name: str, t: NkiTensor) -> None:
+    if t.shape[0] % QUADRANT or t.shape[0] > PARTITIONS:
+        refuse(
+            op,
+            f"{name} has {t.shape[0]} partitions",
+            f"use a multiple of {QUADRANT}, at most {PARTITIONS}; pad with zeros",
+        )
+
+
+def _free(t: NkiTensor) -> int:
+    """Elements per partition."""
+    return prod(t.shape[1:])
+
+
+def _check_shapes(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> None:
+    m, n = _free(stationary), _free(moving)
+    core = tracing.current().core
+    most = core.max_moving_free
+    if dst.dtype == "bfloat16":
+        most = core.max_moving_free_bf16 or most
+    op = "nc_matmul_mx"
+    if stationary.shape[0] != moving.shape[0]:
+        shapes = f"stationary has shape {stationary.shape}, moving {moving.shape}"
+        refuse(op, shapes, "stationary and moving need equal partitions (K)")
+    if m % 2 or m > ARRAY_COLUMNS:
+        remedy = f"use an even number, at most {ARRAY_COLUMNS}"
+        refuse(op, f"stationary has {m} free elements", remedy)
+    if n > most:
+        refuse(
+            op, f"moving has {n} free elements", f"at most {most} for a {dst.dtype} dst"
+        )
+    if (dst.shape[0], _free(dst)) != (m, n):
+        refuse(op, f"dst has shape {dst.shape}", f"dst must be [{m}, {n}]")
+
+
+def _row_tile(
+    position: tuple[int, ...] | None,
+    size: tuple[int, ...] | None,
+    stationary: NkiTensor,
+    moving: NkiTensor,
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Position and size of the part of the array that is used; rows alone are tiled."""
+    op, whole = "nc_matmul_mx", (PARTITIONS, ARRAY_COLUMNS)
+    if not position and not size:
+        return (0, 0), whole
+    if not position or not size or len(position) != 2 or len(size) != 2:
+        asked = f"tile_position={position}, tile_size={size}"
+        refuse(op, asked, "give both as (row, column), or neither")
+    (row, column), (rows, columns) = position, size
+    if rows not in ROW_SIZES or columns != ARRAY_COLUMNS:
+        remedy = f"use ({', '.join(map(str, ROW_SIZES))}; {ARRAY_COLUMNS})"
+        refuse(op, f"tile_size {tuple(size)}", remedy)
+    if column or row % rows or not 0 <= row < PARTITIONS:
+        starts = ", ".join(f"({r}, 0)" for r in range(0, PARTITIONS, rows))
+        refuse(op, f"tile_position {tuple(position)}", f"use one of {starts}")
+    if stationary.shape[0] > rows:
+        found = f"stationary has {stationary.shape[0]} partitions, the tile {rows} rows"
+        refuse(op, found, "make tile_size larger, or split K")
+    if row and (_is_gathered(stationary) or _is_gathered(moving)):
+        refuse(op, "tensor indirection in a tile", "use tile_position=(0, 0)")
+    return tuple(position), tuple(size)
+
+
+# ---- Scales.
+
+
+def _quadrants(
+    op: str, name: str, scale: NkiTensor, data: NkiTensor
+) -> list[NkiTensor]:
+    """The partitions of a scale tensor that hold scales of `data`, by quadrant.
+
+    Of an indirect view, which cannot be sliced, the whole.
+    """
+    quadrants = data.shape[0] // QUADRANT
+    least = (quadrants - 1) * QUADRANT + SCALES
+    if _free(scale) != _free(data) or not least <= scale.shape[0] <= data.shape[0]:
+        short = f" or [{data.shape[0] // GROUP}, F]" if quadrants == 1 else ""
+        refuse(
+            op,
+            f"{name} has shape {scale.shape} beside x4 words of shape {data.shape}",
+            f"give [{data.shape[0]}, F]{short} with F = {_free(data)}",
+        )
+    start = _first_partition(scale) % QUADRANT
+    if start not in SCALE_OFFSETS:
+        offsets = ", ".join(map(str, SCALE_OFFSETS))
+        refuse(
+            op,
+            f"{name} starts at partition {start} of a quadrant",
+            f"start at one of {offsets}",
+        )
+    if _is_gathered(scale):
+        return [scale]
+    starts = range(0, quadrants * QUADRANT, QUADRANT)
+    return [scale.slice(0, first, first + SCALES) for first in starts]
+
+
+def _is_gathered(t: NkiTensor) -> bool:
+    """Whether a view was made by `.indirect()`."""
+    return t.dynamic is not None and t.dynamic.kind == "indirect"
+
+
+def _first_partition(t: NkiTensor) -> int:
+    """Where a view starts; a tensor without an address starts at 0."""
+    access, storage = t.access(), t.storage
+    base = storage.address[0] if storage.address else 0
+    stride = access.pattern[0][0]
+    return base + (access.offset // stride if stride else 0)

@@ -1,0 +1,24 @@
+"""Which NeuronCore the kernel is traced for."""
+
+from __future__ import annotations
+
+from neuronjax.nki import trace as tracing
+from neuronjax.nki.isa.constants import nc_version
+from neuronjax.nki.targets import chosen_target
+
+_GENERATIONS = {
+    "NeuronCore-v2": nc_version.gen2,
+    "NeuronCore-v3": nc_version.gen3,
+    "NeuronCore-v4": nc_version.gen4,
+}
+
+
+def get_nc_version() -> nc_version:
+    """The generation of the target's cores; a projected chip's is the newest."""
+    target = tracing.current().target if tracing.in_kernel() else chosen_target()
+    return _GENERATIONS.get(target.core.name, nc_version.gen4)
+
+
+def get_nc_sub_version() -> int:
+    """The revision of the silicon: the first."""
+    return 0

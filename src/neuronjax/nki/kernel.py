@@ -1,0 +1,432 @@
+"""`nki.jit`, `Kernel` and `nki.simulate`: from a Python function to arrays.
+
+A kernel is specialised once per shapes, dtypes, static arguments, target and grid: its
+Python code runs, and the trace becomes one jitted function. Under `jax.disable_jit()`
+the code runs every time, instruction by instruction.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from neuronjax.collectives.selection import VARIABLE
+from neuronjax.errors import InvalidProgramError
+from neuronjax.hardware import Target
+from neuronjax.ir.kernel import Access, Block, KernelProgram, Storage
+from neuronjax.ir.kernel_call import KernelFunction, compiling_for
+from neuronjax.nki import arguments
+from neuronjax.nki.execution import faults
+from neuronjax.nki.execution.eager import EagerMachine
+from neuronjax.nki.execution.ranks import RankedMachine
+from neuronjax.nki.execution.running import Plan, prepare
+from neuronjax.nki.jax_call import (
+    Derivative,
+    Run,
+    is_traced,
+    jitted,
+    kernel_function,
+)
+from neuronjax.nki.limits.programs import checked
+from neuronjax.nki.linking import linked
+from neuronjax.nki.memory import MemoryRegion
+from neuronjax.nki.targets import check_ranks, chosen_target
+from neuronjax.nki.tensor import NkiTensor
+from neuronjax.nki.trace import Launch, Trace, in_kernel, tracing
+from neuronjax.policy_scopes import algorithm_from_scope
+
+Grid = tuple[int, ...]
+AnyMachine = EagerMachine | RankedMachine
+
+
+class Traced(NamedTuple):
+    """A specialised kernel.
+
+    Attributes:
+        program: what it does.
+        tree: what it returns, with slots for the results.
+        dtypes: nki dtypes of the results.
+    """
+
+    program: KernelProgram
+    tree: Any
+    dtypes: tuple[str, ...]
+
+
+class Specialised(NamedTuple):
+    """The same, ready to run, and as programs that call it hold it."""
+
+    traced: Traced
+    plan: Plan
+    function: KernelFunction
+    run: Run
+
+
+class Kernel:
+    """A kernel function; call it with arrays.
+
+    `kernel[2]` runs it as two programs of one logical core, `kernel[grid]` as a grid.
+    Within another kernel a call is inlined.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        target: str | Target | None = None,
+        grid: Grid = (),
+        seed: int | jax.Array = 0,
+    ) -> None:
+        self.function, self.target, self.grid, self.seed = function, target, grid, seed
+        self._specialised: dict[Any, Specialised] = {}
+        self._derivative: Derivative | None = None
+        self._ranks = 0
+        functools.update_wrapper(self, function)
+
+    def __getitem__(self, grid: int | Grid) -> Kernel:
+        sizes = tuple(grid) if isinstance(grid, tuple | list) else (grid,)
+        return self._with(grid=_checked_grid(sizes))
+
+    def with_target(self, target: str | Target | None) -> Kernel:
+        """The same kernel for a chip."""
+        return self._with(target=target)
+
+    def with_seed(self, seed: int | jax.Array) -> Kernel:
+        """The same kernel with another seed of its random numbers.
+
+        Args:
+            seed: an integer or a traced one, such as the step number.
+        """
+        return self._with(seed=seed)
+
+    def with_ranks(self, ranks: int) -> Kernel:
+        """The same kernel on so many ranks, which `nki.collectives` joins.
+
+        Every array, given or returned, has a leading axis of that length: rank r has
+        row r.
+
+        Args:
+            ranks: logical NeuronCores, placed as the devices of `neuronjax.jit`.
+        """
+        if not isinstance(ranks, int) or ranks < 1:
+            raise InvalidProgramError(f"{ranks!r} ranks", remedy="a positive int")
+        return self._with(_ranks=ranks)
+
+    def _with(self, **changes: Any) -> Kernel:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, **changes)
+        return other
+
+    def defvjp(
+        self,
+        forward: Callable[..., Any],
+        backward: Callable[..., Any],
+        nondiff_argnums: int | Sequence[int] = (),
+    ) -> None:
+        """Gives the kernel a derivative, as `jax.custom_vjp` does.
+
+        Args:
+            forward: of the kernel's arguments: returns (results, residuals).
+            backward: of (residuals, cotangents of the results), with the arguments of
+                `nondiff_argnums` in front: returns one cotangent per other argument.
+            nondiff_argnums: positions of the arguments that hold no arrays.
+        """
+        if isinstance(nondiff_argnums, int):
+            nondiff_argnums = (nondiff_argnums,)
+        self._derivative = Derivative(forward, backward, tuple(nondiff_argnums))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if in_kernel():
+            return self.function(*args, **kwargs)
+        bound = _bound(self, args, kwargs)
+        call = _Call.of(bound, self._ranks)
+        traced = is_traced(call.arrays)
+        if traced and self._derivative is not None:
+            primal = self._with(_derivative=None)
+            return self._derivative.call(self.function.__name__, primal, bound)
+        if jax.config.jax_disable_jit and not traced:  # type: ignore[attr-defined]
+            return call.finish(*_run_eagerly(self, call))
+        found = self._find(call)
+        arrays = [_canonical(a) for a in call.arrays]
+        results, written, noted = found.run(arrays, _key(self.seed))
+        if noted and not is_traced(noted):
+            faults.raise_noted(found.traced.program, int(noted[0]))
+        return call.finish(found.traced, results, written, found.plan.written)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Shapes and dtypes of the results, for arrays or `jax.ShapeDtypeStruct`s."""
+        found = self._find(_Call.of(_bound(self, args, kwargs), self._ranks))
+        types = zip(found.function.results, found.traced.dtypes, strict=False)
+        shapes = [
+            jax.ShapeDtypeStruct(t.shape, np.bool_ if name == "bool" else t.dtype)
+            for t, name in types
+        ]
+        return arguments.unflatten(found.traced.tree, shapes)
+
+    def trace(self, *args: Any, **kwargs: Any) -> KernelProgram:
+        """The instructions for these arguments; nothing is executed."""
+        return _trace(self, _Call.of(_bound(self, args, kwargs), self._ranks)).program
+
+    def profile(self, *args: Any, **kwargs: Any) -> Any:
+        """The `Profile` for these arguments: `neuronjax.profile(self)(*args)`."""
+        # It stands above this package, which therefore does not import it.
+        return sys.modules["neuronjax"].profile(self)(*args, **kwargs)
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """How it would be executed, see `execution.running.summary`."""
+        return self._find(_Call.of(_bound(self, args, kwargs), self._ranks)).plan
+
+    def _find(self, call: _Call) -> Specialised:
+        try:
+            launch = (self.grid, self._ranks, *_chosen_algorithms(self))
+            key = (call.key(), chosen_target(self.target).name, launch)
+        except arguments.Unhashable:
+            return _specialise(self, call)
+        if key not in self._specialised:
+            self._specialised[key] = _specialise(self, call)
+        return self._specialised[key]
+
+
+def _chosen_algorithms(kernel: Kernel) -> tuple[str | None, ...]:
+    """Who says how collectives run, for a kernel that has some."""
+    if not kernel._ranks:
+        return ()
+    return (algorithm_from_scope(""), os.environ.get(VARIABLE))
+
+
+class _Call:
+    """One call's arguments, arrays apart."""
+
+    def __init__(self, tree: Any, arrays: list[Any], ranks: int = 0) -> None:
+        self.tree, self.arrays, self.ranks = tree, arrays, ranks
+        self.dtypes = [arguments.dtype_name(a) for a in arrays]
+
+    @classmethod
+    def of(cls, bound: inspect.BoundArguments, ranks: int = 0) -> _Call:
+        arrays: list[Any] = []
+        tree = arguments.flatten((list(bound.args), dict(bound.kwargs)), arrays)
+        for array in arrays:
+            if ranks and tuple(array.shape)[:1] != (ranks,):
+                raise InvalidProgramError(
+                    f"an array of shape {tuple(array.shape)} for {ranks} ranks",
+                    remedy=f"stack what each rank gets: [{ranks}, ...]",
+                )
+        return cls(tree, arrays, ranks)
+
+    def shape(self, number: int) -> tuple[int, ...]:
+        """Of an argument, as one rank sees it."""
+        shape = tuple(self.arrays[number].shape)
+        return shape[1:] if self.ranks else shape
+
+    def key(self) -> Any:
+        shapes = tuple(
+            (tuple(a.shape), d) for a, d in zip(self.arrays, self.dtypes, strict=True)
+        )
+        return (shapes, arguments.cache_key(self.tree))
+
+    def of_types(self) -> _Call:
+        """The same without its arrays, of which only the types are kept."""
+        types = [jax.ShapeDtypeStruct(tuple(a.shape), np.bool_) for a in self.arrays]
+        other = _Call(self.tree, types, self.ranks)
+        other.dtypes = self.dtypes
+        return other
+
+    def finish(
+        self, traced: Traced, results: Any, written: Any, numbers: list[int]
+    ) -> Any:
+        """Results as the caller's arrays; written arguments in place."""
+        for number, value in zip(numbers, written, strict=True):
+            self._store(number, value, traced.program.name)
+        framework = arguments.framework_of(self.arrays)
+        values = [
+            arguments.to_framework(value, dtype, framework)
+            for value, dtype in zip(results, traced.dtypes, strict=True)
+        ]
+        return arguments.unflatten(traced.tree, values)
+
+    def _store(self, number: int, value: Any, kernel: str) -> None:
+        array = self.arrays[number]
+        if is_traced([value]) and not isinstance(array, jax.Array):
+            raise InvalidProgramError(
+                f"writes its argument {number}, a NumPy array, under a transformation "
+                "of JAX, where arrays have no values yet",
+                op=f"nki.{kernel}",
+                remedy="return the array from the kernel, or pass a JAX array",
+            )
+        arguments.store_in_place(array, value)
+
+
+def _bound(kernel: Kernel, args: Any, kwargs: Any) -> inspect.BoundArguments:
+    bound = inspect.signature(kernel.function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound
+
+
+def _key(seed: int | jax.Array) -> jax.Array:
+    if isinstance(seed, int):
+        seed %= 1 << 32
+    return jnp.asarray(seed).astype(jnp.uint32)
+
+
+def _canonical(array: Any) -> jax.Array:
+    array = arguments.to_jax(array)
+    return array.view(np.uint8) if array.dtype == np.bool_ else array
+
+
+def _checked_grid(sizes: tuple[Any, ...]) -> Grid:
+    numbers = tuple(s for s in sizes if isinstance(s, int | np.integer))
+    if len(numbers) != len(sizes) or any(n < 1 for n in numbers):
+        raise InvalidProgramError(
+            f"launch grid {sizes}",
+            remedy="positive ints: kernel[2] or kernel[4, 2]",
+        )
+    return tuple(map(int, numbers))
+
+
+# ---- Tracing.
+
+
+def _trace(kernel: Kernel, call: _Call, machine: AnyMachine | None = None) -> Traced:
+    """Runs the Python code once per program of the grid, in turns."""
+    target = chosen_target(kernel.target)
+    programs = prod(kernel.grid)
+    check_ranks(target, kernel._ranks)
+    launch = Launch(programs, kernel._ranks, algorithm_from_scope(""))
+    traces = [Trace(target, kernel.grid, n, machine, launch) for n in range(programs)]
+    held = _arguments(traces[0], call, machine)
+    key: Any = machine.key if machine else None
+    values: dict[int, Any] = {}
+
+    def trace_one(number: int) -> None:
+        if machine is not None:
+            machine.key = key
+        with tracing(traces[number]):
+            if number:  # program 0 has allocated them
+                traces[number].skip_shared(len(held))
+            args, kwargs = arguments.unflatten(call.tree, list(map(_tensor, held)))
+            values[number] = kernel.function(*args, **kwargs)
+
+    launch.lockstep.run([functools.partial(trace_one, n) for n in range(programs)])
+    accesses: list[Access] = []
+    tree = _results(values[0], accesses)
+    program = KernelProgram(
+        name=kernel.function.__name__,
+        arguments=tuple(held),
+        results=tuple(accesses),
+        body=Block(tuple(linked([t.finished().items for t in traces]))),
+        storages=tuple(dict.fromkeys(s for t in traces for s in t.storages)),
+        registers=launch.registers,
+        target=target.name,
+        grid=kernel.grid,
+        ranks=kernel._ranks,
+        dependencies={
+            (t.program, ordinal): after
+            for t in traces
+            for ordinal, after in t.dependencies.items()
+        },
+    )
+    return Traced(program, tree, tuple(a.dtype for a in accesses))
+
+
+def _arguments(trace: Trace, call: _Call, machine: AnyMachine | None) -> list[Storage]:
+    with tracing(trace):
+        held = [_argument(trace, call, n) for n in range(len(call.arrays))]
+    if machine is not None:
+        for storage, array in zip(held, call.arrays, strict=True):
+            machine.load(storage, _canonical(array))
+    return held
+
+
+def _argument(trace: Trace, call: _Call, number: int) -> Storage:
+    # A scalar is a tensor of one element; HBM has one dimension at least.
+    shape = call.shape(number) or (1,)
+    # nki/guides/nki_simulator.rst, "How It Works".
+    buffer = MemoryRegion.shared_hbm if trace.grid else MemoryRegion.hbm
+    return trace.allocate(shape, call.dtypes[number], buffer, f"argument{number}")
+
+
+def _tensor(storage: Storage) -> NkiTensor:
+    return NkiTensor(storage.shape, storage.dtype, storage, name=storage.name)
+
+
+def _results(value: Any, accesses: list[Access]) -> Any:
+    """The returned tree with slots for tensors."""
+
+    def slot(t: NkiTensor) -> arguments.Slot:
+        accesses.append(t.access())
+        return arguments.Slot(len(accesses) - 1)
+
+    is_tensor = lambda v: isinstance(v, NkiTensor)  # noqa: E731
+    return arguments._mapped(value, is_tensor, slot)
+
+
+# ---- Running.
+
+
+def _specialise(kernel: Kernel, call: _Call) -> Specialised:
+    # Tracing must not run under an outer jit's trace: it makes constants.
+    traced = _trace(kernel, call)
+    checked(traced.program, chosen_target(kernel.target).core)
+    plan = prepare(traced.program)
+    types = call.of_types()
+
+    def for_target(target: Target) -> KernelFunction:
+        with compiling_for(target):
+            return kernel._find(types).function
+
+    function = kernel_function(traced.program, plan, for_target)
+    return Specialised(traced, plan, function, jitted(function, plan))
+
+
+def _run_eagerly(kernel: Kernel, call: _Call) -> tuple[Traced, Any, Any, list[int]]:
+    core = chosen_target(kernel.target).core
+    machine: AnyMachine = EagerMachine(core, _key(kernel.seed))
+    if kernel._ranks:
+        machine = RankedMachine(core, _key(kernel.seed), kernel._ranks)
+    traced = _trace(kernel, call, machine)
+    program = checked(traced.program, core, complete=False)
+    results = [jnp.asarray(machine.read(a)) for a in program.results]
+    outputs = {a.storage for i in program.body.walk() for a in i.outputs}
+    written = [n for n, s in enumerate(program.arguments) if s in outputs]
+    values = [machine.value(program.arguments[n]) for n in written]
+    return traced, results, values, written
+
+
+def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
+    """Makes a kernel of a function, as a decorator with or without arguments.
+
+    Args:
+        fn: the kernel function.
+        **kwargs: `target` or `platform_target`, a chip; `seed`, of random numbers. The
+            vendor's other options (`mode`, `debug_kernel` ...) change no result here
+            and are accepted.
+
+    Returns:
+        A `Kernel`.
+    """
+    if fn is None:
+        return functools.partial(jit, **kwargs)
+    if isinstance(fn, Kernel):
+        return fn
+    target = kwargs.get("target") or kwargs.get("platform_target")
+    return Kernel(fn, target, seed=kwargs.get("seed", 0))
+
+
+def simulate(kernel: Any, **kwargs: Any) -> Kernel:
+    """The kernel itself: every call is emulated.
+
+    Args:
+        kernel: a `Kernel`, or a function to make one of.
+        **kwargs: those of `jit`.
+    """
+    made = kernel if isinstance(kernel, Kernel) else jit(kernel)
+    target = kwargs.get("target") or kwargs.get("platform_target")
+    return made.with_target(target) if target else made

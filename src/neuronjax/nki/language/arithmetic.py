@@ -1,0 +1,135 @@
+"""Binary operators of `nki.language`, element by element.
+
+Each is one instruction: `tensor_tensor` of two tiles (free dimensions broadcast),
+`tensor_scalar` where one operand is a number or one element per partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.nki.isa.elementwise import tensor_scalar, tensor_tensor
+from neuronjax.nki.language.creation import ndarray
+from neuronjax.nki.language.promotion import (
+    common_shape,
+    is_column,
+    promoted,
+    spread,
+)
+from neuronjax.nki.locations import user_line
+from neuronjax.nki.operators import ATTRIBUTE, BITVEC
+from neuronjax.nki.tensor import NkiTensor
+
+Binary = Callable[..., NkiTensor]
+
+
+def apply(op: str, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
+    """x <op> y as a new tile in SBUF.
+
+    Raises:
+        InvalidProgramError: neither is a tile, or the shapes do not broadcast.
+    """
+    if not isinstance(x, NkiTensor):
+        if not isinstance(y, NkiTensor):
+            raise InvalidProgramError(
+                f"operands {x!r} and {y!r}",
+                op=f"nl.{op}",
+                location=user_line(),
+                remedy="at least one of them must be a tile",
+            )
+        return _with_scalar(op, y, x, dtype, reverse=True)
+    if not isinstance(y, NkiTensor):
+        return _with_scalar(op, x, y, dtype, reverse=False)
+    return _of_tiles(op, x, y, dtype)
+
+
+def _with_scalar(
+    op: str, tile: NkiTensor, operand: Any, dtype: Any, *, reverse: bool
+) -> NkiTensor:
+    out = ndarray(tile.shape, dtype or tile.dtype)
+    tensor_scalar(out, tile, op, operand, reverse0=reverse)
+    return out
+
+
+def _of_tiles(op: str, x: NkiTensor, y: NkiTensor, dtype: Any) -> NkiTensor:
+    dtype = dtype or promoted(x.dtype, y.dtype)
+    columns = (is_column(x, y), is_column(y, x))
+    if op not in BITVEC and any(columns) and x.shape[0] == y.shape[0]:
+        tile, operand = (y, x) if columns[0] else (x, y)
+        return _with_scalar(op, tile, operand, dtype, reverse=columns[0])
+    shape = common_shape(x, y, op)
+    out = ndarray(shape, dtype)
+    tensor_tensor(out, spread(x, shape), spread(y, shape), op)
+    return out
+
+
+def _operator(name: str, meaning: str) -> Binary:
+    def function(x: Any, y: Any, dtype: Any = None) -> NkiTensor:
+        return apply(name, x, y, dtype)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"""{meaning}, element by element; also an `op=` of nki.isa.
+
+    Args:
+        x: a tile, or a number.
+        y: a tile, or a number.
+        dtype: of the result; by default the promoted one.
+    """
+    setattr(function, ATTRIBUTE, name)
+    return function
+
+
+add = _operator("add", "x + y")
+subtract = _operator("subtract", "x - y")
+multiply = _operator("multiply", "x * y")
+divide = _operator("divide", "x / y")
+maximum = _operator("maximum", "The larger of x and y")
+minimum = _operator("minimum", "The smaller of x and y")
+abs_max = _operator("abs_max", "The one of larger magnitude, signed, y of equal ones")
+abs_min = _operator("abs_min", "The one of smaller magnitude, signed, y of equal ones")
+power = _operator("power", "x to the power of y")
+mod = _operator("mod", "The remainder of x / y with the sign of y")
+equal = _operator("equal", "1 where x == y, else 0")
+not_equal = _operator("not_equal", "1 where x != y, else 0")
+less = _operator("less", "1 where x < y, else 0")
+less_equal = _operator("less_equal", "1 where x <= y, else 0")
+greater = _operator("greater", "1 where x > y, else 0")
+greater_equal = _operator("greater_equal", "1 where x >= y, else 0")
+bitwise_and = _operator("bitwise_and", "The bits that both have")
+bitwise_or = _operator("bitwise_or", "The bits that either has")
+bitwise_xor = _operator("bitwise_xor", "The bits that one has")
+left_shift = _operator("left_shift", "The bits of x moved up by y")
+right_shift = _operator("right_shift", "The bits of x moved down by y, zeros follow")
+logical_and = _operator("logical_and", "1 where both are nonzero, else 0")
+logical_or = _operator("logical_or", "1 where either is nonzero, else 0")
+logical_xor = _operator("logical_xor", "1 where one is nonzero, else 0")
+
+
+def fmod(x: Any, y: Any, dtype: Any = None) -> NkiTensor:
+    """The remainder of x / y with the sign of x.
+
+    Args:
+        x: a tile, or a number.
+        y: a tile, or a number.
+        dtype: of the result; by default the promoted one.
+    """
+    size = apply("mod", _magnitude(x), _magnitude(y), "float32")
+    if not isinstance(x, NkiTensor):
+        return apply("multiply", size, -1.0 if x < 0 else 1.0, dtype or y.dtype)
+    signs = apply("subtract", apply("greater_equal", x, 0.0, "float32"), 0.5)
+    chosen = dtype or (promoted(x.dtype, y.dtype) if _is_tile(y) else x.dtype)
+    return apply("multiply", size, apply("multiply", signs, 2.0), chosen)
+
+
+def _is_tile(x: Any) -> bool:
+    return isinstance(x, NkiTensor)
+
+
+def _magnitude(x: Any) -> Any:
+    if not _is_tile(x):
+        return -x if x < 0 else x
+    out = ndarray(x.shape, "float32")
+    tensor_scalar(out, x, "abs", None)
+    return out

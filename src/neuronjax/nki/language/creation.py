@@ -1,0 +1,60 @@
+"""Tensors: `ndarray`, `zeros`, `load`, `store`, and slices `ds`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from neuronjax.nki import trace as tracing
+from neuronjax.nki.indexing import DynamicSlice
+from neuronjax.nki.isa.copying import memset
+from neuronjax.nki.isa.dma import dma_copy
+from neuronjax.nki.memory import MemoryRegion
+from neuronjax.nki.tensor import NkiTensor
+
+
+def ndarray(
+    shape: Sequence[int],
+    dtype: Any,
+    buffer: Any = MemoryRegion.sbuf,
+    name: str = "",
+    address: tuple[int, int] | None = None,
+) -> NkiTensor:
+    """New memory, not initialised.
+
+    Args:
+        shape: on chip, partitions first.
+        dtype: of nki.language.
+        buffer: nl.sbuf, nl.psum, nl.private_hbm or nl.shared_hbm.
+        name: for messages and the profile.
+        address: (partition, byte offset in the partition) if it must lie there.
+    """
+    storage = tracing.current().allocate(shape, dtype, buffer, name, address)
+    return NkiTensor(storage.shape, storage.dtype, storage, name=name)
+
+
+def zeros(
+    shape: Sequence[int], dtype: Any, buffer: Any = MemoryRegion.sbuf, name: str = ""
+) -> NkiTensor:
+    """New memory filled with zeros."""
+    tile = ndarray(shape, dtype, buffer, name)
+    memset(tile, 0)
+    return tile
+
+
+def load(src: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """A tensor in HBM as a new tile in SBUF."""
+    shape = src.shape if src.ndim > 1 else (1, *src.shape)
+    tile = ndarray(shape, dtype or src.dtype)
+    dma_copy(tile, src)
+    return tile
+
+
+def store(dst: NkiTensor, value: NkiTensor) -> None:
+    """Copies a tile to HBM."""
+    dma_copy(dst, value)
+
+
+def ds(start: Any, size: int) -> DynamicSlice:
+    """`size` elements from `start` on, which may be a register or a tensor of one."""
+    return DynamicSlice(start, size)

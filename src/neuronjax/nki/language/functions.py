@@ -1,0 +1,223 @@
+"""Unary functions of `nki.language`: ScalarE's activations, and what is made of them.
+
+Functions of ScalarE are one `nki.isa.activation` each. sin, cos and tan reduce their
+argument first, as nki.language documents; floor, ceil and trunc go by way of int32 and
+so are exact below 2^31.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from neuronjax.nki import dtypes
+from neuronjax.nki.isa.activation import activation
+from neuronjax.nki.isa.copying import tensor_copy
+from neuronjax.nki.isa.elementwise import tensor_scalar
+from neuronjax.nki.language.arithmetic import apply
+from neuronjax.nki.language.creation import ndarray
+from neuronjax.nki.operators import ATTRIBUTE, operator
+from neuronjax.nki.tensor import NkiTensor
+
+Unary = Callable[..., NkiTensor]
+
+
+def _activated(name: str, x: NkiTensor, dtype: Any) -> NkiTensor:
+    out = ndarray(x.shape, dtype or x.dtype)
+    activation(out, name, x)
+    return out
+
+
+def _function(name: str, meaning: str) -> Unary:
+    def function(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+        return _activated(name, x, dtype)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"""{meaning}, by ScalarE; also an `op=` of its instructions.
+
+    Args:
+        x: a tile.
+        dtype: of the result; by default x's.
+    """
+    setattr(function, ATTRIBUTE, name)
+    return function
+
+
+exp = _function("exp", "The exponential")
+log = _function("log", "The natural logarithm")
+sqrt = _function("sqrt", "The square root")
+rsqrt = _function("rsqrt", "1 / sqrt(x)")
+tanh = _function("tanh", "The hyperbolic tangent")
+sigmoid = _function("sigmoid", "1 / (1 + exp(-x))")
+relu = _function("relu", "max(x, 0)")
+gelu = _function("gelu", "x times the normal distribution of x")
+gelu_dx = _function("gelu_dx", "The derivative of gelu")
+gelu_apprx_tanh = _function("gelu_apprx_tanh", "gelu by tanh")
+gelu_apprx_sigmoid = _function("gelu_apprx_sigmoid", "x sigmoid(1.702 x)")
+gelu_apprx_sigmoid_dx = _function("gelu_apprx_sigmoid_dx", "Its derivative")
+silu = _function("silu", "x sigmoid(x)")
+silu_dx = _function("silu_dx", "Its derivative")
+softplus = _function("softplus", "log(1 + exp(x))")
+mish = _function("mish", "x tanh(softplus(x))")
+erf = _function("erf", "The error function")
+erf_dx = _function("erf_dx", "Its derivative")
+arctan = _function("arctan", "The inverse tangent, for -pi/2 to pi/2")
+sign = _function("sign", "-1, 0 or 1")
+square = _function("square", "x times x")
+
+
+@operator
+def abs(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """The magnitude, on VectorE.
+
+    Args:
+        x: a tile.
+        dtype: of the result; by default x's.
+    """
+    out = ndarray(x.shape, dtype or x.dtype)
+    tensor_scalar(out, x, "abs", None)
+    return out
+
+
+@operator
+def reciprocal(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """1 / x, on VectorE.
+
+    Args:
+        x: a tile.
+        dtype: of the result; by default x's.
+    """
+    out = ndarray(x.shape, dtype or x.dtype)
+    tensor_scalar(out, x, "reciprocal", None)
+    return out
+
+
+@operator
+def copy(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """A copy in SBUF; also the identity as an `op=`.
+
+    Args:
+        x: a tile in SBUF or PSUM.
+        dtype: of the result; by default x's.
+    """
+    out = ndarray(x.shape, dtype or x.dtype)
+    tensor_copy(out, x)
+    return out
+
+
+@operator
+def invert(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """The bits turned over; of integers.
+
+    Args:
+        x: a tile.
+        dtype: of the result; by default x's.
+    """
+    out = ndarray(x.shape, dtype or x.dtype)
+    tensor_scalar(out, x, "invert", None)
+    return out
+
+
+def negative(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """-x.
+
+    Args:
+        x: a tile.
+        dtype: of the result; by default x's.
+    """
+    return apply("multiply", x, -1.0, dtype)
+
+
+def logical_not(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """1 where x is 0, else 0.
+
+    Args:
+        x: a tile.
+        dtype: of the result; by default x's.
+    """
+    return apply("equal", x, 0.0, dtype)
+
+
+_TURN = 2 * math.pi
+
+
+@operator
+def sin(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """The sine; the argument is reduced to -pi to pi first, in FP32.
+
+    Args:
+        x: a tile.
+        dtype: of the result; by default x's.
+    """
+    return _activated("sin", _reduced(x, math.pi), dtype or x.dtype)
+
+
+def cos(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """The cosine, sin(x + pi / 2).
+
+    Args:
+        x: a tile.
+        dtype: of the result; by default x's.
+    """
+    return _activated("sin", _reduced(x, 1.5 * math.pi), dtype or x.dtype)
+
+
+def tan(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """The tangent, sin(x) / cos(x).
+
+    Args:
+        x: a tile.
+        dtype: of the result; by default x's.
+    """
+    above = sin(x, "float32")
+    below = cos(x, "float32")
+    return apply("divide", above, below, dtype or x.dtype)
+
+
+def _reduced(x: NkiTensor, shift: float) -> NkiTensor:
+    """((x + shift) mod 2 pi) - pi: -pi to pi."""
+    out = ndarray(x.shape, "float32")
+    tensor_scalar(out, x, "add", shift, op1="mod", operand1=_TURN)
+    tensor_scalar(out, out, "subtract", math.pi)
+    return out
+
+
+def floor(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """The largest integer that is not larger.
+
+    Args:
+        x: a tile.
+        dtype: of the result; by default x's.
+    """
+    return _stepped(x, "greater", "subtract", dtype)
+
+
+def ceil(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """The smallest integer that is not smaller.
+
+    Args:
+        x: a tile.
+        dtype: of the result; by default x's.
+    """
+    return _stepped(x, "less", "add", dtype)
+
+
+def _stepped(x: NkiTensor, beyond: str, back: str, dtype: Any) -> NkiTensor:
+    """The nearest integer, less (or more) one where it lies beyond x."""
+    if not dtypes.info(x.dtype).is_float:
+        return copy(x, dtype)
+    nearest = copy(copy(x, "int32"), "float32")
+    over = apply(beyond, nearest, x, "float32")
+    return apply(back, nearest, over, dtype or x.dtype)
+
+
+def trunc(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """The integer part: towards zero.
+
+    Args:
+        x: a tile.
+        dtype: of the result; by default x's.
+    """
+    size = floor(abs(x, "float32"))
+    return apply("multiply", size, sign(x, "float32"), dtype or x.dtype)

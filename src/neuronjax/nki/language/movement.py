@@ -1,0 +1,273 @@
+"""Making, moving and looking at tiles: `full`, `matmul`, `transpose`, `rand`, ..."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.nki import dtypes, layout
+from neuronjax.nki import trace as tracing
+from neuronjax.nki.isa.copying import memset, tensor_copy
+from neuronjax.nki.isa.dma import dma_copy
+from neuronjax.nki.isa.dma_arithmetic import dma_transpose
+from neuronjax.nki.isa.elementwise import tensor_scalar
+from neuronjax.nki.isa.gathering import nc_n_gather
+from neuronjax.nki.isa.matmul import nc_matmul, nc_transpose
+from neuronjax.nki.isa.random_numbers import dropout as isa_dropout
+from neuronjax.nki.isa.random_numbers import rng, set_rng_seed
+from neuronjax.nki.language.creation import ndarray
+from neuronjax.nki.language.promotion import spread
+from neuronjax.nki.locations import user_line
+from neuronjax.nki.memory import MemoryRegion
+from neuronjax.nki.tensor import NkiTensor
+
+_UINT32_SPAN = 2.0**-32
+
+
+def full(
+    shape: Sequence[int],
+    fill_value: float,
+    dtype: Any,
+    buffer: Any = MemoryRegion.sbuf,
+    name: str = "",
+) -> NkiTensor:
+    """New memory filled with a number.
+
+    Args:
+        shape: on chip, partitions first.
+        fill_value: the number.
+        dtype: of nki.language.
+        buffer: where.
+        name: for messages and the profile.
+    """
+    tile = ndarray(shape, dtype, buffer, name)
+    memset(tile, fill_value)
+    return tile
+
+
+def ones(
+    shape: Sequence[int], dtype: Any, buffer: Any = MemoryRegion.sbuf, name: str = ""
+) -> NkiTensor:
+    """New memory filled with ones."""
+    return full(shape, 1, dtype, buffer, name)
+
+
+def empty_like(
+    x: NkiTensor, dtype: Any = None, buffer: Any = None, name: str = ""
+) -> NkiTensor:
+    """New memory like a tensor's, not initialised."""
+    return ndarray(x.shape, dtype or x.dtype, buffer or x.buffer, name)
+
+
+def zeros_like(
+    x: NkiTensor, dtype: Any = None, buffer: Any = None, name: str = ""
+) -> NkiTensor:
+    """New memory like a tensor's, of zeros."""
+    tile = empty_like(x, dtype, buffer, name)
+    memset(tile, 0)
+    return tile
+
+
+def shared_constant(constant: Any) -> NkiTensor:
+    """A tensor in shared HBM that holds data known when the kernel is traced.
+
+    Args:
+        constant: a NumPy array, or the path of a .npy file.
+    """
+    if isinstance(constant, str | Path):
+        constant = np.load(constant)
+    data = np.ascontiguousarray(constant)
+    dtype = dtypes.as_dtype(data.dtype)
+    trace = tracing.current()
+    bits = data.view(dtypes.info(dtype).carrier)
+    storage = trace.allocate(data.shape, dtype, MemoryRegion.shared_hbm, initial=bits)
+    return NkiTensor(storage.shape, dtype, storage)
+
+
+def shared_identity_matrix(
+    n: int, dtype: Any = "uint8", dst: NkiTensor | None = None
+) -> NkiTensor:
+    """The identity matrix in SBUF, loaded from a constant.
+
+    Args:
+        n: rows and columns.
+        dtype: of the elements.
+        dst: a tile to load it into; by default a new one.
+    """
+    name = dtypes.as_dtype(dtype)
+    numeric = dtypes.info(name).numeric
+    constant = shared_constant(np.eye(n, dtype=np.float32).astype(numeric))
+    tile = ndarray((n, n), name) if dst is None else dst
+    dma_copy(tile, constant)
+    return tile
+
+
+def transpose(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """A tile with partitions and free dimension exchanged.
+
+    Larger tiles than 32 x 32 go through TensorE, so the result is in PSUM.
+
+    Args:
+        x: a tile of two dimensions.
+        dtype: of the result; by default x's.
+    """
+    free = x.size // x.shape[0]
+    small = x.shape[0] <= 32 and free <= 32
+    region = MemoryRegion.sbuf if small else MemoryRegion.psum
+    out = ndarray((free, x.shape[0]), x.dtype, region)
+    nc_transpose(out, x)
+    if dtype is None or dtypes.as_dtype(dtype) == x.dtype:
+        return out
+    cast = ndarray(out.shape, dtype)
+    tensor_copy(cast, out)
+    return cast
+
+
+def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
+    """x @ y in PSUM, FP32.
+
+    Args:
+        x: a tile in SBUF, at most 128 x 128.
+        y: a tile in SBUF, at most 128 x 512.
+        transpose_x: x is given with the contracted dimension on the partitions;
+            otherwise TensorE transposes it first.
+    """
+    if not transpose_x:
+        turned = transpose(x)
+        x = ndarray(turned.shape, turned.dtype)
+        tensor_copy(x, turned)
+    out = ndarray((x.shape[1], *y.shape[1:]), "float32", MemoryRegion.psum)
+    nc_matmul(out, x, y)
+    return out
+
+
+def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """A matrix in HBM as a transposed tile in SBUF.
+
+    Args:
+        src: HBM, two dimensions.
+        dtype: of the result; by default src's.
+    """
+    tile = ndarray((src.shape[1], src.shape[0]), src.dtype)
+    dma_transpose(tile, src)
+    if dtype is None or dtypes.as_dtype(dtype) == src.dtype:
+        return tile
+    cast = ndarray(tile.shape, dtype)
+    tensor_copy(cast, tile)
+    return cast
+
+
+def gather_flattened(
+    data: NkiTensor, indices: NkiTensor, axis: int = 0, dtype: Any = None
+) -> NkiTensor:
+    """Elements of every partition by their index in its free dimensions.
+
+    Args:
+        data: a tile in SBUF.
+        indices: uint32, a tile in SBUF.
+        axis: 0, the only one.
+        dtype: of the result; by default data's.
+    """
+    if axis:
+        raise InvalidProgramError(
+            f"axis {axis}",
+            op="nl.gather_flattened",
+            location=user_line(),
+            remedy="axis=0: the free dimensions count as one",
+        )
+    tile = ndarray(indices.shape, data.dtype)
+    nc_n_gather(tile, data, indices)
+    if dtype is None:
+        return tile
+    cast = ndarray(tile.shape, dtype)
+    tensor_copy(cast, tile)
+    return cast
+
+
+def expand_dims(x: NkiTensor, axis: int | Sequence[int]) -> NkiTensor:
+    """A view with new dimensions of size 1."""
+    for a in [axis] if isinstance(axis, int) else sorted(axis):
+        x = x.expand_dim(a + x.ndim + 1 if a < 0 else a)
+    return x
+
+
+def broadcast_to(x: NkiTensor, shape: Sequence[int], dtype: Any = None) -> NkiTensor:
+    """A tile of a larger shape; dimensions of 1 repeat, partitions by DMA.
+
+    Args:
+        x: a tile in SBUF or PSUM.
+        shape: of the same rank.
+        dtype: of the result; by default x's.
+    """
+    target = tuple(int(n) for n in shape)
+    same = dtype is None or dtypes.as_dtype(dtype) == x.dtype
+    if x.shape == target and same:
+        return x
+    if x.shape[0] == 1 < target[0] and x.ndim == len(target):
+        x = _over_partitions(x, target[0])
+    out = ndarray(target, dtype or x.dtype)
+    tensor_copy(out, spread(x, target))
+    return out
+
+
+def _over_partitions(x: NkiTensor, count: int) -> NkiTensor:
+    """A tile that holds one partition's values in `count` of them."""
+    every = layout.Layout((count, *x.shape[1:]), (0, *x.strides[1:]), x.offset)
+    out = ndarray((count, *x.shape[1:]), x.dtype)
+    dma_copy(out, x._with(every))
+    return out
+
+
+def random_seed(seed: NkiTensor) -> None:
+    """Seeds the generator of `rand`.
+
+    Args:
+        seed: (1, 1), 32 bits, in SBUF or PSUM.
+    """
+    set_rng_seed(seed)
+
+
+def rand(
+    shape: Sequence[int], dtype: Any, buffer: Any = MemoryRegion.sbuf, name: str = ""
+) -> NkiTensor:
+    """New memory filled with uniform numbers from 0 to 1.
+
+    Args:
+        shape: on chip, partitions first.
+        dtype: of nki.language.
+        buffer: where.
+        name: for messages and the profile.
+    """
+    bits = ndarray(shape, "uint32")
+    rng(bits)
+    out = ndarray(shape, dtype, buffer, name)
+    tensor_scalar(out, bits, "multiply", _UINT32_SPAN)
+    return out
+
+
+def dropout(x: NkiTensor, rate: Any, dtype: Any = None) -> NkiTensor:
+    """A tile with elements replaced by zeros.
+
+    Args:
+        x: a tile.
+        rate: the probability, a number or one per partition.
+        dtype: of the result; by default x's.
+    """
+    tile = ndarray(x.shape, x.dtype)
+    isa_dropout(tile, x, rate)
+    if dtype is None:
+        return tile
+    cast = ndarray(x.shape, dtype)
+    tensor_copy(cast, tile)
+    return cast
+
+
+@contextlib.contextmanager
+def no_reorder() -> Iterator[None]:
+    """Instructions inside are executed in order: here they always are."""
+    yield

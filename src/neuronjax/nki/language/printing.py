@@ -1,0 +1,29 @@
+"""`nl.device_print`: a tile's values while the kernel runs."""
+
+from __future__ import annotations
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.nki.locations import user_line
+from neuronjax.nki.tensor import NkiTensor
+from neuronjax.nki.trace import emit
+
+
+def device_print(print_prefix: str, tensor: NkiTensor) -> None:
+    """Prints "prefix value" to standard output when the kernel's run arrives here.
+
+    Args:
+        print_prefix: known when the kernel is traced.
+        tensor: in SBUF, PSUM or HBM.
+
+    Raises:
+        InvalidProgramError: no text, or no tensor.
+    """
+    if not isinstance(print_prefix, str) or not isinstance(tensor, NkiTensor):
+        raise InvalidProgramError(
+            f"({print_prefix!r}, {tensor!r})",
+            op="nl.device_print",
+            location=user_line(),
+            remedy="give a str and a tensor; numbers known while the kernel is traced "
+            "are printed by print()",
+        )
+    emit("device_print", "sync", [], [tensor], attributes={"prefix": print_prefix})

@@ -1,0 +1,94 @@
+"""What two operands of an nl function have in common: shape and dtype.
+
+Dtypes promote as nki.api.shared documents it (release 2.26, "type promotion"): floats
+win over integers, the wider over the narrower; float16 with bfloat16 gives float32, two
+different FP8 formats bfloat16, int32 with uint32 float32. Numbers adopt the tile's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.nki import dtypes
+from neuronjax.nki.locations import user_line
+from neuronjax.nki.tensor import NkiTensor
+
+_FP8 = frozenset({"float8_e4m3", "float8_e4m3fn", "float8_e5m2"})
+
+
+def promoted(a: str, b: str) -> str:
+    """The dtype of an operation on two tiles.
+
+    Raises:
+        InvalidProgramError: packed types have no arithmetic.
+    """
+    if a == b:
+        return a
+    first, second = dtypes.info(a), dtypes.info(b)
+    if "packed" in (first.kind, second.kind):
+        raise InvalidProgramError(
+            f"{a} with {b}", location=user_line(), remedy="unpack x4 types first"
+        )
+    if first.is_float != second.is_float:
+        return a if first.is_float else b
+    if first.is_float:
+        return _of_floats(first, second)
+    return _of_integers(first, second)
+
+
+def _of_floats(a: dtypes.DTypeInfo, b: dtypes.DTypeInfo) -> str:
+    if a.itemsize != b.itemsize:
+        return a.name if a.itemsize > b.itemsize else b.name
+    if {a.name, b.name} <= _FP8:
+        return "bfloat16"
+    return "float32"
+
+
+def _of_integers(a: dtypes.DTypeInfo, b: dtypes.DTypeInfo) -> str:
+    if a.kind == "bool" or b.kind == "bool":
+        return b.name if a.kind == "bool" else a.name
+    if a.itemsize != b.itemsize:
+        wide, narrow = (a, b) if a.itemsize > b.itemsize else (b, a)
+        if wide.kind == "int" or narrow.kind == "uint":
+            return wide.name
+        return f"int{16 * wide.itemsize}" if wide.itemsize < 4 else "float32"
+    return "float32" if a.itemsize == 4 else f"int{16 * a.itemsize}"
+
+
+def common_shape(x: NkiTensor, y: NkiTensor, op: str) -> tuple[int, ...]:
+    """NumPy's broadcast shape; partitions must be equal.
+
+    Raises:
+        InvalidProgramError: the shapes do not broadcast.
+    """
+    shape = []
+    rank = max(x.ndim, y.ndim)
+    padded = [(*t.shape[:1], *[1] * (rank - t.ndim), *t.shape[1:]) for t in (x, y)]
+    for axis, (a, b) in enumerate(zip(*padded, strict=True)):
+        if a != b and (axis == 0 or 1 not in (a, b)):
+            raise InvalidProgramError(
+                f"shapes {x.shape} and {y.shape}",
+                op=f"nl.{op}",
+                location=user_line(),
+                remedy="partitions must be equal, free dimensions equal or 1; to "
+                "repeat over partitions load the row with a stride of 0, or multiply "
+                "by ones on TensorE",
+            )
+        shape.append(max(a, b))
+    return tuple(shape)
+
+
+def spread(x: NkiTensor, shape: tuple[int, ...]) -> NkiTensor:
+    """A view of a broadcast shape; free dimensions of 1 repeat."""
+    while x.ndim < len(shape):
+        x = x.expand_dim(1)
+    for axis, size in enumerate(shape):
+        if axis and x.shape[axis] != size:
+            x = x.broadcast(axis, size)
+    return x
+
+
+def is_column(x: Any, other: NkiTensor) -> bool:
+    """Whether x is one element per partition beside a larger tile."""
+    return isinstance(x, NkiTensor) and x.size == x.shape[0] < other.size

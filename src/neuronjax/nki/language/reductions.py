@@ -1,0 +1,229 @@
+"""Reductions and normalisations of `nki.language`, over the last free axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod as product
+from typing import Any
+
+from neuronjax.nki.isa.activate2 import activation_reduce
+from neuronjax.nki.isa.activation import activation
+from neuronjax.nki.isa.copying import memset, tensor_copy
+from neuronjax.nki.isa.elementwise import tensor_scalar, tensor_tensor
+from neuronjax.nki.isa.reductions import tensor_reduce
+from neuronjax.nki.isa.selection import tensor_copy_predicated
+from neuronjax.nki.isa.vector_functions import reciprocal
+from neuronjax.nki.language.arithmetic import apply
+from neuronjax.nki.language.creation import ndarray
+from neuronjax.nki.language.functions import copy
+from neuronjax.nki.operators import ATTRIBUTE
+from neuronjax.nki.tensor import NkiTensor
+
+Axis = int | Sequence[int]
+
+
+def _axes(x: NkiTensor, axis: Axis) -> list[int]:
+    given = [axis] if isinstance(axis, int) else list(axis)
+    return sorted(a + x.ndim if a < 0 else a for a in given)
+
+
+def _reduced(
+    op: str, x: NkiTensor, axis: Axis, dtype: Any, keepdims: bool
+) -> NkiTensor:
+    axes = _axes(x, axis)
+    kept = [1 if d in axes else n for d, n in enumerate(x.shape)]
+    shape = kept if keepdims else [n for d, n in enumerate(x.shape) if d not in axes]
+    if len(shape) < 2:  # a tile keeps a free dimension
+        shape = [x.shape[0], 1]
+    out = ndarray(shape, dtype or x.dtype)
+    tensor_reduce(out, op, x, axes)
+    return out
+
+
+def sum(
+    x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False
+) -> NkiTensor:
+    """The sum.
+
+    Args:
+        x: a tile.
+        axis: the last free axes.
+        dtype: of the result; by default x's.
+        keepdims: whether reduced axes stay as 1.
+    """
+    return _reduced("add", x, axis, dtype, keepdims)
+
+
+def max(
+    x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False
+) -> NkiTensor:
+    """The maximum; also an `op=` of reductions.
+
+    Args:
+        x: a tile.
+        axis: the last free axes.
+        dtype: of the result; by default x's.
+        keepdims: whether reduced axes stay as 1.
+    """
+    return _reduced("maximum", x, axis, dtype, keepdims)
+
+
+def min(
+    x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False
+) -> NkiTensor:
+    """The minimum; also an `op=` of reductions.
+
+    Args:
+        x: a tile.
+        axis: the last free axes.
+        dtype: of the result; by default x's.
+        keepdims: whether reduced axes stay as 1.
+    """
+    return _reduced("minimum", x, axis, dtype, keepdims)
+
+
+setattr(max, ATTRIBUTE, "maximum")
+setattr(min, ATTRIBUTE, "minimum")
+setattr(sum, ATTRIBUTE, "add")
+
+
+def prod(
+    x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False
+) -> NkiTensor:
+    """The product.
+
+    Args:
+        x: a tile.
+        axis: the last free axes.
+        dtype: of the result; by default x's.
+        keepdims: whether reduced axes stay as 1.
+    """
+    return _reduced("multiply", x, axis, dtype, keepdims)
+
+
+def mean(
+    x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False
+) -> NkiTensor:
+    """The mean, from an FP32 sum.
+
+    Args:
+        x: a tile.
+        axis: the last free axes.
+        dtype: of the result; by default x's.
+        keepdims: whether reduced axes stay as 1.
+    """
+    count = product(x.shape[a] for a in _axes(x, axis))
+    total = _reduced("add", x, axis, "float32", keepdims)
+    return apply("divide", total, float(count), dtype or x.dtype)
+
+
+def var(
+    x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False
+) -> NkiTensor:
+    """The variance; reduced axes stay as 1.
+
+    Args:
+        x: a tile.
+        axis: the last free axes.
+        dtype: of the result; by default x's.
+        keepdims: without effect, as documented.
+    """
+    del keepdims
+    centre = mean(x, axis, "float32", keepdims=True)
+    off = apply("subtract", x, centre, "float32")
+    return mean(apply("multiply", off, off), axis, dtype or x.dtype, keepdims=True)
+
+
+def all(x: NkiTensor, axis: Axis, dtype: Any = None) -> NkiTensor:
+    """1 where all elements are nonzero, else 0.
+
+    Args:
+        x: a tile.
+        axis: the last free axes.
+        dtype: of the result; by default x's.
+    """
+    return _reduced("logical_and", apply("not_equal", x, 0.0), axis, dtype, False)
+
+
+def softmax(x: NkiTensor, axis: Axis = -1, dtype: Any = None) -> NkiTensor:
+    """exp(x - max) over its sum; ScalarE adds the sum up as it goes.
+
+    Args:
+        x: a tile.
+        axis: the last free axes.
+        dtype: of the result; by default x's.
+    """
+    axes = _axes(x, axis)
+    if axes != list(range(1, x.ndim)):
+        return _softmax_of_parts(x, axes, dtype)
+    most = ndarray((x.shape[0], 1), "float32")
+    tensor_reduce(most, "maximum", x, axes, negate=True)
+    grown = ndarray(x.shape, "float32")
+    total = ndarray((x.shape[0], 1), "float32")
+    activation_reduce(grown, "exp", x, "add", total, bias=most)
+    reciprocal(total, total)
+    out = ndarray(x.shape, dtype or x.dtype)
+    tensor_scalar(out, grown, "multiply", total)
+    return out
+
+
+def _softmax_of_parts(x: NkiTensor, axes: list[int], dtype: Any) -> NkiTensor:
+    """Several softmaxes per partition: the columns are broadcast."""
+    shifted = apply("subtract", x, max(x, axes, "float32", keepdims=True), "float32")
+    grown = ndarray(x.shape, "float32")
+    activation(grown, "exp", shifted)
+    total = sum(grown, axes, keepdims=True)
+    reciprocal(total, total)
+    return apply("multiply", grown, total, dtype or x.dtype)
+
+
+def rms_norm(
+    x: NkiTensor,
+    w: NkiTensor,
+    axis: Axis,
+    n: int,
+    epsilon: float = 1e-6,
+    dtype: Any = None,
+    compute_dtype: Any = None,
+) -> NkiTensor:
+    """x / sqrt(sum(x^2) / n + epsilon) * w.
+
+    Args:
+        x: a tile.
+        w: a tile of x's shape, or one that broadcasts.
+        axis: the last free axes.
+        n: how many values the sum is divided by.
+        epsilon: added to the mean.
+        dtype: of the result; by default x's.
+        compute_dtype: of the normalised values; by default float32.
+    """
+    squares = ndarray(x.shape, "float32")
+    tensor_tensor(squares, x, x, "multiply")
+    total = sum(squares, axis, keepdims=True)
+    scale = ndarray(total.shape, "float32")
+    tensor_scalar(scale, total, "multiply", 1.0 / n, op1="add", operand1=float(epsilon))
+    activation(scale, "rsqrt", scale)
+    normal = apply("multiply", x, scale, compute_dtype or "float32")
+    return apply("multiply", normal, w, dtype or x.dtype)
+
+
+def where(condition: NkiTensor, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
+    """x where the condition is not 0, else y.
+
+    Args:
+        condition: a tile.
+        x: a tile, or a number.
+        y: a tile, or a number.
+        dtype: of the result; by default the tile's.
+    """
+    tile = next((t for t in (x, y) if isinstance(t, NkiTensor)), condition)
+    out = ndarray(condition.shape, dtype or tile.dtype)
+    if isinstance(y, NkiTensor):
+        tensor_copy(out, y)
+    else:
+        memset(out, y)
+    chosen = copy(apply("not_equal", condition, 0.0, "float32"), "uint8")
+    if isinstance(x, NkiTensor) and x.dtype != out.dtype:
+        x = copy(x, out.dtype)
+    tensor_copy_predicated(out, x, chosen)
+    return out

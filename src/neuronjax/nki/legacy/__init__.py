@@ -1,0 +1,105 @@
+"""`neuronxcc.nki`: kernels in the calling style of SDK release 2.26.
+
+Instructions return tiles, tensors are indexed by arrays of indices, `mask=` leaves
+elements out, tiles add by `+`, and dimensions before `nl.par_dim` are blocks. Every
+call becomes the instruction of `neuronjax.nki.isa` of the same name.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from neuronjax.errors import UnsupportedError
+from neuronjax.nki.arguments import _mapped
+from neuronjax.nki.kernel import Kernel
+from neuronjax.nki.legacy import (
+    compiler as compiler,
+)
+from neuronjax.nki.legacy import (
+    isa as isa,
+)
+from neuronjax.nki.legacy import (
+    language as language,
+)
+from neuronjax.nki.legacy.tiles import Tile
+from neuronjax.nki.tensor import NkiTensor
+
+tensor = Tile
+
+
+def jit(
+    func: Callable[..., Any] | None = None, mode: str = "auto", **kwargs: Any
+) -> Any:
+    """Makes a kernel of a function of the older style.
+
+    Args:
+        func: the kernel.
+        mode: without effect: every kernel is emulated.
+        **kwargs: `target` or `platform_target`, a chip; others have no effect.
+    """
+    if func is None:
+        return functools.partial(jit, mode=mode, **kwargs)
+    if isinstance(func, Kernel):
+        return func
+    target = kwargs.get("target") or kwargs.get("platform_target")
+    return LegacyKernel(_on_tiles(func), target)
+
+
+class LegacyKernel(Kernel):
+    """A kernel of the older style; `kernel[2, 4]` launches it on a grid."""
+
+    @property
+    def benchmark_result(self) -> Any:
+        """Latencies, which nothing here measures."""
+        raise UnsupportedError(
+            "latencies of a device",
+            op="nki.benchmark",
+            remedy="neuronjax.profile(kernel)(*args) predicts the time",
+        )
+
+
+def _on_tiles(func: Callable[..., Any]) -> Callable[..., Any]:
+    """The function on tensors: arguments and results are wrapped and unwrapped."""
+
+    @functools.wraps(func)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        inner = _found(Tile, args, kwargs)
+        values = _mapped((list(args), kwargs), _is_tensor, Tile)
+        result = func(*values[0], **values[1])
+        return result if inner else _mapped(result, _is_tile, Tile.of)
+
+    setattr(function, "__signature__", inspect.signature(func))
+    return function
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, NkiTensor)
+
+
+def _is_tile(value: Any) -> bool:
+    return isinstance(value, Tile)
+
+
+def _found(kind: type, args: Any, kwargs: Any) -> bool:
+    return any(isinstance(v, kind) for v in (*args, *kwargs.values()))
+
+
+def _decorator(func: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """`baremetal`, `benchmark` and `profile`: the kernel, emulated."""
+    return jit if func is None else jit(func)
+
+
+baremetal = benchmark = profile = _decorator
+
+
+def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+    """The kernel's results for these arrays."""
+    return jit(kernel)(*args, **kwargs)
+
+
+def trace(kernel: Any) -> Any:
+    """The kernel."""
+    return jit(kernel)

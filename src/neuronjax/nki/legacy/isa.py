@@ -1,0 +1,469 @@
+"""`neuronxcc.nki.isa`: the instructions of `nki.isa` that return their result.
+
+Signatures are those of release 2.26; each function makes the tile that the newer one
+writes to, and restricts both to the box of the mask. Hints have no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from neuronjax.nki import isa
+from neuronjax.nki.indexing import _strided
+from neuronjax.nki.isa import (
+    dge_mode as dge_mode,
+)
+from neuronjax.nki.isa import (
+    dma_engine as dma_engine,
+)
+from neuronjax.nki.isa import (
+    engine as engine,
+)
+from neuronjax.nki.isa import (
+    get_nc_version as get_nc_version,
+)
+from neuronjax.nki.isa import (
+    gpsimd_engine as gpsimd_engine,
+)
+from neuronjax.nki.isa import (
+    nc_version as nc_version,
+)
+from neuronjax.nki.isa import (
+    oob_mode as oob_mode,
+)
+from neuronjax.nki.isa import (
+    reduce_cmd as reduce_cmd,
+)
+from neuronjax.nki.isa import (
+    scalar_engine as scalar_engine,
+)
+from neuronjax.nki.isa import (
+    tensor_engine as tensor_engine,
+)
+from neuronjax.nki.isa import (
+    unknown_engine as unknown_engine,
+)
+from neuronjax.nki.isa import (
+    vector_engine as vector_engine,
+)
+from neuronjax.nki.legacy.isa_movement import (
+    affine_select as affine_select,
+)
+from neuronjax.nki.legacy.isa_movement import (
+    builtin_custom_op as builtin_custom_op,
+)
+from neuronjax.nki.legacy.isa_movement import (
+    dma_copy as dma_copy,
+)
+from neuronjax.nki.legacy.isa_movement import (
+    dma_transpose as dma_transpose,
+)
+from neuronjax.nki.legacy.isa_movement import (
+    local_gather as local_gather,
+)
+from neuronjax.nki.legacy.isa_movement import (
+    nc_stream_shuffle as nc_stream_shuffle,
+)
+from neuronjax.nki.legacy.isa_movement import (
+    range_select as range_select,
+)
+from neuronjax.nki.legacy.isa_movement import refuse_mask
+from neuronjax.nki.legacy.isa_movement import (
+    select_reduce as select_reduce,
+)
+from neuronjax.nki.legacy.isa_movement import (
+    sequence_bounds as sequence_bounds,
+)
+from neuronjax.nki.legacy.isa_movement import (
+    tensor_copy_dynamic_dst as tensor_copy_dynamic_dst,
+)
+from neuronjax.nki.legacy.isa_movement import (
+    tensor_copy_dynamic_src as tensor_copy_dynamic_src,
+)
+from neuronjax.nki.legacy.isa_movement import (
+    tensor_copy_predicated as tensor_copy_predicated,
+)
+from neuronjax.nki.legacy.masks import Box, box_of
+from neuronjax.nki.legacy.results import (
+    as_op,
+    computed,
+    new_tile,
+    promoted_dtype,
+    whole_tile,
+)
+from neuronjax.nki.legacy.tiles import Product, Tile, part
+from neuronjax.nki.tensor import NkiTensor
+
+
+def activation(
+    op: Any,
+    data: Tile,
+    *,
+    bias: Any = None,
+    scale: Any = 1.0,
+    reduce_op: Any = None,
+    reduce_res: Tile | None = None,
+    reduce_cmd: Any = reduce_cmd.idle,
+    mask: Any = None,
+    dtype: Any = None,
+    **hints: Any,
+) -> Tile:
+    """op(data * scale + bias)."""
+
+    def write(dst: NkiTensor, box: Box | None) -> None:
+        isa.activation(
+            dst,
+            as_op(op),
+            part(data, box),
+            bias=part(bias, box),
+            scale=part(scale, box),
+            reduce_op=as_op(reduce_op),
+            reduce_res=part(reduce_res, box),
+            reduce_cmd=reduce_cmd,
+        )
+
+    return computed(data, dtype, mask, write)
+
+
+def activation_reduce(
+    op: Any,
+    data: Tile,
+    *,
+    reduce_op: Any,
+    reduce_res: Tile,
+    bias: Any = None,
+    scale: Any = 1.0,
+    mask: Any = None,
+    dtype: Any = None,
+    **hints: Any,
+) -> Tile:
+    """op(data * scale + bias), and its sums in reduce_res."""
+
+    def write(dst: NkiTensor, box: Box | None) -> None:
+        operands = (part(data, box), as_op(reduce_op), part(reduce_res, box))
+        isa.activation_reduce(
+            dst, as_op(op), *operands, bias=part(bias, box), scale=part(scale, box)
+        )
+
+    return computed(data, dtype, mask, write)
+
+
+def tensor_tensor(
+    data1: Tile,
+    data2: Tile,
+    op: Any,
+    *,
+    dtype: Any = None,
+    mask: Any = None,
+    engine: Any = engine.unknown,
+    **hints: Any,
+) -> Tile:
+    """data1 <op> data2."""
+
+    def write(dst: NkiTensor, box: Box | None) -> None:
+        isa.tensor_tensor(dst, part(data1, box), part(data2, box), as_op(op), engine)
+
+    return computed(data1, dtype or promoted_dtype(data1, data2), mask, write)
+
+
+def tensor_scalar(
+    data: Tile,
+    op0: Any,
+    operand0: Any,
+    reverse0: bool = False,
+    op1: Any = None,
+    operand1: Any = None,
+    reverse1: bool = False,
+    *,
+    dtype: Any = None,
+    mask: Any = None,
+    engine: Any = engine.unknown,
+    **hints: Any,
+) -> Tile:
+    """(data <op0> operand0) <op1> operand1."""
+
+    def write(dst: NkiTensor, box: Box | None) -> None:
+        first = (as_op(op0), part(operand0, box), bool(reverse0))
+        second = (as_op(op1), part(operand1, box), bool(reverse1))
+        isa.tensor_scalar(dst, part(data, box), *first, *second, engine)
+
+    return computed(data, dtype, mask, write)
+
+
+def scalar_tensor_tensor(
+    *,
+    data: Tile,
+    op0: Any,
+    operand0: Any,
+    op1: Any,
+    operand1: Tile,
+    reverse0: bool = False,
+    reverse1: bool = False,
+    dtype: Any = None,
+    mask: Any = None,
+    **hints: Any,
+) -> Tile:
+    """(data <op0> operand0) <op1> operand1, a tile."""
+
+    def write(dst: NkiTensor, box: Box | None) -> None:
+        first = (as_op(op0), part(operand0, box), as_op(op1), part(operand1, box))
+        isa.scalar_tensor_tensor(dst, part(data, box), *first, reverse0, reverse1)
+
+    return computed(data, dtype, mask, write)
+
+
+def tensor_scalar_reduce(
+    *,
+    data: Tile,
+    op0: Any,
+    operand0: Any,
+    reduce_op: Any,
+    reduce_res: Tile,
+    reverse0: bool = False,
+    dtype: Any = None,
+    mask: Any = None,
+    **hints: Any,
+) -> Tile:
+    """data <op0> operand0, and its reduction in reduce_res."""
+
+    def write(dst: NkiTensor, box: Box | None) -> None:
+        first = (
+            as_op(op0),
+            part(operand0, box),
+            as_op(reduce_op),
+            part(reduce_res, box),
+        )
+        isa.tensor_scalar_reduce(dst, part(data, box), *first, reverse0)
+
+    return computed(data, dtype, mask, write)
+
+
+def tensor_reduce(
+    op: Any,
+    data: Tile,
+    axis: int | Sequence[int],
+    *,
+    mask: Any = None,
+    dtype: Any = None,
+    negate: bool = False,
+    keepdims: bool = False,
+    **hints: Any,
+) -> Tile:
+    """The reduction over the last free axes."""
+    given = [axis] if isinstance(axis, int | np.integer) else list(axis)
+    rank = len(data.sizes)
+    axes = sorted(int(a) % rank for a in given)
+    box = box_of(mask, data.sizes)
+    source = data.of(box)
+    order = [d for d in range(rank) if d not in axes] + axes
+    if box is None:
+        out_box = None
+    else:
+        out_box = box.without(axes, keep=keepdims)
+        if len(out_box.sizes) == 1:
+            out_box = box.without(axes[1:], keep=False)
+            out_box = Box(
+                (out_box.starts[0], 0), (out_box.stops[0], 1), (*out_box.sizes[:1], 1)
+            )
+    sizes = [n for d, n in enumerate(data.sizes) if d not in axes]
+    if keepdims:
+        sizes = [1 if d in axes else n for d, n in enumerate(data.sizes)]
+    if len(sizes) == 1:
+        sizes.append(1)
+    tile, dst = new_tile(sizes, dtype or data.dtype, out_box)
+    if dst is not None:
+        last = list(range(rank - len(axes), rank))
+        isa.tensor_reduce(dst, as_op(op), source.permute(order), last, negate=negate)
+    return tile
+
+
+def tensor_partition_reduce(
+    op: Any, data: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any
+) -> Tile:
+    """The reduction over the partitions."""
+    source = data.of(box_of(mask, data.sizes))
+    tile, dst = whole_tile((1, *source.shape[1:]), dtype or data.dtype)
+    isa.tensor_partition_reduce(dst, as_op(op), source)
+    return tile
+
+
+def nc_matmul(
+    stationary: Tile,
+    moving: Tile,
+    *,
+    is_stationary_onezero: bool = False,
+    is_moving_onezero: bool = False,
+    is_transpose: bool = False,
+    tile_position: Sequence[int] = (),
+    tile_size: Sequence[int] = (),
+    mask: Any = None,
+    **hints: Any,
+) -> Tile:
+    """stationary.T @ moving in PSUM; `psum += ...` adds it there.
+
+    A mask leaves out rows of the contraction, given over either operand.
+    """
+    flags = {
+        "is_stationary_onezero": is_stationary_onezero,
+        "is_moving_onezero": is_moving_onezero,
+        "is_transpose": is_transpose,
+        "tile_position": tuple(tile_position),
+        "tile_size": tuple(tile_size),
+    }
+    if mask is None:
+        return Product(stationary.of(), moving.of(), flags)
+    refuse_mask("nc_matmul")
+
+
+def nc_transpose(
+    data: Tile,
+    *,
+    mask: Any = None,
+    dtype: Any = None,
+    engine: Any = engine.unknown,
+    **hints: Any,
+) -> Tile:
+    """The transpose: TensorE's in PSUM, VectorE's in SBUF."""
+    source = data.of(box_of(mask, data.sizes))
+    free = prod(source.shape[1:])
+    by_vector = engine == vector_engine
+    sizes = (free, source.shape[0])
+    tile, dst = whole_tile(sizes, data.dtype, "sbuf" if by_vector else "psum")
+    isa.nc_transpose(dst, source, engine)
+    return tile if dtype is None else tile.astype(dtype)
+
+
+def tensor_copy(
+    src: Tile,
+    *,
+    mask: Any = None,
+    dtype: Any = None,
+    engine: Any = engine.unknown,
+    **hints: Any,
+) -> Tile:
+    """A copy."""
+    write = lambda dst, box: isa.tensor_copy(dst, part(src, box), engine)  # noqa: E731
+    return computed(src, dtype, mask, write)
+
+
+def reciprocal(
+    data: Tile, *, dtype: Any = None, mask: Any = None, **hints: Any
+) -> Tile:
+    """1 / data."""
+    write = lambda dst, box: isa.reciprocal(dst, part(data, box))  # noqa: E731
+    return computed(data, dtype, mask, write)
+
+
+def memset(
+    shape: Sequence[int],
+    value: float,
+    dtype: Any,
+    *,
+    mask: Any = None,
+    engine: Any = engine.unknown,
+    **hints: Any,
+) -> Tile:
+    """A tile of one number."""
+    tile, dst = new_tile(shape, dtype, box_of(mask, tuple(shape)))
+    if dst is not None:
+        isa.memset(dst, value, engine)
+    return tile
+
+
+def iota(expr: Any, dtype: Any, *, mask: Any = None, **hints: Any) -> Tile:
+    """The values of an affine expression of index arrays."""
+    values = np.asarray(expr)
+    view = _strided(values.astype(np.int64))
+    pattern = [
+        (step, n) for step, n in zip(view.strides[1:], values.shape[1:], strict=True)
+    ]
+    tile, dst = whole_tile(values.shape, dtype)
+    multiplier = view.strides[0] if values.shape[0] > 1 else 0
+    isa.iota(dst, pattern, offset=view.offset, channel_multiplier=multiplier)
+    return tile
+
+
+def tensor_tensor_scan(
+    data0: Tile,
+    data1: Tile,
+    initial: Any,
+    op0: Any,
+    op1: Any,
+    reverse0: bool = False,
+    reverse1: bool = False,
+    *,
+    dtype: Any = None,
+    mask: Any = None,
+    **hints: Any,
+) -> Tile:
+    """result[i] = (data0[i] <op0> result[i-1]) <op1> data1[i]."""
+
+    def write(dst: NkiTensor, box: Box | None) -> None:
+        first = initial if isinstance(initial, Tile) else float(initial)
+        operands = (part(data0, box), part(data1, box), part(first, box))
+        isa.tensor_tensor_scan(
+            dst, *operands, as_op(op0), as_op(op1), reverse0, reverse1
+        )
+
+    return computed(data0, dtype or promoted_dtype(data0, data1), mask, write)
+
+
+def max8(*, src: Tile, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
+    """The eight largest values of every partition."""
+    write = lambda dst, box: isa.max8(dst, part(src, box))  # noqa: E731
+    return computed(src, dtype, mask, write, sizes=(src.sizes[0], 8))
+
+
+def nc_find_index8(
+    *, data: Tile, vals: Tile, mask: Any = None, dtype: Any = None, **hints: Any
+) -> Tile:
+    """Where eight values are first found."""
+    write = lambda dst, box: isa.nc_find_index8(  # noqa: E731
+        dst, part(data, box), part(vals, box)
+    )
+    return computed(data, dtype or "uint32", mask, write, sizes=(data.sizes[0], 8))
+
+
+def nc_match_replace8(
+    *,
+    data: Tile,
+    vals: Tile,
+    imm: float,
+    dst_idx: Tile | None = None,
+    mask: Any = None,
+    dtype: Any = None,
+    **hints: Any,
+) -> Tile:
+    """data with eight values replaced."""
+
+    def write(dst: NkiTensor, box: Box | None) -> None:
+        operands = (part(data, box), part(vals, box), imm, part(dst_idx, box))
+        isa.nc_match_replace8(dst, *operands)
+
+    return computed(data, dtype, mask, write)
+
+
+def bn_stats(data: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
+    """Means and variances of every partition, six numbers."""
+    write = lambda dst, box: isa.bn_stats(dst, part(data, box))  # noqa: E731
+    return computed(data, dtype, mask, write, sizes=(data.sizes[0], 6))
+
+
+def bn_aggr(data: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
+    """The mean and variance of several statistics."""
+    write = lambda dst, box: isa.bn_aggr(dst, part(data, box))  # noqa: E731
+    return computed(data, dtype, mask, write, sizes=(data.sizes[0], 2))
+
+
+def dropout(
+    data: Tile, prob: Any, *, mask: Any = None, dtype: Any = None, **hints: Any
+) -> Tile:
+    """data with elements replaced by zeros."""
+    write = lambda dst, box: isa.dropout(  # noqa: E731
+        dst, part(data, box), part(prob, box)
+    )
+    return computed(data, dtype, mask, write)

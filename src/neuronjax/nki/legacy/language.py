@@ -1,0 +1,482 @@
+"""`neuronxcc.nki.language`: `nki.language` in the calling style of release 2.26.
+
+The functions are the newer ones on tiles that know index arrays, block dimensions,
+masks and operators; comparisons give uint8 by default. Loop bounds are numbers, so
+`nl.affine_range` unrolls here too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from neuronjax.errors import UnsupportedError
+from neuronjax.nki import dtypes
+from neuronjax.nki import isa as new_isa
+from neuronjax.nki import language as nl
+from neuronjax.nki.language import (
+    ds as ds,
+)
+from neuronjax.nki.language import (
+    program_id as program_id,
+)
+from neuronjax.nki.language import (
+    program_ndim as program_ndim,
+)
+from neuronjax.nki.language import (
+    tile_size as tile_size,
+)
+from neuronjax.nki.language.names import *  # noqa: F403
+from neuronjax.nki.legacy import isa
+from neuronjax.nki.legacy.masks import Box, box_of
+from neuronjax.nki.legacy.results import computed, dtype_name, new_tile, operator_name
+from neuronjax.nki.legacy.tiles import LoopReduction, Tile, combined, part
+from neuronjax.nki.locations import user_line
+from neuronjax.nki.memory import region_name
+from neuronjax.nki.operators import ATTRIBUTE
+from neuronjax.nki.tensor import NkiTensor
+
+# ---- Index arrays and dimensions.
+
+arange = np.arange
+
+
+class _Axes(tuple[Any, ...]):
+    """Index arrays of a grid, by position or as `.p`, `.x`, `.y`, `.z`, `.w`."""
+
+    @property
+    def p(self) -> Any:
+        """Of the partitions."""
+        return self[0]
+
+    @property
+    def x(self) -> Any:
+        """Of the first free dimension."""
+        return self[1]
+
+    @property
+    def y(self) -> Any:
+        """Of the second free dimension."""
+        return self[2]
+
+    @property
+    def z(self) -> Any:
+        """Of the third free dimension."""
+        return self[3]
+
+    @property
+    def w(self) -> Any:
+        """Of the fourth free dimension."""
+        return self[4]
+
+
+class _Grid:
+    def __getitem__(self, key: Any) -> _Axes:
+        return _Axes(np.ogrid[key if isinstance(key, tuple) else (key,)])
+
+
+mgrid = _Grid()
+
+
+class par_dim(int):
+    """Marks the partition dimension of a shape."""
+
+
+class nc(int):
+    """A dimension of the launch grid that is spread over physical cores."""
+
+
+def spmd_dim(*sizes: int) -> int:
+    """Several dimensions of the launch grid as one."""
+    return int(np.prod([int(s) for s in sizes]))
+
+
+def num_programs(axes: Any = None) -> int:
+    """Programs along the axes, by default all."""
+    return nl.num_programs(axes)
+
+
+class fp32:
+    """Limits of float32."""
+
+    min = float(np.finfo(np.float32).min)
+    max = float(np.finfo(np.float32).max)
+
+
+def finfo(dtype: Any) -> Any:
+    """Limits of a float type."""
+    import ml_dtypes
+
+    return ml_dtypes.finfo(dtypes.info(dtypes.as_dtype(dtype)).numeric)
+
+
+def affine_range(*bounds: int, **directives: Any) -> range:
+    """`range`; the compiler's directives have no effect."""
+    return range(*bounds)
+
+
+sequential_range = static_range = affine_range
+
+
+# ---- Memory.
+
+
+def ndarray(
+    shape: Sequence[int],
+    dtype: Any,
+    *,
+    buffer: Any = None,
+    name: str = "",
+    **hints: Any,
+) -> Tile:
+    """New memory; dimensions before `par_dim` are blocks."""
+    sizes = [int(s) for s in shape]
+    marked = [n for n, s in enumerate(shape) if isinstance(s, par_dim)]
+    region = "sbuf" if buffer is None else region_name(buffer)
+    if region in ("sbuf", "psum"):
+        at = marked[0] if marked else 0
+        sizes = [sizes[at], *sizes[:at], *sizes[at + 1 :]]
+        if len(sizes) == 1 + at:
+            sizes.append(1)
+    else:
+        at = 0
+    return Tile(nl.ndarray(sizes, dtype_name(dtype), region, name), at)
+
+
+def full(
+    shape: Sequence[int],
+    fill_value: float,
+    dtype: Any,
+    *,
+    buffer: Any = None,
+    name: str = "",
+    **hints: Any,
+) -> Tile:
+    """New memory filled with a number."""
+    tile = ndarray(shape, dtype, buffer=buffer, name=name)
+    new_isa.memset(tile.tensor, fill_value)
+    return tile
+
+
+def zeros(shape: Sequence[int], dtype: Any, **options: Any) -> Tile:
+    """New memory filled with zeros."""
+    return full(shape, 0, dtype, **options)
+
+
+def ones(shape: Sequence[int], dtype: Any, **options: Any) -> Tile:
+    """New memory filled with ones."""
+    return full(shape, 1, dtype, **options)
+
+
+def zeros_like(a: Tile, dtype: Any = None, *, buffer: Any = None, **hints: Any) -> Tile:
+    """Zeros in memory like a tile's."""
+    return zeros(a.shape, dtype or a.dtype, buffer=buffer or a.buffer)
+
+
+def empty_like(a: Tile, dtype: Any = None, *, buffer: Any = None, **hints: Any) -> Tile:
+    """Memory like a tile's."""
+    return ndarray(a.shape, dtype or a.dtype, buffer=buffer or a.buffer)
+
+
+def load(src: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
+    """A tensor in HBM as a new tile; its first dimension becomes the partitions."""
+    sizes = src.shape if len(src.shape) > 1 else (*src.shape, 1)
+    box = box_of(mask, src.shape)
+    out_box = box
+    if box is not None and len(src.shape) == 1:
+        out_box = Box((*box.starts, 0), (*box.stops, 1), sizes)
+    tile, dst = new_tile(sizes, dtype or src.dtype, out_box)
+    if dst is not None:
+        new_isa.dma_copy(dst, src.of(box))
+    return tile
+
+
+def store(dst: Tile, value: Any, *, mask: Any = None, **hints: Any) -> None:
+    """Copies a tile, or a number, to HBM."""
+    box = box_of(mask, dst.shape)
+    if box is not None and box.empty:
+        return
+    if not isinstance(value, Tile):
+        value = full(dst.shape, value, dst.dtype)
+    if value.sizes != dst.shape and np.prod(value.sizes) != np.prod(dst.shape):
+        value = value.broadcast_to(dst.shape)
+    source = value.of(box)
+    if source.storage.memory == "psum":
+        source = nl.copy(source, dst.dtype)
+    new_isa.dma_copy(dst.of(box), source)
+
+
+def load_transpose2d(
+    src: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any
+) -> Tile:
+    """A matrix in HBM as a transposed tile."""
+    return Tile(nl.load_transpose2d(src.of(box_of(mask, src.shape)), dtype))
+
+
+def static_cast(input_data: Tile, dtype: Any) -> Tile:
+    """A copy of another dtype."""
+    return input_data.astype(dtype)
+
+
+def atomic_rmw(dst: Tile, value: Tile, op: Any, *, mask: Any = None) -> None:
+    """dst = dst <op> value, in HBM."""
+    box = box_of(mask, dst.shape)
+    target = dst.of(box)
+    new_isa.dma_compute(target, [target, value.of(box)], operator_name(op))
+
+
+# ---- Functions of nki.language on tiles.
+
+
+def _unary(name: str) -> Callable[..., Tile]:
+    newer = getattr(nl, name)
+
+    @functools.wraps(newer)
+    def function(x: Tile, dtype: Any = None, mask: Any = None, **hints: Any) -> Tile:
+        def write(dst: NkiTensor, box: Box | None) -> None:
+            dst[...] = newer(part(x, box), dst.dtype)
+
+        return computed(x, dtype and dtype_name(dtype), mask, write)
+
+    setattr(function, ATTRIBUTE, name)
+    return function
+
+
+def _binary(name: str, default: str | None = None) -> Callable[..., Tile]:
+    newer = getattr(nl, name)
+    two = newer if name == "fmod" else functools.partial(combined, name)
+
+    @functools.wraps(newer)
+    def function(
+        x: Any, y: Any, dtype: Any = None, mask: Any = None, **hints: Any
+    ) -> Tile:
+        chosen = dtype_name(dtype or default) if dtype or default else None
+        if mask is None:
+            return Tile(two(part(x, None), part(y, None), chosen))
+        like = x if isinstance(x, Tile) else y
+        box = box_of(mask, like.sizes)
+        result = two(part(x, box), part(y, box), chosen)
+        tile, dst = new_tile(like.sizes, result.dtype, box)
+        if dst is not None:
+            dst[...] = result
+        return tile
+
+    setattr(function, ATTRIBUTE, name)
+    return function
+
+
+def _reduction(name: str, op: str) -> Callable[..., Tile]:
+    def function(
+        x: Tile,
+        axis: Any,
+        *,
+        dtype: Any = None,
+        mask: Any = None,
+        keepdims: bool = False,
+        **hints: Any,
+    ) -> Tile:
+        return isa.tensor_reduce(op, x, axis, mask=mask, dtype=dtype, keepdims=keepdims)
+
+    function.__name__ = name
+    function.__doc__ = getattr(nl, name).__doc__
+    setattr(function, ATTRIBUTE, op)
+    return function
+
+
+_UNARY = (
+    "abs arctan ceil copy cos erf erf_dx exp floor gelu gelu_apprx_sigmoid "
+    "gelu_apprx_tanh gelu_dx invert log mish negative reciprocal relu rsqrt sigmoid "
+    "sign silu silu_dx sin softplus sqrt square tan tanh trunc"
+).split()
+_BINARY = (
+    "add subtract multiply divide maximum minimum power mod fmod bitwise_and "
+    "bitwise_or bitwise_xor left_shift right_shift"
+).split()
+_COMPARISONS = (
+    "equal not_equal less less_equal greater greater_equal logical_and logical_or "
+    "logical_xor"
+).split()
+
+globals().update({name: _unary(name) for name in _UNARY})
+globals().update({name: _binary(name) for name in _BINARY})
+globals().update({name: _binary(name, "uint8") for name in _COMPARISONS})
+
+max = _reduction("max", "maximum")
+min = _reduction("min", "minimum")
+sum = _reduction("sum", "add")
+prod = _reduction("prod", "multiply")
+
+
+def logical_not(x: Tile, *, dtype: Any = None, mask: Any = None, **hints: Any) -> Tile:
+    """1 where x is 0, else 0."""
+    return globals()["equal"](x, 0.0, dtype=dtype, mask=mask)
+
+
+def all(x: Tile, axis: Any, *, dtype: Any = bool, **hints: Any) -> Tile:
+    """1 where all elements are nonzero, else 0."""
+    return Tile(nl.all(x.of(), axis, dtype_name(dtype)))
+
+
+def mean(
+    x: Tile, axis: Any, *, dtype: Any = None, keepdims: bool = False, **options: Any
+) -> Tile:
+    """The mean."""
+    return Tile(nl.mean(_unmasked(x, options), axis, dtype, keepdims))
+
+
+def var(x: Tile, axis: Any, *, dtype: Any = None, **options: Any) -> Tile:
+    """The variance."""
+    return Tile(nl.var(_unmasked(x, options), axis, dtype))
+
+
+def softmax(
+    x: Tile, axis: Any, *, dtype: Any = None, compute_dtype: Any = None, **options: Any
+) -> Tile:
+    """exp(x - max) over its sum."""
+    return Tile(nl.softmax(_unmasked(x, options), axis, dtype))
+
+
+def rms_norm(
+    x: Tile,
+    w: Tile,
+    axis: Any,
+    n: int,
+    epsilon: float = 1e-6,
+    *,
+    dtype: Any = None,
+    compute_dtype: Any = None,
+    **options: Any,
+) -> Tile:
+    """x / sqrt(sum(x^2) / n + epsilon) * w."""
+    tensor = _unmasked(x, options)
+    weights = w.of()
+    if weights.shape[0] == 1 < tensor.shape[0]:
+        weights = nl.broadcast_to(weights, (tensor.shape[0], *weights.shape[1:]))
+    return Tile(nl.rms_norm(tensor, weights, axis, n, epsilon, dtype, compute_dtype))
+
+
+def where(
+    condition: Tile,
+    x: Any,
+    y: Any,
+    *,
+    dtype: Any = None,
+    mask: Any = None,
+    **hints: Any,
+) -> Tile:
+    """x where the condition is not 0, else y."""
+    tile = next((t for t in (x, y) if isinstance(t, Tile)), condition)
+
+    def write(dst: NkiTensor, box: Box | None) -> None:
+        chosen = part(condition, box)
+        dst[...] = nl.where(chosen, part(x, box), part(y, box), dst.dtype)
+
+    return computed(condition, dtype or tile.dtype, mask, write)
+
+
+def dropout(x: Tile, rate: Any, *, dtype: Any = None, **options: Any) -> Tile:
+    """A tile with elements replaced by zeros."""
+    return Tile(nl.dropout(_unmasked(x, options), part(rate, None), dtype))
+
+
+def matmul(
+    x: Tile, y: Tile, *, transpose_x: bool = False, mask: Any = None, **hints: Any
+) -> Tile:
+    """x @ y in PSUM; `psum += ...` adds it there."""
+    if not transpose_x:
+        x = isa.tensor_copy(isa.nc_transpose(x))
+    in_sbuf = [t if str(t.buffer) == "sbuf" else isa.tensor_copy(t) for t in (x, y)]
+    return isa.nc_matmul(*in_sbuf, mask=mask)
+
+
+def transpose(x: Tile, *, dtype: Any = None, mask: Any = None, **hints: Any) -> Tile:
+    """The transpose."""
+    return isa.nc_transpose(x, mask=mask, dtype=dtype)
+
+
+def loop_reduce(
+    x: Tile,
+    op: Any,
+    loop_indices: Any,
+    *,
+    dtype: Any = None,
+    mask: Any = None,
+    **_: Any,
+) -> LoopReduction:
+    """What it is assigned to, reduced with x: `t[...] = nl.loop_reduce(x, op, [i])`."""
+    if mask is not None:
+        raise UnsupportedError(
+            "mask=", op="nl.loop_reduce", location=user_line(), remedy="slice x"
+        )
+    return LoopReduction(x.of(), operator_name(op))
+
+
+def all_reduce(*args: Any, **options: Any) -> Tile:
+    """Not there: programs of a grid run one after the other."""
+    raise UnsupportedError(
+        "a reduction over the programs of a grid",
+        op="nl.all_reduce",
+        location=user_line(),
+        remedy="return partial results and add them outside, or use nki.collectives",
+    )
+
+
+def gather_flattened(
+    data: Tile, indices: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any
+) -> Tile:
+    """Elements of every partition by their index."""
+    index = indices if indices.dtype == "uint32" else indices.astype("uint32")
+    return Tile(nl.gather_flattened(data.of(), index.of(), 0, dtype))
+
+
+def broadcast_to(src: Tile, *, shape: Sequence[int], **hints: Any) -> Tile:
+    """A tile of a larger shape."""
+    return src.broadcast_to(shape)
+
+
+def expand_dims(data: Tile, axis: int) -> Tile:
+    """A view with one more dimension."""
+    return data.expand_dims(axis)
+
+
+def device_print(prefix: str, x: Tile, *, mask: Any = None, **hints: Any) -> None:
+    """Prints a tile when the kernel's run arrives here."""
+    nl.device_print(prefix, x.of(box_of(mask, x.sizes)))
+
+
+def rand(shape: Sequence[int], dtype: Any = np.float32, **hints: Any) -> Tile:
+    """Uniform numbers from 0 to 1."""
+    return Tile(nl.rand(shape, dtype_name(dtype)))
+
+
+def random_seed(seed: Any, *, mask: Any = None, **hints: Any) -> None:
+    """Seeds the generator of `rand`."""
+    if not isinstance(seed, Tile):
+        seed = full((1, 1), seed, "int32")
+    nl.random_seed(seed.of())
+
+
+def shared_constant(constant: Any, dtype: Any = None, **hints: Any) -> Tile:
+    """A tensor in HBM of data known when the kernel is traced."""
+    data = np.asarray(constant)
+    if dtype is not None:
+        data = data.astype(dtypes.info(dtypes.as_dtype(dtype)).numeric)
+    return Tile(nl.shared_constant(data))
+
+
+def shared_identity_matrix(n: int, dtype: Any = "uint8", **hints: Any) -> Tile:
+    """The identity matrix in SBUF."""
+    return Tile(nl.shared_identity_matrix(n, dtype_name(dtype)))
+
+
+def _unmasked(x: Tile, options: dict[str, Any]) -> NkiTensor:
+    if options.get("mask") is not None:
+        raise UnsupportedError(
+            "mask= of a normalisation",
+            location=user_line(),
+            remedy="slice the operand, or compose it of nl.sum and nl.multiply",
+        )
+    return x.of()

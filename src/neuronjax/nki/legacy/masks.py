@@ -1,0 +1,95 @@
+"""Masks of the older style: which elements an instruction touches.
+
+A mask is a boolean array over the index arrays (`i_p < n`). Its true elements must form
+a box, which all masks made of bounds of single indices do; others are refused by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuronjax.errors import UnsupportedError
+from neuronjax.nki.locations import user_line
+from neuronjax.nki.tensor import NkiTensor
+
+
+@dataclass(frozen=True)
+class Box:
+    """A range of every dimension.
+
+    Attributes:
+        starts: first indices.
+        stops: one beyond the last ones.
+        sizes: of the dimensions.
+    """
+
+    starts: tuple[int, ...]
+    stops: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is inside."""
+        return any(a >= b for a, b in zip(self.starts, self.stops, strict=True))
+
+    def slices_of(self, shape: tuple[int, ...]) -> tuple[slice, ...]:
+        """Slices of an array of a shape that broadcasts to the mask's."""
+        pairs = list(zip(self.starts, self.stops, strict=True))[-len(shape) :]
+        return tuple(
+            slice(None) if size == 1 else slice(a, b)
+            for size, (a, b) in zip(shape, pairs, strict=True)
+        )
+
+    def of(self, t: NkiTensor) -> NkiTensor:
+        """A view of this part of a tensor; dimensions of 1 stay."""
+        if t.ndim != len(self.sizes):
+            return self._leading(t)
+        for dim, (size, a, b) in enumerate(
+            zip(t.shape, self.starts, self.stops, strict=True)
+        ):
+            if size != 1:
+                t = t.slice(dim, a, min(b, size))
+        return t
+
+    def _leading(self, t: NkiTensor) -> NkiTensor:
+        """Of another rank: only the partitions can be meant."""
+        if t.shape[0] == self.sizes[0] and t.shape[0] != 1:
+            return t.slice(0, self.starts[0], self.stops[0])
+        return t
+
+    def without(self, axes: list[int], *, keep: bool) -> Box:
+        """The box of a result from which axes were reduced."""
+        dims = [d for d in range(len(self.sizes)) if keep or d not in axes]
+        at = lambda values, one: tuple(  # noqa: E731
+            one if d in axes else values[d] for d in dims
+        )
+        return Box(at(self.starts, 0), at(self.stops, 1), at(self.sizes, 1))
+
+
+def box_of(mask: Any, shape: tuple[int, ...]) -> Box | None:
+    """The box of a mask over a shape; None if nothing is masked.
+
+    Raises:
+        UnsupportedError: the mask is no box.
+    """
+    if mask is None or mask is True:
+        return None
+    full = np.broadcast_to(np.asarray(mask, bool), shape)
+    if full.all():
+        return None
+    where = np.argwhere(full)
+    if where.size == 0:
+        zeros = (0,) * len(shape)
+        return Box(zeros, zeros, shape)
+    starts, stops = where.min(0), where.max(0) + 1
+    if not full[tuple(map(slice, starts, stops))].all():
+        raise UnsupportedError(
+            f"a mask of {len(where)} of {full.size} elements that is no box",
+            op="mask",
+            location=user_line(),
+            remedy="use nisa.affine_select or nl.where for masks such as i_p >= i_f",
+        )
+    return Box(tuple(map(int, starts)), tuple(map(int, stops)), shape)

@@ -1,0 +1,98 @@
+"""New tiles for results: the older functions return what the newer write to `dst`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from neuronjax.nki import dtypes
+from neuronjax.nki.isa.copying import memset
+from neuronjax.nki.language.creation import ndarray
+from neuronjax.nki.language.promotion import promoted
+from neuronjax.nki.legacy.masks import Box, box_of
+from neuronjax.nki.legacy.tiles import Tile
+from neuronjax.nki.operators import op_name
+from neuronjax.nki.tensor import NkiTensor
+
+_NUMPY_NAMES = {"amax": "maximum", "max": "maximum", "amin": "minimum"}
+_NUMPY_NAMES |= {"min": "minimum", "sum": "add", "all": "logical_and"}
+
+
+def operator_name(op: Any) -> str:
+    """The name of an operator, also of NumPy's reductions."""
+    name = op_name(op)
+    return _NUMPY_NAMES.get(name, name)
+
+
+def new_tile(
+    sizes: Sequence[int], dtype: Any, box: Box | None = None, buffer: str = "sbuf"
+) -> tuple[Tile, NkiTensor | None]:
+    """A tile, and the part that a mask leaves of it; None if that is nothing.
+
+    What the mask leaves out has no value; here it is 0.
+    """
+    tile = ndarray(tuple(sizes), dtype_name(dtype), buffer)
+    if box is None:
+        return Tile(tile), tile
+    memset(tile, 0)
+    return Tile(tile), None if box.empty else box.of(tile)
+
+
+def whole_tile(
+    sizes: Sequence[int], dtype: Any, buffer: str = "sbuf"
+) -> tuple[Tile, NkiTensor]:
+    """A tile, and its view."""
+    tile = ndarray(tuple(sizes), dtype_name(dtype), buffer)
+    return Tile(tile), tile
+
+
+def dtype_name(dtype: Any) -> str:
+    """The nki name of a dtype; Python's bool and NumPy types too."""
+    return "uint8" if dtype in (bool, np.bool_) else dtypes.as_dtype(dtype)
+
+
+def computed(
+    like: Tile,
+    dtype: Any,
+    mask: Any,
+    write: Callable[[NkiTensor, Box | None], Any],
+    sizes: Sequence[int] | None = None,
+) -> Tile:
+    """A tile of the shape of another one, written by an instruction.
+
+    Args:
+        like: the operand that the mask belongs to.
+        dtype: of the result, by default that of `like`.
+        mask: the instruction's.
+        write: emits it, given dst and the mask's box.
+        sizes: of the result if it has another shape.
+    """
+    box = box_of(mask, like.sizes)
+    out_box = box if sizes is None or box is None else _cut(box, sizes)
+    tile, dst = new_tile(sizes or like.sizes, dtype or like.dtype, out_box)
+    if dst is not None:
+        write(dst, box)
+    return tile
+
+
+def _cut(box: Box, sizes: Sequence[int]) -> Box:
+    """The box on a result of another shape: its partitions."""
+    rest = tuple(sizes[1:])
+    return Box(
+        (box.starts[0], *[0] * len(rest)),
+        (box.stops[0], *rest),
+        (sizes[0], *rest),
+    )
+
+
+def promoted_dtype(x: Any, y: Any) -> str:
+    """Of two operands, one of which may be a number."""
+    both = [v.dtype for v in (x, y) if isinstance(v, Tile)]
+    return promoted(*both) if len(both) == 2 else both[0]
+
+
+def as_op(op: Any) -> Any:
+    """The name of an operator, or None."""
+    return None if op is None else operator_name(op)

@@ -1,0 +1,293 @@
+"""SBUF and PSUM: whether a program fits, and an address for every storage.
+
+Bytes are those of one partition. A storage occupies quadrants of 32 partitions: one,
+two or four. A program is refused only if no allocation could hold it, which is when
+what is alive at one point is more than there is; the addresses found here are first fit
+and some storages may find no place ("unplaced"), which a better allocator may have.
+Every core of a grid has memories of its own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.hardware import CoreSpec, resolve_target
+from neuronjax.ir.kernel import KernelProgram, Storage
+from neuronjax.nki import dtypes
+from neuronjax.nki.limits.live_ranges import LiveRanges, Segment, live_ranges
+
+QUADRANT, QUADRANTS = 32, 4
+SHOWN = 5
+PROGRAM_BITS = 24  # programs of a grid number their storages apart, see nki.trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """Where a program's tiles lie.
+
+    Attributes:
+        addresses: (partition, byte in the partition) of every storage that has a place.
+        lives: (first, last) positions of a storage's lives, see `live_ranges`.
+        peak_bytes: of "sbuf" and "psum", the most that is alive at once, per partition
+            and, in a grid, of the fullest core.
+        unplaced: storages for which first fit found no place.
+    """
+
+    addresses: Mapping[Storage, tuple[int, int]]
+    lives: Mapping[Storage, list[Segment]]
+    peak_bytes: Mapping[str, float]
+    unplaced: tuple[Storage, ...]
+
+
+class _Tile(NamedTuple):
+    """A storage in one core's memory."""
+
+    storage: Storage
+    nbytes: int
+    quadrants: int
+    lives: list[Segment]
+
+    @property
+    def area(self) -> int:
+        return self.nbytes * self.quadrants
+
+
+def allocate(
+    program: KernelProgram,
+    core: CoreSpec | None = None,
+    lives: LiveRanges | None = None,
+) -> Allocation:
+    """Addresses of all storages in SBUF and PSUM.
+
+    Args:
+        program: a traced kernel.
+        core: by default that of the program's target.
+        lives: its live ranges, if they are known.
+
+    Raises:
+        InvalidProgramError: more is alive at once than there is memory, a fixed address
+            is out of range, or two storages that are alive at once have overlapping
+            fixed addresses.
+    """
+    core = core or resolve_target(program.target).core
+    lives = lives or live_ranges(program)
+    groups: dict[tuple[int, str], list[_Tile]] = defaultdict(list)
+    for storage, segments in lives.segments.items():
+        if storage.memory in ("sbuf", "psum"):
+            key = (storage.number >> PROGRAM_BITS, storage.memory)
+            groups[key].append(_tile(storage, segments))
+    addresses: dict[Storage, tuple[int, int]] = {}
+    peaks, unplaced = {"sbuf": 0.0, "psum": 0.0}, []
+    for (_, memory), tiles in groups.items():
+        limit = capacity(core, memory)
+        _check_addresses(tiles, limit, lives)
+        peak = _check_capacity(tiles, limit, program, lives)
+        peaks[memory] = max(peaks[memory], peak)
+        bank = core.psum_bank_bytes_per_partition if memory == "psum" else 0
+        unplaced += _place(tiles, limit, bank, addresses)
+    return Allocation(
+        addresses=addresses,
+        lives=lives.segments,
+        peak_bytes=peaks,
+        unplaced=tuple(unplaced),
+    )
+
+
+def capacity(core: CoreSpec, memory: str) -> int:
+    """Bytes of a partition that a program may use."""
+    if memory == "sbuf":
+        return core.sbuf_usable_bytes_per_partition
+    return core.psum_bytes // core.partitions
+
+
+def _tile(storage: Storage, segments: list[Segment]) -> _Tile:
+    nbytes = storage.free_size * dtypes.itemsize(storage.dtype)
+    quadrants = -(-storage.shape[0] // QUADRANT)
+    return _Tile(storage, nbytes, 4 if quadrants == 3 else quadrants, segments)
+
+
+# ---- Capacity.
+
+
+def _check_capacity(
+    tiles: list[_Tile], limit: int, program: KernelProgram, lives: LiveRanges
+) -> float:
+    """The peak in bytes per partition."""
+    changes: dict[int, int] = defaultdict(int)
+    for tile in tiles:
+        for first, last in tile.lives:
+            changes[first] += tile.area
+            changes[last + 1] -= tile.area
+    alive, peak, worst = 0, 0, 0
+    for position in sorted(changes):
+        alive += changes[position]
+        if alive > peak:
+            peak, worst = alive, position
+    if peak > limit * QUADRANTS:
+        raise _too_much(tiles, limit, peak / QUADRANTS, worst, program, lives)
+    return peak / QUADRANTS
+
+
+def _too_much(
+    tiles: Iterable[_Tile],
+    limit: int,
+    peak: float,
+    worst: int,
+    program: KernelProgram,
+    lives: LiveRanges,
+) -> InvalidProgramError:
+    alive = [t for t in tiles if any(a <= worst <= b for a, b in t.lives)]
+    alive.sort(key=lambda t: (-t.area, t.storage.number))
+    memory = alive[0].storage.memory
+    lines = [f"  {_described(t)}" for t in alive[:SHOWN]]
+    rest = sum(t.area for t in alive[SHOWN:]) / QUADRANTS
+    if rest:
+        lines.append(f"  and {len(alive) - SHOWN} more, {rest:,.0f} bytes")
+    at = lives.instructions[min(worst, len(lives.instructions) - 1)].location
+    banks = ", 8 banks of 2,048 bytes" if memory == "psum" else ""
+    return InvalidProgramError(
+        f"{peak:,.0f} bytes per partition of {memory.upper()} are in use at once, of "
+        f"{limit:,}{banks}; the largest:\n" + "\n".join(lines),
+        op=f"kernel {program.name}",
+        location=at,
+        remedy="smaller tiles, a narrower dtype, or tiles allocated in the loop that "
+        "uses them, whose memory is used again; results written out earlier",
+    )
+
+
+def _described(tile: _Tile) -> str:
+    storage = tile.storage
+    name = f" {storage.name!r}" if storage.name else ""
+    shape = f"{storage.dtype}{list(storage.shape)}"
+    return f"{tile.nbytes:,} bytes: {shape}{name}, {storage.location}"
+
+
+# ---- Addresses that the user fixed.
+
+
+def _check_addresses(tiles: list[_Tile], limit: int, lives: LiveRanges) -> None:
+    fixed = [t for t in tiles if t.storage.address is not None]
+    for tile in fixed:
+        assert tile.storage.address is not None
+        first = tile.storage.address[1]
+        if first < 0 or first + tile.nbytes > limit:
+            raise InvalidProgramError(
+                f"bytes {first:,} to {first + tile.nbytes - 1:,} of a partition of "
+                f"{tile.storage.memory.upper()}, of which {limit:,} are usable",
+                op="ndarray",
+                location=tile.storage.location,
+                remedy=f"an address of at most {max(limit - tile.nbytes, 0):,}",
+            )
+    ordered = sorted(
+        ((segment, tile) for tile in fixed for segment in tile.lives),
+        key=lambda pair: (pair[0], pair[1].storage.number),
+    )
+    active: list[tuple[Segment, _Tile]] = []
+    for segment, tile in ordered:
+        active = [(s, t) for s, t in active if s[1] >= segment[0]]
+        for other_segment, other in active:
+            # One instruction may read the old tile and write the new one in its place.
+            touches = other_segment[1] == segment[0]
+            if other.storage is not tile.storage and not touches and _meet(tile, other):
+                raise _overlap(tile, other, segment[0], lives)
+        active.append((segment, tile))
+
+
+def _meet(a: _Tile, b: _Tile) -> bool:
+    (p, x), (q, y) = _fixed(a), _fixed(b)
+    rows = p < q + b.storage.shape[0] and q < p + a.storage.shape[0]
+    return rows and x < y + b.nbytes and y < x + a.nbytes
+
+
+def _fixed(tile: _Tile) -> tuple[int, int]:
+    assert tile.storage.address is not None
+    return tile.storage.address
+
+
+def _overlap(
+    tile: _Tile, other: _Tile, position: int, lives: LiveRanges
+) -> InvalidProgramError:
+    last = next(b for a, b in other.lives if a <= position <= b)
+    reader = lives.instructions[min(last, len(lives.instructions) - 1)]
+    return InvalidProgramError(
+        f"{_described(tile)} at address {_fixed(tile)} overwrites\n  "
+        f"{_described(other)} at address {_fixed(other)}\n  which is used until "
+        f"{reader.location}",
+        op="ndarray",
+        location=lives.instructions[position].location,
+        remedy="addresses that do not overlap while both are in use, or no address=",
+    )
+
+
+# ---- First fit.
+
+
+def _place(
+    tiles: list[_Tile], limit: int, bank: int, addresses: dict[Storage, tuple[int, int]]
+) -> list[Storage]:
+    """Gives addresses; returns what found no place."""
+    unplaced: list[Storage] = []
+    active: list[tuple[int, int, int, int, int]] = []  # last, quadrants, bytes
+    waiting = sorted(
+        tiles,
+        key=lambda t: (t.storage.address is None, t.lives[0][0], t.storage.number),
+    )
+    fixed = [t for t in waiting if t.storage.address is not None]
+    blocks = [_block(t, _fixed(t)) for t in fixed]
+    addresses |= {t.storage: _fixed(t) for t in fixed}
+    for tile in waiting[len(fixed) :]:
+        first, last = tile.lives[0][0], tile.lives[-1][1]
+        active = [b for b in active if b[0] >= first]
+        there = active
+        if fixed:
+            there = active + [
+                b
+                for b, t in zip(blocks, fixed, strict=True)
+                if t.lives[0][0] <= last and t.lives[-1][1] >= first
+            ]
+        found = _gap(tile, there, limit, bank)
+        if found is None:
+            unplaced.append(tile.storage)
+            continue
+        addresses[tile.storage] = found
+        active.append(_block(tile, found))
+    return unplaced
+
+
+def _block(tile: _Tile, address: tuple[int, int]) -> tuple[int, int, int, int, int]:
+    quadrant = address[0] // QUADRANT
+    until = -(-(address[0] + tile.storage.shape[0]) // QUADRANT)
+    end = address[1] + tile.nbytes
+    return (tile.lives[-1][1], quadrant, until, address[1], end)
+
+
+def _gap(
+    tile: _Tile, blocks: list[tuple[int, int, int, int, int]], limit: int, bank: int
+) -> tuple[int, int] | None:
+    """The lowest free address, in PSUM at a bank or within one."""
+    best: tuple[int, int] | None = None
+    for quadrant in range(0, QUADRANTS, tile.quadrants):
+        until = quadrant + tile.quadrants
+        taken = sorted((b[3], b[4]) for b in blocks if b[1] < until and quadrant < b[2])
+        start = 0
+        for first, end in taken:
+            if start + tile.nbytes <= first:
+                break
+            start = _aligned(max(start, end), tile.nbytes, bank)
+        fits = start + tile.nbytes <= limit
+        if fits and (best is None or start < best[1]):
+            best = (quadrant * QUADRANT, start)
+    return best
+
+
+def _aligned(start: int, nbytes: int, bank: int) -> int:
+    """Tiles of PSUM that fit a bank do not cross one; others begin at one."""
+    if not bank:
+        return start
+    if nbytes > bank or start // bank != (start + nbytes - 1) // bank:
+        return -(-start // bank) * bank
+    return start

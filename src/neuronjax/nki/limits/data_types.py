@@ -1,0 +1,161 @@
+"""Which engine takes which dtypes, and which operands must have one of few.
+
+Sources: `EngineSpec.dtypes`, nki.isa ("Data types" of every instruction) and
+nki/api/nki.api.shared.rst. What the documents say of no instruction is not checked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from neuronjax.hardware import chips_with
+from neuronjax.ir.kernel import Access, KernelInstruction
+from neuronjax.nki import dtypes
+from neuronjax.nki.limits.operands import operands, tensor_inputs, text
+from neuronjax.nki.limits.registry import advice, broken, limit
+from neuronjax.nki.operators import BITVEC
+
+if TYPE_CHECKING:
+    from neuronjax.nki.trace import Trace
+
+# Formats that came with a capability; every other dtype is every chip's.
+NEWER = {
+    "float8_e4m3fn": "float8_e4m3fn",
+    "float8_e8m0fnu": "mx_matmul",
+    "float8_e4m3fn_x4": "mx_matmul",
+    "float8_e5m2_x4": "mx_matmul",
+    "float4_e2m1fn_x4": "mx_matmul",
+}
+PREDICATES = ("uint8", "uint16", "uint32", "bool")
+# Operands that must be FP32 where they are tensors, by position.
+FP32_OPERANDS = {
+    "activation": (1,),
+    "activation_reduce": (1,),
+    "exponential": (1,),
+    "range_select": (1, 2),
+    "tensor_scalar_cumulative": (1, 3),
+}
+FP32_LABELS = {
+    ("activation", 1): "scale",
+    ("activation_reduce", 1): "scale",
+    ("exponential", 1): "max_value",
+    ("range_select", 1): "bound0",
+    ("range_select", 2): "bound1",
+    ("tensor_scalar_cumulative", 1): "imm0",
+    ("tensor_scalar_cumulative", 3): "imm1",
+}
+
+
+@limit()
+def formats_exist(i: KernelInstruction, trace: Trace) -> None:
+    """OCP E4M3 and the microscaling types came with later cores; DMA moves any bits."""
+    if i.engine in ("dma", "sync"):
+        return
+    for operand in operands(i):
+        capability = NEWER.get(operand.access.dtype)
+        if capability is not None and capability not in trace.core.capabilities:
+            raise broken(
+                i,
+                f"{operand.label} {text(operand.access)}, a dtype that "
+                f"{trace.core.name} lacks",
+                f"target {', '.join(chips_with(capability))}, or use "
+                f"{_nearest(operand.access.dtype)}",
+            )
+
+
+def _nearest(dtype: str) -> str:
+    return "float8_e4m3 (largest value 240)" if "e4m3" in dtype else "another dtype"
+
+
+@limit("tensor_tensor", "tensor_scalar", "tensor_reduce")
+def bits_are_integers(i: KernelInstruction, trace: Trace) -> None:
+    """Bitvec operators take integer tensors, and VectorE executes them."""
+    ops = [i.attributes.get(key) for key in ("op", "op0", "op1")]
+    found = [op for op in ops if op in BITVEC]
+    if not found:
+        return
+    for operand in operands(i):
+        if not dtypes.info(operand.access.dtype).is_integer:
+            raise broken(
+                i,
+                f"{found[0]} with {operand.label} {text(operand.access)}",
+                "bitvec operators take integers: t.view(nl.uint32) reads the bits of a "
+                "float32 tile",
+            )
+    if i.name == "tensor_scalar" and i.engine != "vector":
+        raise broken(i, f"{found[0]} on the {i.engine} engine", "engine vector")
+
+
+@limit("tensor_scalar", "scalar_tensor_tensor", "tensor_scalar_reduce")
+def scalars_are_fp32(i: KernelInstruction, trace: Trace) -> None:
+    """Vectors of one element per partition are FP32 for arithmetic operators.
+
+    nki.isa.tensor_scalar says it of operand0 and operand1; of the other two nothing is
+    said, and their vectors are not checked.
+    """
+    if i.name != "tensor_scalar" or i.attributes["op0"] in BITVEC:
+        return
+    for n, access in enumerate(tensor_inputs(i)[1:]):
+        _check_fp32(i, f"operand{n}", access)
+
+
+@limit(*FP32_OPERANDS)
+def operands_are_fp32(i: KernelInstruction, trace: Trace) -> None:
+    """Scales, bounds and immediates that the documents want in FP32."""
+    inputs = tensor_inputs(i)
+    for n in FP32_OPERANDS[i.name]:
+        if n < len(inputs):
+            _check_fp32(i, FP32_LABELS[i.name, n], inputs[n])
+
+
+def _check_fp32(i: KernelInstruction, label: str, access: Access | None) -> None:
+    if access is not None and access.dtype != "float32":
+        raise broken(
+            i, f"{label} {text(access)}", f"{label} must be float32: copy it first"
+        )
+
+
+@limit("tensor_copy_predicated")
+def predicates(i: KernelInstruction, trace: Trace) -> None:
+    """Predicates are unsigned integers."""
+    predicate = tensor_inputs(i)[1]
+    if predicate is not None and predicate.dtype not in PREDICATES:
+        raise broken(
+            i, f"predicate {text(predicate)}", f"one of {', '.join(PREDICATES)}"
+        )
+
+
+@advice("tensor_copy_predicated")
+def copies_convert_nothing(i: KernelInstruction, trace: Trace) -> None:
+    """src and dst have one dtype."""
+    source = tensor_inputs(i)[0]
+    if source is not None and source.dtype != i.outputs[0].dtype:
+        raise broken(
+            i,
+            f"src {text(source)}, dst {text(i.outputs[0])}",
+            "give src and dst one dtype (nisa.tensor_copy converts)",
+        )
+
+
+@limit("select_reduce")
+def selected_values(i: KernelInstruction, trace: Trace) -> None:
+    """on_true is no TF32 and no 32-bit integer."""
+    chosen = tensor_inputs(i)[1]
+    if chosen is not None and chosen.dtype in ("tfloat32", "int32", "uint32"):
+        raise broken(
+            i, f"on_true {text(chosen)}", "any dtype but tfloat32, int32 and uint32"
+        )
+
+
+@limit("nc_transpose")
+def transposes_keep_dtypes(i: KernelInstruction, trace: Trace) -> None:
+    """dst has the dtype of data; FP8 of TensorE may come out as 16 bits.
+
+    nki/guides/architecture/trainium2_arch.rst, "Transpose": FP8 fills the lower half.
+    """
+    data, dst = tensor_inputs(i)[0], i.outputs[0]
+    assert data is not None
+    size = dtypes.itemsize
+    widened = i.engine == "tensor" and size(data.dtype) == 1 and size(dst.dtype) == 2
+    if data.dtype != dst.dtype and not widened:
+        raise broken(i, f"data {text(data)}, dst {text(dst)}", f"make dst {data.dtype}")

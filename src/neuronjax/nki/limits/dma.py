@@ -1,0 +1,120 @@
+"""Rules of the DMA instructions (nki.isa.dma_copy, dma_transpose, dma_compute).
+
+The size of single elements of a transfer is not limited by the documents; what short
+runs cost is in `timing`. `engine` without hwdge is ignored here: kernels pass it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from neuronjax.ir.kernel import Access, KernelInstruction
+from neuronjax.nki import dtypes
+from neuronjax.nki.limits.operands import tensor_inputs, text
+from neuronjax.nki.limits.registry import broken, limit, missing
+
+if TYPE_CHECKING:
+    from neuronjax.nki.trace import Trace
+
+PRIORITIES = range(4)
+TRANSPOSED_ITEMSIZE = 2
+TRANSPOSED_WIDTH = 128
+HARDWARE_ROWS = (1, 2, 4, 8, 16)
+
+
+@limit("dma_copy", "dma_transpose")
+def descriptors(i: KernelInstruction, trace: Trace) -> None:
+    """Hardware descriptors and classes of service need the cores that have them."""
+    capabilities = trace.core.capabilities
+    if i.attributes["dge_mode"] == "hwdge" and "hwdge" not in capabilities:
+        raise missing(i, trace, "dge_mode hwdge", "hwdge", "dge_mode unknown")
+    priority = i.attributes["priority"]
+    if priority is None or priority < 0:
+        return
+    if priority not in PRIORITIES:
+        raise broken(i, f"priority {priority}", "0 to 3")
+    if "dma_priority" not in capabilities:
+        raise missing(i, trace, "a priority", "dma_priority", "priority=None")
+
+
+@limit("dma_copy")
+def hardware_moves_bytes(i: KernelInstruction, trace: Trace) -> None:
+    """hwdge converts nothing (nki/migration/index.rst, "dge_mode type matching")."""
+    source, dst = tensor_inputs(i)[0], i.outputs[0]
+    if i.attributes["dge_mode"] != "hwdge" or source is None:
+        return
+    if source.dtype != dst.dtype:
+        raise broken(
+            i,
+            f"hwdge from {text(source)} to {text(dst)}",
+            "one dtype: t.view(dtype) for the same bits, dge_mode swdge to convert",
+        )
+
+
+@limit("dma_transpose")
+def transposes(i: KernelInstruction, trace: Trace) -> None:
+    """The shapes that hardware and software descriptors transpose."""
+    source = tensor_inputs(i)[0]
+    assert source is not None
+    if source.dynamic is not None and source.dynamic.kind == "vector":
+        _check_gathered(i, source, trace)
+    elif i.attributes["dge_mode"] == "hwdge":
+        _check_direct(i, source)
+    elif i.attributes["dge_mode"] == "swdge":
+        raise broken(i, "swdge without indices", "dge_mode unknown or hwdge")
+
+
+def _check_direct(i: KernelInstruction, source: Access) -> None:
+    rows, shape = source.shape[0], source.shape
+    if len(shape) == 2 and rows != 16:
+        raise broken(i, f"src {text(source)}", "hwdge transposes 16 rows of two dims")
+    if len(shape) > 2 and (rows not in HARDWARE_ROWS or rows * shape[-2] % 16):
+        raise broken(
+            i,
+            f"src {text(source)}",
+            f"a first size of {', '.join(map(str, HARDWARE_ROWS))}, and times the "
+            "second last a multiple of 16",
+        )
+    _check_elements(i, source)
+
+
+def _check_elements(i: KernelInstruction, source: Access) -> None:
+    if source.shape[-1] > TRANSPOSED_WIDTH:
+        raise broken(
+            i, f"src {text(source)}", f"a last size of at most {TRANSPOSED_WIDTH}"
+        )
+    if dtypes.itemsize(source.dtype) != TRANSPOSED_ITEMSIZE:
+        raise broken(i, f"src {text(source)}", "a dtype of 2 bytes, see t.view")
+
+
+def _check_gathered(i: KernelInstruction, source: Access, trace: Trace) -> None:
+    """ "DMA Indirect Transpose Constraints" of nki.isa.dma_transpose."""
+    if "dma_transpose" not in trace.core.capabilities:
+        raise missing(i, trace, "a gathering dma_transpose", "dma_transpose")
+    if i.attributes["dge_mode"] == "hwdge":
+        raise broken(i, "hwdge with indices", "dge_mode unknown or swdge")
+    _check_elements(i, source)
+    assert source.dynamic is not None
+    index = source.dynamic.index
+    if source.storage.on_chip or not isinstance(index, Access):
+        raise broken(i, f"src {text(source)}", "a tensor in HBM, indices in SBUF")
+    rows, (partitions, *columns) = source.shape[0], index.shape
+    if rows % 16 or index.size < rows:
+        raise broken(
+            i,
+            f"{rows} rows by {index.size} indices",
+            "a multiple of 16 rows, and an index for each",
+        )
+    several = any(count > 1 for count in columns)
+    if partitions % 16 or not 16 <= partitions <= 128 or (several and partitions < 128):
+        raise broken(
+            i,
+            f"indices of shape {list(index.shape)}",
+            "16 to 128 partitions, a multiple of 16; 128 if there are several columns",
+        )
+    if index.dtype != "uint32":
+        raise broken(i, f"indices {text(index)}", "uint32")
+    if len(source.shape) == 4 and 1 not in source.shape[1:3]:
+        raise broken(
+            i, f"src {text(source)}", "size 1 of its second or third dimension"
+        )

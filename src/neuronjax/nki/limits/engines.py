@@ -1,0 +1,85 @@
+"""What an engine does on some cores only.
+
+Source: nki.isa (tensor_copy, tensor_scalar, activation, rng, nc_transpose). An `engine`
+left to the compiler is one that the front end chose among the legal ones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from neuronjax.ir.kernel import KernelInstruction
+from neuronjax.nki.limits.operands import free_size, tensor_inputs, text
+from neuronjax.nki.limits.registry import broken, limit, missing
+
+if TYPE_CHECKING:
+    from neuronjax.nki.trace import Trace
+
+# Operator pairs of tensor_scalar on a scalar engine without an ALU of its own.
+SCALED = frozenset({("multiply", "add"), ("multiply", None), ("add", None)})
+# Most partitions and free elements that an engine transposes at once.
+TRANSPOSES = {"tensor": 128, "vector": 32}
+
+
+@limit("tensor_copy")
+def scalar_engine_copies(i: KernelInstruction, trace: Trace) -> None:
+    """ScalarE copies tensors from NeuronCore-v3 on."""
+    capability = "scalar_engine_exact_copy"
+    if i.engine == "scalar" and capability not in trace.core.capabilities:
+        instead = "nisa.activation with op=nl.copy, or another engine"
+        raise missing(i, trace, "tensor_copy on ScalarE", capability, instead)
+
+
+@limit("tensor_scalar")
+def scalar_engine_operators(i: KernelInstruction, trace: Trace) -> None:
+    """ScalarE of the earlier cores multiplies and adds; GpSimd takes rsqrt alone."""
+    ops = (i.attributes["op0"], i.attributes["op1"])
+    shown = " and ".join(op for op in ops if op)
+    if i.engine == "gpsimd" and "rsqrt" not in ops:
+        raise broken(
+            i, f"{shown} on GpSimd", "engine vector or scalar; GpSimd takes nl.rsqrt"
+        )
+    capable = "scalar_engine_alu" in trace.core.capabilities
+    if i.engine == "scalar" and not capable and ops not in SCALED:
+        instead = "engine vector; here ScalarE takes multiply and add, multiply, or add"
+        raise missing(i, trace, f"{shown} on ScalarE", "scalar_engine_alu", instead)
+
+
+@limit("activation", "activation_reduce")
+def bias_is_a_vector(i: KernelInstruction, trace: Trace) -> None:
+    """A number as the bias needs NeuronCore-v3.
+
+    "-", no bias given, is legal everywhere. The reciprocal of NeuronCore-v2 takes none.
+    """
+    given = i.forms[2] if len(i.forms) > 2 else "-"
+    if "scalar_bias" in trace.core.capabilities:
+        return
+    if given in "fi":
+        instead = f"a tile of shape ({i.outputs[0].shape[0]}, 1)"
+        raise missing(i, trace, "a number as bias", "scalar_bias", instead)
+    if given != "-" and i.attributes["op"] == "reciprocal":
+        raise missing(
+            i, trace, "reciprocal with a bias", "scalar_bias", "a separate add"
+        )
+
+
+@limit("rng")
+def random_engines(i: KernelInstruction, trace: Trace) -> None:
+    """GpSimd has generators from NeuronCore-v3 on."""
+    if i.engine == "gpsimd" and "gpsimd_random" not in trace.core.capabilities:
+        raise missing(i, trace, "rng on GpSimd", "gpsimd_random", "engine vector")
+
+
+@limit("nc_transpose")
+def transposes_fit(i: KernelInstruction, trace: Trace) -> None:
+    """TensorE transposes [128, 128] at most, VectorE [32, 32]."""
+    data = tensor_inputs(i)[0]
+    assert data is not None
+    most = TRANSPOSES[i.engine]
+    if data.shape[0] > most or free_size(data) > most:
+        other = " from SBUF to PSUM on engine tensor," if i.engine == "vector" else ""
+        raise broken(
+            i,
+            f"data {text(data)} on the {i.engine} engine",
+            f"at most [{most}, {most}]: transpose{other} in pieces",
+        )

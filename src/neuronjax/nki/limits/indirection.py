@@ -1,0 +1,130 @@
+"""Tensor indirection: which operands of which instructions `.indirect()` views may be.
+
+Source: nki.isa ("Tensor indirection" of every instruction). Base partitions are checked
+where the user fixed the addresses; the rest is the allocator's work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from neuronjax.ir.kernel import Access, KernelInstruction
+from neuronjax.nki.limits.operands import start_partition, tensor_inputs, text
+from neuronjax.nki.limits.registry import broken, limit, missing
+
+if TYPE_CHECKING:
+    from neuronjax.nki.trace import Trace
+
+QUADRANT = 32
+
+
+class Gathering(NamedTuple):
+    """What an instruction takes.
+
+    Attributes:
+        inputs: positions that may be gathered; dst may always be scattered.
+        engines: on which it does.
+    """
+
+    inputs: tuple[int, ...]
+    engines: tuple[str, ...]
+
+
+LANE = ("vector", "scalar", "gpsimd")
+TAKES: Mapping[str, Gathering] = MappingProxyType(
+    {
+        "nc_matmul": Gathering((0, 1), ("tensor",)),
+        "nc_matmul_mx": Gathering(tuple(range(16)), ("tensor",)),
+        "tensor_copy": Gathering((0,), ("vector", "scalar")),
+        "tensor_copy_predicated": Gathering((1,), ("vector",)),
+        "tensor_tensor": Gathering((0,), ("vector", "gpsimd")),
+        "tensor_scalar": Gathering((0,), LANE),
+        "tensor_reduce": Gathering((0,), ("vector",)),
+        "tensor_scalar_cumulative": Gathering((0,), ("vector",)),
+        "tensor_scalar_reduce": Gathering((0,), ("vector",)),
+        "activation": Gathering((0,), ("scalar",)),
+        "activation_reduce": Gathering((0,), ("scalar",)),
+        "activate2": Gathering((0,), ("scalar",)),
+        "exponential": Gathering((0,), ("vector",)),
+    }
+)
+
+
+def _is_gathered(access: Access | None) -> bool:
+    dynamic = access.dynamic if access is not None else None
+    return dynamic is not None and dynamic.kind == "indirect"
+
+
+@limit()
+def operands_may_be_indirect(i: KernelInstruction, trace: Trace) -> None:
+    """The core, the instruction, its engine and the operand take such views."""
+    inputs = tensor_inputs(i)
+    gathered = [n for n, a in enumerate(inputs) if _is_gathered(a)]
+    scattered = [a for a in i.outputs if _is_gathered(a)]
+    if not gathered and not scattered:
+        return
+    if "indirect" not in trace.core.capabilities:
+        raise missing(
+            i, trace, "an .indirect() view", "indirect", "nisa.local_gather or a DMA"
+        )
+    takes = TAKES.get(i.name)
+    if takes is None:
+        raise broken(
+            i,
+            "an .indirect() view",
+            f"only {', '.join(TAKES)} take one: copy with nisa.tensor_copy first",
+        )
+    if i.engine not in takes.engines:
+        raise broken(
+            i,
+            f"an .indirect() view on the {i.engine} engine",
+            f"engine {' or '.join(takes.engines)}",
+        )
+    for n in gathered:
+        if n not in takes.inputs:
+            raise broken(
+                i,
+                f"input {n} {text(inputs[n])} is an .indirect() view",  # type: ignore[arg-type]
+                f"inputs {', '.join(map(str, takes.inputs))} and dst may be: copy it "
+                "first",
+            )
+    _check_places(i, [a for a in (*i.outputs, *inputs) if _is_gathered(a)])
+    _check_scatter(i, scattered)
+
+
+def _check_scatter(i: KernelInstruction, scattered: list[Access]) -> None:
+    for access in scattered:
+        if i.engine == "scalar" and access.storage.memory == "psum":
+            raise broken(
+                i, f"ScalarE scatters to {text(access)}", "dst in SBUF, or VectorE"
+            )
+
+
+def _check_places(i: KernelInstruction, gathered: list[Access | None]) -> None:
+    for access in gathered:
+        index = access.dynamic.index if access and access.dynamic else None
+        if not isinstance(index, Access) or index.storage.address is None:
+            continue
+        start = start_partition(index)
+        if start % QUADRANT:
+            raise broken(
+                i,
+                f"the index {text(index)} starts at partition {start}",
+                f"a multiple of {QUADRANT}",
+            )
+
+
+@limit("nc_matmul")
+def gathering_matmuls(i: KernelInstruction, trace: Trace) -> None:
+    """Not in a tile of the array; in transpose mode not of `moving`."""
+    stationary, moving, *_ = tensor_inputs(i)
+    if not any(map(_is_gathered, (stationary, moving, i.outputs[0]))):
+        return
+    if i.attributes["tile_position"] != (0, 0):
+        raise broken(
+            i, "an .indirect() view in a tile of the array", "tile_position (0, 0)"
+        )
+    if i.attributes["is_transpose"] and _is_gathered(moving):
+        raise broken(i, "is_transpose with moving gathered", "gather stationary")

@@ -1,0 +1,230 @@
+"""Reads of elements that nothing wrote, found without running the program.
+
+Every storage has a map of its elements that were written, in the order of the text; a
+body of a device loop is read once, as its first turn. What only the run decides is
+taken in the program's favour: a write through a runtime offset may have written any
+element, a loop may have turned, and a read through a runtime offset is an error only if
+nothing at all was written. Such a read may still meet NaN or 4 (fresh memory) or what
+an earlier tile left in a slot.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.kernel import (
+    Access,
+    Block,
+    KernelInstruction,
+    KernelLoop,
+    KernelProgram,
+    KernelWhile,
+    Storage,
+)
+from neuronjax.nki.limits.element_maps import element_view
+from neuronjax.nki.limits.live_ranges import (
+    LiveRanges,
+    index_access,
+    is_whole,
+    live_ranges,
+)
+
+# Instructions that need not read all of their operands.
+READ_IN_PART = frozenset(
+    {"local_gather", "nc_n_gather", "nonzero_with_count", "topk", "sendrecv"}
+    | {"nc_transpose", "dma_transpose"}  # rows without a value become such columns
+)
+# `reads_outputs` that keeps what it does not write, without computing with it.
+KEEP = frozenset({"nonzero_with_count", "nc_stream_shuffle"})
+
+Report = Callable[[InvalidProgramError, KernelInstruction], None]
+
+
+def _raise(error: InvalidProgramError, instruction: KernelInstruction) -> None:
+    raise error
+
+
+class Initialised:
+    """The maps of a program's storages.
+
+    Args:
+        program: a traced kernel.
+        report: takes what is found; by default it is raised.
+        certain: whether a loop of the device that may not turn counts as one that does
+            not.
+        lives: the program's live ranges, if they are known.
+    """
+
+    def __init__(
+        self,
+        program: KernelProgram,
+        report: Report = _raise,
+        certain: bool = False,
+        lives: LiveRanges | None = None,
+    ) -> None:
+        self.program, self.report, self.certain = program, report, certain
+        # True: all of it. An array: per element, or per byte once dtypes mix.
+        self.written: dict[Storage, np.ndarray | bool] = {}
+        self._last = _last_uses(program, lives or live_ranges(program))
+        self._position = 0
+
+    def check(self) -> None:
+        """Follows the program.
+
+        Raises:
+            InvalidProgramError: an instruction reads what nothing wrote.
+        """
+        self.written |= dict.fromkeys(self.program.arguments, True)
+        self._block(self.program.body)
+
+    def _block(self, block: Block) -> None:
+        for item in block.items:
+            if isinstance(item, KernelInstruction):
+                self._instruction(item)
+                continue
+            before = self._copy() if self.certain and not _turns(item) else None
+            self._block(item.body)
+            if before is not None:
+                self.written = before
+
+    def _copy(self) -> dict[Storage, np.ndarray | bool]:
+        return {
+            s: m.copy() if isinstance(m, np.ndarray) else m
+            for s, m in self.written.items()
+        }
+
+    def _instruction(self, i: KernelInstruction) -> None:
+        for access in _reads(i):
+            self._read(i, access)
+        for access in i.outputs:
+            self._write(access)
+        for storage in self._last.get(self._position, ()):
+            if isinstance(self.written.get(storage), np.ndarray):
+                del self.written[storage]
+        self._position += 1
+
+    def _read(self, i: KernelInstruction, access: Access) -> None:
+        storage = access.storage
+        found = self.written.get(storage, False)
+        if found is True or _is_preset(storage):
+            return
+        if found is False:
+            self.report(_unwritten(i, access, access.size), i)
+            self.written[storage] = True  # reported once
+            return
+        in_part = i.name in READ_IN_PART or i.attributes.get("is_transpose")
+        if access.dynamic is not None or in_part:
+            return
+        view = self._view(access)
+        if view.all():
+            if is_whole(access):
+                self.written[storage] = True
+            return
+        missing = view.size - int(np.count_nonzero(view))
+        missing = -(-missing * access.size // view.size)
+        self.report(_unwritten(i, access, missing), i)
+        self.written[storage] = True
+
+    def _write(self, access: Access) -> None:
+        storage = access.storage
+        if self.written.get(storage) is True or storage.memory == "registers":
+            return
+        if access.dynamic is not None or is_whole(access):
+            self.written[storage] = True
+        else:
+            self._view(access)[...] = True
+
+    def _view(self, access: Access) -> np.ndarray:
+        """The part of the map that an access stands for."""
+        note = self.written.get(access.storage)
+        if not isinstance(note, np.ndarray):
+            note = np.zeros(access.storage.size, np.bool_)
+        self.written[access.storage], view = element_view(note, access)
+        return view
+
+    def unwritten(self, access: Access) -> int:
+        """How many elements of a view nothing wrote, so far."""
+        found = self.written.get(access.storage, False)
+        if isinstance(found, bool):
+            return 0 if found or _is_preset(access.storage) else access.size
+        view = self._view(access)
+        return (view.size - int(np.count_nonzero(view))) * access.size // view.size
+
+
+def _is_preset(storage: Storage) -> bool:
+    """State of engines starts as zeros, a constant with its data."""
+    return storage.memory == "registers" or storage.initial is not None
+
+
+def _turns(loop: KernelLoop | KernelWhile) -> bool:
+    """Whether a loop certainly turns."""
+    if isinstance(loop, KernelWhile):
+        return False
+    known = isinstance(loop.start, int) and isinstance(loop.stop, int)
+    return known and loop.start < loop.stop  # type: ignore[operator]
+
+
+def _reads(i: KernelInstruction) -> Iterator[Access]:
+    for access in i.inputs:
+        if isinstance(access, Access):
+            yield access
+            if (index := index_access(access)) is not None:
+                yield index
+    for access in i.outputs:
+        if i.reads_outputs and i.name not in KEEP:
+            yield access
+        if (index := index_access(access)) is not None:
+            yield index
+
+
+def _last_uses(program: KernelProgram, lives: LiveRanges) -> dict[int, list[Storage]]:
+    """Storages by the position after which no instruction accesses them."""
+    found: dict[int, list[Storage]] = defaultdict(list)
+    kept = {access.storage for access in program.results}
+    for storage, segments in lives.segments.items():
+        if storage not in kept:
+            found[segments[-1][1]].append(storage)
+    return found
+
+
+def _unwritten(i: KernelInstruction, access: Access, count: int) -> InvalidProgramError:
+    storage = access.storage
+    name = f" {storage.name!r}" if storage.name else ""
+    every = "all" if count == access.size else f"{count:,} of"
+    return InvalidProgramError(
+        f"reads {access.dtype}{list(access.shape)} of the tensor{name} "
+        f"{storage.dtype}{list(storage.shape)} in {storage.memory}; {every} "
+        f"{access.size:,} elements were never written",
+        op=f"nisa.{i.name}",
+        location=i.location,
+        remedy=f"the tensor was allocated at {storage.location}: write it first "
+        "(nisa.memset, nisa.dma_copy), or read only the part that was written",
+    )
+
+
+def check_results(program: KernelProgram) -> None:
+    """Results that no instruction writes at all.
+
+    One that is written in part is no error: kernels return padded buffers. `nki.check`
+    reports it.
+
+    Raises:
+        InvalidProgramError: a result is no argument, and nothing writes it.
+    """
+    written = {a.storage for i in program.body.walk() for a in i.outputs}
+    for number, access in enumerate(program.results):
+        storage = access.storage
+        given = storage in program.arguments or storage in written
+        if not given and not _is_preset(storage):
+            name = f" {storage.name!r}" if storage.name else ""
+            raise InvalidProgramError(
+                f"result {number}{name}, {access.dtype}{list(access.shape)}, is never "
+                "written",
+                op=f"kernel {program.name}",
+                location=storage.location,
+                remedy="write it (nisa.dma_copy), or do not return it",
+            )

@@ -1,0 +1,122 @@
+"""When the contents of a storage matter: from a write to the last use before another.
+
+Positions count the instructions of the program in the order of its text. A storage that
+a loop of the device carries from turn to turn is alive in all of the loop.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from neuronjax.ir.kernel import (
+    Access,
+    Block,
+    KernelInstruction,
+    KernelProgram,
+    Storage,
+)
+
+Segment = tuple[int, int]
+
+
+class LiveRanges(NamedTuple):
+    """What `live_ranges` finds.
+
+    Attributes:
+        segments: first and last position of every life of a storage, in order; lives
+            are divided by writes of the whole storage.
+        instructions: the instruction at every position.
+    """
+
+    segments: dict[Storage, list[Segment]]
+    instructions: list[KernelInstruction]
+
+
+def index_access(access: Access) -> Access | None:
+    """The access that holds a runtime offset, if memory does."""
+    dynamic = access.dynamic
+    if dynamic is not None and isinstance(dynamic.index, Access):
+        return dynamic.index
+    return None
+
+
+def is_whole(access: Access) -> bool:
+    """Whether a view surely covers its storage: as many elements, none twice."""
+    storage = access.storage
+    if access.dynamic is not None or access.dtype != storage.dtype:
+        return False
+    if access.size != storage.size:
+        return False
+    return all(stride for stride, count in access.pattern if count > 1)
+
+
+def live_ranges(program: KernelProgram) -> LiveRanges:
+    """The lives of every storage that an instruction accesses."""
+    walk = _Walk()
+    walk.block(program.body)
+    end = len(walk.instructions)
+    for access in program.results:
+        walk.events[access.storage].append((end, False))
+    segments = {s: _segments(events) for s, events in walk.events.items()}
+    return LiveRanges(segments, walk.instructions)
+
+
+class _Walk:
+    """Every access of every storage: (position, whether it begins a life)."""
+
+    def __init__(self) -> None:
+        self.events: dict[Storage, list[tuple[int, bool]]] = defaultdict(list)
+        self.instructions: list[KernelInstruction] = []
+
+    def block(self, block: Block) -> None:
+        for item in block.items:
+            if isinstance(item, KernelInstruction):
+                self.instruction(item)
+            else:
+                self.loop(item.body)
+
+    def instruction(self, i: KernelInstruction) -> None:
+        position, events = len(self.instructions), self.events
+        self.instructions.append(i)
+        for access in i.inputs:
+            if isinstance(access, Access):
+                events[access.storage].append((position, False))
+                self._index(access, position)
+        read = {a.storage for a in i.inputs if isinstance(a, Access)}
+        for access in i.outputs:
+            begins = not i.reads_outputs and access.storage not in read
+            begins = begins and is_whole(access)
+            events[access.storage].append((position, begins))
+            self._index(access, position)
+
+    def _index(self, access: Access, position: int) -> None:
+        index = index_access(access)
+        if index is not None:
+            self.events[index.storage].append((position, False))
+
+    def loop(self, body: Block) -> None:
+        first = len(self.instructions)
+        before = {s: len(events) for s, events in self.events.items()}
+        self.block(body)
+        last = len(self.instructions) - 1
+        if last < first:
+            return
+        ordinal = self.instructions[first].ordinal
+        for storage, events in self.events.items():
+            inner = events[before.get(storage, 0) :]
+            if not inner or inner[0][1] or storage.position > ordinal:
+                continue
+            # What it held before the loop, or after the last turn, is used.
+            del events[before.get(storage, 0) :]
+            events += [(first, False), (last, False)]
+
+
+def _segments(events: list[tuple[int, bool]]) -> list[Segment]:
+    found: list[Segment] = []
+    for position, begins in events:
+        if not found or (begins and position > found[-1][1]):
+            found.append((position, position))
+        else:
+            found[-1] = (found[-1][0], max(position, found[-1][1]))
+    return found

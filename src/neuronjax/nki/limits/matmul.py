@@ -1,0 +1,150 @@
+"""Tile sizes, dtypes and modes of TensorE (nki.isa.nc_matmul, nc_matmul_mx).
+
+Tiles of columns: the text of nc_matmul describes them and its parameters exclude them
+("start_column must be 0"); public kernels use them, so they are legal here. What
+`nc_matmul_mx` checks on its own is not repeated.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from neuronjax.ir.kernel import Access, KernelInstruction
+from neuronjax.nki.limits.operands import byte_range, free_size, tensor_inputs, text
+from neuronjax.nki.limits.registry import broken, limit, missing
+
+if TYPE_CHECKING:
+    from neuronjax.nki.trace import Trace
+
+FP8 = frozenset({"float8_e4m3", "float8_e5m2", "float8_e4m3fn"})
+WIDE = frozenset({"float32", "tfloat32"})
+FLOATS = FP8 | WIDE | {"bfloat16", "float16"}
+LEGACY_E4M3, OCP_E4M3 = "float8_e4m3", "float8_e4m3fn"
+
+
+def _inputs(i: KernelInstruction) -> tuple[Access, Access]:
+    stationary, moving, *_ = tensor_inputs(i)
+    assert stationary is not None
+    assert moving is not None
+    return stationary, moving
+
+
+@limit("nc_matmul")
+def operand_dtypes(i: KernelInstruction, trace: Trace) -> None:
+    """Floats; FP32 meets FP32 or TF32 alone; one of the two E4M3."""
+    pair = _inputs(i)
+    names = [a.dtype for a in pair]
+    shown = f"stationary {text(pair[0])}, moving {text(pair[1])}"
+    for name in names:
+        if name not in FLOATS:
+            raise broken(i, shown, f"{name} is none of {', '.join(sorted(FLOATS))}")
+    # A transpose passes bits: the identity's dtype is the data's own.
+    if len(WIDE & {*names}) == 1 and not WIDE.issuperset(names):
+        raise broken(
+            i,
+            shown,
+            "float32 and tfloat32 meet only each other: cast one of the operands",
+        )
+    if {*names} == {LEGACY_E4M3, OCP_E4M3}:
+        raise broken(i, shown, "use one of the two E4M3 formats for both")
+
+
+@limit("nc_matmul")
+def result_dtype(i: KernelInstruction, trace: Trace) -> None:
+    """PSUM holds FP32, and BF16 where the core can; a transpose has its own dtype."""
+    dst = i.outputs[0]
+    if i.attributes["is_transpose"] or dst.dtype == "float32":
+        return
+    if dst.dtype != "bfloat16":
+        raise broken(i, f"dst {text(dst)}", "float32, or bfloat16 on NeuronCore-v4")
+    if "bf16_psum" not in trace.core.capabilities:
+        raise missing(i, trace, f"dst {text(dst)}", "bf16_psum", "a float32 dst")
+
+
+@limit("nc_matmul", "nc_matmul_mx")
+def tiles_fit(i: KernelInstruction, trace: Trace) -> None:
+    """Partitions and columns of the operands within the array or its tile."""
+    stationary, moving = _inputs(i)
+    rows, columns = i.attributes["tile_size"]
+    per_cell = i.attributes.get("rows_per_cell", 1)
+    m, n = free_size(stationary) // per_cell, free_size(moving) // per_cell
+    most = min(columns, trace.core.max_stationary_free)
+    if stationary.shape[0] > rows:
+        raise broken(
+            i,
+            f"stationary {text(stationary)} has {stationary.shape[0]} partitions",
+            f"at most {rows}, the rows of the tile: split K and accumulate",
+        )
+    if m > most:
+        raise broken(
+            i,
+            f"stationary {text(stationary)} has {m} columns",
+            f"at most {most}: split it, one matmul per piece",
+        )
+    widest = trace.core.max_moving_free
+    if i.outputs[0].dtype == "bfloat16" and trace.core.max_moving_free_bf16:
+        widest = trace.core.max_moving_free_bf16
+    if n > widest:
+        raise broken(
+            i,
+            f"moving {text(moving)} has {n} columns",
+            f"at most {widest}: split it, one matmul per piece",
+        )
+
+
+@limit("nc_matmul")
+def array_tiles(i: KernelInstruction, trace: Trace) -> None:
+    """Tiles of 64 or the whole, of 32 where the core can, each at a multiple."""
+    sizes, position = i.attributes["tile_size"], i.attributes["tile_position"]
+    legal = (64, 128)
+    if "quarter_tiling" in trace.core.capabilities:
+        legal = (32, *legal)
+    asked = f"tile_position {position}, tile_size {sizes}"
+    if len(sizes) != 2 or len(position) != 2 or any(s not in legal for s in sizes):
+        raise broken(i, asked, f"sizes of {', '.join(map(str, legal))}, two each")
+    for start, size in zip(position, sizes, strict=True):
+        if start % size or not 0 <= start <= 128 - size:
+            starts = ", ".join(str(s) for s in range(0, 128, size))
+            raise broken(i, asked, f"a tile of {size} starts at {starts}")
+
+
+@limit("nc_matmul")
+def double_row(i: KernelInstruction, trace: Trace) -> None:
+    """Two FP8 products per cell: FP8 operands, whole columns, no transpose."""
+    if i.attributes["rows_per_cell"] == 1:
+        return
+    if "fp8_double_row" not in trace.core.capabilities:
+        raise missing(i, trace, "double_row", "fp8_double_row", "perf_mode none")
+    for access in _inputs(i):
+        if access.dtype not in FP8:
+            raise broken(
+                i,
+                f"double_row with {text(access)}",
+                f"one of {', '.join(sorted(FP8))}, or perf_mode none",
+            )
+    if i.attributes["tile_size"][1] != 128:
+        raise broken(i, "double_row with a tile of columns", "tile_size (rows, 128)")
+    if i.attributes["is_transpose"]:
+        raise broken(i, "double_row with is_transpose", "perf_mode none")
+
+
+@limit("nc_matmul", "nc_transpose")
+def one_bank(i: KernelInstruction, trace: Trace) -> None:
+    """A matmul writes one PSUM bank, where it may not write several (NeuronCore-v4).
+
+    A storage without an address begins at a bank.
+    """
+    core = trace.core
+    if i.engine != "tensor" or core.max_moving_free > 512:
+        return
+    bank = core.psum_bank_bytes_per_partition
+    dst = i.outputs[0]
+    if dst.dynamic is not None:
+        return
+    first, last = byte_range(dst)
+    if first // bank != last // bank:
+        raise broken(
+            i,
+            f"dst {text(dst)} takes bytes {first} to {last} of a partition of PSUM",
+            f"one bank: {bank} bytes from a multiple of {bank} on, {bank // 4} float32",
+        )

@@ -1,0 +1,93 @@
+"""Which engine reaches which memory, and inputs that may not both be in PSUM.
+
+Sources: `CoreSpec` (`reads` and `writes` of every engine); nki.isa, "Memory types".
+That DMA reaches no PSUM is advice: nki.isa.dma_copy names HBM and SBUF, and reading
+from PSUM was removed in NKI 0.3.0 (nki/migration/index.rst); earlier kernels do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from neuronjax.ir.kernel import KernelInstruction
+from neuronjax.nki.limits.operands import (
+    LANES,
+    Operand,
+    operands,
+    tensor_inputs,
+    text,
+)
+from neuronjax.nki.limits.registry import advice, broken, limit
+
+if TYPE_CHECKING:
+    from neuronjax.nki.trace import Trace
+
+# Two inputs by position that share the one port to PSUM (nki.isa, "Memory types").
+ONE_IN_PSUM: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {
+        "tensor_tensor": (0, 1),
+        "tensor_copy_predicated": (0, 1),
+        "tensor_tensor_scan": (0, 1),
+        "scalar_tensor_tensor": (0, 2),
+        "select_reduce": (0, 1),
+    }
+)
+
+
+OFF_PSUM = ("sbuf", "private_hbm", "shared_hbm")
+# Of both cores: operands are not read through the lanes.
+SYNCHRONIZING = frozenset({"core_barrier", "sendrecv"})
+
+
+@limit()
+def engines_reach_memories(i: KernelInstruction, trace: Trace) -> None:
+    """Engines access the memories of `EngineSpec`."""
+    if i.engine in LANES and i.name not in SYNCHRONIZING:
+        spec = getattr(trace.core, i.engine)
+        _check_memories(i, spec.reads, spec.writes)
+
+
+@advice()
+def dma_reaches_no_psum(i: KernelInstruction, trace: Trace) -> None:
+    """DMA moves between HBM and SBUF."""
+    if i.engine == "dma":
+        _check_memories(i, OFF_PSUM, OFF_PSUM)
+
+
+def _check_memories(
+    i: KernelInstruction, reads: tuple[str, ...], writes: tuple[str, ...]
+) -> None:
+    for operand in operands(i):
+        legal = writes if operand.written else reads
+        if operand.access.storage.memory not in legal:
+            raise _unreachable(i, operand, legal)
+
+
+def _unreachable(
+    i: KernelInstruction, operand: Operand, legal: tuple[str, ...]
+) -> Exception:
+    verb = "write" if operand.written else "read"
+    engine = "DMA" if i.engine == "dma" else f"the {i.engine} engine"
+    memories = ", ".join(m for m in legal if m != "private_hbm") or "no memory"
+    remedy = f"{engine} can {verb} {memories}: move it there first, from PSUM to SBUF "
+    return broken(
+        i,
+        f"{operand.label} {text(operand.access)}, which {engine} cannot {verb}",
+        remedy + "with nisa.tensor_copy, between HBM and SBUF with nisa.dma_copy",
+    )
+
+
+@limit(*ONE_IN_PSUM)
+def one_input_in_psum(i: KernelInstruction, trace: Trace) -> None:
+    """Some pairs of inputs cannot both come from PSUM."""
+    inputs = tensor_inputs(i)
+    pair = [inputs[n] for n in ONE_IN_PSUM[i.name]]
+    both = [a for a in pair if a is not None and a.storage.memory == "psum"]
+    if len(both) == 2:
+        raise broken(
+            i,
+            f"both {text(both[0])} and {text(both[1])} are read at once",
+            "copy one of them to SBUF first (nisa.tensor_copy)",
+        )

@@ -1,0 +1,79 @@
+"""What rules ask of an operand: its place, its bytes, its name in a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from neuronjax.ir.kernel import Access, KernelInstruction
+from neuronjax.nki import dtypes
+
+# Engines that read and write SBUF and PSUM through lanes, one per partition.
+LANES = frozenset({"tensor", "vector", "scalar", "gpsimd"})
+
+
+class Operand(NamedTuple):
+    """An access of an instruction.
+
+    Attributes:
+        label: "dst", "output 1", "input 0" ...
+        access: the access.
+        written: whether it is an output.
+    """
+
+    label: str
+    access: Access
+    written: bool
+
+
+def operands(i: KernelInstruction) -> Iterator[Operand]:
+    """Outputs, then inputs in memory; what engines keep is none."""
+    for n, access in enumerate(i.outputs):
+        if access.storage.memory != "registers":
+            yield Operand("dst" if n == 0 else f"output {n}", access, True)
+    for n, access in enumerate(i.inputs):
+        if isinstance(access, Access) and access.storage.memory != "registers":
+            yield Operand(f"input {n}", access, False)
+
+
+def tensor_inputs(i: KernelInstruction) -> list[Access | None]:
+    """Operands as the function lists them: tensors, None for everything else."""
+    remaining = iter(i.inputs)
+    found: list[Access | None] = []
+    for form in i.forms:
+        value = next(remaining) if form in "tr" else None
+        found.append(value if isinstance(value, Access) else None)
+    return found
+
+
+def partition_elements(a: Access) -> int:
+    """Elements of the access's dtype in one partition of its storage."""
+    storage = a.storage
+    nbytes = storage.free_size * dtypes.itemsize(storage.dtype)
+    return max(nbytes // dtypes.itemsize(a.dtype), 1)
+
+
+def start_partition(a: Access) -> int:
+    """The first partition: of a storage without an address, counted from its own."""
+    base = a.storage.address[0] if a.storage.address else 0
+    return base + a.offset // partition_elements(a)
+
+
+def byte_range(a: Access) -> tuple[int, int]:
+    """First and last byte within a partition, counted like `start_partition`."""
+    base = a.storage.address[1] if a.storage.address else 0
+    size = dtypes.itemsize(a.dtype)
+    first = a.offset % partition_elements(a)
+    last = first + sum(stride * (count - 1) for stride, count in a.pattern[1:])
+    return base + first * size, base + (last + 1) * size - 1
+
+
+def free_size(a: Access) -> int:
+    """Elements per partition of the view."""
+    return a.size // a.pattern[0][1]
+
+
+def text(a: Access) -> str:
+    """Dtype, shape, memory and name, for messages."""
+    name = f" {a.storage.name!r}" if a.storage.name else ""
+    return f"{a.dtype}{list(a.shape)}{name} in {a.storage.memory}"

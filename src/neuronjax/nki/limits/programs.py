@@ -1,0 +1,31 @@
+"""What is checked once a kernel is traced: memory, and reads of what nothing wrote."""
+
+from __future__ import annotations
+
+from neuronjax.hardware import CoreSpec
+from neuronjax.ir.kernel import KernelProgram
+from neuronjax.nki.limits.addresses import allocate
+from neuronjax.nki.limits.initialised import Initialised, check_results
+from neuronjax.nki.limits.live_ranges import live_ranges
+
+
+def checked(
+    program: KernelProgram, core: CoreSpec, complete: bool = True
+) -> KernelProgram:
+    """The program itself.
+
+    Args:
+        program: a traced kernel.
+        core: of its target.
+        complete: False if the body holds only what one run executed (op by op), where a
+            loop without turns leaves nothing.
+
+    Raises:
+        InvalidProgramError: it does not fit SBUF or PSUM, or reads what nothing wrote.
+    """
+    lives = live_ranges(program)
+    Initialised(program, lives=lives).check()
+    if complete:
+        check_results(program)
+    allocate(program, core, lives)
+    return program

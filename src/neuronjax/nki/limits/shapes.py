@@ -1,0 +1,143 @@
+"""Rules about partitions and dimensions that hold for every tile.
+
+Sources: nki/guides/architecture/trainium_inferentia2_arch.rst, "Data Access" (start
+partitions, four free dimensions, no stride between partitions); later guides do not
+repeat them. Its 16-bit strides are not checked: a partition of a later chip has more
+elements than they reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.kernel import KernelInstruction, Storage
+from neuronjax.nki.limits.operands import (
+    LANES,
+    Operand,
+    free_size,
+    operands,
+    partition_elements,
+    start_partition,
+    text,
+)
+from neuronjax.nki.limits.registry import broken, limit, storage_limit
+
+if TYPE_CHECKING:
+    from neuronjax.nki.trace import Trace
+
+FREE_DIMENSIONS = 4
+# Most partitions, and where so many may start.
+STARTS = ((32, (0, 32, 64, 96)), (64, (0, 64)), (128, (0,)))
+
+
+@storage_limit
+def partitions_exist(storage: Storage, trace: Trace) -> None:
+    """SBUF and PSUM have so many partitions."""
+    if not storage.on_chip:
+        return
+    most = trace.core.partitions
+    first = storage.address[0] if storage.address else 0
+    if not 0 <= first <= most - storage.shape[0]:
+        where = f" from partition {first}" if storage.address else ""
+        raise InvalidProgramError(
+            f"{storage.shape[0]} partitions{where} in {storage.memory}, shape "
+            f"{storage.shape}",
+            op="ndarray",
+            location=storage.location,
+            remedy=f"the first dimension may be at most {most}: put the rest into the "
+            "free dimensions or more tiles",
+        )
+
+
+@limit()
+def partitions_are_reachable(i: KernelInstruction, trace: Trace) -> None:
+    """Engines start at quadrants, and take partitions one after another."""
+    if i.engine not in LANES:
+        return
+    for operand in operands(i):
+        if operand.access.storage.on_chip:
+            _check_start(i, operand)
+            _check_dimensions(i, operand)
+
+
+def _check_start(i: KernelInstruction, operand: Operand) -> None:
+    access = operand.access
+    stride, count = access.pattern[0]
+    if count > 1 and stride != partition_elements(access):
+        raise broken(
+            i,
+            f"{operand.label} {text(access)} takes every "
+            f"{stride / partition_elements(access):g}th partition",
+            "partitions one after another; nisa.dma_copy may skip some",
+        )
+    start = start_partition(access)
+    legal = next((s for most, s in STARTS if count <= most), (0,))
+    if start in legal or _is_scale(i, operand):
+        return
+    nearest = min(legal, key=lambda s: abs(s - start))
+    raise broken(
+        i,
+        f"{operand.label} {text(access)} starts at partition {start}",
+        f"{count} partitions start at {' or '.join(map(str, legal))}, nearest "
+        f"{nearest}; nisa.dma_copy reaches every partition",
+    )
+
+
+def _is_scale(i: KernelInstruction, operand: Operand) -> bool:
+    """Of quantize_mx all outputs but the first, of nc_matmul_mx all from the third."""
+    if i.name == "quantize_mx":
+        return operand.written and operand.label != "dst"
+    late = operand.label not in ("dst", "input 0", "input 1")
+    return i.name == "nc_matmul_mx" and late
+
+
+def _check_dimensions(i: KernelInstruction, operand: Operand) -> None:
+    merged = _merged(operand.access.pattern[1:])
+    if len(merged) > FREE_DIMENSIONS:
+        raise broken(
+            i,
+            f"{operand.label} {text(operand.access)} has {len(merged)} free dimensions "
+            "that do not follow one another in memory",
+            f"at most {FREE_DIMENSIONS}: split the instruction, or copy to a dense "
+            "tile first",
+        )
+
+
+def _merged(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(stride, count) pairs without those that a neighbour can take over."""
+    found: list[tuple[int, int]] = []
+    for stride, count in pairs:
+        if count == 1:
+            continue
+        if found and found[-1][0] == stride * count:
+            found[-1] = (stride, found[-1][1] * count)
+        else:
+            found.append((stride, count))
+    return found
+
+
+@limit()
+def free_size_fits(i: KernelInstruction, trace: Trace) -> None:
+    """Vector, scalar and GpSimd access so many elements per partition.
+
+    Where PSUM holds BF16 a partition has more elements than the figure for PSUM, which
+    is that of the chips without: it is not applied there.
+    """
+    if i.engine not in ("vector", "scalar", "gpsimd"):
+        return
+    core = trace.core
+    most = {"sbuf": core.max_free_sbuf_elements}
+    if "bf16_psum" not in core.capabilities:
+        most["psum"] = core.max_free_psum_elements
+    for operand in operands(i):
+        allowed = most.get(operand.access.storage.memory)
+        size = free_size(operand.access)
+        if allowed is not None and size > allowed:
+            raise broken(
+                i,
+                f"{operand.label} {text(operand.access)} has {size} elements per "
+                "partition",
+                f"at most {allowed}: split the free dimension",
+            )

@@ -1,0 +1,133 @@
+"""One body of the bodies of all programs of a grid.
+
+Programs run one after the other between the points where they met; a loop of the device
+in which they meet becomes one loop, of all their bodies. It runs as often as that of
+program 0: control flow is the same on all cores (nki/get-started/about/lnc.rst, "Final
+Notes").
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.kernel import (
+    Block,
+    Item,
+    KernelInstruction,
+    KernelLoop,
+    KernelWhile,
+    Register,
+)
+
+
+@dataclass(frozen=True)
+class Met:
+    """Stands in a body where a program met the others; linking leaves none.
+
+    Attributes:
+        line: "file:line" of the user's call.
+    """
+
+    line: str
+
+
+Loop = KernelLoop | KernelWhile
+# A body while it is traced: items, and marks between them.
+Body = Sequence[Any]
+
+
+def linked(bodies: Sequence[Body]) -> list[Item]:
+    """The items of all programs in the order of execution.
+
+    Raises:
+        InvalidProgramError: programs meet in loops of different kinds.
+    """
+    if len(bodies) == 1:
+        return [_without_marks(item) for item in bodies[0] if not isinstance(item, Met)]
+    split = [_split(body) for body in bodies]
+    result: list[Item] = []
+    for row in itertools.zip_longest(*split, fillvalue=((), None)):
+        result += itertools.chain.from_iterable(items for items, _ in row)
+        points = [point for _, point in row]
+        if any(isinstance(point, Loop) for point in points):
+            result.append(_merged(points))
+    return result
+
+
+def _split(body: Body) -> list[tuple[list[Item], Met | Loop | None]]:
+    """Runs of items, each with the point behind it; the last one with None."""
+    found: list[tuple[list[Item], Met | Loop | None]] = []
+    run: list[Item] = []
+    for item in body:
+        if _is_point(item):
+            found.append((run, item))
+            run = []
+        else:
+            run.append(item)
+    return [*found, (run, None)]
+
+
+def _is_point(item: Any) -> bool:
+    """A meeting, or a loop with one."""
+    if isinstance(item, Met):
+        return True
+    return isinstance(item, Loop) and any(map(_is_point, item.body.items))
+
+
+def _without_marks(item: Item) -> Item:
+    """A single program meets only itself."""
+    if not _is_point(item):
+        return item
+    return _of_body(item, linked([item.body.items]))  # type: ignore[union-attr]
+
+
+def _of_body(loop: Any, items: Sequence[Item]) -> Item:
+    body = Block(tuple(items))
+    if isinstance(loop, KernelWhile):
+        return KernelWhile(loop.condition, body, loop.location)
+    kept = (loop.register, loop.start, loop.stop, loop.step)
+    return KernelLoop(*kept, body, loop.location)
+
+
+def _merged(points: Sequence[Any]) -> Item:
+    """One loop of the loops that all programs are in."""
+    first = points[0]
+    if any(_kind(point) != _kind(first) for point in points):
+        lines = ", ".join(getattr(p, "location", None) or p.line for p in points if p)
+        raise InvalidProgramError(
+            f"the programs of the grid meet in loops that differ: {lines}",
+            location=getattr(first, "location", None),
+            remedy="let every program run the same loop around core_barrier or "
+            "sendrecv",
+        )
+    items = linked([point.body.items for point in points])
+    if isinstance(first, KernelLoop):
+        items = [_same_turn(p, n, first) for n, p in enumerate(points) if n] + items
+    return _of_body(first, items)
+
+
+def _kind(point: Any) -> Any:
+    """What loops must have in common; bounds in registers are taken to be equal."""
+    if not isinstance(point, KernelLoop):
+        return type(point)
+    bounds = (point.start, point.stop)
+    known = tuple("register" if isinstance(b, Register) else b for b in bounds)
+    return (KernelLoop, known, point.step)
+
+
+def _same_turn(loop: KernelLoop, program: int, first: KernelLoop) -> KernelInstruction:
+    """Gives another program's loop variable the value of program 0's."""
+    return KernelInstruction(
+        name="register_move",
+        engine="sync",
+        outputs=(),
+        inputs=(first.register,),
+        location=loop.location,
+        program=program,
+        writes_register=loop.register,
+        forms="r",
+    )

@@ -1,0 +1,133 @@
+"""The programs of a launch grid take turns while they are traced.
+
+One program runs until it meets the others (`core_barrier`, `sendrecv`), then the next
+one; when all have arrived the first goes on. So what a program does before a meeting
+comes before what any does after it, in the order of execution too, and the order is
+always the same. Program 0 stays in the caller's thread, for debuggers.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from neuronjax.errors import InvalidProgramError
+
+
+class Meeting(NamedTuple):
+    """What a program waits for.
+
+    Attributes:
+        what: "nisa.core_barrier", "nisa.sendrecv(pipe_id=0)" ...: all have to wait for
+            the same.
+        line: "file:line" of the user's call.
+        payload: what the others want to know.
+    """
+
+    what: str
+    line: str
+    payload: Any = None
+
+
+class _AbandonedError(Exception):
+    """Unwinds a program because another one has failed."""
+
+
+class Lockstep:
+    """Turns of `count` programs."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._turns = [threading.Semaphore(0) for _ in range(count)]
+        self._waits: list[Meeting | None] = [None] * count
+        self._done = [False] * count
+        self._met: list[Meeting] = []
+        self._fault: BaseException | None = None
+
+    def run(self, programs: Sequence[Callable[[], Any]]) -> None:
+        """Runs all programs to their ends; raises the first error of any."""
+        threads = [self._thread(n, programs[n]) for n in range(1, self.count)]
+        for thread in threads:
+            thread.start()
+        self._guarded(0, programs[0])
+        for thread in threads:
+            thread.join()
+        if self._fault is not None:
+            raise self._fault
+
+    def _thread(self, number: int, program: Callable[[], Any]) -> threading.Thread:
+        # With the caller's context variables, such as NumPy's error state.
+        context = contextvars.copy_context()
+
+        def started() -> None:
+            self._turns[number].acquire()
+            if self._fault is None:
+                context.run(self._guarded, number, program)
+
+        return threading.Thread(target=started, name=f"program {number}", daemon=True)
+
+    def _guarded(self, number: int, program: Callable[[], Any]) -> None:
+        try:
+            program()
+        except _AbandonedError:
+            return
+        except BaseException as error:  # of the user's code: raised again by `run`
+            self._fail(error)
+            return
+        self._done[number] = True
+        self._pass_on(number)
+
+    def meet(self, number: int, meeting: Meeting) -> list[Meeting]:
+        """Waits for all programs; returns what each of them waited for.
+
+        Raises:
+            InvalidProgramError: another program waits for something else, or has ended.
+        """
+        self._waits[number] = meeting
+        self._pass_on(number)
+        self._turns[number].acquire()
+        if self._fault is not None:
+            raise _AbandonedError
+        return self._met
+
+    def _pass_on(self, number: int) -> None:
+        """The turn goes to the next program; after the last one a new round begins."""
+        if self._fault is not None:
+            return
+        if number + 1 < self.count:
+            self._turns[number + 1].release()
+            return
+        if all(self._done):
+            return
+        fault = self._disagreement()
+        if fault is not None:
+            self._fail(fault)
+            return
+        self._met = [w for w in self._waits if w is not None]
+        self._waits = [None] * self.count
+        self._turns[0].release()
+
+    def _disagreement(self) -> InvalidProgramError | None:
+        """Unless all wait for the same."""
+        first = next(w for w in self._waits if w is not None)
+        states = [w.what if w else "its end" for w in self._waits]
+        if len(set(states)) == 1:
+            return None
+        lines = [f" ({w.line})" if w else "" for w in self._waits]
+        found = zip(range(self.count), states, lines, strict=True)
+        places = "; ".join(f"program {n} is at {s}{line}" for n, s, line in found)
+        return InvalidProgramError(
+            f"the programs of the grid wait for different things: {places}",
+            op=first.what,
+            location=first.line,
+            remedy="let every program call the same core_barrier, sendrecv (with the "
+            "same pipe_id) and collectives, in the same order",
+        )
+
+    def _fail(self, error: BaseException) -> None:
+        if self._fault is None:
+            self._fault = error
+        for turn in self._turns:
+            turn.release()

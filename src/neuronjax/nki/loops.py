@@ -1,0 +1,253 @@
+"""Loops: those that Python unrolls, and those that the device executes.
+
+`affine_range`, `sequential_range` and `static_range` loop in Python. `dynamic_range`,
+`fori_loop`, `while_loop` and `while register:` record their body once
+(nki/deep-dives/nki-dynamic-loops.rst); op by op they loop in Python.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
+from typing import Any
+
+import jax.numpy as jnp
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.kernel import (
+    Block,
+    KernelLoop,
+    KernelWhile,
+    LoopTurn,
+    Register,
+)
+from neuronjax.nki import trace as tracing
+from neuronjax.nki.locations import user_line
+from neuronjax.nki.registers import VirtualRegister, as_register
+from neuronjax.nki.trace import Trace
+from neuronjax.numerics.random_bits import fold
+
+Bound = int | VirtualRegister
+
+
+def sequential_range(start: int, stop: int | None = None, step: int = 1) -> range:
+    """`range`: the loop is unrolled. Names are kept for older kernels."""
+    return range(start) if stop is None else range(start, stop, step)
+
+
+static_range = sequential_range
+
+
+def affine_range(
+    start: int, stop: int | None = None, step: int = 1
+) -> AffineRange | range:
+    """`range` too; `nki.check` tells where turns depend on one another.
+
+    Compilers before NKI 0.3 took it as a promise that they do not.
+    """
+    numbers = sequential_range(start, stop, step)
+    return AffineRange(numbers) if tracing.in_kernel() else numbers
+
+
+class AffineRange(Sequence[int]):
+    """A range that notes in the trace which turn it is in."""
+
+    def __init__(self, numbers: range) -> None:
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._numbers[index]
+
+    def __iter__(self) -> Iterator[int]:
+        trace = tracing.current()
+        outer, loop = trace.loops, trace.notes.get("affine loops", 0)
+        trace.notes["affine loops"] = loop + 1
+        try:
+            for turn, number in enumerate(self._numbers):
+                trace.loops = (*outer, LoopTurn(loop, turn))
+                yield number
+        finally:
+            trace.loops = outer
+
+
+def dynamic_range(
+    start: Bound, stop: Bound | None = None, step: int = 1
+) -> Iterator[VirtualRegister]:
+    """A loop of the device; yields its frozen induction register once.
+
+    Args:
+        start: ints or registers; with one argument it is `stop`.
+        stop: likewise.
+        step: a positive int.
+
+    Raises:
+        InvalidProgramError: a step that is no positive int.
+    """
+    if stop is None:
+        start, stop = 0, start
+    _check_step(step)
+    return _turns(start, stop, step)
+
+
+def _check_step(step: Any) -> None:
+    if not isinstance(step, int) or step < 1:
+        raise InvalidProgramError(
+            f"step {step!r}",
+            op="dynamic_range",
+            location=user_line(),
+            remedy="the step must be a positive int known at compile time",
+        )
+
+
+def _turns(start: Bound, stop: Bound, step: int) -> Iterator[VirtualRegister]:
+    trace, line = tracing.current(), user_line()
+    register = trace.new_register()
+    if trace.machine is not None:
+        yield from _python_turns(trace, register, start, stop, step)
+        return
+    trace.open_block()
+    yield VirtualRegister(register, frozen=True)
+    body = trace.close_block()
+    trace.append(KernelLoop(register, _bound(start), _bound(stop), step, body, line))
+
+
+def _python_turns(
+    trace: Trace, register: Register, start: Bound, stop: Bound, step: int
+) -> Iterator[VirtualRegister]:
+    assert trace.machine is not None
+    machine, first, key = trace.machine, trace.count, trace.machine.key
+    for turn in range(_now(trace, start), _now(trace, stop), step):
+        _begin_turn(trace, first, key, turn)
+        machine.set_register(register, turn)
+        yield VirtualRegister(register, frozen=True)
+    machine.key = key
+
+
+def _begin_turn(trace: Trace, first: int, key: Any, turn: int) -> None:
+    """Op by op: every turn has the ordinals of the first, and a key of its own."""
+    assert trace.machine is not None
+    trace.count = first
+    trace.machine.key = fold(key, jnp.asarray(turn, jnp.uint32))
+
+
+def _now(trace: Trace, bound: Bound) -> int:
+    assert trace.machine is not None
+    if isinstance(bound, VirtualRegister):
+        return trace.machine.register(as_register(bound))
+    return bound
+
+
+def _bound(bound: Bound) -> int | Register:
+    return as_register(bound) if isinstance(bound, VirtualRegister) else int(bound)
+
+
+def fori_loop(
+    lower: Bound,
+    upper: Bound,
+    body_fun: Callable[[VirtualRegister], Any],
+    step: int = 1,
+) -> None:
+    """`body_fun(i)` for i from `lower` to `upper`, exclusive, on the device."""
+    for i in dynamic_range(lower, upper, step):
+        body_fun(i)
+
+
+def while_loop(
+    init: VirtualRegister, body_fun: Callable[[VirtualRegister], VirtualRegister]
+) -> None:
+    """While the register is not 0: `register = body_fun(register)`, on the device."""
+    from neuronjax.nki.isa.registers import register_alloc, register_move
+
+    trace, line = tracing.current(), user_line()
+    condition = register_alloc()
+    register_move(condition, init)
+    if trace.machine is not None:
+        first, key, turn = trace.count, trace.machine.key, 0
+        while trace.machine.register(as_register(condition)):
+            _begin_turn(trace, first, key, turn)
+            result = body_fun(condition)
+            if result is not condition:
+                register_move(condition, result)
+            turn += 1
+        trace.machine.key = key
+        return
+    with trace.block() as items:
+        result = body_fun(condition)
+        if result is not condition:
+            register_move(condition, result)
+    trace.append(KernelWhile(as_register(condition), Block(tuple(items)), line))
+
+
+# ---- while register:
+
+
+def while_condition(register: VirtualRegister) -> bool:
+    """What a register answers to `while register:`.
+
+    The first time it opens a loop of the device, the second time, from the same place
+    in the code, it closes it.
+    """
+    trace = tracing.current()
+    place = _place()
+    if trace.machine is not None:
+        return _python_condition(trace, place, as_register(register))
+    open_loops = trace.notes.setdefault("while", [])
+    if open_loops and open_loops[-1] == (place, as_register(register), trace.depth):
+        open_loops.pop()
+        body = trace.close_block()
+        trace.append(KernelWhile(as_register(register), body, user_line()))
+        return False
+    trace.open_block()
+    open_loops.append((place, as_register(register), trace.depth))
+    return True
+
+
+def _python_condition(trace: Trace, place: tuple[Any, ...], register: Register) -> bool:
+    """Op by op: the register's value; turns are counted for the keys."""
+    assert trace.machine is not None
+    open_loops = trace.notes.setdefault("while", [])
+    if not open_loops or open_loops[-1][0] != place:
+        open_loops.append([place, trace.count, trace.machine.key, 0])
+    _, first, key, turn = open_loops[-1]
+    if trace.machine.register(register):
+        _begin_turn(trace, first, key, turn)
+        open_loops[-1][3] += 1
+        return True
+    open_loops.pop()
+    trace.machine.key = key
+    return False
+
+
+def _place() -> tuple[Any, ...]:
+    """Frame and source position of the test. Python compiles it twice per `while`."""
+    frame = sys._getframe(3)
+    code, position = frame.f_code, _position(frame.f_code, frame.f_lasti)
+    if not _is_while(code, position):
+        raise TypeError(
+            "a register as a condition of `if`, `and` or `not`: its value is not known "
+            f"while the kernel is traced\n  at: {user_line()}\n  remedy: use "
+            "`while reg:` with nothing else in the condition, or nl.while_loop"
+        )
+    return (id(frame), position)
+
+
+def _position(code: CodeType, instruction: int) -> tuple[Any, ...]:
+    positions = list(code.co_positions())
+    return positions[instruction // 2]
+
+
+@functools.cache
+def _is_while(code: CodeType, position: tuple[Any, ...]) -> bool:
+    """Whether the condition at this position is compiled twice, as those of `while`."""
+    found = [
+        i
+        for i in dis.get_instructions(code)
+        if i.positions is not None and tuple(i.positions) == position
+    ]
+    return sum("JUMP" in i.opname and "IF" in i.opname for i in found) > 1

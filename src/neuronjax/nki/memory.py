@@ -1,0 +1,107 @@
+"""Memory regions of the NKI language, and the base class of what kernels hold."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from typing import Any
+
+
+class NKIObject:
+    """Base class of kernel data classes and configuration objects.
+
+    Without an `__init__` of its own a class gets one from its annotated fields, in
+    order, with their defaults or None, and `__post_init__` is called; equality is
+    structural (NKI Language Guide, "Class Support"). As a kernel argument an object
+    may hold arrays and static values alike.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        names = _field_names(type(self))
+        if len(args) > len(names):
+            raise TypeError(
+                f"{type(self).__name__}() takes {len(names)} fields, {len(args)} given"
+            )
+        given = dict(zip(names, args, strict=False)) | kwargs
+        for name in names:
+            setattr(self, name, given.pop(name, getattr(type(self), name, None)))
+        for name, value in given.items():
+            setattr(self, name, value)
+        self.__post_init__()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Fields, also for @dataclass: every one has a default, None where it has none,
+        and attributes without an annotation are fields too."""
+        super().__init_subclass__(**kwargs)
+        fields = dict(inspect.get_annotations(cls))
+        for name in fields:
+            if not hasattr(cls, name):
+                setattr(cls, name, None)
+        for name, value in list(vars(cls).items()):
+            if not name.startswith("__") and _is_default(value):
+                fields.setdefault(name, Any)
+        cls.__annotations__ = fields
+
+    def __post_init__(self) -> None:
+        """Called at the end of the initializer."""
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))  # equal objects have equal hashes, and fields change
+
+
+def _is_default(value: Any) -> bool:
+    """A constant in a class body, in contrast to a method or descriptor."""
+    return isinstance(value, bool | int | float | str | tuple | enum.Enum | None)
+
+
+def _field_names(cls: type) -> list[str]:
+    """Annotated fields, those of base classes first."""
+    every = [inspect.get_annotations(base) for base in reversed(cls.__mro__)]
+    return list(dict.fromkeys(name for fields in every for name in fields))
+
+
+class MemoryRegion(enum.Enum):
+    """Where a tensor lies."""
+
+    sbuf = "sbuf"
+    psum = "psum"
+    private_hbm = "private_hbm"
+    shared_hbm = "shared_hbm"
+    hbm = "private_hbm"  # an alias
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_HBM = frozenset({"private_hbm", "shared_hbm"})
+
+
+def region_name(buffer: Any) -> str:
+    """The name of a region given as MemoryRegion or str; "hbm" is "private_hbm"."""
+    name = buffer.value if isinstance(buffer, MemoryRegion) else str(buffer)
+    return "private_hbm" if name == "hbm" else name
+
+
+def is_hbm(buffer: Any) -> bool:
+    """Whether a buffer is any kind of HBM."""
+    return region_name(buffer) in _HBM
+
+
+def is_psum(buffer: Any) -> bool:
+    """Whether a buffer is PSUM."""
+    return region_name(buffer) == "psum"
+
+
+def is_sbuf(buffer: Any) -> bool:
+    """Whether a buffer is SBUF."""
+    return region_name(buffer) == "sbuf"
+
+
+def is_on_chip(buffer: Any) -> bool:
+    """Whether a buffer is SBUF or PSUM."""
+    return is_sbuf(buffer) or is_psum(buffer)

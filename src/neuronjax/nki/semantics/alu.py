@@ -1,0 +1,145 @@
+"""The operators of the ALUs, on FP32 and on bit patterns (nki.api.shared).
+
+Comparisons and logical operators give 1.0 and 0.0. Every result that another rewrite of
+XLA could reach is sealed (design, section 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from neuronjax.numerics import elementary
+from neuronjax.numerics.elementary_core import flush
+from neuronjax.numerics.exact import seal
+
+Function = Callable[[Any, Any, jax.Array], jax.Array]
+
+
+def _flag(condition: jax.Array) -> jax.Array:
+    return jnp.where(condition, jnp.float32(1), jnp.float32(0))
+
+
+def _compared(compare: Callable) -> Function:
+    return lambda a, b, zero: _flag(compare(a, b))
+
+
+def _logical(combine: Callable) -> Function:
+    return lambda a, b, zero: _flag(combine(a != 0, b != 0))
+
+
+def _sealed(function: Callable) -> Function:
+    return lambda a, b, zero: seal(function(a, b), zero)
+
+
+def _elementary(name: str) -> Function:
+    function = elementary.UNARY[name]
+    return lambda a, b, zero: seal(function(a, zero), zero)
+
+
+def _binary(name: str) -> Function:
+    function = elementary.BINARY[name]
+    return lambda a, b, zero: seal(function(a, b, zero), zero)
+
+
+def modulo(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
+    """The remainder with the sign of the divisor."""
+    rest = elementary.BINARY["remainder"](a, b, zero)
+    other = (rest != 0) & ((rest < 0) != (b < 0))
+    return seal(jnp.where(other, rest + b, rest), zero)
+
+
+def _size(x: jax.Array) -> jax.Array:
+    return lax.abs(flush(x))
+
+
+# Of abs_max and abs_min the operand itself is the result, with its sign; of equal
+# magnitudes the second (nki.language.abs_max).
+# (a, b, zero) -> float32; the second operand of a unary one is ignored.
+ARITHMETIC: dict[str, Function] = {
+    "add": _sealed(lax.add),
+    "subtract": _sealed(lax.sub),
+    "multiply": _sealed(lax.mul),
+    "divide": _binary("divide"),
+    "power": _binary("power"),
+    "mod": modulo,
+    "maximum": lambda a, b, zero: lax.max(flush(a), flush(b)),
+    "minimum": lambda a, b, zero: lax.min(flush(a), flush(b)),
+    "abs_max": lambda a, b, zero: jnp.where(_size(a) > _size(b), flush(a), flush(b)),
+    "abs_min": lambda a, b, zero: jnp.where(_size(a) < _size(b), flush(a), flush(b)),
+    "equal": _compared(lax.eq),
+    "not_equal": _compared(lax.ne),
+    "greater": _compared(lax.gt),
+    "greater_equal": _compared(lax.ge),
+    "less": _compared(lax.lt),
+    "less_equal": _compared(lax.le),
+    "logical_and": _logical(jnp.logical_and),
+    "logical_or": _logical(jnp.logical_or),
+    "logical_xor": _logical(jnp.logical_xor),
+    "abs": lambda a, b, zero: lax.abs(a),
+    "square": lambda a, b, zero: seal(a * a, zero),
+    "relu": lambda a, b, zero: lax.max(flush(a), jnp.float32(0)),
+    "rsqrt": _elementary("rsqrt"),
+    "reciprocal": _elementary("reciprocal"),
+}
+
+# (a, b) on unsigned integers of the operand's width.
+BITWISE: dict[str, Callable[[Any, Any], jax.Array]] = {
+    "bitwise_and": lax.bitwise_and,
+    "bitwise_or": lax.bitwise_or,
+    "bitwise_xor": lax.bitwise_xor,
+    "invert": lambda a, b: lax.bitwise_not(a),
+    "left_shift": lax.shift_left,
+    "right_shift": lax.shift_right_logical,
+}
+
+# (a, b) on 32-bit integers, as GpSimd computes them: modulo 2^32.
+INTEGER: dict[str, Callable[[Any, Any], jax.Array]] = {
+    "add": lax.add,
+    "subtract": lax.sub,
+    "multiply": lax.mul,
+    "maximum": lax.max,
+    "minimum": lax.min,
+    "equal": lax.eq,
+    "not_equal": lax.ne,
+    "greater": lax.gt,
+    "greater_equal": lax.ge,
+    "less": lax.lt,
+    "less_equal": lax.le,
+    "divide": lax.div,
+    "mod": lambda a, b: jnp.mod(a, b),
+    "abs_max": lambda a, b: jnp.where(lax.abs(a) > lax.abs(b), a, b),
+    "abs_min": lambda a, b: jnp.where(lax.abs(a) < lax.abs(b), a, b),
+    "logical_and": lambda a, b: (a != 0) & (b != 0),
+    "logical_or": lambda a, b: (a != 0) | (b != 0),
+    "logical_xor": lambda a, b: (a != 0) ^ (b != 0),
+}
+
+
+def arithmetic(op: str, a: Any, b: Any, zero: jax.Array) -> jax.Array:
+    """An operator on FP32 arrays that broadcast."""
+    if b is not None and b.shape != a.shape:
+        a, b = jnp.broadcast_arrays(a, b)
+    return ARITHMETIC[op](a, b, zero)
+
+
+def bitwise(op: str, a: Any, b: Any) -> jax.Array:
+    """An operator on bit patterns; the result has the first operand's dtype."""
+    word = jnp.dtype(f"uint{8 * a.dtype.itemsize}")
+    patterns = [_pattern(v, word) for v in (a, b) if v is not None]
+    if len(patterns) == 1:
+        patterns.append(patterns[0])
+    shape = jnp.broadcast_shapes(*(p.shape for p in patterns))
+    result = BITWISE[op](*(jnp.broadcast_to(p, shape) for p in patterns))
+    return lax.bitcast_convert_type(result, a.dtype)
+
+
+def _pattern(x: Any, word: Any) -> jax.Array:
+    x = jnp.asarray(x)
+    if x.dtype.itemsize == word.itemsize:
+        return x if x.dtype == word else lax.bitcast_convert_type(x, word)
+    return x.astype(word)

@@ -1,0 +1,30 @@
+"""What several instructions do without arithmetic: choose bits, count along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+def where_bits(chosen: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    """`jnp.where` of equal dtypes that keeps every bit, a NaN's too."""
+    word = jnp.dtype(f"uint{8 * new.dtype.itemsize}")
+    bits = [lax.bitcast_convert_type(v, word) for v in (new, old)]
+    return lax.bitcast_convert_type(jnp.where(chosen, *bits), new.dtype)
+
+
+def affine_values(
+    offset: jax.Array,
+    multiplier: jax.Array,
+    steps: Sequence[jax.Array],
+    counts: Sequence[int],
+    partitions: int,
+) -> jax.Array:
+    """int32 [partitions, elements]: offset + partition * multiplier + index * step."""
+    total = offset + jnp.arange(partitions, dtype=jnp.int32) * multiplier
+    for step, count in zip(steps, counts, strict=True):
+        total = total[..., None] + jnp.arange(count, dtype=jnp.int32) * step
+    return total.reshape(partitions, -1)

@@ -1,0 +1,49 @@
+"""Which chip a kernel is for: the program's, an argument, the environment, or trn3.
+
+As documented for nki.simulate (nki/guides/nki_simulator.rst): the variable
+NEURON_PLATFORM_TARGET_OVERRIDE, and without it and without a chip trn3.
+"""
+
+from __future__ import annotations
+
+import os
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.hardware import INSTANCES, Target, resolve_target
+from neuronjax.ir.kernel_call import compiled_for
+
+VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
+DEFAULT = "trn3"
+
+
+def chosen_target(target: str | Target | None = None) -> Target:
+    """The target: that of the `nj.jit` that captures the kernel, else the argument,
+    else the environment's, else trn3.
+
+    Raises:
+        InvalidProgramError: no such target.
+    """
+    surrounding = compiled_for()
+    if surrounding is not None:
+        return surrounding
+    if isinstance(target, Target):
+        return target
+    return resolve_target(target or os.environ.get(VARIABLE) or DEFAULT)
+
+
+def check_ranks(target: Target, ranks: int) -> None:
+    """Every rank has a logical NeuronCore of its own, as the devices of `nj.jit` have.
+
+    Raises:
+        InvalidProgramError: the target has fewer.
+    """
+    cores = target.logical_cores()
+    if ranks <= cores:
+        return
+    alike = [resolve_target(n) for n, i in INSTANCES.items() if i.chip == target.chip]
+    sizes = {t.name: t.logical_cores() for t in alike}
+    enough = [f"{name} ({size})" for name, size in sizes.items() if size >= ranks]
+    raise InvalidProgramError(
+        f"{ranks} ranks, target {target.name} has {cores} logical NeuronCores",
+        remedy=f"fewer ranks, or a target with enough: {', '.join(enough) or 'none'}",
+    )

@@ -1,0 +1,442 @@
+"""The trace of one program of a kernel: what its Python code left behind.
+
+`emit` appends an instruction, after the rules of `limits` have looked at it; under op
+by op execution the machine then runs it at once. Blocks of device loops nest. One trace
+is current at a time, in this thread; every nl and nisa function works on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.hardware import CoreSpec, Target
+from neuronjax.ir.kernel import (
+    NO_ATTRIBUTES,
+    Access,
+    Block,
+    Item,
+    KernelInstruction,
+    LoopTurn,
+    Register,
+    Storage,
+)
+from neuronjax.nki import dtypes, psum_writes
+from neuronjax.nki.limits import registry as limits
+from neuronjax.nki.linking import Met
+from neuronjax.nki.locations import user_line
+from neuronjax.nki.lockstep import Lockstep, Meeting
+from neuronjax.nki.memory import NKIObject, region_name
+from neuronjax.nki.registers import VirtualRegister
+from neuronjax.nki.tensor import NkiTensor
+
+# What a front-end function may list as an operand.
+Operand = NkiTensor | Access | VirtualRegister | int | float | None
+
+
+class Machine(Protocol):
+    """Executes instructions while the kernel's Python code runs.
+
+    Attributes:
+        key: uint32 scalar that instructions derive their random bits from.
+    """
+
+    key: Any
+
+    def execute(self, instruction: KernelInstruction) -> None:
+        """Runs one instruction."""
+        ...
+
+    def read(self, access: Access) -> np.ndarray:
+        """The elements of a view, now."""
+        ...
+
+    def register(self, register: Register) -> int:
+        """The value of a register, now."""
+        ...
+
+    def set_register(self, register: Register, value: int) -> None:
+        """Sets a register."""
+        ...
+
+
+class NkiInstruction(NKIObject):
+    """The handle that a nisa function returns."""
+
+    def __init__(self, handle: KernelInstruction) -> None:
+        self.handle = handle
+
+    def depends_on(self, *producers: NkiInstruction) -> NkiInstruction:
+        """Adds scheduling dependencies; values never depend on them."""
+        after = tuple(p.handle.ordinal for p in producers)
+        current().depend(self.handle.ordinal, after)
+        return self
+
+
+class Launch:
+    """What the programs of a grid have in common while they are traced.
+
+    Attributes:
+        lockstep: their turns.
+        shared: storages that all of them have, in order of allocation.
+        registers: how many there are.
+        ranks: how many ranks run the kernel, 0 for one alone.
+        collective_algorithm: what the caller's scope says, see `neuronjax.
+            collective_algorithm`; programs have threads of their own.
+    """
+
+    def __init__(
+        self,
+        programs: int = 1,
+        ranks: int = 0,
+        collective_algorithm: str | None = None,
+    ) -> None:
+        self.lockstep = Lockstep(programs)
+        self.shared: list[Storage] = []
+        self.registers = 0
+        self.ranks = ranks
+        self.collective_algorithm = collective_algorithm
+
+
+class Trace:
+    """One program of a kernel while it is traced.
+
+    Attributes:
+        target: the chip.
+        grid: of the launch, () for one program.
+        program: which program of the grid this is.
+        storages: everything allocated.
+        machine: op by op execution, or None.
+        notes: whatever front-end functions want to remember, by name.
+        loops: the turns of `affine_range` that the Python code is in.
+        psum_notes: which elements of PSUM were written, see `psum_writes`.
+        launch: what it has in common with the other programs of the grid.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        grid: tuple[int, ...] = (),
+        program: int = 0,
+        machine: Machine | None = None,
+        launch: Launch | None = None,
+    ) -> None:
+        self.target = target
+        self.grid = grid
+        self.program = program
+        self.machine = machine
+        self.storages: list[Storage] = []
+        self.launch = launch or Launch()
+        self.shared = self.launch.shared
+        self.count = 0
+        self.dependencies: dict[int, tuple[int, ...]] = {}
+        self.notes: dict[str, Any] = {}
+        self.loops: tuple[LoopTurn, ...] = ()
+        self.psum_notes: psum_writes.Notes = {}
+        # Items, and marks where programs meet.
+        self._blocks: list[list[Any]] = [[]]
+        self._shared_used = 0
+        self._states: dict[str, Storage] = {}
+
+    @property
+    def core(self) -> CoreSpec:
+        """The core of the target: rules ask for its capabilities."""
+        return self.target.core
+
+    # ---- Memory.
+
+    def allocate(
+        self,
+        shape: Sequence[int],
+        dtype: Any,
+        buffer: Any,
+        name: str = "",
+        address: tuple[int, int] | None = None,
+        initial: Any = None,
+    ) -> Storage:
+        """New memory; rules of `limits` for "ndarray" look at it."""
+        memory: Any = region_name(buffer)
+        sizes = tuple(int(s) for s in shape)
+        dtype = dtypes.as_dtype(dtype)
+        line = user_line()
+        if not sizes or any(s < 1 for s in sizes):
+            raise InvalidProgramError(
+                f"shape {sizes}",
+                op="ndarray",
+                location=line,
+                remedy="give at least one dimension, all sizes 1 or more",
+            )
+        shared = self._found_shared(memory, sizes, dtype)
+        if shared is not None:
+            return shared
+        # Programs of a grid number their storages apart.
+        number = len(self.storages) + (self.program << 24)
+        storage = Storage(
+            number,
+            memory,
+            sizes,
+            dtype,
+            name,
+            address,
+            line,
+            self.count,
+            initial,
+        )
+        limits.check_storage(storage, self)
+        self.storages.append(storage)
+        if memory == "shared_hbm":
+            self.shared.append(storage)
+            self._shared_used += 1
+        return storage
+
+    def _found_shared(
+        self, memory: str, shape: tuple[int, ...], dtype: str
+    ) -> Storage | None:
+        """What an earlier program allocated in the same place of its order."""
+        if memory != "shared_hbm" or self._shared_used >= len(self.shared):
+            return None
+        found = self.shared[self._shared_used]
+        self._shared_used += 1
+        if (found.shape, found.dtype) != (shape, dtype):
+            raise InvalidProgramError(
+                f"program {self.program} allocates {dtype}{list(shape)} in shared HBM "
+                f"where program 0 allocated {found.dtype}{list(found.shape)}",
+                op="ndarray",
+                location=user_line(),
+                remedy="allocate shared tensors in the same order in every program",
+            )
+        if found not in self.storages:
+            self.storages.append(found)
+        return found
+
+    def state(self, name: str, shape: tuple[int, ...], dtype: str) -> Access:
+        """What an engine keeps between instructions, as an operand.
+
+        One storage per name, e.g. state("scalar.reduce", (128, 1), "float32"): list it
+        among the inputs and outputs of every instruction that reads or writes it. It
+        starts as zeros.
+        """
+        if name not in self._states:
+            number = len(self.storages) + (self.program << 24)
+            initial = np.zeros(shape, dtypes.info(dtype).carrier)
+            storage = Storage(
+                number, "registers", shape, dtype, name, position=0, initial=initial
+            )
+            self.storages.append(storage)
+            self._states[name] = storage
+        storage = self._states[name]
+        free = storage.free_size
+        strides = [free, *([1] if len(shape) == 2 else [])]
+        return Access(storage, dtype, 0, tuple(zip(strides, shape, strict=False)))
+
+    def new_register(self) -> Register:
+        """A register that nothing has written."""
+        self.launch.registers += 1
+        return Register(self.launch.registers - 1)
+
+    # ---- Instructions.
+
+    def append(self, item: Item | Met) -> None:
+        """Puts an item at the end of the innermost open block."""
+        self._blocks[-1].append(item)
+
+    @contextlib.contextmanager
+    def block(self) -> Iterator[list[Any]]:
+        """Collects what is emitted inside."""
+        self._blocks.append(items := [])
+        try:
+            yield items
+        finally:
+            self._blocks.pop()
+
+    def open_block(self) -> None:
+        """`block` for loops that open and close in different calls."""
+        self._blocks.append([])
+
+    def close_block(self) -> Block:
+        """Ends the innermost block."""
+        return Block(tuple(self._blocks.pop()))
+
+    @property
+    def depth(self) -> int:
+        """How many blocks are open, the outermost included."""
+        return len(self._blocks)
+
+    def depend(self, ordinal: int, after: tuple[int, ...]) -> None:
+        """Notes that an instruction waits for others."""
+        self.dependencies[ordinal] = (*self.dependencies.get(ordinal, ()), *after)
+
+    def skip_shared(self, count: int) -> None:
+        """Passes over storages that every program of the grid has: its arguments."""
+        self.storages += self.shared[:count]
+        self._shared_used = count
+
+    def meet(self, what: str, payload: Any = None) -> list[Any]:
+        """Other programs of the grid run up to here before this one goes on.
+
+        Args:
+            what: all have to meet for the same, e.g. "nisa.core_barrier".
+            payload: what the others want to know.
+
+        Returns:
+            The payload of every program.
+
+        Raises:
+            InvalidProgramError: another program ends, or waits for something else.
+        """
+        line = user_line()
+        self.append(Met(line))
+        key = self.machine.key if self.machine else None
+        meeting = Meeting(what, line, payload)
+        met = self.launch.lockstep.meet(self.program, meeting)
+        if self.machine:  # it was also the other programs'
+            self.machine.key = key
+        return [m.payload for m in met]
+
+    def finished(self) -> Block:
+        """Everything emitted."""
+        if len(self._blocks) != 1:
+            raise InvalidProgramError(
+                "a device loop was not left at its end",
+                remedy="no break or return in dynamic_range or `while reg:`, and no "
+                "`if reg:`",
+            )
+        return Block(tuple(self._blocks[0]))
+
+
+_LOCAL = threading.local()
+
+
+def current() -> Trace:
+    """The trace that nl and nisa functions work on.
+
+    Raises:
+        InvalidProgramError: no kernel is running.
+    """
+    trace = getattr(_LOCAL, "trace", None)
+    if trace is None:
+        raise InvalidProgramError(
+            "called outside a kernel",
+            location=user_line(),
+            remedy="decorate the function with @nki.jit and call that",
+        )
+    return trace
+
+
+def in_kernel() -> bool:
+    """Whether a kernel is being traced in this thread."""
+    return getattr(_LOCAL, "trace", None) is not None
+
+
+@contextlib.contextmanager
+def tracing(trace: Trace) -> Iterator[Trace]:
+    """Makes a trace the current one."""
+    before = getattr(_LOCAL, "trace", None)
+    _LOCAL.trace = trace
+    try:
+        yield trace
+    finally:
+        _LOCAL.trace = before
+
+
+def emit(
+    name: str,
+    engine: str,
+    outputs: Sequence[NkiTensor | Access],
+    inputs: Sequence[Operand] = (),
+    *,
+    attributes: Mapping[str, Any] | None = None,
+    reads_outputs: bool = False,
+    label: str | None = None,
+    register: Register | None = None,
+) -> NkiInstruction:
+    """Appends one instruction to the current trace.
+
+    Args:
+        name: the nki.isa function.
+        engine: "tensor", "vector", "scalar", "gpsimd", "sync" or "dma".
+        outputs: what it writes.
+        inputs: its operands, in the order in which its semantics function takes them:
+            tensors, registers, numbers (immediates), None for an absent one.
+        attributes: everything static, of hashable values.
+        reads_outputs: whether the old contents of the outputs take part.
+        label: the user's `name=`.
+        register: the register that takes the result, instead of outputs.
+
+    Raises:
+        InvalidProgramError: a rule of `limits` is broken.
+    """
+    trace = current()
+    operands, parameters, forms = _sorted_operands(inputs)
+    instruction = KernelInstruction(
+        name=name,
+        engine=engine,
+        outputs=tuple(_access(t) for t in outputs),
+        inputs=operands,
+        parameters=parameters,
+        attributes=MappingProxyType(dict(attributes)) if attributes else NO_ATTRIBUTES,
+        reads_outputs=reads_outputs,
+        location=user_line(),
+        ordinal=trace.count,
+        label=label or "",
+        program=trace.program,
+        writes_register=register,
+        forms=forms,
+        loops=trace.loops,
+    )
+    limits.check_instruction(instruction, trace)
+    psum_writes.note_writes(instruction, trace.psum_notes)
+    trace.count += 1
+    trace.append(instruction)
+    if trace.machine is not None:
+        trace.machine.execute(instruction)
+    return NkiInstruction(instruction)
+
+
+def _access(t: NkiTensor | Access) -> Access:
+    return t if isinstance(t, Access) else t.access()
+
+
+def _sorted_operands(
+    inputs: Sequence[Operand],
+) -> tuple[tuple[Access | Register, ...], tuple[int | float, ...], str]:
+    operands: list[Access | Register] = []
+    parameters: list[int | float] = []
+    forms = ""
+    for value in inputs:
+        if isinstance(value, NkiTensor | Access):
+            operands.append(_access(value))
+            forms += "t"
+        elif isinstance(value, VirtualRegister):
+            assert value.register is not None
+            operands.append(value.register)
+            forms += "r"
+        elif value is None:
+            forms += "-"
+        elif isinstance(value, bool | int | np.integer):
+            parameters.append(int(value))
+            forms += "i"
+        elif isinstance(value, float | np.floating):
+            parameters.append(float(value))
+            forms += "f"
+        else:
+            raise InvalidProgramError(
+                f"operand {value!r}",
+                location=user_line(),
+                remedy="give a tensor, a register or a number",
+            )
+    return tuple(operands), tuple(parameters), forms
+
+
+def value_text(t: NkiTensor) -> str | None:
+    """A tensor's elements as text under op by op execution, else None."""
+    trace = getattr(_LOCAL, "trace", None)
+    if trace is None or trace.machine is None:
+        return None
+    return str(trace.machine.read(t.access()))

@@ -1,0 +1,170 @@
+"""Which names of the vendor's nki package exist here, and what is behind them.
+
+One row per documented name of nki.isa, nki.language and nki.collectives. Whether it
+exists, has semantics and has a time is read from the registries, so that the table
+cannot disagree with the emulator; engine and first NeuronCore are the documented ones.
+Sources: nki/api/nki/{isa,language,collectives}/__init__.py of the Neuron documentation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from neuronjax.ir.instruction import Label
+from neuronjax.nki import collectives, isa, language
+from neuronjax.nki.semantics import registry
+from neuronjax.timing import kernel_cost
+
+Group = Literal["isa", "language", "collectives"]
+Kind = Literal["instruction", "function", "constant"]
+
+# name, engines (T tensor, V vector, S scalar, G gpsimd, D dma, Q the sequencers), first
+# NeuronCore. "~": what it computes is modelled, for the vendor does not publish in
+# which order it adds, which polynomials it takes, or its random generator.
+_INSTRUCTIONS = """
+activate2 S v4 ~; activation S v2 ~; activation_reduce S v2 ~; affine_select G v2;
+bn_aggr V v2 ~; bn_stats V v2 ~; core_barrier Q v3; dma_compute D v2 ~; dma_copy D v2;
+dma_transpose D v2; dropout V v2 ~; exponential V v4 ~; iota G v2; local_gather G v2;
+max8 V v2; memset VG v2; nc_find_index8 V v2; nc_match_replace8 V v2; nc_matmul T v2 ~;
+nc_matmul_mx T v4 ~; nc_n_gather G v2; nc_stream_shuffle V v2; nc_transpose TV v2;
+nonzero_with_count G v3; quantize_mx V v4; rand2 V v4 ~; rand_get_state VG v3 ~;
+rand_set_state VG v3 ~; range_select V v3; reciprocal V v2 ~; register_alloc Q v2;
+register_load Q v2; register_move Q v2; register_store Q v2; rng VG v2 ~;
+scalar_tensor_tensor V v2; select_reduce V v2; sendrecv D v3; sequence_bounds G v2;
+set_rng_seed V v2 ~; tensor_copy VSG v2; tensor_copy_predicated V v2;
+tensor_partition_reduce G v2 ~; tensor_reduce V v2 ~; tensor_scalar VSG v2;
+tensor_scalar_cumulative V v2; tensor_scalar_reduce V v2 ~; tensor_tensor VG v2;
+tensor_tensor_scan V v2; topk G v2
+"""
+_ISA_FUNCTIONS = "get_nc_sub_version get_nc_version"
+_ISA_CONSTANTS = """
+dge_mode dma_engine engine gpsimd_engine matmul_perf_mode nc_version NkiInstruction
+NkiValidationError oob_mode reduce_cmd scalar_engine tensor_engine unknown_engine
+vector_engine VirtualRegister
+"""
+_LANGUAGE_FUNCTIONS = """
+abs abs_max abs_min add affine_range all arctan bitwise_and bitwise_or bitwise_xor
+broadcast_to ceil copy cos device_print divide dropout ds dynamic_range empty_like equal
+erf erf_dx exp expand_dims floor fmod fori_loop full gather_flattened gelu
+gelu_apprx_sigmoid gelu_apprx_sigmoid_dx gelu_apprx_tanh gelu_dx greater greater_equal
+invert is_hbm is_on_chip is_psum is_sbuf left_shift less less_equal load
+load_transpose2d log logical_and logical_not logical_or logical_xor matmul max maximum
+mean min minimum mish mod multiply ndarray negative no_reorder not_equal num_programs
+ones power prod program_id program_ndim rand random_seed reciprocal relu right_shift
+rms_norm rsqrt sequential_range shared_constant shared_identity_matrix sigmoid sign silu
+silu_dx sin softmax softplus sqrt square static_range store subtract sum tan tanh
+transpose trunc var where while_loop zeros zeros_like
+"""
+_LANGUAGE_CONSTANTS = """
+average bfloat16 bool_ bypass float16 float32 float4_e2m1fn_x4 float8_e4m3 float8_e4m3fn
+float8_e4m3fn_x4 float8_e5m2 float8_e5m2_x4 float8_e8m0fnu hbm int16 int32 int8
+MemoryRegion NKIObject NkiTensor prelu private_hbm psum sbuf shared_hbm tfloat32
+tile_size uint16 uint32 uint8
+"""
+_COLLECTIVES = """
+all_gather all_gather_v all_reduce all_to_all all_to_all_v collective_permute
+collective_permute_implicit collective_permute_implicit_current_processing_rank_id
+collective_permute_implicit_reduce rank_id reduce_scatter
+"""
+_PACKAGES = {"isa": isa, "language": language, "collectives": collectives}
+# Without an instruction of its own: it names a register.
+_SILENT = frozenset({"register_alloc"})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KernelOperation:
+    """One row of the table.
+
+    Attributes:
+        name: "nc_matmul".
+        group: the package that has it.
+        kind: an instruction; a function, made of instructions or of none; a constant,
+            class or dtype.
+        front_end: whether kernels can name it.
+        semantics: whether the emulator runs it; None where there is nothing to run.
+        cost: whether its time is known; None likewise.
+        engines: who may execute it, by letter: T tensor, V vector, S scalar, G gpsimd,
+            D dma, Q the sequencers.
+        generation: first NeuronCore that has it, "" for all.
+        label: of an instruction's numbers.
+    """
+
+    name: str
+    group: Group
+    kind: Kind
+    front_end: bool
+    semantics: bool | None = None
+    cost: bool | None = None
+    engines: str = ""
+    generation: str = ""
+    label: Label | None = None
+
+    @property
+    def missing(self) -> bool:
+        """Whether a kernel that uses it does not run, or has no time."""
+        return not self.front_end or self.semantics is False or self.cost is False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return dataclasses.asdict(self)
+
+
+@functools.cache
+def kernel_operations() -> tuple[KernelOperation, ...]:
+    """The whole table, by package and kind, names in alphabetical order."""
+    return tuple(_rows())
+
+
+def _rows() -> Iterator[KernelOperation]:
+    for entry in _INSTRUCTIONS.split(";"):
+        yield _instruction(*entry.split())
+    yield from _named("isa", "function", _ISA_FUNCTIONS)
+    yield from _named("isa", "constant", _ISA_CONSTANTS)
+    yield from _named("language", "function", _LANGUAGE_FUNCTIONS)
+    yield from _named("language", "constant", _LANGUAGE_CONSTANTS)
+    yield from _named("collectives", "function", _COLLECTIVES)
+
+
+def _instruction(
+    name: str, engines: str, generation: str, modelled: str = ""
+) -> KernelOperation:
+    silent = name in _SILENT
+    return KernelOperation(
+        name=name,
+        group="isa",
+        kind="instruction",
+        front_end=_exists("isa", name),
+        semantics=None if silent else registry.has_semantics(name),
+        cost=None if silent else name in kernel_cost.RULES,
+        engines=engines,
+        generation=generation,
+        label="modelled" if modelled else "exact",
+    )
+
+
+def _named(group: Group, kind: Kind, names: str) -> Iterator[KernelOperation]:
+    for name in names.split():
+        yield KernelOperation(
+            name=name, group=group, kind=kind, front_end=_exists(group, name)
+        )
+
+
+def _exists(group: Group, name: str) -> bool:
+    return hasattr(_PACKAGES[group], name)
+
+
+def select_kernel_operations(
+    text: str, *, missing: bool = False
+) -> Iterator[KernelOperation]:
+    """Rows with a text in their name.
+
+    Args:
+        text: any part of the name; "" is in all.
+        missing: only those that do not run or have no time.
+    """
+    for row in kernel_operations():
+        if text in row.name and (row.missing or not missing):
+            yield row

@@ -1,0 +1,86 @@
+"""`price`: the cost of one kernel instruction; equal ones are priced once.
+
+The rules are in `kernel_cost_*`, one file per engine, by the name of the instruction;
+their constants are those of `assumptions` and `kernel_constants`. One physical core.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neuronjax.errors import UnimplementedError
+from neuronjax.ir.kernel import Access, KernelInstruction
+from neuronjax.timing import (
+    kernel_cost_dma,
+    kernel_cost_gpsimd,
+    kernel_cost_tensor,
+    kernel_cost_vector,
+)
+from neuronjax.timing.kernel_operands import first_partition
+from neuronjax.timing.kernel_price import RULES, Priced
+from neuronjax.timing.work import Core
+
+#: Importing them registers their rules.
+FILES = (
+    kernel_cost_dma,
+    kernel_cost_gpsimd,
+    kernel_cost_tensor,
+    kernel_cost_vector,
+)
+
+
+class Prices:
+    """Costs of instructions on one physical core.
+
+    Attributes:
+        core: of LNC 1.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._known: dict[Any, Priced] = {}
+
+    def price(self, i: KernelInstruction) -> Priced:
+        """The cost of an instruction.
+
+        Raises:
+            UnimplementedError: there is no rule for it.
+        """
+        key = _key(i)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = _priced(i, self.core)
+        return found
+
+
+def _priced(i: KernelInstruction, core: Core) -> Priced:
+    rule = RULES.get(i.name)
+    if rule is None:
+        raise UnimplementedError(
+            f"no time is known of nisa.{i.name}",
+            op=f"nisa.{i.name}",
+            location=i.location,
+            remedy="profile the kernel without it",
+        )
+    return rule(i, core)
+
+
+def _key(i: KernelInstruction) -> Any:
+    """Equal for instructions that cost the same."""
+    operands = tuple(
+        [
+            (s.storage.memory, s.dtype, s.pattern, s.dynamic and s.dynamic.kind)
+            for s in (*i.outputs, *i.inputs)
+            if type(s) is Access
+        ]
+    )
+    if i.engine == "dma":
+        placed = tuple([first_partition(s) for s in i.accesses])
+        return i.name, operands, placed, tuple(i.attributes.items())
+    zero = any(i.parameters) if i.name == "memset" else None
+    return i.name, i.engine, operands, zero, tuple(i.attributes.items())
+
+
+def price(i: KernelInstruction, core: Core) -> Priced:
+    """The cost of one instruction on one physical core; see `Prices`."""
+    return _priced(i, core)

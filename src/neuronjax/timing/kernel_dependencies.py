@@ -1,0 +1,331 @@
+"""What an instruction of a kernel waits for, before anything has a time.
+
+Reads wait for writes, writes for reads and writes, where the boxes of a storage overlap
+(`kernel_operands.box`). Storages without an address of the user's share SBUF and PSUM
+as a compiler lays them out: a new one takes room that was never used, then that of the
+storage that has been dead longest, and waits for its last accesses; so a kernel that
+allocates a tile per turn has as many buffers as fit. Storages with addresses overlap
+where their bytes do. Bytes are those of a partition.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from neuronjax.hardware import CoreSpec
+from neuronjax.ir.kernel import Access, KernelInstruction, KernelProgram, Storage
+from neuronjax.timing.kernel_operands import Box, box, contains, numpy_dtype, overlap
+
+#: What an entry waits for: entry * 2, and 1 more where no latency comes with it.
+Waits = list[list[int]]
+_HBM = frozenset({"private_hbm", "shared_hbm"})
+
+
+class _Region:
+    """Accesses to a storage that later ones may have to wait for."""
+
+    __slots__ = ("by_tensor", "readers", "writers")
+
+    def __init__(self, freed: Sequence[int] = ()) -> None:
+        self.writers: list[tuple[Box, int]] = []
+        self.readers: list[tuple[Box, int]] = [(None, entry) for entry in freed]
+        #: TensorE keeps its order: only its last read of a box counts.
+        self.by_tensor: dict[Box, int] = {}
+
+    def read(self, b: Box, entry: int, by_tensor: bool) -> list[int]:
+        found = [w for other, w in self.writers if other is b or overlap(other, b)]
+        if by_tensor:
+            self.by_tensor[b] = entry
+        else:
+            self.readers.append((b, entry))
+        return found
+
+    def write(self, b: Box, entry: int) -> list[int]:
+        writers, readers, by_tensor = self.writers, self.readers, self.by_tensor
+        found = []
+        if writers:
+            if len(writers) == 1 and writers[0][0] is b:
+                found.append(writers[0][1])
+                writers.clear()
+            else:
+                found += [w for other, w in writers if overlap(other, b)]
+                self.writers = [w for w in writers if not contains(b, w[0])]
+        if readers:
+            found += [r for other, r in readers if overlap(other, b)]
+            self.readers = [r for r in readers if not contains(b, r[0])]
+        if by_tensor:
+            found += [r for other, r in by_tensor.items() if overlap(other, b)]
+            for other in [o for o in by_tensor if contains(b, o)]:
+                del by_tensor[other]
+        self.writers.append((b, entry))
+        return found
+
+    def last(self) -> list[int]:
+        """Entries that whoever takes the room waits for."""
+        found = [w for _, w in self.writers]
+        found += [r for _, r in self.readers]
+        found += self.by_tensor.values()
+        return found
+
+
+class _Pool:
+    """Room of one memory of one core."""
+
+    def __init__(self, capacity: int) -> None:
+        self.free = capacity
+        self.dead: deque[tuple[int, list[int]]] = deque()
+        self.is_short = False
+
+    def take(self, size: int) -> list[int]:
+        """The entries that leave the room that is taken."""
+        waits: list[int] = []
+        while self.free < size and self.dead:
+            room, last = self.dead.popleft()
+            waits += last
+            self.free += room
+            if self.free > size:  # the rest is still theirs
+                self.dead.appendleft((self.free - size, last))
+                self.free = size
+        if self.free < size:
+            self.is_short = True
+        self.free -= size
+        return waits
+
+    def give(self, size: int, last: list[int]) -> None:
+        self.dead.append((size, last))
+
+
+class Dependencies:
+    """Walks a stream once.
+
+    Attributes:
+        waits: for every entry, what it waits for.
+        reused: entries of TensorE whose stationary operand is in the array already.
+        lives: storages on chip: (storage, first entry, last entry, core).
+        short: memories that the kernel needs more of than there is.
+    """
+
+    def __init__(
+        self, program: KernelProgram, entries: Sequence[KernelInstruction], cores: int
+    ) -> None:
+        self._entries, self._cores = entries, cores
+        self._regions: dict[object, _Region] = {}
+        self._pools: dict[tuple[str, int], _Pool] = {}
+        self._read_in_hbm: set[int] = set()
+        self._written: set[int] = set()
+        self._first: dict[int, tuple[Storage, int, int]] = {}
+        self._last: dict[int, int] = {}
+        self._registers: dict[int, int] = {}
+        self.waits: Waits = [[] for _ in entries]
+        self.reused: set[int] = set()
+        self.lives: list[tuple[Storage, int, int, int]] = []
+        self._survey()
+        self._given = program.dependencies
+
+    def run(self, spec: CoreSpec) -> Dependencies:
+        """Finds everything."""
+        sizes = {
+            "sbuf": spec.sbuf_usable_bytes_per_partition,
+            "psum": spec.psum_bytes // spec.partitions,
+        }
+        for core in range(self._cores):
+            for memory, size in sizes.items():
+                self._pools[memory, core] = _Pool(size)
+        deaths: dict[int, list[int]] = {}
+        for number, entry in self._last.items():
+            deaths.setdefault(entry, []).append(number)
+        stationary: dict[int, tuple[object, int]] = {}
+        for n, i in enumerate(self._entries):
+            self._entry(n, i, stationary)
+            for number in deaths.get(n, ()):
+                self._bury(number)
+        self._add_barriers()
+        self._add_given()
+        self.lives = [
+            (s, first, self._last[number], core)
+            for number, (s, first, core) in self._first.items()
+        ]
+        return self
+
+    @property
+    def short(self) -> tuple[str, ...]:
+        """Memories that the kernel needs more of than there is, in capitals."""
+        return tuple(
+            sorted({m.upper() for (m, _), p in self._pools.items() if p.is_short})
+        )
+
+    def _survey(self) -> None:
+        """Which storages are read and written where."""
+        first, last = self._first, self._last
+        for n, i in enumerate(self._entries):
+            core = i.program % self._cores
+            for access in i.outputs:
+                s = access.storage
+                if s.memory in _HBM:
+                    self._written.add(s.number)
+                elif s.memory != "registers":
+                    if s.number not in first:
+                        first[s.number] = (s, n, core)
+                    last[s.number] = n
+            for access in i.inputs:
+                if type(access) is not Access:
+                    continue
+                s = access.storage
+                if s.memory in _HBM:
+                    self._read_in_hbm.add(s.number)
+                elif s.memory != "registers":
+                    if s.number not in first:
+                        first[s.number] = (s, n, core)
+                    last[s.number] = n
+
+    def _entry(
+        self, n: int, i: KernelInstruction, stationary: dict[int, tuple[object, int]]
+    ) -> None:
+        by_tensor = i.engine == "tensor"
+        found: list[int] = []
+        for access in i.inputs:
+            if type(access) is Access:
+                self._read(n, access, by_tensor, found)
+                if by_tensor and access is i.inputs[0]:
+                    self._stationary(n, i, stationary, found)
+            else:
+                self._read_register(access.number, found)  # type: ignore[union-attr]
+        for access in i.outputs:
+            self._write(n, access, by_tensor, found)
+        if i.writes_register is not None:
+            self._registers[i.writes_register.number] = n
+        if found:  # an instruction that writes what it reads does not wait for itself
+            self.waits[n] = [w for w in dict.fromkeys(found) if w >> 1 != n]
+
+    def _stationary(
+        self,
+        n: int,
+        i: KernelInstruction,
+        known: dict[int, tuple[object, int]],
+        waits: list[int],
+    ) -> None:
+        """Notes whether the array holds the stationary operand from before."""
+        held = i.inputs[0]
+        assert isinstance(held, Access)
+        core = i.program % self._cores
+        key = (held.storage.number, held.offset, held.pattern)
+        before = known.get(core)
+        written = max((w >> 1 for w in waits), default=-1)
+        is_same = before is not None and before[0] == key and written < before[1]
+        if is_same and held.dynamic is None:
+            self.reused.add(n)
+        known[core] = (key, n)
+
+    def _read_register(self, number: int, found: list[int]) -> None:
+        if number in self._registers:
+            found.append(self._registers[number] * 2)
+
+    def _read(self, n: int, access: Access, by_tensor: bool, found: list[int]) -> None:
+        if access.dynamic is not None:
+            index = access.dynamic.index
+            if isinstance(index, Access):
+                self._read(n, index, by_tensor, found)
+            else:
+                self._read_register(index.number, found)
+        s = access.storage
+        if s.memory in _HBM and s.number not in self._written:
+            return
+        region, b = self._region(s, access)
+        latency = 0 if s.memory != "registers" else 1
+        found += [w * 2 + latency for w in region.read(b, n, by_tensor)]
+
+    def _write(self, n: int, access: Access, by_tensor: bool, found: list[int]) -> None:
+        if access.dynamic is not None:
+            index = access.dynamic.index
+            if isinstance(index, Access):
+                self._read(n, index, by_tensor, found)
+            else:
+                self._read_register(index.number, found)
+        s = access.storage
+        if s.memory in _HBM and s.number not in self._read_in_hbm:
+            return
+        region, b = self._region(s, access)
+        before = region.write(b, n)
+        if by_tensor:  # which adds to PSUM in its order, without waiting
+            before = [w for w in before if self._entries[w].engine != "tensor"]
+        latency = 0 if s.memory != "registers" else 1
+        found += [w * 2 + latency for w in before]
+
+    def _region(self, s: Storage, access: Access) -> tuple[_Region, Box]:
+        """The region of a storage, made when it is first touched, and the box in it."""
+        if s.address is not None and s.on_chip:
+            core = self._first[s.number][2]
+            return self._fixed(s, core), _absolute(s, box(access))
+        region = self._regions.get(s.number)
+        if region is None:
+            region = self._regions[s.number] = _Region(self._room(s))
+        return region, box(access)
+
+    def _fixed(self, s: Storage, core: int) -> _Region:
+        """One region for all storages of a memory that have addresses."""
+        return self._regions.setdefault((s.memory, core), _Region())
+
+    def _room(self, s: Storage) -> list[int]:
+        if s.number not in self._first:
+            return []
+        pool = self._pools[s.memory, self._first[s.number][2]]
+        return list(dict.fromkeys(pool.take(_partition_bytes(s))))
+
+    def _bury(self, number: int) -> None:
+        s, _, core = self._first[number]
+        if s.address is None:
+            last = self._regions.pop(number).last()
+            self._pools[s.memory, core].give(_partition_bytes(s), last)
+
+    def _add_given(self) -> None:
+        """What the kernel says with `depends_on`."""
+        if not self._given:
+            return
+        at: dict[tuple[int, int], int] = {}
+        for n, i in enumerate(self._entries):
+            at[i.program, i.ordinal] = n
+            for before in self._given.get((i.program, i.ordinal), ()):
+                if (i.program, before) in at:
+                    self.waits[n].append(at[i.program, before] * 2)
+
+    def _add_barriers(self) -> None:
+        """Programs of a grid meet: all that comes before one, before all after it."""
+        met: dict[int, list[int]] = {}
+        for n, i in enumerate(self._entries):
+            if i.name == "core_barrier":
+                met.setdefault(i.program, []).append(n)
+        if not met:
+            return
+        before: dict[int, list[int]] = {}
+        passed: dict[int, int] = {}
+        for n, i in enumerate(self._entries):
+            k = passed.get(i.program, 0)
+            if i.name == "core_barrier":
+                self.waits[n] += [b * 2 for b in before.pop(i.program, [])]
+                passed[i.program] = k + 1
+                continue
+            before.setdefault(i.program, []).append(n)
+            if k:
+                self.waits[n] += [m[k - 1] * 2 for m in met.values() if len(m) >= k]
+
+
+def _partition_bytes(s: Storage) -> int:
+    return s.free_size * numpy_dtype(s.dtype).itemsize
+
+
+def _absolute(s: Storage, b: Box) -> Box:
+    """A box of a storage with an address: partitions, and bytes of a partition."""
+    assert s.address is not None
+    item = numpy_dtype(s.dtype).itemsize
+    partition, start = s.address
+    rows, low, high = (0, s.shape[0]), 0, s.free_size
+    if b is not None:
+        rows, low, high = b[0], 0, 0
+        for (first, last), size in zip(b[1:], s.shape[1:], strict=True):
+            low, high = low * size + first, high * size + last - 1
+        high += 1
+    return (
+        (partition + rows[0], partition + rows[1]),
+        (start + low * item, start + high * item),
+    )

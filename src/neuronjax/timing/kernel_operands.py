@@ -1,0 +1,206 @@
+"""Operands of kernel instructions as the cost rules see them, and where they overlap.
+
+An `Operand` is what the access pattern means for an engine: elements per partition,
+whether they lie next to each other, in which memory. A *box* is the part of a storage
+that an access touches, a range of every dimension; it may be larger than what is
+touched, never smaller. Nothing here knows a value; indices of the run mean everything.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from math import prod
+from types import MappingProxyType
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from neuronjax.ir.kernel import Access
+
+#: Ranges of the dimensions of a storage; None is all of it.
+Box = tuple[tuple[int, int], ...] | None
+Pattern = tuple[tuple[int, int], ...]
+
+# NKI names that NumPy and ml_dtypes do not have, by a type of the same width. Packed
+# types are words of four elements.
+_WORDS: Mapping[str, np.dtype] = MappingProxyType(
+    {
+        "tfloat32": np.dtype(np.float32),
+        "float8_e4m3fn_x4": np.dtype(np.uint32),
+        "float8_e5m2_x4": np.dtype(np.uint32),
+        "float4_e2m1fn_x4": np.dtype(np.uint16),
+    }
+)
+
+
+@functools.cache
+def numpy_dtype(name: str) -> np.dtype:
+    """A dtype of the same width, and of the same kind but for packed ones."""
+    return _WORDS.get(name) or np.dtype(getattr(ml_dtypes, name, name))
+
+
+class Operand(NamedTuple):
+    """One access, for an engine.
+
+    Attributes:
+        memory: "sbuf", "psum", "private_hbm", "shared_hbm" or "registers".
+        dtype: of its elements; of packed ones, a word of four.
+        name: nki name of the dtype.
+        partitions: count of the first dimension.
+        free: elements per partition.
+        contiguous: whether the innermost elements follow each other.
+        stride_bytes: of the innermost dimension.
+        is_dynamic: whether the run decides where it is.
+    """
+
+    memory: str
+    dtype: np.dtype
+    name: str
+    partitions: int
+    free: int
+    contiguous: bool
+    stride_bytes: int
+    is_dynamic: bool
+
+    @property
+    def bytes(self) -> int:
+        """All elements."""
+        return self.partitions * self.free * self.dtype.itemsize
+
+    @property
+    def in_psum(self) -> bool:
+        """Whether an engine reads or writes PSUM."""
+        return self.memory == "psum"
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether it is one element per partition: no stream through an engine."""
+        return self.free == 1
+
+
+def operand(access: Access) -> Operand:
+    """What an access means for an engine."""
+    dynamic = access.dynamic is not None
+    return _operand(access.storage.memory, access.dtype, access.pattern, dynamic)
+
+
+@functools.lru_cache(maxsize=65536)
+def _operand(memory: str, name: str, pattern: Pattern, is_dynamic: bool) -> Operand:
+    dtype = numpy_dtype(name)
+    partitions = pattern[0][1] if pattern else 1
+    moving = [stride for stride, count in pattern[1:] if count > 1]
+    stride = moving[-1] if moving else 1
+    return Operand(
+        memory,
+        dtype,
+        name,
+        partitions,
+        prod(count for _, count in pattern[1:]),
+        stride == 1,
+        abs(stride) * dtype.itemsize,
+        is_dynamic,
+    )
+
+
+def first_partition(access: Access) -> int:
+    """Of an access on chip."""
+    free = access.pattern[0][0] if access.pattern else 0
+    return access.offset // free if free else 0
+
+
+# -- contiguous runs -------------------------------------------------------------------
+
+
+def run_bytes(access: Access) -> int:
+    """Contiguous bytes: of HBM over all dimensions, on chip within a partition."""
+    return _run(access.storage.on_chip, access.dtype, access.pattern)
+
+
+@functools.lru_cache(maxsize=65536)
+def _run(on_chip: bool, name: str, pattern: Pattern) -> int:
+    run = 1
+    for stride, count in reversed(pattern[1:] if on_chip else pattern):
+        if count > 1 and stride != run:
+            break
+        run *= count
+    return run * numpy_dtype(name).itemsize
+
+
+# -- boxes -----------------------------------------------------------------------------
+
+
+def box(access: Access) -> Box:
+    """The part of its storage that an access touches."""
+    storage = access.storage
+    if access.dynamic is not None or access.dtype != storage.dtype:
+        same = numpy_dtype(access.dtype).itemsize == numpy_dtype(storage.dtype).itemsize
+        if access.dynamic is not None or not same:
+            return None
+    return _box(storage.shape, access.offset, access.pattern)
+
+
+@functools.lru_cache(maxsize=1 << 18)
+def _box(shape: tuple[int, ...], offset: int, pattern: Pattern) -> Box:
+    strides = _strides(shape)
+    low, rest = [], offset
+    for stride in strides:
+        place, rest = divmod(rest, stride)
+        low.append(place)
+    more = [0] * len(shape)
+    for stride, count in pattern:
+        if count < 2 or stride == 0:
+            continue
+        if stride < 0:
+            return None
+        axis = next(n for n, s in enumerate(strides) if s <= stride)
+        steps, left = divmod(stride, strides[axis])
+        if left:
+            return None
+        more[axis] += steps * (count - 1)
+    return _bounded(shape, low, more)
+
+
+def _bounded(shape: tuple[int, ...], low: list[int], more: list[int]) -> Box:
+    """Ranges; what runs over the end of a dimension takes all of it, and the next."""
+    ranges = [(0, 0)] * len(shape)
+    for axis in reversed(range(len(shape))):
+        high = low[axis] + more[axis]
+        if high >= shape[axis] and axis:
+            more[axis - 1] += high // shape[axis]
+            ranges[axis] = (0, shape[axis])
+        else:
+            ranges[axis] = (low[axis], high + 1)
+    whole = all(r == (0, n) for r, n in zip(ranges, shape, strict=True))
+    return None if whole else tuple(ranges)
+
+
+@functools.cache
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    found = [1]
+    for size in reversed(shape[1:]):
+        found.append(found[-1] * size)
+    return tuple(reversed(found))
+
+
+def overlap(a: Box, b: Box) -> bool:
+    """Whether two boxes of a storage have elements in common."""
+    if a is None or b is None or a is b:
+        return True
+    for (a0, a1), (b0, b1) in zip(a, b, strict=True):
+        if a1 <= b0 or b1 <= a0:
+            return False
+    return True
+
+
+def contains(outer: Box, inner: Box) -> bool:
+    """Whether a box holds all of another."""
+    if outer is None or outer is inner:
+        return True
+    if inner is None:
+        return False
+    for (a0, a1), (b0, b1) in zip(outer, inner, strict=True):
+        if b0 < a0 or a1 < b1:
+            return False
+    return True

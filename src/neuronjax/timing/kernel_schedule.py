@@ -1,0 +1,493 @@
+"""When a kernel does what: a discrete-event schedule of a traced `KernelProgram`.
+
+Each program of a grid has a core of its own, while there are cores: five engines, the
+queues that issue DMA, and 16 DMA engines. TensorE and the sequencers take instructions
+in the kernel's order; the other queues take, of the next few, the one that can start
+first, for the compiler orders them. An instruction starts when its queue is free and
+what it waits for (`kernel_dependencies`) has ended and can be read; transfers then
+share the DMA engines in the order in which they were issued. Equal input gives an equal
+schedule. Seconds from the start of the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
+
+from neuronjax.errors import InternalError
+from neuronjax.hardware import Target
+from neuronjax.ir.kernel import KernelInstruction, KernelProgram
+from neuronjax.timing.collection import no_collection
+from neuronjax.timing.cost_scalar import table_load_seconds
+from neuronjax.timing.kernel_array import Array
+from neuronjax.timing.kernel_constants import REORDER_WINDOW
+from neuronjax.timing.kernel_cost import Prices
+from neuronjax.timing.kernel_dependencies import Dependencies
+from neuronjax.timing.kernel_price import Priced
+from neuronjax.timing.kernel_unroll import Stream, Trips, Turns, unrolled
+from neuronjax.timing.schedule import LOOP_TURN
+from neuronjax.timing.work import Core, Work
+
+#: Queues that keep the kernel's order.
+_IN_ORDER = frozenset({"tensor", "sync"})
+_NO_CAUSE = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelSchedule:
+    """What every instruction of a stream does when.
+
+    Attributes:
+        program: that is scheduled.
+        core: the physical cores that it runs on, as one logical core.
+        stream: its instructions.
+        priced: their costs.
+        starts, ends: of each; of a transfer, of its bytes.
+        waits: how long its queue stood still before it.
+        causes: the entry that decided when it starts; -1: none.
+        loads: (start, core, function) of ScalarE's tables.
+        issues: (start, entry) of transfers that SyncE's generator issues.
+        found: what waits for what, and how long storages live.
+        total_seconds: until the last result can be read.
+        periods: seconds of a turn of `stream.loops`.
+        notes: what was assumed.
+    """
+
+    program: KernelProgram
+    core: Core
+    stream: Stream
+    priced: list[Priced]
+    starts: list[float]
+    ends: list[float]
+    waits: list[float]
+    causes: list[int]
+    loads: list[tuple[float, int, str]]
+    issues: list[tuple[float, int]]
+    found: Dependencies
+    total_seconds: float
+    periods: list[float]
+    notes: tuple[str, ...]
+
+
+#: What a question "what if" makes of a cost: of the instruction with this number.
+Change = Callable[[int, Priced], Priced]
+
+
+@no_collection()
+def schedule_kernel(
+    program: KernelProgram,
+    target: Target,
+    *,
+    lnc: int | None = None,
+    trips: Trips | None = None,
+) -> KernelSchedule:
+    """The schedule of a kernel.
+
+    Args:
+        program: of `Kernel.trace`.
+        target: the machine.
+        lnc: physical cores that the programs of a grid run on; None for one each, as
+            far as a logical core has them. A kernel without a grid runs on one.
+        trips: how often device loops turn that do not say it, by "file.py:12".
+
+    Raises:
+        InvalidProgramError: an LNC size that the chip does not have.
+        UnimplementedError: an instruction whose time is not known.
+    """
+    core = Core.of(target, _cores(program, target, lnc))
+    one = Core(core.chip, 1)
+    stream = unrolled(program.body, trips)
+    found = Dependencies(program, stream.entries, core.lnc).run(one.spec)
+    prices = Prices(one)
+    priced = [prices.price(i) for i in stream.entries]
+    return _scheduled(program, core, stream, found, priced)
+
+
+@no_collection()
+def what_if(schedule: KernelSchedule, change: Change) -> float:
+    """Seconds of the same kernel when instructions cost something else.
+
+    Args:
+        schedule: of the kernel.
+        change: of a number in the stream and its cost, the cost then.
+    """
+    priced = [change(n, p) for n, p in enumerate(schedule.priced)]
+    run = _Run(schedule.stream, priced, schedule.found, schedule.core)
+    run.all()
+    return run.total
+
+
+def _scheduled(
+    program: KernelProgram,
+    core: Core,
+    stream: Stream,
+    found: Dependencies,
+    priced: list[Priced],
+) -> KernelSchedule:
+    run = _Run(stream, priced, found, core)
+    run.all()
+    notes = list(stream.notes)
+    if found.short:
+        notes.append(
+            f"more than all of {' and '.join(found.short)} is in use at a time: "
+            "times are as if it fitted"
+        )
+    return KernelSchedule(
+        program=program,
+        core=core,
+        stream=stream,
+        priced=priced,
+        starts=run.starts,
+        ends=run.ends,
+        waits=run.idle,
+        causes=run.causes,
+        loads=run.loads,
+        issues=run.issues,
+        found=found,
+        total_seconds=run.total,
+        periods=run.periods,
+        notes=tuple(notes),
+    )
+
+
+def _cores(program: KernelProgram, target: Target, lnc: int | None) -> int:
+    programs = max((i.program for i in program.body.walk()), default=0) + 1
+    if lnc is not None:
+        return lnc
+    return max(n for n in target.chip.lnc_options if n <= max(1, programs))
+
+
+class _Queue:
+    """One queue: its entries, and how far it is."""
+
+    __slots__ = ("base", "entries", "free", "kind", "last", "wake", "window")
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.entries: list[int] = []
+        self.base = 0
+        self.free = 0.0
+        self.wake = inf
+        self.last = _NO_CAUSE
+        self.window = 1 if kind in _IN_ORDER else int(REORDER_WINDOW.value)
+
+
+class _CoreState:
+    """What queues of a core share."""
+
+    __slots__ = ("array", "dma", "last_dma", "level", "ports", "table")
+
+    def __init__(self, engines: int, array: Array) -> None:
+        self.dma = [0.0] * engines
+        self.level: float | None = 0.0  # when all DMA engines are free, if at once
+        self.last_dma = _NO_CAUSE
+        self.ports: dict[str, tuple[float, int]] = {}
+        self.table = ""
+        self.array = array
+
+
+class _Run:
+    """The events of a schedule, in the order of time."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        priced: Sequence[Priced],
+        found: Dependencies,
+        core: Core,
+    ) -> None:
+        self.stream, self.priced, self.core = stream, priced, core
+        cores = core.lnc
+        self.reused = found.reused
+        count = len(priced)
+        self.starts, self.ends = [0.0] * count, [0.0] * count
+        self.idle, self.causes = [0.0] * count, [_NO_CAUSE] * count
+        self.ready, self.why = [0.0] * count, [_NO_CAUSE] * count
+        self.loads: list[tuple[float, int, str]] = []
+        self.issues: list[tuple[float, int]] = []
+        self.periods: list[float] = []
+        self.total = 0.0
+        engines = core.chip.dma_engines // core.chip.cores_per_chip
+        tiled = any(p.rows[1] < 4 or p.columns[1] < 4 for p in priced)
+        arrays = [Array(core, tiled) for _ in range(cores)]
+        self.states = [_CoreState(engines, array) for array in arrays]
+        self._succeed(found, count)
+        self._queue_up(stream.entries, cores)
+        self._pauses()
+        self.done = bytearray(count)
+        self.heap: list[tuple[float, int]] = []
+        self.floor = 0.0
+        self.limit = count
+
+    # -- what is known before ----------------------------------------------------------
+
+    def _succeed(self, found: Dependencies, count: int) -> None:
+        self.after: list[list[int] | None] = [None] * count
+        self.missing = [0] * count
+        after = self.after
+        for n, waits in enumerate(found.waits):
+            self.missing[n] = len(waits)
+            for w in waits:
+                before = w >> 1
+                mine = after[before]
+                if mine is None:
+                    after[before] = [n * 2 + (w & 1)]
+                else:
+                    mine.append(n * 2 + (w & 1))
+
+    def _queue_up(self, entries: Sequence[KernelInstruction], cores: int) -> None:
+        self.queues: list[_Queue] = []
+        self.core_of: list[int] = []
+        numbers: dict[tuple[int, str], int] = {}
+        self.queue_of = [0] * len(entries)
+        for n, (i, p) in enumerate(zip(entries, self.priced, strict=True)):
+            core = i.program % cores
+            kind = p.ring or p.queue
+            number = numbers.get((core, kind))
+            if number is None:
+                number = numbers[core, kind] = len(self.queues)
+                self.queues.append(_Queue(kind))
+                self.core_of.append(core)
+            self.queue_of[n] = number
+            self.queues[number].entries.append(n)
+
+    def _pauses(self) -> None:
+        """The first instruction of a queue in a turn: it compares and branches."""
+        self.pause: dict[int, float] = {}
+        for queue in self.queues:
+            block = 0
+            for n in queue.entries:
+                if self.stream.blocks[n] != block:
+                    block = self.stream.blocks[n]
+                    self.pause[n] = LOOP_TURN.value
+
+    # -- time --------------------------------------------------------------------------
+
+    def all(self) -> None:
+        """Everything; a loop of which turns are left out is waited for."""
+        order = sorted(range(len(self.stream.loops)), key=self._end_of_loop)
+        periods = [0.0] * len(order)
+        for number in order:
+            loop = self.stream.loops[number]
+            if loop.left_out > 0:
+                self._until(loop.edges[-1])
+                periods[number] = self._period(loop)
+                self._shift(loop.left_out * periods[number])
+        self._until(len(self.priced))
+        if not all(self.done):
+            raise InternalError(f"{self.done.count(0)} instructions never start")
+        for number in order:
+            loop = self.stream.loops[number]
+            if loop.left_out <= 0:
+                periods[number] = self._period(loop)
+        self.periods = periods
+
+    def _end_of_loop(self, number: int) -> int:
+        return self.stream.loops[number].edges[-1]
+
+    def _period(self, loop: Turns) -> float:
+        """From the end of a turn to that of the next; of one turn, its length."""
+        if len(loop.edges) < 2:
+            return 0.0
+        ends = [
+            max(self.ends[first:last], default=0.0)
+            for first, last in zip(loop.edges, loop.edges[1:], strict=False)
+        ]
+        if len(ends) > 1:
+            return max(0.0, ends[-1] - ends[-2])
+        first, last = loop.edges[0], loop.edges[-1]
+        return ends[0] - min(self.starts[first:last], default=ends[0])
+
+    def _shift(self, seconds: float) -> None:
+        """All that follows is so much later."""
+        self.floor = self.total + seconds
+        self.total = self.floor
+
+    def _until(self, limit: int) -> None:
+        """Runs all entries before one."""
+        self.limit = limit
+        for number, queue in enumerate(self.queues):
+            queue.free = max(queue.free, self.floor)
+            if queue.base < len(queue.entries):
+                queue.wake = queue.free
+                heappush(self.heap, (queue.free, number))
+        self._events()
+
+    def _events(self) -> None:
+        heap, queues = self.heap, self.queues
+        while heap:
+            now, number = heappop(heap)
+            queue = queues[number]
+            if queue.wake != now:
+                continue  # woken earlier
+            queue.wake = inf
+            self._serve(now, number, queue)
+
+    def _serve(self, now: float, number: int, queue: _Queue) -> None:
+        """Issues what can start now, and sleeps until more can."""
+        entries, missing, ready, done = (
+            queue.entries,
+            self.missing,
+            self.ready,
+            self.done,
+        )
+        limit, count = self.limit, len(entries)
+        while True:
+            if queue.free > now:
+                self._sleep(queue, number, queue.free)
+                return
+            base = queue.base
+            if base >= count or entries[base] >= limit:
+                return
+            n = entries[base]
+            if missing[n] or ready[n] > now:
+                wake = inf if missing[n] else ready[n]
+                n, wake = self._other(queue, now, wake)
+                if n < 0:
+                    if wake < inf:
+                        self._sleep(queue, number, wake)
+                    return
+            self._issue(n, now, number, queue)
+            done[n] = 1
+            while base < count and done[entries[base]]:
+                base += 1
+            queue.base = base
+
+    def _other(self, queue: _Queue, now: float, wake: float) -> tuple[int, float]:
+        """Another entry of the window that can start, or when the first one can."""
+        entries, blocks = queue.entries, self.stream.blocks
+        base = queue.base
+        block = blocks[entries[base]]
+        for n in entries[base + 1 : base + queue.window]:
+            if blocks[n] != block or n >= self.limit:
+                break
+            if self.done[n] or self.missing[n]:
+                continue
+            if self.ready[n] <= now:
+                return n, now
+            wake = min(wake, self.ready[n])
+        return -1, wake
+
+    def _sleep(self, queue: _Queue, number: int, until: float) -> None:
+        if until < queue.wake:
+            queue.wake = until
+            heappush(self.heap, (until, number))
+
+    def _issue(self, n: int, now: float, number: int, queue: _Queue) -> None:
+        """Gives an entry its time, and tells those that wait for it."""
+        p = self.priced[n]
+        state = self.states[self.core_of[number]]
+        if self.ready[n] > queue.free or queue.last < 0:
+            self.causes[n] = self.why[n]
+        else:
+            self.causes[n] = queue.last
+        self.idle[n] = max(0.0, now - queue.free)
+        start = now + self.pause.get(n, 0.0)
+        if p.ring:
+            end = self._transfer(n, p, start, queue, state)
+        elif queue.kind == "tensor":
+            end = self._multiply(n, p, start, queue, state.array)
+        else:
+            end = self._engine(n, p, start, queue, state, number)
+        queue.last = n
+        self.ends[n] = end
+        visible = end + p.latency_seconds
+        if visible > self.total:
+            self.total = visible
+        after = self.after[n]
+        if after:
+            self._tell(n, after, now, end, visible)
+
+    def _tell(
+        self, n: int, after: list[int], now: float, end: float, visible: float
+    ) -> None:
+        ready, missing, why = self.ready, self.missing, self.why
+        for code in after:
+            later = code >> 1
+            when = end if code & 1 else visible
+            if when > ready[later]:
+                ready[later] = when
+                why[later] = n
+            missing[later] -= 1
+            if not missing[later]:
+                number = self.queue_of[later]
+                queue = self.queues[number]
+                until = ready[later]
+                if queue.free > until:
+                    until = queue.free
+                if now > until:
+                    until = now
+                if until < queue.wake:
+                    queue.wake = until
+                    heappush(self.heap, (until, number))
+
+    # -- one instruction ---------------------------------------------------------------
+
+    def _engine(
+        self,
+        n: int,
+        p: Priced,
+        start: float,
+        queue: _Queue,
+        state: _CoreState,
+        number: int,
+    ) -> float:
+        if p.queue == "scalar" and type(p.source) is Work and p.source.table:
+            if p.source.table != state.table:
+                state.table = p.source.table
+                load = queue.free  # it waits for no operand
+                self.loads.append((load, self.core_of[number], state.table))
+                start = max(start, load + table_load_seconds(self.core))
+        for port in p.ports:
+            until, other = state.ports.get(port, (0.0, _NO_CAUSE))
+            if until > start:
+                start, self.causes[n] = until, other
+        end = start + p.seconds
+        for port in p.ports:
+            state.ports[port] = (end, n)
+        self.starts[n] = start
+        queue.free = end
+        return end
+
+    def _multiply(
+        self, n: int, p: Priced, start: float, queue: _Queue, array: Array
+    ) -> float:
+        begin = None if n in self.reused else max(self.ready[n], self.floor)
+        self.starts[n], end, queue.free = array.multiply(p, start, begin)
+        return end
+
+    def _transfer(
+        self, n: int, p: Priced, start: float, queue: _Queue, state: _CoreState
+    ) -> float:
+        """The ring issues it; its engines move it when they have moved the others."""
+        queue.free = start + p.issue_seconds
+        if queue.kind == "dge.sync":
+            self.issues.append((start, n))
+        first = start + p.start_seconds
+        low, count = p.dma_engines
+        dma = state.dma
+        waited = first
+        if count == len(dma) and state.level is not None:
+            begin = max(first, state.level)
+            state.level = end = begin + p.seconds
+            waited = begin
+        else:
+            if state.level is not None:
+                dma[:] = [state.level] * len(dma)
+                state.level = None
+            begin, end = inf, 0.0
+            for e in range(low, low + count):
+                own = max(first, dma[e])
+                waited = max(waited, own)
+                begin = min(begin, own)
+                dma[e] = own + p.seconds
+                end = max(end, dma[e])
+            if count == len(dma) and begin == waited:
+                state.level = end
+        if waited > first and state.last_dma >= 0:
+            self.causes[n] = state.last_dma
+        state.last_dma = n
+        self.starts[n] = begin
+        return end

@@ -1,0 +1,244 @@
+"""A kernel's schedule as a `Timeline`, so that every report can read it.
+
+An event is an instruction at its time; those of one line of the kernel and one name
+belong to one `KernelOp`. With two physical cores an event occupies half of the logical
+core's queue; a transfer occupies as much of the DMA queue as it has of its engines.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from neuronjax.ir.instruction import Engine, Instruction
+from neuronjax.ir.kernel import KernelInstruction
+from neuronjax.ir.program import Location
+from neuronjax.timing.cost_dma import engines
+from neuronjax.timing.cost_scalar import table_load_seconds
+from neuronjax.timing.kernel_memory import kernel_memory
+from neuronjax.timing.kernel_price import Priced
+from neuronjax.timing.kernel_schedule import KernelSchedule
+from neuronjax.timing.recording import TABLE_LOAD, Events, Row
+from neuronjax.timing.timeline import LoopSpan, Timeline
+from neuronjax.timing.work import Core, Queue, Transfer, Work
+
+#: What SyncE does for a transfer whose descriptors hardware makes.
+ISSUE = "DMA_ISSUE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelOp(Instruction):
+    """All calls of a nisa function in one line of a kernel.
+
+    Attributes:
+        function: of nki.isa.
+        op: its operator or function, or "".
+    """
+
+    function: str
+    op: str = ""
+
+    @property
+    def name(self) -> str:
+        """The nki.isa name."""
+        return self.function
+
+    def attributes(self) -> dict[str, str]:
+        """The operator, where there is one."""
+        return {"op": self.op} if self.op else {}
+
+
+def kernel_timeline(schedule: KernelSchedule) -> Timeline:
+    """The timeline of a scheduled kernel."""
+    ops, numbers = _ops(schedule.stream.entries)
+    rows, loops = _rows(schedule, numbers)
+    return Timeline(
+        events=Events(rows),
+        instructions=ops,
+        fused=tuple((op,) for op in ops),
+        total_seconds=schedule.total_seconds,
+        loops=loops,
+        notes=(*schedule.notes, *_found(schedule, ops, numbers)),
+        memory=kernel_memory(schedule),
+    )
+
+
+def _ops(
+    entries: Sequence[KernelInstruction],
+) -> tuple[tuple[KernelOp, ...], list[int]]:
+    """The ops, and which of them each entry belongs to."""
+    known: dict[tuple[str, str, str], int] = {}
+    ops: list[KernelOp] = []
+    numbers = []
+    for i in entries:
+        attributes = i.attributes
+        detail = attributes.get("op") or attributes.get("op0") or ""
+        key = (i.name, i.location, detail)
+        if key not in known:
+            known[key] = len(ops)
+            ops.append(_op(i, str(detail)))
+        numbers.append(known[key])
+    return tuple(ops), numbers
+
+
+def _op(i: KernelInstruction, detail: str) -> KernelOp:
+    file, _, line = i.location.rpartition(":")
+    engine: Engine = i.engine  # type: ignore[assignment]
+    return KernelOp(
+        operands=(),
+        results=(),
+        engine=engine,
+        location=Location("", file, int(line) if line.isdecimal() else 0),
+        function=i.name,
+        op=detail,
+    )
+
+
+# -- events ----------------------------------------------------------------------------
+
+
+def _rows(
+    s: KernelSchedule, numbers: Sequence[int]
+) -> tuple[list[Row], tuple[LoopSpan, ...]]:
+    """Events in the order of the kernel, and the loops as ranges of them."""
+    cores = s.core.lnc
+    one = engines(Core(s.core.chip, 1))
+    rows: list[Row] = []
+    first: list[int] = []
+    issued = _issued(s)
+    for n, p in enumerate(s.priced):
+        first.append(len(rows))
+        count = s.stream.counts[n]
+        start, end, wait = s.starts[n], s.ends[n], s.waits[n]
+        number = numbers[n]
+        if p.queue == "dma":
+            busy = p.seconds * p.dma_engines[1] / one / cores
+            for source in (p.source, p.second):
+                if source is not None:
+                    name = _kind(p, source)
+                    rows.append(
+                        ("dma", start, end, name, source, number, count, wait, 1, busy)
+                    )
+                    busy = 0.0
+            if n in issued:
+                rows.append(_issue(issued[n], p, number, count, cores))
+            continue
+        busy = (end - start) / cores
+        opcode = p.source.opcode if isinstance(p.source, Work) else ""
+        queue: Queue = p.queue
+        rows.append((queue, start, end, opcode, p.source, number, count, wait, 1, busy))
+    first.append(len(rows))
+    spans = tuple(_span(s, n, first) for n in range(len(s.stream.loops)))
+    rows += _table_loads(s)
+    return rows, spans
+
+
+def _kind(p: Priced, source: Work | Transfer) -> str:
+    if isinstance(source, Work):
+        return source.opcode
+    return "load" if source.is_read else "store"
+
+
+def _issued(s: KernelSchedule) -> dict[int, float]:
+    return {n: start for start, n in s.issues}
+
+
+def _issue(start: float, p: Priced, number: int, count: int, cores: int) -> Row:
+    spent = p.issue_seconds
+    work = Work(queue="sync", seconds=spent, opcode=ISSUE)
+    busy = spent / cores
+    return ("sync", start, start + spent, ISSUE, work, number, count, 0.0, 1, busy)
+
+
+def _table_loads(s: KernelSchedule) -> list[Row]:
+    spent = table_load_seconds(s.core)
+    work = Work(queue="scalar", seconds=spent, opcode=TABLE_LOAD)
+    return [
+        (
+            "scalar",
+            start,
+            start + spent,
+            TABLE_LOAD,
+            work,
+            -1,
+            1,
+            0.0,
+            1,
+            spent / s.core.lnc,
+        )
+        for start, _, _ in s.loads
+    ]
+
+
+def _span(s: KernelSchedule, number: int, first: Sequence[int]) -> LoopSpan:
+    loop = s.stream.loops[number]
+    begin, end = loop.edges[0], loop.edges[-1]
+    start = min(s.starts[begin:end], default=0.0)
+    stop = max(s.ends[begin:end], default=start)
+    return LoopSpan(
+        start_seconds=start,
+        end_seconds=stop + loop.left_out * s.periods[number],
+        trips=loop.trips,
+        period_seconds=s.periods[number],
+        first_event=first[begin],
+        last_event=first[end],
+        count=loop.count,
+        source=loop.source,
+        is_assumed=loop.is_assumed,
+    )
+
+
+# -- the bottleneck --------------------------------------------------------------------
+
+
+def critical_seconds(s: KernelSchedule) -> dict[tuple[Queue, int], float]:
+    """Time of the critical path by queue and entry: what each keeps the end waiting.
+
+    From the last result backwards, each entry answers for the time from its own start
+    to that of the one it kept waiting; turns that are left out belong to none.
+    """
+    found: dict[tuple[Queue, int], float] = defaultdict(float)
+    if not s.priced:
+        return found
+    n = max(range(len(s.ends)), key=lambda e: s.ends[e] + s.priced[e].latency_seconds)
+    end = s.ends[n] + s.priced[n].latency_seconds
+    while n >= 0:
+        p, cause = s.priced[n], s.causes[n]
+        start = min(end, s.starts[n] - (p.start_seconds if p.ring else 0.0))
+        if cause < 0:
+            start = 0.0
+        issuing = p.ring == "dge.sync" and end - start <= p.issue_seconds * 1.001
+        found["sync" if issuing else p.queue, n] += end - start
+        end, n = start, cause
+    return found
+
+
+def _found(
+    s: KernelSchedule, ops: Sequence[KernelOp], numbers: Sequence[int]
+) -> tuple[str, ...]:
+    """Which queue and which line keep the kernel, in words."""
+    whole = bottleneck(s, numbers)
+    if whole is None:
+        return ()
+    queue, number, share = whole
+    op = ops[number]
+    named = f"{op.name}.{op.op}" if op.op else op.name
+    file = op.location.source.rpartition("/")[2]
+    return (f"{share:.0%} of the critical path is {queue}: {named} at {file or '?'}",)
+
+
+def bottleneck(
+    s: KernelSchedule, numbers: Sequence[int] | None = None
+) -> tuple[Queue, int, float] | None:
+    """The queue and the op with most of the critical path, and their share of it."""
+    if numbers is None:
+        _, numbers = _ops(s.stream.entries)
+    spent: dict[tuple[Queue, int], float] = defaultdict(float)
+    for (queue, entry), seconds in critical_seconds(s).items():
+        spent[queue, numbers[entry]] += seconds
+    total = sum(spent.values())
+    if not total:
+        return None
+    (queue, number), seconds = max(spent.items(), key=lambda item: item[1])
+    return queue, number, seconds / total

@@ -1,0 +1,129 @@
+"""A kernel's blocks as one stream of instructions, device loops turn by turn.
+
+A loop whose turns would make more instructions than the limit is cut: some turns are in
+the stream, and the last of them stands for all others. Trip counts are static, or given
+by the line of the loop; a loop of which neither is known turns once, and a note says
+so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from neuronjax.ir.kernel import Block, KernelInstruction, KernelLoop, KernelWhile
+from neuronjax.timing.kernel_constants import LOOP_TURNS
+
+#: Instructions that a device loop may have, all turns together, before it is cut.
+MOST_INSTRUCTIONS = 100_000
+
+Trips = Mapping[str | int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """A device loop in the stream.
+
+    Attributes:
+        edges: where each turn that is in the stream begins, and where the last ends.
+        trips: how often it turns.
+        source: the user's line.
+        is_assumed: whether nobody knows.
+        count: how often the loops around it repeat all this.
+    """
+
+    edges: tuple[int, ...]
+    trips: int
+    source: str
+    is_assumed: bool
+    count: int
+
+    @property
+    def left_out(self) -> int:
+        """Turns that are not in the stream."""
+        return self.trips - (len(self.edges) - 1)
+
+
+@dataclass(slots=True)
+class Stream:
+    """What `unrolled` returns.
+
+    Attributes:
+        entries: instructions in the order of the kernel.
+        blocks: of each entry, a number that changes where a turn begins or ends; the
+            compiler moves nothing across.
+        counts: how often each entry happens.
+        loops: inner ones before the outer.
+        notes: what was assumed.
+    """
+
+    entries: list[KernelInstruction] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    loops: list[Turns] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    block: int = 0
+
+
+def unrolled(body: Block, trips: Trips | None = None) -> Stream:
+    """The stream of a kernel.
+
+    Args:
+        body: of the kernel.
+        trips: how often loops turn, by "file.py:12" (with or without folders).
+    """
+    stream = Stream()
+    _add(stream, body, 1, _by_line(trips or {}))
+    return stream
+
+
+def _by_line(trips: Trips) -> dict[str, int]:
+    return {PurePath(str(line)).name: count for line, count in trips.items()}
+
+
+def _add(stream: Stream, block: Block, count: int, trips: Mapping[str, int]) -> None:
+    for item in block.items:
+        if isinstance(item, KernelInstruction):
+            stream.entries.append(item)
+            stream.blocks.append(stream.block)
+            stream.counts.append(count)
+        else:
+            _add_loop(stream, item, count, trips)
+
+
+def _add_loop(
+    stream: Stream,
+    loop: KernelLoop | KernelWhile,
+    count: int,
+    trips: Mapping[str, int],
+) -> None:
+    found = _trips(loop, trips)
+    turns = 1 if found is None else found
+    if found is None:
+        stream.notes.append(
+            f"loop at {loop.location or '?'}: taken to turn once; say how often with "
+            "trips"
+        )
+    each = max(1, sum(1 for _ in loop.body.walk()))
+    shown = turns
+    if turns * each > MOST_INSTRUCTIONS:
+        shown = min(turns, int(LOOP_TURNS.value))
+    edges = []
+    for turn in range(shown):
+        edges.append(len(stream.entries))
+        stream.block += 1
+        last = turn == shown - 1
+        _add(stream, loop.body, count * (turns - shown + 1 if last else 1), trips)
+    stream.block += 1
+    edges.append(len(stream.entries))
+    stream.loops.append(Turns(tuple(edges), turns, loop.location, found is None, count))
+
+
+def _trips(loop: KernelLoop | KernelWhile, given: Mapping[str, int]) -> int | None:
+    """Turns of a loop; None where neither the kernel nor the user says it."""
+    if isinstance(loop, KernelLoop):
+        start, stop = loop.start, loop.stop
+        if isinstance(start, int) and isinstance(stop, int):
+            return max(0, -(-(stop - start) // loop.step))
+    return given.get(PurePath(loop.location).name)

@@ -1,0 +1,377 @@
+"""The cost of single kernel instructions, by hand from the published formulas.
+
+Cycles of VectorE and ScalarE are what the formula says and the start of one access (60
+cycles), 64 at least; see `timing.cost_layout.seconds`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import neuronjax.nki.isa as nisa
+import neuronjax.nki.language as nl
+from neuronjax import nki
+from neuronjax.errors import UnimplementedError
+from neuronjax.hardware import CHIPS
+from neuronjax.ir.kernel import Access, KernelInstruction, Storage
+from neuronjax.timing import assumptions as a
+from neuronjax.timing.kernel_constants import CONSTANTS
+from neuronjax.timing.kernel_cost import Prices, price
+from neuronjax.timing.kernel_operands import box, contains, overlap, run_bytes
+from neuronjax.timing.kernel_price import RULES
+from neuronjax.timing.work import Core, Transfer
+
+TRN1, TRN2, TRN3 = (Core(CHIPS[name], 1) for name in ("trn1", "trn2", "trn3"))
+START = 60
+NUMBERS = iter(range(10_000))
+
+
+def storage(memory, shape, dtype="float32", address=None):
+    return Storage(next(NUMBERS), memory, tuple(shape), dtype, address=address)
+
+
+def whole(memory, shape, dtype="float32"):
+    """All of a new storage."""
+    return part(storage(memory, shape, dtype))
+
+
+def part(s, offset=0, pattern=None):
+    strides = np.cumprod([1, *s.shape[:0:-1]])[::-1]
+    plain = tuple((int(x), n) for x, n in zip(strides, s.shape, strict=True))
+    return Access(s, s.dtype, offset, pattern or plain)
+
+
+def instruction(name, engine, outputs, inputs=(), **attributes):
+    parameters = attributes.pop("parameters", ())
+    return KernelInstruction(
+        name=name,
+        engine=engine,
+        outputs=tuple(outputs),
+        inputs=tuple(inputs),
+        parameters=parameters,
+        attributes=attributes,
+    )
+
+
+def cycles(i, core=TRN2):
+    found = price(i, core)
+    return found.seconds * getattr(core.spec, i.engine).clock_hz
+
+
+def sbuf(n, dtype="float32", rows=128):
+    return whole("sbuf", (rows, n), dtype)
+
+
+def psum(n, dtype="float32"):
+    return whole("psum", (128, n), dtype)
+
+
+def strided(n, dtype, stride):
+    s = storage("sbuf", (128, n * stride), dtype)
+    return part(s, 0, ((n * stride, 128), (stride, n)))
+
+
+VECTOR = [
+    # tensor_copy and tensor_scalar: 4x, 2x, 1x.
+    ("tensor_copy", [sbuf(512, "bfloat16")], [sbuf(512, "bfloat16")], 128),
+    ("tensor_copy", [sbuf(512, "float16")], [sbuf(512, "bfloat16")], 128),
+    ("tensor_copy", [sbuf(512)], [sbuf(512)], 512),
+    ("tensor_copy", [sbuf(512, "bfloat16")], [psum(512, "bfloat16")], 256),
+    ("tensor_copy", [sbuf(512)], [psum(512)], 512),
+    ("tensor_copy", [sbuf(512, "bfloat16")], [strided(512, "bfloat16", 2)], 256),
+    ("tensor_copy", [sbuf(512, "bfloat16")], [sbuf(512)], 512),
+    # An innermost stride of 16 bytes or more.
+    ("tensor_copy", [sbuf(512)], [strided(512, "float32", 4)], 1024),
+    ("tensor_copy", [sbuf(512)], [strided(512, "float32", 2)], 512),
+    # Two streams.
+    ("tensor_tensor", [sbuf(512)], [sbuf(512), sbuf(512)], 1024),
+    ("tensor_tensor", [sbuf(512)], [sbuf(512), psum(512)], 512),
+    ("tensor_tensor", [sbuf(512, "bfloat16")], [sbuf(512, "bfloat16")] * 2, 512),
+    ("tensor_tensor", [sbuf(512)], [sbuf(512, "bfloat16")] * 2, 1024),
+    ("tensor_tensor_scan", [sbuf(512)], [sbuf(512), sbuf(512)], 1024),
+    ("scalar_tensor_tensor", [sbuf(512)], [sbuf(512), sbuf(1), psum(512)], 512),
+    ("scalar_tensor_tensor", [sbuf(512)], [sbuf(512), sbuf(1), sbuf(512)], 1024),
+    ("tensor_copy_predicated", [sbuf(256)], [sbuf(256), sbuf(256, "uint8")], 512),
+    ("tensor_copy_predicated", [sbuf(256)], [psum(256), sbuf(256, "uint8")], 256),
+    # One stream.
+    ("reciprocal", [sbuf(100)], [sbuf(100)], 800),
+    ("bn_aggr", [sbuf(2)], [sbuf(300)], 1300),
+    ("max8", [sbuf(8)], [sbuf(1000)], 1144),
+    ("nc_find_index8", [sbuf(8, "uint32")], [sbuf(1000), sbuf(8)], 1000),
+    ("tensor_scalar_reduce", [sbuf(512), sbuf(1)], [sbuf(512)], 576),
+    ("range_select", [sbuf(512)], [sbuf(512), sbuf(1), sbuf(1)], 512),
+    ("nc_stream_shuffle", [sbuf(512)], [sbuf(512)], 512),
+]
+
+
+@pytest.mark.parametrize(("name", "outputs", "inputs", "expected"), VECTOR)
+def test_vector_engine(name, outputs, inputs, expected):
+    i = instruction(name, "vector", outputs, inputs)
+    assert cycles(i) == pytest.approx(expected + START)
+
+
+def test_short_instructions_take_the_least_interval():
+    i = instruction("tensor_copy", "vector", [sbuf(1)], [sbuf(1)])
+    assert cycles(i) == a.MINIMUM_INTERVAL.value
+
+
+def test_the_modes_are_of_their_generation():
+    half = [sbuf(512, "bfloat16")]
+    copy = instruction("tensor_copy", "vector", half, half)
+    add = instruction("tensor_tensor", "vector", half, half * 2, op="add")
+    largest = instruction("tensor_tensor", "vector", half, half * 2, op="maximum")
+    assert cycles(copy, TRN1) == 512 + START
+    assert cycles(add, TRN1) == 512 + START  # [V26]
+    assert cycles(largest, TRN1) == 1024 + START
+    assert cycles(largest, TRN2) == 512 + START
+    eight = [sbuf(512, "float8_e4m3")]
+    narrow = instruction("tensor_copy", "vector", eight, eight)
+    assert cycles(narrow, TRN2) == 512 + START
+    assert cycles(narrow, TRN3) == 128 + START
+
+
+def test_reductions():
+    half = instruction(
+        "tensor_reduce", "vector", [sbuf(1, "bfloat16")], [sbuf(512, "bfloat16")],
+        op="add",
+    )  # fmt: skip
+    full = instruction("tensor_reduce", "vector", [sbuf(1)], [sbuf(512)], op="add")
+    assert cycles(half) == 256 + START
+    assert cycles(full) == 512 + START
+
+
+def test_memset_of_zeros_in_16_bits_is_twice_as_fast():
+    out = [sbuf(512, "bfloat16")]
+    zeros = instruction("memset", "vector", out, parameters=(0,))
+    ones = instruction("memset", "vector", out, parameters=(1,))
+    known = Prices(TRN2)
+    assert cycles(zeros) == 256 + START
+    assert cycles(ones) == 512 + START
+    assert known.price(zeros).seconds < known.price(ones).seconds
+
+
+def test_scalar_engine():
+    exp = instruction("activation", "scalar", [sbuf(512)], [sbuf(512)], op="exp")
+    summed = instruction(
+        "activation", "scalar", [sbuf(512), sbuf(1)], [sbuf(512)], op="exp"
+    )
+    assert cycles(exp) == 512 + START
+    assert cycles(summed) == 512 + 64 + START
+    assert price(exp, TRN2).source.table == "exp"
+    copy = instruction("activation", "scalar", [sbuf(512)], [sbuf(512)], op="copy")
+    assert price(copy, TRN2).source.table == ""
+
+
+def test_gpsimd_engine():
+    out, index = sbuf(512), sbuf(16, "uint16")
+    assert cycles(instruction("iota", "gpsimd", [out])) == 512 + 150
+    topk = instruction(
+        "topk", "gpsimd", [sbuf(8), sbuf(8, "uint32")], [sbuf(64, "bfloat16")], n=1000
+    )
+    assert cycles(topk) == 4 * 1000 + 8 + 150
+    gather = instruction(
+        "local_gather", "gpsimd", [sbuf(256)], [sbuf(512), index], valid=256, elements=1
+    )
+    assert cycles(gather) == 256 * (7 + 1) + 150
+
+
+# -- TensorE ---------------------------------------------------------------------------
+
+
+def matmul(m, n, dtype="bfloat16", rows=128, **attributes):
+    stationary, moving = sbuf(m, dtype, rows), sbuf(n, dtype, rows)
+    out = whole("psum", (m, n))
+    name = attributes.pop("name", "nc_matmul")
+    return instruction(name, "tensor", [out], [stationary, moving], **attributes)
+
+
+@pytest.mark.parametrize(
+    ("i", "core", "expected"),
+    [
+        (matmul(128, 512), TRN2, 512),
+        (matmul(128, 1), TRN2, 64),
+        (matmul(16, 8), TRN2, 16),
+        (matmul(128, 512, "float32"), TRN2, 2048),
+        (matmul(128, 512, "float32", is_moving_onezero=True), TRN2, 1024),
+        (matmul(128, 128, "float32", is_transpose=True), TRN2, 256),
+        (matmul(256, 1024, "float8_e4m3", rows_per_cell=2), TRN2, 512),
+        (
+            matmul(128, 512, "float8_e4m3fn_x4", name="nc_matmul_mx"),
+            TRN3,
+            512,
+        ),
+    ],
+)
+def test_matmuls(i, core, expected):
+    assert cycles(i, core) == pytest.approx(expected)
+
+
+def test_flops_of_matmuls():
+    plain = price(matmul(128, 512), TRN2).source
+    assert plain.flops == plain.hardware_flops == 2 * 128 * 128 * 512
+    double = price(matmul(256, 1024, "float8_e4m3", rows_per_cell=2), TRN2).source
+    assert double.flops == 2 * 256 * 128 * 512
+    assert double.hardware_flops == double.flops / 2
+    wide = price(matmul(128, 512, "float32"), TRN2).source
+    assert wide.hardware_flops == 4 * wide.flops
+
+
+def test_transposes():
+    data = sbuf(128, "bfloat16", rows=64)
+    on_tensor = instruction(
+        "nc_transpose", "tensor", [whole("psum", (128, 64), "bfloat16")], [data]
+    )
+    assert cycles(on_tensor) == 64  # max(P, min(64, F))
+    work = price(on_tensor, TRN2).source
+    assert work.flops == 0 < work.transpose_flops
+    tile = sbuf(32, rows=32)
+    on_vector = instruction("nc_transpose", "vector", [sbuf(32, rows=32)], [tile])
+    assert cycles(on_vector) == 32 + START
+
+
+# -- DMA -------------------------------------------------------------------------------
+
+
+def load(shape, dtype="bfloat16", columns=None, name="dma_copy", **attributes):
+    """From a matrix in HBM of so many columns to SBUF."""
+    source = storage("shared_hbm", (shape[0], columns or shape[1]), dtype)
+    inside = part(source, 0, ((source.shape[1], shape[0]), (1, shape[1])))
+    out = whole("sbuf", shape, dtype)
+    return instruction(name, "dma", [out], [inside], **attributes)
+
+
+def test_an_engine_moves_eight_partitions():
+    """The measured transfers of [DM]: 97 ns and 1,416 ns."""
+    many, few = price(load((128, 128)), TRN2), price(load((4, 4096)), TRN2)
+    assert many.dma_engines == (0, 16)
+    assert few.dma_engines == (0, 1)
+    assert many.seconds == pytest.approx(97e-9, rel=0.03)
+    assert few.seconds == pytest.approx(1416e-9, rel=0.03)
+
+
+def test_pieces_and_partitions_of_a_transfer():
+    rows = price(load((128, 128), columns=4096), TRN2)
+    together = price(load((128, 128)), TRN2)
+    assert rows.seconds - together.seconds == pytest.approx(7 * a.DMA_ELEMENT.value)
+    out = storage("sbuf", (128, 64), "bfloat16")
+    upper = part(out, 64 * 64, ((64, 64), (1, 64)))
+    source = whole("shared_hbm", (64, 64), "bfloat16")
+    placed = price(instruction("dma_copy", "dma", [upper], [source]), TRN2)
+    assert placed.dma_engines == (8, 8)
+
+
+def test_who_makes_descriptors():
+    by_hardware, before = price(load((128, 128)), TRN2), price(load((128, 128)), TRN1)
+    assert by_hardware.ring == "dge.sync"
+    assert by_hardware.issue_seconds == pytest.approx(600e-9)
+    assert before.issue_seconds == 0
+    chosen = price(load((128, 128), dge_engine="scalar"), TRN2)
+    assert chosen.ring == "dge.scalar"
+    none = price(load((128, 128), dge_mode="none"), TRN2)
+    assert (none.ring, none.issue_seconds) == ("dma.load", 0)
+    assert isinstance(none.source, Transfer)
+    assert none.source.bytes == 128 * 128 * 2
+    cast = instruction(
+        "dma_copy", "dma", [sbuf(64)], [whole("shared_hbm", (128, 64), "bfloat16")]
+    )
+    assert price(cast, TRN2).ring == "dma.load"  # hardware casts nothing
+
+
+# -- what the rules rest on ------------------------------------------------------------
+
+
+def test_run_bytes():
+    s = storage("shared_hbm", (256, 512))
+    assert run_bytes(part(s)) == 256 * 512 * 4
+    assert run_bytes(part(s, 0, ((512, 128), (1, 512)))) == 128 * 512 * 4
+    assert run_bytes(part(s, 0, ((512, 128), (1, 64)))) == 256
+    assert run_bytes(part(s, 0, ((0, 128), (1, 512)))) == 2048
+    assert run_bytes(part(s, 0, ((512, 128), (2, 64)))) == 4
+
+
+def test_boxes_hold_every_element():
+    """Against the elements themselves, of all kinds of patterns."""
+    generator = np.random.default_rng(0)
+    s = storage("sbuf", (8, 4, 6))
+    elements = np.arange(8 * 4 * 6).reshape(8, 4, 6)
+    accesses, touched = [], []
+    while len(accesses) < 60:
+        inner = [
+            (int(x), int(n))
+            for x, n in zip(
+                generator.choice([1, 2, 3, 6, 12], 2), generator.integers(1, 5, 2),
+                strict=True,
+            )
+        ]  # fmt: skip
+        pattern = ((24, int(generator.integers(1, 5))), *inner)
+        offset = int(generator.integers(0, 60))
+        last = offset + sum(x * (n - 1) for x, n in pattern)
+        if last >= elements.size:
+            continue
+        accesses.append(part(s, offset, pattern))
+        grid = np.indices([n for _, n in pattern])
+        numbers = offset + sum(g * x for g, (x, _) in zip(grid, pattern, strict=True))
+        touched.append(set(np.ravel(numbers).tolist()))
+    for one, mine in zip(accesses, touched, strict=True):
+        b = box(one)
+        inside = elements if b is None else elements[tuple(slice(*r) for r in b)]
+        assert mine <= set(inside.ravel().tolist())
+        for other, its in zip(accesses, touched, strict=True):
+            if mine & its:
+                assert overlap(b, box(other))
+            if contains(box(other), b):
+                theirs = box(other)
+                space = (
+                    elements
+                    if theirs is None
+                    else elements[tuple(slice(*r) for r in theirs)]
+                )
+                assert mine <= set(space.ravel().tolist())
+
+
+def test_halves_of_a_tile_do_not_overlap():
+    s = storage("sbuf", (128, 2, 64))
+    halves = [part(s, n * 64, ((128, 128), (1, 64))) for n in range(2)]
+    assert not overlap(*map(box, halves))
+    assert box(part(s)) is None
+
+
+def test_an_unknown_instruction_is_an_error():
+    i = instruction("nc_novelty", "vector", [sbuf(1)])
+    with pytest.raises(UnimplementedError, match="nc_novelty"):
+        price(i, TRN2)
+
+
+def test_constants_are_listed():
+    assert all(c.name == name and c.unit for name, c in CONSTANTS.items())
+
+
+def test_documented_instructions_have_a_rule():
+    """Those of nki.isa that are no collectives, and no helpers of Python."""
+    helpers = {"register_alloc", "get_nc_version", "get_nc_sub_version"}
+    named = {
+        name
+        for name in vars(nisa)
+        if callable(getattr(nisa, name)) and getattr(nisa, name).__module__.startswith(
+            "neuronjax.nki.isa"
+        ) and not isinstance(getattr(nisa, name), type)
+    }  # fmt: skip
+    assert named - helpers - RULES.keys() == set()
+
+
+@nki.jit(target="trn2")
+def small(x):
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    tile = nl.load(x)
+    nisa.activation(tile, nl.exp, tile)
+    nl.store(out, tile)
+    return out
+
+
+def test_traced_instructions_are_priced():
+    program = small.trace(np.zeros((128, 256), np.float32))
+    known = Prices(TRN2)
+    found = [known.price(i) for i in program.body.walk()]
+    assert [p.queue for p in found] == ["dma", "scalar", "dma"]
+    assert all(p.seconds > 0 for p in found)
