@@ -1,18 +1,22 @@
 # Needs Python >= 3.11 and make; everything else is installed into .venv.
 #   make test | slow | matrix | exhaustive | fuzz | lint | types | quickstart | bench
-#   make validate | figures | clean
+#   make validate | figures | notebooks | docs | bench-all | clean
+#   make notebooks-refresh | docs-update
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+NOTEBOOKS_STAMP := $(VENV)/.installed-notebooks
+DOCS_STAMP := $(VENV)/.installed-docs
 PYTEST := $(BIN)/python -m pytest --timeout=600 -n 2 --dist worksteal
 CODE := $(wildcard src tests benchmarks examples scripts docs)
 
 # The emulator is defined on every host; its tests run where every host can follow.
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: help .venv test slow lint format types quickstart bench validate figures matrix exhaustive fuzz clean
+.PHONY: help .venv test slow lint format types quickstart bench validate figures \
+	bench-all matrix exhaustive fuzz notebooks notebooks-refresh docs docs-update clean
 
 help:
 	@sed -n 's/^# *make /make /p' Makefile
@@ -46,6 +50,16 @@ quickstart: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
+# All benchmarks, then docs/benchmarks.md; peers that are not installed are skipped:
+# .venv/bin/pip install -e '.[peers]' installs them, after a torch for the CPU.
+bench-all: $(STAMP)
+	$(BIN)/python -m benchmarks.native $(ARGS)
+	$(BIN)/python -m benchmarks.peers $(ARGS)
+	$(BIN)/python -m benchmarks.scaling $(ARGS)
+	$(BIN)/python -m benchmarks.time_model $(ARGS)
+	$(BIN)/python -m benchmarks.regression $(ARGS); status=$$?; \
+	  $(BIN)/python -m benchmarks.page && exit $$status
+
 # The time model against published times.
 validate: $(STAMP)
 	$(BIN)/python -m benchmarks.validation $(ARGS)
@@ -54,6 +68,7 @@ validate: $(STAMP)
 # The pictures of README and docs.
 figures: $(STAMP)
 	$(BIN)/python docs/figures.py
+	$(BIN)/neuronjax quickstart --output docs/images/loss_curves.png
 
 slow: $(STAMP)
 	$(PYTEST) -m slow tests $(ARGS)
@@ -68,6 +83,29 @@ exhaustive: $(STAMP)
 fuzz: $(STAMP)
 	$(PYTEST) -m fuzz tests/fuzz $(ARGS)
 
+# The notebooks are executed; cells marked so must print what they printed.
+$(NOTEBOOKS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[notebooks]'
+	touch $@
+
+notebooks: $(NOTEBOOKS_STAMP)
+	PATH="$(abspath $(BIN)):$$PATH" $(PYTEST) --dist loadfile --nbval-lax -p no:cacheprovider notebooks $(ARGS)
+
+notebooks-refresh: $(NOTEBOOKS_STAMP)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python notebooks/refresh.py $(ARGS)
+
+# The site, in site/, and every block of code of its pages and of README.
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
+
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(PYTEST) docs $(ARGS)
+
+docs-update: $(DOCS_STAMP)
+	NEURONJAX_UPDATE_DOCS=1 $(PYTEST) docs $(ARGS)
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import data_flow
 import jax
 import jax.numpy as jnp
 import optax
@@ -45,6 +46,7 @@ def train_step() -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
+    data_flow.PICTURE.write_text(data_flow.draw(), encoding="utf-8")
     step, types = train_step()
     profile = nj.profile(step, target="trn2", policy="bf16")(*types)
     print(profile.summary())

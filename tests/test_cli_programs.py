@@ -252,3 +252,14 @@ def test_ulps_across_zero_and_of_narrow_dtypes():
     assert difference(np.zeros(0), np.zeros(0)).equal
     found = difference(np.array([1 + 2j]), np.array([1 + 3j]))
     assert (found.differing, found.max_abs) == (1, 1.0)
+
+
+def test_arguments_that_do_not_fit_name_the_parameters(run):
+    result = run("profile", "cli_program.py:layer", "--args", "f32[4,8]")
+    assert result.exit_code == 2
+    text = " ".join(result.output.split())
+    assert "(x, w)" in text
+    assert "example_args" in text
+    doubles = run("profile", "cli_program.py:layer", "--args", "f64[4] f32")
+    assert doubles.exit_code == 2
+    assert "no NeuronCore has it" in " ".join(doubles.output.split())

@@ -27,7 +27,7 @@ TOOLS = frozenset({"report", "diagnostics", "nki"})
 MODELS = frozenset({"collective_bench", "scaling"})
 PUBLIC = MODELS | {"signatures", "programs", "loading", "api", "checking", "parallel"}
 PUBLIC |= {"comparing", "profiling", "renting", "estimating", "serving"}
-PUBLIC |= {"testing", "study"}
+PUBLIC |= {"testing", "study", "precision_search"}
 ALL = RUNNING | TOOLS | PUBLIC | {"__init__"}
 
 # What each top-level module may import, beside itself. A new module needs a line here.
@@ -60,11 +60,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "boundaries": PROGRAMS,
     "emulation": PROGRAMS | MIDDLE | {"interpreter", "sites"},
     **dict.fromkeys(TOOLS, RUNNING),
+    # The table of what kernels can use is read from their registries.
+    "report": RUNNING | {"nki"},
     # Results are shown as those of a run are.
     "diagnostics": RUNNING | {"report"},
     **dict.fromkeys(MODELS, PROGRAMS | MIDDLE),
     "signatures": BASE,
-    "programs": RUNNING,
+    "programs": RUNNING | {"report"},
     "loading": RUNNING | {"programs"},
     "api": RUNNING | TOOLS | {"signatures", "programs"},
     "checking": RUNNING | TOOLS | {"api"},
@@ -73,6 +75,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "study": RUNNING | TOOLS | {"api", "programs"},
     "parallel": RUNNING | TOOLS | {"api"},
     "profiling": RUNNING | TOOLS | {"api", "programs"},
+    "precision_search": RUNNING | TOOLS | {"api", "profiling", "programs"},
     "renting": RUNNING | TOOLS | {"api", "loading", "profiling", "programs"},
     **dict.fromkeys(
         ("estimating", "serving"), RUNNING | TOOLS | {"profiling", "renting"}

@@ -14,6 +14,8 @@ return. `checking.py` is `check`, which runs nothing and says what the real comp
 would refuse or change.
 """
 
+import importlib
+
 from neuronjax.api import (
     Emulated as Emulated,
 )
@@ -46,6 +48,9 @@ from neuronjax.diagnostics.order import (
 )
 from neuronjax.diagnostics.order import (
     reveal_order as reveal_order,
+)
+from neuronjax.diagnostics.precision_result import (
+    PrecisionSearch as PrecisionSearch,
 )
 from neuronjax.diagnostics.statistics import (
     Statistics as Statistics,
@@ -122,6 +127,9 @@ from neuronjax.policy_scopes import (
 from neuronjax.policy_scopes import (
     policy_scope as policy_scope,
 )
+from neuronjax.precision_search import (
+    search_precision as search_precision,
+)
 from neuronjax.profiling import (
     Profile as Profile,
 )
@@ -133,6 +141,9 @@ from neuronjax.programs import (
 )
 from neuronjax.programs import (
     Lowered as Lowered,
+)
+from neuronjax.report.number_display import (
+    formats as formats,
 )
 from neuronjax.scaling import (
     scaling as scaling,
@@ -151,3 +162,10 @@ from neuronjax.study import (
 )
 
 __version__ = "0.1.0.dev0"
+
+
+def __getattr__(name: str) -> object:
+    """`neuronjax.nki`, which is imported when it is first asked for."""
+    if name == "nki":
+        return importlib.import_module("neuronjax.nki")
+    raise AttributeError(f"module 'neuronjax' has no attribute {name!r}")

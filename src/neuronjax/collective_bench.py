@@ -19,6 +19,7 @@ import numpy as np
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target, resolve_target
+from neuronjax.numerics.shown import Shown
 from neuronjax.timing.collectives import (
     CollectiveTime,
     collective_time,
@@ -41,8 +42,8 @@ _OVER_NODES = ("all_reduce", "reduce_scatter", "all_gather")
 _HEADINGS = ("size(B)", "count", "type", "algorithm", "time(us)", "algbw", "busbw")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CollectiveBench:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class CollectiveBench(Shown):
     """The times of one collective over several sizes; prints as nccom-test does.
 
     Attributes:
@@ -66,6 +67,11 @@ class CollectiveBench:
     def to_json(self) -> str:
         """Everything, as JSON."""
         return json.dumps(dataclasses.asdict(self), indent=2)
+
+    def __repr__(self) -> str:
+        ranks = f"{len(self.ranks)} ranks of {self.target}"
+        what = f"{self.op} over {ranks}, {len(self.records)} sizes"
+        return f"<neuronjax.CollectiveBench {what}>"
 
     def __str__(self) -> str:
         rows = [_HEADINGS, *map(_row, self.records)]

@@ -27,6 +27,7 @@ from neuronjax.capture.trace import Capture, capture, trace
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.hardware import Target
 from neuronjax.ir.instruction import InstructionProgram
+from neuronjax.ir.kernel_call import compiling_for
 from neuronjax.ir.program import Program
 from neuronjax.lowering import lower
 from neuronjax.lowering.context import is_cotangent_scope
@@ -68,7 +69,7 @@ class Emulation:
 
     def capture(self, leaves: Leaves) -> Capture:
         """The StableHLO program for arguments of these types."""
-        with self.around.inside():
+        with self.around.inside(), compiling_for(self.target):
             return capture(self.function, tuple(map(abstract, leaves)), self.names)
 
     def lower(self, captured: Capture) -> InstructionProgram:
@@ -114,7 +115,7 @@ class Emulation:
 
     def with_closure(self, leaves: Leaves) -> tuple[Emulation, list[Any]]:
         """The same emulation with what the function closes over as leading leaves."""
-        with self.around.inside():
+        with self.around.inside(), compiling_for(self.target):
             function, closure = with_closure(self.function, leaves)
         names = tuple(f"closure/{i}" for i in range(len(closure)))
         emulation = replace(self, function=function, names=names + self.names)
@@ -151,7 +152,7 @@ class Emulation:
         if all(batched):
             return replace(self, function=mapped), []
         # Of one trace: another may keep other residuals for the backward pass.
-        with self.around.inside():
+        with self.around.inside(), compiling_for(self.target):
             traced = trace(mapped, leaves)
         depends = _depend_on(traced.jaxpr, batched)
 

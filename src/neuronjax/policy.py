@@ -161,14 +161,19 @@ class Policy:
             e4m3: a block's scale gives the range, so mantissa bits are worth more).
         rounding: of every cast, to nearest even or stochastic.
         seed: of stochastic rounding, an unsigned 32-bit integer.
-        scaling: of FP8 casts, per tensor and by powers of two: from the tensor at hand
-            ("current") or from the maxima of the last `amax_history_length` steps
-            (1024 is an ASSUMPTION: what other FP8 libraries take).
-        loss_scale: factor on the loss, divided out of the gradients; None for none.
+        scaling: of FP8 casts, per tensor and by powers of two: "none", from the tensor
+            at hand ("current") or from the maxima of the last `amax_history_length`
+            steps ("delayed"; 1024 is an ASSUMPTION: what other FP8 libraries take).
+        loss_scale: factor on the loss, divided out of the gradients; None for none. The
+            emulated function must be the loss, and be differentiated from outside,
+            `jax.grad(neuronjax.jit(loss, ...))`: a gradient that is taken inside it has
+            no loss that could be scaled.
         accumulation: of sums; "systolic" is the modelled order, "host" leaves it to XLA
             and is outside every promise.
-        fp32_model: how FP32 matmuls are split into passes.
-        psum_dtype: in which PSUM adds the tiles of a matmul.
+        fp32_model: how FP32 matmuls are split into passes: "fp32_4pass", the one model
+            there is.
+        psum_dtype: in which PSUM adds the tiles of a matmul, "float32" or, where the
+            chip can, "bfloat16".
         transcendentals: "exact" is ours, the same bits everywhere; "host" is XLA's.
         integer_path: "fp32" is what the engines do, exact to 2**24.
         implicit_integer_downcast: under "none" a reduction of 32- or 64-bit integers
@@ -178,7 +183,8 @@ class Policy:
         overflow: of casts; to Inf (NaN for e4m3fn), or to the largest finite value.
         mx_scale_rule: how the device chooses the shared scale of an MX block.
         mx_weight_scale_rule: how a checkpoint's MXFP4 weights were quantized.
-        mx_layout: which elements along K form an MX block.
+        mx_layout: which elements along K form an MX block: "consecutive" ones, or
+            "interleaved", 128 apart, as in the vendor's guide.
         sparsity: N:M pattern that the weights of forward contractions are pruned and
             compressed to, or None for dense.
         host_custom_calls: whether linear algebra that no NeuronCore has (svd, qr, eigh,

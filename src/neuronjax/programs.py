@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from rich.console import RenderableType
 
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.hardware import Target, resolve_target
@@ -26,6 +27,9 @@ from neuronjax.ir.instruction import Instruction, InstructionProgram
 from neuronjax.ir.program import Program
 from neuronjax.ir.text import instruction_text
 from neuronjax.policy import Policy
+from neuronjax.report.html import Displayed
+from neuronjax.report.places import place
+from neuronjax.report.program_display import program_table
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.timeline import Timeline
@@ -118,7 +122,7 @@ class Entry:
     run: Callable[[Any, tuple, tuple, dict], Any]
 
 
-class Lowered:
+class Lowered(Displayed):
     """A captured and lowered program, before XLA."""
 
     def __init__(
@@ -169,7 +173,7 @@ class Lowered:
         if dialect == "stablehlo":
             return str(self.program)
         if dialect == "instructions":
-            return instruction_text(self._instructions)
+            return instruction_text(self._instructions, place)
         raise InvalidProgramError(
             f"dialect {dialect!r}", remedy='choose "stablehlo" or "instructions"'
         )
@@ -202,12 +206,32 @@ class Lowered:
                 f"the target that {self.name} was lowered for is not known",
                 remedy="name it: timeline(target=...)",
             )
+        if lnc is None and self.policy is not None:
+            lnc = self.policy.lnc
         core = Core.of(machine, lnc)
         plan = plan_memory(self._instructions, core, self.program.argument_names)
         placement = () if self.policy is None else self.policy.placement
         return schedule(
             self._instructions, core, machine, plan=plan, placement=placement
         )
+
+    def __repr__(self) -> str:
+        return f"<neuronjax.Lowered {self._shown}>"
+
+    def __rich__(self) -> RenderableType:
+        return program_table(self.name, self._instructions, self._setting)
+
+    @property
+    def _setting(self) -> str:
+        target = "an unnamed target" if self.target is None else self.target.name
+        if self.policy is None:
+            return target
+        unnamed = "of the SDK" if self.policy == Policy.resolve(None) else "custom"
+        return f"{target}, policy {self.policy.name or unnamed}"
+
+    @property
+    def _shown(self) -> str:
+        return f"{self.name} on {self._setting}, {len(self.instructions)} instructions"
 
     def compile(self) -> Compiled:
         """Compiles for the host."""
@@ -223,7 +247,7 @@ class Lowered:
         return Compiled(self, executable, state, takes)
 
 
-class Compiled:
+class Compiled(Displayed):
     """A program compiled for the host; call it with arguments of the lowered types."""
 
     def __init__(
@@ -294,6 +318,12 @@ class Compiled:
     ) -> Timeline:
         """When every engine would do what: see `Lowered.timeline`."""
         return self._lowered.timeline(target=target, lnc=lnc)
+
+    def __repr__(self) -> str:
+        return f"<neuronjax.Compiled {self._lowered._shown}>"
+
+    def __rich__(self) -> RenderableType:
+        return self._lowered.__rich__()
 
     def cost_analysis(self) -> Any:
         """XLA's estimate of what the emulation costs the host."""

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import neuronjax as nj
 from neuronjax.collectives import fold
-from neuronjax.errors import UnsupportedError
+from neuronjax.errors import NeuronJaxError, UnsupportedError
 from neuronjax.policy_scopes import collective_algorithm
 
 TARGET = "trn2.48xlarge"
@@ -225,3 +225,51 @@ def test_integers_refused(function, code):
     for other in (x.astype(np.int8), x.astype(np.float32)):
         mapped(function, policy=policy).lower(other)
     mapped(function, policy=nj.Policy(integer_path="fp32")).lower(x)
+
+
+# -- one device ------------------------------------------------------------------------
+
+ONE = dict(
+    all_reduce=psum,
+    pmax=lambda x: lax.pmax(x, "x"),
+    reduce_scatter=scatter,
+    all_gather=lambda x: lax.all_gather(x, "x", tiled=True),
+    all_to_all=lambda x: lax.all_to_all(x, "x", 0, 0, tiled=True),
+    permute=lambda x: lax.ppermute(x, "x", [(0, 0)]),
+    nobody=lambda x: lax.ppermute(x, "x", []),
+    index=lambda x: x + lax.axis_index("x"),
+    loop=lambda x: lax.fori_loop(0, 2, lambda i, y: psum(y) * 2, x),
+    pair=lambda x: sum(lax.psum((x, x * 2), "x")),
+)
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_one_device_is_a_group_of_one(name):
+    """JAX writes collectives over a mesh of one device outside of any mesh."""
+    function, x = ONE[name], numbers(4, 3, dtype=jnp.float32)
+    policy = nj.Policy(collective_reduce_dtype="bfloat16", integer_path="fp32")
+    of_one = mapped(function, 1, policy=policy)
+    assert "sdy.manual_computation" not in str(of_one.lower(x).program)
+    mesh = nj.make_mesh((2, 1), ("y", "x"))
+    specs: dict[str, Any] = dict(in_specs=P("y"), out_specs=P("y"), check_vma=False)
+    among_two = jax.shard_map(function, mesh=mesh, **specs)
+    expected = nj.jit(among_two, target=TARGET, policy=policy)(np.concatenate([x, x]))
+    found = of_one(x)
+    np.testing.assert_array_equal(found, np.asarray(expected)[:4])
+    with jax.disable_jit():
+        np.testing.assert_array_equal(of_one(x), found)
+
+
+def test_no_device_beside_the_one():
+    text = str(mapped(psum, 1).lower(np.ones((4, 2), np.float32)).program)
+    assert "dense<0> : tensor<1x1xi64>" in text
+    for old, new, words in (
+        (
+            "dense<0> : tensor<1x1xi64>",
+            "dense<[[0, 1]]> : tensor<1x2xi64>",
+            "none of the 1",
+        ),
+        ("num_partitions = 1", "num_partitions = 2", "joins devices outside"),
+    ):
+        with pytest.raises(NeuronJaxError, match=words):
+            nj.load(text.replace(old, new).encode(), target=TARGET)

@@ -417,3 +417,11 @@ def test_mx_scale_rules_are_the_oracles():
     from neuronjax.policy_flags import LEGAL
 
     assert set(LEGAL["mx_scale_rule"]) == set(microscaling.RULES)
+
+
+def test_sparse_microscaling_is_refused_and_not_dense():
+    policy = nj.Policy(auto_cast="matmult", auto_cast_type="mxfp8", sparsity="4:16")
+    step = nj.jit(layer, target="trn3", policy=policy)
+    x, w = jnp.ones((8, 64)), jnp.ones((64, 16))
+    with pytest.raises(nj.UnsupportedError, match="microscaling blocks"):
+        step.lower(params(w), x)

@@ -80,7 +80,14 @@ def decode_module(
         result_shardings=shardings.of_function(
             found[main], "res_attrs", len(body.results)
         ),
+        partitions=_partitions(module),
     )
+
+
+def _partitions(module: Any) -> int | None:
+    attributes = module.operation.attributes
+    name = "mhlo.num_partitions"
+    return ir.IntegerAttr(attributes[name]).value if name in attributes else None
 
 
 def _entry(functions: Mapping[str, Any]) -> str:

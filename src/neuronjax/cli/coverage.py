@@ -1,9 +1,9 @@
-"""`neuronjax ops`: the coverage table."""
+"""`neuronjax ops`: the coverage tables, of StableHLO and of the kernel interface."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -26,6 +26,9 @@ from neuronjax.report.operations import (
     select,
 )
 
+if TYPE_CHECKING:
+    from neuronjax.report.nki_operations import KernelOperation
+
 
 def ops(
     text: Annotated[
@@ -35,6 +38,9 @@ def ops(
         bool, typer.Option("--missing", help="Only what does not run.")
     ] = False,
     target: TargetOption = "trn2",
+    nki: Annotated[
+        bool, typer.Option("--nki", help="Names of the kernel interface instead.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Lists every StableHLO and CHLO op: whether it runs, and on which engines.
@@ -43,13 +49,21 @@ def ops(
     (the vendor is silent): see `neuronjax exactness`. With --json also the dtypes that
     the engines of --target have.
 
+    With --nki every documented name of nki.isa, nki.language and nki.collectives:
+    whether kernels can use it, whether it runs, and whether its time is known.
+
     Examples:
 
         neuronjax ops
         neuronjax ops reduce
         neuronjax ops --missing
         neuronjax ops --json --target trn3
+        neuronjax ops --nki
+        neuronjax ops --nki --missing
     """
+    if nki:
+        _kernel_operations(text, missing=missing, as_json=as_json)
+        return
     chosen = list(select(text, missing=missing))
     if not chosen:
         raise InvalidProgramError(
@@ -117,4 +131,66 @@ def _absent(title: str, rows: Sequence[Operation]) -> Table:
     found.add_column("why", ratio=1)
     for reason, names in reasons.items():
         found.add_row("\n".join(names), reason)
+    return found
+
+
+# -- kernels ---------------------------------------------------------------------------
+
+
+def _kernel_operations(text: str, *, missing: bool, as_json: bool) -> None:
+    from neuronjax.report.nki_operations import select_kernel_operations
+
+    chosen = list(select_kernel_operations(text, missing=missing))
+    if as_json:
+        print_json([operation.as_dict() for operation in chosen])
+        return
+    if not chosen and missing:
+        print("Nothing is missing.")
+        return
+    if not chosen:
+        raise InvalidProgramError(
+            f"no name of nki has {text!r} in it", remedy="list all: neuronjax ops --nki"
+        )
+    console = Console()
+    instructions = [o for o in chosen if o.kind == "instruction"]
+    if instructions:
+        console.print(_instructions(instructions))
+    for group in ("isa", "language", "collectives"):
+        rows = [o for o in chosen if o.group == group and o.kind != "instruction"]
+        if rows:
+            console.print(_names(f"nki.{group}: other names ({len(rows)})", rows))
+
+
+_KERNEL_LEGEND = (
+    "T tensor, V vector, S scalar, G gpsimd engine, D dma, Q sequencers; since: first "
+    "NeuronCore; ~ modelled, all others exact; - nothing to run"
+)
+
+
+def _instructions(rows: Sequence[KernelOperation]) -> Table:
+    found = table(f"nki.isa: instructions ({len(rows)})")
+    for column in ("instruction", "engines", "since", "kernels", "runs", "timed"):
+        found.add_column(column, no_wrap=True)
+    for o in rows:
+        engines = o.engines + "~" * (o.label == "modelled")
+        states = map(_state, (o.front_end, o.semantics, o.cost))
+        found.add_row(o.name, engines, o.generation, *states)
+    found.caption = _KERNEL_LEGEND
+    return found
+
+
+def _state(value: bool | None) -> str:
+    return "-" if value is None else "yes" if value else "no"
+
+
+def _names(title: str, rows: Sequence[KernelOperation]) -> Table:
+    found = table(title)
+    found.leading = 1
+    found.add_column("kind", no_wrap=True)
+    found.add_column("names", ratio=1)
+    for kind in ("function", "constant"):
+        for there, word in ((True, ""), (False, "missing ")):
+            names = [o.name for o in rows if (o.kind, o.front_end) == (kind, there)]
+            if names:
+                found.add_row(f"{word}{kind}s", " ".join(names))
     return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import os
 import re
 import sys
@@ -60,10 +61,11 @@ class FunctionSource:
         """What it is called with: arrays, or types where only shapes are known.
 
         Raises:
-            InvalidProgramError: neither shapes nor `example_args` are given.
+            InvalidProgramError: neither shapes nor `example_args` are given, or they
+                do not fit the function's parameters.
         """
         if shapes is not None:
-            return parse_shapes(shapes)
+            return self._fitting(parse_shapes(shapes))
         example = getattr(self.function, "example_args", None)
         if example is None:
             raise InvalidProgramError(
@@ -72,7 +74,24 @@ class FunctionSource:
                 f"{self.name.rpartition(':')[2]}.example_args = (...) in the file",
             )
         found: Any = example() if callable(example) else example
-        return tuple(found)
+        return self._fitting(tuple(found))
+
+    def _fitting(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        try:
+            signature = inspect.signature(self.function)
+        except (TypeError, ValueError):  # a callable that hides its parameters
+            return arguments
+        try:
+            signature.bind(*arguments)
+        except TypeError as error:
+            short = self.name.rpartition(":")[2]
+            raise InvalidProgramError(
+                f"{self.name}{signature}: {error}, of {len(arguments)} given",
+                remedy="give one shape per parameter; where one is a pytree "
+                f"(parameters, optimizer state) set {short}.example_args in the file, "
+                "a tuple of arguments or a function that returns it",
+            ) from error
+        return arguments
 
 
 def find(source: str) -> FunctionSource | Path:
@@ -155,7 +174,7 @@ def _from_module(name: str) -> ModuleType:
 # -- shapes ----------------------------------------------------------------------------
 
 _SHORT = {
-    "f64": "float64",
+    "f64": "float64",  # refused by name
     "f32": "float32",
     "f16": "float16",
     "bf16": "bfloat16",
@@ -193,6 +212,11 @@ def parse_shapes(text: str) -> tuple[jax.ShapeDtypeStruct, ...]:
 
 def _dtype(name: str) -> np.dtype:
     full = _SHORT.get(name, name)
+    if full in ("float64", "complex128"):
+        raise InvalidProgramError(
+            f"dtype {name!r} in --args: no NeuronCore has it",
+            remedy="use f32, or a narrower type",
+        )
     try:
         return np.dtype(getattr(ml_dtypes, full, full))
     except TypeError as error:

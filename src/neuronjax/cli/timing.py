@@ -26,11 +26,11 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.policy import Policy
 from neuronjax.profiling import Profile
 from neuronjax.profiling import profile as profile_step
+from neuronjax.report.places import places
 from neuronjax.report.profile_tables import (
     QUEUE_TITLES,
     groups_table,
     metrics_table,
-    short_source,
 )
 from neuronjax.report.profile_usage import Usage
 from neuronjax.report.quantities import binary, percent, seconds
@@ -38,6 +38,7 @@ from neuronjax.timing.assumptions import CONSTANTS as RULES
 from neuronjax.timing.collective_constants import CONSTANTS as COLLECTIVES
 from neuronjax.timing.constant import Constant
 from neuronjax.timing.hbm import capacity_bytes, check_fits
+from neuronjax.timing.kernel_constants import CONSTANTS as KERNELS
 from neuronjax.timing.planning_constants import PLANNING_CONSTANTS as PLANNING
 
 _TARGETS = ("trn1", "inf2", "trn2", "trn3")
@@ -102,6 +103,7 @@ def profile(
         neuronjax profile model.mlirbc --target trn3 --plot profile.png
         neuronjax profile train.py:step --args 'f32[8,16] i32[8]' --by source
         neuronjax profile train.py:step --policy fp8 --perfetto step.pftrace
+        neuronjax profile kernels.py:kernel --args 'bf16[1024,1024]' --by source
     """
     check_folders([plot, perfetto, csv])
     if by not in _GROUPS:
@@ -144,7 +146,8 @@ _GROUPS: Mapping[str, Any] = {
 
 
 def _short(lines: Mapping[str, Usage]) -> dict[str, Usage]:
-    return {short_source(line): used for line, used in lines.items()}
+    shown = places(lines)
+    return {shown[line]: used for line, used in lines.items()}
 
 
 def _peak(text: str) -> str | float:
@@ -327,6 +330,7 @@ def _constants() -> Iterator[Constant]:
     yield from RULES.values()
     yield from PLANNING.values()
     yield from COLLECTIVES.values()
+    yield from KERNELS.values()
 
 
 def _value(constant: Constant) -> str:

@@ -14,6 +14,9 @@ from neuronjax.engines import (
     host as host,
 )
 from neuronjax.engines import (
+    kernel_call as kernel_call,
+)
+from neuronjax.engines import (
     linear_algebra as linear_algebra,
 )
 from neuronjax.engines import (

@@ -84,6 +84,7 @@ class HostCache(Generic[Finding]):
 
     def _save(self, findings: dict[str, Finding]) -> None:
         path = self.path
+        findings = {**self._load(), **findings}  # other processes save too
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(

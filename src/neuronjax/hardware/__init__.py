@@ -243,6 +243,12 @@ CAPABILITIES: Mapping[str, str] = MappingProxyType(
         "activate2": "`activate2` on the scalar engine [ISA]",
         "range_select": "`range_select` on the vector engine [ISA]",
         "core_barrier": "`core_barrier` and `sendrecv` inside a logical core [ISA]",
+        "scalar_bias": "a number as the bias of `activation`, not only a vector [ISA]",
+        "scalar_engine_alu": "`tensor_scalar` of any operators on the scalar engine "
+        "[A4, ISA]",
+        "accumulate_onto_values": "matmuls add to PSUM that other engines wrote [ISA]",
+        "nonzero_with_count": "`nonzero_with_count` on GpSimd [ISA]",
+        "gpsimd_random": "`rng` and generator states on GpSimd [ISA]",
         "native_int64": "64-bit integers by compiler flag [CLI, DT]",
     }
 )

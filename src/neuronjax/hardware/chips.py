@@ -330,6 +330,9 @@ NEURON_CORE_V3 = dataclasses.replace(
         "gpsimd_dma",
         "range_select",
         "core_barrier",
+        "scalar_bias",
+        "nonzero_with_count",
+        "gpsimd_random",
         "native_int64",
     },
 )
@@ -388,6 +391,8 @@ NEURON_CORE_V4 = dataclasses.replace(
         "sbuf_accumulate",
         "indirect",
         "activate2",
+        "scalar_engine_alu",
+        "accumulate_onto_values",
     },
 )
 

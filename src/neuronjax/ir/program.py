@@ -152,6 +152,7 @@ class Program:
         meshes: the meshes of the module, by name.
         argument_shardings: of each argument of main; None where it says nothing.
         result_shardings: of each result of main.
+        partitions: how many devices run it; None where the module does not say.
     """
 
     functions: Mapping[str, Function]
@@ -161,6 +162,7 @@ class Program:
     meshes: Mapping[str, Mesh] = field(default_factory=dict)
     argument_shardings: tuple[Sharding | None, ...] = ()
     result_shardings: tuple[Sharding | None, ...] = ()
+    partitions: int | None = None
 
     @property
     def entry(self) -> Function:

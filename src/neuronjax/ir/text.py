@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from neuronjax.ir.instruction import Block, Buffer, Instruction, InstructionProgram
 
+#: How a `file:line` is written.
+Place = Callable[[str], str]
 
-def instruction_text(program: InstructionProgram) -> str:
+
+def instruction_text(program: InstructionProgram, place: Place = str) -> str:
     """One line per instruction; blocks of control flow are indented."""
-    lines = ["main:", *_block(program.main, "  ")]
+    lines = ["main:", *_block(program.main, "  ", place)]
     for name, block in program.functions.items():
-        lines += [f"{name}:", *_block(block, "  ")]
+        lines += [f"{name}:", *_block(block, "  ", place)]
     return "\n".join(lines) + "\n"
 
 
-def _block(block: Block, indent: str) -> Iterator[str]:
+def _block(block: Block, indent: str, place: Place) -> Iterator[str]:
     if block.arguments:
         yield f"{indent}arguments {', '.join(map(_buffer, block.arguments))}"
     for instruction in block.instructions:
-        yield indent + _line(instruction)
+        yield indent + _line(instruction, place)
         for nested in instruction.blocks:
             yield indent + "  {"
-            yield from _block(nested, indent + "    ")
+            yield from _block(nested, indent + "    ", place)
             yield indent + "  }"
     results = ", ".join(f"%{view.buffer.number}" for view in block.results)
     yield f"{indent}return {results}"
 
 
-def _line(i: Instruction) -> str:
+def _line(i: Instruction, place: Place) -> str:
     results = ", ".join(map(_buffer, i.results))
     operands = ", ".join(f"%{view.buffer.number}" for view in i.operands)
     head = f"{results} = {i.engine}.{i.name}({operands})"
@@ -39,7 +42,7 @@ def _line(i: Instruction) -> str:
         f"{k}={_short(v)}" for k, v in i.attributes().items() if not _is_block(v)
     )
     written = _rounding(i)
-    where = f" {i.location.source}" if i.location.source else ""
+    where = f" {place(i.location.source)}" if i.location.source else ""
     return " ".join(filter(None, [head, attributes, written])) + f"  # {i.label}{where}"
 
 

@@ -8,7 +8,8 @@ partitions, which are the devices of the mesh.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -45,11 +46,25 @@ from neuronjax.ir.program import AxisGroups, Op, Region
 from neuronjax.lowering.bodies import COMBINERS, promoted, simple_combiner
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.registry import lowers
-from neuronjax.lowering.spmd import device_error, mesh_of
+from neuronjax.lowering.spmd import alone, device_error, mesh_of
 from neuronjax.numerics.float_format import get_format
 from neuronjax.policy_scopes import algorithm_from_scope
 
 Instructions = Iterator[Instruction]
+Rule = Callable[[Op, Context], Instructions]
+
+
+def _between_devices(rule: Rule) -> Rule:
+    """The rule of a collective; a program of one device has no mesh around it."""
+
+    @functools.wraps(rule)
+    def wrapped(op: Op, context: Context) -> Instructions:
+        shared = context.shared
+        if shared.mesh is None and shared.program.partitions == 1:
+            return alone(op, context, rule)
+        return rule(op, context)
+
+    return wrapped
 
 
 # -- groups ----------------------------------------------------------------------------
@@ -141,11 +156,13 @@ def _groups_of_axes(op: Op, context: Context, found: AxisGroups) -> Groups:
 
 
 @lowers("stablehlo.all_reduce")
+@_between_devices
 def all_reduce(op: Op, context: Context) -> Instructions:
     yield from _reduction(op, context, AllReduce, ALL_REDUCE)
 
 
 @lowers("stablehlo.reduce_scatter")
+@_between_devices
 def reduce_scatter(op: Op, context: Context) -> Instructions:
     dimension = op.attributes["scatter_dimension"]
     yield from _reduction(
@@ -255,6 +272,7 @@ def _moved(op: Op, context: Context, cls: type, **fields: Any) -> Collective:
 
 
 @lowers("stablehlo.all_gather")
+@_between_devices
 def all_gather(op: Op, context: Context) -> Instructions:
     groups = _joined_groups(op, context)
     dimension = op.attributes["all_gather_dim"]
@@ -262,6 +280,7 @@ def all_gather(op: Op, context: Context) -> Instructions:
 
 
 @lowers("stablehlo.all_to_all")
+@_between_devices
 def all_to_all(op: Op, context: Context) -> Instructions:
     a, groups = op.attributes, _joined_groups(op, context)
     if a["split_count"] != len(groups[0]):
@@ -281,6 +300,7 @@ def all_to_all(op: Op, context: Context) -> Instructions:
     )
 
 
+@_between_devices
 def ragged_all_to_all(op: Op, context: Context) -> Instructions:
     """The custom call of that name, which `lowering.custom_call` finds."""
     groups = _joined_groups(op, context)
@@ -308,6 +328,7 @@ def ragged_all_to_all(op: Op, context: Context) -> Instructions:
 
 
 @lowers("stablehlo.collective_permute")
+@_between_devices
 def collective_permute(op: Op, context: Context) -> Instructions:
     mesh = _current(op, context)
     table = op.attributes["source_target_pairs"].tolist()
@@ -317,6 +338,7 @@ def collective_permute(op: Op, context: Context) -> Instructions:
 
 
 @lowers("stablehlo.collective_broadcast")
+@_between_devices
 def collective_broadcast(op: Op, context: Context) -> Instructions:
     mesh = _current(op, context)
     _check_partitions(op)
@@ -327,6 +349,7 @@ def collective_broadcast(op: Op, context: Context) -> Instructions:
 
 
 @lowers("stablehlo.partition_id")
+@_between_devices
 def partition_id(op: Op, context: Context) -> Instructions:
     _current(op, context)
     yield _moved(op, context, PartitionId)

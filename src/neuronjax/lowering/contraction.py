@@ -150,10 +150,10 @@ def _datapath(
     *,
     k_tile: int | None,
 ) -> Instructions:
-    if {lhs.format, rhs.format} & MX_FORMATS.keys():
-        return microscaling.matmul(context, lhs, rhs, dimensions, psum)
     if lhs.pattern or rhs.pattern:
         return sparsity.matmul(context, lhs, rhs, dimensions, psum)
+    if {lhs.format, rhs.format} & MX_FORMATS.keys():
+        return microscaling.matmul(context, lhs, rhs, dimensions, psum)
     return _dense(context, lhs, rhs, dimensions, psum, k_tile)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError, UnsupportedError
-from neuronjax.ir import host_functions
+from neuronjax.ir import host_functions, kernel_call
 from neuronjax.ir.instruction import Instruction, View
 from neuronjax.ir.instruction_set import BitcastCopy, DotDimensions, Memset
 from neuronjax.ir.program import Op
@@ -28,6 +28,7 @@ from neuronjax.lowering.algebra import host_call
 from neuronjax.lowering.collective import ragged_all_to_all
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.elementwise import CHLO_FUNCTIONS, pass_through
+from neuronjax.lowering.kernel_call import nki_kernel
 from neuronjax.lowering.matrices import MatrixView, matrix
 from neuronjax.lowering.microscaling import Blocks
 from neuronjax.lowering.moves import Moved, into, reshaped, transposed
@@ -267,6 +268,7 @@ _RULES: dict[str, Callable[[Op, Context], Iterable[Instruction]]] = {
     "__op$block_scaled_dot": _block_scaled_dot,
     "QuantizeMX": _quantize_mx,
     host_functions.CALL: host_call,
+    kernel_call.CALL: nki_kernel,
     "ApproxTopK": approx_top_k,
     "AllocateBuffer": _allocate_buffer,
     "mhlo.topk": _top_k,

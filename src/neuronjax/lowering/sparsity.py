@@ -23,6 +23,7 @@ from neuronjax.lowering.context import Context
 from neuronjax.lowering.matrices import MatrixView, both_matrices, matrix_dimensions
 from neuronjax.lowering.operand import FP8, Operand, no_such_datapath
 from neuronjax.lowering.psum import into_psum
+from neuronjax.numerics.microscaling import MX_FORMATS
 from neuronjax.numerics.sparsity import get_pattern
 
 Instructions = Iterator[Instruction]
@@ -98,6 +99,13 @@ def _check(context: Context, lhs: Operand, rhs: Operand) -> None:
             "and compressed weights in one",
             location=context.location.source,
             remedy='cast them: auto_cast="matmult", auto_cast_type="bf16"',
+        )
+    if {lhs.format, rhs.format} & MX_FORMATS.keys():
+        raise UnsupportedError(
+            "a sparse matmul of microscaling blocks, which no NeuronCore has",
+            location=context.location.source,
+            remedy="sparsity with BF16, FP16 or TF32 operands, or MX without sparsity; "
+            "a Rule chooses for single weights",
         )
     if {lhs.format, rhs.format} & set(FP8) and "mx_matmul" in core.capabilities:
         raise UnsupportedError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from neuronjax.errors import (
 )
 from neuronjax.hardware import INSTANCES, TARGETS, Target
 from neuronjax.ir.collective_set import DeviceMesh, Split, Spmd
-from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction import Block, Instruction
 from neuronjax.ir.program import Mesh, Op, Sharding, TensorType
 from neuronjax.lowering.context import Context, ProgramContext
 from neuronjax.lowering.control_flow import carried_facts
@@ -82,6 +82,38 @@ def manual_computation(op: Op, context: Context) -> Instructions:
     )
     for result, value in zip(op.results, region.results, strict=True):
         context.facts[result] = child.fact(value)
+
+
+#: The mesh of a program of one device, which has none.
+_ALONE = DeviceMesh((("device", 1),))
+
+
+def alone(
+    op: Op, context: Context, rule: Callable[[Op, Context], Instructions]
+) -> Instructions:
+    """A collective of a program of one device, as a block of that device.
+
+    JAX leaves out the manual computation over a mesh of one device, and not the
+    collectives inside it.
+    """
+    child = Context(context.shared, prefix=context.prefix)
+    operands = tuple(dict.fromkeys(op.operands))
+    child.facts.update((value, context.fact(value)) for value in operands)
+    arguments = tuple([child.define(value) for value in operands])
+    child.enter(op)
+    with _devices(context.shared, _ALONE):
+        instructions = tuple(map(child.numbered, rule(op, child)))
+    yield context.make(
+        Spmd,
+        tuple([context.view(value) for value in operands]),
+        context.results(op),
+        engine="cc",
+        ordinal=context.nested_ordinal(),
+        body=Block(arguments, instructions, tuple(map(child.view, op.results))),
+        mesh=_ALONE,
+        splits=tuple([((),) * len(v.type.shape) for v in operands]),
+        joins=tuple([((),) * len(v.type.shape) for v in op.results]),
+    )
 
 
 @contextlib.contextmanager

@@ -20,12 +20,13 @@ import ml_dtypes
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError
+from neuronjax.numerics.shown import Shown
 
 NanEncoding = Literal["ieee", "all_ones", "none"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FloatFormat:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class FloatFormat(Shown):
     """One binary floating-point format.
 
     Attributes:
@@ -154,6 +155,11 @@ class FloatFormat:
         magnitude = code & ((1 << (self.exponent_bits + self.mantissa_bits)) - 1)
         return -self._magnitude(magnitude) if negative else self._magnitude(magnitude)
 
+    def __repr__(self) -> str:
+        bits = f"{int(self.signed)}+{self.exponent_bits}+{self.mantissa_bits} bits"
+        limits = f"{self.min_subnormal:.4g} to {self.max_finite:.6g}"
+        return f"<neuronjax.FloatFormat {self.name}: {bits}, {limits}>"
+
     def _magnitude(self, code: int) -> float:
         if code > self.max_code:
             is_inf = self.has_inf and code == self.overflow_code
@@ -267,7 +273,7 @@ FORMATS: dict[str, FloatFormat] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class IntFormat:
+class IntFormat(Shown):
     """One integer format: two's complement where signed.
 
     Attributes:

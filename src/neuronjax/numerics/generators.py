@@ -135,6 +135,12 @@ def next_lfsr(state: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     return _drawn(_lfsr_step, state, count)
 
 
+def fractions(words: jax.Array) -> jax.Array:
+    """The top 24 bits of uint32 words as float32 numbers in [0, 1), exact."""
+    whole = (words >> np.uint32(32 - _UNIFORM_BITS)).astype(jnp.float32)
+    return whole * np.float32(2.0**-_UNIFORM_BITS)
+
+
 def uniform(words: jax.Array, low: float, high: float) -> jax.Array:
     """Maps random words to float32 numbers in [low, high], as `rand2` returns them.
 
@@ -158,8 +164,7 @@ def uniform(words: jax.Array, low: float, high: float) -> jax.Array:
             f"uniform numbers between {low} and {high}",
             remedy="use finite bounds, the lower first, less than 2^128 apart",
         )
-    whole = (words >> np.uint32(32 - _UNIFORM_BITS)).astype(jnp.float32)
-    fraction = whole * np.float32(2.0**-_UNIFORM_BITS)  # exact
+    fraction = fractions(words)
     # Sealed twice, lest the two products be merged or the last one contracted.
     if not words.size:
         return jnp.zeros(words.shape, jnp.float32)

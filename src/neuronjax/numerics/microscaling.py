@@ -49,6 +49,7 @@ from neuronjax.numerics.rounding import (
     round_to_format,
     widen,
 )
+from neuronjax.numerics.shown import Shown
 
 BLOCK_SIZE = 32  # OCP MX 1.0, section 5.2; the only size that the hardware knows
 INPUT_DTYPES = ("float32", "bfloat16", "float16")
@@ -60,12 +61,16 @@ _ZERO = np.uint32(0)
 _NAN_SCALE = np.uint32(NAN_SCALE)
 
 
-@dataclasses.dataclass(frozen=True)
-class MXFormat:
+@dataclasses.dataclass(frozen=True, repr=False)
+class MXFormat(Shown):
     """A block format: its name and the format of its elements. Scales are E8M0."""
 
     name: str
     element: FloatFormat
+
+    def __repr__(self) -> str:
+        blocks = f"blocks of {BLOCK_SIZE} {self.element.name}"
+        return f"<neuronjax.MXFormat {self.name}: {blocks}, one E8M0 scale>"
 
 
 MX_FORMATS: dict[str, MXFormat] = {
@@ -110,8 +115,8 @@ def on_device(format: str | MXFormat, dtype: DTypeLike) -> bool:
     data_fields=("elements", "scales"),
     meta_fields=("axis", "format", "block_size"),
 )
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class MXArray:
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class MXArray(Shown):
     """A quantized array, a pytree of its elements and scales.
 
     Invariant: value = element * 2^(scale - 127), scale 255 making the block NaN.
@@ -148,6 +153,12 @@ class MXArray:
     def bits_per_element(self) -> float:
         """Stored bits per element, scales included; 0 for an empty array."""
         return 8 * self.nbytes / max(self.elements.size, 1)
+
+    def __repr__(self) -> str:
+        # A transformation may leave anything in the place of an array.
+        shape = getattr(self.elements, "shape", self.elements)
+        blocks = f"blocks of {self.block_size} along axis {self.axis}"
+        return f"<neuronjax.MXArray {self.format.name}{shape}, {blocks}>"
 
     def dequantize(self, dtype: DTypeLike = jnp.float32) -> jax.Array:
         """Returns the values.

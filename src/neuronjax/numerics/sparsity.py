@@ -21,6 +21,7 @@ from jax.core import Tracer
 from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics import sparsity_codes as codes
 from neuronjax.numerics.exact import kept_apart
+from neuronjax.numerics.shown import Shown
 from neuronjax.numerics.sparsity_checks import (
     check_beyond_end,
     check_dtype,
@@ -52,8 +53,8 @@ from neuronjax.numerics.sparsity_pattern import (
     data_fields=("values", "tags"),
     meta_fields=("pattern", "axis", "length"),
 )
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class SparseArray:
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SparseArray(Shown):
     """An array that stores N of every M elements along one axis.
 
     Made by `sparsify`, `from_dense` and `from_parts`; the constructor checks nothing,
@@ -163,6 +164,12 @@ class SparseArray:
         shape = list(self.tags.shape)
         shape[self._pack_axis] = -(-shape[self._pack_axis] // TAGS_PER_WORD)
         return self.values.size * self.dtype.itemsize + 2 * math.prod(shape)
+
+    def __repr__(self) -> str:
+        # A transformation may leave anything in the place of an array.
+        is_array = hasattr(self.values, "shape") and hasattr(self.values, "dtype")
+        what = f"{self.dtype}{self.shape}" if is_array else f"{self.values}"
+        return f"<neuronjax.SparseArray {self.pattern} {what}, axis {self.axis}>"
 
     def todense(self) -> jax.Array:
         """Returns the dense array, exactly; +0 where nothing was kept.

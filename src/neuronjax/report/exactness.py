@@ -13,7 +13,13 @@ import inspect
 from collections.abc import Iterable, Iterator, Sequence
 
 from neuronjax.hardware import CONTRADICTIONS
-from neuronjax.ir import algebra_set, block_set, collective_set, instruction_set
+from neuronjax.ir import (
+    algebra_set,
+    block_set,
+    collective_set,
+    instruction_set,
+    kernel_call,
+)
 from neuronjax.ir.instruction import Instruction, Label
 from neuronjax.numerics.elementary import MAX_ULP
 
@@ -345,6 +351,14 @@ CLAIMS: tuple[Claim, ...] = (
         instructions=("Rng",),
     ),
     Claim(
+        subject="NKI kernels in a program",
+        label="modelled",
+        rule="the kernel's own instructions; the policy does not reach inside",
+        source="nki.isa for each; order of addition as above",
+        tests=("tests/nki/test_in_programs.py",),
+        instructions=("NkiKernel",),
+    ),
+    Claim(
         subject="sums and functions of XLA",
         label="host",
         rule="whatever the host computes",
@@ -377,7 +391,13 @@ def instruction_classes() -> dict[str, type[Instruction]]:
     """Every instruction by the name of its class."""
     return {
         name: cls
-        for module in (instruction_set, block_set, algebra_set, collective_set)
+        for module in (
+            instruction_set,
+            block_set,
+            algebra_set,
+            collective_set,
+            kernel_call,
+        )
         for name, cls in inspect.getmembers(module, inspect.isclass)
         if issubclass(cls, Instruction)
         and not cls.__subclasses__()

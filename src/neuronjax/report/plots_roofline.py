@@ -21,6 +21,7 @@ from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.report.profile_usage import by_instruction, op_name
 from neuronjax.report.quantities import decimal
 from neuronjax.timing.cost import hbm_bytes_per_second, peak_flops_per_second
+from neuronjax.timing.kernel_memory import KernelMemory
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core, Queue
 
@@ -70,6 +71,9 @@ def points(timeline: Timeline) -> tuple[Point, ...]:
     used = by_instruction(timeline)
     trips = {event.instruction: event.count for event in timeline.events}
     whole = sum(each.busy_seconds for each in used.values())
+    # A kernel's transfers are ops of their own: its matmuls share all that it moves.
+    of_kernel = isinstance(timeline.memory, KernelMemory)
+    moved = sum(each.hbm_bytes for each in used.values()) if of_kernel else 0
     found = []
     for index, each in used.items():
         instruction = timeline.instructions[index]
@@ -83,7 +87,7 @@ def points(timeline: Timeline) -> tuple[Point, ...]:
             queue=queue,
             is_matmul=each.flops > 0,
             operations=operations,
-            hbm_bytes=each.hbm_bytes,
+            hbm_bytes=each.hbm_bytes or moved,
             seconds=each.seconds[queue],
             share=share,
         )
@@ -154,6 +158,8 @@ def _name_tops(axes: Axes, tops: dict[str, float]) -> None:
     height, above = top_of_axes - bottom, math.inf
     for name, top in sorted(tops.items(), key=lambda item: -item[1]):
         place = min((math.log10(top) - bottom) / height, above - _ROOF_LINE)
+        if place < 0:
+            continue  # below the picture
         above = place
         axes.text(
             1.01,

@@ -1,0 +1,372 @@
+"""The sections of the page, each of one results file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks.page import text
+from benchmarks.page.summary import Verdict, verdicts
+
+Found = Mapping[str, Any]
+
+# ---- Summary.
+
+
+def summary(results: Mapping[str, Found | None]) -> str:
+    """The tables at the top."""
+    parts = ["## What wins, what loses", _SUMMARY]
+    if peers := results["peers"]:
+        found = verdicts(peers["entries"])
+        for outcome, title in _OUTCOMES:
+            own = [v for v in found if v.outcome == outcome]
+            if own:
+                if outcome == "faster":
+                    own.reverse()
+                parts += [f"**{title}**", _verdict_table(own)]
+    parts += ["**Beyond time**", "\n".join(f"- {line}" for line in _facts(results))]
+    return "\n\n".join(parts)
+
+
+_SUMMARY = """Each peer ran in turn with neuronjax, in one process, on one machine: a
+ratio is the median of such pairs, and a range covers formats and sizes. What numbers
+come out stands beside the time, for a faster answer to another question is no win."""
+_OUTCOMES = (
+    ("slower", "neuronjax loses"),
+    ("even", "Even, within 10 %"),
+    ("faster", "neuronjax wins"),
+)
+
+
+def _verdict_table(found: Sequence[Verdict]) -> str:
+    head = ("task", "against", "neuronjax is", "the peer's numbers, held against ours")
+    return text.table(head, [(v.kind, v.peer, v.times, v.numerics) for v in found])
+
+
+def _facts(results: Mapping[str, Found | None]) -> Iterator[str]:
+    """Sentences about what has no peer."""
+    if native := results["native"]:
+        rows = {e["name"]: e for e in native["entries"] if e["status"] == "measured"}
+        aimed = [e for e in rows.values() if e["target"] is not None]
+        missed = [e["name"] for e in aimed if not e["reached"]]
+        yield (
+            f"Of {text.plural(len(aimed), 'target')} against native `jax.jit`,"
+            f" {len(missed)} {'is' if len(missed) == 1 else 'are'} missed"
+            + (f": {', '.join(f'`{name}`' for name in missed)}." if missed else ".")
+        )
+    if scaling := results["scaling"]:
+        yield from _scaling_facts(scaling)
+    if model := results["time_model"]:
+        total = model["summary"][-1]
+        yield (
+            f"The time model misses {total['missed']} of {total['rows']} published"
+            f" times by more than {model['band']:.0%}; the median error is"
+            f" {text.percent(total['median'])}."
+        )
+    if regression := results["regression"]:
+        counts = _counts(regression)
+        yield "Pinned bits of whole programs: " + ", ".join(
+            f"{count} {name}" for name, count in counts.items()
+        )
+
+
+def _scaling_facts(scaling: Found) -> Iterator[str]:
+    own = [e for e in scaling["entries"] if "ratio" in e]
+    for sweep, noun in (("parameters", "parameters"), ("devices", "devices")):
+        points = [e for e in own if e["sweep"] == sweep]
+        if points:
+            first, last = points[0], points[-1]
+            yield (
+                f"From {first['value']:,} to {last['value']:,} {noun} the run time"
+                f" goes from {text.digits(first['ratio'])} to"
+                f" {text.digits(last['ratio'])} × native."
+            )
+    worst = max(
+        own,
+        key=lambda e: e["emulated_compile_seconds"] / e["native_compile_seconds"],
+    )
+    times = worst["emulated_compile_seconds"] / worst["native_compile_seconds"]
+    yield (
+        f"Compile time is up to {text.digits(times)} × native"
+        f" ({worst['sweep']} {worst['value']:,})."
+    )
+
+
+# ---- Against native JAX.
+
+
+def native(found: Found) -> str:
+    """Every row of `make bench`."""
+    head = ("row", "native", "emulated", "value", "target", "reached", "runs")
+    return "\n\n".join(
+        [
+            "![Emulated over native time](images/bench_native.png)",
+            "`gpt_step` is a whole training step; `benchmarks/README.md` says what each"
+            " row is.",
+            text.table(head, map(_native_row, found["entries"])),
+        ]
+    )
+
+
+def _native_row(entry: Found) -> tuple[str, ...]:
+    target = "" if entry["target"] is None else f"{entry['target']:g}"
+    if entry["status"] != "measured":
+        return (f"`{entry['name']}`", "", "", entry["status"], target, "", "")
+    times = (entry[f"{side}_seconds"] for side in ("native", "emulated"))
+    return (
+        f"`{entry['name']}`",
+        *(text.seconds(t["median"]) if t else "" for t in times),
+        f"{text.digits(entry['value'])} {entry['unit'].replace('x', '×')}",
+        target,
+        {None: "", True: "yes", False: "**no**"}[entry["reached"]],
+        str(entry["samples"]["runs"]),
+    )
+
+
+# ---- Against peers.
+
+
+def peers(found: Found) -> str:
+    """Pictures and tables of the comparison, and what could not be compared."""
+    names = found["peer_versions"].items()
+    installed = ", ".join(f"{n} {v}" for n, v in names if v)
+    missing = [name for name, version in names if not version]
+    parts = [
+        "![A peer's time over neuronjax's](images/bench_peers.png)",
+        f"Peers: {installed}."
+        + (f" Not installed, and skipped: {', '.join(missing)}." if missing else ""),
+        "### What each emulates at all",
+        _abilities(found),
+        "### Every pair",
+        _PAIRS,
+        *_task_tables(found["entries"]),
+        "### The order in which a matmul adds",
+        _ORDERS,
+        _orders(found["entries"]),
+        "### Not run",
+        "\n".join(f"- {name}: {why}" for name, why in found["not_run"].items()),
+    ]
+    return "\n\n".join(parts)
+
+
+_PAIRS = """Ratios above 1 are faster with neuronjax. *Differ* counts results unequal to
+neuronjax's: of a cast, codes of inputs in the format's range, FP32 subnormals apart
+(the engines read them as zeros, a modelled choice of neuronjax); of MX, values under
+the scale rule of ours that comes nearest; of a matmul and a train step, elements.
+Quantized matmuls have scales and formats of their own, so that unequal is no
+defect there; their *error* is the relative L2 distance from the float64 product."""
+_ORDERS = """Read off the results alone by `nj.reveal_order`, for one row of 256 BF16
+products. The host's order is the library's, for this shape and machine; neuronjax's is
+the modelled chip's, on every machine."""
+
+
+def _abilities(found: Found) -> str:
+    names = list(found["abilities"])
+    rows = [
+        (question, *(found["abilities"][name][i] for name in names))
+        for i, question in enumerate(found["questions"])
+    ]
+    return text.table(("", *names), rows)
+
+
+def _task_tables(entries: Sequence[Found]) -> Iterator[str]:
+    measured = [e for e in entries if e["status"] != "revealed"]
+    for task in dict.fromkeys(entry["task"] for entry in measured):
+        own = [entry for entry in measured if entry["task"] == task]
+        yield f"**{task}**"
+        yield text.table(_PAIR_HEAD, map(_pair, own))
+
+
+_PAIR_HEAD = ("peer", "size", "neuronjax", "peer takes", "ratio", "numerics")
+
+
+def _pair(entry: Found) -> tuple[str, ...]:
+    if entry["status"] == "skipped":
+        return (entry["peer"], "", "", "", "", f"skipped: {entry['why']}")
+    return (
+        entry["peer"],
+        text.size(entry["sizes"]),
+        text.seconds(entry["neuronjax_seconds"]["median"]),
+        text.seconds(entry["peer_seconds"]["median"]),
+        text.digits(entry["ratio"]["median"]),
+        _numbers(entry) + (f" ({entry['caveat']})" if entry["caveat"] else ""),
+    )
+
+
+def _numbers(entry: Found) -> str:
+    """The numerics of one entry, in full."""
+    found = entry["numerics"]
+    if "special" in found:
+        return _cast(found)
+    if "bias_sigmas" in found:
+        ours = found["ours"]
+        return (
+            f"{found['not_a_neighbour']} no neighbours, bias"
+            f" {found['bias_sigmas']:+.1f} sigma (ours {ours['not_a_neighbour']},"
+            f" {ours['bias_sigmas']:+.1f})"
+        )
+    if "scale_rule" in found:
+        return (
+            f"{found['differ']:,} of {found['compared']:,} differ from"
+            f" `{found['scale_rule']}`; a block with an Inf becomes"
+            f" {found['block_with_inf']} (ours {found['ours_block_with_inf']})"
+        )
+    if "relative_l2" in found:
+        return (
+            f"{found['differ']:,} of {found['compared']:,} differ; error"
+            f" {found['relative_l2']:.2g} (ours {found['ours_relative_l2']:.2g})"
+        )
+    if "ours_loss" in found:
+        return f"loss {found['loss']:.5f} (ours {found['ours_loss']:.5f})"
+    extra = found.get("native_differs")
+    return f"{found['differ']:,} of {found['compared']:,} differ" + (
+        "" if extra is None else f" (native XLA: {extra:,})"
+    )
+
+
+def _cast(found: Found) -> str:
+    normal = found["differ"] - found["differ_subnormal_inputs"]
+    words = f"{normal:,} of {found['compared']:,} differ"
+    if found["differ_subnormal_inputs"]:
+        words += f", and {found['differ_subnormal_inputs']:,} of FP32 subnormals"
+    pairs = [
+        f"{name} to {value} (ours {found['ours_special'][name]})"
+        for name, value in found["special"].items()
+        if value != found["ours_special"][name]
+    ]
+    return "; ".join([words, *pairs])
+
+
+def _orders(entries: Sequence[Found]) -> str:
+    own = [entry for entry in entries if entry["task"] == "order of addition"]
+    rows = [(e["peer"], f"`{e['order']}`" if "order" in e else e["why"]) for e in own]
+    return text.table(("matmul of", "order of its sum"), rows)
+
+
+# ---- Scaling.
+
+
+def scaling(found: Found) -> str:
+    """The picture and every point."""
+    head = (
+        "", "", "native", "emulated", "ratio", "native compile", "emulated compile",
+        "ratio", "of it verdicts", "planned memory",
+    )  # fmt: skip
+    return "\n\n".join(
+        [
+            "![Emulated over native, by size](images/bench_scaling.png)",
+            _SCALING + _cut(found["cut"]),
+            text.table(head, map(_point, found["entries"])),
+        ]
+    )
+
+
+def _cut(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    return f"\n\nCut short by the clock: {', '.join(names)}."
+
+
+_SCALING = """A GPT's train step under Adam, target trn2, policy bf16. Compile time is
+trace, lower and XLA, once; *verdicts* is the part that goes to finding out which dots
+of the host add in the modelled order, which a machine keeps. Memory is what XLA plans
+for, of arguments, results and temporaries. With many devices the native side is one
+device's step as often as there are devices, and its memory is one device's."""
+
+
+def _point(entry: Found) -> tuple[str, ...]:
+    head = (entry["sweep"], f"{entry['value']:,}")
+    if "not_compiled" in entry:
+        return (*head, "", "", "not compiled", "", entry["not_compiled"], "", "", "")
+    own, other = (entry[f"{s}_compile_seconds"] for s in ("native", "emulated"))
+    memory = (entry[f"{s}_planned_bytes"] for s in ("native", "emulated"))
+    return (
+        *head,
+        text.seconds(entry["native_seconds"]),
+        text.seconds(entry["emulated_seconds"]),
+        text.digits(entry["ratio"]),
+        text.seconds(own),
+        text.seconds(other),
+        text.digits(other / own),
+        text.seconds(entry["verdict_seconds"]) if entry["verdict_seconds"] else "",
+        " to ".join(f"{size / 2**20:,.0f}" for size in memory) + " MiB",
+    )
+
+
+# ---- The time model.
+
+
+def time_model(found: Found) -> str:
+    """The picture, medians by group, and every row that is missed."""
+    head = ("", "rows", "median error", "held out", "median", "missed", "worst")
+    rows = [
+        (
+            row["group"],
+            str(row["rows"]),
+            text.percent(row["median"]),
+            str(row["held_out_rows"] or ""),
+            text.percent(row["held_out_median"]),
+            str(row["missed"] or ""),
+            text.percent(row["worst"]),
+        )
+        for row in found["summary"]
+    ]
+    missed = [e for e in found["entries"] if e["counts"] and _is_missed(e, found)]
+    return "\n\n".join(
+        [
+            "![Predicted against published times](images/bench_time_model.png)",
+            _TIME_MODEL,
+            text.table(head, rows),
+            f"Missed by more than {found['band']:.0%}:",
+            text.table(
+                ("row", "group", "published", "predicted", "error"),
+                map(_missed, sorted(missed, key=lambda e: -abs(e["error"]))),
+            ),
+        ]
+    )
+
+
+_TIME_MODEL = """Published times are the vendor's and third parties', of hardware that
+this project has not seen; `make validate` prints the sources and why rows are missed.
+Held-out rows were not looked at while the model was made. Rows that the model was given
+are not counted, nor are variants and bounds."""
+
+
+def _is_missed(entry: Found, found: Found) -> bool:
+    return abs(entry["error"]) > found["band"]
+
+
+def _missed(entry: Found) -> tuple[str, ...]:
+    return (
+        entry["name"],
+        entry["group"],
+        text.seconds(entry["published_seconds"]),
+        text.seconds(entry["predicted_seconds"]),
+        f"{entry['error']:+.0%}",
+    )
+
+
+# ---- Pinned bits.
+
+
+def regression(found: Found) -> str:
+    """Every hash and its verdict."""
+    head = ("program:policy:target", "SHA-256 of the results", "verdict")
+    rows = [
+        (f"`{e['name']}`", f"`{e['bits'][:16]}`", e["verdict"])
+        for e in found["entries"]
+    ]
+    return f"{_REGRESSION}\n\n{text.table(head, rows)}"
+
+
+_REGRESSION = """`python -m benchmarks.regression` runs whole programs, most of them
+train steps, and compares the SHA-256 of every output leaf with
+`benchmarks/golden_hashes.json`; the last rows are the stored programs of
+`tests/golden`. A hash shows that bits hold over time, machines and versions; that they
+are right is what the oracles of the tests are for. *other program* means that this
+version of JAX makes another StableHLO program of the function than the pinned one."""
+
+
+def _counts(found: Found) -> dict[str, int]:
+    own = [entry["verdict"] for entry in found["entries"]]
+    return {name: own.count(name) for name in dict.fromkeys(own)}

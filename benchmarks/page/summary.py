@@ -1,0 +1,131 @@
+"""What wins and what loses, decided by the figures.
+
+A peer's entries of one kind of task, all formats and sizes together, are one verdict.
+Beyond 10 % of time a difference has a winner; within, it is "even".
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.page import text
+
+MARGIN = 1.1
+#: Below it operands were not quantized, so that sums may be held against ours.
+EXACT_PRODUCTS = 1e-5
+#: First words of a task -> the kind it is summarized under.
+KINDS = {
+    "cast": "casts to nearest",
+    "stochastic": "stochastic casts",
+    "quantize": "MX quantize and dequantize",
+    "prune": "N:M pruning",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """A line of the summary.
+
+    Attributes:
+        kind: of task.
+        peer: that neuronjax is held against.
+        ratios: the peer's time over ours, one for each entry.
+        numerics: what came out, in words.
+    """
+
+    kind: str
+    peer: str
+    ratios: tuple[float, ...]
+    numerics: str
+
+    @property
+    def outcome(self) -> str:
+        """ "faster", "slower" or "even", of neuronjax, by the median."""
+        middle = statistics.median(self.ratios)
+        if middle > MARGIN:
+            return "faster"
+        return "slower" if middle < 1 / MARGIN else "even"
+
+    @property
+    def times(self) -> str:
+        """How many times faster or slower, as a range."""
+        if self.outcome == "slower":
+            return text.span(1 / ratio for ratio in self.ratios) + " × slower"
+        return text.span(self.ratios) + " × as fast"
+
+
+def kind(task: str) -> str:
+    """What a task is summarized under; itself, where nothing is said."""
+    return KINDS.get(task.split()[0], task)
+
+
+def verdicts(entries: Sequence[Mapping[str, Any]]) -> list[Verdict]:
+    """One for each kind of task and peer, the slowest of neuronjax first."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        if entry["status"] == "measured":
+            groups.setdefault((kind(entry["task"]), entry["peer"]), []).append(entry)
+    found = [
+        Verdict(
+            kind=name,
+            peer=peer,
+            ratios=tuple(entry["ratio"]["median"] for entry in own),
+            numerics=numerics(own),
+        )
+        for (name, peer), own in groups.items()
+    ]
+    return sorted(found, key=lambda verdict: statistics.median(verdict.ratios))
+
+
+def numerics(entries: Sequence[Mapping[str, Any]]) -> str:
+    """What the entries of one peer say of its numbers."""
+    return "; ".join(dict.fromkeys(_sentences([e["numerics"] for e in entries])))
+
+
+def _sentences(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    first = found[0]
+    if "bias_sigmas" in first:
+        worst = max(abs(each["bias_sigmas"]) for each in found)
+        outside = sum(each["not_a_neighbour"] for each in found)
+        yield f"{outside} results are no neighbour, bias at most {worst:.1f} sigma"
+    elif "special" in first:
+        yield _casts(found)
+    elif "scale_rule" in first:
+        yield from map(_rule, found)
+    elif "ours_loss" in first:
+        yield f"loss {first['loss']:.4f}, ours {first['ours_loss']:.4f}"
+    elif "native_differs" in first:
+        yield (
+            f"{first['differ']} of {first['compared']:,} elements differ"
+            f" (native XLA: {first['native_differs']})"
+        )
+    elif "relative_l2" in first:
+        errors = first["relative_l2"], first["ours_relative_l2"]
+        yield f"error {errors[0]:.2g}, ours {errors[1]:.2g}"
+        if max(errors) < EXACT_PRODUCTS:
+            share = first["differ"] / first["compared"]
+            yield "equal bits" if not share else f"{share:.0%} of the sums differ"
+    elif "differ" in first:
+        differ = max(each["differ"] / each["compared"] for each in found)
+        yield "equal" if not differ else f"up to {differ:.2%} differ (ties)"
+
+
+def _casts(found: Sequence[Mapping[str, Any]]) -> str:
+    normal = sum(e["differ"] - e["differ_subnormal_inputs"] for e in found)
+    tiny = sum(e["differ_subnormal_inputs"] for e in found)
+    special = sum(e["special"] != e["ours_special"] for e in found)
+    parts = ["equal codes in range" if not normal else f"{normal:,} codes differ"]
+    if tiny:
+        parts.append(f"{tiny:,} of FP32 subnormals differ")
+    if special:
+        parts.append("other overflow, Inf or NaN")
+    return ", ".join(parts)
+
+
+def _rule(each: Mapping[str, Any]) -> str:
+    if each["differ"]:
+        return f"none of our scale rules (nearest: {each['scale_rule']})"
+    return f"equal to our `{each['scale_rule']}`"

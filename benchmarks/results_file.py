@@ -1,0 +1,99 @@
+"""The results files that the page is made of: `results/<name>.json`.
+
+Each says what was run, how thoroughly, when, with which versions and on what machine;
+its figures are in `entries`, a list whose items are the business of the benchmark that
+wrote them. Times are seconds. The files are committed; `latest.json` is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness
+
+RESULTS = Path(__file__).parent / "results"
+FORMAT, VERSION = "neuronjax-benchmark", 1
+KEYS = ("format", "version", "name", "quick", "seconds", "started", "entries")
+Measure = Callable[[bool], Mapping[str, Any]]
+
+
+class BadResults(ValueError):
+    """A file that no benchmark of this version wrote."""
+
+
+def document(
+    name: str, body: Mapping[str, Any], *, quick: bool, seconds: float, **about: Any
+) -> dict[str, Any]:
+    """What goes into a file; `body` holds at least `entries`."""
+    head = {"format": FORMAT, "version": VERSION, "name": name, "quick": quick}
+    return {**head, "seconds": round(seconds, 1), **about, **body}
+
+
+def check(found: Mapping[str, Any]) -> None:
+    """Raises `BadResults` for what is not a document of this version."""
+    missing = [key for key in (*KEYS, "versions", "machine") if key not in found]
+    if missing:
+        raise BadResults(f"results without {', '.join(missing)}")
+    if (found["format"], found["version"]) != (FORMAT, VERSION):
+        raise BadResults(f"results of version {found['version']}, not {VERSION}")
+
+
+def write(found: Mapping[str, Any], path: Path) -> None:
+    """Writes a document, its keys in their order."""
+    check(found)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A document.
+
+    Raises:
+        BadResults: it is none, or of another version.
+    """
+    try:
+        found = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise BadResults(f"{path.name}: {error}") from error
+    check(found)
+    return found
+
+
+def command(
+    name: str,
+    measure: Measure,
+    show: Callable[[Mapping[str, Any]], str],
+    arguments: Sequence[str] | None = None,
+) -> int:
+    """`python -m benchmarks.<name>`: measures, writes the file, prints a table."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
+    path = RESULTS / f"{name}.json"
+    parser.add_argument("--quick", action="store_true", help="smaller and fewer runs")
+    parser.add_argument("--output", type=Path, default=path, help=f"[{path}]")
+    options = parser.parse_args(arguments)
+    about, start = harness.circumstances(), time.perf_counter()
+    body = measure(options.quick)
+    found = document(
+        name,
+        body,
+        quick=options.quick,
+        seconds=time.perf_counter() - start,
+        **about,
+    )
+    write(found, options.output)
+    print(show(found))
+    print(f"{options.output}: {len(found['entries'])} entries", file=sys.stderr)
+    return int(bool(found.get("failed")))
+
+
+def age_days(found: Mapping[str, Any]) -> int:
+    """Whole days since a document was begun."""
+    started = datetime.datetime.fromisoformat(found["started"])
+    return (datetime.datetime.now(datetime.UTC) - started).days

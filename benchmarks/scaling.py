@@ -1,0 +1,297 @@
+"""`python -m benchmarks.scaling`: how the emulation's cost grows, and with what.
+
+Four sweeps, each point native `jax.jit` against the emulation (trn2, bf16 preset) in
+turn: parameters of a GPT (train step under Adam, one sequence of 64 tokens), length of
+its sequence, emulated devices of a data-parallel step, and ops of a straight-line
+program. A point is run time, compile time (trace, lower, XLA; once, jit objects of this
+call alone) and the bytes that XLA plans for: arguments, results and temporaries, less
+what is aliased. On many devices the native side is one device's step, as often as there
+are devices: one host has no more to offer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import neuronjax as nj
+from benchmarks import results_file
+from benchmarks.harness import Effort, Result, interleave, progress, ratio
+from neuronjax.engines import dot_verdicts
+from neuronjax.quickstart import model
+
+TARGET, INSTANCE, POLICY = "trn2", "trn2.48xlarge", "bf16"
+FULL = Effort(repetitions=7, seconds=8.0, minimum=2)
+QUICK = Effort(repetitions=2, seconds=1.0, minimum=2)
+#: Beyond it a program is decoded and lowered, and not compiled.
+COMPILE_SECONDS = 150.0
+
+Entry = dict[str, Any]
+#: (layers, width, hidden): 1, 10, 30 and 100 million parameters.
+MODELS = ((4, 128, 352), (6, 384, 1024), (6, 640, 1728), (8, 1024, 2752))
+SMALL = MODELS[0]
+TOKENS = 64
+LENGTHS = (64, 128, 256, 512, 1024, 2048)
+DEVICES = (1, 4, 16, 64)
+OPS = (100, 1_000, 10_000)
+
+# ---- A point.
+
+
+@dataclasses.dataclass(frozen=True)
+class Build:
+    """A compiled function, and what compiling it took."""
+
+    call: Callable[..., Any]
+    seconds: float
+    verdict_seconds: float
+    planned_bytes: int
+
+
+def build(function: Callable[..., Any], *args: Any) -> Build:
+    """Compiles a function, or an emulated one, anew."""
+    spent, start = dot_verdicts.spent_seconds, time.perf_counter()
+    compiled = jax.jit(lambda *args: function(*args)).lower(*args).compile()
+    seconds = time.perf_counter() - start
+    plan: Any = compiled.memory_analysis()
+    planned = (
+        plan.temp_size_in_bytes
+        + plan.argument_size_in_bytes
+        + plan.output_size_in_bytes
+        - plan.alias_size_in_bytes
+    )
+    return Build(compiled, seconds, dot_verdicts.spent_seconds - spent, planned)
+
+
+def point(
+    sweep: str,
+    value: int,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    effort: Effort,
+    **sizes: Any,
+) -> Entry:
+    """One function of the same arguments, natively and emulated."""
+    native = build(function, *args)
+    emulated = build(nj.jit(function, target=TARGET, policy=POLICY), *args)
+    times = interleave(
+        (lambda: native.call(*args), lambda: emulated.call(*args)), effort
+    )
+    return entry(sweep, value, native, emulated, ratio(*times), sizes)
+
+
+def entry(
+    sweep: str,
+    value: int,
+    native: Build,
+    emulated: Build,
+    times: Result,
+    sizes: Mapping[str, Any],
+) -> Entry:
+    """A point as JSON."""
+    if times.native is None or times.emulated is None:
+        raise ValueError("a point needs both times")
+    made = {
+        "sweep": sweep,
+        "value": value,
+        "sizes": dict(sizes),
+        "ratio": times.value.median,
+        "ratio_quartiles": list(times.value.quartiles),
+        "runs": len(times.value.values),
+        "native_seconds": times.native.median,
+        "emulated_seconds": times.emulated.median,
+        "native_compile_seconds": native.seconds,
+        "emulated_compile_seconds": emulated.seconds,
+        "verdict_seconds": emulated.verdict_seconds,
+        "native_planned_bytes": native.planned_bytes,
+        "emulated_planned_bytes": emulated.planned_bytes,
+    }
+    progress(
+        f"{sweep} {value}: {made['ratio']:.2f} x, compile"
+        f" {native.seconds:.1f} and {emulated.seconds:.1f} s"
+    )
+    return made
+
+
+# ---- The sweeps.
+
+
+def train_step(
+    sizes: tuple[int, int, int], tokens: int
+) -> tuple[Callable[..., Any], tuple[Any, ...], int]:
+    """(step, arguments, number of parameters) of a GPT under Adam."""
+    layers, width, hidden = sizes
+    config = model.GPTConfig(layers=layers, width=width, hidden=hidden)
+    graphdef, params = model.create(config)
+    optimizer = optax.adam(1e-3)
+
+    def step(params: Any, state: Any, tokens: jax.Array) -> Any:
+        loss = functools.partial(model.loss, graphdef)
+        value, grads = jax.value_and_grad(loss)(params, tokens)
+        updates, state = optimizer.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, value
+
+    rng = np.random.default_rng(0)
+    text = jnp.asarray(rng.integers(0, config.vocab_size, (1, tokens + 1), np.int32))
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    return step, (params, optimizer.init(params), text), count
+
+
+def model_sizes(effort: Effort, quick: bool) -> Iterator[Entry]:
+    """Parameters: 1 to 100 million."""
+    for sizes in MODELS[:2] if quick else MODELS:
+        step, args, count = train_step(sizes, TOKENS)
+        about = dict(zip(("layers", "width", "hidden"), sizes, strict=True))
+        yield point("parameters", count, step, args, effort, **about, tokens=TOKENS)
+
+
+def sequence_lengths(effort: Effort, quick: bool) -> Iterator[Entry]:
+    """Tokens of the one sequence."""
+    for tokens in LENGTHS[1:3] if quick else LENGTHS[1:]:
+        step, args, count = train_step(SMALL, tokens)
+        yield point("tokens", tokens, step, args, effort, parameters=count)
+
+
+def device_counts(effort: Effort, quick: bool) -> Iterator[Entry]:
+    """Devices of a data-parallel step; the native side is one step as often."""
+    layers, width, hidden = SMALL
+    config = model.GPTConfig(layers=layers, width=width, hidden=hidden)
+    graphdef, params = model.create(config)
+    gradients = jax.grad(functools.partial(model.loss, graphdef))
+
+    def descended(params: Any, grads: Any) -> Any:
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+    def alone(params: Any, batch: jax.Array) -> Any:
+        return descended(params, gradients(params, batch))
+
+    def averaged(params: Any, batch: jax.Array) -> Any:
+        return descended(params, lax.pmean(gradients(params, batch), "dp"))
+
+    rng = np.random.default_rng(0)
+    native = None
+    for devices in (1, 4) if quick else DEVICES:
+        text = rng.integers(0, config.vocab_size, (devices, 33), np.int32)
+        function = alone if devices == 1 else _mapped(averaged, devices)
+        native = native or build(alone, params, text[:1])
+        emulated = nj.jit(function, target=INSTANCE, policy=POLICY)
+        together = build(emulated, params, text)
+        times = interleave(
+            (
+                functools.partial(_each, native.call, params, text),
+                functools.partial(together.call, params, text),
+            ),
+            effort,
+        )
+        sizes = {"tokens": 32, "native_bytes_are_of": "one device"}
+        yield entry("devices", devices, native, together, ratio(*times), sizes)
+
+
+def _mapped(step: Callable[..., Any], devices: int) -> Callable[..., Any]:
+    return jax.shard_map(
+        step,
+        mesh=nj.make_mesh((devices,), ("dp",)),
+        in_specs=(P(), P("dp")),
+        out_specs=P(),
+        check_vma=False,
+    )
+
+
+def _each(step: Callable[..., Any], params: Any, text: np.ndarray) -> Any:
+    return [step(params, one[None]) for one in text][-1]
+
+
+def straight_line(ops: int) -> Callable[..., Any]:
+    """Layers of a matmul, a maximum, a mean and a residual, with no loop: 10 StableHLO
+    ops each."""
+
+    def network(x: jax.Array, w: jax.Array) -> jax.Array:
+        for _ in range(ops // 10):
+            y = jnp.maximum(x @ w, 0)
+            x = x + (y - y.mean(-1, keepdims=True)) * 0.1
+        return x
+
+    return network
+
+
+def program_lengths(effort: Effort, quick: bool) -> Iterator[Entry]:
+    """Ops of a program without a loop."""
+    rng = np.random.default_rng(0)
+    shapes = (8, 32), (32, 32)
+    args = tuple(jnp.asarray(rng.standard_normal(s, np.float32)) for s in shapes)
+    compile_seconds = 0.0
+    for ops in OPS[:2] if quick else OPS:
+        network = straight_line(ops)
+        start = time.perf_counter()
+        emulated = nj.jit(network, target=TARGET, policy=POLICY)
+        count = sum(1 for _ in emulated.lower(*args).program.walk())
+        front = time.perf_counter() - start
+        if compile_seconds * 10 > COMPILE_SECONDS:
+            why = f"by the last point it would take {compile_seconds * 10:.0f} s"
+            sizes = {"stablehlo_ops": count, "front_end_seconds": front}
+            yield {"sweep": "ops", "value": ops, "sizes": sizes, "not_compiled": why}
+            continue
+        sizes = {"stablehlo_ops": count, "front_end_seconds": front}
+        made = point("ops", ops, network, args, effort, **sizes)
+        compile_seconds = made["emulated_compile_seconds"]
+        yield made
+
+
+SWEEPS = {
+    "parameters": model_sizes,
+    "tokens": sequence_lengths,
+    "devices": device_counts,
+    "ops": program_lengths,
+}
+#: A point that has not begun by then is left out, and its sweep named in `cut`.
+MINUTES = {False: 13.0, True: 3.5}
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    """Every point of every sweep, the smallest of all sweeps first."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    effort = QUICK if quick else FULL
+    start = time.perf_counter()
+    going = {name: sweep(effort, quick) for name, sweep in SWEEPS.items()}
+    entries: list[Entry] = []
+    while going and time.perf_counter() - start < 60 * MINUTES[quick]:
+        for name in list(going):
+            if made := next(going[name], None):
+                entries.append(made)
+            else:
+                del going[name]
+    entries.sort(key=lambda made: (list(SWEEPS).index(made["sweep"]), made["value"]))
+    return {"entries": entries, "cut": list(going)}
+
+
+def show(found: Mapping[str, Any]) -> str:
+    """A line for each point."""
+    cut = [f"{name}: cut short by the clock" for name in found["cut"]]
+    return "\n".join([*map(_line, found["entries"]), *cut])
+
+
+def _line(made: Mapping[str, Any]) -> str:
+    head = f"{made['sweep']:12} {made['value']:>12,}"
+    if "not_compiled" in made:
+        return f"{head}  not compiled: {made['not_compiled']}"
+    memory = made["emulated_planned_bytes"] / made["native_planned_bytes"]
+    compiling = made["emulated_compile_seconds"] / made["native_compile_seconds"]
+    return (
+        f"{head}  run {made['ratio']:5.2f} x, compile {compiling:5.1f} x,"
+        f" memory {memory:5.2f} x"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(results_file.command("scaling", measure, show))

@@ -1,0 +1,132 @@
+"""`python -m benchmarks.time_model`: the time model against every published time.
+
+The rows of `benchmarks/validation` (instructions, transfers, programs) and of
+`validate_collectives`, as data: published and predicted seconds, and whether a row
+counts. A row counts unless the model was given it, it is a variant, a bound or a
+suspicious figure. Nothing is measured here; the figures depend on the model alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import statistics
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchmarks import results_file, validate_collectives
+from benchmarks.validation import validate
+
+BAND = 0.35  # the error beyond which a row is called missed
+
+
+def _entry(
+    name: str, group: str, published: float, predicted: float, **about: Any
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "group": group,
+        "published_seconds": published,
+        "predicted_seconds": predicted,
+        "error": predicted / published - 1,
+        "counts": True,
+        "held_out": False,
+        **about,
+    }
+
+
+def instructions(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Of `validation/micro_rows`."""
+    for row in found["micro"]:
+        times = row["published_seconds"], row["predicted_seconds"]
+        yield _entry(
+            f"{row['name']}, {row['chip']}",
+            "instructions and DMA",
+            *times,
+            counts=not row["is_input"],
+        )
+
+
+def programs(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Of `validation/rows`, by workload."""
+    for row in found["rows"]:
+        times = row["published_seconds"], row["predicted_seconds"]
+        yield _entry(
+            f"{row['name']}, {row['chip']}",
+            row["workload"],
+            *times,
+            counts=row["kind"] == "best",
+            held_out=row["held_out"],
+        )
+
+
+def collectives() -> Iterator[dict[str, Any]]:
+    """Of `collective_measurements`."""
+    for series in validate_collectives.SERIES:
+        errors = validate_collectives.errors(series)
+        for row, error in zip(series.rows, errors, strict=True):
+            yield _entry(
+                f"{series.key} {series.op}, {series.ranks} ranks, {row.size_bytes} B",
+                f"collectives {series.key}",
+                row.seconds,
+                row.seconds * (1 + error),
+                counts=not row.fits,
+            )
+    for case in validate_collectives.EXECUTIONS:
+        yield _entry(
+            f"T16 {case.target}, {case.ranks} ranks, {case.all_reduces} all-reduces",
+            "collectives T16",
+            case.seconds,
+            validate_collectives.execution_prediction(case),
+            counts=not case.fits,
+        )
+
+
+def summary(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By group: rows that count, median magnitude of their error, those missed."""
+    found = []
+    for group in dict.fromkeys(entry["group"] for entry in entries):
+        own = [e for e in entries if e["group"] == group and e["counts"]]
+        if own:
+            found.append({"group": group, **_errors(own)})
+    counted = [entry for entry in entries if entry["counts"]]
+    return [*found, {"group": "all", **_errors(counted)}]
+
+
+def _errors(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    errors = [abs(entry["error"]) for entry in entries]
+    held = [abs(entry["error"]) for entry in entries if entry["held_out"]]
+    return {
+        "rows": len(errors),
+        "median": statistics.median(errors),
+        "held_out_rows": len(held),
+        "held_out_median": statistics.median(held) if held else None,
+        "missed": sum(error > BAND for error in errors),
+        "worst": max(errors),
+    }
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    """All rows; quickness changes nothing."""
+    del quick
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        validate.main(["--json", "-"])
+    found = json.loads(printed.getvalue())
+    entries = [*instructions(found), *programs(found), *collectives()]
+    return {"entries": entries, "summary": summary(entries), "band": BAND}
+
+
+def show(found: Mapping[str, Any]) -> str:
+    """The summary."""
+    return "\n".join(
+        f"{row['group']:24} {row['rows']:4} rows, median {row['median']:.1%}, "
+        f"{row['missed']} missed by more than {found['band']:.0%}"
+        for row in found["summary"]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(results_file.command("time_model", measure, show))

@@ -1,0 +1,145 @@
+"""The reference: every public name, on a page of its kind, from its docstring.
+
+A name that `GROUPS` does not place goes to the last page, so that none is missing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import neuronjax
+import neuronjax.testing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """One page.
+
+    Attributes:
+        title: of it.
+        text: what the names have in common.
+        names: dotted, below `neuronjax`.
+    """
+
+    title: str
+    text: str
+    names: tuple[str, ...]
+
+
+GROUPS: dict[str, Group] = {
+    "programs": Group(
+        title="Running programs",
+        text="`jit` is `jax.jit` with the numbers of a chip; `load` is for saved "
+        "programs. `lower` and `compile` show what lies between.",
+        names=("jit", "Emulated", "Lowered", "Compiled", "load"),
+    ),
+    "policies": Group(
+        title="Policies",
+        text="What may happen to a program's numbers: casts, scales, rounding, the "
+        "order of sums. See [choosing a policy](../how-to/policy.md).",
+        names=("Policy", "Rule", "policy_scope"),
+    ),
+    "arrays": Group(
+        title="Formats on arrays",
+        text="The chips' formats on JAX arrays, without a program; under `jit`, `vmap` "
+        "and `grad`.",
+        names=(
+            *("cast", "quantize_mx", "MXArray", "sparsify", "SparseArray"),
+            "formats",
+        ),
+    ),
+    "devices": Group(
+        title="Many chips",
+        text="Meshes of emulated devices, of which none is present. A device is one "
+        "logical NeuronCore.",
+        names=(
+            *("make_mesh", "pmap", "local_device_count", "replicate", "unreplicate"),
+            *("collective_algorithm", "real_devices"),
+        ),
+    ),
+    "time": Group(
+        title="Time and money",
+        text="Predictions of a model, from shapes alone: nothing is run. "
+        "[Its constants](../constants.md) and how far to trust it: "
+        "[what is exact, what is modelled](../exactness.md).",
+        names=(
+            *("profile", "Profile", "estimate", "Estimate", "Machine"),
+            *("ServingChipWarning", "estimate_serving", "ServingEstimate"),
+            *("collective_bench", "scaling"),
+        ),
+    ),
+    "diagnostics": Group(
+        title="Finding out what went wrong",
+        text="What would the compiler refuse, which op errs first, what did every cast "
+        "lose, in which order is this sum taken?",
+        names=(
+            *("check", "PortabilityReport", "compare", "Comparison", "Collect"),
+            *("Statistics", "study", "Study", "reveal_order", "SummationTree"),
+            *("search_precision", "PrecisionSearch"),
+        ),
+    ),
+    "testing": Group(
+        title="Testing",
+        text="`neuronjax.testing` guards a model's bits in CI; the pytest plugin "
+        "`neuronjax_pytest` comes with the package. See "
+        "[goldens](../how-to/ci.md).",
+        names=(
+            *("testing.golden", "testing.check_stored", "testing.GoldenReport"),
+            *("testing.GoldenMismatch", "testing.ProgramChangedWarning"),
+            *("testing.assert_bitwise_equal", "testing.assert_ulp"),
+            *("testing.BitsDiffer", "testing.LeafDifference"),
+            *("testing.assert_same_program", "testing.ProgramsDiffer"),
+        ),
+    ),
+    "errors": Group(
+        title="Errors",
+        text="One base class and four categories; see [errors](../errors.md).",
+        names=(
+            *("NeuronJaxError", "UnsupportedError", "UnimplementedError"),
+            *("InvalidProgramError", "InternalError"),
+        ),
+    ),
+}
+_REST = Group(title="More", text="What stands on no other page.", names=())
+
+
+def public_names() -> tuple[str, ...]:
+    """Of the package and of `neuronjax.testing`, dotted, without modules."""
+    return (*_names(neuronjax), *(f"testing.{n}" for n in _names(neuronjax.testing)))
+
+
+def _names(module: object) -> Iterator[str]:
+    for name, value in vars(module).items():
+        if not name.startswith("_") and not inspect.ismodule(value):
+            yield name
+
+
+def groups() -> dict[str, Group]:
+    """The pages by their file, with what no group names on one more."""
+    placed = {name for group in GROUPS.values() for name in group.names}
+    left = tuple(name for name in public_names() if name not in placed)
+    rest = Group(title=_REST.title, text=_REST.text, names=left)
+    return {**GROUPS, "more": rest} if left else GROUPS
+
+
+def page(group: Group) -> str:
+    """A page, whose names mkdocstrings fills in."""
+    entries = (f"::: neuronjax.{name}\n" for name in group.names)
+    return "\n".join((f"# {group.title}\n", f"{group.text}\n", *entries))
+
+
+def index(found: dict[str, Group]) -> str:
+    """All names, by page."""
+    parts = [
+        "# Python reference\n",
+        "Made from the docstrings. By convention `import neuronjax as nj`.\n",
+    ]
+    parts += (_listed(file, group.title, group.names) for file, group in found.items())
+    return "\n".join(parts)
+
+
+def _listed(file: str, title: str, names: Sequence[str]) -> str:
+    links = ", ".join(f"[`{n}`][neuronjax.{n}]" for n in names)
+    return f"**[{title}]({file}.md)**: {links}\n"

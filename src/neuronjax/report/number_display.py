@@ -1,0 +1,282 @@
+"""Number formats, MX and sparse arrays as tables; what notebooks show of them.
+
+Registers a rule of `numerics.shown` for each. Of an array the header says what it is
+and takes; of a concrete one the first blocks or groups are drawn. `formats` is every
+format of the engines by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from neuronjax.numerics.float_format import (
+    FORMATS,
+    INTEGERS,
+    FloatFormat,
+    IntFormat,
+    get_number_format,
+)
+from neuronjax.numerics.microscaling import BLOCK_SIZE, MX_FORMATS, MXArray, MXFormat
+from neuronjax.numerics.shown import html_of
+from neuronjax.numerics.sparsity import SparseArray
+from neuronjax.report.html import Displayed
+from neuronjax.report.profile_tables import new_table
+from neuronjax.report.rendering import as_html
+
+_SIGN, _EXPONENT, _MANTISSA = "#D55E00", "#0072B2", "#009E73"
+_BLOCKS = 6  # of an MX array that are drawn
+_ELEMENTS = 8  # of a block
+_ROWS = 8  # of a sparse array
+_GROUP_COLUMNS = 60  # characters of its groups
+_DRAWN_BYTES = 1 << 26  # an array that is larger is not brought to the host
+
+
+# -- formats ---------------------------------------------------------------------------
+
+
+class Formats(Displayed, Mapping[str, FloatFormat | IntFormat | MXFormat]):
+    """Every number format of the engines, by name: `nj.formats["float8_e4m3"]`.
+
+    Keys are the names of `ml_dtypes`, "tfloat32", and those of the MX formats.
+    """
+
+    def __getitem__(self, name: Any) -> FloatFormat | IntFormat | MXFormat:
+        """The format of a name or dtype.
+
+        Raises:
+            InvalidProgramError: no such format; the message lists the nearest names.
+        """
+        if name in MX_FORMATS:
+            return MX_FORMATS[name]
+        return get_number_format(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in list(self)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*FORMATS, *MX_FORMATS, *INTEGERS))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __repr__(self) -> str:
+        return f"<neuronjax.formats: {', '.join(self)}>"
+
+    def __rich__(self) -> RenderableType:
+        return formats_table()
+
+
+formats = Formats()
+
+
+def formats_table() -> Group:
+    """The float formats side by side, and the block formats."""
+    rows = new_table("Float formats; S sign, E exponent, M mantissa bits")
+    rows.add_column("name", style="bold", no_wrap=True)
+    rows.add_column("S E M", justify="right", no_wrap=True)
+    for heading in ("largest", "least normal", "least", "1 to next"):
+        rows.add_column(heading, justify="right", no_wrap=True)
+    rows.add_column("Inf, NaN", no_wrap=True)
+    for fmt in FORMATS.values():
+        rows.add_row(
+            fmt.name,
+            f"{int(fmt.signed)} {fmt.exponent_bits} {fmt.mantissa_bits}",
+            _number(fmt.max_finite),
+            _power(fmt.min_normal),
+            _power(fmt.min_subnormal),
+            _power(fmt.eps),
+            _specials(fmt),
+        )
+    blocks = new_table(f"Block formats: {BLOCK_SIZE} elements share an E8M0 scale")
+    blocks.add_column("name", style="bold", no_wrap=True)
+    blocks.add_column("elements", no_wrap=True)
+    blocks.add_column("bits per element, with the scale", justify="right")
+    for block in MX_FORMATS.values():
+        blocks.add_row(block.name, block.element.name, _number(_block_bits(block)))
+    return Group(rows, blocks)
+
+
+def format_table(fmt: FloatFormat) -> Group:
+    """The layout of a code and the limits of a format."""
+    rows = _facts(fmt.name)
+    rows.add_row("bits", _layout(fmt))
+    rows.add_row("exponent bias", str(fmt.bias))
+    rows.add_row("largest", _with_power(fmt.max_finite))
+    rows.add_row("smallest normal", _with_power(fmt.min_normal))
+    if fmt.has_zero:
+        rows.add_row("smallest", _with_power(fmt.min_subnormal))
+    rows.add_row("step from 1 to the next", _with_power(fmt.eps))
+    rows.add_row("Inf, NaN", _specials(fmt))
+    rows.add_row("kept as", str(fmt.dtype))
+    return Group(rows)
+
+
+def _facts(title: str) -> Table:
+    rows = new_table(title)
+    rows.show_header = False
+    rows.add_column(no_wrap=True)
+    rows.add_column(style="bold")
+    return rows
+
+
+def _layout(fmt: FloatFormat) -> Text:
+    fields = (
+        ("S" * fmt.signed, _SIGN),
+        ("E" * fmt.exponent_bits, _EXPONENT),
+        ("M" * fmt.mantissa_bits, _MANTISSA),
+    )
+    shown = [Text(letters, style=colour) for letters, colour in fields if letters]
+    return Text(" ").join([*shown, Text(f"({fmt.width})")])
+
+
+def _specials(fmt: FloatFormat) -> str:
+    present = {"Inf": fmt.has_inf, "NaN": fmt.nan != "none"}
+    return ", ".join(name for name, there in present.items() if there) or "none"
+
+
+def _block_bits(block: MXFormat) -> float:
+    return block.element.width + 8 / BLOCK_SIZE
+
+
+def _power(value: float) -> str:
+    """A power of two as one, any other number as such."""
+    significand, exponent = math.frexp(value)
+    return f"2^{exponent - 1}" if significand == 0.5 else _number(value)
+
+
+def _with_power(value: float) -> str:
+    power, number = _power(value), _number(value)
+    return number if power == number or value == 1 else f"{number} = {power}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.7g}" if 1e-4 < abs(value) < 1e6 or not value else f"{value:.4g}"
+
+
+def _mx_format_table(block: MXFormat) -> Group:
+    rows = _facts(block.name)
+    rows.add_row("a block", f"{BLOCK_SIZE} neighbours along the contraction axis")
+    rows.add_row("elements", block.element.name)
+    rows.add_row("scale", "float8_e8m0fnu, a power of two: 2^-127 to 2^127")
+    rows.add_row("bits per element", _number(_block_bits(block)))
+    rows.add_row("largest value", f"{_number(block.element.max_finite)} × the scale")
+    return Group(rows)
+
+
+def _int_format_table(fmt: IntFormat) -> Group:
+    rows = _facts(fmt.name)
+    rows.add_row("bits", str(fmt.width))
+    rows.add_row("range", f"{fmt.min:,} to {fmt.max:,}")
+    return Group(rows)
+
+
+# -- arrays ----------------------------------------------------------------------------
+
+
+def _mx_table(array: MXArray) -> RenderableType:
+    if not _is_drawable(array.elements, array.scales) or not array.elements.size:
+        return Text(repr(array))
+    bits = f"{array.bits_per_element:.4g} bits per element"
+    rows = new_table(
+        f"{array.format.name}, shape {array.shape}, blocks of {array.block_size} along "
+        f"axis {array.axis}: {bits}, {_size(array.nbytes, array.elements.size)}"
+    )
+    rows.add_column("block", no_wrap=True)
+    rows.add_column("scale", justify="right", no_wrap=True)
+    rows.add_column("× its elements", no_wrap=True)
+    size = array.block_size
+    lines = _last(array.elements, array.axis)
+    scales = _last(array.scales, array.axis)
+    for index in list(np.ndindex(scales.shape))[:_BLOCKS]:
+        block = lines[index[:-1]][index[-1] * size : (index[-1] + 1) * size]
+        shown = " ".join(f"{x:>5.3g}" for x in block[:_ELEMENTS].astype(np.float64))
+        more = " ..." if len(block) > _ELEMENTS else ""
+        rows.add_row(_place(index, array.axis), _scale(scales[index]), shown + more)
+    if scales.size > _BLOCKS:
+        rows.add_row(f"{scales.size - _BLOCKS:,} more", "", "")
+    return rows
+
+
+def _scale(scale: Any) -> str:
+    code = int(np.asarray(scale).view(np.uint8))
+    return "NaN" if code == 255 else f"2^{code - 127}"
+
+
+def _sparse_table(array: SparseArray) -> RenderableType:
+    if not _is_drawable(array.values, array.tags) or not array.values.size:
+        return Text(repr(array))
+    dense = math.prod(array.shape) * array.dtype.itemsize
+    rows = new_table(
+        f"{array.pattern} {array.dtype}, shape {array.shape}, sparse along axis "
+        f"{array.axis}: {array.nbytes:,} bytes with tags, "
+        f"{dense / array.nbytes:.2f} times smaller than dense"
+    )
+    rows.add_column("line", no_wrap=True)
+    kept, group = array.pattern.kept, array.pattern.group
+    rows.add_column(f"which {kept} of every {group} are kept", no_wrap=True)
+    tags = _last(array.tags, array.axis)
+    lines = list(np.ndindex(tags.shape[:-1]))
+    for index in lines[:_ROWS]:
+        rows.add_row(_place((*index, ":"), array.axis), _groups(tags[index], array))
+    if len(lines) > _ROWS:
+        rows.add_row(f"{len(lines) - _ROWS:,} more", "")
+    return rows
+
+
+def _groups(tags: np.ndarray, array: SparseArray) -> Text:
+    """The first groups of a line, a dot for an element, a full one if it is kept."""
+    kept, group = array.pattern.kept, array.pattern.group
+    count = _GROUP_COLUMNS // (group + 1)
+    drawn = Text()
+    for number, places in enumerate(tags.reshape(-1, kept)[:count]):
+        length = min(group, array.length - number * group)
+        for place in range(length):
+            full = place in places
+            drawn.append("■" if full else "·", style=_EXPONENT if full else "")
+        drawn.append(" ")
+    return drawn if array.length <= count * group else drawn.append("...")
+
+
+def _is_drawable(*arrays: Any) -> bool:
+    """Whether they are values on this host, and small enough to fetch for a look."""
+    return all(
+        isinstance(x, jax.Array | np.ndarray)
+        and not isinstance(x, Tracer)
+        and x.ndim > 0
+        and x.nbytes <= _DRAWN_BYTES
+        and getattr(x, "is_fully_addressable", True)
+        for x in arrays
+    )
+
+
+def _last(array: Any, axis: int) -> np.ndarray:
+    return np.moveaxis(np.asarray(array), axis, -1)
+
+
+def _place(index: tuple[Any, ...], axis: int) -> str:
+    """An index whose last entry belongs to `axis`, in the order of the axes."""
+    *others, own = index
+    others.insert(len(others) + 1 + axis, own)
+    return f"[{', '.join(map(str, others))}]"
+
+
+def _size(nbytes: int, elements: int) -> str:
+    return f"{nbytes:,} bytes, {4 * elements / nbytes:.3g} times smaller than float32"
+
+
+# -- rules -----------------------------------------------------------------------------
+
+html_of.register(FloatFormat, lambda value: as_html(format_table(value)))
+html_of.register(IntFormat, lambda value: as_html(_int_format_table(value)))
+html_of.register(MXFormat, lambda value: as_html(_mx_format_table(value)))
+html_of.register(MXArray, lambda value: as_html(_mx_table(value)))
+html_of.register(SparseArray, lambda value: as_html(_sparse_table(value)))

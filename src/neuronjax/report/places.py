@@ -1,0 +1,63 @@
+"""Where an op comes from, as a reader of a report names it: `model.py:12`, `In[3]:12`.
+
+Notebook cells are compiled from temporary files whose names say nothing; IPython knows
+which cell a file was. Only for showing: rules and records keep the file itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Sequence
+
+_NOWHERE = "(no line)"
+
+
+def place(source: str) -> str:
+    """`file:line` without folders, a notebook's cell by its number.
+
+    Args:
+        source: as `Location.source`; "" where unknown.
+    """
+    if not source:
+        return _NOWHERE
+    return cell_place(source) or source.rpartition("/")[2]
+
+
+def places(sources: Iterable[str]) -> dict[str, str]:
+    """`place` of each; with those folders that tell two apart which would be alike.
+
+    Args:
+        sources: as `Location.source`.
+    """
+    alike: dict[str, list[str]] = {}
+    for source in dict.fromkeys(sources):
+        alike.setdefault(place(source), []).append(source)
+    shown = {}
+    for name, same in alike.items():
+        shown |= _told_apart(same) if len(same) > 1 else {same[0]: name}
+    return shown
+
+
+def _told_apart(sources: Sequence[str]) -> dict[str, str]:
+    """With as few folders as that takes."""
+    for count in itertools.count(2):
+        shown = {s: "/".join(s.split("/")[-count:]) for s in sources}
+        if len(set(shown.values())) == len(sources):
+            return shown
+    raise AssertionError
+
+
+def cell_place(source: str) -> str:
+    """`In[3]:12`; "" for a line that is not in a cell of a running IPython.
+
+    Args:
+        source: as `Location.source`.
+    """
+    python = sys.modules.get("IPython")
+    shell = None if python is None else python.get_ipython()
+    if shell is None:
+        return ""
+    file, _, line = source.rpartition(":")
+    found = shell.compile.format_code_name(file)  # ("Cell", "In[3]") or None
+    return "" if found is None else f"{found[1]}:{line}"

@@ -1,0 +1,136 @@
+"""The instructions of a program as a table: what is written, by whom, from which line.
+
+Every row has its label: exact, modelled or host. Blocks of control flow are indented,
+callees follow. `ir.text` has every attribute; here are those that change numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from rich.console import Group
+from rich.markup import escape
+from rich.text import Text
+
+from neuronjax.ir.instruction import Block, Instruction, InstructionProgram, Label
+from neuronjax.ir.program import TensorType
+from neuronjax.report.places import place
+from neuronjax.report.profile_tables import new_table
+
+_SHOWN = 40
+_STYLES: dict[Label, str] = {"exact": "green", "modelled": "yellow", "host": "red"}
+#: What an instruction does, where its name alone does not say.
+_KINDS = ("op", "function", "kind", "direction", "callee", "format", "pattern")
+#: Attributes that change numbers -> the value that is not worth a word.
+_USUAL: dict[str, Any] = {
+    "passes": 1,
+    "rows_per_cell": 1,
+    "accumulation": "systolic",
+    "transcendentals": "exact",
+    "integer_path": "exact",
+    "float_to_int": "truncate",
+    "rounding": "rne",
+    "overflow": "ieee",
+    "write_format": None,
+}
+_SHORT = {"bfloat": "bf", "float": "f", "uint": "u", "int": "i", "complex": "c"}
+
+Row = tuple[str, ...]
+
+
+def program_table(
+    name: str, program: InstructionProgram, setting: str, rows: int = _SHOWN
+) -> Group:
+    """How many instructions of which engine and label there are, and the first of them.
+
+    Args:
+        name: of the function.
+        program: after lowering.
+        setting: target and policy, "trn2, policy bf16".
+        rows: at most so many.
+    """
+    every = list(program.walk())
+    table = new_table(f"{name} on {setting}: {len(every)} instructions")
+    table.add_column("writes", no_wrap=True, overflow="ellipsis", max_width=24)
+    table.add_column("instruction", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("label", no_wrap=True)
+    table.add_column("line", no_wrap=True, overflow="ellipsis", max_width=18)
+    table.expand = True
+    found = list(itertools.islice(_program(program), rows + 1))
+    for row in found[:rows]:
+        table.add_row(*row)
+    more = [Text("the rest, and every attribute: .as_text('instructions')", "dim")]
+    return Group(table, *(more if len(found) > rows else ()), _counts(every))
+
+
+def _counts(instructions: list[Instruction]) -> Text:
+    engines = Counter(i.engine for i in instructions)
+    labels: Counter[Label] = Counter(i.label for i in instructions)
+    line = Text(", ".join(f"{engine} {n}" for engine, n in engines.most_common()))
+    for label, n in labels.most_common():
+        line.append_text(Text.assemble("; ", (label, _STYLES[label]), f" {n}"))
+    return line
+
+
+def _program(program: InstructionProgram) -> Iterator[Row]:
+    yield from _block(program.main, 0)
+    for name, block in program.functions.items():
+        yield "", f"[bold]{escape(name)}:[/bold]", "", ""
+        yield from _block(block, 1)
+
+
+def _block(block: Block, depth: int) -> Iterator[Row]:
+    for instruction in block.instructions:
+        yield _row(instruction, depth)
+        for nested in instruction.blocks:
+            yield from _block(nested, depth + 1)
+
+
+def _row(i: Instruction, depth: int) -> Row:
+    label = f"[{_STYLES[i.label]}]{i.label}[/]"
+    line = place(i.location.source) if i.location.source else ""
+    what = "  " * depth + f"{i.engine}.{i.name} {_told(i)}"
+    return _written(i), escape(what.rstrip()), label, line
+
+
+def _written(i: Instruction) -> str:
+    if not i.results:
+        return ""
+    first, *others = i.results
+    more = f" +{len(others)}" if others else ""
+    return escape(f"%{first.number} {short_type(first.type)}{more}")
+
+
+def _told(i: Instruction) -> str:
+    """What it does, of what, and how it differs from the usual."""
+    values = {
+        **i.attributes(),
+        "rounding": i.rounding,
+        "overflow": i.overflow,
+        "write_format": i.write_format,
+    }
+    kinds = [str(values[k]) for k in _KINDS if isinstance(values.get(k), str)]
+    read = " ".join(f"%{view.buffer.number}" for view in i.operands)
+    value = values.get("value")
+    if isinstance(value, np.ndarray) and value.size == 1:
+        kinds.append(f"{value.item():.6g}")
+    unusual = [
+        f"{k}={values[k]}"
+        for k, usual in _USUAL.items()
+        if k in values and values[k] != usual
+    ]
+    return " ".join(filter(None, [*kinds, *unusual, read]))
+
+
+def short_type(type: TensorType) -> str:
+    """`bf16[8,64]`, as JAX writes it."""
+    name = type.dtype.name
+    for long, short in _SHORT.items():
+        if name.startswith(long):
+            name = name.replace(long, short, 1)
+            break
+    return f"{name}[{','.join(map(str, type.shape))}]"

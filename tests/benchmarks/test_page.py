@@ -1,0 +1,142 @@
+"""Results files, and the page that is made of them; nothing is measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import results_file
+from benchmarks.page import __main__ as command
+from benchmarks.page import plots, summary, text
+from tests.benchmarks import sample_results
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    for name, found in sample_results.documents().items():
+        results_file.write(found, tmp_path / "results" / f"{name}.json")
+    return tmp_path
+
+
+# ---- Results files.
+
+
+def test_a_document_is_read_as_it_was_written(tmp_path):
+    found = sample_results.documents()["native"]
+    results_file.write(found, tmp_path / "deep" / "native.json")
+    assert results_file.read(tmp_path / "deep" / "native.json") == found
+
+
+@pytest.mark.parametrize("key", [*results_file.KEYS, "versions", "machine"])
+def test_a_document_has_every_key(key):
+    found = sample_results.documents()["native"]
+    del found[key]
+    with pytest.raises(results_file.BadResults, match=key):
+        results_file.check(found)
+
+
+def test_other_versions_and_other_files_are_refused(tmp_path):
+    found = sample_results.documents()["native"]
+    with pytest.raises(results_file.BadResults, match="version 2"):
+        results_file.check({**found, "version": 2})
+    path = tmp_path / "native.json"
+    path.write_text("{")
+    with pytest.raises(results_file.BadResults, match=r"native\.json"):
+        results_file.read(path)
+
+
+def test_committed_results_are_of_this_version():
+    for name in command.SECTIONS:
+        path = results_file.RESULTS / f"{name}.json"
+        if path.exists():
+            assert results_file.read(path)["name"] == name
+
+
+def test_the_command_writes_a_file_and_fails_when_told(tmp_path, capsys):
+    path = tmp_path / "native.json"
+    body = {"entries": [{"quick": True}], "failed": True}
+    code = results_file.command(
+        "native",
+        lambda quick: body,
+        lambda found: "shown",
+        ["--quick", "--output", str(path)],
+    )
+    assert code == 1
+    assert json.loads(path.read_text())["quick"] is True
+    assert "shown" in capsys.readouterr().out
+
+
+# ---- What wins and what loses.
+
+
+def test_verdicts_are_by_time_and_begin_with_the_worst():
+    found = summary.verdicts(sample_results.PEERS["entries"])
+    outcomes = {(v.kind, v.peer): v.outcome for v in found}
+    assert outcomes["casts to nearest", "jnp.astype"] == "slower"
+    assert outcomes["casts to nearest", "torch"] == "faster"
+    assert outcomes["MX quantize and dequantize", "qwix"] == "even"
+    assert found[0].times == "2.00 × slower"
+    numerics = {v.peer: v.numerics for v in found}
+    assert numerics["torch"] == "3 codes differ, other overflow, Inf or NaN"
+    assert numerics["qwix"] == "equal to our `rceil`"
+    assert numerics["NumPy"].endswith("50% of the sums differ")
+
+
+# ---- The page.
+
+
+def test_the_page_is_made_of_the_files_alone(folder):
+    arguments = ["--results", str(folder / "results"), "--docs", str(folder / "docs")]
+    assert command.main(arguments) == 0
+    page = (folder / "docs" / "benchmarks.md").read_text()
+    titles = [title for title, _ in command.SECTIONS.values()]
+    assert all(f"## {title}" in page for title in titles)
+    assert page.index("## What wins") < page.index("## Machine")
+    for said in (
+        "neuronjax loses",
+        "1 is missed: `gpt_step/bf16`",
+        "Not installed, and skipped: qwix",
+        "skipped: absent",
+        "overflow to 448 (ours nan)",
+        "it would take 900 s",
+        "Cut short by the clock: tokens.",
+        "1 equal, 1 DIFFERS",
+        "**quick**",
+        "2026-01-02",
+    ):
+        assert said in page, said
+    images = {path.name for path in (folder / "docs" / "images").iterdir()}
+    assert images == {f"bench_{name}.png" for name in command.PLOTS}
+    assert all(f"images/{name}" in page for name in images)
+    assert command.page(command.load(folder / "results")) == page
+
+
+def test_a_section_without_results_says_so(folder):
+    (folder / "results" / "peers.json").unlink()
+    page = command.page(command.load(folder / "results"))
+    assert "Not measured: `python -m benchmarks.peers`" in page
+    assert "neuronjax loses" not in page
+
+
+def test_no_results_at_all_are_an_error(tmp_path, capsys):
+    assert command.main(["--results", str(tmp_path), "--docs", str(tmp_path)]) == 1
+    assert "no results" in capsys.readouterr().err
+
+
+def test_rows_of_the_time_model_fall_into_families():
+    assert plots.family("collectives T12") == "collectives"
+    assert plots.family("mlp decode") == "programs"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(1.5, "1.50 s"), (0.0123, "12.3 ms"), (4.2e-5, "42.0 µs"), (3e-8, "30.0 ns")],
+)
+def test_seconds_have_three_digits_and_a_unit(value, said):
+    assert text.seconds(value) == said
+
+
+def test_tables_survive_bars():
+    assert text.table(("a",), [("x|y",)]).splitlines()[-1] == "| x\\|y |"
