@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import jax
-import jax.numpy as jnp
 import typer
 from rich.console import Console
 
@@ -14,6 +13,8 @@ from neuronjax.capture.artifacts import read_artifact
 from neuronjax.cli.application import JsonOption, PolicyOption, TargetOption, print_json
 from neuronjax.cli.sources import (
     FunctionSource,
+    InputsOption,
+    SeedOption,
     ShapesOption,
     SourceArgument,
     find,
@@ -38,11 +39,8 @@ def compare(
     policy: PolicyOption = None,
     reference: ReferenceOption = "float32",
     shapes: ShapesOption = None,
-    inputs: Annotated[
-        Path | None,
-        typer.Option(help="An .npz file with the arguments; default: drawn values."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the values that are drawn.")] = 0,
+    inputs: InputsOption = None,
+    seed: SeedOption = 0,
     tolerance: Annotated[
         float | None,
         typer.Option(help="Relative L2 error from which on a run has diverged."),
@@ -98,12 +96,6 @@ def _function(
     seed: int,
     options: dict[str, Any],
 ) -> Comparison:
-    leaves, tree = jax.tree.flatten_with_path(found.arguments(shapes))
-    names = [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in leaves]
-    types = [
-        x if isinstance(x, jax.ShapeDtypeStruct) else jnp.asarray(x) for _, x in leaves
-    ]
-    arrays = with_values(types, names, inputs, seed)
     return compare_function(found.function, **options)(
-        *jax.tree.unflatten(tree, arrays)
+        *found.values(shapes, inputs, seed)
     )

@@ -31,6 +31,8 @@ from neuronjax.cli.application import (
 )
 from neuronjax.cli.sources import (
     FunctionSource,
+    InputsOption,
+    SeedOption,
     ShapesOption,
     SourceArgument,
     find,
@@ -61,14 +63,8 @@ def run(
     target: TargetOption = "trn2",
     policy: PolicyOption = None,
     shapes: ShapesOption = None,
-    inputs: Annotated[
-        Path | None,
-        typer.Option(
-            dir_okay=False,
-            help="Values of the arguments, an .npz file: by name, or arr_0, arr_1, ...",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of inputs that are not given.")] = 0,
+    inputs: InputsOption = None,
+    seed: SeedOption = 0,
     output: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write results to an .npz file.")
     ] = None,
@@ -115,19 +111,10 @@ def _run_function(
     seed: int,
     compare: bool,
 ) -> Outcome:
-    arguments = source.arguments(shapes)
-    leaves, tree = jax.tree.flatten_with_path(arguments)
-    names = [_path(path) for path, _ in leaves]
-    types = [_typed(leaf) for _, leaf in leaves]
-    values = jax.tree.unflatten(tree, with_values(types, names, inputs, seed))
+    values = source.values(shapes, inputs, seed)
     lowered = nj.jit(source.function, **options).lower(*values)
     native = _flat(jax.jit(source.function)(*values)) if compare else None
     return _outcome(lowered, values, {}, native)
-
-
-def _typed(leaf: Any) -> Any:
-    """Python numbers as arrays."""
-    return leaf if hasattr(leaf, "shape") else jax.numpy.asarray(leaf)
 
 
 def _run_saved(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import jax
-import jax.numpy as jnp
 import typer
 from rich.console import Console
 
@@ -18,10 +16,11 @@ from neuronjax.cli.application import (
 )
 from neuronjax.cli.sources import (
     FunctionSource,
+    InputsOption,
+    SeedOption,
     ShapesOption,
     SourceArgument,
     find,
-    with_values,
 )
 from neuronjax.errors import UnsupportedError
 from neuronjax.precision_search import search_precision
@@ -34,11 +33,8 @@ def search(
     ],
     target: TargetOption = "trn2",
     shapes: ShapesOption = None,
-    inputs: Annotated[
-        Path | None,
-        typer.Option(help="An .npz file with the arguments; default: drawn values."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the values that are drawn.")] = 0,
+    inputs: InputsOption = None,
+    seed: SeedOption = 0,
     candidates: Annotated[
         str | None,
         typer.Option(
@@ -115,10 +111,4 @@ def _call(
             f"{found}: a search in a saved program",
             remedy="name the function it was made from: file.py:function",
         )
-    leaves, tree = jax.tree.flatten_with_path(found.arguments(shapes))
-    names = [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in leaves]
-    types = [
-        x if isinstance(x, jax.ShapeDtypeStruct) else jnp.asarray(x) for _, x in leaves
-    ]
-    arrays = with_values(types, names, inputs, seed)
-    return found.function, jax.tree.unflatten(tree, arrays)
+    return found.function, found.values(shapes, inputs, seed)

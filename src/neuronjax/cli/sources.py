@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Annotated, Any
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import typer
@@ -43,6 +44,14 @@ ShapesOption = Annotated[
         "Default: its attribute example_args.",
     ),
 ]
+InputsOption = Annotated[
+    Path | None,
+    typer.Option(
+        dir_okay=False,
+        help="Values of the arguments, an .npz file: by name, or arr_0, arr_1, ...",
+    ),
+]
+SeedOption = Annotated[int, typer.Option(help="Of inputs that are not given.")]
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,22 @@ class FunctionSource:
             )
         found: Any = example() if callable(example) else example
         return self._fitting(tuple(found))
+
+    def values(
+        self, shapes: str | None, inputs: Path | None, seed: int
+    ) -> tuple[Any, ...]:
+        """The arguments as arrays: from a file, as they are, or drawn.
+
+        Raises:
+            InvalidProgramError: as `arguments` and `with_values`.
+        """
+        leaves, tree = jax.tree.flatten_with_path(self.arguments(shapes))
+        names = [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in leaves]
+        types = [
+            x if isinstance(x, jax.ShapeDtypeStruct) else jnp.asarray(x)
+            for _, x in leaves
+        ]
+        return jax.tree.unflatten(tree, with_values(types, names, inputs, seed))
 
     def _fitting(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:

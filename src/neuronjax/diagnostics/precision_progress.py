@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    Progress,
     TextColumn,
     TimeElapsedColumn,
 )
 
+from neuronjax.report.progress_bars import ProgressBars
 from neuronjax.report.quantities import seconds as in_words
 
 
@@ -21,25 +20,26 @@ class SearchProgress:
     notebook."""
 
     def __init__(self, most: int, *, shown: bool) -> None:
-        self._bars = Progress(
+        self._shown = ProgressBars(
             TextColumn("programs run"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TextColumn("{task.fields[status]}"),
             TimeElapsedColumn(),
-            console=Console(stderr=True),
-            disable=not shown,
+            shown=shown,
         )
+        self._bars = self._shown.bars
         self._runs = self._bars.add_task("", total=most, status="compiling")
 
     def __enter__(self) -> SearchProgress:
-        self._bars.start()
+        self._shown.start()
         return self
 
     def heard(self, runs: int, error: float, seconds: float) -> None:
         """A program was run."""
         status = f"error {error:.2g} at {in_words(seconds)}"
         self._bars.update(self._runs, completed=runs, status=status)
+        self._shown.draw()
 
     def __exit__(
         self,
@@ -47,4 +47,4 @@ class SearchProgress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._bars.stop()
+        self._shown.stop()

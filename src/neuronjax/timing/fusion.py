@@ -25,21 +25,16 @@ from neuronjax.ir.instruction_set import (
     DmaCopy,
     Iota,
     Memset,
-    NcMatmul,
-    NcMatmulMx,
-    NcMatmulSparse,
-    ReducePrecision,
     Select,
     TensorCopy,
     TensorReduce,
-    TensorScalar,
-    TensorTensor,
     TensorTensorScan,
 )
 from neuronjax.ir.program import TensorType
 from neuronjax.timing.access import MOVEMENTS, Access, viewed
 from neuronjax.timing.cost import is_stored
 from neuronjax.timing.flattening import Flattening, Node, is_control
+from neuronjax.timing.instruction_kinds import ELEMENTWISE, MATMULS
 from neuronjax.timing.passes import (
     change_places,
     folding_pass,
@@ -48,17 +43,7 @@ from neuronjax.timing.passes import (
 from neuronjax.timing.passes import operator as _op
 from neuronjax.timing.swapping import swap
 
-MATMULS = (NcMatmul, NcMatmulMx, NcMatmulSparse)
-_ELEMENTWISE = (
-    TensorTensor,
-    TensorScalar,
-    Activation,
-    TensorCopy,
-    Compare,
-    Select,
-    ReducePrecision,
-)
-_CONSTANT = (*_ELEMENTWISE, DmaCopy, Iota, Memset, TensorReduce, BitcastCopy)
+_CONSTANT = (*ELEMENTWISE, DmaCopy, Iota, Memset, TensorReduce, BitcastCopy)
 _PURE = (*_CONSTANT, *MATMULS)
 #: What scale and bias of an activation can do.
 _AFFINE = frozenset({"multiply", "add", "subtract", "negate"})
@@ -167,7 +152,7 @@ class _Triangles:
             self.found.add(value)
         elif isinstance(i, DmaCopy) and i.kind == "broadcast" and axes:
             self._axis[value] = i.parameters[0][axes[0]]
-        elif isinstance(i, _ELEMENTWISE) and len(axes) == 1:
+        elif isinstance(i, ELEMENTWISE) and len(axes) == 1:
             self._axis[value] = axes[0]
 
 
@@ -457,7 +442,7 @@ def _first(results: Sequence[int]) -> int:
 
 @cache
 def _is_elementwise(kind: type[Instruction]) -> bool:
-    return issubclass(kind, _ELEMENTWISE)
+    return issubclass(kind, ELEMENTWISE)
 
 
 @cache

@@ -18,7 +18,8 @@ from neuronjax.ir.instruction_set import (
     LocalScatter,
 )
 from neuronjax.ir.program import TensorType
-from neuronjax.timing.fusion import MATMULS, Fused, Step
+from neuronjax.timing.fusion import Fused, Step
+from neuronjax.timing.instruction_kinds import MATMULS
 from neuronjax.timing.tiling import Region, dimensions, rows_per_tile
 from neuronjax.timing.work import Core
 

@@ -17,36 +17,21 @@ import numpy as np
 
 from neuronjax.ir.instruction import Block, Buffer, Instruction, View
 from neuronjax.ir.instruction_set import (
-    Activation,
     BitcastCopy,
     Call,
-    Compare,
     DmaCopy,
     Iota,
     Loop,
     Memset,
-    ReducePrecision,
-    Select,
-    TensorCopy,
     TensorReduce,
-    TensorScalar,
     TensorTensor,
     TensorTensorScan,
 )
 from neuronjax.ir.program import TensorType
 from neuronjax.timing.flattening import Flattening, Node
+from neuronjax.timing.instruction_kinds import ELEMENTWISE
 
-#: Of one shape, element by element.
-_ELEMENTWISE = (
-    TensorTensor,
-    TensorScalar,
-    Activation,
-    TensorCopy,
-    Compare,
-    Select,
-    ReducePrecision,
-)
-_KNOWN = (*_ELEMENTWISE, BitcastCopy, DmaCopy, Iota, Memset, TensorReduce)
+_KNOWN = (*ELEMENTWISE, BitcastCopy, DmaCopy, Iota, Memset, TensorReduce)
 #: Operators of the scan that do not care which side the state is on [ISA].
 _SCANNED = frozenset({"add", "multiply", "maximum", "minimum"})
 
@@ -249,7 +234,7 @@ class Turns:
     def _for_all_turns(self, i: Instruction, values: list[_Value]) -> Buffer | None:
         """An instruction on operands with a last axis for the turns."""
         shape = i.results[0].type.shape
-        if isinstance(i, _ELEMENTWISE):
+        if isinstance(i, ELEMENTWISE):
             operands = [
                 v.buffer if v.buffer.type.shape != shape and not v.turns
                 else self._lifted(i, v)

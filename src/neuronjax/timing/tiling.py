@@ -18,7 +18,8 @@ from neuronjax.errors import InternalError
 from neuronjax.ir.instruction_set import DotDimensions
 from neuronjax.timing.access import rows_of
 from neuronjax.timing.blocking import blocked_bytes
-from neuronjax.timing.fusion import MATMULS, Fused, Step
+from neuronjax.timing.fusion import Fused, Step
+from neuronjax.timing.instruction_kinds import MATMULS
 from neuronjax.timing.work import Core
 
 #: Share of SBUF for what stays, the rest being tiles in flight. ASSUMPTION.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import enum
 
+#: What fills the places that are not selected; the documented digits, FP32's minimum.
+FP32_MIN = -3.4028235e38
+
 
 class engine(enum.Enum):
     """Engines of a NeuronCore."""

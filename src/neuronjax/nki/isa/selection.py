@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from neuronjax.nki.isa.constants import FP32_MIN
 from neuronjax.nki.isa.constants import reduce_cmd as ReduceCmd
 from neuronjax.nki.isa.operands import (
     ON_CHIP,
@@ -25,7 +26,6 @@ from neuronjax.nki.trace import NkiInstruction, emit
 
 _ORDERS = frozenset({"equal", "less", "less_equal", "greater", "greater_equal"})
 _MAXIMUM = frozenset({"maximum", "max"})
-FP32_MIN = -3.4028235e38
 _LEAST = np.float32(FP32_MIN)
 
 

@@ -21,6 +21,7 @@ from neuronjax.nki.isa.matmul import nc_matmul, nc_transpose
 from neuronjax.nki.isa.random_numbers import dropout as isa_dropout
 from neuronjax.nki.isa.random_numbers import rng, set_rng_seed
 from neuronjax.nki.language.creation import ndarray
+from neuronjax.nki.language.functions import copy
 from neuronjax.nki.language.promotion import spread
 from neuronjax.nki.locations import user_line
 from neuronjax.nki.memory import MemoryRegion
@@ -121,11 +122,7 @@ def transpose(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     region = MemoryRegion.sbuf if small else MemoryRegion.psum
     out = ndarray((free, x.shape[0]), x.dtype, region)
     nc_transpose(out, x)
-    if dtype is None or dtypes.as_dtype(dtype) == x.dtype:
-        return out
-    cast = ndarray(out.shape, dtype)
-    tensor_copy(cast, out)
-    return cast
+    return _of_dtype(out, dtype)
 
 
 def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
@@ -139,8 +136,7 @@ def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
     """
     if not transpose_x:
         turned = transpose(x)
-        x = ndarray(turned.shape, turned.dtype)
-        tensor_copy(x, turned)
+        x = copy(turned)
     out = ndarray((x.shape[1], *y.shape[1:]), "float32", MemoryRegion.psum)
     nc_matmul(out, x, y)
     return out
@@ -155,11 +151,7 @@ def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
     """
     tile = ndarray((src.shape[1], src.shape[0]), src.dtype)
     dma_transpose(tile, src)
-    if dtype is None or dtypes.as_dtype(dtype) == src.dtype:
-        return tile
-    cast = ndarray(tile.shape, dtype)
-    tensor_copy(cast, tile)
-    return cast
+    return _of_dtype(tile, dtype)
 
 
 def gather_flattened(
@@ -182,11 +174,7 @@ def gather_flattened(
         )
     tile = ndarray(indices.shape, data.dtype)
     nc_n_gather(tile, data, indices)
-    if dtype is None:
-        return tile
-    cast = ndarray(tile.shape, dtype)
-    tensor_copy(cast, tile)
-    return cast
+    return _of_dtype(tile, dtype)
 
 
 def expand_dims(x: NkiTensor, axis: int | Sequence[int]) -> NkiTensor:
@@ -221,6 +209,13 @@ def _over_partitions(x: NkiTensor, count: int) -> NkiTensor:
     out = ndarray((count, *x.shape[1:]), x.dtype)
     dma_copy(out, x._with(every))
     return out
+
+
+def _of_dtype(tile: NkiTensor, dtype: Any) -> NkiTensor:
+    """The tile, or a cast of it where another dtype is asked for."""
+    if dtype is None or dtypes.as_dtype(dtype) == tile.dtype:
+        return tile
+    return copy(tile, dtype)
 
 
 def random_seed(seed: NkiTensor) -> None:
@@ -260,11 +255,7 @@ def dropout(x: NkiTensor, rate: Any, dtype: Any = None) -> NkiTensor:
     """
     tile = ndarray(x.shape, x.dtype)
     isa_dropout(tile, x, rate)
-    if dtype is None:
-        return tile
-    cast = ndarray(x.shape, dtype)
-    tensor_copy(cast, tile)
-    return cast
+    return _of_dtype(tile, dtype)
 
 
 @contextlib.contextmanager

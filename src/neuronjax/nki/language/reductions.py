@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod as product
 from typing import Any
 
@@ -20,6 +20,7 @@ from neuronjax.nki.operators import ATTRIBUTE
 from neuronjax.nki.tensor import NkiTensor
 
 Axis = int | Sequence[int]
+Reduction = Callable[..., NkiTensor]
 
 
 def _axes(x: NkiTensor, axis: Axis) -> list[int]:
@@ -40,10 +41,15 @@ def _reduced(
     return out
 
 
-def sum(
-    x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False
-) -> NkiTensor:
-    """The sum.
+def _operator(name: str, op: str, meaning: str, *, operand: bool = True) -> Reduction:
+    def function(
+        x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False
+    ) -> NkiTensor:
+        return _reduced(op, x, axis, dtype, keepdims)
+
+    function.__name__ = function.__qualname__ = name
+    use = "; also an `op=` of reductions" if operand else ""
+    function.__doc__ = f"""{meaning}{use}.
 
     Args:
         x: a tile.
@@ -51,54 +57,15 @@ def sum(
         dtype: of the result; by default x's.
         keepdims: whether reduced axes stay as 1.
     """
-    return _reduced("add", x, axis, dtype, keepdims)
+    if operand:
+        setattr(function, ATTRIBUTE, op)
+    return function
 
 
-def max(
-    x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False
-) -> NkiTensor:
-    """The maximum; also an `op=` of reductions.
-
-    Args:
-        x: a tile.
-        axis: the last free axes.
-        dtype: of the result; by default x's.
-        keepdims: whether reduced axes stay as 1.
-    """
-    return _reduced("maximum", x, axis, dtype, keepdims)
-
-
-def min(
-    x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False
-) -> NkiTensor:
-    """The minimum; also an `op=` of reductions.
-
-    Args:
-        x: a tile.
-        axis: the last free axes.
-        dtype: of the result; by default x's.
-        keepdims: whether reduced axes stay as 1.
-    """
-    return _reduced("minimum", x, axis, dtype, keepdims)
-
-
-setattr(max, ATTRIBUTE, "maximum")
-setattr(min, ATTRIBUTE, "minimum")
-setattr(sum, ATTRIBUTE, "add")
-
-
-def prod(
-    x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False
-) -> NkiTensor:
-    """The product.
-
-    Args:
-        x: a tile.
-        axis: the last free axes.
-        dtype: of the result; by default x's.
-        keepdims: whether reduced axes stay as 1.
-    """
-    return _reduced("multiply", x, axis, dtype, keepdims)
+sum = _operator("sum", "add", "The sum")
+max = _operator("max", "maximum", "The maximum")
+min = _operator("min", "minimum", "The minimum")
+prod = _operator("prod", "multiply", "The product", operand=False)
 
 
 def mean(

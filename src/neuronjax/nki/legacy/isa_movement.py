@@ -14,6 +14,7 @@ import numpy as np
 from neuronjax.errors import UnsupportedError
 from neuronjax.nki import isa
 from neuronjax.nki.isa import dge_mode, oob_mode, reduce_cmd
+from neuronjax.nki.isa.constants import FP32_MIN
 from neuronjax.nki.language import shared_constant
 from neuronjax.nki.legacy.masks import Box, box_of
 from neuronjax.nki.legacy.results import (
@@ -25,8 +26,6 @@ from neuronjax.nki.legacy.results import (
 from neuronjax.nki.legacy.tiles import Tile, part
 from neuronjax.nki.locations import user_line
 from neuronjax.nki.tensor import NkiTensor
-
-FP32_MIN = float(np.finfo(np.float32).min)
 
 
 def affine_select(

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from neuronjax.nki.isa.constants import FP32_MIN
 from neuronjax.nki.semantics import alu
 from neuronjax.nki.semantics.accumulators import accumulated, flat, lanes
 from neuronjax.nki.semantics.moving import affine_values, where_bits
@@ -19,8 +20,8 @@ from neuronjax.nki.semantics.registry import (
 )
 from neuronjax.nki.semantics.rounding import wide
 
-# What range_select puts where the comparisons fail; of FP16 and narrower it is -Inf.
-FP32_MIN = np.float32(-3.4028235e38)
+# Where range_select's comparisons fail; written to FP16 and narrower it is -Inf.
+_LEAST = np.float32(FP32_MIN)
 
 
 @executes("tensor_copy_predicated")
@@ -58,7 +59,7 @@ def range_select(i: Signature, x: Operands, c: Context) -> Results:
         alu.arithmetic(op, index, lanes(bound, partitions, c.zero), c.zero) != 0
         for op, bound in ((a["comp_op0"], bound0), (a["comp_op1"], bound1))
     ]
-    values = jnp.where(inside[0] & inside[1], values, FP32_MIN)
+    values = jnp.where(inside[0] & inside[1], values, _LEAST)
     return _with_maximum(i, values, state, c)
 
 

@@ -1,4 +1,4 @@
-"""The bars of a study in a notebook: HTML that is replaced, without widgets."""
+"""Progress in a notebook: HTML that is replaced, without widgets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import functools
 import pytest
 from rich.console import Console
 
-from neuronjax.report import study_progress
+from neuronjax.diagnostics.precision_progress import SearchProgress
+from neuronjax.report import progress_bars
 from neuronjax.report.study_progress import StudyProgress
 
 
@@ -28,11 +29,11 @@ def place(monkeypatch):
     found = Place()
     monkeypatch.setattr(ipython.display, "display", lambda *args, **kwargs: found)
     notebook = functools.partial(Console, force_jupyter=True)
-    monkeypatch.setattr(study_progress, "Console", notebook)
+    monkeypatch.setattr(progress_bars, "Console", notebook)
     return found
 
 
-def test_bars_are_replaced_and_end_full(place, capsys):
+def test_bars_of_a_study_are_replaced_and_end_full(place, capsys):
     with StudyProgress(2, done=0, shown=True) as bars:
         for run in ("native seed 0", "bf16 seed 0"):
             bars.begin(run)
@@ -43,6 +44,13 @@ def test_bars_are_replaced_and_end_full(place, capsys):
     assert "bf16 seed 0" in place.pages[-1]
     assert "loss 1.5" in place.pages[-1]
     assert capsys.readouterr().out == ""
+
+
+def test_the_bar_of_a_search_ends_with_its_last_error(place):
+    with SearchProgress(8, shown=True) as bar:
+        bar.heard(3, 0.0125, 2e-3)
+    assert "3/8" in place.pages[-1]
+    assert "error 0.013 at 2 ms" in place.pages[-1]
 
 
 @pytest.mark.parametrize(("done", "shown"), [(2, True), (0, False)])
