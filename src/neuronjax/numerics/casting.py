@@ -167,7 +167,7 @@ def _to_integer(
             f"overflow={overflow!r}", remedy="leave it out: integers saturate"
         )
     wide = _wide(jax.lax.stop_gradient(x))
-    return _round_to_int(wide, dtype=target.dtype, mode=_INTEGER_MODES[rounding])
+    return neuronjax_cast_to_integer(wide, target.dtype, _INTEGER_MODES[rounding])
 
 
 def _to_float(
@@ -182,7 +182,7 @@ def _to_float(
     is_storable = how.fmt.signed and jnp.issubdtype(how.fmt.dtype, jnp.floating)
     if not (is_storable or how.widened):
         # uint8 codes have no tangents; e8m0 could not hold one, it has no zero.
-        return _rounded(jax.lax.stop_gradient(x), random, how)
+        return neuronjax_cast(jax.lax.stop_gradient(x), random, how)
     return _straight_through(x, random, how)
 
 
@@ -206,16 +206,23 @@ def _random(
             f"seed is {key.dtype} of shape {key.shape}",
             remedy="pass a Python int or a uint32 scalar",
         )
-    return _draw(shape, key)
+    return neuronjax_random_bits(shape, key)
 
 
-# Compiled also where the caller is eager: some 30 operations per element.
-_draw = jax.jit(draw, static_argnums=0)
-_round_to_int = jax.jit(engine.round_to_int, static_argnames=("dtype", "mode"))
+# Compiled also where the caller is eager: some 30 operations per element. Captured
+# programs show the names, and the time model knows them (`timing.library_calls`).
+@functools.partial(jax.jit, static_argnums=0)
+def neuronjax_random_bits(shape: tuple[int, ...], key: jax.Array) -> jax.Array:
+    return draw(shape, key)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def neuronjax_cast_to_integer(x: jax.Array, dtype: Any, mode: Any) -> jax.Array:
+    return engine.round_to_int(x, dtype=dtype, mode=mode)
 
 
 @functools.partial(jax.jit, static_argnums=2)
-def _rounded(x: jax.Array, random: jax.Array | None, how: _How) -> jax.Array:
+def neuronjax_cast(x: jax.Array, random: jax.Array | None, how: _How) -> jax.Array:
     function = engine.round_to_format if how.widened else engine.cast
     return function(
         _wide(x),
@@ -227,7 +234,7 @@ def _rounded(x: jax.Array, random: jax.Array | None, how: _How) -> jax.Array:
     )
 
 
-_straight_through = jax.custom_jvp(_rounded, nondiff_argnums=(2,))
+_straight_through = jax.custom_jvp(neuronjax_cast, nondiff_argnums=(2,))
 
 
 @_straight_through.defjvp

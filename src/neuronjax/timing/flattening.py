@@ -14,6 +14,7 @@ from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Block, Buffer, Instruction
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.ir.program import TensorType
+from neuronjax.timing.library_calls import chip_instruction
 
 CONTROL = (Loop, Branch, Call, Spmd)
 
@@ -57,7 +58,10 @@ class Flattening:
         for buffer, value in zip(block.arguments, arguments, strict=True):
             names[buffer.number] = value
         types, nodes = self.types, self.nodes
-        for i in block.instructions:
+        for written in block.instructions:
+            i = written
+            if type(i) is Call:
+                i = chip_instruction(i) or i
             try:
                 operands = tuple([names[v.buffer.number] for v in i.operands])
             except KeyError:  # one of a surrounding block
