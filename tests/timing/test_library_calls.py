@@ -7,8 +7,6 @@ import jax.numpy as jnp
 import pytest
 
 import neuronjax as nj
-from neuronjax.ir.instruction_set import Call
-from neuronjax.timing.library_calls import chip_instruction
 
 MATRIX = jax.ShapeDtypeStruct((512, 512), jnp.float32)
 
@@ -63,7 +61,57 @@ def test_several_casts_of_one_program():
     assert seconds(casts) == seconds(conversions)
 
 
-@pytest.mark.parametrize("callee", ["neuronjax_other", "cast", "my_neuronjax_cast"])
-def test_other_functions_are_priced_as_they_are(callee):
-    call = Call(operands=(), results=(), engine="sync", callee=callee)
-    assert chip_instruction(call) is None
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_blocks_are_quantized_where_the_chip_can(dtype):
+    """The instruction does not take float32: that is many others."""
+    x = jax.ShapeDtypeStruct((512, 512), dtype)
+
+    def quantize(x):
+        found = nj.quantize_mx(x, "mxfp8_e4m3")
+        return found.elements, found.scales
+
+    def copy(x):
+        return x.astype(jnp.float8_e4m3fn)
+
+    took = nj.profile(quantize, target="trn3")(x)
+    ratio = took.total_seconds / nj.profile(copy, target="trn3")(x).total_seconds
+    if dtype == jnp.bfloat16:
+        assert set(took.by_op()) == {"quantize_mx"}
+        assert ratio < 2
+    else:
+        assert "quantize_mx" not in took.by_op()
+        assert ratio > 5
+
+
+def test_scales_are_multiplied_in_one_pass():
+    x = jax.ShapeDtypeStruct((512, 512), jnp.bfloat16)
+
+    def back_and_forth(x):
+        return nj.quantize_mx(x, "mxfp8_e4m3").dequantize()
+
+    profile = nj.profile(back_and_forth, target="trn3")(x)
+    assert set(profile.by_op()) == {"quantize_mx", "tensor_tensor.multiply"}
+
+
+def neuronjax_other(x):
+    return jnp.tanh(jnp.exp(x))
+
+
+def cast(x):
+    return jnp.exp(jnp.tanh(x))
+
+
+@pytest.mark.parametrize("own", [neuronjax_other, cast])
+def test_functions_of_other_names_are_priced_as_they_are(own):
+    apart = nj.profile(jax.jit(own), target="trn2")(MATRIX)
+    assert {"activation.tanh", "activation.exponential"} <= set(apart.by_op())
+
+
+def test_what_a_library_function_takes_is_of_the_line_that_calls_it():
+    def function(x):
+        chosen = jnp.where(x > 0, x, 0.5)  # the first line
+        return nj.cast(jax.nn.silu(chosen @ x), "float8_e4m3")  # and the second
+
+    lines = nj.profile(function, target="trn2")(MATRIX).by_source()
+    assert len(lines) == 2
+    assert all(__file__ in line for line in lines)

@@ -174,7 +174,9 @@ class MXArray(Shown):
                 each other or the format.
         """
         _check_array(self)
-        values = _dequantized(self.elements, self.scales, self.axis, self.block_size)
+        values = neuronjax_dequantize_mx(
+            self.elements, self.scales, self.axis, self.block_size
+        )
         target = get_format(dtype)
         return values if target is FLOAT32 else cast(values, target)
 
@@ -223,7 +225,9 @@ def quantize_mx(
             the above.
     """
     options = _options(x, format, axis, block_size, scale_rule, rounding, overflow)
-    elements, scales = _quantized(jnp.asarray(x), _seed(rounding, seed), options)
+    elements, scales = neuronjax_quantize_mx(
+        jnp.asarray(x), _seed(rounding, seed), options
+    )
     return MXArray(
         elements=elements,
         scales=scales,
@@ -307,8 +311,9 @@ class _Options:
         return self.format.element
 
 
+# Captured programs show the name, and the time model knows it.
 @functools.partial(jax.jit, static_argnums=2)
-def _quantized(
+def neuronjax_quantize_mx(
     x: jax.Array, seed: jax.Array | None, options: _Options
 ) -> tuple[jax.Array, jax.Array]:
     """Elements and scales."""
@@ -343,7 +348,7 @@ def _values_kernel(
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
-def _dequantized(
+def neuronjax_dequantize_mx(
     elements: jax.Array, scales: jax.Array, axis: int, block_size: int
 ) -> jax.Array:
     blocks = _blocked(_widened(elements), axis, block_size)

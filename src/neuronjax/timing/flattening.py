@@ -6,6 +6,7 @@ its surroundings; a big callee, a whole layer, stays a call.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,8 +14,7 @@ from functools import cache
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Block, Buffer, Instruction
 from neuronjax.ir.instruction_set import Branch, Call, Loop
-from neuronjax.ir.program import TensorType
-from neuronjax.timing.library_calls import chip_instruction
+from neuronjax.ir.program import Location, TensorType
 
 CONTROL = (Loop, Branch, Call, Spmd)
 
@@ -52,23 +52,32 @@ class Flattening:
         self.types.append(type_)
         return len(self.types) - 1
 
-    def add(self, block: Block, arguments: Sequence[int]) -> tuple[int, ...]:
-        """The values of a block's results."""
+    def add(
+        self, block: Block, arguments: Sequence[int], call: Location | None = None
+    ) -> tuple[int, ...]:
+        """The values of a block's results.
+
+        Args:
+            block: of the program.
+            arguments: the values of its arguments.
+            call: where it is called, if it is a callee: JAX records no line in most.
+        """
         names: dict[int, int] = {}
         for buffer, value in zip(block.arguments, arguments, strict=True):
             names[buffer.number] = value
         types, nodes = self.types, self.nodes
         for written in block.instructions:
             i = written
-            if type(i) is Call:
-                i = chip_instruction(i) or i
             try:
                 operands = tuple([names[v.buffer.number] for v in i.operands])
             except KeyError:  # one of a surrounding block
                 operands = tuple([self._value(v.buffer, names) for v in i.operands])
+            if call is not None:
+                i = dataclasses.replace(i, location=_within(i.location, call))
             if is_control(type(i)):
                 if isinstance(i, Call) and self._is_small(i.callee):
-                    results = self.add(self.functions[i.callee], operands)
+                    body = self.functions[i.callee]
+                    results = self.add(body, operands, i.location)
                     for buffer, value in zip(i.results, results, strict=True):
                         names[buffer.number] = value
                     continue
@@ -107,6 +116,13 @@ class Flattening:
             if total > INLINE_LIMIT:
                 break
         return total
+
+
+def _within(inner: Location, call: Location) -> Location:
+    """A callee's location with what that of the call adds to it."""
+    scope = "/".join(filter(None, (call.scope, inner.scope)))
+    known = inner if inner.file else call
+    return Location(scope=scope, file=known.file, line=known.line)
 
 
 def _free(block: Block, known: set[int], free: dict[int, Buffer]) -> None:

@@ -1,54 +1,120 @@
-"""Our own functions in a program that the chip has one instruction for.
+"""Our own functions in a program, as the one instruction that the chip has for each.
 
 `neuronjax.cast` computes its bits with some thirty integer operations on the host; an
-engine rounds as it writes, and draws the random bits of stochastic rounding itself. JAX
-keeps the functions apart under the names that `numerics.casting` gives them.
+engine rounds as it writes, and draws the random bits of stochastic rounding itself.
+Blocks with shared scales are quantized by VectorE from NeuronCore-v4 on. JAX keeps the
+functions apart under the names that `numerics.casting` and `numerics.microscaling` give
+them. Only time is concerned: what is executed, and every bit of it, is the function.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from neuronjax.ir.instruction import Instruction
-from neuronjax.ir.instruction_set import Call, Memset, TensorCopy
+from neuronjax.ir.instruction import Block, Instruction, InstructionProgram, View
+from neuronjax.ir.instruction_set import Memset, QuantizeMx, TensorCopy, TensorTensor
+from neuronjax.numerics.microscaling import BLOCK_SIZE, on_device
+from neuronjax.timing.work import Core
 
 # A function that a module has twice gets a number, from JAX and from lowering.
 _NAME = re.compile(r"(neuronjax_[a-z_]*[a-z])(_\d+)?(\.\d+)?")
 
 
-def _cast(call: Call) -> Instruction:
-    return TensorCopy(
-        operands=call.operands[:1],
-        results=call.results,
-        engine="vector",
-        location=call.location,
-    )
+def with_chip_instructions(
+    program: InstructionProgram, core: Core
+) -> InstructionProgram:
+    """The program with our functions as instructions; itself if it calls none.
+
+    Args:
+        program: what a core executes.
+        core: the core.
+    """
+    found = {
+        name: dataclasses.replace(block, instructions=(made,))
+        for name, block in program.functions.items()
+        if (made := _instruction(name, block, core)) is not None
+    }
+    if not found:
+        return program
+    return dataclasses.replace(program, functions={**program.functions, **found})
 
 
-def _random_bits(call: Call) -> Instruction:
+def _instruction(name: str, block: Block, core: Core) -> Instruction | None:
+    match = _NAME.fullmatch(name)
+    make = _INSTRUCTIONS.get(match.group(1)) if match else None
+    return make(block, core) if make else None
+
+
+def _operands(block: Block, count: int) -> tuple[View, ...]:
+    return tuple([View(buffer) for buffer in block.arguments[:count]])
+
+
+def _cast(block: Block, core: Core) -> Instruction:
+    del core  # every engine converts
+    results = tuple([view.buffer for view in block.results])
+    return TensorCopy(operands=_operands(block, 1), results=results, engine="vector")
+
+
+def _random_bits(block: Block, core: Core) -> Instruction:
+    """What only a cast reads disappears with it; what is kept has to be written."""
+    del core
+    results = tuple([view.buffer for view in block.results])
     return Memset(
-        operands=(),
-        results=call.results,
-        engine="gpsimd",
-        value=np.uint32(0),
-        location=call.location,
+        operands=(), results=results, engine="gpsimd", value=np.zeros((), np.uint32)
     )
 
 
-_INSTRUCTIONS: Mapping[str, Callable[[Call], Instruction]] = {
+def _quantize(block: Block, core: Core) -> Instruction | None:
+    """Where the chip has the instruction, for what it takes."""
+    elements, scales = [view.buffer for view in block.results]
+    (x,) = _operands(block, 1)
+    name = _FORMATS.get(elements.type.dtype.name)
+    axis = _blocked_axis(x.type.shape, scales.type.shape)
+    if not core.spec.mx_dtypes or name is None or axis is None:
+        return None
+    if not on_device(name, x.type.dtype):
+        return None
+    return QuantizeMx(
+        operands=(x,),
+        results=(elements, scales),
+        engine="vector",
+        axis=axis,
+        format=name,
+        scale_rule="neuron",
+    )
+
+
+def _dequantize(block: Block, core: Core) -> Instruction:
+    """A product; the scales are read over and over, and are a 32nd of the elements."""
+    del core
+    elements = View(block.arguments[0])
+    return TensorTensor(
+        operands=(elements, elements),
+        results=tuple([view.buffer for view in block.results]),
+        engine="vector",
+        op="multiply",
+    )
+
+
+def _blocked_axis(shape: tuple[int, ...], scales: tuple[int, ...]) -> int | None:
+    """Along which blocks of 32 extend; None if they are others."""
+    if len(shape) != len(scales):
+        return None
+    axes = [d for d, n in enumerate(shape) if scales[d] != n]
+    if len(axes) != 1 or scales[axes[0]] != -(-shape[axes[0]] // BLOCK_SIZE):
+        return None
+    return axes[0]
+
+
+_FORMATS = {"float8_e4m3fn": "mxfp8_e4m3", "float8_e5m2": "mxfp8_e5m2"}
+_INSTRUCTIONS: Mapping[str, Callable[[Block, Core], Instruction | None]] = {
     "neuronjax_cast": _cast,
     "neuronjax_cast_to_integer": _cast,
     "neuronjax_random_bits": _random_bits,
+    "neuronjax_quantize_mx": _quantize,
+    "neuronjax_dequantize_mx": _dequantize,
 }
-
-
-def chip_instruction(call: Call) -> Instruction | None:
-    """What the chip does in the place of a call, None where it does the callee."""
-    if not call.callee.startswith("neuronjax_"):
-        return None
-    name = _NAME.fullmatch(call.callee)
-    make = _INSTRUCTIONS.get(name.group(1)) if name else None
-    return make(call) if make else None

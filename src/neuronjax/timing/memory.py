@@ -22,6 +22,7 @@ from neuronjax.timing.block_plan import BlockPlan, Movement, Unit
 from neuronjax.timing.collection import no_collection
 from neuronjax.timing.fusion import fuse
 from neuronjax.timing.hbm import HbmPeak, Tensor, category_of, peak_of
+from neuronjax.timing.library_calls import with_chip_instructions
 from neuronjax.timing.recurrences import scanned_loops, with_scans
 from neuronjax.timing.region_facts import KnownRegions
 from neuronjax.timing.residence import CARRY_SHARE, Residence
@@ -93,7 +94,8 @@ def plan_memory(
         names: pytree path of each argument, "state/params/w", as in
             `Program.argument_names`.
     """
-    given, program = program, with_scans(program, core)
+    given = with_chip_instructions(program, core)
+    program = with_scans(given, core)
     planner = _Planner(program, core)
     block = program.main
     categories = {
