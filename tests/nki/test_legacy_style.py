@@ -1,12 +1,15 @@
 """Kernels in the calling style of SDK release 2.26, against NumPy."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.nki import legacy as nki
+from neuronjax.nki.legacy import compiler as ncc
 from neuronjax.nki.legacy import isa as nisa
 from neuronjax.nki.legacy import language as nl
+from neuronjax.nki.limits.addresses import SpillWarning
 
 F32 = np.float32
 RNG = np.random.default_rng(2)
@@ -143,15 +146,234 @@ def test_what_is_not_there_is_named():
     def beyond(x):
         return nl.load(x[nl.arange(9)[:, None], nl.arange(8)[None, :]])
 
-    def dynamic(x):
-        return nisa.tensor_copy_dynamic_src(nl.load(x))
+    def hint(x):
+        return nl.load(x, rounding="up")
 
     x = normal(8, 8)
     with pytest.raises(UnsupportedError, match="no box"):
         nki.simulate_kernel(triangle, x)
     with pytest.raises(InvalidProgramError, match="indices 0 to 8 of dimension 0"):
         nki.simulate_kernel(beyond, x)
-    with pytest.raises(UnsupportedError, match="scalar_offset"):
-        nki.simulate_kernel(dynamic, x)
+    with pytest.raises(UnsupportedError, match="rounding='up'"):
+        nki.simulate_kernel(hint, x)
     with pytest.raises(UnsupportedError, match="profile"):
         _ = nki.benchmark(warmup=1)(triangle).benchmark_result
+
+
+def blocks_in_psum(turns, buffer, apart=True):
+    """Products in blocks of PSUM of a whole bank each, used in turns or all at once."""
+
+    @nki.jit
+    def kernel(a, b):
+        out = nl.ndarray((turns, 128, 512), dtype=a.dtype, buffer=nl.shared_hbm)
+        x, y = nl.load(a), nl.load(b)
+        psum = nl.ndarray((turns, nl.par_dim(128), 512), nl.float32, buffer=buffer)
+        for i in nl.affine_range(turns):
+            psum[i] = nisa.nc_matmul(x, y)
+            if apart:
+                nl.store(out[i], value=nl.multiply(psum[i], float(i)))
+        for i in nl.affine_range(0 if apart else turns):
+            nl.store(out[i], value=nl.multiply(psum[i], float(i)))
+        return out
+
+    return kernel
+
+
+def check_blocks(kernel, turns):
+    a, b = normal(16, 128), normal(16, 512)
+    expected = np.arange(turns, dtype=F32)[:, None, None] * (a.T @ b)
+    np.testing.assert_allclose(kernel(a, b), expected, rtol=2e-5, atol=2e-4)
+
+
+BANKS = 8
+
+
+def test_blocks_of_psum_are_allocated_where_they_are_used():
+    check_blocks(blocks_in_psum(2 * BANKS, nl.psum), 2 * BANKS)
+
+
+def test_what_does_not_fit_is_spilled_with_a_warning():
+    kernel = blocks_in_psum(BANKS + 1, nl.psum, apart=False)
+    with pytest.warns(SpillWarning, match="18,432 bytes per partition of PSUM"):
+        check_blocks(kernel, BANKS + 1)
+    check_blocks(blocks_in_psum(BANKS, nl.psum, apart=False), BANKS)
+
+
+def test_tiles_that_turn_in_two_banks():
+    two = ncc.psum.mod_alloc(base_bank=3, num_bank_tiles=(2,))
+    check_blocks(blocks_in_psum(5, two), 5)
+    with pytest.raises(InvalidProgramError, match="overwrites"):
+        check_blocks(blocks_in_psum(3, two, apart=False), 3)
+    check_blocks(ncc.force_auto_alloc(blocks_in_psum(3, two, apart=False)), 3)
+
+
+def test_addresses_by_a_function():
+    places = []
+
+    def place(idx, pdim_size, fdim_size):
+        places.append((idx, pdim_size, fdim_size))
+        return idx[0] % 4, 0, 0
+
+    check_blocks(blocks_in_psum(3, ncc.psum.alloc(place)), 3)
+    assert places == [((i,), 128, 2048) for i in range(3)]
+    with pytest.raises(InvalidProgramError, match="bank, partition, byte"):
+        check_blocks(blocks_in_psum(3, ncc.psum.alloc(lambda **_: (0, 0))), 3)
+    with pytest.raises(InvalidProgramError, match="1 numbers of tiles for 2"):
+        nki.simulate_kernel(two_dimensions, normal(8, 8))
+
+
+def two_dimensions(x):
+    where = ncc.sbuf.mod_alloc(base_addr=0, num_free_tiles=(2,))
+    nl.ndarray((2, 2, nl.par_dim(8), 8), nl.float32, buffer=where)
+    return x
+
+
+def test_blocks_of_zeros_begin_to_live_at_their_first_use():
+    @nki.jit
+    def kernel(a, b):
+        turns = 2 * BANKS
+        out = nl.ndarray((turns, 128, 512), dtype=a.dtype, buffer=nl.shared_hbm)
+        x, y = nl.load(a), nl.load(b)
+        psum = nl.zeros((turns, nl.par_dim(128), 512), nl.float32, buffer=nl.psum)
+        for i in nl.affine_range(turns):
+            for _ in range(i % 2):
+                psum[i] += nisa.nc_matmul(x, y)
+            nl.store(out[i], value=psum[i])
+        return out
+
+    a, b = normal(16, 128), normal(16, 512)
+    odd = (np.arange(2 * BANKS) % 2).astype(F32)[:, None, None]
+    np.testing.assert_allclose(kernel(a, b), odd * (a.T @ b), rtol=2e-5, atol=2e-5)
+
+
+def test_a_part_of_several_blocks_is_no_tile():
+    def parts(x):
+        t = nl.zeros((3, nl.par_dim(8), 8), nl.float32)
+        assert t.shape == (3, 8, 8)
+        assert t[1:3].shape == (2, 8, 8)
+        t[...] = 1.0
+        return t[:, 0:4]
+
+    def together(x):
+        return nl.exp(nl.zeros((3, nl.par_dim(8), 8), nl.float32))
+
+    with pytest.raises(InvalidProgramError, match="a part of 3 blocks"):
+        nki.simulate_kernel(parts, normal(8, 8))
+    with pytest.raises(InvalidProgramError, match="3 blocks at once"):
+        nki.simulate_kernel(together, normal(8, 8))
+
+
+def test_two_fp8_products_per_cell():
+    @nki.jit(platform_target="trn2")
+    def kernel(a, b):
+        out = nl.ndarray((32, 48), dtype=nl.float32, buffer=nl.shared_hbm)
+        product = nisa.nc_matmul(nl.load(a), nl.load(b), perf_mode="double_row_gen3")
+        nl.store(out, value=product)
+        return out
+
+    def unknown(a, b):
+        return nisa.nc_matmul(nl.load(a), nl.load(b), perf_mode="double_column")
+
+    a, b = (
+        RNG.integers(-4, 5, size=shape).astype(ml_dtypes.float8_e5m2)
+        for shape in ((16, 2, 32), (16, 2, 48))
+    )
+    expected = np.einsum("krm,krn->mn", a.astype(F32), b.astype(F32))
+    np.testing.assert_array_equal(kernel(a, b), expected)
+    with pytest.raises(UnsupportedError, match="double_column"):
+        nki.simulate_kernel(unknown, normal(8, 8), normal(8, 8))
+
+
+def test_what_a_mask_leaves_out_has_no_value():
+    def stored(x):
+        _, i_f = nl.mgrid[0:8, 0:8]
+        out = nl.ndarray((8, 8), dtype=x.dtype, buffer=nl.shared_hbm)
+        nl.store(out, value=nl.square(nl.load(x), mask=(i_f < 5)))
+        return out
+
+    def kept(x):
+        i_p, i_f = nl.mgrid[0:8, 0:8]
+        out = nl.ndarray((8, 8), dtype=x.dtype, buffer=nl.shared_hbm)
+        tile = nl.zeros((8, 8), x.dtype)
+        tile[...] = nl.square(nl.load(x), mask=(i_p < 5) & (i_f < 3))
+        nl.store(out, value=tile)
+        return out
+
+    x = normal(8, 8)
+    with pytest.raises(InvalidProgramError, match="24 of 64 elements were never"):
+        nki.simulate_kernel(stored, x)
+    expected = np.zeros_like(x)
+    expected[:5, :3] = x[:5, :3] ** 2
+    np.testing.assert_array_equal(nki.simulate_kernel(kept, x), expected)
+
+
+def test_a_matmul_that_a_mask_leaves_out():
+    @nki.jit
+    def kernel(a, b):
+        out = nl.ndarray((32, 48), dtype=a.dtype, buffer=nl.shared_hbm)
+        x, y = nl.load(a), nl.load(b)
+        psum = nl.zeros((32, 48), nl.float32, buffer=nl.psum)
+        for i in range(3):
+            psum += nisa.nc_matmul(x, y, mask=(i < 2))
+        psum += nisa.nc_matmul(x, y, mask=(nl.arange(16)[:, None] < 7))
+        nl.store(out, value=psum)
+        return out
+
+    a, b = normal(16, 32), normal(16, 48)
+    expected = 2 * a.T @ b + a[:7].T @ b[:7]
+    np.testing.assert_allclose(kernel(a, b), expected, rtol=2e-5, atol=2e-5)
+
+
+def test_copies_at_offsets_that_the_run_knows():
+    @nki.jit
+    def kernel(x, at):
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        tile, index = nl.load(x), nl.load(at)
+        copy = nl.zeros(x.shape, x.dtype)
+        i_p, i_f = nl.mgrid[0:8, 0:4]
+        piece = nisa.tensor_copy_dynamic_src(tile[i_p, index[0, 0] + i_f])
+        nisa.tensor_copy_dynamic_dst(dst=copy[i_p, index[0, 1] + i_f], src=piece)
+        nl.store(out, value=copy)
+        return out
+
+    x = normal(8, 16)
+    expected = np.zeros_like(x)
+    expected[:, 11:15] = x[:, 3:7]
+    np.testing.assert_array_equal(kernel(x, np.array([[3, 11]], np.int32)), expected)
+
+
+def test_rows_of_one_batch_with_a_mask_and_skipped_rows():
+    @nki.jit
+    def kernel(x, rows, fill):
+        out = nl.ndarray((8, x.shape[2]), dtype=x.dtype, buffer=nl.shared_hbm)
+        i_p, i_f = nl.mgrid[0:8, 0 : x.shape[2]]
+        index = nl.load(rows)
+        tile = nl.load(fill)
+        chosen = nl.load(x[1, index, i_f], mask=(i_p < 6), mode=nisa.oob_mode.skip)
+        tile[...] = chosen
+        nl.store(out, value=tile)
+        return out
+
+    x, fill = normal(2, 20, 12), normal(8, 12)
+    rows = RNG.permutation(20)[:8].reshape(8, 1).astype(np.int32)
+    expected = fill.copy()
+    expected[:6] = x[1, rows[:6, 0]]
+    np.testing.assert_array_equal(kernel(x, rows, fill), expected)
+
+
+def test_six_free_dimensions_take_several_instructions():
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        tile = nl.load(x.reshape((4, 64)))
+        every = nl.mgrid[(slice(4), *[slice(2)] * 6)]
+        flat = sum(a * 2**n for n, a in enumerate(every[1:]))  # bits reversed
+        halves = nl.multiply(tile[every[0], flat], 0.5)
+        back = nl.ndarray((4, *[2] * 6), x.dtype)
+        back[...] = halves
+        nl.store(out, value=back)
+        return out
+
+    x = normal(4, 64)
+    reversed_bits = x.reshape(4, *[2] * 6).transpose(0, 6, 5, 4, 3, 2, 1)
+    np.testing.assert_array_equal(kernel(x), 0.5 * reversed_bits.reshape(4, 64))

@@ -119,7 +119,8 @@ def check(
     def examine(*args: Any, **kwargs: Any) -> KernelReport:
         chip = chosen_target(made.target)
         try:
-            program = checked(made.trace(*args, **kwargs), chip.core)
+            program = made.trace(*args, **kwargs)
+            checked(program, chip.core, older=made.older)
             findings = tuple(_findings(program, chip))
         except InvalidProgramError as error:
             findings = (_of_error("limit", "error", error),)

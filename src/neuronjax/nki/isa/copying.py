@@ -24,6 +24,7 @@ def tensor_copy(
     src: NkiTensor,
     engine: Any = Engine.unknown,
     name: str | None = None,
+    dtype: Any = None,
 ) -> NkiInstruction:
     """dst = src within SBUF and PSUM: bits if the dtypes are equal, else through FP32.
 
@@ -32,8 +33,11 @@ def tensor_copy(
         src: likewise.
         engine: vector (default), scalar or gpsimd.
         name: label of the instruction.
+        dtype: that of dst, if given; kernels of earlier releases repeat it.
     """
     check_tensor("tensor_copy", "dst", dst, *ON_CHIP)
+    if dtype is not None and dtypes.as_dtype(dtype) != dst.dtype:
+        refuse("tensor_copy", f"dtype={dtype} for dst {dst.describe()}", "leave it out")
     check_tensor("tensor_copy", "src", src, *ON_CHIP)
     check_same_shape("tensor_copy", dst, ("src", src))
     by = engine_name("tensor_copy", engine, ("vector", "scalar", "gpsimd"), "vector")

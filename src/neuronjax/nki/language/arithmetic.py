@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from neuronjax.errors import InvalidProgramError
+from neuronjax.nki.isa.copying import tensor_copy
 from neuronjax.nki.isa.elementwise import tensor_scalar, tensor_tensor
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.promotion import (
@@ -49,7 +50,17 @@ def _with_scalar(
     op: str, tile: NkiTensor, operand: Any, dtype: Any, *, reverse: bool
 ) -> NkiTensor:
     out = ndarray(tile.shape, dtype or tile.dtype)
+    operand = fp32_column(operand) if _is_tile(operand) else operand
     tensor_scalar(out, tile, op, operand, reverse0=reverse)
+    return out
+
+
+def fp32_column(t: NkiTensor) -> NkiTensor:
+    """One element per partition as nisa.tensor_scalar takes it: FP32, else a copy."""
+    if t.dtype == "float32":
+        return t
+    out = ndarray(t.shape, "float32")
+    tensor_copy(out, t)
     return out
 
 

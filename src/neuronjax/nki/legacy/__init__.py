@@ -49,7 +49,22 @@ def jit(
 
 
 class LegacyKernel(Kernel):
-    """A kernel of the older style; `kernel[2, 4]` launches it on a grid."""
+    """A kernel of the older style; `kernel[2, 4]` launches it on a grid.
+
+    Where more is alive than a memory holds, the older compiler spills to the next one
+    (NKI Programming Model of release 2.26, "NeuronCore internal memory"): that is a
+    `SpillWarning` here. Explicit allocations that overlap are errors. What a mask
+    leaves out of a result has no value: to read nothing else, or to store it, is an
+    error; engines may compute with a tile that has values in part, and give fresh or
+    earlier contents of the memory there.
+    """
+
+    older = True
+
+    def __getitem__(self, grid: int | tuple[int, ...]) -> LegacyKernel:
+        """The kernel on a grid; a size of 0 is one program, as public scripts mean."""
+        sizes = tuple(grid) if isinstance(grid, tuple | list) else (grid,)
+        return super().__getitem__(tuple(n or 1 for n in sizes))  # type: ignore[return-value]
 
     @property
     def benchmark_result(self) -> Any:

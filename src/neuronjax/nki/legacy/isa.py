@@ -1,7 +1,8 @@
 """`neuronxcc.nki.isa`: the instructions of `nki.isa` that return their result.
 
 Signatures are those of release 2.26; each function makes the tile that the newer one
-writes to, and restricts both to the box of the mask. Hints have no effect.
+writes to, and restricts both to the box of the mask. `hints` says which keywords
+beyond these there are.
 """
 
 from __future__ import annotations
@@ -50,6 +51,15 @@ from neuronjax.nki.isa import (
 from neuronjax.nki.isa import (
     vector_engine as vector_engine,
 )
+from neuronjax.nki.language.arithmetic import fp32_column
+from neuronjax.nki.language.promotion import spread
+from neuronjax.nki.legacy.hints import check_hints
+from neuronjax.nki.legacy.isa_matmul import (
+    nc_matmul as nc_matmul,
+)
+from neuronjax.nki.legacy.isa_matmul import (
+    nc_transpose as nc_transpose,
+)
 from neuronjax.nki.legacy.isa_movement import (
     affine_select as affine_select,
 )
@@ -71,7 +81,6 @@ from neuronjax.nki.legacy.isa_movement import (
 from neuronjax.nki.legacy.isa_movement import (
     range_select as range_select,
 )
-from neuronjax.nki.legacy.isa_movement import refuse_mask
 from neuronjax.nki.legacy.isa_movement import (
     select_reduce as select_reduce,
 )
@@ -95,7 +104,8 @@ from neuronjax.nki.legacy.results import (
     promoted_dtype,
     whole_tile,
 )
-from neuronjax.nki.legacy.tiles import Product, Tile, part
+from neuronjax.nki.legacy.tiles import Tile, defined, part
+from neuronjax.nki.operators import BITVEC
 from neuronjax.nki.tensor import NkiTensor
 
 
@@ -162,12 +172,14 @@ def tensor_tensor(
     engine: Any = engine.unknown,
     **hints: Any,
 ) -> Tile:
-    """data1 <op> data2."""
+    """data1 <op> data2; free dimensions of 1 repeat."""
+    like = data1 if prod(data1.sizes) >= prod(data2.sizes) else data2
 
     def write(dst: NkiTensor, box: Box | None) -> None:
-        isa.tensor_tensor(dst, part(data1, box), part(data2, box), as_op(op), engine)
+        x, y = (spread(part(t, box), dst.shape) for t in (data1, data2))
+        isa.tensor_tensor(dst, x, y, as_op(op), engine)
 
-    return computed(data1, dtype or promoted_dtype(data1, data2), mask, write)
+    return computed(like, dtype or promoted_dtype(data1, data2), mask, write)
 
 
 def tensor_scalar(
@@ -187,11 +199,18 @@ def tensor_scalar(
     """(data <op0> operand0) <op1> operand1."""
 
     def write(dst: NkiTensor, box: Box | None) -> None:
-        first = (as_op(op0), part(operand0, box), bool(reverse0))
-        second = (as_op(op1), part(operand1, box), bool(reverse1))
+        first = (as_op(op0), _column(op0, part(operand0, box)), bool(reverse0))
+        second = (as_op(op1), _column(op1, part(operand1, box)), bool(reverse1))
         isa.tensor_scalar(dst, part(data, box), *first, *second, engine)
 
     return computed(data, dtype, mask, write)
+
+
+def _column(op: Any, operand: Any) -> Any:
+    """A vector operand, which the older instruction takes in any dtype."""
+    if not isinstance(operand, NkiTensor) or as_op(op) in BITVEC:
+        return operand
+    return fp32_column(operand)
 
 
 def scalar_tensor_tensor(
@@ -258,6 +277,8 @@ def tensor_reduce(
     rank = len(data.sizes)
     axes = sorted(int(a) % rank for a in given)
     box = box_of(mask, data.sizes)
+    if data.box is not None and all(data.box.is_whole(d) for d in axes):
+        box = defined(data, mask=box)
     source = data.of(box)
     order = [d for d in range(rank) if d not in axes] + axes
     if box is None:
@@ -289,52 +310,6 @@ def tensor_partition_reduce(
     tile, dst = whole_tile((1, *source.shape[1:]), dtype or data.dtype)
     isa.tensor_partition_reduce(dst, as_op(op), source)
     return tile
-
-
-def nc_matmul(
-    stationary: Tile,
-    moving: Tile,
-    *,
-    is_stationary_onezero: bool = False,
-    is_moving_onezero: bool = False,
-    is_transpose: bool = False,
-    tile_position: Sequence[int] = (),
-    tile_size: Sequence[int] = (),
-    mask: Any = None,
-    **hints: Any,
-) -> Tile:
-    """stationary.T @ moving in PSUM; `psum += ...` adds it there.
-
-    A mask leaves out rows of the contraction, given over either operand.
-    """
-    flags = {
-        "is_stationary_onezero": is_stationary_onezero,
-        "is_moving_onezero": is_moving_onezero,
-        "is_transpose": is_transpose,
-        "tile_position": tuple(tile_position),
-        "tile_size": tuple(tile_size),
-    }
-    if mask is None:
-        return Product(stationary.of(), moving.of(), flags)
-    refuse_mask("nc_matmul")
-
-
-def nc_transpose(
-    data: Tile,
-    *,
-    mask: Any = None,
-    dtype: Any = None,
-    engine: Any = engine.unknown,
-    **hints: Any,
-) -> Tile:
-    """The transpose: TensorE's in PSUM, VectorE's in SBUF."""
-    source = data.of(box_of(mask, data.sizes))
-    free = prod(source.shape[1:])
-    by_vector = engine == vector_engine
-    sizes = (free, source.shape[0])
-    tile, dst = whole_tile(sizes, data.dtype, "sbuf" if by_vector else "psum")
-    isa.nc_transpose(dst, source, engine)
-    return tile if dtype is None else tile.astype(dtype)
 
 
 def tensor_copy(
@@ -467,3 +442,6 @@ def dropout(
         dst, part(data, box), part(prob, box)
     )
     return computed(data, dtype, mask, write)
+
+
+check_hints(globals())

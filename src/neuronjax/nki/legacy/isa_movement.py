@@ -13,9 +13,10 @@ import numpy as np
 
 from neuronjax.errors import UnsupportedError
 from neuronjax.nki import isa
-from neuronjax.nki.isa import dge_mode, oob_mode, reduce_cmd
+from neuronjax.nki.isa import dge_mode, engine, oob_mode, reduce_cmd
 from neuronjax.nki.isa.constants import FP32_MIN
 from neuronjax.nki.language import shared_constant
+from neuronjax.nki.legacy.hints import check_hints
 from neuronjax.nki.legacy.masks import Box, box_of
 from neuronjax.nki.legacy.results import (
     as_op,
@@ -206,14 +207,31 @@ def dma_transpose(
     return tile if dtype is None else tile.astype(dtype)
 
 
-def tensor_copy_dynamic_src(src: Any, **options: Any) -> NoReturn:
-    """Removed from NKI in 0.4.0."""
-    _refuse_dynamic("tensor_copy_dynamic_src")
+def tensor_copy_dynamic_src(
+    src: Tile,
+    *,
+    mask: Any = None,
+    dtype: Any = None,
+    engine: Any = engine.unknown,
+    **hints: Any,
+) -> Tile:
+    """A copy of src, which is indexed by an offset in SBUF."""
+    write = lambda dst, box: isa.tensor_copy(dst, part(src, box), engine)  # noqa: E731
+    return computed(src, dtype, mask, write)
 
 
-def tensor_copy_dynamic_dst(**options: Any) -> NoReturn:
-    """Removed from NKI in 0.4.0."""
-    _refuse_dynamic("tensor_copy_dynamic_dst")
+def tensor_copy_dynamic_dst(
+    *,
+    dst: Tile,
+    src: Tile,
+    mask: Any = None,
+    dtype: Any = None,
+    engine: Any = engine.unknown,
+    **hints: Any,
+) -> None:
+    """dst = src, where dst is indexed by an offset in SBUF."""
+    box = box_of(mask, dst.sizes)
+    isa.tensor_copy(dst.of(box), part(src, box), engine)
 
 
 def builtin_custom_op(*args: Any, **options: Any) -> NoReturn:
@@ -226,16 +244,6 @@ def builtin_custom_op(*args: Any, **options: Any) -> NoReturn:
     )
 
 
-def _refuse_dynamic(name: str) -> NoReturn:
-    raise UnsupportedError(
-        "an address computed from index arrays and runtime values",
-        op=f"nisa.{name}",
-        location=user_line(),
-        remedy="use nki.isa.tensor_copy with t.ap(..., scalar_offset=...), as NKI 0.4 "
-        "requires",
-    )
-
-
 def refuse_mask(name: str) -> NoReturn:
     raise UnsupportedError(
         "mask=",
@@ -243,3 +251,6 @@ def refuse_mask(name: str) -> NoReturn:
         location=user_line(),
         remedy="slice the operands",
     )
+
+
+check_hints(globals())

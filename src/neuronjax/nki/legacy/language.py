@@ -15,7 +15,6 @@ import numpy as np
 
 from neuronjax.errors import UnsupportedError
 from neuronjax.nki import dtypes
-from neuronjax.nki import isa as new_isa
 from neuronjax.nki import language as nl
 from neuronjax.nki.language import (
     ds as ds,
@@ -31,11 +30,48 @@ from neuronjax.nki.language import (
 )
 from neuronjax.nki.language.names import *  # noqa: F403
 from neuronjax.nki.legacy import isa
+from neuronjax.nki.legacy.deferred import LoopReduction
+from neuronjax.nki.legacy.hints import check_hints
 from neuronjax.nki.legacy.masks import Box, box_of
-from neuronjax.nki.legacy.results import computed, dtype_name, new_tile, operator_name
-from neuronjax.nki.legacy.tiles import LoopReduction, Tile, combined, part
+from neuronjax.nki.legacy.memory import (
+    atomic_rmw as atomic_rmw,
+)
+from neuronjax.nki.legacy.memory import (
+    empty_like as empty_like,
+)
+from neuronjax.nki.legacy.memory import (
+    full as full,
+)
+from neuronjax.nki.legacy.memory import (
+    load as load,
+)
+from neuronjax.nki.legacy.memory import (
+    load_transpose2d as load_transpose2d,
+)
+from neuronjax.nki.legacy.memory import (
+    ndarray as ndarray,
+)
+from neuronjax.nki.legacy.memory import (
+    ones as ones,
+)
+from neuronjax.nki.legacy.memory import (
+    par_dim as par_dim,
+)
+from neuronjax.nki.legacy.memory import (
+    static_cast as static_cast,
+)
+from neuronjax.nki.legacy.memory import (
+    store as store,
+)
+from neuronjax.nki.legacy.memory import (
+    zeros as zeros,
+)
+from neuronjax.nki.legacy.memory import (
+    zeros_like as zeros_like,
+)
+from neuronjax.nki.legacy.results import computed, dtype_name, operator_name
+from neuronjax.nki.legacy.tiles import Tile, combined, elementwise, part, quotient_dtype
 from neuronjax.nki.locations import user_line
-from neuronjax.nki.memory import region_name
 from neuronjax.nki.operators import ATTRIBUTE
 from neuronjax.nki.tensor import NkiTensor
 
@@ -81,10 +117,6 @@ class _Grid:
 mgrid = _Grid()
 
 
-class par_dim(int):
-    """Marks the partition dimension of a shape."""
-
-
 class nc(int):
     """A dimension of the launch grid that is spread over physical cores."""
 
@@ -113,119 +145,12 @@ def finfo(dtype: Any) -> Any:
     return ml_dtypes.finfo(dtypes.info(dtypes.as_dtype(dtype)).numeric)
 
 
-def affine_range(*bounds: int, **directives: Any) -> range:
-    """`range`; the compiler's directives have no effect."""
+def affine_range(*bounds: int, **hints: Any) -> range:
+    """`range`: turns are executed in order, whatever the compiler may reorder."""
     return range(*bounds)
 
 
 sequential_range = static_range = affine_range
-
-
-# ---- Memory.
-
-
-def ndarray(
-    shape: Sequence[int],
-    dtype: Any,
-    *,
-    buffer: Any = None,
-    name: str = "",
-    **hints: Any,
-) -> Tile:
-    """New memory; dimensions before `par_dim` are blocks."""
-    sizes = [int(s) for s in shape]
-    marked = [n for n, s in enumerate(shape) if isinstance(s, par_dim)]
-    region = "sbuf" if buffer is None else region_name(buffer)
-    if region in ("sbuf", "psum"):
-        at = marked[0] if marked else 0
-        sizes = [sizes[at], *sizes[:at], *sizes[at + 1 :]]
-        if len(sizes) == 1 + at:
-            sizes.append(1)
-    else:
-        at = 0
-    return Tile(nl.ndarray(sizes, dtype_name(dtype), region, name), at)
-
-
-def full(
-    shape: Sequence[int],
-    fill_value: float,
-    dtype: Any,
-    *,
-    buffer: Any = None,
-    name: str = "",
-    **hints: Any,
-) -> Tile:
-    """New memory filled with a number."""
-    tile = ndarray(shape, dtype, buffer=buffer, name=name)
-    new_isa.memset(tile.tensor, fill_value)
-    return tile
-
-
-def zeros(shape: Sequence[int], dtype: Any, **options: Any) -> Tile:
-    """New memory filled with zeros."""
-    return full(shape, 0, dtype, **options)
-
-
-def ones(shape: Sequence[int], dtype: Any, **options: Any) -> Tile:
-    """New memory filled with ones."""
-    return full(shape, 1, dtype, **options)
-
-
-def zeros_like(a: Tile, dtype: Any = None, *, buffer: Any = None, **hints: Any) -> Tile:
-    """Zeros in memory like a tile's."""
-    return zeros(a.shape, dtype or a.dtype, buffer=buffer or a.buffer)
-
-
-def empty_like(a: Tile, dtype: Any = None, *, buffer: Any = None, **hints: Any) -> Tile:
-    """Memory like a tile's."""
-    return ndarray(a.shape, dtype or a.dtype, buffer=buffer or a.buffer)
-
-
-def load(src: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
-    """A tensor in HBM as a new tile; its first dimension becomes the partitions."""
-    sizes = src.shape if len(src.shape) > 1 else (*src.shape, 1)
-    box = box_of(mask, src.shape)
-    out_box = box
-    if box is not None and len(src.shape) == 1:
-        out_box = Box((*box.starts, 0), (*box.stops, 1), sizes)
-    tile, dst = new_tile(sizes, dtype or src.dtype, out_box)
-    if dst is not None:
-        new_isa.dma_copy(dst, src.of(box))
-    return tile
-
-
-def store(dst: Tile, value: Any, *, mask: Any = None, **hints: Any) -> None:
-    """Copies a tile, or a number, to HBM."""
-    box = box_of(mask, dst.shape)
-    if box is not None and box.empty:
-        return
-    if not isinstance(value, Tile):
-        value = full(dst.shape, value, dst.dtype)
-    if value.sizes != dst.shape and np.prod(value.sizes) != np.prod(dst.shape):
-        value = value.broadcast_to(dst.shape)
-    source = value.of(box)
-    if source.storage.memory == "psum":
-        source = nl.copy(source, dst.dtype)
-    new_isa.dma_copy(dst.of(box), source)
-
-
-def load_transpose2d(
-    src: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any
-) -> Tile:
-    """A matrix in HBM as a transposed tile."""
-    return Tile(nl.load_transpose2d(src.of(box_of(mask, src.shape)), dtype))
-
-
-def static_cast(input_data: Tile, dtype: Any) -> Tile:
-    """A copy of another dtype."""
-    return input_data.astype(dtype)
-
-
-def atomic_rmw(dst: Tile, value: Tile, op: Any, *, mask: Any = None) -> None:
-    """dst = dst <op> value, in HBM."""
-    box = box_of(mask, dst.shape)
-    target = dst.of(box)
-    new_isa.dma_compute(target, [target, value.of(box)], operator_name(op))
 
 
 # ---- Functions of nki.language on tiles.
@@ -254,15 +179,10 @@ def _binary(name: str, default: str | None = None) -> Callable[..., Tile]:
         x: Any, y: Any, dtype: Any = None, mask: Any = None, **hints: Any
     ) -> Tile:
         chosen = dtype_name(dtype or default) if dtype or default else None
-        if mask is None:
-            return Tile(two(part(x, None), part(y, None), chosen))
+        chosen = chosen or quotient_dtype(name, x, y)
         like = x if isinstance(x, Tile) else y
         box = box_of(mask, like.sizes)
-        result = two(part(x, box), part(y, box), chosen)
-        tile, dst = new_tile(like.sizes, result.dtype, box)
-        if dst is not None:
-            dst[...] = result
-        return tile
+        return elementwise(lambda a, b: two(a, b, chosen), x, y, mask=box)
 
     setattr(function, ATTRIBUTE, name)
     return function
@@ -321,22 +241,36 @@ def all(x: Tile, axis: Any, *, dtype: Any = bool, **hints: Any) -> Tile:
 
 
 def mean(
-    x: Tile, axis: Any, *, dtype: Any = None, keepdims: bool = False, **options: Any
+    x: Tile,
+    axis: Any,
+    *,
+    dtype: Any = None,
+    keepdims: bool = False,
+    mask: Any = None,
+    **hints: Any,
 ) -> Tile:
     """The mean."""
-    return Tile(nl.mean(_unmasked(x, options), axis, dtype, keepdims))
+    return Tile(nl.mean(_unmasked(x, mask), axis, dtype, keepdims))
 
 
-def var(x: Tile, axis: Any, *, dtype: Any = None, **options: Any) -> Tile:
+def var(
+    x: Tile, axis: Any, *, dtype: Any = None, mask: Any = None, **hints: Any
+) -> Tile:
     """The variance."""
-    return Tile(nl.var(_unmasked(x, options), axis, dtype))
+    return Tile(nl.var(_unmasked(x, mask), axis, dtype))
 
 
 def softmax(
-    x: Tile, axis: Any, *, dtype: Any = None, compute_dtype: Any = None, **options: Any
+    x: Tile,
+    axis: Any,
+    *,
+    dtype: Any = None,
+    compute_dtype: Any = None,
+    mask: Any = None,
+    **hints: Any,
 ) -> Tile:
     """exp(x - max) over its sum."""
-    return Tile(nl.softmax(_unmasked(x, options), axis, dtype))
+    return Tile(nl.softmax(_unmasked(x, mask), axis, dtype))
 
 
 def rms_norm(
@@ -348,10 +282,11 @@ def rms_norm(
     *,
     dtype: Any = None,
     compute_dtype: Any = None,
-    **options: Any,
+    mask: Any = None,
+    **hints: Any,
 ) -> Tile:
     """x / sqrt(sum(x^2) / n + epsilon) * w."""
-    tensor = _unmasked(x, options)
+    tensor = _unmasked(x, mask)
     weights = w.of()
     if weights.shape[0] == 1 < tensor.shape[0]:
         weights = nl.broadcast_to(weights, (tensor.shape[0], *weights.shape[1:]))
@@ -368,18 +303,27 @@ def where(
     **hints: Any,
 ) -> Tile:
     """x where the condition is not 0, else y."""
-    tile = next((t for t in (x, y) if isinstance(t, Tile)), condition)
+    tiles = [t for t in (x, y) if isinstance(t, Tile)]
+    kind = dtype_name(dtype or (tiles or [condition])[0].dtype)
 
-    def write(dst: NkiTensor, box: Box | None) -> None:
-        chosen = part(condition, box)
-        dst[...] = nl.where(chosen, part(x, box), part(y, box), dst.dtype)
+    def choose(flags: NkiTensor, a: Any, b: Any) -> NkiTensor:
+        shapes = [t.shape for t in (flags, a, b) if isinstance(t, NkiTensor)]
+        shape = np.broadcast_shapes(*shapes)
+        flags, a, b = (
+            nl.broadcast_to(t, shape) if isinstance(t, NkiTensor) else t
+            for t in (flags, a, b)
+        )
+        return nl.where(flags, a, b, kind)
 
-    return computed(condition, dtype or tile.dtype, mask, write)
+    box = box_of(mask, condition.sizes)
+    return elementwise(choose, condition, x, y, mask=box)
 
 
-def dropout(x: Tile, rate: Any, *, dtype: Any = None, **options: Any) -> Tile:
+def dropout(
+    x: Tile, rate: Any, *, dtype: Any = None, mask: Any = None, **hints: Any
+) -> Tile:
     """A tile with elements replaced by zeros."""
-    return Tile(nl.dropout(_unmasked(x, options), part(rate, None), dtype))
+    return Tile(nl.dropout(_unmasked(x, mask), part(rate, None), dtype))
 
 
 def matmul(
@@ -404,14 +348,18 @@ def loop_reduce(
     *,
     dtype: Any = None,
     mask: Any = None,
-    **_: Any,
+    **hints: Any,
 ) -> LoopReduction:
-    """What it is assigned to, reduced with x: `t[...] = nl.loop_reduce(x, op, [i])`."""
-    if mask is not None:
+    """What it is assigned to, reduced with x: `t[...] = nl.loop_reduce(x, op, [i])`.
+
+    A mask of the turn leaves it out; one of elements is refused.
+    """
+    chosen = np.asarray(True if mask is None else mask, bool)
+    if chosen.any() and not chosen.all():
         raise UnsupportedError(
             "mask=", op="nl.loop_reduce", location=user_line(), remedy="slice x"
         )
-    return LoopReduction(x.of(), operator_name(op))
+    return LoopReduction(x.of(), operator_name(op), skipped=not chosen.any())
 
 
 def all_reduce(*args: Any, **options: Any) -> Tile:
@@ -472,11 +420,14 @@ def shared_identity_matrix(n: int, dtype: Any = "uint8", **hints: Any) -> Tile:
     return Tile(nl.shared_identity_matrix(n, dtype_name(dtype)))
 
 
-def _unmasked(x: Tile, options: dict[str, Any]) -> NkiTensor:
-    if options.get("mask") is not None:
+def _unmasked(x: Tile, mask: Any) -> NkiTensor:
+    if mask is not None:
         raise UnsupportedError(
             "mask= of a normalisation",
             location=user_line(),
             remedy="slice the operand, or compose it of nl.sum and nl.multiply",
         )
     return x.of()
+
+
+check_hints(globals(), [*_UNARY, *_BINARY, *_COMPARISONS, "max", "min", "sum", "prod"])

@@ -6,6 +6,7 @@ a box, which all masks made of bounds of single indices do; others are refused b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,10 @@ class Box:
     def empty(self) -> bool:
         """Whether nothing is inside."""
         return any(a >= b for a, b in zip(self.starts, self.stops, strict=True))
+
+    def is_whole(self, dim: int) -> bool:
+        """Whether nothing of a dimension is left out."""
+        return self.starts[dim] == 0 and self.stops[dim] == self.sizes[dim]
 
     def slices_of(self, shape: tuple[int, ...]) -> tuple[slice, ...]:
         """Slices of an array of a shape that broadcasts to the mask's."""
@@ -69,6 +74,36 @@ class Box:
         return Box(at(self.starts, 0), at(self.stops, 1), at(self.sizes, 1))
 
 
+def common_box(shapes: Sequence[tuple[int, ...]], boxes: Sequence[Box]) -> Box | None:
+    """Where all operands of an elementwise instruction have values.
+
+    Args:
+        shapes: of the operands; those of fewer dimensions count by their partitions.
+        boxes: of the operands of which only a part has values.
+    """
+    if not boxes:
+        return None
+    rank = max(map(len, shapes))
+    sizes = np.broadcast_shapes(*(s for s in shapes if len(s) == rank))
+    starts, stops = [0] * rank, list(sizes)
+    for box in boxes:
+        for d in range(rank if len(box.sizes) == rank else 1):
+            if box.sizes[d] == sizes[d]:
+                starts[d] = max(starts[d], box.starts[d])
+                stops[d] = min(stops[d], box.stops[d])
+            elif box.empty:
+                stops[d] = starts[d]
+    return Box(tuple(starts), tuple(stops), sizes)
+
+
+def _cut(mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The mask over a slice that ended with its tensor, if it holds nowhere beyond."""
+    sizes = shape[len(shape) - mask.ndim :]
+    pairs = zip(mask.shape, sizes, strict=True)
+    inside = tuple(slice(b) if 1 < b < a else slice(None) for a, b in pairs)
+    return mask[inside] if mask[inside].sum() == mask.sum() else mask
+
+
 def box_of(mask: Any, shape: tuple[int, ...]) -> Box | None:
     """The box of a mask over a shape; None if nothing is masked.
 
@@ -77,7 +112,7 @@ def box_of(mask: Any, shape: tuple[int, ...]) -> Box | None:
     """
     if mask is None or mask is True:
         return None
-    full = np.broadcast_to(np.asarray(mask, bool), shape)
+    full = np.broadcast_to(_cut(np.asarray(mask, bool), shape), shape)
     if full.all():
         return None
     where = np.argwhere(full)

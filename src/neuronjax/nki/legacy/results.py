@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from neuronjax.nki import dtypes
-from neuronjax.nki.isa.copying import memset
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.promotion import promoted
 from neuronjax.nki.legacy.masks import Box, box_of
-from neuronjax.nki.legacy.tiles import Tile
+from neuronjax.nki.legacy.tiles import Tile, defined
 from neuronjax.nki.operators import op_name
 from neuronjax.nki.tensor import NkiTensor
 
@@ -31,13 +30,13 @@ def new_tile(
 ) -> tuple[Tile, NkiTensor | None]:
     """A tile, and the part that a mask leaves of it; None if that is nothing.
 
-    What the mask leaves out has no value; here it is 0.
+    What the mask leaves out is undefined (nki.api.shared of release 2.26, "NKI API
+    Masking": the instruction has a smaller tile): it stays unwritten.
     """
     tile = ndarray(tuple(sizes), dtype_name(dtype), buffer)
     if box is None:
         return Tile(tile), tile
-    memset(tile, 0)
-    return Tile(tile), None if box.empty else box.of(tile)
+    return Tile(tile, box=box), None if box.empty else box.of(tile)
 
 
 def whole_tile(
@@ -69,7 +68,7 @@ def computed(
         write: emits it, given dst and the mask's box.
         sizes: of the result if it has another shape.
     """
-    box = box_of(mask, like.sizes)
+    box = defined(like, mask=box_of(mask, like.sizes))
     out_box = box if sizes is None or box is None else _cut(box, sizes)
     tile, dst = new_tile(sizes or like.sizes, dtype or like.dtype, out_box)
     if dst is not None:

@@ -1,29 +1,30 @@
-"""`Tile`: the older style's tensor, with block dimensions, index arrays and operators.
+"""`Tile`: the older style's tensor, with index arrays and operators.
 
-A tile of shape (blocks ..., nl.par_dim(128), free ...) is one storage with the
-partitions first. Index arrays (`nl.arange`, `nl.mgrid`) stay as they are until an
-instruction uses the tile, for a mask may leave out what lies beyond the tensor
-(nki.api.shared of release 2.26, "NKI API Masking").
+Partitions come first; `blocks` has lists of tiles. Index arrays (`nl.arange`,
+`nl.mgrid`) stay as they are until an instruction uses the tile, for a mask may leave
+out what lies beyond the tensor (nki.api.shared of release 2.26, "NKI API Masking").
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from neuronjax.nki import layout
+from neuronjax.nki import dtypes, layout
 from neuronjax.nki.indexing import DynamicSlice, _strided
 from neuronjax.nki.isa.assignment import assign
 from neuronjax.nki.isa.dma import dma_copy
-from neuronjax.nki.isa.matmul import nc_matmul
 from neuronjax.nki.language.arithmetic import apply
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.movement import broadcast_to
-from neuronjax.nki.layout import Layout
-from neuronjax.nki.legacy.masks import Box
+from neuronjax.nki.legacy.dynamic import Offset, Rows, bounds, selected
+from neuronjax.nki.legacy.masks import Box, common_box
 from neuronjax.nki.tensor import NkiTensor, refuse
+
+MOST_DIMENSIONS = 5  # of an instruction's operand: partitions and four free ones
 
 
 class Tile:
@@ -31,26 +32,29 @@ class Tile:
 
     Attributes:
         tensor: all of it, partitions first.
-        blocks: how many block dimensions come before the partitions in `shape`.
-        grid: index arrays, one per dimension of `shape`, or None.
+        grid: index arrays, one per dimension of `tensor`, or None.
+        box: what the mask of the instruction that made the tile left; the rest has no
+            value, and to read it is an error. None for all of it.
     """
 
     __iter__ = None
+    __array_ufunc__ = None  # array + tile is Tile.__radd__
+    box: Box | None = None
 
     def __init__(
         self,
         tensor: NkiTensor,
-        blocks: int = 0,
         grid: tuple[np.ndarray, ...] | None = None,
+        box: Box | None = None,
     ) -> None:
-        self.tensor, self.blocks, self.grid = tensor, blocks, grid
+        self.tensor, self.grid, self.box = tensor, grid, box
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Block dimensions, partitions, free dimensions."""
+        """Partitions, free dimensions."""
         if self.grid is not None:
             return np.broadcast_shapes(*(g.shape for g in self.grid))
-        return _logical(self.tensor.shape, self.blocks)
+        return tuple(self.tensor.shape)
 
     @property
     def dtype(self) -> str:
@@ -69,20 +73,14 @@ class Tile:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """What an instruction sees: without blocks of size one."""
-        return self.shape if self.grid is not None else tuple(self.of().shape)
+        """What an instruction sees."""
+        return self.shape
 
     def of(self, box: Box | None = None) -> NkiTensor:
         """The elements as a view, partitions first; of a mask's box alone."""
         if self.grid is not None:
             return self._of_grid(box)
         t = self.tensor
-        for _ in range(self.blocks):
-            if t.shape[1] != 1:
-                refuse(
-                    "tile", f"{self.blocks} block dimensions", "select a block first"
-                )
-            t = t.squeeze_dim(1)
         return box.of(t) if box is not None else t
 
     def _of_grid(self, box: Box | None) -> NkiTensor:
@@ -90,7 +88,7 @@ class Tile:
         arrays = np.broadcast_arrays(*self.grid)
         if box is not None:
             arrays = [a[box.slices_of(a.shape)] for a in arrays]
-        sizes = _logical(self.tensor.shape, self.blocks)
+        sizes = self.tensor.shape
         for dim, (array, size) in enumerate(zip(arrays, sizes, strict=True)):
             if array.min() < 0 or array.max() >= size:
                 refuse(
@@ -99,38 +97,55 @@ class Tile:
                     f"size {size}",
                     "leave them out by mask=, or shorten the index array",
                 )
-        strides = _logical(self.tensor.strides, self.blocks)
+        strides = self.tensor.strides
         flat = sum(a.astype(np.int64) * s for a, s in zip(arrays, strides, strict=True))
         return self.tensor._with(_strided(np.asarray(flat) + self.tensor.offset))
 
     # ---- Indexing.
 
     def __getitem__(self, key: Any) -> Tile:
-        keys = list(key) if isinstance(key, tuple) else [key]
-        whole = Tile(self.of()) if self.grid is not None else self
-        if Ellipsis in [k for k in keys if not isinstance(k, np.ndarray | Tile)]:
-            at = next(n for n, k in enumerate(keys) if k is Ellipsis)
-            keys[at : at + 1] = [slice(None)] * (whole.ndim - len(keys) + 1)
-        keys += [slice(None)] * (whole.ndim - len(keys))
-        if any(isinstance(k, Tile) for k in keys):
-            return _gathered(whole, keys)
+        whole = self.of()
+        keys = expanded(key, whole.ndim)
+        keys = [_offset(k) if isinstance(k, Tile) else k for k in keys]
+        if any(isinstance(k, Offset) for k in keys):
+            found = selected(whole, keys)
+            return Tile(found) if isinstance(found, NkiTensor) else Chosen(found)
         if any(isinstance(k, np.ndarray) and k.ndim for k in keys):
-            return Tile(whole.tensor, whole.blocks, _grid(whole.shape, keys))
-        return _sliced(whole, keys)
+            return self._keeps_box(Tile(whole, _grid(whole.shape, keys)))
+        return self._keeps_box(_sliced(whole, keys))
+
+    def _keeps_box(self, other: Tile) -> Tile:
+        """`other`, with the box if it is this tile as it is, by another index."""
+        if self.box is not None and other.shape == self.shape:
+            numbers = np.arange(prod(self.shape)).reshape(self.shape)
+            same = other.grid is None or np.array_equal(numbers[other.grid], numbers)
+            other.box = self.box if same else None
+        return other
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self[key].set(value)
 
     def set(self, value: Any, box: Box | None = None) -> None:
-        """Copies a tile or a number into this one."""
+        """Copies a tile or a number into this one; of a tile what its mask left."""
+        if isinstance(value, Tile) and box is None and value.box is not None:
+            self._set_box(value, value.box)
+            return
         target = self.of(box)
-        if isinstance(value, Deferred) and value.into(target):
+        if isinstance(value, Tile) and value.into(target):
             return
         if isinstance(value, Tile):
             value = value.of(box)
             if target.storage.on_chip or value.storage.on_chip:
-                value = _alike(value, target)
+                value = alike(value, target)
         placed(target, value)
+
+    def _set_box(self, value: Tile, box: Box) -> None:
+        if box.empty:
+            return
+        target = self.of()
+        if target.shape != value.shape:
+            target = target.reshape(value.shape)
+        placed(box.of(target), value.of(box))
 
     def view(self, dtype: Any) -> Tile:
         """The same bits as another dtype."""
@@ -151,15 +166,23 @@ class Tile:
 
     def astype(self, dtype: Any) -> Tile:
         """A copy of another dtype."""
-        return Tile(_copied(self.of(), dtype))
+        return elementwise(lambda x: _copied(x, dtype), self)
+
+    def into(self, target: NkiTensor) -> bool:
+        """Computes it into a destination; False for what is computed already."""
+        return False
+
+    def added_to(self, target: NkiTensor) -> bool:
+        """Adds it to PSUM while it is computed; False for what is computed already."""
+        return False
 
     # ---- Arithmetic, by nl functions.
 
     def __neg__(self) -> Tile:
-        return Tile(apply("multiply", self.of(), -1.0))
+        return elementwise(lambda x: apply("multiply", x, -1.0), self)
 
     def __invert__(self) -> Tile:
-        return Tile(apply("equal", self.of(), 0.0))
+        return elementwise(lambda x: apply("equal", x, 0.0), self)
 
     def __iadd__(self, other: Any) -> Tile:
         return self._updated("add", other)
@@ -172,20 +195,23 @@ class Tile:
 
     def _updated(self, op: str, other: Any) -> Tile:
         target = self.of()
-        if op == "add" and isinstance(other, Product) and other.added_to(target):
+        if op == "add" and isinstance(other, Tile) and other.added_to(target):
             return self
         result = combined(op, target, plain(other), self.dtype)
-        assign(target, _alike(result, target))
+        assign(target, alike(result, target))
         return self
 
     def __repr__(self) -> str:
         return f"Tile({self.dtype}{list(self.shape)} in {self.buffer})"
 
 
-def _binary(op: str, *, reverse: bool = False) -> Callable[[Tile, Any], Tile]:
-    def method(self: Tile, other: Any) -> Tile:
-        x, y = self.of(), plain(other)
-        return Tile(combined(op, y, x) if reverse else combined(op, x, y))
+def _binary(op: str, *, reverse: bool = False) -> Callable[[Tile, Any], Any]:
+    def method(self: Tile, other: Any) -> Any:
+        if op == "add" and isinstance(other, np.ndarray):
+            return _offset(self) + other
+        operands = (other, self) if reverse else (self, other)
+        dtype = quotient_dtype(op, *operands)
+        return elementwise(lambda x, y: combined(op, x, y, dtype), *operands)
 
     return method
 
@@ -212,9 +238,74 @@ for _name, _op in {
     setattr(Tile, f"__{_name}__", _binary(_op))
 
 
+def quotient_dtype(op: str, *operands: Any) -> str | None:
+    """float32 where integers are divided (nl.divide is true division), else None."""
+    names = [v.dtype for v in operands if isinstance(v, Tile)]
+    whole = all(dtypes.info(name).is_integer for name in names)
+    return "float32" if op == "divide" and whole else None
+
+
 def plain(value: Any) -> Any:
     """A tile's view; everything else as it is."""
     return value.of() if isinstance(value, Tile) else value
+
+
+def defined(*operands: Any, mask: Box | None = None) -> Box | None:
+    """Where all tiles among the operands have values; None for everywhere."""
+    tiles = [t for t in operands if isinstance(t, Tile)]
+    boxes = [t.box for t in tiles if t.box is not None]
+    shapes = [t.sizes for t in tiles]
+    if mask is not None:
+        boxes, shapes = [*boxes, mask], [*shapes, mask.sizes]
+    return common_box(shapes, boxes)
+
+
+def elementwise(
+    compute: Callable[..., NkiTensor], *operands: Any, mask: Box | None = None
+) -> Tile:
+    """A function of operands; what a mask left out of one has no value in the result.
+
+    Args:
+        compute: the function, of views and numbers.
+        *operands: tiles and numbers.
+        mask: of the instruction.
+    """
+    box = defined(*operands, mask=mask)
+    if box is None:
+        return Tile(_in_pieces(compute, [part(v, None) for v in operands]))
+    if box.empty:
+        dtype = next(t.dtype for t in operands if isinstance(t, Tile))
+        return Tile(ndarray(box.sizes, dtype), box=box)
+    result = _in_pieces(compute, [part(v, box) for v in operands])
+    out = ndarray(box.sizes, result.dtype)
+    placed(box.of(out), result)
+    return Tile(out, box=box)
+
+
+def _in_pieces(compute: Callable[..., NkiTensor], operands: list[Any]) -> NkiTensor:
+    """The function, one instruction per index of free dimensions beyond the fourth."""
+    tensors = [v for v in operands if isinstance(v, NkiTensor)]
+    rank = max(t.ndim for t in tensors)
+    if rank <= MOST_DIMENSIONS:
+        return compute(*operands)
+    shape = np.broadcast_shapes(*(t.shape for t in tensors))
+    out: NkiTensor | None = None
+    for n in range(shape[1]):
+        pieces = [_piece(v, n) if _has_rank(v, rank) else v for v in operands]
+        result = _in_pieces(compute, pieces)
+        out = ndarray(shape, result.dtype) if out is None else out
+        placed(_piece(out, n), result)
+    assert out is not None
+    return out
+
+
+def _has_rank(value: Any, rank: int) -> bool:
+    return isinstance(value, NkiTensor) and value.ndim == rank
+
+
+def _piece(t: NkiTensor, n: int) -> NkiTensor:
+    """One index of the first free dimension, which is dropped."""
+    return t.select(1, n if t.shape[1] > 1 else 0)
 
 
 def combined(op: str, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
@@ -230,6 +321,11 @@ def combined(op: str, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
 
 def placed(target: NkiTensor, value: Any) -> None:
     """Copies a view or a number; by DMA to partitions where no engine may begin."""
+    if target.ndim > MOST_DIMENSIONS and target.storage.on_chip:
+        for n in range(target.shape[1]):
+            same = _has_rank(value, target.ndim)
+            placed(_piece(target, n), _piece(value, n) if same else value)
+        return
     first = target.offset // target.storage.free_size
     if not target.storage.on_chip or first % 32 == 0:
         assign(target, value)
@@ -252,19 +348,27 @@ def _copied(t: NkiTensor, dtype: Any) -> NkiTensor:
     return out
 
 
-def _alike(value: NkiTensor, target: NkiTensor) -> NkiTensor:
+def alike(value: NkiTensor, target: NkiTensor) -> NkiTensor:
     """The value in the shape of the target, if only ones differ."""
     if value.shape == target.shape or value.size != target.size:
         return value
     return value.reshape(target.shape) if value.shape[0] == target.shape[0] else value
 
 
-def _logical(physical: Sequence[int], blocks: int) -> tuple[int, ...]:
-    """Partition-first sizes as (blocks ..., partitions, free ...)."""
-    return (*physical[1 : 1 + blocks], physical[0], *physical[1 + blocks :])
-
-
 # ---- Index expressions.
+
+
+def _offset(tile: Tile) -> Offset:
+    return Offset(tile.of(), np.zeros((), np.int64))
+
+
+def expanded(key: Any, rank: int) -> list[Any]:
+    """One key per dimension: an ellipsis and what is missing are whole slices."""
+    keys = list(key) if isinstance(key, tuple) else [key]
+    at = next((n for n, k in enumerate(keys) if k is Ellipsis), None)
+    if at is not None:
+        keys[at : at + 1] = [slice(None)] * (rank - len(keys) + 1)
+    return keys + [slice(None)] * (rank - len(keys))
 
 
 def _grid(shape: tuple[int, ...], keys: list[Any]) -> tuple[np.ndarray, ...]:
@@ -274,153 +378,46 @@ def _grid(shape: tuple[int, ...], keys: list[Any]) -> tuple[np.ndarray, ...]:
     arrays = []
     for size, key in zip(shape, keys, strict=True):
         if isinstance(key, slice | DynamicSlice):
-            if len(range(*_bounds(key, size))) != 1:
+            if len(range(*bounds(key, size))) != 1:
                 refuse(
                     "index", "an index array beside a slice", "use index arrays for all"
                 )
-            key = _bounds(key, size)[0]
+            key = bounds(key, size)[0]
         array = np.asarray(key)
         arrays.append(array + size if array.ndim == 0 and array < 0 else array)
     return tuple(arrays)
 
 
-def _bounds(key: Any, size: int) -> tuple[int, int, int]:
-    if isinstance(key, DynamicSlice):
-        return int(key.start), int(key.start) + key.size, 1
-    return key.indices(size)
-
-
-def _sliced(t: Tile, keys: list[Any]) -> Tile:
+def _sliced(t: NkiTensor, keys: list[Any]) -> Tile:
     """Numbers and slices; on chip the partition stays, and one free dimension."""
-    tensor, blocks = t.tensor, t.blocks
+    on_chip, rank = t.storage.on_chip, t.ndim
     dropped: list[int] = []
-    for dim, key in enumerate(keys):
-        at = _physical(dim, t.blocks)
+    for at, key in enumerate(keys):
         if isinstance(key, slice | DynamicSlice):
-            start, stop, step = _bounds(key, tensor.shape[at])
-            tensor = tensor.slice(at, start, stop, step)
+            start, stop, step = bounds(key, t.shape[at])
+            t = t.slice(at, start, stop, step)
             continue
-        index = int(key) + (tensor.shape[at] if key < 0 else 0)
-        tensor = tensor.slice(at, index, index + 1)
-        if at or not tensor.storage.on_chip:
+        index = int(key) + (t.shape[at] if key < 0 else 0)
+        t = t.slice(at, index, index + 1)
+        if at or not on_chip:
             dropped.append(at)
-    free = [d for d in range(1 + t.blocks, tensor.ndim)]
-    on_chip = tensor.storage.on_chip
-    if on_chip and free and set(free) <= set(dropped):
-        dropped.remove(free[0])
-    if not on_chip and len(dropped) == tensor.ndim:
+    if on_chip and rank > 1 and len(dropped) == rank - 1:
         dropped = dropped[1:]
-    view = tensor._layout
-    for at in sorted(dropped, reverse=True):
+    if not on_chip and len(dropped) == rank:
+        dropped = dropped[1:]
+    view = t._layout
+    for at in reversed(dropped):
         view = layout.drop_dim(view, at)
-    blocks -= sum(1 <= at <= t.blocks for at in dropped)
-    return Tile(tensor._with(view), blocks)
+    return Tile(t._with(view))
 
 
-def _physical(dim: int, blocks: int) -> int:
-    if dim < blocks:
-        return dim + 1
-    return 0 if dim == blocks else dim
+class Chosen(Tile):
+    """Rows of HBM that a tile of indices chooses."""
 
+    def __init__(self, rows: Rows) -> None:
+        super().__init__(rows.of(None))
+        self._rows = rows
 
-def _gathered(t: Tile, keys: list[Any]) -> Tile:
-    """data[indices[i_p, 0], i_f]: a row of HBM for every partition."""
-    first, rest = keys[0], keys[1:]
-    if not isinstance(first, Tile) or any(isinstance(k, Tile) for k in rest):
-        refuse("index", "a tile of indices", "index the first dimension with it")
-    index = first.of()
-    arrays = [np.zeros((), np.int64)]
-    for size, key in zip(t.shape[1:], rest, strict=True):
-        if isinstance(key, slice | DynamicSlice):
-            key = np.arange(*_bounds(key, size))
-        arrays.append(np.asarray(key))
-    row = np.broadcast_arrays(*arrays)
-    flat = sum(
-        a.astype(np.int64) * s for a, s in zip(row, t.tensor.strides, strict=True)
-    )
-    flat = np.asarray(flat)
-    flat = flat[:1] if flat.ndim > 1 else flat.reshape(1, -1)
-    view = _strided(flat + t.tensor.offset)
-    strides = (t.tensor.strides[0], *view.strides[1:])
-    shape = (t.tensor.shape[0], *view.shape[1:])
-    rows = t.tensor._with(Layout(shape, strides, view.offset))
-    return Tile(rows.vector_select(0, index))
-
-
-# ---- Results that wait for their destination.
-
-
-class Deferred(Tile):
-    """A result whose destination may decide how it is computed."""
-
-    def __init__(self) -> None:
-        self.blocks, self.grid = 0, None
-
-    def into(self, target: NkiTensor) -> bool:
-        """Computes it into a destination, if it can."""
-        raise NotImplementedError
-
-
-class Product(Deferred):
-    """`nisa.nc_matmul(...)`: added to PSUM where it is `+=`d, else a tile of its own.
-
-    Args:
-        emit: writes the product, or adds it, to a view.
-        shape: of the result.
-    """
-
-    def __init__(
-        self, stationary: NkiTensor, moving: NkiTensor, flags: dict[str, Any]
-    ) -> None:
-        super().__init__()
-        self._operands, self._flags = (stationary, moving), flags
-        self._made: NkiTensor | None = None
-
-    @property
-    def tensor(self) -> NkiTensor:  # type: ignore[override]
-        """The product in PSUM, computed when it is first asked for."""
-        if self._made is None:
-            stationary, moving = self._operands
-            shape = (stationary.size // stationary.shape[0], *moving.shape[1:])
-            dtype = stationary.dtype if self._flags.get("is_transpose") else "float32"
-            self._made = ndarray(shape, dtype, "psum")
-            nc_matmul(self._made, *self._operands, accumulate=False, **self._flags)
-        return self._made
-
-    def added_to(self, target: NkiTensor) -> bool:
-        """Adds it to what PSUM holds; False if that is not possible any more."""
-        if target.storage.memory != "psum" or self._made is not None:
-            return False
-        nc_matmul(target, *self._operands, **self._flags)
-        return True
-
-    def into(self, target: NkiTensor) -> bool:
-        """Writes it to PSUM."""
-        fits = target.storage.memory == "psum" and target.dtype == "float32"
-        if not fits or self._made is not None:
-            return False
-        nc_matmul(target, *self._operands, accumulate=False, **self._flags)
-        return True
-
-
-class LoopReduction(Deferred):
-    """`nl.loop_reduce(x, op, ...)`: what it is assigned to is the other operand."""
-
-    def __init__(self, value: NkiTensor, op: str) -> None:
-        super().__init__()
-        self._value, self._op = value, op
-
-    @property
-    def tensor(self) -> NkiTensor:  # type: ignore[override]
-        """It has none."""
-        refuse(
-            "nl.loop_reduce",
-            "a result that is not assigned to elements of a tile",
-            "write tile[...] = nl.loop_reduce(...), or tile += value",
-        )
-
-    def into(self, target: NkiTensor) -> bool:
-        """target = target <op> value."""
-        value = _alike(self._value, target)
-        assign(target, apply(self._op, target, value, target.dtype))
-        return True
+    def of(self, box: Box | None = None) -> NkiTensor:
+        """The rows as a view; of a mask's box alone."""
+        return self._rows.of(box)

@@ -9,6 +9,7 @@ Every core of a grid has memories of its own.
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,12 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import CoreSpec, resolve_target
 from neuronjax.ir.kernel import KernelProgram, Storage
 from neuronjax.nki import dtypes
-from neuronjax.nki.limits.live_ranges import LiveRanges, Segment, live_ranges
+from neuronjax.nki.limits.live_ranges import (
+    LiveRanges,
+    Segment,
+    accesses,
+    live_ranges,
+)
 
 QUADRANT, QUADRANTS = 32, 4
 SHOWN = 5
@@ -43,6 +49,14 @@ class Allocation:
     unplaced: tuple[Storage, ...]
 
 
+class SpillWarning(UserWarning):
+    """More is alive at once than an on-chip memory holds, and is moved out and back.
+
+    Values are those of the kernel as it is written; its predicted time contains none of
+    the transfers.
+    """
+
+
 class _Tile(NamedTuple):
     """A storage in one core's memory."""
 
@@ -60,6 +74,7 @@ def allocate(
     program: KernelProgram,
     core: CoreSpec | None = None,
     lives: LiveRanges | None = None,
+    spills: bool = False,
 ) -> Allocation:
     """Addresses of all storages in SBUF and PSUM.
 
@@ -67,6 +82,8 @@ def allocate(
         program: a traced kernel.
         core: by default that of the program's target.
         lives: its live ranges, if they are known.
+        spills: whether the compiler moves out what does not fit, with a `SpillWarning`;
+            operands of one instruction must fit still.
 
     Raises:
         InvalidProgramError: more is alive at once than there is memory, a fixed address
@@ -85,7 +102,7 @@ def allocate(
     for (_, memory), tiles in groups.items():
         limit = capacity(core, memory)
         _check_addresses(tiles, limit, lives)
-        peak = _check_capacity(tiles, limit, program, lives)
+        peak = _check_capacity(tiles, limit, program, lives, spills)
         peaks[memory] = max(peaks[memory], peak)
         bank = core.psum_bank_bytes_per_partition if memory == "psum" else 0
         unplaced += _place(tiles, limit, bank, addresses)
@@ -114,7 +131,11 @@ def _tile(storage: Storage, segments: list[Segment]) -> _Tile:
 
 
 def _check_capacity(
-    tiles: list[_Tile], limit: int, program: KernelProgram, lives: LiveRanges
+    tiles: list[_Tile],
+    limit: int,
+    program: KernelProgram,
+    lives: LiveRanges,
+    spills: bool,
 ) -> float:
     """The peak in bytes per partition."""
     changes: dict[int, int] = defaultdict(int)
@@ -127,9 +148,22 @@ def _check_capacity(
         alive += changes[position]
         if alive > peak:
             peak, worst = alive, position
-    if peak > limit * QUADRANTS:
-        raise _too_much(tiles, limit, peak / QUADRANTS, worst, program, lives)
+    if peak <= limit * QUADRANTS:
+        return peak / QUADRANTS
+    error = _too_much(tiles, limit, peak / QUADRANTS, worst, program, lives)
+    if not spills or _most_at_one_instruction(tiles, lives) > limit * QUADRANTS:
+        raise error
+    warnings.warn(f"spilled to the next memory: {error}", SpillWarning, stacklevel=2)
     return peak / QUADRANTS
+
+
+def _most_at_one_instruction(tiles: list[_Tile], lives: LiveRanges) -> int:
+    """What cannot be spilled: the operands of one instruction."""
+    areas = {tile.storage: tile.area for tile in tiles}
+    return max(
+        sum(areas.get(storage, 0) for storage in {a.storage for a in accesses(i)})
+        for i in lives.instructions
+    )
 
 
 def _too_much(

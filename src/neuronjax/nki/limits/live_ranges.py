@@ -7,6 +7,7 @@ a loop of the device carries from turn to turn is alive in all of the loop.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from neuronjax.ir.kernel import (
@@ -39,6 +40,13 @@ def index_access(access: Access) -> Access | None:
     if dynamic is not None and isinstance(dynamic.index, Access):
         return dynamic.index
     return None
+
+
+def accesses(i: KernelInstruction) -> Iterator[Access]:
+    """Operands of an instruction that are memory, written ones last."""
+    for access in (*i.inputs, *i.outputs):
+        if isinstance(access, Access):
+            yield access
 
 
 def is_whole(access: Access) -> bool:

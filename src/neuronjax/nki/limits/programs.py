@@ -10,7 +10,10 @@ from neuronjax.nki.limits.live_ranges import live_ranges
 
 
 def checked(
-    program: KernelProgram, core: CoreSpec, complete: bool = True
+    program: KernelProgram,
+    core: CoreSpec,
+    complete: bool = True,
+    older: bool = False,
 ) -> KernelProgram:
     """The program itself.
 
@@ -19,13 +22,15 @@ def checked(
         core: of its target.
         complete: False if the body holds only what one run executed (op by op), where a
             loop without turns leaves nothing.
+        older: whether it is of the older style: the compiler moves out what does not
+            fit, and engines may compute with what masks left undefined.
 
     Raises:
         InvalidProgramError: it does not fit SBUF or PSUM, or reads what nothing wrote.
     """
     lives = live_ranges(program)
-    Initialised(program, lives=lives).check()
+    Initialised(program, lives=lives, partial=older).check()
     if complete:
         check_results(program)
-    allocate(program, core, lives)
+    allocate(program, core, lives, spills=older)
     return program

@@ -1,0 +1,120 @@
+"""Results that wait for their destination, which may decide how they are computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neuronjax.nki.isa.assignment import assign
+from neuronjax.nki.isa.constants import matmul_perf_mode
+from neuronjax.nki.isa.matmul import nc_matmul
+from neuronjax.nki.language.arithmetic import apply
+from neuronjax.nki.language.creation import ndarray
+from neuronjax.nki.legacy.masks import Box
+from neuronjax.nki.legacy.tiles import Tile, alike
+from neuronjax.nki.tensor import NkiTensor, refuse
+
+
+class Deferred(Tile):
+    """A result whose destination may decide how it is computed."""
+
+    def __init__(self) -> None:
+        self.grid = None
+
+    def into(self, target: NkiTensor) -> bool:
+        """Computes it into a destination, if it can."""
+        raise NotImplementedError
+
+
+class Product(Deferred):
+    """`nisa.nc_matmul(...)`: added to PSUM where it is `+=`d, else a tile of its own.
+
+    Args:
+        stationary: the one operand.
+        moving: the other one.
+        flags: arguments of `isa.nc_matmul`.
+        skipped: whether a mask leaves the instruction out: it writes nothing.
+    """
+
+    def __init__(
+        self,
+        stationary: NkiTensor,
+        moving: NkiTensor,
+        flags: dict[str, Any],
+        skipped: bool = False,
+    ) -> None:
+        super().__init__()
+        self._skipped = skipped
+        self._operands, self._flags = (stationary, moving), flags
+        self._made: NkiTensor | None = None
+
+    @property
+    def _dtype(self) -> str:
+        moved = self._flags.get("is_transpose")
+        return self._operands[0].dtype if moved else "float32"
+
+    @property
+    def tensor(self) -> NkiTensor:  # type: ignore[override]
+        """The product in PSUM, computed when it is first asked for."""
+        if self._made is None:
+            stationary, moving = self._operands
+            shape = _product_shape(stationary, moving, self._flags)
+            self._made = ndarray(shape, self._dtype, "psum")
+            if self._skipped:
+                zeros = (0,) * len(shape)
+                self.box = Box(zeros, zeros, shape)
+                return self._made
+            nc_matmul(self._made, *self._operands, accumulate=False, **self._flags)
+        return self._made
+
+    def added_to(self, target: NkiTensor) -> bool:
+        """Adds it to what PSUM holds; False if that is not possible any more."""
+        if self._skipped:
+            return True
+        if target.storage.memory != "psum" or self._made is not None:
+            return False
+        nc_matmul(target, *self._operands, **self._flags)
+        return True
+
+    def into(self, target: NkiTensor) -> bool:
+        """Writes it to PSUM."""
+        if self._skipped:
+            return True
+        fits = target.storage.memory == "psum" and target.dtype == self._dtype
+        if not fits or self._made is not None:
+            return False
+        nc_matmul(target, *self._operands, accumulate=False, **self._flags)
+        return True
+
+
+def _product_shape(
+    stationary: NkiTensor, moving: NkiTensor, flags: dict[str, Any]
+) -> tuple[int, ...]:
+    rows = stationary.size // stationary.shape[0]
+    if flags.get("perf_mode") == matmul_perf_mode.double_row:
+        return (rows // 2, *moving.shape[2:])
+    return (rows, *moving.shape[1:])
+
+
+class LoopReduction(Deferred):
+    """`nl.loop_reduce(x, op, ...)`: what it is assigned to is the other operand."""
+
+    def __init__(self, value: NkiTensor, op: str, skipped: bool = False) -> None:
+        super().__init__()
+        self._value, self._op, self._skipped = value, op, skipped
+
+    @property
+    def tensor(self) -> NkiTensor:  # type: ignore[override]
+        """It has none."""
+        refuse(
+            "nl.loop_reduce",
+            "a result that is not assigned to elements of a tile",
+            "write tile[...] = nl.loop_reduce(...), or tile += value",
+        )
+
+    def into(self, target: NkiTensor) -> bool:
+        """target = target <op> value."""
+        if self._skipped:
+            return True
+        value = alike(self._value, target)
+        assign(target, apply(self._op, target, value, target.dtype))
+        return True

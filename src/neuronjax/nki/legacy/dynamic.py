@@ -1,0 +1,149 @@
+"""Indices that the run knows: `t[i_p, offset[0, 0] + i_f]` and `t[rows[i_p, 0], i_f]`.
+
+A tile of one element is an offset of one dimension, beside index arrays; a tile of
+several in front of an HBM tensor chooses a row per partition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuronjax.nki.indexing import DynamicSlice, _strided
+from neuronjax.nki.layout import Layout
+from neuronjax.nki.legacy.masks import Box
+from neuronjax.nki.tensor import NkiTensor, refuse
+
+
+@dataclass(frozen=True, eq=False)
+class Offset:
+    """An index expression: a tile's value plus an index array.
+
+    Attributes:
+        index: integers in SBUF.
+        steps: what is added to them.
+    """
+
+    __array_ufunc__ = None  # array + Offset is Offset.__radd__
+
+    index: NkiTensor
+    steps: np.ndarray
+
+    def __add__(self, other: Any) -> Offset:
+        return Offset(self.index, self.steps + np.asarray(other))
+
+    __radd__ = __add__
+
+
+def bounds(key: Any, size: int) -> tuple[int, int, int]:
+    """Start, stop and step of a slice or `nl.ds`."""
+    if isinstance(key, DynamicSlice):
+        return int(key.start), int(key.start) + key.size, 1
+    return key.indices(size)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A row of HBM for every partition.
+
+    Attributes:
+        row: the elements of every row, as if all rows were chosen in order.
+        index: the chosen rows.
+    """
+
+    row: NkiTensor
+    index: NkiTensor
+
+    def of(self, box: Box | None) -> NkiTensor:
+        """The view; of a mask's box alone."""
+        row, index = self.row, self.index
+        if box is not None:
+            index = index.slice(0, box.starts[0], box.stops[0])
+            for dim, size in enumerate(box.sizes):
+                if dim and row.shape[dim] == size != 1:
+                    row = row.slice(dim, box.starts[dim], box.stops[dim])
+        return row.vector_select(0, index)
+
+
+def selected(t: NkiTensor, keys: list[Any]) -> NkiTensor | Rows:
+    """What of a tensor is meant if one index is an `Offset`."""
+    found = [n for n, k in enumerate(keys) if isinstance(k, Offset)]
+    if len(found) != 1:
+        refuse("index", f"{len(found)} tiles of indices", "use one")
+    key = keys[found[0]]
+    slices = any(_is_range(k, n) for k, n in zip(keys, t.shape, strict=True))
+    if key.index.size == 1 and not slices:
+        return _moved(t, keys, found[0])
+    t, keys = _without_leading(t, keys, found[0])
+    if not isinstance(keys[0], Offset) or key.steps.any() or t.storage.on_chip:
+        refuse(
+            "index",
+            f"a tile of {key.index.size} indices of dimension {found[0]}",
+            "several indices choose rows of a tensor in HBM, its first dimension after "
+            "numbers; one index needs index arrays or numbers in all other dimensions",
+        )
+    return _rows(t, key.index, keys[1:])
+
+
+def _without_leading(
+    t: NkiTensor, keys: list[Any], count: int
+) -> tuple[NkiTensor, list[Any]]:
+    """The tensor without its first dimensions, if all of their indices are numbers."""
+    if t.storage.on_chip or any(np.size(k) != 1 for k in keys[:count]):
+        return t, keys
+    for key in keys[:count]:
+        t = t.select(0, int(np.asarray(key).item()))
+    return t, keys[count:]
+
+
+def _is_range(key: Any, size: int) -> bool:
+    if not isinstance(key, slice | DynamicSlice):
+        return False
+    return len(range(*bounds(key, size))) != 1
+
+
+def _moved(t: NkiTensor, keys: list[Any], dim: int) -> NkiTensor:
+    """All index arrays, and one offset of a dimension."""
+    if t.storage.on_chip and dim == 0:
+        refuse("index", "a partition that the run chooses", "index a free dimension")
+    arrays = []
+    for n, (size, key) in enumerate(zip(t.shape, keys, strict=True)):
+        if n == dim:
+            arrays.append(np.asarray(key.steps))
+        elif isinstance(key, slice | DynamicSlice):
+            arrays.append(np.asarray(bounds(key, size)[0]))
+        else:
+            arrays.append(np.asarray(key))
+    arrays = np.broadcast_arrays(*arrays)
+    for n, (array, size) in enumerate(zip(arrays, t.shape, strict=True)):
+        if array.min() < 0 or array.max() >= size:
+            refuse(
+                "index",
+                f"indices {array.min()} to {array.max()} of dimension {n} of {size}",
+                "shorten the index array",
+            )
+    flat = sum(a.astype(np.int64) * s for a, s in zip(arrays, t.strides, strict=True))
+    flat = np.asarray(flat)
+    view = _strided((flat if flat.ndim > 1 else flat.reshape(1, -1)) + t.offset)
+    limit = t.shape[dim] - int(arrays[dim].max())
+    dynamic = t._scalar("index", keys[dim].index, t.strides[dim], limit)
+    return t._with(view, dynamic=dynamic)
+
+
+def _rows(t: NkiTensor, index: NkiTensor, rest: list[Any]) -> Rows:
+    """data[indices[i_p, 0], i_f]."""
+    arrays = [np.zeros((), np.int64)]
+    for size, key in zip(t.shape[1:], rest, strict=True):
+        if isinstance(key, slice | DynamicSlice):
+            key = np.arange(*bounds(key, size))
+        arrays.append(np.asarray(key))
+    row = np.broadcast_arrays(*arrays)
+    flat = sum(a.astype(np.int64) * s for a, s in zip(row, t.strides, strict=True))
+    flat = np.asarray(flat)
+    flat = flat[:1] if flat.ndim > 1 else flat.reshape(1, -1)
+    view = _strided(flat + t.offset)
+    strides = (t.strides[0], *view.strides[1:])
+    shape = (t.shape[0], *view.shape[1:])
+    return Rows(t._with(Layout(shape, strides, view.offset)), index)

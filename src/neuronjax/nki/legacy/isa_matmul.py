@@ -1,0 +1,123 @@
+"""TensorE of `neuronxcc.nki.isa`; see `isa`, which says how its functions work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from neuronjax.errors import UnsupportedError
+from neuronjax.nki import isa
+from neuronjax.nki.isa import engine, vector_engine
+from neuronjax.nki.isa.constants import matmul_perf_mode
+from neuronjax.nki.legacy.deferred import Product
+from neuronjax.nki.legacy.hints import check_hints
+from neuronjax.nki.legacy.isa_movement import refuse_mask
+from neuronjax.nki.legacy.masks import Box, box_of
+from neuronjax.nki.legacy.results import new_tile, whole_tile
+from neuronjax.nki.legacy.tiles import Tile
+from neuronjax.nki.locations import user_line
+from neuronjax.nki.tensor import NkiTensor
+
+
+def nc_matmul(
+    stationary: Tile,
+    moving: Tile,
+    *,
+    is_stationary_onezero: bool = False,
+    is_moving_onezero: bool = False,
+    is_transpose: bool = False,
+    tile_position: Sequence[int] = (),
+    tile_size: Sequence[int] = (),
+    mask: Any = None,
+    perf_mode: Any = None,
+    **hints: Any,
+) -> Tile:
+    """stationary.T @ moving in PSUM; `psum += ...` adds it there.
+
+    Args:
+        stationary: [K, M]; [K, 2, M] in double-row mode. From PSUM it is copied first.
+        moving: [K, N]; [K, 2, N] in double-row mode; likewise.
+        is_stationary_onezero: a hint about time alone.
+        is_moving_onezero: likewise.
+        is_transpose: pass the stationary operand's bits through the one-hot `moving`.
+        tile_position: part of the array that is used.
+        tile_size: likewise.
+        mask: one value, or one per row of the contraction; where it holds nowhere the
+            instruction is left out.
+        perf_mode: None, or "double_row_gen3" for two FP8 products per cell.
+        **hints: see `hints`.
+    """
+    flags = {
+        "is_stationary_onezero": is_stationary_onezero,
+        "is_moving_onezero": is_moving_onezero,
+        "is_transpose": is_transpose,
+        "tile_position": tuple(tile_position),
+        "tile_size": tuple(tile_size),
+        "perf_mode": _perf_mode(perf_mode),
+    }
+    chosen = np.asarray(True if mask is None else mask, bool)
+    if not chosen.any():
+        return Product(stationary.of(), moving.of(), flags, skipped=True)
+    operands = _in_sbuf(stationary), _in_sbuf(moving)
+    if chosen.all():
+        return Product(*operands, flags)
+    rows = len(chosen)
+    if chosen.size != rows or any(t.shape[0] != rows for t in operands):
+        refuse_mask("nc_matmul")
+    box = box_of(chosen.reshape(rows, 1), (rows, 1))
+    assert box is not None
+    x, y = (t.slice(0, box.starts[0], box.stops[0]) for t in operands)
+    return Product(x, y, flags)
+
+
+def _in_sbuf(t: Tile) -> NkiTensor:
+    """An operand; a tile in PSUM, such as a transpose, is copied."""
+    view = t.of()
+    if view.storage.memory != "psum":
+        return view
+    copy = whole_tile(view.shape, view.dtype)[1]
+    isa.tensor_copy(copy, view)
+    return copy
+
+
+def _perf_mode(mode: Any) -> matmul_perf_mode:
+    """The newer mode of an older name."""
+    name = str(getattr(mode, "value", mode))
+    if name in ("None", "none"):
+        return matmul_perf_mode.none
+    if name in ("double_row", "double_row_gen3"):
+        return matmul_perf_mode.double_row
+    raise UnsupportedError(
+        f"perf_mode={mode!r}",
+        op="nisa.nc_matmul",
+        location=user_line(),
+        remedy='use None or "double_row_gen3"',
+    )
+
+
+def nc_transpose(
+    data: Tile,
+    *,
+    mask: Any = None,
+    dtype: Any = None,
+    engine: Any = engine.unknown,
+    **hints: Any,
+) -> Tile:
+    """The transpose: TensorE's in PSUM, VectorE's in SBUF."""
+    box = box_of(mask, data.sizes)
+    if box is not None and box.empty:
+        sizes = (prod(data.sizes[1:]), data.sizes[0])
+        return new_tile(sizes, dtype or data.dtype, Box((0, 0), (0, 0), sizes))[0]
+    source = data.of(box)
+    free = prod(source.shape[1:])
+    by_vector = engine == vector_engine
+    sizes = (free, source.shape[0])
+    tile, dst = whole_tile(sizes, data.dtype, "sbuf" if by_vector else "psum")
+    isa.nc_transpose(dst, source, engine)
+    return tile if dtype is None else tile.astype(dtype)
+
+
+check_hints(globals())

@@ -1,0 +1,178 @@
+"""Memory of `neuronxcc.nki.language`: tensors, their blocks, loads and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from neuronjax.nki import dtypes
+from neuronjax.nki import isa as new_isa
+from neuronjax.nki import language as nl
+from neuronjax.nki.isa import oob_mode
+from neuronjax.nki.legacy.blocks import Blocks
+from neuronjax.nki.legacy.compiler import address_of
+from neuronjax.nki.legacy.hints import check_hints
+from neuronjax.nki.legacy.masks import Box, box_of
+from neuronjax.nki.legacy.results import dtype_name, new_tile, operator_name
+from neuronjax.nki.legacy.tiles import Tile
+from neuronjax.nki.memory import region_name
+
+
+class par_dim(int):
+    """Marks the partition dimension of a shape."""
+
+
+def ndarray(
+    shape: Sequence[int],
+    dtype: Any,
+    *,
+    buffer: Any = None,
+    name: str = "",
+    **hints: Any,
+) -> Tile:
+    """New memory; dimensions before `par_dim` are blocks, tiles of their own."""
+    return _memory(shape, dtype, buffer, name, None)
+
+
+def full(
+    shape: Sequence[int],
+    fill_value: float,
+    dtype: Any,
+    *,
+    buffer: Any = None,
+    name: str = "",
+    **hints: Any,
+) -> Tile:
+    """New memory filled with a number; a block when it is first used."""
+    return _memory(shape, dtype, buffer, name, fill_value)
+
+
+def _memory(
+    shape: Sequence[int], dtype: Any, buffer: Any, name: str, value: float | None
+) -> Tile:
+    sizes = [int(s) for s in shape]
+    marked = [n for n, s in enumerate(shape) if isinstance(s, par_dim)]
+    region = "sbuf" if buffer is None else region_name(buffer)
+    on_chip = region in ("sbuf", "psum")
+    at = marked[0] if marked and on_chip else 0
+    blocks, each = tuple(sizes[:at]), sizes[at:]
+    if on_chip and len(each) == 1:
+        each.append(1)
+    kind = dtype_name(dtype)
+    nbytes = prod(each[1:]) * dtypes.itemsize(kind)
+    tiles = []
+    for index in np.ndindex(blocks):
+        address = address_of(buffer, index, each[0], nbytes)
+        tiles.append(Tile(nl.ndarray(each, kind, region, name, address)))
+    if not blocks:
+        if value is not None:
+            new_isa.memset(tiles[0].tensor, value)
+        return tiles[0]
+    fill = None if value is None else (lambda t: new_isa.memset(t.tensor, value))
+    return Blocks(tiles, np.arange(len(tiles)).reshape(blocks), fill)
+
+
+def zeros(shape: Sequence[int], dtype: Any, **options: Any) -> Tile:
+    """New memory filled with zeros."""
+    return full(shape, 0, dtype, **options)
+
+
+def ones(shape: Sequence[int], dtype: Any, **options: Any) -> Tile:
+    """New memory filled with ones."""
+    return full(shape, 1, dtype, **options)
+
+
+def zeros_like(a: Tile, dtype: Any = None, *, buffer: Any = None, **hints: Any) -> Tile:
+    """Zeros in memory like a tile's."""
+    return zeros(a.shape, dtype or a.dtype, buffer=buffer or a.buffer)
+
+
+def empty_like(a: Tile, dtype: Any = None, *, buffer: Any = None, **hints: Any) -> Tile:
+    """Memory like a tile's."""
+    return ndarray(a.shape, dtype or a.dtype, buffer=buffer or a.buffer)
+
+
+def load(
+    src: Tile,
+    *,
+    mask: Any = None,
+    dtype: Any = None,
+    mode: Any = oob_mode.error,
+    **hints: Any,
+) -> Tile:
+    """A tensor in HBM as a new tile; its first dimension becomes the partitions.
+
+    Args:
+        src: what to load.
+        mask: what of it.
+        dtype: of the tile.
+        mode: `oob_mode`, for rows that a tile chooses.
+        **hints: see `hints`.
+    """
+    sizes = src.shape if len(src.shape) > 1 else (*src.shape, 1)
+    box = box_of(mask, src.shape)
+    out_box = box
+    if box is not None and len(src.shape) == 1:
+        out_box = Box((*box.starts, 0), (*box.stops, 1), sizes)
+    tile, dst = new_tile(sizes, dtype or src.dtype, out_box)
+    if dst is not None:
+        new_isa.dma_copy(dst, src.of(box), oob_mode=mode)
+    return tile
+
+
+def store(
+    dst: Tile,
+    value: Any,
+    *,
+    mask: Any = None,
+    mode: Any = oob_mode.error,
+    **hints: Any,
+) -> None:
+    """Copies a tile, or a number, to HBM.
+
+    Args:
+        dst: where to.
+        value: what.
+        mask: what of it.
+        mode: `oob_mode`, for rows that a tile chooses.
+        **hints: see `hints`.
+    """
+    box = box_of(mask, dst.shape)
+    if box is not None and box.empty:
+        return
+    if not isinstance(value, Tile):
+        value = full(dst.shape, value, dst.dtype)
+    if prod(value.sizes) < prod(dst.shape):
+        value = value.broadcast_to(dst.shape)
+    if box is None and mask is not None and len(value.sizes) == len(dst.shape):
+        # dst may be a slice that ended with its tensor.
+        box = Box((0,) * len(dst.shape), dst.shape, dst.shape)
+    source = value.of(box)
+    if source.storage.memory == "psum":
+        source = nl.copy(source, dst.dtype)
+    new_isa.dma_copy(dst.of(box), source, oob_mode=mode)
+
+
+def load_transpose2d(
+    src: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any
+) -> Tile:
+    """A matrix in HBM as a transposed tile."""
+    return Tile(nl.load_transpose2d(src.of(box_of(mask, src.shape)), dtype))
+
+
+def static_cast(input_data: Tile, dtype: Any) -> Tile:
+    """A copy of another dtype."""
+    return input_data.astype(dtype)
+
+
+def atomic_rmw(dst: Tile, value: Tile, op: Any, *, mask: Any = None) -> None:
+    """dst = dst <op> value, in HBM."""
+    box = box_of(mask, dst.shape)
+    target = dst.of(box)
+    new_isa.dma_compute(target, [target, value.of(box)], operator_name(op))
+
+
+check_hints(globals())
