@@ -217,7 +217,11 @@ BREACHES = {
     "broadcast of more than one": lambda t: t.broadcast(1, 2),
     "squeeze of more than one": lambda t: t.squeeze_dim(1),
     "reshape to another size": lambda t: t.reshape((128, 63)),
-    "ap out of range": lambda t: t.ap([[64, 128], [1, 65]], offset=1),
+    "ap out of range": lambda t: t.ap([[64, 128], [1, 65]], offset=1).access(),
+    "ap before the start": lambda t: t.ap([[64, 128], [-1, 8]], offset=6).access(),
+    "ap of narrower elements": lambda t: t.ap(
+        [[256, 128], [1, 256]], offset=1, dtype="uint8"
+    ).access(),
     "view of a strided row": lambda t: t[:, ::2].view("uint8"),
     "view that does not divide": lambda t: (
         t[:, :3].view("uint16").view("uint8")[:, :5].view("uint32")
@@ -235,6 +239,14 @@ def test_breaches_are_named(breach):
     with pytest.raises(InvalidProgramError) as error:
         BREACHES[breach](tensor((128, 64), "sbuf"))
     assert "remedy" in str(error.value)
+
+
+def test_a_view_beyond_the_storage_need_not_be_used():
+    """Loops over uneven sizes make such views."""
+    outer = tensor((128, 64), "sbuf").ap([[64, 128], [8, 9]])
+    assert outer.slice(1, 0, 8).access().offset == 0
+    with pytest.raises(InvalidProgramError, match="0 to 8192 of a tensor of 8192"):
+        outer.access()
 
 
 def test_one_runtime_index_only():

@@ -13,6 +13,7 @@ import neuronjax.nki.language as nl
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
+from neuronjax.nki.limits.initialised import UnwrittenWarning
 from neuronjax.nki.limits.programs import checked
 
 
@@ -50,6 +51,59 @@ def test_a_part_was_written():
         nisa.tensor_copy(tile(16, 8), t)
 
     refused(kernel, r"48 of 128 elements")
+
+
+def test_partitions_that_nothing_wrote_pass_through_lanes():
+    """As in kernels that work on 128 partitions whatever the size."""
+
+    def kernel():
+        t = tile(64, 8)
+        nisa.memset(t[:40], 1)
+        twice = tile(64, 8)
+        nisa.memset(twice, 0)
+        nisa.tensor_tensor(twice, t, t, nl.add)
+        total = tile(64, 1)
+        nisa.activation_reduce(tile(64, 8), nl.copy, twice, nl.add, total)
+        out = nl.ndarray((64, 1), "float32", buffer=nl.shared_hbm)
+        nisa.dma_copy(out, total)
+        return out
+
+    with pytest.warns(UnwrittenWarning, match=r"stored: .*24 of 64 elements"):
+        found = np.asarray(nki.jit(kernel)())
+    np.testing.assert_array_equal(found[:40], np.full((40, 1), 16, np.float32))
+    with pytest.warns(UnwrittenWarning):
+        findings = nki.check(kernel, target="trn2")().findings
+    assert any("192 of 512 elements" in f.message for f in findings)
+
+
+def test_what_passed_through_lanes_is_not_contracted():
+    def kernel(rows, columns):
+        t = tile(64, 8, dtype="bfloat16")
+        nisa.memset(t[:40, :columns], 1)
+        copy = tile(64, 8, dtype="bfloat16")
+        nisa.tensor_copy(copy, t)
+        out = tile(8, 8, memory=nl.psum)
+        nisa.nc_matmul(out, copy[:rows], copy[:rows])
+
+    trace(kernel, 40, 8)
+    with pytest.raises(
+        InvalidProgramError, match=r"192 of 512 .* written: \S+:\d+ made"
+    ):
+        trace(kernel, 64, 8)
+    refused(kernel, "352 of 512", 40, 4)  # columns are of the same lanes
+
+
+def test_groups_of_a_block_are_written_together():
+    def kernel(rows):
+        t = tile(64, 16, dtype="bfloat16")
+        nisa.memset(t[:rows], 1)
+        words, scales = tile(64, 4, dtype="float8_e5m2_x4"), tile(64, 4, dtype="uint8")
+        nisa.quantize_mx(words, t, scales)
+
+    program = nki.jit(kernel).with_target("trn3").trace(32)
+    checked(program, resolve_target("trn3").core)
+    with pytest.raises(InvalidProgramError, match="480 of 1,024"):
+        checked(nki.jit(kernel).with_target("trn3").trace(34), None)
 
 
 def test_parts_that_make_up_the_whole():

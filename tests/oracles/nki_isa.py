@@ -590,3 +590,28 @@ def activation(data, op, scale=1.0, bias=0.0):
     x = apply("multiply", x, _column(scale, x))
     x = apply("add", x, _column(bias, x))
     return ACTIVATIONS[op](x.astype(np.float64))
+
+
+# -- Tensor indirection --------------------------------------------------------------
+
+
+def offsets(index, partition, count, group):
+    """What partition `partition` finds: offset i is index[i % group, i // group]."""
+    first = partition // group * group
+    return [int(index[first + i % group, i // group]) for i in range(count)]
+
+
+def gathered(tile, index, count, group):
+    """A view that is read: one element per offset, of every partition."""
+    rows = _rows(tile)
+    picks = [offsets(index, p, count, group) for p in range(len(rows))]
+    return np.stack([row[pick] for row, pick in zip(rows, picks, strict=True)])
+
+
+def scattered(tile, index, values, group):
+    """A view that is written, offset by offset; the rest stays."""
+    rows = _rows(tile).copy()
+    for p, row in enumerate(rows):
+        for i, place in enumerate(offsets(index, p, values.shape[1], group)):
+            row[place] = values[p, i]
+    return rows.reshape(tile.shape)

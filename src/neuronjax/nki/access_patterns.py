@@ -7,6 +7,7 @@ runtime offset counts in the stride of a dimension of the tensor it was taken of
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +16,11 @@ from neuronjax.nki import dtypes, tensor
 from neuronjax.nki.layout import Layout
 from neuronjax.nki.tensor import NkiTensor, refuse
 
-# Partitions that share the offsets of a tensor indirection (NkiTensor.indirect); 32 for
-# the tensor engine, which its own instructions substitute.
+# Partitions that share the offsets of a tensor indirection (NkiTensor.indirect). A view
+# has the group of the vector, scalar and gpsimd engines; the instructions of the tensor
+# engine see it through `on_tensor_engine`.
 LANE_GROUP = 16
+TENSOR_GROUP = 32
 
 
 def with_pattern(
@@ -37,8 +40,6 @@ def with_pattern(
     start = _offset(t, name, offset)
     dynamic = _dynamic(t, name, scalar_offset, vector_offset, indirect_dim)
     _check_partitions(t, name, pairs)
-    if dynamic is None:
-        _check_bounds(t, name, pairs, start)
     strides, shape = zip(*pairs, strict=True)
     return t._with(Layout(shape, strides, start), dtype=name, dynamic=dynamic)
 
@@ -77,16 +78,19 @@ def _check_partitions(t: NkiTensor, dtype: str, pairs: list[tuple[int, int]]) ->
         )
 
 
-def _check_bounds(
-    t: NkiTensor, dtype: str, pairs: list[tuple[int, int]], start: int
-) -> None:
-    size = t.storage.size * dtypes.itemsize(t.storage.dtype) // dtypes.itemsize(dtype)
-    last = start + sum(stride * (count - 1) for stride, count in pairs)
-    lowest = start + sum(min(stride, 0) * (count - 1) for stride, count in pairs)
+def check_bounds(t: NkiTensor) -> None:
+    """Refuses an operand beyond its storage.
+
+    Not the view as such: loops over uneven sizes make views that they then do not use.
+    """
+    size = t.storage.size * dtypes.itemsize(t.storage.dtype) // dtypes.itemsize(t.dtype)
+    spans = [s * (n - 1) for s, n in zip(t.strides, t.shape, strict=True)]
+    lowest = t.offset + sum(span for span in spans if span < 0)
+    last = t.offset + sum(span for span in spans if span > 0)
     if lowest < 0 or last >= size:
         refuse(
             "ap",
-            f"elements {min(lowest, start)} to {last} of a tensor of {size}",
+            f"elements {lowest} to {last} of a tensor of {size}",
             "keep offset + sum of stride * (count - 1) within the tensor",
         )
 
@@ -132,8 +136,9 @@ def with_tensor_indirection(
             f"an index of shape {index.shape} for {t.shape[0]} partitions",
             f"give shape ({t.shape[0]}, K)",
         )
-    most = LANE_GROUP * index.shape[1]
-    count = most if num_elem is None else num_elem
+    columns = index.shape[1]
+    count = min(LANE_GROUP, t.shape[0]) * columns if num_elem is None else num_elem
+    most = min(TENSOR_GROUP, t.shape[0]) * columns
     if not 1 <= count <= most:
         refuse("indirect", f"num_elem={num_elem}", f"use 1 to {most}")
     flat = t.reshape((t.shape[0], -1)) if t.ndim != 2 else t
@@ -143,3 +148,11 @@ def with_tensor_indirection(
     )
     shape = (flat.shape[0], count)
     return t._with(Layout(shape, (flat.strides[0], 0), flat.offset), dynamic=dynamic)
+
+
+def on_tensor_engine(t: NkiTensor) -> NkiTensor:
+    """A view as the tensor engine finds its offsets: groups of 32 partitions."""
+    if t.dynamic is None or t.dynamic.kind != "indirect":
+        return t
+    grouped = dataclasses.replace(t.dynamic, group=TENSOR_GROUP)
+    return t._with(t._layout, dynamic=grouped)

@@ -99,6 +99,8 @@ class NkiTensor(NKIObject):
 
     def access(self) -> Access:
         """This view as an operand."""
+        if self.dynamic is None:
+            _within_storage(self)
         pattern = tuple(zip(self.strides, self.shape, strict=True))
         return Access(self.storage, self.dtype, self.offset, pattern, self.dynamic)
 
@@ -431,8 +433,9 @@ class NkiTensor(NKIObject):
 
         Args:
             index: [P, K] integers; offset i of a group of partitions is
-                index[i % group, i // group].
-            num_elem: how many of them, by default all of a group.
+                index[i % group, i // group]. A group is 32 partitions for the tensor
+                engine, 16 for the others.
+            num_elem: how many of them. ASSUMPTION: by default all of a group of 16.
         """
         from neuronjax.nki.access_patterns import with_tensor_indirection
 
@@ -453,6 +456,17 @@ class NkiTensor(NKIObject):
         value = value_text(self)
         text = "" if value is None else f", value=\n{value}"
         return f"NkiTensor({name}{self.describe()}{text})"
+
+
+def _within_storage(t: NkiTensor) -> None:
+    size, dtype = t.storage.size, t.dtype
+    if dtype == t.storage.dtype and min(t.strides, default=0) >= 0:
+        spans = (s * (n - 1) for s, n in zip(t.strides, t.shape, strict=True))
+        if 0 <= t.offset and t.offset + sum(spans) < size:
+            return
+    from neuronjax.nki.access_patterns import check_bounds
+
+    check_bounds(t)
 
 
 def _inferred(op: str, sizes: tuple[int, ...], total: int) -> tuple[int, ...]:

@@ -176,3 +176,22 @@ def relative_elements(pattern: Pattern) -> np.ndarray:
 def slot_elements(shape: tuple[int, ...], stored: str, dtype: str) -> int:
     """Elements of `dtype` in a storage of elements of `stored`."""
     return prod(shape) * dtypes.itemsize(stored) // dtypes.itemsize(dtype)
+
+
+@functools.lru_cache(256)
+def shared_offsets(
+    partitions: int, count: int, group: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where a tensor indirection finds its offsets: row and column in the index.
+
+    Args:
+        partitions: of the view and of the index.
+        count: offsets of a group.
+        group: partitions that share them; offset i is index[i % group, i // group].
+
+    Returns:
+        Two arrays [partitions, count].
+    """
+    partition, number = np.ogrid[:partitions, :count]
+    row = partition // group * group + number % group
+    return row, np.broadcast_to(number // group, row.shape)

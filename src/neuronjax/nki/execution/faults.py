@@ -17,6 +17,7 @@ import numpy as np
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.kernel import Access, KernelInstruction, KernelProgram, Register
+from neuronjax.nki.execution.accesses import shared_offsets
 
 if TYPE_CHECKING:
     from neuronjax.nki.execution.splitting import Step
@@ -85,6 +86,9 @@ def check_now(i: KernelInstruction, machine: Any) -> None:
             values = np.asarray(machine.register(index))
         else:
             values = machine.read(index)
+        if access.dynamic.kind == "indirect":
+            used = shared_offsets(*access.shape, access.dynamic.group)
+            values = values.reshape(access.shape[0], -1)[used]
         wide = values.astype(np.int64)
         illegal = wide[(wide < 0) | (wide >= limit)]
         if illegal.size:

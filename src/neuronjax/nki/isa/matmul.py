@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from neuronjax.nki import trace as tracing
+from neuronjax.nki.access_patterns import on_tensor_engine
 from neuronjax.nki.isa.constants import engine as Engine
 from neuronjax.nki.isa.constants import matmul_perf_mode as PerfMode
 from neuronjax.nki.isa.operands import (
@@ -53,6 +54,7 @@ def nc_matmul(
     check_tensor(where, "dst", dst, "psum")
     check_tensor(where, "stationary", stationary, "sbuf")
     check_tensor(where, "moving", moving, "sbuf")
+    dst, stationary, moving = map(on_tensor_engine, (dst, stationary, moving))
     rows = 2 if PerfMode(perf_mode) == PerfMode.double_row else 1
     _check_shapes(dst, stationary, moving, rows)
     notes = tracing.current().psum_notes

@@ -12,6 +12,7 @@ from __future__ import annotations
 from math import prod
 
 from neuronjax.nki import trace as tracing
+from neuronjax.nki.access_patterns import on_tensor_engine
 from neuronjax.nki.isa.operands import check_tensor, refuse
 from neuronjax.nki.psum_writes import accumulates
 from neuronjax.nki.tensor import NkiTensor
@@ -98,6 +99,7 @@ def nc_matmul_mx(
     for what, operand in (("stationary", stationary), ("moving", moving)):
         _check_operand(op, what, operand, X4)
         _check_partitions(op, what, operand)
+    dst, stationary, moving = map(on_tensor_engine, (dst, stationary, moving))
     _check_shapes(dst, stationary, moving)
     position, size = _row_tile(tile_position, tile_size, stationary, moving)
     scales = []
@@ -231,7 +233,7 @@ def _quadrants(
             f"start at one of {offsets}",
         )
     if _is_gathered(scale):
-        return [scale]
+        return [on_tensor_engine(scale)]
     starts = range(0, quadrants * QUADRANT, QUADRANT)
     return [scale.slice(0, first, first + SCALES) for first in starts]
 

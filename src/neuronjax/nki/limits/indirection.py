@@ -90,7 +90,9 @@ def operands_may_be_indirect(i: KernelInstruction, trace: Trace) -> None:
                 f"inputs {', '.join(map(str, takes.inputs))} and dst may be: copy it "
                 "first",
             )
-    _check_places(i, [a for a in (*i.outputs, *inputs) if _is_gathered(a)])
+    views = [a for a in (*i.outputs, *inputs) if a is not None and _is_gathered(a)]
+    _check_offsets(i, views)
+    _check_places(i, views)
     _check_scatter(i, scattered)
 
 
@@ -102,9 +104,29 @@ def _check_scatter(i: KernelInstruction, scattered: list[Access]) -> None:
             )
 
 
-def _check_places(i: KernelInstruction, gathered: list[Access | None]) -> None:
+def _check_offsets(i: KernelInstruction, gathered: list[Access]) -> None:
+    """Offset n of a group, index[n % group, n // group], lies within the index."""
     for access in gathered:
-        index = access.dynamic.index if access and access.dynamic else None
+        dynamic, (partitions, count) = access.dynamic, access.shape
+        assert dynamic is not None
+        assert isinstance(dynamic.index, Access)
+        group, columns = dynamic.group, dynamic.index.size // partitions
+        # The last group may have fewer partitions, whose first column it can use.
+        rest = partitions % group
+        most = rest if rest else group * columns
+        if count > most:
+            raise broken(
+                i,
+                f"{count} offsets of {text(access)} in an index of shape "
+                f"({partitions}, {columns})",
+                f"the {i.engine} engine finds {most} there, in groups of {group} "
+                "partitions: give num_elem, or a wider index",
+            )
+
+
+def _check_places(i: KernelInstruction, gathered: list[Access]) -> None:
+    for access in gathered:
+        index = access.dynamic.index if access.dynamic else None
         if not isinstance(index, Access) or index.storage.address is None:
             continue
         start = start_partition(index)

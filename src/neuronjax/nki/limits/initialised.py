@@ -6,12 +6,20 @@ taken in the program's favour: a write through a runtime offset may have written
 element, a loop may have turned, and a read through a runtime offset is an error only if
 nothing at all was written. Such a read may still meet NaN or 4 (fresh memory) or what
 an earlier tile left in a slot.
+
+An engine takes 128 partitions as easily as 100, so kernels let it: what a lane makes of
+a partition that nothing wrote is not written either, and no error until something else
+reads it, such as a matmul. DMA from the chip passes such partitions on too, with an
+`UnwrittenWarning`: kernels overwrite them later, or return padded buffers, in which
+they are NaN. `nki.check` reports the first such read.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,11 +40,26 @@ from neuronjax.nki.limits.live_ranges import (
     is_whole,
     live_ranges,
 )
+from neuronjax.numerics.mx_layout import GROUP
+
+
+class UnwrittenWarning(UserWarning):
+    """A kernel stores partitions that nothing wrote."""
+
 
 # Instructions that need not read all of their operands.
 READ_IN_PART = frozenset(
     {"local_gather", "nc_n_gather", "nonzero_with_count", "topk", "sendrecv"}
     | {"nc_transpose", "dma_transpose"}  # rows without a value become such columns
+)
+# Every partition of dst comes of the same partition of the operands alone.
+LANE_BY_LANE = frozenset(
+    {"tensor_copy", "tensor_tensor", "tensor_scalar", "scalar_tensor_tensor"}
+    | {"tensor_reduce", "tensor_tensor_scan", "tensor_scalar_reduce", "reciprocal"}
+    | {"activation", "activation_reduce", "activate2", "exponential"}
+    | {"select_reduce", "range_select", "affine_select", "tensor_copy_predicated"}
+    | {"bn_stats", "bn_aggr", "max8", "nc_find_index8", "nc_match_replace8"}
+    | {"dma_copy", "quantize_mx"}
 )
 # `reads_outputs` that keeps what it does not write, without computing with it.
 KEEP = frozenset({"nonzero_with_count", "nc_stream_shuffle"})
@@ -55,8 +78,10 @@ class Initialised:
         program: a traced kernel.
         report: takes what is found; by default it is raised.
         certain: whether a loop of the device that may not turn counts as one that does
-            not.
+            not, and what passes through unwritten partitions as a read of them.
         lives: the program's live ranges, if they are known.
+        partial: whether an engine may compute with a tile of which only a part has
+            values, as kernels of masks do.
     """
 
     def __init__(
@@ -65,10 +90,13 @@ class Initialised:
         report: Report = _raise,
         certain: bool = False,
         lives: LiveRanges | None = None,
+        partial: bool = False,
     ) -> None:
         self.program, self.report, self.certain = program, report, certain
+        self.partial = partial
         # True: all of it. An array: per element, or per byte once dtypes mix.
         self.written: dict[Storage, np.ndarray | bool] = {}
+        self._spoilt: dict[Storage, str | None] = {}  # where what was unwritten went
         self._last = _last_uses(program, lives or live_ranges(program))
         self._position = 0
 
@@ -98,14 +126,57 @@ class Initialised:
         }
 
     def _instruction(self, i: KernelInstruction) -> None:
+        spoilt = None if self.certain else self._passed_on(i)
         for access in _reads(i):
-            self._read(i, access)
+            if spoilt is None or access not in spoilt.sources:
+                self._read(i, access)
+            elif not i.outputs[0].storage.on_chip:
+                self._warn(i, access, spoilt)
         for access in i.outputs:
             self._write(access)
+            if spoilt is not None and access.storage.memory != "registers":
+                self._spoil(i, access, spoilt.partitions)
         for storage in self._last.get(self._position, ()):
             if isinstance(self.written.get(storage), np.ndarray):
                 del self.written[storage]
         self._position += 1
+
+    def _passed_on(self, i: KernelInstruction) -> _Spoilt | None:
+        """Partitions that come of nothing written; None: none do, or it is an error."""
+        if i.name not in LANE_BY_LANE or any(a.dynamic for a in i.outputs):
+            return None
+        found = np.zeros(i.outputs[0].shape[0], np.bool_)
+        sources = []
+        for access in _reads(i):
+            part = self._unwritten_partitions(access)
+            if part is None:
+                continue
+            if part.shape != found.shape or part.all() or _shares_groups(i, part):
+                return None
+            found |= part
+            sources.append(access)
+        return _Spoilt(found, tuple(sources)) if sources else None
+
+    def _unwritten_partitions(self, access: Access) -> np.ndarray | None:
+        """Which; None if all is written, or some partition only in part."""
+        known = isinstance(self.written.get(access.storage), np.ndarray)
+        if not known or access.dynamic is not None or not access.storage.on_chip:
+            return None
+        view = self._view(access)
+        rows = view.reshape(view.shape[0], -1)
+        written = rows.all(axis=1)
+        if written.all() or not np.array_equal(rows.any(axis=1), written):
+            return None
+        return np.logical_not(written)
+
+    def _spoil(self, i: KernelInstruction, access: Access, part: np.ndarray) -> None:
+        """Takes back that partitions of a result were written."""
+        if access.shape[0] != len(part):
+            return
+        if self.written.get(access.storage) is True:
+            self.written[access.storage] = np.ones(access.storage.size, np.bool_)
+        self._view(access)[part] = False
+        self._spoilt[access.storage] = i.location
 
     def _read(self, i: KernelInstruction, access: Access) -> None:
         storage = access.storage
@@ -113,10 +184,11 @@ class Initialised:
         if found is True or _is_preset(storage):
             return
         if found is False:
-            self.report(_unwritten(i, access, access.size), i)
+            self.report(self._unwritten(i, access, access.size), i)
             self.written[storage] = True  # reported once
             return
         in_part = i.name in READ_IN_PART or i.attributes.get("is_transpose")
+        in_part = in_part or (self.partial and i.engine != "dma")
         if access.dynamic is not None or in_part:
             return
         view = self._view(access)
@@ -126,8 +198,14 @@ class Initialised:
             return
         missing = view.size - int(np.count_nonzero(view))
         missing = -(-missing * access.size // view.size)
-        self.report(_unwritten(i, access, missing), i)
+        self.report(self._unwritten(i, access, missing), i)
         self.written[storage] = True
+
+    def _warn(self, i: KernelInstruction, access: Access, spoilt: _Spoilt) -> None:
+        rows = int(np.count_nonzero(spoilt.partitions))
+        count = rows * access.size // len(spoilt.partitions)
+        error = self._unwritten(i, access, count)
+        warnings.warn(f"stored: {error}", UnwrittenWarning, stacklevel=2)
 
     def _write(self, access: Access) -> None:
         storage = access.storage
@@ -153,6 +231,43 @@ class Initialised:
             return 0 if found or _is_preset(access.storage) else access.size
         view = self._view(access)
         return (view.size - int(np.count_nonzero(view))) * access.size // view.size
+
+    def _unwritten(
+        self, i: KernelInstruction, access: Access, count: int
+    ) -> InvalidProgramError:
+        storage = access.storage
+        name = f" {storage.name!r}" if storage.name else ""
+        every = "all" if count == access.size else f"{count:,} of"
+        came = ""
+        if storage in self._spoilt:
+            came = f": {self._spoilt[storage]} made them of what was not"
+        return InvalidProgramError(
+            f"reads {access.dtype}{list(access.shape)} of the tensor{name} "
+            f"{storage.dtype}{list(storage.shape)} in {storage.memory}; {every} "
+            f"{access.size:,} elements were never written{came}",
+            op=f"nisa.{i.name}",
+            location=i.location,
+            remedy=f"the tensor was allocated at {storage.location}: write it first "
+            "(nisa.memset, nisa.dma_copy), or read only the part that was written",
+        )
+
+
+def _shares_groups(i: KernelInstruction, part: np.ndarray) -> bool:
+    """Whether partitions of `part` and others are quantized together."""
+    groups = part.reshape(-1, GROUP) if i.name == "quantize_mx" else part[:, None]
+    return not np.array_equal(groups.any(axis=1), groups.all(axis=1))
+
+
+class _Spoilt(NamedTuple):
+    """Partitions of the results that come of nothing written.
+
+    Attributes:
+        partitions: which.
+        sources: the operands that they came from.
+    """
+
+    partitions: np.ndarray
+    sources: tuple[Access, ...]
 
 
 def _is_preset(storage: Storage) -> bool:
@@ -189,21 +304,6 @@ def _last_uses(program: KernelProgram, lives: LiveRanges) -> dict[int, list[Stor
         if storage not in kept:
             found[segments[-1][1]].append(storage)
     return found
-
-
-def _unwritten(i: KernelInstruction, access: Access, count: int) -> InvalidProgramError:
-    storage = access.storage
-    name = f" {storage.name!r}" if storage.name else ""
-    every = "all" if count == access.size else f"{count:,} of"
-    return InvalidProgramError(
-        f"reads {access.dtype}{list(access.shape)} of the tensor{name} "
-        f"{storage.dtype}{list(storage.shape)} in {storage.memory}; {every} "
-        f"{access.size:,} elements were never written",
-        op=f"nisa.{i.name}",
-        location=i.location,
-        remedy=f"the tensor was allocated at {storage.location}: write it first "
-        "(nisa.memset, nisa.dma_copy), or read only the part that was written",
-    )
 
 
 def check_results(program: KernelProgram) -> None:
