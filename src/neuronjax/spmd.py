@@ -41,6 +41,7 @@ from neuronjax.ir.collective_set import (
 )
 from neuronjax.ir.instruction import Block, Instruction
 from neuronjax.ir.instruction_set import Branch, Call, Loop
+from neuronjax.ir.kernel_call import NkiKernel
 from neuronjax.ledger import Ledger, Rows, added, total
 from neuronjax.numerics.random_bits import fold
 from neuronjax.sliced_reduction import all_reduced, is_sliceable
@@ -268,6 +269,16 @@ class _Devices:
         pairs = zip(results, flags, strict=True)
         return [self._real.own(x) if f else x[0] for x, f in pairs]
 
+    def _kernel(
+        self, i: NkiKernel, flags: Sequence[bool], scope: _Scope, key: jax.Array
+    ) -> Arrays:
+        """A kernel whose collectives join the devices, on the arrays of all of them."""
+        numbers = (view.buffer.number for view in i.operands)
+        arrays = {number: self._everyone(*scope.get(number)) for number in numbers}
+        results = self._machine.step(i, arrays, key)
+        pairs = zip(results, flags, strict=True)
+        return [self._real.own(x) if f else x[0] for x, f in pairs]
+
     def _all_reduce(
         self, i: AllReduce, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
@@ -371,4 +382,5 @@ _TOGETHER: dict[type, Callable[..., Arrays]] = {
     Loop: _Devices._loop,
     Branch: _Devices._branch,
     Call: _Devices._call,
+    NkiKernel: _Devices._kernel,
 }

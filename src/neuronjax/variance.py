@@ -14,6 +14,7 @@ from neuronjax.collectives.exchange import is_same_for_all
 from neuronjax.ir.collective_set import Collective
 from neuronjax.ir.instruction import Block, Instruction, View
 from neuronjax.ir.instruction_set import Branch, Call, Loop
+from neuronjax.ir.kernel_call import NkiKernel
 
 
 class Variance:
@@ -50,7 +51,9 @@ class Variance:
             for each in inner:
                 for block in self.blocks(each):
                     reads.update(view.buffer.number for view in block.results)
-            joins = any(isinstance(each, Collective) for each in inner)
+            joins = any(
+                isinstance(each, Collective) or _is_joint(each) for each in inner
+            )
             draws = any(each.rounding == "stochastic" for each in inner)
             self._facts[id(i)] = (i, joins, draws, frozenset(reads))
         return self._facts[id(i)]
@@ -65,6 +68,8 @@ class Variance:
         """For each result of an instruction whether it may differ."""
         if isinstance(i, Collective):
             return [not is_same_for_all(i, devices)] * len(i.results)
+        if _is_joint(i):
+            return [True] * len(i.results)
         _, joins, draws, reads = self._fact(i)
         if not joins:
             return [draws or not reads.isdisjoint(varying)] * len(i.results)
@@ -98,6 +103,11 @@ class Variance:
             if after == carry:
                 return carry
             carry = after
+
+
+def _is_joint(i: Instruction) -> bool:
+    """Whether it is a kernel with collectives."""
+    return isinstance(i, NkiKernel) and i.joins_devices
 
 
 def _differ(views: Sequence[View], varying: set[int]) -> list[bool]:

@@ -166,6 +166,33 @@ def test_on_every_device_of_a_mesh():
         same(step(A, B), step(A, B))
 
 
+def test_derivatives_on_every_device_of_a_mesh():
+    """What `jax.shard_map` checks: a cotangent varies where its primal does."""
+
+    @nki.jit
+    def product(x, w):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        a, b = nl.load(x), nl.load(w)
+        nisa.tensor_tensor(a, a, b, nl.multiply)
+        nl.store(out, a)
+        return out
+
+    product.defvjp(
+        lambda x, w: (product(x, w), (x, w)),
+        lambda kept, g: (product(g, kept[1]), product(g, kept[0])),
+    )
+    mesh = nj.make_mesh((4,), ("data",))
+
+    def loss(w, x):
+        total = lambda x, w: jax.lax.psum(jnp.sum(product(x, w)), "data")  # noqa: E731
+        specs = (P("data"), P())
+        return jax.shard_map(total, mesh=mesh, in_specs=specs, out_specs=P())(x, w)
+
+    x = np.arange(32, dtype=np.float32).reshape(16, 2)
+    found = nj.jit(jax.grad(loss), target="trn2")(np.ones((4, 2), np.float32), x)
+    same(found, x.reshape(4, 4, 2).sum(0))
+
+
 def test_random_bits_start_from_the_seed_and_from_the_call():
     x = data(128, 2)
     plain = nj.jit(keys.with_seed(5), target="trn2")
@@ -184,6 +211,21 @@ def test_a_kernel_takes_its_own_time_in_a_profile():
     assert step.total_seconds == pytest.approx(alone.total_seconds, rel=0.1)
     busy = {e.queue for e in step.events if e.name == "NKI_KERNEL"}
     assert {"tensor", "scalar", "dma"} <= busy
+
+
+def test_bytes_of_a_kernel_are_those_of_its_transfers():
+    product = matmul_kernel()
+    alone = nj.profile(product, target="trn2")(A, B)
+    step = nj.profile(lambda a, b: product(a, b), target="trn2")(A, B)
+    for name in ("hbm_read_bytes", "hbm_write_bytes", "dma_transfer_count"):
+        assert step.metrics[name] == alone.metrics[name] > 0, name
+    # Alone it is profiled on one of the two physical cores that the program has.
+    both = alone.metrics["dma_efficiency_percent"] / 2
+    assert step.metrics["dma_efficiency_percent"] == pytest.approx(both)
+    (op,) = [used for name, used in step.by_op().items() if "nki" in name]
+    assert op.hbm_bytes == step.metrics["dma_transfer_total_bytes"]
+    (totals,) = [t for t in step.timeline.totals if t.read_bytes]
+    assert totals.read_bytes == step.timeline.hbm_read_bytes
 
 
 _OTHER_PROCESS = """
@@ -232,3 +274,45 @@ def test_a_result_that_another_chip_shapes_differently():
     lowered = nj.jit(wide, target="trn3").lower(data(128, 4))
     with pytest.raises(InvalidProgramError, match=r"wide returns .* on trn1"):
         nj.load(str(lowered.as_text()).encode(), target="trn1")
+
+
+def test_a_policy_decides_how_a_kernel_rounds():
+    @nki.jit
+    def narrow(x):
+        out = nl.ndarray(x.shape, nl.bfloat16, buffer=nl.shared_hbm)
+        tile = nl.ndarray(x.shape, nl.bfloat16, nl.sbuf)
+        nisa.tensor_copy(tile, nl.load(x))
+        nl.store(out, tile)
+        return out
+
+    x = np.full((128, 256), 1 + 2**-7 * 0.5 + 2**-20, np.float32)
+    up = 1 + 2**-7
+    nearest = nj.jit(narrow, target="trn2")(x)
+    assert (np.asarray(nearest) == up).all()
+    policy = nj.Policy(rounding="stochastic", seed=3)
+    step = nj.jit(narrow, target="trn2", policy=policy)
+    found = np.asarray(step.with_rounding_seed(1)(x)).astype(np.float32)
+    assert set(np.unique(found)) == {1, up}
+    assert abs((found == up).mean() - 0.5) < 5 * 0.5 / np.sqrt(x.size)
+    same(step.with_rounding_seed(1)(x), found.astype(jnp.bfloat16))
+    assert (np.asarray(step.with_rounding_seed(2)(x)) != found).any()
+    own = nj.jit(narrow.with_rounding("stochastic"), target="trn2")
+    alone = narrow.with_target("trn2").with_rounding("stochastic")
+    same(own(x), alone(x))
+
+
+def test_devices_round_with_bits_of_their_own():
+    @nki.jit
+    def narrow(x):
+        out = nl.ndarray(x.shape, nl.bfloat16, buffer=nl.shared_hbm)
+        tile = nl.ndarray(x.shape, nl.bfloat16, nl.sbuf)
+        nisa.tensor_copy(tile, nl.load(x))
+        nl.store(out, tile)
+        return out
+
+    mesh = nj.make_mesh((2,), ("data",))
+    spread = jax.shard_map(narrow, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+    policy = nj.Policy(rounding="stochastic")
+    x = np.full((256, 32), 1 + 2**-8, np.float32)
+    found = np.asarray(nj.jit(spread, target="trn2", policy=policy)(x))
+    assert (found[:128] != found[128:]).any()

@@ -18,7 +18,10 @@ from benchmarks.validation import nki_kernels, nki_rows
 from neuronjax import nki
 from neuronjax.cli import app
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
+from neuronjax.hardware import resolve_target
+from neuronjax.nki import collectives as ncc
 from neuronjax.report.memory_samples import memory_samples
+from neuronjax.timing.collectives import collective_time
 
 K, M, N = 512, 256, 1024
 MATRICES = (
@@ -197,6 +200,119 @@ def test_the_command(tmp_path):
     assert shown.exit_code == 0, shown.output
     assert "kernels.py:8" in shown.output
     assert "critical path" in shown.output
+
+
+# -- collectives -----------------------------------------------------------------------
+
+RANKS = ncc.ReplicaGroup([[0, 1, 2, 3]])
+
+
+@nki.jit(target="trn2")
+def summed(x, y):
+    """All ranks' x, and beside that something of y."""
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    source = nl.ndarray(x.shape, x.dtype, buffer=nl.hbm)
+    found = nl.ndarray(x.shape, x.dtype, buffer=nl.hbm)
+    nisa.dma_copy(source, x)
+    ncc.all_reduce([source], [found], RANKS, nl.add)
+    tile = nl.load(y)
+    for _ in range(16):
+        nisa.activation(tile, nl.exp, tile)
+    nisa.tensor_tensor(tile, tile, nl.load(found), nl.add)
+    nl.store(out, tile)
+    return out
+
+
+def test_a_collective_takes_what_it_takes_in_a_program():
+    x = jax.ShapeDtypeStruct((4, 128, 2048), jnp.bfloat16)
+    found = nj.profile(summed.with_ranks(4))(x, x)
+    (event,) = found.timeline.of("cc")
+    expected = collective_time(
+        "all_reduce", 128 * 2048 * 2, [[0, 1, 2, 3]], resolve_target("trn2")
+    )
+    took = event.end_seconds - event.start_seconds
+    assert took == pytest.approx(expected.seconds, rel=1e-12)
+    assert took > 1e-6
+    assert found.metrics["cc_op_active_time"] == pytest.approx(took)
+    assert found.by_op()["all_reduce.add"].seconds["cc"] == pytest.approx(took)
+
+
+def test_what_does_not_wait_for_a_collective_goes_on():
+    x = jax.ShapeDtypeStruct((4, 128, 2048), jnp.bfloat16)
+    found = nj.profile(summed.with_ranks(4))(x, x).timeline
+    (event,) = found.of("cc")
+    exps = [e for e in found.of("scalar") if e.name == "ACTIVATE"]
+    assert exps[0].start_seconds < event.end_seconds < exps[-1].end_seconds
+    stored, *_ = (e for e in found.of("dma") if e.name == "store")
+    loaded = max(e.start_seconds for e in found.of("dma") if e.name == "load")
+    assert stored.end_seconds <= event.start_seconds
+    assert event.end_seconds <= loaded
+    parts = event.end_seconds - event.start_seconds + sum(e.queue_seconds for e in exps)
+    assert found.total_seconds < parts + stored.end_seconds + 6e-6
+
+
+def test_a_collective_of_a_kernel_in_a_program():
+    x = jax.ShapeDtypeStruct((4, 128, 2048), jnp.bfloat16)
+    kernel = summed.with_ranks(4)
+    alone = nj.profile(kernel)(x, x)
+    step = nj.profile(lambda x, y: kernel(x, y), target="trn2")(x, x)
+    assert step.total_seconds == pytest.approx(alone.total_seconds, rel=0.1)
+    for name in ("cc_op_active_time", "hbm_read_bytes", "hbm_write_bytes"):
+        assert step.metrics[name] == pytest.approx(alone.metrics[name]), name
+
+
+def test_cores_of_a_rank_share_its_collectives():
+    @nki.jit(target="trn2")
+    def each(x):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        mine = nl.ndarray((128, 512), x.dtype, buffer=nl.hbm)
+        found = nl.ndarray((128, 512), x.dtype, buffer=nl.hbm)
+        rows = slice(nl.program_id(0) * 128, nl.program_id(0) * 128 + 128)
+        nisa.dma_copy(mine, x[rows, 0:512])
+        ncc.all_reduce([mine], [found], RANKS, nl.add)
+        nisa.dma_copy(out[rows, 0:512], found)
+        return out
+
+    x = jax.ShapeDtypeStruct((4, 256, 512), jnp.bfloat16)
+    found = nj.profile(each[2].with_ranks(4))(x)
+    first, second = found.timeline.of("cc")
+    assert first.end_seconds <= second.start_seconds
+    spent = sum(e.end_seconds - e.start_seconds for e in (first, second))
+    assert found.timeline.busy_seconds("cc") == pytest.approx(spent)
+
+
+def test_printing_takes_a_transfer():
+    def kernel(prints):
+        @nki.jit(target="trn2")
+        def shown(x):
+            out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+            tile = nl.load(x)
+            for _ in range(prints):
+                nl.device_print("tile", tile)
+            nl.store(out, tile)
+            return out
+
+        return nj.profile(shown)(jax.ShapeDtypeStruct((128, 512), jnp.float32))
+
+    none, three = kernel(0), kernel(3)
+    size = 128 * 512 * 4
+    assert three.metrics["hbm_write_bytes"] == size * 4
+    assert none.metrics["hbm_write_bytes"] == size
+    assert three.total_seconds > none.total_seconds
+    assert three.by_op()["device_print"].seconds["dma"] > 0
+
+
+def test_a_copy_within_hbm_passes_the_engines_once():
+    @nki.jit(target="trn2")
+    def copied(x):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        nisa.dma_copy(out, x)
+        return out
+
+    x = jax.ShapeDtypeStruct((4096, 2048), jnp.float32)
+    found = nj.profile(copied)(x).metrics
+    assert found["hbm_read_bytes"] == found["hbm_write_bytes"] == 4096 * 2048 * 4
+    assert 0.5 < found["dma_efficiency_percent"] <= 1.0
 
 
 # -- published kernels -----------------------------------------------------------------

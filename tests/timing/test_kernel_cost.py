@@ -6,6 +6,8 @@ cycles), 64 at least; see `timing.cost_layout.seconds`.
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -13,11 +15,13 @@ import neuronjax.nki.isa as nisa
 import neuronjax.nki.language as nl
 from neuronjax import nki
 from neuronjax.errors import UnimplementedError
-from neuronjax.hardware import CHIPS
+from neuronjax.hardware import CHIPS, resolve_target
 from neuronjax.ir.kernel import Access, KernelInstruction, Storage
+from neuronjax.nki import collectives as ncc
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.kernel_constants import CONSTANTS
 from neuronjax.timing.kernel_cost import Prices, price
+from neuronjax.timing.kernel_cost_collective import OPS
 from neuronjax.timing.kernel_operands import box, contains, overlap, run_bytes
 from neuronjax.timing.kernel_price import RULES
 from neuronjax.timing.work import Core, Transfer
@@ -358,6 +362,95 @@ def test_documented_instructions_have_a_rule():
         ) and not isinstance(getattr(nisa, name), type)
     }  # fmt: skip
     assert named - helpers - RULES.keys() == set()
+
+
+# -- collectives -----------------------------------------------------------------------
+
+SIZE = 128 * 4096 * 2
+FOUR = ((0, 1, 2, 3),)
+
+
+def hbm(n, dtype="bfloat16"):
+    return whole("private_hbm", (128, n), dtype)
+
+
+def on_a_chip(hops, moved):
+    """Seconds by hand: start, a hop per step, bytes over a quarter of the engines."""
+    return 0.6e-6 + hops * 1.5e-6 + moved / (0.42 * 128 / 4 * 23e9)
+
+
+PAIRS = {"source_target_pairs": ((0, 1), (2, 3))}
+RING = {"rings": (((0, 1, 2, 3),),)}
+TWO_RINGS = {"rings": (((0, 1, 2, 3),), ((3, 2, 1, 0),))}
+COLLECTIVES = [
+    ("collective_permute", [hbm(4096)], [hbm(4096)], PAIRS, (1, SIZE)),
+    ("collective_permute_implicit", [hbm(4096)], [hbm(4096)], RING, (1, SIZE)),
+    (
+        "collective_permute_implicit",
+        [hbm(4096), hbm(4096)],
+        [hbm(4096), hbm(4096)],
+        TWO_RINGS,
+        (1, 2 * SIZE),
+    ),
+    (
+        "collective_permute_implicit_reduce",
+        [hbm(4096)],
+        [hbm(4096), hbm(4096)],
+        RING,
+        (1, SIZE),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "outputs", "inputs", "how", "expected"), COLLECTIVES)
+def test_messages_between_ranks_of_a_chip(name, outputs, inputs, how, expected):
+    i = instruction(name, "cc", outputs, inputs, **how)
+    found = price(i, TRN2)
+    assert found.queue == "cc"
+    assert found.seconds == pytest.approx(on_a_chip(*expected), rel=1e-9)
+
+
+@pytest.mark.parametrize("factor", [2, 8])
+def test_more_bytes_and_more_ranks_take_longer(factor):
+    def seconds(n, groups, name="all_gather"):
+        many = len(groups[0])
+        metadata = [whole("private_hbm", (3, many), "uint32")] * name.endswith("_v")
+        i = instruction(name, "cc", [hbm(n * many)], [hbm(n), *metadata], groups=groups)
+        return price(i, TRN2).seconds
+
+    wide = tuple(range(4 * factor))
+    assert seconds(factor * 512, FOUR) > seconds(512, FOUR)
+    assert seconds(512, (wide,)) > seconds(512, FOUR)
+    assert seconds(512, FOUR, "all_gather_v") == seconds(512, FOUR)
+
+
+def test_a_collective_is_that_of_the_machine():
+    """Sixteen chips of a server, and the ranks of one that no network joins."""
+    wide = tuple(range(64))
+    i = instruction("all_to_all", "cc", [hbm(64)], [hbm(64)], groups=(wide,))
+    server = price(i, TRN2, resolve_target("trn2.48xlarge"))
+    assert server.seconds > on_a_chip(1, 128 * 64 * 2)
+    j = instruction("all_novel", "cc", [hbm(64)], [hbm(64)], groups=(wide,))
+    with pytest.raises(UnimplementedError, match=r"nki.collectives.all_novel"):
+        price(j, TRN2)
+
+
+def test_every_collective_has_a_price():
+    helpers = {"ReplicaGroup"}
+    named = {n for n in vars(ncc) if getattr(ncc, n) in _public(ncc)} - helpers
+    registers = {"rank_id", "collective_permute_implicit_current_processing_rank_id"}
+    assert named == OPS.keys() | registers
+    assert registers <= RULES.keys()
+
+
+def _public(module):
+    return [
+        value
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and inspect.isfunction(value)
+        and value.__module__ == module.__name__
+    ]
 
 
 @nki.jit(target="trn2")

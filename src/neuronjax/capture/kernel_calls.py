@@ -2,7 +2,9 @@
 
 For platform "neuron", as programs are captured, it is the custom call `neuronjax.nki`;
 for every other one what the kernel does. Under vmap one example comes after the other,
-so that an example's bits are those of the kernel alone. It has no derivative.
+so that an example's bits are those of the kernel alone. It has no derivative. Inside
+`jax.shard_map` a kernel with collectives is one operation of all devices of the mesh,
+and of platform "neuron" alone.
 """
 
 from __future__ import annotations
@@ -31,10 +33,62 @@ kernel_p.multiple_results = True
 
 def call(function: KernelFunction, arrays: Arrays, key: jax.Array) -> list[jax.Array]:
     """Binds the primitive: results, and behind them the arguments that are written."""
-    return kernel_p.bind(*arrays, key, function=function)
+    results = kernel_p.bind(*arrays, key, function=function)
+    axes = frozenset(manual_axes()) if function.devices else _varying(arrays)
+    return [_cast(x, axes) for x in results]
+
+
+def alike(values: Any) -> Any:
+    """A tree whose arrays all vary along the mesh axes along which one of them does.
+
+    So a cotangent of the kernel's arguments varies where they do, and `jax.shard_map`
+    sums it over the devices where an argument was the same on all.
+    """
+    arrays = [x for x in jax.tree.leaves(values) if isinstance(x, jax.Array)]
+    axes = _varying(arrays)
+    if not axes:
+        return values
+    cast = lambda x: _cast(x, axes) if isinstance(x, jax.Array) else x  # noqa: E731
+    return jax.tree.map(cast, values)
+
+
+def _varying(arrays: Arrays) -> frozenset[Any]:
+    """The axes of a mesh along which arrays may differ, as `jax.shard_map` checks."""
+    return frozenset().union(*map(_axes, arrays))
+
+
+def _axes(x: jax.Array) -> frozenset[Any]:
+    return frozenset(jax.typeof(x).manual_axis_type.varying)
+
+
+def _cast(x: jax.Array, axes: frozenset[Any]) -> jax.Array:
+    missing = tuple(sorted(axes - _axes(x)))
+    return lax.pcast(x, missing, to="varying") if missing else x
+
+
+def manual_axes() -> tuple[str, ...]:
+    """The axes of the `jax.shard_map` around, if it has all of its mesh's axes."""
+    mesh = jax.sharding.get_abstract_mesh()
+    every = tuple(mesh.axis_names)
+    return every if set(mesh.manual_axes) == set(every) else ()
+
+
+def surrounding_devices() -> int:
+    """How many devices run what is traced now, each with arrays of its own; 0 outside
+    of `jax.shard_map`."""
+    return jax.sharding.get_abstract_mesh().size if manual_axes() else 0
 
 
 def _run(*operands: jax.Array, function: KernelFunction) -> list[jax.Array]:
+    if function.devices:
+        raise UnsupportedError(
+            f"the collectives of the kernel {function.name} join the devices of a mesh "
+            "outside of neuronjax.jit",
+            op=f"nki.{function.name}",
+            remedy="compile the jax.shard_map with neuronjax.jit; or call the kernel "
+            f"outside of it, kernel.with_ranks({function.devices})(x), every array "
+            "with a leading axis of ranks",
+        )
     *arrays, key = operands
     return list(function.run(arrays, key))
 

@@ -19,7 +19,9 @@ from neuronjax.numerics.random_bits import fold
 @execute.register
 def nki_kernel(i: NkiKernel, x: Sequence[jax.Array], r: Registers) -> Arrays:
     *arrays, seed = x
+    if i.joins_devices:  # arrays are those of all devices, whose seeds are one
+        seed = seed[0]
     key = seed.astype(jnp.uint32)
     if i.rounding == "stochastic":
         key = fold(r.key, key)
-    return tuple(i.kernel.run(arrays, key))
+    return tuple(i.kernel.run(arrays, key, i.rounding))

@@ -47,15 +47,22 @@ class KernelFunction:
         program: its instructions.
         arguments: types of the arrays that it takes.
         results: types of what it returns, and behind them of the arguments it writes.
-        run: (one array per argument, uint32 key of random bits) -> results.
+        run: (one array per argument, uint32 key of random bits, how the program around
+            it rounds) -> results.
+        rounding: of its writes where that is "rne": "rne" or "stochastic".
+        devices: of the mesh around the call, whose devices its collectives join; 0 if
+            it has none. `run` then takes and gives the arrays of all of them, with a
+            leading axis; the types above are those of one.
         for_target: the same kernel for another chip.
     """
 
     program: KernelProgram
     arguments: tuple[TensorType, ...]
     results: tuple[TensorType, ...]
-    run: Callable[[Arrays, jax.Array], Arrays]
+    run: Callable[..., Arrays]
     for_target: Callable[[Target], KernelFunction]
+    devices: int = 0
+    rounding: str = "rne"
 
     @property
     def name(self) -> str:
@@ -65,7 +72,9 @@ class KernelFunction:
     @functools.cached_property
     def text(self) -> str:
         """Name and digest; equal texts mean equal instructions."""
-        return text_of(self.program)
+        text = text_of(self.program)
+        how = "" if self.rounding == "rne" else f"~{self.rounding}"
+        return f"{text}{how}@{self.devices}" if self.devices else f"{text}{how}"
 
     def __str__(self) -> str:
         return self.text
@@ -84,6 +93,11 @@ class NkiKernel(Instruction):
 
     kernel: KernelFunction
     label: ClassVar[Label] = "modelled"
+
+    @property
+    def joins_devices(self) -> bool:
+        """Whether all devices of a mesh execute it together."""
+        return self.kernel.devices > 0
 
 
 # -- which chip ------------------------------------------------------------------------
@@ -129,7 +143,7 @@ def text_of(program: KernelProgram) -> str:
 
 
 def _parts(program: KernelProgram) -> Iterator[Any]:
-    yield (program.target, program.grid, program.registers)
+    yield (program.target, program.grid, program.registers, program.ranks)
     for storage in (*program.arguments, *program.storages):
         yield _plain(storage)
     yield tuple(map(_plain, program.results))

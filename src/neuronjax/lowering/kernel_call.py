@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir import kernel_call
+from neuronjax.ir.collective_set import DeviceMesh
 from neuronjax.ir.instruction import Engine, Instruction
 from neuronjax.ir.kernel_call import KernelFunction, NkiKernel
 from neuronjax.ir.program import Op, TensorType
 from neuronjax.lowering.context import Context
+from neuronjax.lowering.spmd import alone
 
 
 def nki_kernel(op: Op, context: Context) -> Iterator[Instruction]:
@@ -35,13 +37,37 @@ def nki_kernel(op: Op, context: Context) -> Iterator[Instruction]:
     if kernel.program.target != target.name:
         kernel = kernel.for_target(target)
     _check_types(op, kernel)
-    yield context.make(
-        NkiKernel,
-        context.operands(op),
-        context.results(op),
-        engine=_busiest(kernel),
-        rounding=context.policy.rounding,
-        kernel=kernel,
+
+    def made(op: Op, context: Context) -> Iterator[Instruction]:
+        yield context.make(
+            NkiKernel,
+            context.operands(op),
+            context.results(op),
+            engine=_busiest(kernel),
+            rounding=context.policy.rounding,
+            kernel=kernel,
+        )
+
+    if not kernel.devices:
+        yield from made(op, context)
+        return
+    mesh = context.shared.mesh
+    if mesh is None and kernel.devices == 1:
+        yield from alone(op, context, made)
+        return
+    _check_devices(op, kernel, mesh)
+    yield from made(op, context)
+
+
+def _check_devices(op: Op, kernel: KernelFunction, mesh: DeviceMesh | None) -> None:
+    if mesh is not None and mesh.size == kernel.devices:
+        return
+    found = f"a mesh of {mesh.size}" if mesh else "no mesh"
+    raise _invalid(
+        op,
+        f"the collectives of the kernel {kernel.name} join {kernel.devices} devices, "
+        f"and around its call is {found}",
+        "call it inside jax.shard_map over all axes of neuronjax.make_mesh",
     )
 
 

@@ -49,7 +49,8 @@ def ranks_of_launch(where: str) -> int:
             op=f"nki.collectives.{where}",
             location=user_line(),
             remedy="say how many ranks run it, kernel.with_ranks(4)(x), x and every "
-            "other array with a leading axis of ranks",
+            "other array with a leading axis of ranks; or call it in neuronjax.jit "
+            "inside jax.shard_map over all axes of a mesh, whose devices are the ranks",
         )
     return ranks
 

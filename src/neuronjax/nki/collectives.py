@@ -2,6 +2,8 @@
 
     kernel.with_ranks(4)(x)        # x [4, ...]: rank r gets x[r]; so are the results
 
+    jax.shard_map(kernel, mesh=...)  # in nj.jit: device r of the mesh is rank r
+
 A rank is one logical NeuronCore of the kernel's target, placed as the devices of
 `nj.jit` are. With a launch grid of two each core of a rank joins the same core of the
 others; in shared HBM both cores of a rank act together. Names and signatures are those

@@ -32,14 +32,27 @@ Run = Callable[[list[jax.Array], jax.Array], tuple[list[jax.Array], ...]]
 
 
 def kernel_function(
-    program: KernelProgram, plan: Plan, for_target: Callable[[Target], KernelFunction]
+    program: KernelProgram,
+    plan: Plan,
+    for_target: Callable[[Target], KernelFunction],
+    devices: int = 0,
+    rounding: str = "rne",
 ) -> KernelFunction:
-    """A specialised kernel as programs hold it."""
-    run = ranks.runner(plan) if plan.ranks else runner(plan)
-    lead = (plan.ranks,) if plan.ranks else ()
+    """A specialised kernel as programs hold it.
 
-    def flat(arrays: Any, key: jax.Array) -> list[jax.Array]:
-        return list(itertools.chain.from_iterable(run(arrays, key)))
+    Args:
+        program: of the kernel.
+        plan: of the program.
+        for_target: the same kernel for another chip.
+        devices: of the mesh around it, which are its ranks if it has collectives.
+        rounding: of its writes where the program around it rounds to nearest even.
+    """
+    run = ranks.runner(plan) if plan.ranks else runner(plan)
+    lead = (plan.ranks,) if plan.ranks and not devices else ()
+
+    def flat(arrays: Any, key: jax.Array, around: str = "rne") -> list[jax.Array]:
+        how = rounding if around == "rne" else around
+        return list(itertools.chain.from_iterable(run(arrays, key, how)))
 
     written = [program.arguments[n] for n in plan.written]
     types = [_type(lead + a.shape, a.dtype) for a in (*program.results, *written)]
@@ -50,6 +63,8 @@ def kernel_function(
         results=tuple(types),
         run=flat,
         for_target=for_target,
+        devices=devices and plan.ranks,
+        rounding=rounding,
     )
 
 
@@ -108,7 +123,7 @@ class Derivative:
             nondiff_argnums=self.static,
         )
         differentiable.defvjp(self.forward, self.backward)
-        return differentiable(*bound.args)
+        return differentiable(*kernel_calls.alike(bound.args))
 
     def _check(self, name: str, bound: Any) -> None:
         if bound.kwargs:

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from neuronjax.capture import kernel_calls
 from neuronjax.collectives.selection import VARIABLE
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target
@@ -76,7 +77,12 @@ class Kernel:
 
     `kernel[2]` runs it as two programs of one logical core, `kernel[grid]` as a grid.
     Within another kernel a call is inlined.
+
+    Attributes:
+        older: whether it is of the older style, see `limits.programs.checked`.
     """
+
+    older = False
 
     def __init__(
         self,
@@ -84,8 +90,10 @@ class Kernel:
         target: str | Target | None = None,
         grid: Grid = (),
         seed: int | jax.Array = 0,
+        rounding: str = "rne",
     ) -> None:
         self.function, self.target, self.grid, self.seed = function, target, grid, seed
+        self.rounding = _checked_rounding(rounding)
         self._specialised: dict[Any, Specialised] = {}
         self._derivative: Derivative | None = None
         self._ranks = 0
@@ -100,12 +108,30 @@ class Kernel:
         return self._with(target=target)
 
     def with_seed(self, seed: int | jax.Array) -> Kernel:
-        """The same kernel with another seed of its random numbers.
+        """The same kernel with another seed of its stochastic rounding.
+
+        Generators of random numbers (`nisa.rng`, `nisa.dropout`) have seeds of their
+        own, `nisa.set_rng_seed` and `nisa.rand_set_state`; without one they start as if
+        seeded with 0 (ASSUMPTION: their state after power-on is not documented).
 
         Args:
             seed: an integer or a traced one, such as the step number.
         """
         return self._with(seed=seed)
+
+    def with_rounding(self, rounding: str) -> Kernel:
+        """The same kernel with another rounding of what instructions compute and write.
+
+        NEURON_RT_STOCHASTIC_ROUNDING_EN=1 of the Neuron runtime is "stochastic", its
+        NEURON_RT_STOCHASTIC_ROUNDING_SEED is `with_seed`. Under "stochastic" every
+        write of FP32 to a narrower float rounds up or down in proportion; within
+        `neuronjax.jit` its policy's `rounding="stochastic"` does the same. Collectives
+        round to nearest even.
+
+        Args:
+            rounding: "rne", to nearest even, or "stochastic".
+        """
+        return self._with(rounding=_checked_rounding(rounding))
 
     def with_ranks(self, ranks: int) -> Kernel:
         """The same kernel on so many ranks, which `nki.collectives` joins.
@@ -184,20 +210,25 @@ class Kernel:
         """How it would be executed, see `execution.running.summary`."""
         return self._find(_Call.of(_bound(self, args, kwargs), self._ranks)).plan
 
-    def _find(self, call: _Call) -> Specialised:
+    def _find(self, call: _Call, devices: int | None = None) -> Specialised:
+        """The kernel for a call on so many devices, None for those around it."""
+        if devices is None:
+            devices = 0 if self._ranks else kernel_calls.surrounding_devices()
+        ranks = self._ranks or devices
         try:
-            launch = (self.grid, self._ranks, *_chosen_algorithms(self))
-            key = (call.key(), chosen_target(self.target).name, launch)
+            launch = (self.grid, self._ranks, devices, *_chosen_algorithms(ranks))
+            name = chosen_target(self.target).name
+            key = (call.key(), name, launch, self.rounding)
         except arguments.Unhashable:
-            return _specialise(self, call)
+            return _specialise(self, call, devices)
         if key not in self._specialised:
-            self._specialised[key] = _specialise(self, call)
+            self._specialised[key] = _specialise(self, call, devices)
         return self._specialised[key]
 
 
-def _chosen_algorithms(kernel: Kernel) -> tuple[str | None, ...]:
-    """Who says how collectives run, for a kernel that has some."""
-    if not kernel._ranks:
+def _chosen_algorithms(ranks: int) -> tuple[str | None, ...]:
+    """Who says how collectives run, for a kernel that may have some."""
+    if not ranks:
         return ()
     return (algorithm_from_scope(""), os.environ.get(VARIABLE))
 
@@ -281,6 +312,14 @@ def _canonical(array: Any) -> jax.Array:
     return array.view(np.uint8) if array.dtype == np.bool_ else array
 
 
+def _checked_rounding(rounding: str) -> str:
+    if rounding not in ("rne", "stochastic"):
+        raise InvalidProgramError(
+            f"rounding={rounding!r} of a kernel", remedy='"rne" or "stochastic"'
+        )
+    return rounding
+
+
 def _checked_grid(sizes: tuple[Any, ...]) -> Grid:
     numbers = tuple(s for s in sizes if isinstance(s, int | np.integer))
     if len(numbers) != len(sizes) or any(n < 1 for n in numbers):
@@ -294,12 +333,17 @@ def _checked_grid(sizes: tuple[Any, ...]) -> Grid:
 # ---- Tracing.
 
 
-def _trace(kernel: Kernel, call: _Call, machine: AnyMachine | None = None) -> Traced:
-    """Runs the Python code once per program of the grid, in turns."""
+def _trace(
+    kernel: Kernel, call: _Call, machine: AnyMachine | None = None, devices: int = 0
+) -> Traced:
+    """Runs the Python code once per program of the grid, in turns.
+
+    Devices of a mesh around the call are the ranks of a kernel that has collectives.
+    """
     target = chosen_target(kernel.target)
     programs = prod(kernel.grid)
-    check_ranks(target, kernel._ranks)
-    launch = Launch(programs, kernel._ranks, algorithm_from_scope(""))
+    check_ranks(target, kernel._ranks or devices)
+    launch = Launch(programs, kernel._ranks or devices, algorithm_from_scope(""))
     traces = [Trace(target, kernel.grid, n, machine, launch) for n in range(programs)]
     held = _arguments(traces[0], call, machine)
     key: Any = machine.key if machine else None
@@ -317,6 +361,7 @@ def _trace(kernel: Kernel, call: _Call, machine: AnyMachine | None = None) -> Tr
     launch.lockstep.run([functools.partial(trace_one, n) for n in range(programs)])
     accesses: list[Access] = []
     tree = _results(values[0], accesses)
+    joins = any(t.joins_ranks for t in traces)
     program = KernelProgram(
         name=kernel.function.__name__,
         arguments=tuple(held),
@@ -326,7 +371,7 @@ def _trace(kernel: Kernel, call: _Call, machine: AnyMachine | None = None) -> Tr
         registers=launch.registers,
         target=target.name,
         grid=kernel.grid,
-        ranks=kernel._ranks,
+        ranks=kernel._ranks or (devices if joins else 0),
         dependencies={
             (t.program, ordinal): after
             for t in traces
@@ -371,28 +416,32 @@ def _results(value: Any, accesses: list[Access]) -> Any:
 # ---- Running.
 
 
-def _specialise(kernel: Kernel, call: _Call) -> Specialised:
+def _specialise(kernel: Kernel, call: _Call, devices: int) -> Specialised:
     # Tracing must not run under an outer jit's trace: it makes constants.
-    traced = _trace(kernel, call)
-    checked(traced.program, chosen_target(kernel.target).core)
+    traced = _trace(kernel, call, devices=devices)
+    core = chosen_target(kernel.target).core
+    checked(traced.program, core, older=kernel.older)
     plan = prepare(traced.program)
     types = call.of_types()
 
     def for_target(target: Target) -> KernelFunction:
         with compiling_for(target):
-            return kernel._find(types).function
+            return kernel._find(types, devices).function
 
-    function = kernel_function(traced.program, plan, for_target)
+    function = kernel_function(
+        traced.program, plan, for_target, devices, kernel.rounding
+    )
     return Specialised(traced, plan, function, jitted(function, plan))
 
 
 def _run_eagerly(kernel: Kernel, call: _Call) -> tuple[Traced, Any, Any, list[int]]:
     core = chosen_target(kernel.target).core
-    machine: AnyMachine = EagerMachine(core, _key(kernel.seed))
+    key, rounding = _key(kernel.seed), kernel.rounding
+    machine: AnyMachine = EagerMachine(core, key, rounding)
     if kernel._ranks:
-        machine = RankedMachine(core, _key(kernel.seed), kernel._ranks)
+        machine = RankedMachine(core, key, kernel._ranks, rounding)
     traced = _trace(kernel, call, machine)
-    program = checked(traced.program, core, complete=False)
+    program = checked(traced.program, core, complete=False, older=kernel.older)
     results = [jnp.asarray(machine.read(a)) for a in program.results]
     outputs = {a.storage for i in program.body.walk() for a in i.outputs}
     written = [n for n, s in enumerate(program.arguments) if s in outputs]
@@ -405,9 +454,9 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
 
     Args:
         fn: the kernel function.
-        **kwargs: `target` or `platform_target`, a chip; `seed`, of random numbers. The
-            vendor's other options (`mode`, `debug_kernel` ...) change no result here
-            and are accepted.
+        **kwargs: `target` or `platform_target`, a chip; `rounding`, "rne" or
+            "stochastic", and `seed`, of that. The vendor's other options (`mode`,
+            `debug_kernel` ...) change no result here and are accepted.
 
     Returns:
         A `Kernel`.
@@ -417,7 +466,8 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
     if isinstance(fn, Kernel):
         return fn
     target = kwargs.get("target") or kwargs.get("platform_target")
-    return Kernel(fn, target, seed=kwargs.get("seed", 0))
+    how = {name: kwargs[name] for name in ("seed", "rounding") if name in kwargs}
+    return Kernel(fn, target, **how)
 
 
 def simulate(kernel: Any, **kwargs: Any) -> Kernel:
@@ -429,4 +479,6 @@ def simulate(kernel: Any, **kwargs: Any) -> Kernel:
     """
     made = kernel if isinstance(kernel, Kernel) else jit(kernel)
     target = kwargs.get("target") or kwargs.get("platform_target")
-    return made.with_target(target) if target else made
+    made = made.with_target(target) if target else made
+    made = made.with_seed(kwargs["seed"]) if "seed" in kwargs else made
+    return made.with_rounding(kwargs["rounding"]) if "rounding" in kwargs else made

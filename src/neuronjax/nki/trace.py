@@ -117,6 +117,7 @@ class Trace:
         loops: the turns of `affine_range` that the Python code is in.
         psum_notes: which elements of PSUM were written, see `psum_writes`.
         launch: what it has in common with the other programs of the grid.
+        joins_ranks: whether it has instructions of `nki.collectives`.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class Trace:
         self.notes: dict[str, Any] = {}
         self.loops: tuple[LoopTurn, ...] = ()
         self.psum_notes: psum_writes.Notes = {}
+        self.joins_ranks = False
         # Items, and marks where programs meet.
         self._blocks: list[list[Any]] = [[]]
         self._shared_used = 0
@@ -393,6 +395,7 @@ def emit(
     limits.check_instruction(instruction, trace)
     psum_writes.note_writes(instruction, trace.psum_notes)
     trace.count += 1
+    trace.joins_ranks |= engine == "cc"
     trace.append(instruction)
     if trace.machine is not None:
         trace.machine.execute(instruction)

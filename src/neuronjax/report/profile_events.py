@@ -110,7 +110,12 @@ def _what(event: Event) -> dict[str, Any]:
     """Of one trip."""
     if isinstance(event.source, Transfer):
         return {**_NO_WORK, **_transfer(event.source)}
-    return {**_work(event.source), **_NO_TRANSFER}
+    work = event.source
+    moved = {
+        "hbm_read_bytes": work.hbm_read_bytes,
+        "hbm_write_bytes": work.hbm_write_bytes,
+    }
+    return {**_work(work), **_NO_TRANSFER, **moved}
 
 
 def _work(work: Work) -> dict[str, Any]:

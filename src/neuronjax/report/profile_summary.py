@@ -158,7 +158,7 @@ def _dma(timeline: Timeline, used: Usage, roof: Roofs) -> _Figures:
     yield "dma_transfer_count", count
     yield "dma_transfer_total_bytes", used.hbm_bytes
     yield "dma_transfer_average_bytes", _share(used.hbm_bytes, count)
-    rate = _share(used.hbm_bytes, busy)
+    rate = _share(used.dma_bytes, busy)
     yield "dma_efficiency_percent", _share(rate, roof.dma_bytes_per_second)
 
 

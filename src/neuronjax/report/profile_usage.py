@@ -33,6 +33,7 @@ class Usage:
         transpose_flops: the part of them that is transposes.
         read_bytes: from HBM, by reason.
         write_bytes: to HBM, by reason.
+        dma_bytes: that pass the DMA engines: what goes from HBM to HBM counts once.
         sbuf_read_bytes, sbuf_write_bytes: by the engines.
         psum_read_bytes, psum_write_bytes: by the engines.
     """
@@ -46,6 +47,7 @@ class Usage:
     transpose_flops: float = 0.0
     read_bytes: dict[Reason, int] = field(default_factory=lambda: defaultdict(int))
     write_bytes: dict[Reason, int] = field(default_factory=lambda: defaultdict(int))
+    dma_bytes: float = 0.0
     sbuf_read_bytes: float = 0.0
     sbuf_write_bytes: float = 0.0
     psum_read_bytes: float = 0.0
@@ -95,6 +97,8 @@ class Usage:
         self.counts[event.queue] += event.count
         side = self.read_bytes if transfer.is_read else self.write_bytes
         side[transfer.reason] += transfer.bytes * event.count
+        if event.queue_seconds:  # the other side of the same movement has none
+            self.dma_bytes += transfer.bytes * event.count
 
     def _add_work(self, event: Event, spent: float) -> None:
         work, count = event.source, event.count
@@ -106,6 +110,11 @@ class Usage:
         self.flops += work.flops * count
         self.hardware_flops += work.hardware_flops * count
         self.transpose_flops += work.transpose_flops * count
+        if work.hbm_read_bytes:
+            self.read_bytes["input"] += work.hbm_read_bytes * count
+        if work.hbm_write_bytes:
+            self.write_bytes["output"] += work.hbm_write_bytes * count
+        self.dma_bytes += work.dma_bytes * count
         self.sbuf_read_bytes += work.sbuf_read_bytes * count
         self.sbuf_write_bytes += work.sbuf_write_bytes * count
         self.psum_read_bytes += work.psum_read_bytes * count

@@ -432,14 +432,16 @@ def permute_steps(pairs: Sequence[tuple[int, int]], group: Group) -> tuple[Step,
     """One step of messages between ranks.
 
     Args:
-        pairs: (source, destination), indices into the group.
+        pairs: (source, destination), indices into the group; who is the source of
+            several sends as many messages of the same size.
         group: where all ranks lie.
     """
     if not pairs:
         return ()
+    most = float(max(Counter(source for source, _ in pairs).values()))
     flows: defaultdict[tuple[int, int], float] = defaultdict(float)
     for source, destination in pairs:
         a, b = group.chips[source], group.chips[destination]
         if a != b:
             flows[a, b] += 1.0
-    return (Step(1, 1.0, 1.0, dict(flows), Counter(group.chips)),)
+    return (Step(1, most, most, dict(flows), Counter(group.chips)),)

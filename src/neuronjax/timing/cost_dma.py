@@ -103,6 +103,7 @@ def _dma(core: Core, size: float, piece: float, opcode: str, share: float = 1.0)
         opcode=opcode,
         sbuf_read_bytes=float(size),
         sbuf_write_bytes=float(size),
+        dma_bytes=float(size),
     )
     return (work,)
 

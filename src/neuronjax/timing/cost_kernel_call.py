@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.kernel_call import KernelFunction, NkiKernel
 from neuronjax.timing.cost_dispatch import Reading, rule
-from neuronjax.timing.work import Core, Queue, Way, Work
+from neuronjax.timing.work import Core, Event, Queue, Transfer, Way, Work
 
 OPCODE = "NKI_KERNEL"
 
@@ -36,7 +36,7 @@ def _way(kernel: KernelFunction, lnc: int) -> Way:
     schedule = schedule_kernel(program, resolve_target(program.target), lnc=own)
     sums: dict[Queue, _Sum] = defaultdict(_Sum)
     for event in kernel_timeline(schedule).events:
-        sums[event.queue].add(event.queue_seconds * event.count, event.source)
+        sums[event.queue].add(event)
     works = [found.work(queue) for queue, found in sums.items()]
     if not works:
         return ()
@@ -56,15 +56,35 @@ class _Sum:
     flops: float = 0.0
     hardware_flops: float = 0.0
     transpose_flops: float = 0.0
+    sbuf_read_bytes: float = 0.0
+    sbuf_write_bytes: float = 0.0
+    hbm_read_bytes: int = 0
+    hbm_write_bytes: int = 0
+    dma_bytes: float = 0.0
 
-    def add(self, seconds: float, source: object) -> None:
+    def add(self, event: Event) -> None:
         """One more event."""
-        self.seconds += seconds
-        self.count += 1
-        if isinstance(source, Work):
-            self.flops += source.flops
-            self.hardware_flops += source.hardware_flops
-            self.transpose_flops += source.transpose_flops
+        source, times = event.source, event.count
+        self.seconds += event.queue_seconds * times
+        self.count += times
+        if isinstance(source, Transfer):
+            self._move(source, times, is_first=event.queue_seconds > 0)
+            return
+        self.flops += source.flops * times
+        self.hardware_flops += source.hardware_flops * times
+        self.transpose_flops += source.transpose_flops * times
+        self.sbuf_read_bytes += source.sbuf_read_bytes * times
+        self.sbuf_write_bytes += source.sbuf_write_bytes * times
+        self.dma_bytes += source.dma_bytes * times
+
+    def _move(self, transfer: Transfer, times: int, *, is_first: bool) -> None:
+        """Of a copy within HBM the two sides are one movement."""
+        if transfer.is_read:
+            self.hbm_read_bytes += transfer.bytes * times
+        else:
+            self.hbm_write_bytes += transfer.bytes * times
+        if is_first:
+            self.dma_bytes += transfer.bytes * times
 
     def work(self, queue: Queue) -> Work:
         """All of it."""
@@ -76,4 +96,9 @@ class _Sum:
             flops=self.flops,
             hardware_flops=self.hardware_flops,
             transpose_flops=self.transpose_flops,
+            sbuf_read_bytes=self.sbuf_read_bytes,
+            sbuf_write_bytes=self.sbuf_write_bytes,
+            hbm_read_bytes=self.hbm_read_bytes,
+            hbm_write_bytes=self.hbm_write_bytes,
+            dma_bytes=self.dma_bytes,
         )

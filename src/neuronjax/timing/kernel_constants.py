@@ -35,9 +35,23 @@ LOOP_TURNS = Constant(
     " than the limit of instructions; the others take as long as the last of these",
     is_assumption=True,
 )
+PRINT_COPIES = Constant(
+    "PRINT_COPIES",
+    1,
+    "transfers",
+    "of a tensor to HBM, where the host finds what device_print shows; what it takes"
+    " is not documented",
+    is_assumption=True,
+)
 
 CONSTANTS: Mapping[str, Constant] = {
     c.name: c
-    for c in (REORDER_WINDOW, REGISTER_CYCLES, PARTITIONS_OF_A_DMA_ENGINE, LOOP_TURNS)
+    for c in (
+        REORDER_WINDOW,
+        REGISTER_CYCLES,
+        PARTITIONS_OF_A_DMA_ENGINE,
+        LOOP_TURNS,
+        PRINT_COPIES,
+    )
 }
 """All of them, by name."""

@@ -1,7 +1,8 @@
 """`price`: the cost of one kernel instruction; equal ones are priced once.
 
 The rules are in `kernel_cost_*`, one file per engine, by the name of the instruction;
-their constants are those of `assumptions` and `kernel_constants`. One physical core.
+their constants are those of `assumptions` and `kernel_constants`. One physical core;
+collectives are those of the machine that it is in.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from neuronjax.errors import UnimplementedError
+from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.timing import (
+    kernel_cost_collective,
     kernel_cost_dma,
     kernel_cost_gpsimd,
     kernel_cost_tensor,
@@ -22,6 +25,7 @@ from neuronjax.timing.work import Core
 
 #: Importing them registers their rules.
 FILES = (
+    kernel_cost_collective,
     kernel_cost_dma,
     kernel_cost_gpsimd,
     kernel_cost_tensor,
@@ -34,10 +38,12 @@ class Prices:
 
     Attributes:
         core: of LNC 1.
+        target: the machine, for collectives.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, target: Target | None = None) -> None:
         self.core = core
+        self.target = target or resolve_target(core.chip.name)
         self._known: dict[Any, Priced] = {}
 
     def price(self, i: KernelInstruction) -> Priced:
@@ -49,12 +55,14 @@ class Prices:
         key = _key(i)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = _priced(i, self.core)
+            found = self._known[key] = _priced(i, self.core, self.target)
         return found
 
 
-def _priced(i: KernelInstruction, core: Core) -> Priced:
+def _priced(i: KernelInstruction, core: Core, target: Target) -> Priced:
     rule = RULES.get(i.name)
+    if i.engine == "cc" and rule is None:
+        return kernel_cost_collective.collective(i, target)
     if rule is None:
         raise UnimplementedError(
             f"no time is known of nisa.{i.name}",
@@ -74,13 +82,14 @@ def _key(i: KernelInstruction) -> Any:
             if type(s) is Access
         ]
     )
-    if i.engine == "dma":
-        placed = tuple([first_partition(s) for s in i.accesses])
+    if i.engine == "dma" or i.name == "device_print":
+        # Which partitions it starts at on chip decides which DMA engines move it.
+        placed = tuple([first_partition(s) for s in i.accesses if s.storage.on_chip])
         return i.name, operands, placed, tuple(i.attributes.items())
     zero = any(i.parameters) if i.name == "memset" else None
     return i.name, i.engine, operands, zero, tuple(i.attributes.items())
 
 
-def price(i: KernelInstruction, core: Core) -> Priced:
+def price(i: KernelInstruction, core: Core, target: Target | None = None) -> Priced:
     """The cost of one instruction on one physical core; see `Prices`."""
-    return _priced(i, core)
+    return Prices(core, target).price(i)

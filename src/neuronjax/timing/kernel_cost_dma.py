@@ -13,13 +13,17 @@ descriptors made in software is not published and left out.
 
 from __future__ import annotations
 
-from math import ceil
+from dataclasses import replace
+from math import ceil, prod
 from typing import NamedTuple
 
-from neuronjax.ir.kernel import Access, KernelInstruction
+from neuronjax.ir.kernel import Access, KernelInstruction, Storage
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_dma import engines, hbm_bytes_per_second
-from neuronjax.timing.kernel_constants import PARTITIONS_OF_A_DMA_ENGINE
+from neuronjax.timing.kernel_constants import (
+    PARTITIONS_OF_A_DMA_ENGINE,
+    PRINT_COPIES,
+)
 from neuronjax.timing.kernel_operands import first_partition, operand, run_bytes
 from neuronjax.timing.kernel_price import Priced, prices
 from neuronjax.timing.work import Core, Transfer, Work
@@ -157,6 +161,18 @@ def transfer(i: KernelInstruction, core: Core) -> Priced:
     )
 
 
+@prices("device_print")
+def device_print(i: KernelInstruction, core: Core) -> Priced:
+    """What a store of the tensor takes; the host reads it later. ASSUMPTION."""
+    (source,) = _sources(i)
+    shape = source.shape
+    strides = [prod(shape[n + 1 :]) for n in range(len(shape))]
+    room = Storage(-1, "shared_hbm", shape, source.dtype)
+    out = Access(room, source.dtype, 0, tuple(zip(strides, shape, strict=True)))
+    stored = transfer(replace(i, name="dma_copy", outputs=(out,)), core)
+    return replace(stored, seconds=stored.seconds * PRINT_COPIES.value)
+
+
 def _sides(
     i: KernelInstruction, m: _Move, busy: float
 ) -> tuple[Work | Transfer, Transfer | None]:
@@ -183,5 +199,6 @@ def _sides(
         opcode="DMA_TRANSPOSE" if turned else "DMA_DIRECT2D",
         sbuf_read_bytes=float(operand(m.source).bytes),
         sbuf_write_bytes=float(operand(m.out).bytes),
+        dma_bytes=m.bytes,
     )
     return work, None

@@ -10,12 +10,21 @@ where their bytes do. Bytes are those of a partition.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Sequence
+from math import prod
 
 from neuronjax.hardware import CoreSpec
 from neuronjax.ir.kernel import Access, KernelInstruction, KernelProgram, Storage
-from neuronjax.timing.kernel_operands import Box, box, contains, numpy_dtype, overlap
+from neuronjax.timing.kernel_operands import (
+    Box,
+    box,
+    contains,
+    numpy_dtype,
+    overlap,
+    whole_pattern,
+)
 
 #: What an entry waits for: entry * 2, and 1 more where no latency comes with it.
 Waits = list[list[int]]
@@ -23,18 +32,30 @@ _HBM = frozenset({"private_hbm", "shared_hbm"})
 
 
 class _Region:
-    """Accesses to a storage that later ones may have to wait for."""
+    """Accesses to a storage that later ones may have to wait for.
 
-    __slots__ = ("by_tensor", "readers", "writers")
+    Attributes:
+        whole: the pattern of an access to all of it.
+        bytes: of a partition.
+    """
 
-    def __init__(self, freed: Sequence[int] = ()) -> None:
+    __slots__ = ("by_tensor", "bytes", "freed", "readers", "whole", "writers")
+
+    def __init__(self, freed: Sequence[int] = (), s: Storage | None = None) -> None:
         self.writers: list[tuple[Box, int]] = []
-        self.readers: list[tuple[Box, int]] = [(None, entry) for entry in freed]
+        self.readers: list[tuple[Box, int]] = []
+        #: Last accesses of those that had the room before.
+        self.freed = freed
         #: TensorE keeps its order: only its last read of a box counts.
         self.by_tensor: dict[Box, int] = {}
+        self.whole = whole_pattern(s.shape) if s is not None else None
+        self.bytes = _partition_bytes(s) if s is not None else 0
 
     def read(self, b: Box, entry: int, by_tensor: bool) -> list[int]:
-        found = [w for other, w in self.writers if other is b or overlap(other, b)]
+        if b is None:
+            found = [w for _, w in self.writers]
+        else:
+            found = [w for other, w in self.writers if other is b or overlap(other, b)]
         if by_tensor:
             self.by_tensor[b] = entry
         else:
@@ -42,6 +63,11 @@ class _Region:
         return found
 
     def write(self, b: Box, entry: int) -> list[int]:
+        if b is None:
+            found = self.last()
+            self.readers, self.freed, self.by_tensor = [], (), {}
+            self.writers = [(b, entry)]
+            return found
         writers, readers, by_tensor = self.writers, self.readers, self.by_tensor
         found = []
         if writers:
@@ -54,6 +80,7 @@ class _Region:
         if readers:
             found += [r for other, r in readers if overlap(other, b)]
             self.readers = [r for r in readers if not contains(b, r[0])]
+        found += self.freed
         if by_tensor:
             found += [r for other, r in by_tensor.items() if overlap(other, b)]
             for other in [o for o in by_tensor if contains(b, o)]:
@@ -64,8 +91,11 @@ class _Region:
     def last(self) -> list[int]:
         """Entries that whoever takes the room waits for."""
         found = [w for _, w in self.writers]
-        found += [r for _, r in self.readers]
-        found += self.by_tensor.values()
+        if self.readers:
+            found += [r for _, r in self.readers]
+        found += self.freed
+        if self.by_tensor:
+            found += self.by_tensor.values()
         return found
 
 
@@ -196,7 +226,8 @@ class Dependencies:
         if i.writes_register is not None:
             self._registers[i.writes_register.number] = n
         if found:  # an instruction that writes what it reads does not wait for itself
-            self.waits[n] = [w for w in dict.fromkeys(found) if w >> 1 != n]
+            unique = dict.fromkeys(found) if len(found) > 1 else found
+            self.waits[n] = [w for w in unique if w >> 1 != n]
 
     def _stationary(
         self,
@@ -211,7 +242,7 @@ class Dependencies:
         core = i.program % self._cores
         key = (held.storage.number, held.offset, held.pattern)
         before = known.get(core)
-        written = max((w >> 1 for w in waits), default=-1)
+        written = max(waits, default=-1) >> 1
         is_same = before is not None and before[0] == key and written < before[1]
         if is_same and held.dynamic is None:
             self.reused.add(n)
@@ -232,8 +263,10 @@ class Dependencies:
         if s.memory in _HBM and s.number not in self._written:
             return
         region, b = self._region(s, access)
-        latency = 0 if s.memory != "registers" else 1
-        found += [w * 2 + latency for w in region.read(b, n, by_tensor)]
+        before = region.read(b, n, by_tensor)
+        if before:
+            latency = 0 if s.memory != "registers" else 1
+            found += [w * 2 + latency for w in before]
 
     def _write(self, n: int, access: Access, by_tensor: bool, found: list[int]) -> None:
         if access.dynamic is not None:
@@ -247,6 +280,8 @@ class Dependencies:
             return
         region, b = self._region(s, access)
         before = region.write(b, n)
+        if not before:
+            return
         if by_tensor:  # which adds to PSUM in its order, without waiting
             before = [w for w in before if self._entries[w].engine != "tensor"]
         latency = 0 if s.memory != "registers" else 1
@@ -259,24 +294,32 @@ class Dependencies:
             return self._fixed(s, core), _absolute(s, box(access))
         region = self._regions.get(s.number)
         if region is None:
-            region = self._regions[s.number] = _Region(self._room(s))
+            region = self._regions[s.number] = _Region((), s)
+            region.freed = self._room(s, region.bytes)
+        if (
+            access.pattern == region.whole
+            and access.dtype == s.dtype
+            and access.dynamic is None
+        ):
+            return region, None  # all of it, as `box` says too
         return region, box(access)
 
     def _fixed(self, s: Storage, core: int) -> _Region:
         """One region for all storages of a memory that have addresses."""
         return self._regions.setdefault((s.memory, core), _Region())
 
-    def _room(self, s: Storage) -> list[int]:
-        if s.number not in self._first:
+    def _room(self, s: Storage, size: int) -> list[int]:
+        first = self._first.get(s.number)
+        if first is None:
             return []
-        pool = self._pools[s.memory, self._first[s.number][2]]
-        return list(dict.fromkeys(pool.take(_partition_bytes(s))))
+        taken = self._pools[s.memory, first[2]].take(size)
+        return list(dict.fromkeys(taken)) if taken else taken
 
     def _bury(self, number: int) -> None:
         s, _, core = self._first[number]
         if s.address is None:
-            last = self._regions.pop(number).last()
-            self._pools[s.memory, core].give(_partition_bytes(s), last)
+            region = self._regions.pop(number)
+            self._pools[s.memory, core].give(region.bytes, region.last())
 
     def _add_given(self) -> None:
         """What the kernel says with `depends_on`."""
@@ -311,7 +354,12 @@ class Dependencies:
 
 
 def _partition_bytes(s: Storage) -> int:
-    return s.free_size * numpy_dtype(s.dtype).itemsize
+    return _row_bytes(s.shape, s.dtype)
+
+
+@functools.lru_cache(maxsize=4096)
+def _row_bytes(shape: tuple[int, ...], dtype: str) -> int:
+    return prod(shape[1:]) * numpy_dtype(dtype).itemsize
 
 
 def _absolute(s: Storage, b: Box) -> Box:

@@ -177,6 +177,13 @@ def _bounded(shape: tuple[int, ...], low: list[int], more: list[int]) -> Box:
 
 
 @functools.cache
+def whole_pattern(shape: tuple[int, ...]) -> Pattern:
+    """The pattern of an access to all of a storage, dimension by dimension; it can
+    start nowhere but at the first element."""
+    return tuple(zip(_strides(shape), shape, strict=True))
+
+
+@functools.cache
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     found = [1]
     for size in reversed(shape[1:]):

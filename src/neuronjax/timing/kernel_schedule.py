@@ -1,12 +1,13 @@
 """When a kernel does what: a discrete-event schedule of a traced `KernelProgram`.
 
 Each program of a grid has a core of its own, while there are cores: five engines, the
-queues that issue DMA, and 16 DMA engines. TensorE and the sequencers take instructions
-in the kernel's order; the other queues take, of the next few, the one that can start
-first, for the compiler orders them. An instruction starts when its queue is free and
-what it waits for (`kernel_dependencies`) has ended and can be read; transfers then
-share the DMA engines in the order in which they were issued. Equal input gives an equal
-schedule. Seconds from the start of the kernel.
+queues that issue DMA, and 16 DMA engines; the CC-cores are those of all programs.
+TensorE, the sequencers and the CC-cores take instructions in the kernel's order; the
+other queues take, of the next few, the one that can start first, for the compiler
+orders them. An instruction starts when its queue is free and what it waits for
+(`kernel_dependencies`) has ended and can be read; transfers then share the DMA engines
+in the order in which they were issued. Equal input gives an equal schedule. Seconds
+from the start of the kernel.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from neuronjax.timing.schedule import LOOP_TURN
 from neuronjax.timing.work import Core, Work
 
 #: Queues that keep the kernel's order.
-_IN_ORDER = frozenset({"tensor", "sync"})
+_IN_ORDER = frozenset({"tensor", "sync", "cc"})
 _NO_CAUSE = -1
 
 
@@ -100,7 +101,7 @@ def schedule_kernel(
     one = Core(core.chip, 1)
     stream = unrolled(program.body, trips)
     found = Dependencies(program, stream.entries, core.lnc).run(one.spec)
-    prices = Prices(one)
+    prices = Prices(one, target)
     priced = [prices.price(i) for i in stream.entries]
     return _scheduled(program, core, stream, found, priced)
 
@@ -243,8 +244,8 @@ class _Run:
         numbers: dict[tuple[int, str], int] = {}
         self.queue_of = [0] * len(entries)
         for n, (i, p) in enumerate(zip(entries, self.priced, strict=True)):
-            core = i.program % cores
             kind = p.ring or p.queue
+            core = i.program % cores if kind != "cc" else 0
             number = numbers.get((core, kind))
             if number is None:
                 number = numbers[core, kind] = len(self.queues)

@@ -2,7 +2,8 @@
 
 An event is an instruction at its time; those of one line of the kernel and one name
 belong to one `KernelOp`. With two physical cores an event occupies half of the logical
-core's queue; a transfer occupies as much of the DMA queue as it has of its engines.
+core's queue, unless it is a collective; a transfer occupies as much of the DMA queue
+as it has of its engines.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def _rows(
             if n in issued:
                 rows.append(_issue(issued[n], p, number, count, cores))
             continue
-        busy = (end - start) / cores
+        busy = (end - start) / (cores if p.queue != "cc" else 1)
         opcode = p.source.opcode if isinstance(p.source, Work) else ""
         queue: Queue = p.queue
         rows.append((queue, start, end, opcode, p.source, number, count, wait, 1, busy))

@@ -118,12 +118,14 @@ class Timeline:
     @property
     def hbm_read_bytes(self) -> int:
         """Read from HBM."""
-        return sum(t.bytes * count for t, count in self.transfers() if t.is_read)
+        moved = sum(t.bytes * count for t, count in self.transfers() if t.is_read)
+        return moved + sum(w.hbm_read_bytes * count for w, count in self._works())
 
     @property
     def hbm_write_bytes(self) -> int:
         """Written to HBM."""
-        return sum(t.bytes * count for t, count in self.transfers() if not t.is_read)
+        moved = sum(t.bytes * count for t, count in self.transfers() if not t.is_read)
+        return moved + sum(w.hbm_write_bytes * count for w, count in self._works())
 
     @cached_property
     def totals(self) -> tuple[Totals, ...]:
@@ -139,6 +141,8 @@ def _totals(events: list[Event]) -> Totals:
     seconds: dict[Queue, float] = {}
     works = [(e.source, e.count) for e in events if isinstance(e.source, Work)]
     moves = [(e.source, e.count) for e in events if isinstance(e.source, Transfer)]
+    read = sum(t.bytes * n for t, n in moves if t.is_read)
+    written = sum(t.bytes * n for t, n in moves if not t.is_read)
     for event in events:
         busy = event.queue_seconds * event.count
         seconds[event.queue] = seconds.get(event.queue, 0.0) + busy
@@ -146,7 +150,7 @@ def _totals(events: list[Event]) -> Totals:
         seconds=MappingProxyType(seconds),
         flops=sum(w.flops * n for w, n in works),
         hardware_flops=sum(w.hardware_flops * n for w, n in works),
-        read_bytes=sum(t.bytes * n for t, n in moves if t.is_read),
-        write_bytes=sum(t.bytes * n for t, n in moves if not t.is_read),
+        read_bytes=read + sum(w.hbm_read_bytes * n for w, n in works),
+        write_bytes=written + sum(w.hbm_write_bytes * n for w, n in works),
         count=max((e.count for e in events), default=0),
     )

@@ -81,6 +81,9 @@ class Work:
         sbuf_write_bytes: to SBUF.
         psum_read_bytes: from PSUM.
         psum_write_bytes: to PSUM.
+        hbm_read_bytes: from HBM, of works that stand for transfers: a kernel's.
+        hbm_write_bytes: to HBM, of the same.
+        dma_bytes: that pass the DMA engines: what goes from HBM to HBM counts once.
         table: of ScalarE's functions that it needs; "" for what every table holds.
     """
 
@@ -97,6 +100,9 @@ class Work:
     sbuf_write_bytes: float = 0.0
     psum_read_bytes: float = 0.0
     psum_write_bytes: float = 0.0
+    hbm_read_bytes: int = 0
+    hbm_write_bytes: int = 0
+    dma_bytes: float = 0.0
     table: str = ""
 
     @property

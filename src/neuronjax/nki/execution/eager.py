@@ -65,10 +65,11 @@ class EagerMachine:
     Args:
         core: the core.
         key: uint32 scalar for random bits.
+        rounding: "rne" or "stochastic".
     """
 
-    def __init__(self, core: CoreSpec, key: jax.Array) -> None:
-        self.core, self.key = core, key
+    def __init__(self, core: CoreSpec, key: jax.Array, rounding: str = "rne") -> None:
+        self.core, self.key, self.rounding = core, key, rounding
         self._numbered = _Numbered()
         self._splitter = Splitter(self._numbered)
         self._arrays: dict[Storage, jax.Array] = {}
@@ -89,6 +90,7 @@ class EagerMachine:
             arrays, after = _run(
                 call.step,
                 self.core,
+                self.rounding,
                 call.arrays,
                 call.registers,
                 call.ints,
@@ -187,6 +189,7 @@ def _registers_of(i: KernelInstruction) -> Iterator[Register]:
 def run_step(
     step: Step,
     core: CoreSpec,
+    rounding: str,
     arrays: list[jax.Array],
     registers: jax.Array,
     ints: jax.Array,
@@ -196,8 +199,8 @@ def run_step(
 ) -> tuple[list[jax.Array], jax.Array]:
     state: State = {**dict(enumerate(arrays)), "registers": registers}
     row = Row([*ints], [*opaque(floats, zero)])
-    steps.execute(step, row, state, Context(zero, core, key))
+    steps.execute(step, row, state, Context(zero, core, key, rounding=rounding))
     return [state[n] for n in range(len(arrays))], state["registers"]
 
 
-_run = jax.jit(run_step, static_argnums=(0, 1))
+_run = jax.jit(run_step, static_argnums=(0, 1, 2))

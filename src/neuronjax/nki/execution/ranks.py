@@ -36,9 +36,9 @@ def runner(plan: Plan) -> Runner:
     """As `running.runner`; arrays have a leading axis of ranks."""
 
     def run(
-        arguments: Sequence[jax.Array], key: jax.Array
+        arguments: Sequence[jax.Array], key: jax.Array, rounding: str
     ) -> tuple[list[jax.Array], list[jax.Array]]:
-        context = Context(opaque_zero(), plan.core, key)
+        context = Context(opaque_zero(), plan.core, key, rounding=rounding)
         state = _initial_state(plan, list(arguments))
         keys = rank_keys(key, plan.ranks)
         for joint, nodes in itertools.groupby(plan.nodes, _is_joint):
@@ -116,11 +116,14 @@ class RankedMachine:
         core: the core.
         key: uint32 scalar for random bits.
         ranks: how many.
+        rounding: "rne" or "stochastic".
     """
 
-    def __init__(self, core: CoreSpec, key: jax.Array, ranks: int) -> None:
+    def __init__(
+        self, core: CoreSpec, key: jax.Array, ranks: int, rounding: str = "rne"
+    ) -> None:
         self.key = rank_keys(key, ranks)
-        self.machines = [EagerMachine(core, key) for _ in range(ranks)]
+        self.machines = [EagerMachine(core, key, rounding) for _ in range(ranks)]
 
     def load(self, storage: Storage, array: Any) -> None:
         """Fills a storage with [ranks, ...]."""
@@ -144,6 +147,7 @@ class RankedMachine:
             arrays, registers = _run_jointly(
                 first.step,
                 self.machines[0].core,
+                self.machines[0].rounding,
                 [np.stack(every) for every in zip(*(c.arrays for c in calls))],
                 np.stack([c.registers for c in calls]),
                 first.ints,
@@ -187,10 +191,11 @@ class RankedMachine:
             machine.set_register(register, value)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _run_jointly(
     step: Any,
     core: CoreSpec,
+    rounding: str,
     arrays: list[jax.Array],
     registers: jax.Array,
     ints: jax.Array,
@@ -199,6 +204,6 @@ def _run_jointly(
     keys: jax.Array,
 ) -> tuple[list[jax.Array], jax.Array]:
     def one(own: list[jax.Array], held: jax.Array, key: jax.Array) -> tuple:
-        return run_step(step, core, own, held, ints, floats, zero, key)
+        return run_step(step, core, rounding, own, held, ints, floats, zero, key)
 
     return jax.vmap(one, axis_name=AXIS)(arrays, registers, keys)

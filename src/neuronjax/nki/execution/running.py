@@ -33,8 +33,8 @@ from neuronjax.nki.execution.steps import Index, Place, Row, State
 from neuronjax.nki.semantics.registry import Context
 from neuronjax.numerics.exact import opaque_zero
 
-# The rounding-key argument: any uint32 scalar.
-Runner = Callable[[Sequence[jax.Array], jax.Array], tuple[list[jax.Array], ...]]
+# The rounding-key argument: any uint32 scalar. Behind it "rne" or "stochastic".
+Runner = Callable[[Sequence[jax.Array], jax.Array, str], tuple[list[jax.Array], ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,18 +117,18 @@ def _written_arguments(program: KernelProgram) -> list[int]:
 
 
 def runner(plan: Plan) -> Runner:
-    """The function of (arguments, key) -> (results, written arguments, faults).
+    """(arguments, key, rounding) -> (results, written arguments, faults).
 
     Arrays are of the numeric dtypes; of faults there is one if the plan checks bounds.
     """
 
     def run(
-        arguments: Sequence[jax.Array], key: jax.Array
+        arguments: Sequence[jax.Array], key: jax.Array, rounding: str
     ) -> tuple[list[jax.Array], ...]:
         zero = opaque_zero()
         state = initial_state(plan, arguments)
         state[faults.KEY] = jnp.int32(0)
-        context = Context(zero, plan.core, key)
+        context = Context(zero, plan.core, key, rounding=rounding)
         for node in plan.nodes:
             run_node(node, 0, state, context)
         results = [

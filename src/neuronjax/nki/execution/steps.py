@@ -17,12 +17,17 @@ from jax import lax
 from neuronjax.errors import InvalidProgramError
 from neuronjax.nki import dtypes
 from neuronjax.nki.execution import faults
-from neuronjax.nki.execution.accesses import Box, Plan, relative_elements
+from neuronjax.nki.execution.accesses import (
+    Box,
+    Plan,
+    relative_elements,
+    shared_offsets,
+)
 from neuronjax.nki.execution.splitting import Step
-from neuronjax.nki.semantics.registry import Context, semantics_of
+from neuronjax.nki.semantics.registry import Bits, Context, semantics_of
 from neuronjax.nki.semantics.rounding import rounded
 from neuronjax.numerics.exact import opaque
-from neuronjax.numerics.random_bits import fold
+from neuronjax.numerics.random_bits import fold, random_bits
 
 Index = int | jax.Array
 # Pool number -> [slots, elements]; "registers" -> int32 [registers].
@@ -103,20 +108,22 @@ class Place:
         return jnp.where(rows < plan.total, found, plan.total)
 
     def _indirect_elements(self) -> jax.Array:
-        """Per group of partitions: offset i is index[i % group, i // group]."""
-        plan, (partitions, count) = self.plan, self.plan.shape
-        group = min(plan.group, partitions)
+        """Elements at the offsets that each group of partitions shares."""
+        plan = self.plan
+        first = jnp.arange(plan.shape[0], dtype=jnp.int32) * plan.pattern[0][0]
+        return first[:, None] + self._shared_offsets() * plan.stride + self.starts[0]
+
+    def _shared_offsets(self) -> jax.Array:
+        """[partitions, count]: of each partition its group's."""
         assert self.index is not None
-        index = jnp.reshape(self.index, (partitions // group, group, -1))
-        snake = jnp.swapaxes(index, 1, 2).reshape(partitions // group, -1)[:, :count]
-        offsets = jnp.repeat(snake, group, axis=0) * plan.stride
-        first = jnp.arange(partitions, dtype=jnp.int32) * plan.pattern[0][0]
-        return first[:, None] + offsets + self.starts[0]
+        index = jnp.reshape(self.index, (self.plan.shape[0], -1))
+        return index[shared_offsets(*self.plan.shape, self.plan.group)]
 
     def legal(self) -> jax.Array:
-        """Which runtime indices are within bounds."""
+        """Which runtime indices that are used are within bounds."""
         assert self.index is not None
-        index = jnp.reshape(self.index, (-1,))
+        used = self.index if self.plan.kind != "indirect" else self._shared_offsets()
+        index = jnp.reshape(used, (-1,))
         return (index >= 0) & (index < self.plan.limit)
 
 
@@ -317,12 +324,20 @@ def execute(step: Step, row: Row, state: State, c: Context) -> None:
         state["registers"] = registers.at[target].set(value)
         return
     skips = dict(signature.items).get("oob_mode") == "skip"
-    for place, result in zip(outputs, results, strict=True):
-        value = rounded(result, dtypes.info(place.plan.dtype), c.zero)
+    for n, (place, result) in enumerate(zip(outputs, results, strict=True)):
+        dtype = dtypes.info(place.plan.dtype)
+        value = rounded(result, dtype, c.zero, _random_bits(result, n, c))
         value = value.reshape(place.plan.shape)
         if skips:
             value = _kept_where_illegal(place, value, sources, state)
         write(place, value, state)
+
+
+def _random_bits(result: jax.Array | Bits, output: int, c: Context) -> jax.Array | None:
+    """What decides the roundings of an output, None where they are to nearest even."""
+    if c.rounding == "rne" or isinstance(result, Bits):
+        return None
+    return random_bits(result.shape, derived_key(c.key, output + 1))
 
 
 def derived_key(key: jax.Array, number: Index) -> jax.Array:

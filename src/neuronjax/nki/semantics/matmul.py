@@ -44,7 +44,7 @@ def nc_matmul(i: Signature, x: Operands, c: Context) -> Results:
     passes = _passes(i, stationary, moving, c.zero)
     result = i.outputs[0]
     narrow = None if result.dtype == "float32" else get_format(result.dtype)
-    psum = Psum(c.zero, c.key, "rne", narrow)
+    psum = Psum(c.zero, c.key, c.rounding, narrow)
     summed = psum.add([p[None] for p in passes], total)
     return (summed.reshape(result.shape),)
 

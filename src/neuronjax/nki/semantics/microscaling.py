@@ -73,7 +73,7 @@ def nc_matmul_mx(i: Signature, x: Operands, c: Context) -> Results:
     tile = fold_cells(left, right, c.zero)
     total = wide(c.previous[0]).reshape(tile.shape) if c.previous else None
     narrow = None if result.dtype == "float32" else get_format(result.dtype)
-    summed = Psum(c.zero, c.key, "rne", narrow).add([tile[None]], total)
+    summed = Psum(c.zero, c.key, c.rounding, narrow).add([tile[None]], total)
     return (summed.reshape(result.shape),)
 
 

@@ -92,12 +92,14 @@ class Context(NamedTuple):
         core: the core, for its capabilities.
         key: uint32 scalar for random bits, another for every instruction executed.
         previous: old contents of the outputs, if the instruction reads them.
+        rounding: of writes: "rne", or "stochastic" with bits that the key decides.
     """
 
     zero: jax.Array
     core: CoreSpec
     key: jax.Array
     previous: tuple[jax.Array, ...] = ()
+    rounding: str = "rne"
 
 
 class Bits(NamedTuple):

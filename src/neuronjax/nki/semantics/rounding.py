@@ -53,7 +53,7 @@ def rounded(
         same = x.array.dtype == dtype.carrier
         return x.array if same else lax.bitcast_convert_type(x.array, dtype.carrier)
     if dtype.kind == "packed" or x.dtype.kind in "iub":
-        return _of_integers(x, dtype, zero)
+        return _of_integers(x, dtype, zero, random)
     if x.dtype != np.float32:
         x = widen(x)
     if dtype.is_integer:
@@ -69,9 +69,11 @@ def rounded(
     return lax.bitcast_convert_type(cast(x, fmt, **how), dtype.carrier)
 
 
-def _of_integers(x: jax.Array, dtype: DTypeInfo, zero: jax.Array) -> jax.Array:
+def _of_integers(
+    x: jax.Array, dtype: DTypeInfo, zero: jax.Array, random: jax.Array | None
+) -> jax.Array:
     if dtype.is_float:
-        return rounded(opaque(x.astype(jnp.float32), zero), dtype, zero)
+        return rounded(opaque(x.astype(jnp.float32), zero), dtype, zero, random)
     if x.dtype == jnp.bool_ or x.dtype == dtype.numeric:
         return x.astype(dtype.numeric)
     source, target = jnp.iinfo(x.dtype), jnp.iinfo(dtype.numeric)
