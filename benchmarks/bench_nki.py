@@ -4,7 +4,7 @@ Both multiply BF16 matrices of 1024 x 1024 into BF16 and add in FP32. `tiled` lo
 tiles before every matmul; `blocked` blocks all three dimensions, as the optimised
 kernel of the vendor's tutorial does. `compile` is tracing, re-rolling and XLA of the
 tiled kernel, in seconds. Dots are verified before the clock starts
-(`neuronjax.engines.dot_verdicts`).
+(`neuronjax.engines.dot_verdicts`). The large ones are the first call of all, run once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 import neuronjax.nki.isa as nisa
 import neuronjax.nki.language as nl
 from benchmarks.harness import Effort, Result, Samples, compare_calls, row
+from examples.nki.flash_attention import attention
 from neuronjax import nki
 
 SIZE = 1024
@@ -87,14 +88,16 @@ def _multiply(results: list[Any], a: Any, b: Any) -> None:
             nisa.tensor_tensor(at, at, acc, nl.add)
 
 
-def operands() -> tuple[jax.Array, jax.Array]:
-    """Two BF16 matrices."""
+def operands(*shapes: tuple[int, int]) -> list[jax.Array]:
+    """Matrices of BF16."""
     generator = np.random.default_rng(0)
-    first, second = (
-        jnp.asarray(generator.standard_normal((SIZE, SIZE), np.float32), jnp.bfloat16)
-        for _ in range(2)
-    )
-    return first, second
+    return [
+        jnp.asarray(generator.standard_normal(shape, np.float32), jnp.bfloat16)
+        for shape in shapes
+    ]
+
+
+SQUARES = ((SIZE, SIZE),) * 2
 
 
 def native(lhs_t: jax.Array, rhs: jax.Array) -> jax.Array:
@@ -106,7 +109,9 @@ def native(lhs_t: jax.Array, rhs: jax.Array) -> jax.Array:
 def matmul(kernel: nki.Kernel, effort: Effort) -> Result:
     """Run time over that of native `jnp.dot` of the same operands."""
     sizes = {"m": SIZE, "k": SIZE, "n": SIZE, "dtype": "bfloat16", "on": "trn3"}
-    return compare_calls(jax.jit(native), kernel, operands(), effort, sizes=sizes)
+    return compare_calls(
+        jax.jit(native), kernel, operands(*SQUARES), effort, sizes=sizes
+    )
 
 
 row("nki/matmul_1024_tiled", target=RATIO)(functools.partial(matmul, tiled))
@@ -116,9 +121,29 @@ row("nki/matmul_1024_blocked", target=RATIO)(functools.partial(matmul, blocked))
 @row("nki/compile", target=COMPILE_SECONDS)
 def compile_seconds(effort: Effort) -> Result:
     """Seconds of the first call of the tiled kernel: tracing, re-rolling and XLA."""
-    arguments = operands()
-    jax.block_until_ready(nki.jit(tiled.function)(*arguments))  # verifies the dots
+    arguments = operands(*SQUARES)
+    first_call(tiled, arguments)  # verifies the dots
     jax.clear_caches()
+    return first_call(tiled, arguments)
+
+
+@row("nki/matmul_4096_8192_8192", target=300.0)
+def large_matmul(effort: Effort) -> Result:
+    """Seconds of the first call of the tiled kernel on large matrices."""
+    return first_call(tiled, operands((8192, 4096), (8192, 8192)))
+
+
+@row("nki/flash_attention_4096", target=30.0)
+def flash_attention(effort: Effort) -> Result:
+    """Seconds of the first call of the example: one head of 128, 4,096 tokens."""
+    length, width = 4096, 128
+    shapes = ((width, length), (width, length), (length, width))
+    return first_call(attention, operands(*shapes))
+
+
+def first_call(kernel: nki.Kernel, arguments: list[jax.Array]) -> Result:
+    """Seconds of a call that traces, compiles and runs."""
+    fresh = nki.jit(kernel.function, target=kernel.target)
     start = time.perf_counter()
-    jax.block_until_ready(nki.jit(tiled.function)(*arguments))
+    jax.block_until_ready(fresh(*arguments))
     return Result(value=Samples((time.perf_counter() - start,)), unit="s")
