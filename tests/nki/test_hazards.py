@@ -156,6 +156,30 @@ def test_cores_of_a_grid():
     assert set(rules(exchange(True, same=True), grid=2)) == {"cores-race"}
 
 
+def scattered(meets, own=False):
+    """Both cores clear a tensor, then core 1 writes where the run decides."""
+
+    def kernel(row):
+        core = nl.program_id(0)
+        out = nl.ndarray((2, 8, 8), "float32", buffer=nl.shared_hbm)
+        nisa.dma_copy(out[core], tile(8, 8))
+        if meets:
+            nisa.core_barrier(out, (0, 1))
+        at = nl.load(row)
+        if core == 1 and not own:
+            nisa.dma_copy(out.select(0, at), tile(8, 8))
+        return out
+
+    return kernel
+
+
+def test_cores_that_go_where_the_run_decides():
+    row = np.zeros((1, 1), np.int32)
+    assert rules(scattered(False), row, grid=2) == ["cores-race"]
+    assert not rules(scattered(True), row, grid=2)
+    assert not rules(scattered(False, own=True), row, grid=2)
+
+
 def test_results_in_part():
     def kernel():
         out = nl.ndarray((16, 8), "float32", buffer=nl.shared_hbm)

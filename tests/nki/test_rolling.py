@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import neuronjax.nki.isa as nisa
+import neuronjax.nki.language as nl
+from neuronjax import nki
 from neuronjax.nki.execution import rolling
 from neuronjax.nki.execution.accesses import box, relative_elements
 from neuronjax.nki.execution.rolling import Node, roll, tabulate
-from neuronjax.nki.execution.splitting import Element, Numbering, Repeat, Step
+from neuronjax.nki.execution.running import summary
+from neuronjax.nki.execution.splitting import (
+    Counted,
+    Dispatch,
+    Element,
+    Numbering,
+    Repeat,
+    Step,
+)
 from neuronjax.nki.semantics.registry import Signature
 
 
@@ -34,6 +47,10 @@ def execution(nodes, instances) -> list[tuple[str, int]]:
             if isinstance(node.kind, Step):
                 row = int(node.ints[instance, 0])
                 found.append((node.kind.signature.name, row))
+            elif isinstance(node.kind, Dispatch):
+                for n, ordinal in zip(node.kind.kinds, node.kind.ordinals, strict=True):
+                    one = instance * node.kind.counts[n] + ordinal
+                    found += execution([node.body[n]], [one])
             else:
                 first = int(node.starts[instance])
                 turns = range(first, first + int(node.counts[instance]))
@@ -125,3 +142,66 @@ def test_common_views_are_boxes():
         ((2048, 1), (0, 7), (1, 5)),
     ):
         assert box(2048 * 1024, pattern) is not None
+
+
+def disordered(length: int, letters: str = "abcdef", seed: int = 0) -> str:
+    """Nothing in it repeats for long."""
+    return "".join(np.random.default_rng(seed).choice(list(letters), length))
+
+
+@pytest.mark.parametrize("length", [300, 1500])
+def test_a_long_list_of_a_few_kinds_is_dispatched(length):
+    text = disordered(length)
+    nodes = rolled(text)
+    assert execution(nodes, [0]) == [(c, n) for n, c in enumerate(text)]
+    assert [type(n.kind) for n in nodes] == [Dispatch]
+    assert bodies(nodes) < 30  # letters, and runs of equal ones
+
+
+def test_a_long_list_of_many_kinds_is_not():
+    many = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
+    assert [type(n.kind) for n in rolled(many)] == [Step] * 300
+
+
+def test_a_dispatch_in_the_body_of_a_loop():
+    numbering = Numbering()
+    text = disordered(400)
+    body = [element(c, n, numbering) for n, c in enumerate(text)]
+    loop = Element(Counted(False, False, 1), -1, (0, 0, 2), turns=[body])
+    (node,) = [tabulate([e]) for e in roll([loop], numbering)]
+    assert isinstance(node.body[0].kind, Dispatch)
+    assert execution(node.body, [0]) == [(c, n) for n, c in enumerate(text)]
+
+
+OPERATORS = {"a": nl.add, "b": nl.multiply, "c": nl.subtract, "d": nl.maximum}
+
+
+@nki.jit
+def shuffled(x, order: str):
+    """Some of four operations after another on some of four tiles, in any order."""
+    tiles = [nl.load(x[32 * n : 32 * n + 32]) for n in range(4)]
+    for n, letter in enumerate(order):
+        to, one, other = n % 4, (n + 1) % 4, (3 * n + 2) % 4
+        nisa.tensor_tensor(tiles[to], tiles[one], tiles[other], OPERATORS[letter])
+        nisa.tensor_scalar(tiles[to], tiles[to], nl.minimum, 1.0 + n)
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    for n, tile in enumerate(tiles):
+        nl.store(out[32 * n : 32 * n + 32], tile)
+    return out
+
+
+def test_a_dispatched_kernel_computes_what_its_instructions_do():
+    x = np.random.default_rng(1).normal(size=(128, 4)).astype("float32")
+    order = disordered(220, "".join(OPERATORS), seed=2)
+    found = shuffled(x, order)
+    plan = shuffled.plan(x, order)
+    assert summary(plan).bodies < 80 < summary(plan).instructions
+    assert any(isinstance(node.kind, Dispatch) for node in plan.nodes)
+    with jax.disable_jit():
+        np.testing.assert_array_equal(found, shuffled(x, order))
+    functions = {"a": np.add, "b": np.multiply, "c": np.subtract, "d": np.maximum}
+    tiles = list(x.reshape(4, 32, 4))
+    for n, letter in enumerate(order):
+        made = functions[letter](tiles[(n + 1) % 4], tiles[(3 * n + 2) % 4])
+        tiles[n % 4] = np.minimum(made, np.float32(1 + n))
+    np.testing.assert_array_equal(found, np.concatenate(tiles))

@@ -1,9 +1,10 @@
 """What a kernel leaves to chance: each rule is a method that sees every instruction.
 
 The walk follows the order of execution and remembers which instruction wrote every
-element last; bodies of device loops are read once. Accesses with runtime offsets are
-left out. Engines are synchronised by the compiler, so that only what it does not see is
-looked for: cores of a grid, engine state, what the documents call undefined.
+element last; bodies of device loops are read once. A runtime offset may be any: of such
+accesses only what other cores do to the tensor is looked for. Engines are synchronised
+by the compiler, so that only what it does not see is a finding: cores of a grid, engine
+state, what the documents call undefined.
 """
 
 from __future__ import annotations
@@ -59,6 +60,10 @@ class HazardWalk:
         self._epochs: list[int] = []  # how often its core had met the other
         self._met: dict[int, int] = {}
         self._writers: dict[Storage, np.ndarray] = {}  # instruction number + 1, or 0
+        # Of tensors that cores share, each core's last write, and last write to a place
+        # that the run decides.
+        self._last: dict[Storage, dict[int, int]] = {}
+        self._scattered: dict[Storage, dict[int, int]] = {}
         self._accumulators: dict[tuple[int, str], KernelInstruction] = {}
         self._idle: dict[tuple[int, str], KernelInstruction] = {}
 
@@ -89,7 +94,10 @@ class HazardWalk:
 
     def _reads(self, i: KernelInstruction) -> None:
         for access in i.inputs:
-            if not isinstance(access, Access) or not _is_followed(access):
+            if not isinstance(access, Access):
+                continue
+            self._somewhere(i, access, "reads")
+            if not _is_followed(access):
                 continue
             for number, writer in self._writers_of(access):
                 self._affine(i, access, writer)
@@ -99,6 +107,8 @@ class HazardWalk:
 
     def _writes(self, i: KernelInstruction) -> None:
         for access in i.outputs:
+            self._somewhere(i, access, "writes")
+            self._note(i, access)
             if not _is_followed(access):
                 continue
             if access.storage.memory == "shared_hbm" and self.program.grid:
@@ -182,6 +192,22 @@ class HazardWalk:
             "writes elements, and nothing orders them",
             "nisa.core_barrier between them, or another part for each core",
         )
+
+    def _somewhere(self, i: KernelInstruction, access: Access, verb: str) -> None:
+        """One of two cores goes where the run decides, with no meeting in between."""
+        followed = access.dynamic is None
+        before = (self._scattered if followed else self._last).get(access.storage, {})
+        for number in before.values():
+            writer = self._instructions[number]
+            self._between_cores(i, access, number, writer, f"{verb} what may be in")
+
+    def _note(self, i: KernelInstruction, access: Access) -> None:
+        if access.storage.memory != "shared_hbm" or not self.program.grid:
+            return
+        number = len(self._instructions) - 1
+        self._last.setdefault(access.storage, {})[i.program] = number
+        if access.dynamic is not None:
+            self._scattered.setdefault(access.storage, {})[i.program] = number
 
     # ---- Engine state.
 

@@ -166,13 +166,13 @@ def _of_error(
 
 
 def _uncertain(program: KernelProgram) -> list[KernelFinding]:
-    """Reads of what only loops wrote that may not turn."""
+    """Reads of what only loops wrote that may not turn, or of partitions unwritten."""
     found: list[KernelFinding] = []
 
     def report(error: InvalidProgramError, _: Any) -> None:
         finding = _of_error("maybe-unwritten", "warning", error)
         message = finding.message.replace("were never", "may not have been")
-        why = f"{message}: the loop that writes them may not turn"
+        why = f"{message}: a loop that writes them may not turn, or nothing does"
         found.append(KernelFinding(**{**_fields(finding), "message": why}))
 
     Initialised(program, report=report, certain=True).check()

@@ -3,8 +3,10 @@
 An unrolled loop leaves the signatures of its body over and over. `roll` folds them from
 the inside: the shortest period that repeats anywhere is folded first, everywhere, then
 the next, so that nests come back. How often a run repeats is no part of its signature:
-triangular loops fold too. `tabulate` then turns equal elements into one node with a
-table of rows. Offsets need not be affine.
+triangular loops fold too. What stays long because its turns differ (tiles at the edge
+of a mask) is dispatched: a loop over positions, each kind of element in it once.
+`tabulate` then turns equal elements into one node with a table of rows. Offsets need
+not be affine.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import numpy as np
 from neuronjax.nki.execution.splitting import (
     Conditional,
     Counted,
+    Dispatch,
     Element,
     Numbering,
     Repeat,
@@ -27,6 +30,10 @@ from neuronjax.nki.execution.splitting import (
 LONGEST_PERIOD = 2048
 # A run is worth a loop if it saves so many instructions.
 FEWEST_SAVED = 4
+# A dispatch asks at every position which kind it is: less than an instruction takes to
+# compile, more than it takes to run.
+FEWEST_DISPATCHED = 200
+FEWEST_OF_A_KIND = 4
 
 
 def roll(elements: Sequence[Element], numbering: Numbering) -> list[Element]:
@@ -40,7 +47,25 @@ def roll(elements: Sequence[Element], numbering: Numbering) -> list[Element]:
         else:
             # Shorter periods may repeat now.
             items, period = folded, 1
-    return items
+    return _dispatched(items, numbering)
+
+
+def _dispatched(items: list[Element], numbering: Numbering) -> list[Element]:
+    """A long list of a few kinds as one element."""
+    kinds: dict[int, int] = {}
+    for e in items:
+        kinds.setdefault(e.key, len(kinds))
+    if len(items) < FEWEST_DISPATCHED or len(items) < FEWEST_OF_A_KIND * len(kinds):
+        return items
+    order = tuple(kinds[e.key] for e in items)
+    counts = [0] * len(kinds)
+    ordinals = []
+    for kind in order:
+        ordinals.append(counts[kind])
+        counts[kind] += 1
+    found = Dispatch(order, tuple(ordinals), tuple(counts))
+    key = numbering.of((found, tuple(kinds)))
+    return [Element(found, key, turns=[items])]
 
 
 def _inner(e: Element, numbering: Numbering) -> Element:
@@ -108,10 +133,11 @@ class Node(NamedTuple):
         floats: float32 [instances, columns].
         starts: of a repeat, the first turn of each instance; turns are numbered on.
         counts: of a repeat, how many turns each instance has.
-        body: nodes of the body, of which the instances are all turns of all instances.
+        body: nodes of the body, of which the instances are all turns of all instances;
+            of a dispatch one for each kind, with the elements of all instances.
     """
 
-    kind: Step | Counted | Conditional | Repeat
+    kind: Step | Counted | Conditional | Repeat | Dispatch
     ints: np.ndarray
     floats: np.ndarray
     starts: np.ndarray
@@ -124,8 +150,10 @@ def tabulate(instances: Sequence[Element]) -> Node:
     first = instances[0]
     counts = np.array([len(e.turns) for e in instances], np.int32)
     turns = [turn for e in instances for turn in e.turns]
-    # Bodies of equal length, of which the n-th elements are equal each.
-    body = tuple(tabulate(column) for column in zip(*turns, strict=True))
+    if isinstance(first.kind, Dispatch):
+        body = tuple(map(tabulate, _by_kind(first.kind, turns)))
+    else:  # bodies of equal length, of which the n-th elements are equal each
+        body = tuple(tabulate(column) for column in zip(*turns, strict=True))
     return Node(
         first.kind,
         np.array([e.ints for e in instances], np.int32).reshape(len(instances), -1),
@@ -134,3 +162,11 @@ def tabulate(instances: Sequence[Element]) -> Node:
         counts,
         body,
     )
+
+
+def _by_kind(dispatch: Dispatch, turns: Sequence[list[Element]]) -> list[list[Element]]:
+    found: list[list[Element]] = [[] for _ in dispatch.counts]
+    for turn in turns:
+        for kind, element in zip(dispatch.kinds, turn, strict=True):
+            found[kind].append(element)
+    return found

@@ -6,6 +6,7 @@ int. Only the pools that a loop writes are carried, the others are read from out
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from neuronjax.nki.execution.rolling import Node, roll, tabulate
 from neuronjax.nki.execution.slots import Pool
 from neuronjax.nki.execution.splitting import (
     Counted,
+    Dispatch,
     Element,
     Repeat,
     Splitter,
@@ -201,6 +203,8 @@ def run_node(node: Node, instance: Index, state: State, c: Context) -> None:
         steps.execute(node.kind, _row(node, instance, c.zero), state, c)
     elif isinstance(node.kind, Repeat):
         _run_repeat(node, instance, state, c)
+    elif isinstance(node.kind, Dispatch):
+        _run_dispatch(node.kind, node, instance, state, c)
     elif isinstance(node.kind, Counted):
         _run_counted(node.kind, node, instance, state, c)
     else:
@@ -243,6 +247,28 @@ def _run_repeat(node: Node, instance: Index, state: State, c: Context) -> None:
             run_node(child, turn, inner, c)
 
     _loop(first, first + count, 1, writes(node), state, body)
+
+
+def _run_dispatch(
+    kind: Dispatch, node: Node, instance: Index, state: State, c: Context
+) -> None:
+    """One position after another. A kind that it is not is a loop without turns: XLA
+    would copy what the branches of a conditional hand on."""
+    positions = np.array([kind.kinds, kind.ordinals], np.int32)
+
+    def body(position: jax.Array, inner: State) -> None:
+        found, ordinal = (_lookup(row, position) for row in positions)
+        for n, child in enumerate(node.body):
+            first = instance * kind.counts[n] + ordinal
+            stop = first + (found == n).astype(jnp.int32)
+            run = functools.partial(_run_one, child, c)
+            _loop(first, stop, 1, writes(child), inner, run)
+
+    _loop(0, len(kind.kinds), 1, writes(node), state, body)
+
+
+def _run_one(node: Node, c: Context, instance: jax.Array, state: State) -> None:
+    run_node(node, instance, state, c)
 
 
 def _run_counted(

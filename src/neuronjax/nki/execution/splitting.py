@@ -57,6 +57,20 @@ class Repeat(NamedTuple):
     """Equal neighbours: how many follows from the element."""
 
 
+class Dispatch(NamedTuple):
+    """Elements of a few kinds in any order.
+
+    Attributes:
+        kinds: which of them it is, at every position.
+        ordinals: how many of that kind are before it.
+        counts: how many there are of each kind.
+    """
+
+    kinds: tuple[int, ...]
+    ordinals: tuple[int, ...]
+    counts: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class Element:
     """One instruction or loop, or a run of equal neighbours.
@@ -65,10 +79,11 @@ class Element:
         kind: what is static, without the bodies.
         key: a number that equal signatures have in common, bodies included.
         ints, floats: the row.
-        turns: bodies: one of a loop of the device, one per turn of a repeat.
+        turns: bodies: one of a loop of the device or of a dispatch, one per turn of a
+            repeat.
     """
 
-    kind: Step | Counted | Conditional | Repeat
+    kind: Step | Counted | Conditional | Repeat | Dispatch
     key: int
     ints: tuple[int, ...] = ()
     floats: tuple[float, ...] = ()

@@ -48,7 +48,7 @@ def hinted(function: Callable[..., Any]) -> Callable[..., Any]:
             if name not in named and name not in WITHOUT_EFFECT:
                 raise UnsupportedError(
                     f"{name}={kwargs[name]!r}",
-                    op=f"nl or nisa .{function.__name__}",
+                    op=function.__name__,
                     location=user_line(),
                     remedy="leave it out if it changes no value; known to change none "
                     f"are {', '.join(WITHOUT_EFFECT)}",
