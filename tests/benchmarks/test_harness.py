@@ -188,6 +188,8 @@ def test_every_row_of_the_benchmark_is_found():
         "nki/matmul_1024_tiled": 4,
         "nki/matmul_1024_blocked": 4,
         "nki/compile": 10,
+        "nki/matmul_4096_8192_8192": 300,
+        "nki/flash_attention_4096": 30,
     }
 
 
