@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from neuronjax.ir.instruction import Block, InstructionProgram
+from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Call
 from neuronjax.timing.timeline import Timeline
 
@@ -27,13 +27,18 @@ def backward_share(program: InstructionProgram, timeline: Timeline) -> float:
     _visit(program, program.main, False, visits, backward)
     known, behind = 0.0, 0.0
     for total, members in zip(timeline.totals, timeline.fused, strict=True):
-        found = [id(member) for member in members if id(member) in visits]
+        found = [key for member in members if (key := _key(member)) in visits]
         if found:
             spent = sum(total.seconds.values())
-            shares = (backward[member] / visits[member] for member in found)
+            shares = (backward[key] / visits[key] for key in found)
             known += spent
             behind += spent * sum(shares) / len(found)
     return behind / known if known else 0.0
+
+
+def _key(instruction: Instruction) -> int:
+    """What an instruction and its copies at the places of calls have in common."""
+    return id(instruction.results)
 
 
 def _visit(
@@ -46,8 +51,8 @@ def _visit(
     """Counts how often each instruction stands in either pass."""
     for instruction in block.instructions:
         inside = is_backward or "transpose(" in instruction.location.scope
-        visits[id(instruction)] += 1
-        backward[id(instruction)] += inside
+        visits[_key(instruction)] += 1
+        backward[_key(instruction)] += inside
         inner = list(instruction.blocks)
         if isinstance(instruction, Call):
             inner.append(program.functions[instruction.callee])
