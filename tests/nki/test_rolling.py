@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import neuronjax as nj
 import neuronjax.nki.isa as nisa
 import neuronjax.nki.language as nl
 from neuronjax import nki
@@ -205,3 +206,11 @@ def test_a_dispatched_kernel_computes_what_its_instructions_do():
         made = functions[letter](tiles[(n + 1) % 4], tiles[(3 * n + 2) % 4])
         tiles[n % 4] = np.minimum(made, np.float32(1 + n))
     np.testing.assert_array_equal(found, np.concatenate(tiles))
+
+    def composed(y):
+        return shuffled(y * 0.5, order).sum(1) / 3.0
+
+    step = nj.jit(composed, target="trn3")
+    compiled = np.asarray(step(2 * x))
+    with jax.disable_jit():
+        np.testing.assert_array_equal(compiled, np.asarray(step(2 * x)))

@@ -16,7 +16,13 @@ from collections.abc import Sequence
 from math import prod
 
 from neuronjax.hardware import CoreSpec
-from neuronjax.ir.kernel import Access, KernelInstruction, KernelProgram, Storage
+from neuronjax.ir.kernel import (
+    Access,
+    KernelInstruction,
+    KernelProgram,
+    Register,
+    Storage,
+)
 from neuronjax.timing.kernel_operands import (
     Box,
     box,
@@ -252,13 +258,18 @@ class Dependencies:
         if number in self._registers:
             found.append(self._registers[number] * 2)
 
+    def _read_index(
+        self, n: int, index: Access | Register, by_tensor: bool, found: list[int]
+    ) -> None:
+        """What says where an access goes is read by it, also if that is written."""
+        if isinstance(index, Access):
+            self._read(n, index, by_tensor, found)
+        else:
+            self._read_register(index.number, found)
+
     def _read(self, n: int, access: Access, by_tensor: bool, found: list[int]) -> None:
         if access.dynamic is not None:
-            index = access.dynamic.index
-            if isinstance(index, Access):
-                self._read(n, index, by_tensor, found)
-            else:
-                self._read_register(index.number, found)
+            self._read_index(n, access.dynamic.index, by_tensor, found)
         s = access.storage
         if s.memory in _HBM and s.number not in self._written:
             return
@@ -270,11 +281,7 @@ class Dependencies:
 
     def _write(self, n: int, access: Access, by_tensor: bool, found: list[int]) -> None:
         if access.dynamic is not None:
-            index = access.dynamic.index
-            if isinstance(index, Access):
-                self._read(n, index, by_tensor, found)
-            else:
-                self._read_register(index.number, found)
+            self._read_index(n, access.dynamic.index, by_tensor, found)
         s = access.storage
         if s.memory in _HBM and s.number not in self._read_in_hbm:
             return
