@@ -13,8 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh, PartitionSpec as P
 
 import neuronjax as nj
 from benchmarks.harness import (
@@ -26,8 +25,8 @@ from benchmarks.harness import (
     ratio,
     row,
 )
-from neuronjax.carriers import real_devices
-from neuronjax.quickstart import model
+from neuronjax.cli.quickstart import model
+from neuronjax.execution.device_sharding import real_devices
 
 TARGET = "trn2.48xlarge"
 CONFIG = model.GPTConfig(vocab_size=128, layers=4, heads=4, width=128, hidden=352)

@@ -17,7 +17,7 @@ import jax
 import neuronjax as nj
 from benchmarks import bench_gpt
 from benchmarks.harness import Effort, Result, compare_calls, row
-from neuronjax.collecting import Collect
+from neuronjax.execution.probes.collect import Collect
 
 VARIANTS: dict[str, tuple[Collect, float | None]] = {
     "default": (Collect(), 1.3),

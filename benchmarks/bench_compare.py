@@ -19,8 +19,8 @@ import numpy as np
 import optax
 
 from benchmarks.harness import Effort, Result, Samples, row, seconds_of
-from neuronjax.comparing import compare
-from neuronjax.quickstart import model
+from neuronjax.api.compare import compare
+from neuronjax.cli.quickstart import model
 
 MILLION = model.GPTConfig(vocab_size=256, layers=4, heads=4, width=160, hidden=384)
 TEN_MILLION = model.GPTConfig(vocab_size=256, layers=6, heads=4, width=320, hidden=1280)

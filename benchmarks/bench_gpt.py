@@ -3,7 +3,7 @@
 The model of the quickstart with 4 layers, width 256, 4 heads, 128 tokens, batch 8,
 vocabulary 256, under Adam; float32 parameters, and every result of the step is an
 output. Compile time is trace + lower + XLA, of a new jit object with JAX's caches
-cleared. "Warm" means that the verdicts on dot shapes (`neuronjax.engines.dot_verdicts`)
+cleared. "Warm" means that the verdicts on dot shapes (`engines.dot_verdicts`)
 are known, "cold" that they are found out on the way, as on a user's first run.
 """
 
@@ -33,10 +33,10 @@ from benchmarks.harness import (
 )
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.trace import PLATFORM
-from neuronjax.engines import dot_verdicts
+from neuronjax.cli.quickstart import model
+from neuronjax.execution.engines import dot_verdicts
 from neuronjax.hardware import resolve_target
 from neuronjax.lowering import lower
-from neuronjax.quickstart import model
 
 TARGET = "trn2"
 CONFIG = model.GPTConfig(vocab_size=256, layers=4, heads=4, width=256, hidden=704)

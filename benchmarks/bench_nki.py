@@ -4,7 +4,7 @@ Both multiply BF16 matrices of 1024 x 1024 into BF16 and add in FP32. `tiled` lo
 tiles before every matmul; `blocked` blocks all three dimensions, as the optimised
 kernel of the vendor's tutorial does. `compile` is tracing, re-rolling and XLA of the
 tiled kernel, in seconds. Dots are verified before the clock starts
-(`neuronjax.engines.dot_verdicts`). The large ones are the first call of all, run once.
+(`engines.dot_verdicts`). The large ones are the first call of all, run once.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ from jax import lax
 
 import neuronjax as nj
 from benchmarks.harness import Effort, Result, Samples, row
+from neuronjax.cli.quickstart import model
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Call, Loop
-from neuronjax.quickstart import model
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.trips import static_trips, writers

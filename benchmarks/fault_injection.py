@@ -28,8 +28,8 @@ from neuronjax.capture.trace import capture
 from neuronjax.diagnostics.compare import Setting, compare_sides
 from neuronjax.diagnostics.comparison import Comparison
 from neuronjax.diagnostics.executors import Executor, Key, Place
-from neuronjax.diagnostics.op_lanes import Side, Site
 from neuronjax.diagnostics.op_walk import Compared, Walk
+from neuronjax.diagnostics.parallel_runs import Side, Site
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import (

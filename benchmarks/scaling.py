@@ -28,8 +28,8 @@ from jax.sharding import PartitionSpec as P
 import neuronjax as nj
 from benchmarks import results_file
 from benchmarks.harness import Effort, Result, interleave, progress, ratio
-from neuronjax.engines import dot_verdicts
-from neuronjax.quickstart import model
+from neuronjax.cli.quickstart import model
+from neuronjax.execution.engines import dot_verdicts
 
 TARGET, INSTANCE, POLICY = "trn2", "trn2.48xlarge", "bf16"
 FULL = Effort(repetitions=7, seconds=8.0, minimum=2)

@@ -19,12 +19,7 @@ from pathlib import Path
 # Run as a script, `benchmarks` itself is on the path and not the folder that holds it.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.collective_measurements import (
-    EXECUTIONS,
-    SERIES,
-    Execution,
-    Series,
-)
+from benchmarks.collective_measurements import EXECUTIONS, SERIES, Execution, Series
 from neuronjax.hardware import resolve_target
 from neuronjax.timing.collectives import CollectiveTime, collective_time
 from neuronjax.timing.execution import execution_seconds

@@ -22,7 +22,7 @@ from flax import nnx
 from rich.console import Console
 
 import neuronjax as nj
-from neuronjax.quickstart.model import Block, GPTConfig, create, loss
+from neuronjax.cli.quickstart.model import Block, GPTConfig, create, loss
 
 CONFIG = GPTConfig(
     vocab_size=32_768,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from neuronjax.api import Emulated
+    from neuronjax.api.jit import Emulated
     from neuronjax.policy import Policy
     from neuronjax.testing import GoldenReport
 

@@ -18,7 +18,7 @@ import hypothesis
 import jax
 import pytest
 
-from neuronjax import interpreter
+from neuronjax.execution import interpreter
 
 # A first example compiles, so no deadline; CI repeats the same examples every time.
 hypothesis.settings.register_profile("default", deadline=None)

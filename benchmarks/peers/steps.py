@@ -27,7 +27,7 @@ import neuronjax as nj
 from benchmarks.harness import Effort
 from benchmarks.peers.blocks import as_values
 from benchmarks.peers.contest import Entry, against
-from neuronjax.quickstart import model
+from neuronjax.cli.quickstart import model
 
 Thunk = Callable[[], Any]
 

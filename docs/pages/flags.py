@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from neuronjax.policy_flags import (
+from neuronjax.policy.flags import (
     FLAGS,
     IGNORED_VARIABLES,
     LEGAL,

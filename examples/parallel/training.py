@@ -15,8 +15,7 @@ import jax
 import numpy as np
 import optax
 from jax import lax
-from jax.sharding import AbstractMesh
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AbstractMesh, PartitionSpec as P
 
 import neuronjax as nj
 from examples.parallel import model

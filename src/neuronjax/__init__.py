@@ -3,163 +3,77 @@
     JAX callable, or a saved program (StableHLO, jax.export, HLO)
         | capture    StableHLO for platform "neuron", decoded once     (capture/)
         | lower      StableHLO -> NeuronCore instructions              (lowering/)
-        | run        instructions -> arrays, in one jax.jit            (engines/,
-        v            with the numbers of `numerics/`                    interpreter.py)
-      values
+        |------------------------------.
+        | run                          | price
+        | instructions -> arrays       | instructions -> cycles, bytes, dollars
+        v   (execution/)               v   (timing/)
+      values                         profiles
 
-`hardware/` holds the chips as data, `policy.py` what may happen to numbers, `ir/` the
-two vocabularies, `emulation.py` what vmap and grad mean; `api.py` is `jit`,
-`parallel.py` is `pmap`, `loading.py` is `load`, and `programs.py` what all of them
-return. `checking.py` is `check`, which runs nothing and says what the real compiler
-would refuse or change.
+`numerics/` holds the formats and their rounding, `hardware/` the chips as data,
+`policy/` what may happen to numbers, `ir/` the two vocabularies, `nki/` the second
+front end, for kernels. `diagnostics/` asks about numbers, `report/` shows what
+was found, `testing/` keeps it. Every public function below is a file of `api/`, and a
+command of `cli/`.
 """
 
 import importlib
 
-from neuronjax.api import (
-    Emulated as Emulated,
-)
-from neuronjax.api import (
-    jit as jit,
-)
-from neuronjax.carriers import (
-    real_devices as real_devices,
-)
-from neuronjax.checking import (
-    check as check,
-)
-from neuronjax.collecting import (
-    Collect as Collect,
-)
-from neuronjax.collective_bench import (
-    collective_bench as collective_bench,
-)
-from neuronjax.comparing import (
-    compare as compare,
-)
-from neuronjax.diagnostics.comparison import (
-    Comparison as Comparison,
-)
-from neuronjax.diagnostics.findings import (
-    PortabilityReport as PortabilityReport,
-)
-from neuronjax.diagnostics.order import (
-    SummationTree as SummationTree,
-)
-from neuronjax.diagnostics.order import (
-    reveal_order as reveal_order,
-)
-from neuronjax.diagnostics.precision_result import (
-    PrecisionSearch as PrecisionSearch,
-)
-from neuronjax.diagnostics.statistics import (
-    Statistics as Statistics,
-)
-from neuronjax.errors import (
-    InternalError as InternalError,
-)
-from neuronjax.errors import (
-    InvalidProgramError as InvalidProgramError,
-)
-from neuronjax.errors import (
-    NeuronJaxError as NeuronJaxError,
-)
-from neuronjax.errors import (
-    UnimplementedError as UnimplementedError,
-)
-from neuronjax.errors import (
-    UnsupportedError as UnsupportedError,
-)
-from neuronjax.estimating import (
+from neuronjax.api.check import check as check
+from neuronjax.api.collective_bench import collective_bench as collective_bench
+from neuronjax.api.compare import compare as compare
+from neuronjax.api.estimate import (
     Estimate as Estimate,
-)
-from neuronjax.estimating import (
     Machine as Machine,
-)
-from neuronjax.estimating import (
     ServingChipWarning as ServingChipWarning,
-)
-from neuronjax.estimating import (
     estimate as estimate,
 )
-from neuronjax.loading import (
-    load as load,
-)
-from neuronjax.numerics.casting import (
-    cast as cast,
-)
-from neuronjax.numerics.microscaling import (
-    MXArray as MXArray,
-)
-from neuronjax.numerics.microscaling import (
-    quantize_mx as quantize_mx,
-)
-from neuronjax.numerics.sparsity import (
-    SparseArray as SparseArray,
-)
-from neuronjax.numerics.sparsity import (
-    sparsify as sparsify,
-)
-from neuronjax.parallel import (
-    local_device_count as local_device_count,
-)
-from neuronjax.parallel import (
-    make_mesh as make_mesh,
-)
-from neuronjax.parallel import (
-    pmap as pmap,
-)
-from neuronjax.parallel import (
-    replicate as replicate,
-)
-from neuronjax.parallel import (
-    unreplicate as unreplicate,
-)
-from neuronjax.policy import (
-    Policy as Policy,
-)
-from neuronjax.policy import (
-    Rule as Rule,
-)
-from neuronjax.policy_scopes import (
-    collective_algorithm as collective_algorithm,
-)
-from neuronjax.policy_scopes import (
-    policy_scope as policy_scope,
-)
-from neuronjax.precision_search import (
-    search_precision as search_precision,
-)
-from neuronjax.profiling import (
-    Profile as Profile,
-)
-from neuronjax.profiling import (
-    profile as profile,
-)
-from neuronjax.programs import (
-    Compiled as Compiled,
-)
-from neuronjax.programs import (
-    Lowered as Lowered,
-)
-from neuronjax.report.number_display import (
-    formats as formats,
-)
-from neuronjax.scaling import (
-    scaling as scaling,
-)
-from neuronjax.serving import (
+from neuronjax.api.estimate_serving import (
     ServingEstimate as ServingEstimate,
-)
-from neuronjax.serving import (
     estimate_serving as estimate_serving,
 )
-from neuronjax.study import (
-    Study as Study,
+from neuronjax.api.jit import Emulated as Emulated, jit as jit
+from neuronjax.api.load import load as load
+from neuronjax.api.lowered import Compiled as Compiled, Lowered as Lowered
+from neuronjax.api.pmap import (
+    local_device_count as local_device_count,
+    make_mesh as make_mesh,
+    pmap as pmap,
+    replicate as replicate,
+    unreplicate as unreplicate,
 )
-from neuronjax.study import (
-    study as study,
+from neuronjax.api.profile import Profile as Profile, profile as profile
+from neuronjax.api.scaling import scaling as scaling
+from neuronjax.api.search_precision import search_precision as search_precision
+from neuronjax.api.study import Study as Study, study as study
+from neuronjax.diagnostics.comparison import Comparison as Comparison
+from neuronjax.diagnostics.findings import PortabilityReport as PortabilityReport
+from neuronjax.diagnostics.order import (
+    SummationTree as SummationTree,
+    reveal_order as reveal_order,
 )
+from neuronjax.diagnostics.precision_result import PrecisionSearch as PrecisionSearch
+from neuronjax.diagnostics.statistics import Statistics as Statistics
+from neuronjax.errors import (
+    InternalError as InternalError,
+    InvalidProgramError as InvalidProgramError,
+    NeuronJaxError as NeuronJaxError,
+    UnimplementedError as UnimplementedError,
+    UnsupportedError as UnsupportedError,
+)
+from neuronjax.execution.device_sharding import real_devices as real_devices
+from neuronjax.execution.probes.collect import Collect as Collect
+from neuronjax.numerics.casting import cast as cast
+from neuronjax.numerics.microscaling import (
+    MXArray as MXArray,
+    quantize_mx as quantize_mx,
+)
+from neuronjax.numerics.sparsity import SparseArray as SparseArray, sparsify as sparsify
+from neuronjax.policy import Policy as Policy, Rule as Rule
+from neuronjax.policy.scopes import (
+    collective_algorithm as collective_algorithm,
+    policy_scope as policy_scope,
+)
+from neuronjax.report.number_display import formats as formats
 
 __version__ = "0.1.0.dev0"
 

@@ -6,6 +6,10 @@ of the user's program, and what to do about it.
 
 from __future__ import annotations
 
+import functools
+import sys
+from pathlib import Path
+
 
 class NeuronJaxError(Exception):
     """Base class. Holds what the message was composed of.
@@ -51,3 +55,19 @@ class InvalidProgramError(NeuronJaxError, ValueError):
 
 class InternalError(NeuronJaxError):
     """neuronjax itself is wrong. Please report it."""
+
+
+_PACKAGE = str(Path(__file__).parent) + "/"
+
+
+@functools.cache
+def _is_internal(filename: str) -> bool:
+    return filename.startswith((_PACKAGE, "<frozen"))
+
+
+def user_line() -> str:
+    """The "file:line" of the innermost frame outside neuronjax, "" if there is none."""
+    frame = sys._getframe(1)
+    while frame is not None and _is_internal(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import results_file
-from benchmarks.page import __main__ as command
-from benchmarks.page import plots, summary, text
+from benchmarks.page import __main__ as command, plots, summary, text
 from tests.benchmarks import sample_results
 
 

@@ -13,8 +13,7 @@ import pytest
 from jax import lax
 from jax.extend.mlir import ir
 from jax.interpreters.mlir import make_ir_context
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 import neuronjax as nj
 from neuronjax.capture import partition

@@ -180,7 +180,7 @@ def main() -> None:
     if options.threads:  # before JAX makes its thread pool
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
 
-    from neuronjax.engines import dot_verdicts
+    from neuronjax.execution.engines import dot_verdicts
     from tests.zoo import PROGRAMS
 
     dot_verdicts.enabled = not options.scan_only

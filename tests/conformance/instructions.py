@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from neuronjax import interpreter
+from neuronjax.execution import interpreter
 from neuronjax.ir.instruction import Block, Buffer, InstructionProgram, View
 from neuronjax.ir.program import TensorType
 from tests.conformance import bits

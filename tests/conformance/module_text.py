@@ -14,9 +14,9 @@ from jax.extend.mlir import ir
 from jax.interpreters import mlir
 
 import neuronjax as nj
-from neuronjax import interpreter
 from neuronjax.capture.attributes import DTYPES
 from neuronjax.capture.decode import decode_module
+from neuronjax.execution import interpreter
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.instruction import InstructionProgram
 from neuronjax.lowering import lower

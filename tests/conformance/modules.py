@@ -16,9 +16,9 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
-from neuronjax import interpreter
 from neuronjax.capture.attributes import decode_attribute
 from neuronjax.capture.decode import decode_module
+from neuronjax.execution import interpreter
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.instruction import InstructionProgram
 from neuronjax.lowering import lower

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import neuronjax as nj
-from neuronjax import interpreter
 from neuronjax.capture.attributes import complex_elements
-from neuronjax.emulation import join_complex, split_complex
+from neuronjax.execution import interpreter
+from neuronjax.execution.transformations import join_complex, split_complex
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.program import (
     Function,

@@ -12,8 +12,7 @@ import pytest
 
 import neuronjax as nj
 from tests.conformance import bits
-from tests.oracles import floats, microscaling
-from tests.oracles import tensor_engine as oracle
+from tests.oracles import floats, microscaling, tensor_engine as oracle
 
 M, N, K = 5, 7, 96
 X, W = (

@@ -20,8 +20,13 @@ from neuronjax.ir.instruction_set import (
     Sparsify,
 )
 from tests.conformance import bits, instructions
-from tests.oracles import contraction, floats, microscaling, sparsity
-from tests.oracles import tensor_engine as oracle
+from tests.oracles import (
+    contraction,
+    floats,
+    microscaling,
+    sparsity,
+    tensor_engine as oracle,
+)
 
 ELEMENTS = {
     "mxfp8_e4m3": ml_dtypes.float8_e4m3fn,
@@ -414,7 +419,7 @@ def test_the_transpose_of_the_first_array_is_a_matmul():
 
 def test_mx_scale_rules_are_the_oracles():
     """Rules by name, so that a policy's words mean the same on both sides."""
-    from neuronjax.policy_flags import LEGAL
+    from neuronjax.policy.flags import LEGAL
 
     assert set(LEGAL["mx_scale_rule"]) == set(microscaling.RULES)
 

@@ -11,13 +11,11 @@ import pytest
 from jax import lax
 from jax.extend.mlir import ir
 from jax.interpreters.mlir import make_ir_context
-from jax.sharding import AbstractMesh, AxisType
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec as P
 
 import neuronjax as nj
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.trace import capture
-from neuronjax.collectives.algorithms import ALGORITHMS
 from neuronjax.errors import (
     InvalidProgramError,
     NeuronJaxError,
@@ -37,10 +35,11 @@ from neuronjax.ir.collective_set import (
     ReduceScatter,
     Spmd,
 )
+from neuronjax.ir.collectives.algorithms import ALGORITHMS
 from neuronjax.ir.instruction import InstructionProgram
 from neuronjax.ir.instruction_set import Call, Loop, NcMatmul
 from neuronjax.lowering import lower
-from neuronjax.policy_flags import LEGAL
+from neuronjax.policy.flags import LEGAL
 
 MESH = nj.make_mesh((4, 2), ("dp", "tp"))
 ROWS, COLUMNS = ((0, 1), (2, 3), (4, 5), (6, 7)), ((0, 2, 4, 6), (1, 3, 5, 7))

@@ -6,12 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from neuronjax.diagnostics.op_errors import (
-    BLOCK_ELEMENTS,
-    Errors,
-    errors_of,
-    same_bits,
-)
+from neuronjax.diagnostics.op_errors import BLOCK_ELEMENTS, Errors, errors_of, same_bits
 
 
 def of(actual, reference, dtype=np.float32, reference_dtype=None):

@@ -5,11 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from neuronjax.capture.trace import capture
-from neuronjax.diagnostics.first_divergence import (
-    MOST_TRIALS,
-    ancestors,
-    smallest_set,
-)
+from neuronjax.diagnostics.first_divergence import MOST_TRIALS, ancestors, smallest_set
 
 
 @pytest.mark.parametrize(

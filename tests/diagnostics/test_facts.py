@@ -11,7 +11,7 @@ from jax import lax
 from neuronjax.capture.trace import capture
 from neuronjax.diagnostics.facts import Fact, unknown
 from neuronjax.diagnostics.loops import trip_count
-from neuronjax.diagnostics.sites import Settings, _Walker
+from neuronjax.diagnostics.op_contexts import Settings, _Walker
 from neuronjax.hardware import resolve_target
 
 I8, I32 = np.int8, np.int32

@@ -8,16 +8,10 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import neuronjax as nj
-from neuronjax.diagnostics.order import (
-    Probe,
-    SummationTree,
-    left_fold,
-    reveal_order,
-)
+from neuronjax.diagnostics.order import Probe, SummationTree, left_fold, reveal_order
 
 
 def evaluate(node, x, dtype=np.float32):

@@ -17,13 +17,9 @@ from jax.extend.mlir import ir
 from jax.interpreters import mlir
 
 import neuronjax as nj
+from neuronjax.api.check import check
 from neuronjax.capture.decode import decode_module
-from neuronjax.checking import check
-from neuronjax.diagnostics.findings import (
-    SEVERITIES,
-    PortabilityReport,
-    cited_keys,
-)
+from neuronjax.diagnostics.findings import SEVERITIES, PortabilityReport, cited_keys
 from neuronjax.diagnostics.portability import examine, from_error
 from neuronjax.diagnostics.rules import PROGRAM_RULES, RULES
 from neuronjax.diagnostics.rules.dtypes import DTYPE_RULES

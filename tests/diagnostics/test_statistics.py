@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import neuronjax as nj
-from neuronjax import measuring
-from neuronjax.collecting import Collect, Site
 from neuronjax.diagnostics.statistics import Statistics
 from neuronjax.errors import InvalidProgramError
-from neuronjax.ledger import as_arrays, merged, total
-from neuronjax.measuring import COUNTERS, Measure, measure
+from neuronjax.execution.probes import rounding_counters
+from neuronjax.execution.probes.accumulator import as_arrays, merged, total
+from neuronjax.execution.probes.collect import Collect, Site
+from neuronjax.execution.probes.rounding_counters import COUNTERS, Measure, measure
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.microscaling import quantize_mx
 from neuronjax.numerics.rounding import cast
@@ -46,7 +46,7 @@ def numbers(size: int, low: int = -30, high: int = 20, seed: int = 0) -> np.ndar
     return x.astype(np.float32)
 
 
-def counts(row: measuring.Row) -> dict[str, int]:
+def counts(row: rounding_counters.Row) -> dict[str, int]:
     words = np.asarray(row.counts).astype(object)
     return dict(zip(COUNTERS, words[:, 0] + (words[:, 1] << 32), strict=True))
 
@@ -69,7 +69,8 @@ def expected(x: np.ndarray, y: np.ndarray, fmt: str) -> dict[str, Any]:
         "nan_in": np.sum(np.isnan(x)),
         "nan": np.sum(np.isnan(y)),
         "inf": np.sum(np.isinf(y)),
-        "error_units": np.sum(error, where=number & (x != 0)) * measuring.ERROR_UNIT,
+        "error_units": np.sum(error, where=number & (x != 0))
+        * rounding_counters.ERROR_UNIT,
     }
 
 
@@ -146,7 +147,7 @@ def test_exponents(bins):
     collect = Collect(histogram=True, bins=bins)
     y = cast(jnp.asarray(x), get_format("float8_e5m2"))
     (record,) = statistics(site(), jnp.asarray(x), y, collect).records
-    low, binades = measuring.exponent_bins(get_format("float8_e5m2"), bins)
+    low, binades = rounding_counters.exponent_bins(get_format("float8_e5m2"), bins)
     finite = np.abs(x[np.isfinite(x) & (x != 0)]).astype(np.float64)
     bin = np.clip((np.floor(np.log2(finite)) - low) // binades + 1, 0, bins - 1)
     starts, wanted = np.unique(low + binades * (bin - 1), return_counts=True)

@@ -19,11 +19,10 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh, PartitionSpec as P
 
 import neuronjax as nj
-from neuronjax.carriers import real_devices
+from neuronjax.execution.device_sharding import real_devices
 from tests.conformance import bits
 
 TARGET = "trn2.48xlarge"

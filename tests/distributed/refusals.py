@@ -5,11 +5,10 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import neuronjax as nj
-from neuronjax.carriers import real_devices
+from neuronjax.execution.device_sharding import real_devices
 from tests.conformance import bits
 from tests.distributed.carried import PROGRAMS
 

@@ -14,10 +14,10 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 import neuronjax as nj
-from neuronjax.carriers import ALONE, real_devices
-from neuronjax.collectives.splitting import carried_dimension, carrier, part_of
+from neuronjax.execution.device_sharding import ALONE, real_devices
+from neuronjax.execution.sliced_reduction import slices_of
+from neuronjax.execution.splitting import carried_dimension, carrier, part_of
 from neuronjax.ir.collective_set import DeviceMesh
-from neuronjax.sliced_reduction import slices_of
 from tests.distributed import carried
 from tests.distributed.children import children, free_port
 

@@ -24,7 +24,7 @@ from docs.pages import (
     reference,
 )
 from neuronjax.hardware import chips
-from neuronjax.policy_flags import FLAGS, UNSUPPORTED_VARIABLES
+from neuronjax.policy.flags import FLAGS, UNSUPPORTED_VARIABLES
 from neuronjax.report.operations import NAMES
 
 ROOT = Path(__file__).parents[2]

@@ -22,14 +22,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 from tests.fuzz.operations import FLOATS, INTEGERS, OPERATIONS, Operation
-from tests.fuzz.program import (
-    TRANSFORMATIONS,
-    Block,
-    Line,
-    Program,
-    Value,
-    kind_of,
-)
+from tests.fuzz.program import TRANSFORMATIONS, Block, Line, Program, Value, kind_of
 
 SHAPES = ((), (5,), (3, 5), (1, 5), (5, 3), (2, 3, 5), (2, 1, 3, 5))
 MOST_ELEMENTS = 240

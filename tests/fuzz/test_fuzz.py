@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from neuronjax import interpreter
+from neuronjax.execution import interpreter
 from tests.conformance import bits
 from tests.fuzz.generator import programs
 from tests.fuzz.program import Program, wobbler

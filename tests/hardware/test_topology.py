@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from neuronjax import hardware
-from neuronjax.collectives.placement import Placement
 from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.collectives.placement import Placement
 
 WIRES = hardware.TRN2_ENGINE_NEIGHBOURS
 

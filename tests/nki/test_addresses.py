@@ -13,7 +13,7 @@ import neuronjax.nki.language as nl
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
-from neuronjax.nki import dtypes
+from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.nki.limits.addresses import allocate, capacity
 from neuronjax.nki.limits.programs import checked
 

@@ -11,9 +11,7 @@ from jax.sharding import PartitionSpec
 import neuronjax as nj
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError, UnsupportedError
-from neuronjax.nki import collectives as ncc
-from neuronjax.nki import isa as nisa
-from neuronjax.nki import language as nl
+from neuronjax.nki import collectives as ncc, isa as nisa, language as nl
 from tests.oracles import collectives as oracle
 
 BF16 = ml_dtypes.bfloat16

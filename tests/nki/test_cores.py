@@ -9,8 +9,7 @@ import pytest
 
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
-from neuronjax.nki import isa as nisa
-from neuronjax.nki import language as nl
+from neuronjax.nki import isa as nisa, language as nl
 
 BF16 = ml_dtypes.bfloat16
 

@@ -7,8 +7,7 @@ import pytest
 
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
-from neuronjax.nki import isa as nisa
-from neuronjax.nki import language as nl
+from neuronjax.nki import isa as nisa, language as nl
 from tests.nki.test_vector_instructions import normal, run, same
 from tests.oracles import nki_isa as oracle
 

@@ -12,7 +12,7 @@ import neuronjax.nki.language as nl
 from neuronjax import nki
 from neuronjax.capture.host_calls import leaves
 from neuronjax.errors import InvalidProgramError, UnsupportedError
-from neuronjax.nki.semantics.registry import (
+from neuronjax.execution.tiles.registry import (
     Context,
     Operands,
     Results,

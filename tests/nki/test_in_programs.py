@@ -16,15 +16,15 @@ import neuronjax.nki.isa as nisa
 import neuronjax.nki.language as nl
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
-from neuronjax.ir import kernel_call
-from neuronjax.ir.kernel_call import NkiKernel
-from neuronjax.nki.semantics.registry import (
+from neuronjax.execution.tiles.registry import (
     Context,
     Operands,
     Results,
     Signature,
     executes,
 )
+from neuronjax.ir import kernel_call
+from neuronjax.ir.kernel_call import NkiKernel
 from neuronjax.nki.trace import emit
 
 

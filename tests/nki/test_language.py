@@ -9,9 +9,8 @@ import scipy.special as special
 
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
-from neuronjax.nki import isa as nisa
-from neuronjax.nki import language as nl
-from neuronjax.nki import operators
+from neuronjax.ir import alu_operators as operators
+from neuronjax.nki import isa as nisa, language as nl
 
 F32 = np.float32
 RNG = np.random.default_rng(5)

@@ -6,9 +6,7 @@ import pytest
 
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.nki import legacy as nki
-from neuronjax.nki.legacy import compiler as ncc
-from neuronjax.nki.legacy import isa as nisa
-from neuronjax.nki.legacy import language as nl
+from neuronjax.nki.legacy import compiler as ncc, isa as nisa, language as nl
 from neuronjax.nki.limits.addresses import SpillWarning
 
 F32 = np.float32

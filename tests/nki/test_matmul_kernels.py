@@ -10,7 +10,7 @@ import pytest
 import neuronjax.nki.isa as nisa
 import neuronjax.nki.language as nl
 from neuronjax import nki
-from neuronjax.nki.execution.running import summary
+from neuronjax.execution.kernels.running import summary
 
 K_TILE = 128
 

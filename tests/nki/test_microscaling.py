@@ -9,8 +9,7 @@ import pytest
 
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
-from neuronjax.nki import isa as nisa
-from neuronjax.nki import language as nl
+from neuronjax.nki import isa as nisa, language as nl
 from tests.oracles import nki_isa as oracle
 
 E4M3, E5M2, E2M1 = (

@@ -11,7 +11,7 @@ import neuronjax.nki.isa as nisa
 import neuronjax.nki.language as nl
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
-from tests.nki.test_execution import data
+from tests.execution.kernels.test_kernels import data
 
 
 @nki.jit(target="trn2")

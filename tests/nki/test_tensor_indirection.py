@@ -11,8 +11,15 @@ import neuronjax.nki.language as nl
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
 from tests.nki.test_matmul_kernels import left_fold
-from tests.nki.test_microscaling import E2M1, E4M3, loaded, operand, stored, x4
-from tests.nki.test_microscaling import same as same_numbers
+from tests.nki.test_microscaling import (
+    E2M1,
+    E4M3,
+    loaded,
+    operand,
+    same as same_numbers,
+    stored,
+    x4,
+)
 from tests.nki.test_vector_instructions import normal, run, same
 from tests.oracles import nki_isa as oracle
 

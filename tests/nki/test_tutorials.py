@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from neuronjax import nki
-from neuronjax.nki import isa as nisa
-from neuronjax.nki import language as nl
+from neuronjax.nki import isa as nisa, language as nl
 
 F32 = np.float32
 RNG = np.random.default_rng(11)

@@ -7,8 +7,7 @@ import pytest
 
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
-from neuronjax.nki import isa as nisa
-from neuronjax.nki import language as nl
+from neuronjax.nki import isa as nisa, language as nl
 from tests.oracles import nki_isa as oracle
 
 F32, BF16, U32 = np.float32, ml_dtypes.bfloat16, np.uint32

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics.float_format import (

@@ -15,16 +15,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from flax import linen as nn
-from flax import nnx
+from flax import linen as nn, nnx
 
-from tests.zoo.program import (
-    cross_entropy,
-    integers,
-    parameters,
-    train_step,
-    uniform,
-)
+from tests.zoo.program import cross_entropy, integers, parameters, train_step, uniform
 
 PyTree = Any
 Step = tuple[Callable[..., PyTree], tuple[PyTree, ...]]

@@ -11,7 +11,7 @@ import neuronjax.nki.collectives as ncc
 import neuronjax.nki.isa as nisa
 import neuronjax.nki.language as nl
 from neuronjax.cli import app
-from neuronjax.nki.semantics import registry
+from neuronjax.execution.tiles import registry
 from neuronjax.report.nki_operations import kernel_operations
 from neuronjax.timing import kernel_cost
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import neuronjax as nj
-from neuronjax import interpreter
 from neuronjax.errors import InvalidProgramError
+from neuronjax.execution import interpreter
 from neuronjax.testing import (
     GoldenMismatch,
     ProgramChangedWarning,

@@ -14,7 +14,7 @@ from neuronjax.timing import (
     flattening,
     layout,
     pricing,
-    residence,
+    sbuf_allocation,
     schedule,
     tiling,
 )
@@ -28,7 +28,7 @@ PLANNING = (
     flattening,
     layout,
     pricing,
-    residence,
+    sbuf_allocation,
     schedule,
     tiling,
 )

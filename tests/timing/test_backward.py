@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from neuronjax.profiling import profile
+from neuronjax.api.profile import profile
 from neuronjax.timing.backward import backward_share
 
 W = jax.ShapeDtypeStruct((4, 512, 512), jnp.float32)

@@ -7,12 +7,8 @@ from collections import deque
 
 import pytest
 
-from neuronjax.collectives.placement import Placement
-from neuronjax.hardware import (
-    TOPOLOGIES,
-    TRN2_ENGINE_NEIGHBOURS,
-    resolve_target,
-)
+from neuronjax.hardware import TOPOLOGIES, TRN2_ENGINE_NEIGHBOURS, resolve_target
+from neuronjax.ir.collectives.placement import Placement
 from neuronjax.timing.routes import channels, routes_of
 
 TORI = [t for t in TOPOLOGIES.values() if t.kind in ("torus", "ring", "chain")]

@@ -8,16 +8,15 @@ import math
 import statistics
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from benchmarks import validate_collectives as validation
 from benchmarks.collective_measurements import EXECUTIONS, SERIES
-from neuronjax.collectives.algorithms import ALGORITHMS, legal_algorithms
-from neuronjax.collectives.placement import Placement
-from neuronjax.collectives.selection import select
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.hardware import resolve_target
+from neuronjax.ir.collectives.algorithms import ALGORITHMS, legal_algorithms
+from neuronjax.ir.collectives.placement import Placement
+from neuronjax.ir.collectives.selection import select
 from neuronjax.timing.collective_constants import (
     CONSTANTS,
     DMA_SHARE,

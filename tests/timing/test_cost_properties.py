@@ -7,8 +7,7 @@ import dataclasses
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from benchmarks.validation.micro_rows import make
 from neuronjax.hardware import CHIPS

@@ -11,8 +11,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import CHIPS, resolve_target
@@ -26,8 +25,7 @@ from neuronjax.ir.kernel import (
     Register,
     Storage,
 )
-from neuronjax.timing import assumptions as a
-from neuronjax.timing import kernel_unroll
+from neuronjax.timing import assumptions as a, kernel_unroll
 from neuronjax.timing.cost_scalar import table_load_seconds
 from neuronjax.timing.kernel_price import Priced
 from neuronjax.timing.kernel_schedule import KernelSchedule, schedule_kernel, what_if

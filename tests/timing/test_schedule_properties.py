@@ -11,8 +11,7 @@ import dataclasses
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.instruction import Block, Buffer, InstructionProgram, View

@@ -7,8 +7,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import neuronjax as nj
 from neuronjax.hardware import resolve_target

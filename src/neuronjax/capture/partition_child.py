@@ -51,13 +51,7 @@ import numpy as np  # noqa: E402
 from jaxlib import _hlo, _jax, xla_client  # type: ignore[attr-defined] # noqa: E402
 from jaxlib.mlir import ir  # noqa: E402
 from jaxlib.mlir.dialects import stablehlo  # noqa: E402
-from parse_child import (  # type: ignore # noqa: E402
-    bytecode,
-    context,
-    first_lines,
-    found,
-    normalized,
-)
+from parse_child import bytecode, context, first_lines, found, normalized  # type: ignore # noqa: E402
 
 # -- The partitioner.
 

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from neuronjax.api.collective_bench import collective_bench
 from neuronjax.cli.application import JsonOption, TargetOption, print_json, table
-from neuronjax.collective_bench import collective_bench
 from neuronjax.errors import InvalidProgramError
 from neuronjax.timing.collective_constants import CONSTANTS
 

@@ -9,6 +9,7 @@ import jax
 import typer
 from rich.console import Console
 
+from neuronjax.api.compare import compare as compare_function, compare_saved
 from neuronjax.capture.artifacts import read_artifact
 from neuronjax.cli.application import JsonOption, PolicyOption, TargetOption, print_json
 from neuronjax.cli.sources import (
@@ -20,8 +21,6 @@ from neuronjax.cli.sources import (
     find,
     with_values,
 )
-from neuronjax.comparing import compare as compare_function
-from neuronjax.comparing import compare_saved
 from neuronjax.diagnostics.comparison import Comparison
 
 ReferenceOption = Annotated[

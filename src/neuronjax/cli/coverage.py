@@ -9,22 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from neuronjax.cli.application import (
-    JsonOption,
-    TargetOption,
-    print_json,
-    table,
-)
+from neuronjax.cli.application import JsonOption, TargetOption, print_json, table
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
-from neuronjax.report.operations import (
-    KINDS,
-    MEANINGS,
-    Operation,
-    Status,
-    Use,
-    select,
-)
+from neuronjax.report.operations import KINDS, MEANINGS, Operation, Status, Use, select
 
 if TYPE_CHECKING:
     from neuronjax.report.nki_operations import KernelOperation

@@ -9,12 +9,16 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Console
 
+from neuronjax.api.estimate import (
+    Estimate,
+    Machine,
+    ServingChipWarning,
+    estimate as estimate_step,
+)
+from neuronjax.api.estimate_serving import estimate_serving as estimate_served
 from neuronjax.cli.application import JsonOption, print_json
 from neuronjax.cli.sources import FunctionSource, ShapesOption, SourceArgument, find
 from neuronjax.errors import InvalidProgramError
-from neuronjax.estimating import Estimate, Machine, ServingChipWarning
-from neuronjax.estimating import estimate as estimate_step
-from neuronjax.serving import estimate_serving as estimate_served
 from neuronjax.timing.money import Terms
 
 InstancesOption = Annotated[

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from neuronjax.checking import check as check_function
-from neuronjax.checking import check_saved
+from neuronjax.api.check import check as check_function, check_saved
 from neuronjax.cli.application import JsonOption, PolicyOption, TargetOption
 from neuronjax.cli.sources import ShapesOption, SourceArgument, find
 from neuronjax.diagnostics.findings import PortabilityReport

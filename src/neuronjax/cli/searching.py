@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from neuronjax.api.search_precision import search_precision
 from neuronjax.cli.application import (
     JsonOption,
     TargetOption,
@@ -23,7 +24,6 @@ from neuronjax.cli.sources import (
     find,
 )
 from neuronjax.errors import UnsupportedError
-from neuronjax.precision_search import search_precision
 
 
 def search(

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import neuronjax as nj
+from neuronjax.api.profile import Profile, profile as profile_step
 from neuronjax.cli.application import (
     JsonOption,
     PolicyOption,
@@ -24,14 +25,8 @@ from neuronjax.cli.application import (
 from neuronjax.cli.sources import ShapesOption, SourceArgument, find
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.policy import Policy
-from neuronjax.profiling import Profile
-from neuronjax.profiling import profile as profile_step
 from neuronjax.report.places import places
-from neuronjax.report.profile_tables import (
-    QUEUE_TITLES,
-    groups_table,
-    metrics_table,
-)
+from neuronjax.report.profile_tables import QUEUE_TITLES, groups_table, metrics_table
 from neuronjax.report.profile_usage import Usage
 from neuronjax.report.quantities import binary, percent, seconds
 from neuronjax.timing.assumptions import CONSTANTS as RULES

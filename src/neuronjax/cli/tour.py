@@ -47,7 +47,7 @@ def quickstart(
         neuronjax quickstart --json results.json --output curves.png
     """
     # Flax, Optax and matplotlib take seconds to import and only this command uses them.
-    from neuronjax.quickstart import data, experiment, recipe, report
+    from neuronjax.cli.quickstart import data, experiment, recipe, report
 
     chosen = recipe.TINY if tiny else recipe.Recipe()
     chosen = dataclasses.replace(chosen, seed=seed, steps=steps or chosen.steps)

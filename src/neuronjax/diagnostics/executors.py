@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from neuronjax.interpreter import Stepper
+from neuronjax.execution.interpreter import Stepper
 from neuronjax.ir.instruction import Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Call
 from neuronjax.numerics.random_bits import fold

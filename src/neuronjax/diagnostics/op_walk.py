@@ -18,15 +18,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neuronjax.diagnostics.executors import Key, Place
-from neuronjax.diagnostics.healing import Healed, declared, handed_on, healed
 from neuronjax.diagnostics.op_errors import Errors, errors_of, same_bits
-from neuronjax.diagnostics.op_lanes import Lane, Side, Site, Span
+from neuronjax.diagnostics.parallel_runs import Lane, Side, Site, Span
 from neuronjax.diagnostics.reference64 import is_float
+from neuronjax.diagnostics.reference_substitution import (
+    Healed,
+    declared,
+    handed_on,
+    healed,
+)
 from neuronjax.errors import InternalError
+from neuronjax.execution.spmd import chosen_branch
 from neuronjax.ir.instruction import Block, Instruction
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.ir.program import Op, Value
-from neuronjax.spmd import chosen_branch
 
 
 class Compared(NamedTuple):

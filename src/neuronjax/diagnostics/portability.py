@@ -13,16 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from neuronjax.diagnostics.findings import (
-    SEVERITIES,
-    Finding,
-    PortabilityReport,
-)
+from neuronjax.diagnostics.findings import SEVERITIES, Finding, PortabilityReport
+from neuronjax.diagnostics.op_contexts import Details, Noted, Settings, Site, visit
 from neuronjax.diagnostics.rule import Rule, Verdict
 from neuronjax.diagnostics.rules import PROGRAM_RULES, RULES
 from neuronjax.diagnostics.rules.dtypes import arguments, entering
 from neuronjax.diagnostics.rules.limits import instructions
-from neuronjax.diagnostics.sites import Details, Noted, Settings, Site, visit
 from neuronjax.errors import NeuronJaxError, UnimplementedError
 from neuronjax.hardware import Target
 from neuronjax.ir.program import Program

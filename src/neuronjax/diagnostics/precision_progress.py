@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from neuronjax.report.progress_bars import ProgressBars
 from neuronjax.report.quantities import seconds as in_words

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group as Rows
-from rich.console import RenderableType
+from rich.console import Group as Rows, RenderableType
 from rich.table import Table
 from rich.text import Text
 

@@ -21,10 +21,10 @@ from jax import lax
 
 from neuronjax.diagnostics.executors import Emulator, Key, Place, Signatures
 from neuronjax.diagnostics.reference64_tables import BINARY, REDUCTIONS, UNARY
-from neuronjax.engines import Registers, execute
-from neuronjax.engines.dma import index_vectors_last
-from neuronjax.engines.scattering import SCATTERS
 from neuronjax.errors import InternalError
+from neuronjax.execution.engines import Registers, execute
+from neuronjax.execution.engines.dma import index_vectors_last
+from neuronjax.execution.engines.scattering import SCATTERS
 from neuronjax.ir.block_set import MapBlock
 from neuronjax.ir.instruction import Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from neuronjax.diagnostics.findings import Severity
-from neuronjax.diagnostics.sites import Settings, Site
+from neuronjax.diagnostics.op_contexts import Settings, Site
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,21 @@ from jax.core import Tracer
 from rich.console import RenderableType
 from rich.table import Table
 
-from neuronjax.collecting import Collect, Site, element_format
 from neuronjax.errors import InvalidProgramError
-from neuronjax.ledger import as_arrays, merged_arrays
+from neuronjax.execution.probes.accumulator import as_arrays, merged_arrays
+from neuronjax.execution.probes.collect import Collect, Site, element_format
+from neuronjax.execution.probes.plan import Collector, Plan
+from neuronjax.execution.probes.rounding_counters import (
+    COUNTERS,
+    ERROR_UNIT,
+    Measure,
+    exponent_bins,
+)
 from neuronjax.lowering.context import is_cotangent_scope
-from neuronjax.measuring import COUNTERS, ERROR_UNIT, Measure, exponent_bins
 from neuronjax.report.html import Displayed
 from neuronjax.report.places import place
 from neuronjax.report.profile_tables import new_table
 from neuronjax.report.rendering import as_text
-from neuronjax.sites import Collector, Plan
 
 #: Only known where the numbers before the rounding were seen.
 COMPARED = ("underflow", "overflow", "saturated", "nan_in")

@@ -3,7 +3,7 @@
 The tile-sized sister of `ir.instruction`: operands are strided accesses to storages
 that are written many times, loops with a run-time count are nested blocks, everything
 else is unrolled. Names are those of `nki.isa`. Offsets and strides count elements of
-the access's dtype, addresses bytes. `nki.execution` reads it as arrays, `timing` as
+the access's dtype, addresses bytes. `execution.kernels` reads it as arrays, `timing` as
 cycles and bytes.
 """
 
@@ -32,7 +32,7 @@ class Storage:
         number: unique in its kernel, in order of allocation.
         memory: where it lies.
         shape: on chip, partitions first.
-        dtype: nki name of the elements, see `nki.dtypes`.
+        dtype: nki name of the elements, see `ir.nki_dtypes`.
         name: the user's, or "".
         address: (partition, byte offset in the partition) if the user fixed them.
         location: "file:line" of the allocation.

@@ -15,14 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.collectives.algorithms import ALL_REDUCE, REDUCE_SCATTER
-from neuronjax.collectives.placement import Placement
-from neuronjax.collectives.selection import select
-from neuronjax.errors import (
-    InvalidProgramError,
-    UnimplementedError,
-    UnsupportedError,
-)
+from neuronjax.errors import InvalidProgramError, UnimplementedError, UnsupportedError
 from neuronjax.ir.axis_groups import groups_along
 from neuronjax.ir.collective_set import (
     GROUPS_REMEDY,
@@ -41,6 +34,9 @@ from neuronjax.ir.collective_set import (
     fault_of_groups,
     fault_of_pairs,
 )
+from neuronjax.ir.collectives.algorithms import ALL_REDUCE, REDUCE_SCATTER
+from neuronjax.ir.collectives.placement import Placement
+from neuronjax.ir.collectives.selection import select
 from neuronjax.ir.instruction import Instruction, View
 from neuronjax.ir.program import AxisGroups, Op, Region
 from neuronjax.lowering.bodies import COMBINERS, promoted, simple_combiner
@@ -48,7 +44,7 @@ from neuronjax.lowering.context import Context
 from neuronjax.lowering.registry import lowers
 from neuronjax.lowering.spmd import alone, device_error, mesh_of
 from neuronjax.numerics.float_format import get_format
-from neuronjax.policy_scopes import algorithm_from_scope
+from neuronjax.policy.scopes import algorithm_from_scope
 
 Instructions = Iterator[Instruction]
 Rule = Callable[[Op, Context], Instructions]

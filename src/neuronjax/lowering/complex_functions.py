@@ -10,12 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuronjax.lowering.complex_arithmetic import (
-    divide,
-    is_infinite,
-    modulus,
-    multiply,
-)
+from neuronjax.lowering.complex_arithmetic import divide, is_infinite, modulus, multiply
 from neuronjax.lowering.complex_builder import Pair, Real, where, where_pair
 
 # exp(80) is finite; from there on half the argument is taken and the result squared.

@@ -17,8 +17,10 @@ import numpy as np
 
 from neuronjax.errors import UnsupportedError
 from neuronjax.ir.program import Op, Region, TensorType, Value
-from neuronjax.lowering import complex_arithmetic as arithmetic
-from neuronjax.lowering import complex_functions as functions
+from neuronjax.lowering import (
+    complex_arithmetic as arithmetic,
+    complex_functions as functions,
+)
 from neuronjax.lowering.complex_builder import FLOAT, Builder, Pair, Real
 
 Values = tuple[Value, ...]

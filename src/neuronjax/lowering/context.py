@@ -23,8 +23,9 @@ from neuronjax.hardware import EMULATOR_ONLY_DTYPES, CoreSpec, Target
 from neuronjax.ir.collective_set import DeviceMesh
 from neuronjax.ir.instruction import Block, Buffer, Engine, Instruction, View
 from neuronjax.ir.program import Location, Op, Program, Region, TensorType, Value
-from neuronjax.policy import Policy, unmatched_rule_error
-from neuronjax.policy_scopes import active_policy, has_policy_scope, policy_from_scope
+from neuronjax.policy import Policy
+from neuronjax.policy.policy import unmatched_rule_error
+from neuronjax.policy.scopes import active_policy, has_policy_scope, policy_from_scope
 
 # Ops that hand on the provenance of what they move.
 MOVES = frozenset(

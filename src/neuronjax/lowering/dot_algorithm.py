@@ -26,12 +26,7 @@ import numpy as np
 
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.ir.instruction import Instruction, View
-from neuronjax.ir.instruction_set import (
-    DmaCopy,
-    DotDimensions,
-    Select,
-    TensorTensor,
-)
+from neuronjax.ir.instruction_set import DmaCopy, DotDimensions, Select, TensorTensor
 from neuronjax.ir.program import Op
 from neuronjax.lowering.broadcast import filled
 from neuronjax.lowering.context import Context

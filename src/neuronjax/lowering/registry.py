@@ -14,14 +14,10 @@ from neuronjax.hardware import Target
 from neuronjax.ir.collection import paused_collection
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
 from neuronjax.ir.program import Op, Program, Region
-from neuronjax.lowering.complex_program import (
-    holds_complex,
-    real_indices,
-    real_program,
-)
+from neuronjax.lowering.complex_program import holds_complex, real_indices, real_program
 from neuronjax.lowering.context import Context, LoweredRegion, ProgramContext
 from neuronjax.policy import Policy
-from neuronjax.policy_scopes import active_policy
+from neuronjax.policy.scopes import active_policy
 
 Rule = Callable[[Op, Context], Iterable[Instruction]]
 

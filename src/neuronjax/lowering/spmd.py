@@ -12,11 +12,7 @@ from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
 
-from neuronjax.errors import (
-    InvalidProgramError,
-    NeuronJaxError,
-    UnimplementedError,
-)
+from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnimplementedError
 from neuronjax.hardware import INSTANCES, TARGETS, Target
 from neuronjax.ir.collective_set import DeviceMesh, Split, Spmd
 from neuronjax.ir.instruction import Block, Instruction

@@ -11,36 +11,12 @@ Names and signatures are those of the vendor's nki package; `language` is its
 nki.language, `isa` its nki.isa.
 """
 
-from neuronjax.nki import (
-    collectives as collectives,
-)
-from neuronjax.nki import (
-    isa as isa,
-)
-from neuronjax.nki import (
-    language as language,
-)
-from neuronjax.nki.dtypes import (
+from neuronjax.ir.nki_dtypes import (
     DType as DType,
-)
-from neuronjax.nki.dtypes import (
     DType as dtype,  # noqa: F401  (the vendor's name of it)
 )
-from neuronjax.nki.hazards import (
-    check as check,
-)
-from neuronjax.nki.install import (
-    install as install,
-)
-from neuronjax.nki.kernel import (
-    Kernel as Kernel,
-)
-from neuronjax.nki.kernel import (
-    jit as jit,
-)
-from neuronjax.nki.kernel import (
-    simulate as simulate,
-)
-from neuronjax.nki.memory import (
-    NKIObject as NKIObject,
-)
+from neuronjax.nki import collectives as collectives, isa as isa, language as language
+from neuronjax.nki.hazards import check as check
+from neuronjax.nki.install import install as install
+from neuronjax.nki.kernel import Kernel as Kernel, jit as jit, simulate as simulate
+from neuronjax.nki.memory import NKIObject as NKIObject

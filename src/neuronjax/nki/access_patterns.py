@@ -11,8 +11,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import DynamicOffset
-from neuronjax.nki import dtypes, tensor
+from neuronjax.nki import tensor
 from neuronjax.nki.layout import Layout
 from neuronjax.nki.tensor import NkiTensor, refuse
 

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.nki import dtypes
+from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.nki.memory import NKIObject
 
 

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from neuronjax.collectives.cycles import closed_paths
-from neuronjax.collectives.placement import Placement
-from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.errors import InvalidProgramError, UnsupportedError, user_line
 from neuronjax.ir.collective_set import GROUPS_REMEDY, Groups, fault_of_groups
+from neuronjax.ir.collectives.cycles import closed_paths
+from neuronjax.ir.collectives.placement import Placement
 from neuronjax.nki import trace as tracing
-from neuronjax.nki.locations import user_line
 from neuronjax.nki.memory import NKIObject, is_hbm, is_sbuf
 from neuronjax.nki.tensor import NkiTensor
 

@@ -19,16 +19,15 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from neuronjax.collectives.algorithms import ALL_REDUCE, REDUCE_SCATTER
-from neuronjax.collectives.placement import Placement
-from neuronjax.collectives.selection import select
+from neuronjax.ir import nki_dtypes as dtypes
+from neuronjax.ir.alu_operators import checked_op
 from neuronjax.ir.collective_set import PAIRS_REMEDY, Groups, fault_of_pairs
-from neuronjax.nki import dtypes
+from neuronjax.ir.collectives.algorithms import ALL_REDUCE, REDUCE_SCATTER
+from neuronjax.ir.collectives.placement import Placement
+from neuronjax.ir.collectives.selection import select
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.collective_checks import (
     ReplicaGroup as ReplicaGroup,
-)
-from neuronjax.nki.collective_checks import (
     Tensors,
     by_channel,
     check_alike,
@@ -43,7 +42,6 @@ from neuronjax.nki.collective_checks import (
     rings_of,
 )
 from neuronjax.nki.memory import is_sbuf
-from neuronjax.nki.operators import checked_op
 from neuronjax.nki.registers import VirtualRegister, as_register
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import NkiInstruction, emit

@@ -19,13 +19,14 @@ from jax.core import Tracer
 
 from neuronjax.capture import kernel_calls
 from neuronjax.errors import InvalidProgramError
+from neuronjax.execution.kernels import ranks
+from neuronjax.execution.kernels.running import Plan, runner
 from neuronjax.hardware import Target
+from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import KernelProgram
 from neuronjax.ir.kernel_call import KernelFunction
 from neuronjax.ir.program import TensorType
-from neuronjax.nki import arguments, dtypes
-from neuronjax.nki.execution import ranks
-from neuronjax.nki.execution.running import Plan, runner
+from neuronjax.nki import arguments
 
 #: (arrays, key) -> (results, written arguments, faults); see `execution.faults`.
 Run = Callable[[list[jax.Array], jax.Array], tuple[list[jax.Array], ...]]

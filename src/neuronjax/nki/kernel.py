@@ -20,30 +20,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from neuronjax.capture import kernel_calls
-from neuronjax.collectives.selection import VARIABLE
 from neuronjax.errors import InvalidProgramError
+from neuronjax.execution.kernels import faults
+from neuronjax.execution.kernels.eager import EagerMachine
+from neuronjax.execution.kernels.ranks import RankedMachine
+from neuronjax.execution.kernels.running import Plan, prepare
 from neuronjax.hardware import Target
+from neuronjax.ir.collectives.selection import VARIABLE
 from neuronjax.ir.kernel import Access, Block, KernelProgram, Storage
 from neuronjax.ir.kernel_call import KernelFunction, compiling_for
 from neuronjax.nki import arguments
-from neuronjax.nki.execution import faults
-from neuronjax.nki.execution.eager import EagerMachine
-from neuronjax.nki.execution.ranks import RankedMachine
-from neuronjax.nki.execution.running import Plan, prepare
-from neuronjax.nki.jax_call import (
-    Derivative,
-    Run,
-    is_traced,
-    jitted,
-    kernel_function,
-)
+from neuronjax.nki.jax_call import Derivative, Run, is_traced, jitted, kernel_function
 from neuronjax.nki.limits.programs import checked
 from neuronjax.nki.linking import linked
 from neuronjax.nki.memory import MemoryRegion
 from neuronjax.nki.targets import check_ranks, chosen_target
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import Launch, Trace, in_kernel, tracing
-from neuronjax.policy_scopes import algorithm_from_scope
+from neuronjax.policy.scopes import algorithm_from_scope
 
 Grid = tuple[int, ...]
 AnyMachine = EagerMachine | RankedMachine

@@ -16,16 +16,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from neuronjax.errors import InvalidProgramError
-from neuronjax.ir.kernel import (
-    Block,
-    KernelLoop,
-    KernelWhile,
-    LoopTurn,
-    Register,
-)
+from neuronjax.errors import InvalidProgramError, user_line
+from neuronjax.ir.kernel import Block, KernelLoop, KernelWhile, LoopTurn, Register
 from neuronjax.nki import trace as tracing
-from neuronjax.nki.locations import user_line
 from neuronjax.nki.registers import VirtualRegister, as_register
 from neuronjax.nki.trace import Trace
 from neuronjax.numerics.random_bits import fold

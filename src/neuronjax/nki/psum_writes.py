@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuronjax.errors import InvalidProgramError
+from neuronjax.errors import InvalidProgramError, user_line
+from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import Access, KernelInstruction, Storage
-from neuronjax.nki import dtypes
-from neuronjax.nki.locations import user_line
 
 # Per byte whether it was written; None for a storage of which every byte was.
 Notes = dict[Storage, np.ndarray | None]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from neuronjax.errors import user_line
 from neuronjax.ir.kernel import Register
-from neuronjax.nki.locations import user_line
 from neuronjax.nki.memory import NKIObject
 
 

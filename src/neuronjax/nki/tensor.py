@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, NoReturn
 
-from neuronjax.errors import InvalidProgramError
+from neuronjax.errors import InvalidProgramError, user_line
+from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import Access, DynamicOffset, Register, Storage
-from neuronjax.nki import dtypes, layout
+from neuronjax.nki import layout
 from neuronjax.nki.layout import Layout
-from neuronjax.nki.locations import user_line
 from neuronjax.nki.memory import MemoryRegion, NKIObject
 from neuronjax.nki.registers import VirtualRegister
 

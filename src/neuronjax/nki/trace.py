@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from neuronjax.errors import InvalidProgramError
+from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.hardware import CoreSpec, Target
+from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import (
     NO_ATTRIBUTES,
     Access,
@@ -27,10 +28,9 @@ from neuronjax.ir.kernel import (
     Register,
     Storage,
 )
-from neuronjax.nki import dtypes, psum_writes
+from neuronjax.nki import psum_writes
 from neuronjax.nki.limits import registry as limits
 from neuronjax.nki.linking import Met
-from neuronjax.nki.locations import user_line
 from neuronjax.nki.lockstep import Lockstep, Meeting
 from neuronjax.nki.memory import NKIObject, region_name
 from neuronjax.nki.registers import VirtualRegister

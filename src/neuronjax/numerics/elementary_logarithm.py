@@ -32,12 +32,7 @@ from neuronjax.numerics.elementary_core import (
     truncate,
     with_sign,
 )
-from neuronjax.numerics.elementary_exponential import (
-    EXP_FINE,
-    LN2_HIGH,
-    LN2_LOW,
-    TINY,
-)
+from neuronjax.numerics.elementary_exponential import EXP_FINE, LN2_HIGH, LN2_LOW, TINY
 from neuronjax.numerics.exact import seal
 
 SQRT_HALF_BITS = np.uint32(0x3F3504F3)

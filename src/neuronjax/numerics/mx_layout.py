@@ -20,11 +20,7 @@ import numpy as np
 from jax import lax
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.numerics.float_format import (
-    FLOAT8_E8M0FNU,
-    FloatFormat,
-    get_format,
-)
+from neuronjax.numerics.float_format import FLOAT8_E8M0FNU, FloatFormat, get_format
 from neuronjax.numerics.microscaling import (
     BLOCK_SIZE,
     MXArray,

@@ -33,11 +33,7 @@ from neuronjax.numerics.sparsity_checks import (
 )
 from neuronjax.numerics.sparsity_pattern import (
     DTYPES as DTYPES,
-)
-from neuronjax.numerics.sparsity_pattern import (
     PATTERNS as PATTERNS,
-)
-from neuronjax.numerics.sparsity_pattern import (
     TAG_BITS,
     TAGS_PER_WORD,
     Array,

@@ -114,7 +114,7 @@ CLAIMS: tuple[Claim, ...] = (
         label="exact",
         rule="no bit of a value changes; who is sent nothing has zeros",
         source="StableHLO specification",
-        tests=("tests/collectives/test_movement.py",),
+        tests=("tests/execution/collectives/test_movement.py",),
         instructions=(
             "AllGather",
             "AllToAll",
@@ -235,11 +235,11 @@ CLAIMS: tuple[Claim, ...] = (
         switch="collective_algorithm, collective_reduce_dtype, integer_path, "
         "implicit_integer_downcast",
         tests=(
-            "tests/collectives/test_oracle_collectives.py",
-            "tests/collectives/test_algorithms.py",
-            "tests/collectives/test_exchange.py",
-            "tests/collectives/test_host_devices.py",
-            "tests/collectives/test_programs.py",
+            "tests/execution/collectives/test_oracle_collectives.py",
+            "tests/ir/collectives/test_algorithms.py",
+            "tests/execution/test_exchange.py",
+            "tests/execution/collectives/test_host_devices.py",
+            "tests/execution/collectives/test_programs.py",
         ),
         instructions=("AllReduce", "ReduceScatter"),
     ),
@@ -301,7 +301,7 @@ CLAIMS: tuple[Claim, ...] = (
         "divided",
         source="the vendor has no such routine",
         tests=(
-            "tests/engines/test_linear_algebra.py",
+            "tests/execution/engines/test_linear_algebra.py",
             "tests/conformance/test_linear_algebra.py",
         ),
         instructions=("Cholesky", "TriangularSolve"),
@@ -312,7 +312,7 @@ CLAIMS: tuple[Claim, ...] = (
         rule="radices 4, 2, then odd primes to 127, in FP32; beyond, Bluestein's "
         "convolution",
         source="the vendor has no such routine",
-        tests=("tests/engines/test_fft.py",),
+        tests=("tests/execution/engines/test_fft.py",),
         instructions=("Fft",),
     ),
     Claim(

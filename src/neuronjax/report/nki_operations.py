@@ -13,9 +13,9 @@ import functools
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from neuronjax.execution.tiles import registry
 from neuronjax.ir.instruction import Label
 from neuronjax.nki import collectives, isa, language
-from neuronjax.nki.semantics import registry
 from neuronjax.timing import kernel_cost
 
 Group = Literal["isa", "language", "collectives"]

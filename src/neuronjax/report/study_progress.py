@@ -6,12 +6,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from neuronjax.report.progress_bars import ProgressBars
 

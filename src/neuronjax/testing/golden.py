@@ -22,7 +22,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from neuronjax.api import Emulated, jit
+from neuronjax.api.jit import Emulated, jit
 from neuronjax.errors import InternalError, InvalidProgramError
 from neuronjax.policy import Policy
 from neuronjax.testing import golden_file
@@ -30,13 +30,7 @@ from neuronjax.testing.archive import locked
 from neuronjax.testing.bits import LeafDifference, bits, compared, listed
 from neuronjax.testing.fingerprint import fingerprint, first_difference
 from neuronjax.testing.golden_file import GoldenFile, Leaf
-from neuronjax.testing.golden_run import (
-    Run,
-    Today,
-    stored_inputs,
-    stored_program,
-    x64,
-)
+from neuronjax.testing.golden_run import Run, Today, stored_inputs, stored_program, x64
 from neuronjax.testing.op_hashes import FirstChange, first_change
 
 ChangedProgram = Literal["warn", "bits", "fail"]

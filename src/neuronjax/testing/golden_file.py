@@ -23,12 +23,7 @@ import numpy as np
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.policy import Policy, Rule
-from neuronjax.testing.archive import (
-    npz_bytes,
-    read_npz,
-    sha256,
-    write_atomically,
-)
+from neuronjax.testing.archive import npz_bytes, read_npz, sha256, write_atomically
 from neuronjax.testing.bits import LeafDifference, bits, compared, element_text
 from neuronjax.testing.op_hashes import OpHashes
 

@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from neuronjax import interpreter
-from neuronjax.api import Emulated
+from neuronjax.api.jit import Emulated
 from neuronjax.capture.artifacts import read_artifact
 from neuronjax.capture.portable import portable_artifact
 from neuronjax.capture.trace import Capture
-from neuronjax.emulation import (
+from neuronjax.execution import interpreter
+from neuronjax.execution.transformations import (
     Emulation,
     abstract,
     is_key,

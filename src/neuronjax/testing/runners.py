@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import ml_dtypes  # noqa: F401  registers the dtypes' names
 import numpy as np
 
-from neuronjax.api import jit
-from neuronjax.collectives.fold import Storage, fold_ranks
+from neuronjax.api.jit import jit
+from neuronjax.execution.exchange_fold import Storage, fold_ranks
 from neuronjax.ir.fold_plan import FoldPlan, Stage
 from neuronjax.numerics.exact import opaque, opaque_zero
 from neuronjax.numerics.float_format import get_format

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from neuronjax.api import Emulated, jit
+from neuronjax.api.jit import Emulated, jit
 from neuronjax.ir.program import Program
 from neuronjax.testing import golden_file
 from neuronjax.testing.fingerprint import fingerprint, first_difference

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from neuronjax.collectives.algorithms import ALL_REDUCE, fold_plan
-from neuronjax.collectives.placement import Placement
 from neuronjax.hardware import resolve_target
+from neuronjax.ir.collectives.algorithms import ALL_REDUCE, fold_plan
+from neuronjax.ir.collectives.placement import Placement
 from neuronjax.numerics.float_format import FORMATS, FloatFormat
 from neuronjax.numerics.mx_scales import SCALE_RULES
 from neuronjax.numerics.rounding import decode

@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from neuronjax.collectives.placement import Group
 from neuronjax.errors import InternalError
 from neuronjax.hardware import Topology
+from neuronjax.ir.collectives.placement import Group
 from neuronjax.timing.routes import channels, place_of
 
 Flows = dict[tuple[int, int], float]

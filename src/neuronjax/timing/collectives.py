@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from neuronjax.collectives.placement import Group, Placement
-from neuronjax.collectives.selection import select
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target
+from neuronjax.ir.collectives.placement import Group, Placement
+from neuronjax.ir.collectives.selection import select
 from neuronjax.ir.fold_plan import FoldPlan
 from neuronjax.timing.collective_steps import (
     Step,

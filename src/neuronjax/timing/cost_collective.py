@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from neuronjax.collectives.placement import Placement
 from neuronjax.errors import InternalError
 from neuronjax.hardware import Target
 from neuronjax.ir.collective_set import (
@@ -21,6 +20,7 @@ from neuronjax.ir.collective_set import (
     ReduceScatter,
     Reduction,
 )
+from neuronjax.ir.collectives.placement import Placement
 from neuronjax.timing.collectives import collective_time
 from neuronjax.timing.work import Core
 

@@ -24,12 +24,7 @@ from neuronjax.ir.instruction import Block, Instruction
 from neuronjax.ir.instruction_set import Iota, Rng, Sort, TopK
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_dispatch import Reading, rule
-from neuronjax.timing.cost_layout import (
-    columns,
-    latency_seconds,
-    seconds,
-    tiles_of,
-)
+from neuronjax.timing.cost_layout import columns, latency_seconds, seconds, tiles_of
 from neuronjax.timing.work import Core, Way, Work
 
 

@@ -33,12 +33,7 @@ from neuronjax.ir.instruction_set import (
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_dispatch import FREE, Reading, rule
 from neuronjax.timing.cost_gpsimd import nbytes, software, software_cycles
-from neuronjax.timing.cost_layout import (
-    columns,
-    latency_seconds,
-    seconds,
-    tiles_of,
-)
+from neuronjax.timing.cost_layout import columns, latency_seconds, seconds, tiles_of
 from neuronjax.timing.passes import ON_SCALAR, ScalarTensorTensor
 from neuronjax.timing.work import Core, Queue, Way, Work
 

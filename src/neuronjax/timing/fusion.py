@@ -38,9 +38,9 @@ from neuronjax.timing.instruction_kinds import ELEMENTWISE, MATMULS
 from neuronjax.timing.passes import (
     change_places,
     folding_pass,
+    operator as _op,
     two_operations,
 )
-from neuronjax.timing.passes import operator as _op
 from neuronjax.timing.swapping import swap
 
 _CONSTANT = (*ELEMENTWISE, DmaCopy, Iota, Memset, TensorReduce, BitcastCopy)

@@ -20,10 +20,7 @@ from typing import NamedTuple
 from neuronjax.ir.kernel import Access, KernelInstruction, Storage
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_dma import engines, hbm_bytes_per_second
-from neuronjax.timing.kernel_constants import (
-    PARTITIONS_OF_A_DMA_ENGINE,
-    PRINT_COPIES,
-)
+from neuronjax.timing.kernel_constants import PARTITIONS_OF_A_DMA_ENGINE, PRINT_COPIES
 from neuronjax.timing.kernel_operands import first_partition, operand, run_bytes
 from neuronjax.timing.kernel_price import Priced, prices
 from neuronjax.timing.work import Core, Transfer, Work

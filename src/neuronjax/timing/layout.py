@@ -12,11 +12,7 @@ from itertools import accumulate
 from math import ceil, prod
 
 from neuronjax.ir.instruction import Instruction
-from neuronjax.ir.instruction_set import (
-    DmaCopy,
-    LocalGather,
-    LocalScatter,
-)
+from neuronjax.ir.instruction_set import DmaCopy, LocalGather, LocalScatter
 from neuronjax.ir.program import TensorType
 from neuronjax.timing.fusion import Fused, Step
 from neuronjax.timing.instruction_kinds import MATMULS

@@ -16,7 +16,6 @@ from math import prod
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Block, InstructionProgram
 from neuronjax.ir.instruction_set import Branch, Call, Loop
-from neuronjax.timing.alike import Alike
 from neuronjax.timing.argument_roles import arguments_like_parameters
 from neuronjax.timing.block_plan import BlockPlan, Movement, Unit
 from neuronjax.timing.collection import no_collection
@@ -24,8 +23,9 @@ from neuronjax.timing.fusion import fuse
 from neuronjax.timing.hbm import HbmPeak, Tensor, category_of, peak_of
 from neuronjax.timing.library_calls import with_chip_instructions
 from neuronjax.timing.recurrences import scanned_loops, with_scans
+from neuronjax.timing.region_equivalence import Alike
 from neuronjax.timing.region_facts import KnownRegions
-from neuronjax.timing.residence import CARRY_SHARE, Residence
+from neuronjax.timing.sbuf_allocation import CARRY_SHARE, Residence
 from neuronjax.timing.tiling import group, sbuf_bytes, value_bytes
 from neuronjax.timing.work import Core, Reason
 

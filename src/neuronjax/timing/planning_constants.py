@@ -14,7 +14,7 @@ from neuronjax.timing import (
     flattening,
     layout,
     pricing,
-    residence,
+    sbuf_allocation,
     schedule,
     tiling,
 )
@@ -80,13 +80,13 @@ _TABLE: tuple[tuple[str, float, str, str], ...] = (
     ),
     (
         "CARRY_SHARE",
-        residence.CARRY_SHARE,
+        sbuf_allocation.CARRY_SHARE,
         "fraction",
         "of SBUF for what a loop carries, smallest first",
     ),
     (
         "CAPTURED_BYTES",
-        residence.CAPTURED_BYTES,
+        sbuf_allocation.CAPTURED_BYTES,
         "B",
         "what a block reads of its surroundings is in SBUF if it is no bigger",
     ),

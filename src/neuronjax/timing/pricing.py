@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
-from neuronjax.timing.alike import kind_of
 from neuronjax.timing.block_plan import BlockPlan, Movement, Unit
 from neuronjax.timing.cost import dma_latency_seconds, dma_seconds, ways
 from neuronjax.timing.fusion import Fused, Step
 from neuronjax.timing.layout import tiles_at_a_time
 from neuronjax.timing.priced_step import priced
+from neuronjax.timing.region_equivalence import kind_of
 from neuronjax.timing.tiling import Region
 from neuronjax.timing.work import Core, Transfer, Way, Work
 

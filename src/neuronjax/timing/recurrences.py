@@ -20,7 +20,7 @@ from neuronjax.ir.instruction_set import Branch, DmaCopy, Loop, Memset
 from neuronjax.timing.cost_dma import hbm_bytes_per_second
 from neuronjax.timing.cost_gpsimd import nbytes
 from neuronjax.timing.cost_layout import latency_seconds
-from neuronjax.timing.loop_turns import Turns, composed, is_loop_of_slices
+from neuronjax.timing.loop_vectorization import Turns, composed, is_loop_of_slices
 from neuronjax.timing.trips import all_writers, static_trips
 from neuronjax.timing.work import Core
 

@@ -14,9 +14,9 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from neuronjax.collectives.cycles import closed_paths
-from neuronjax.collectives.placement import Group
 from neuronjax.hardware import Topology
+from neuronjax.ir.collectives.cycles import closed_paths
+from neuronjax.ir.collectives.placement import Group
 
 Wire = tuple[int, int, int]
 #: Wires, and what part of a message goes over each.

@@ -12,12 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from neuronjax.ir.instruction import Buffer, Instruction, View
-from neuronjax.ir.instruction_set import (
-    DmaCopy,
-    DotDimensions,
-    NcMatmul,
-    TensorCopy,
-)
+from neuronjax.ir.instruction_set import DmaCopy, DotDimensions, NcMatmul, TensorCopy
 from neuronjax.ir.program import TensorType
 from neuronjax.timing.flattening import Node
 

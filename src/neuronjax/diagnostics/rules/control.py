@@ -7,8 +7,8 @@ operators with its footnotes; ERR, the compiler's error codes.
 from __future__ import annotations
 
 from neuronjax.diagnostics.facts import is_integer
+from neuronjax.diagnostics.op_contexts import Site, branch_taken
 from neuronjax.diagnostics.rule import YES, Rule, Verdict, ops
-from neuronjax.diagnostics.sites import Site, branch_taken
 from neuronjax.ir.program import Op, Region
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from neuronjax.diagnostics.facts import Fact
 from neuronjax.diagnostics.findings import Severity
+from neuronjax.diagnostics.op_contexts import Settings, Site
 from neuronjax.diagnostics.rule import YES, Rule, Verdict, ops
-from neuronjax.diagnostics.sites import Settings, Site
 from neuronjax.ir.program import TensorType
 
 

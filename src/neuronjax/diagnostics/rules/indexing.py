@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from neuronjax.diagnostics.facts import Fact, unknown
+from neuronjax.diagnostics.op_contexts import Site
 from neuronjax.diagnostics.rule import YES, Rule, Verdict, ops
-from neuronjax.diagnostics.sites import Site
 from neuronjax.ir.program import Op
 
 

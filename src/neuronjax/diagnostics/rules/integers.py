@@ -8,9 +8,9 @@ the random generators and of negative indices is left out.
 from __future__ import annotations
 
 from neuronjax.diagnostics.facts import Fact, is_integer
+from neuronjax.diagnostics.op_contexts import Site
 from neuronjax.diagnostics.rule import YES, Rule, Verdict, ops
 from neuronjax.diagnostics.rules.control import combiner_of
-from neuronjax.diagnostics.sites import Site
 from neuronjax.ir.program import Op, TensorType
 
 EXACT = 2**24  # FP32 holds every integer up to here

@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
+from neuronjax.diagnostics.op_contexts import Settings, Site
 from neuronjax.diagnostics.rule import ProgramRule, Verdict
-from neuronjax.diagnostics.sites import Settings, Site
 from neuronjax.ir.program import TensorType
 
 # "over the threshold (5000000)": aws-neuron-sdk, issue 987.

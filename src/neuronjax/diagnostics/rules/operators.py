@@ -11,8 +11,8 @@ import re
 
 import numpy as np
 
+from neuronjax.diagnostics.op_contexts import Site
 from neuronjax.diagnostics.rule import YES, Rule, Verdict, always, ops
-from neuronjax.diagnostics.sites import Site
 from neuronjax.ir import host_functions, kernel_call
 from neuronjax.lowering.refused import REFUSED
 from neuronjax.lowering.registry import RULES as LOWERING_RULES

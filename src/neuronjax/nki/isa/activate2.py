@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from neuronjax.ir.alu_operators import checked_op, op_name
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.isa.activation import ACCUMULATORS, FUNCTIONS
 from neuronjax.nki.isa.constants import reduce_cmd as ReduceCmd
@@ -16,7 +17,6 @@ from neuronjax.nki.isa.operands import (
     refuse,
 )
 from neuronjax.nki.isa.reductions import checked_command
-from neuronjax.nki.operators import checked_op, op_name
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import NkiInstruction, emit
 

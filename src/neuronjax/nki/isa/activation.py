@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from neuronjax.hardware.activation_functions import ACTIVATION_FUNCTIONS
+from neuronjax.ir.alu_operators import checked_op
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.isa.constants import reduce_cmd as ReduceCmd
 from neuronjax.nki.isa.operands import (
@@ -15,7 +16,6 @@ from neuronjax.nki.isa.operands import (
     check_tensor,
     refuse,
 )
-from neuronjax.nki.operators import checked_op
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import NkiInstruction, emit
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 
-#: What fills the places that are not selected; the documented digits, FP32's minimum.
-FP32_MIN = -3.4028235e38
+from neuronjax.ir.nki_dtypes import FP32_MIN as FP32_MIN
 
 
 class engine(enum.Enum):

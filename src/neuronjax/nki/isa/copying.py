@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from neuronjax.nki import dtypes
+from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.nki.isa.constants import engine as Engine
 from neuronjax.nki.isa.operands import (
     ON_CHIP,

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from neuronjax.execution.kernels.accesses import relative_elements
+from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import Access
-from neuronjax.nki import dtypes
 from neuronjax.nki import trace as tracing
-from neuronjax.nki.execution.accesses import relative_elements
-from neuronjax.nki.isa.constants import dma_engine as DmaEngine
-from neuronjax.nki.isa.constants import engine as Engine
+from neuronjax.nki.isa.constants import dma_engine as DmaEngine, engine as Engine
 from neuronjax.nki.isa.operands import check_tensor, engine_name, refuse
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import NkiInstruction, emit

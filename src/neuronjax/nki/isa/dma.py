@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronjax.nki.isa.constants import dge_mode as DgeMode
-from neuronjax.nki.isa.constants import engine as Engine
-from neuronjax.nki.isa.constants import oob_mode as OobMode
+from neuronjax.nki.isa.constants import (
+    dge_mode as DgeMode,
+    engine as Engine,
+    oob_mode as OobMode,
+)
 from neuronjax.nki.isa.operands import check_tensor, refuse
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import NkiInstruction, emit

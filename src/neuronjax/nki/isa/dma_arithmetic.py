@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from neuronjax.nki.isa.constants import dge_mode as DgeMode
-from neuronjax.nki.isa.constants import oob_mode as OobMode
+from neuronjax.ir.alu_operators import checked_op
+from neuronjax.nki.isa.constants import dge_mode as DgeMode, oob_mode as OobMode
 from neuronjax.nki.isa.operands import check_tensor, refuse
-from neuronjax.nki.operators import checked_op
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import NkiInstruction, emit
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from neuronjax.ir.alu_operators import ALU, BITVEC, UNARY_ARITHMETIC, checked_op
 from neuronjax.nki.isa.constants import engine as Engine
 from neuronjax.nki.isa.operands import (
     ON_CHIP,
@@ -14,7 +15,6 @@ from neuronjax.nki.isa.operands import (
     in_psum,
     refuse,
 )
-from neuronjax.nki.operators import ALU, BITVEC, UNARY_ARITHMETIC, checked_op
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import NkiInstruction, emit
 

@@ -7,14 +7,8 @@ from typing import Any
 
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.access_patterns import on_tensor_engine
-from neuronjax.nki.isa.constants import engine as Engine
-from neuronjax.nki.isa.constants import matmul_perf_mode as PerfMode
-from neuronjax.nki.isa.operands import (
-    ON_CHIP,
-    check_tensor,
-    engine_name,
-    refuse,
-)
+from neuronjax.nki.isa.constants import engine as Engine, matmul_perf_mode as PerfMode
+from neuronjax.nki.isa.operands import ON_CHIP, check_tensor, engine_name, refuse
 from neuronjax.nki.psum_writes import accumulates
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import NkiInstruction, emit

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from neuronjax.errors import InvalidProgramError
+from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.nki.isa.constants import engine as Engine
-from neuronjax.nki.locations import user_line
 from neuronjax.nki.memory import region_name
 from neuronjax.nki.registers import VirtualRegister
 from neuronjax.nki.tensor import NkiTensor

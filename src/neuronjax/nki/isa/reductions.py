@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from neuronjax.ir.alu_operators import (
+    ALU,
+    BINARY_ARITHMETIC,
+    BITVEC,
+    REDUCTIONS,
+    checked_op,
+)
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.isa.constants import reduce_cmd as ReduceCmd
 from neuronjax.nki.isa.operands import (
@@ -14,13 +21,6 @@ from neuronjax.nki.isa.operands import (
     check_scalar_operand,
     check_tensor,
     refuse,
-)
-from neuronjax.nki.operators import (
-    ALU,
-    BINARY_ARITHMETIC,
-    BITVEC,
-    REDUCTIONS,
-    checked_op,
 )
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import NkiInstruction, emit

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronjax.errors import InvalidProgramError
+from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.nki import trace as tracing
-from neuronjax.nki.locations import user_line
 from neuronjax.nki.registers import VirtualRegister, as_register
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import emit

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.nki.isa.constants import FP32_MIN
-from neuronjax.nki.isa.constants import reduce_cmd as ReduceCmd
+from neuronjax.ir.alu_operators import checked_op
+from neuronjax.nki.isa.constants import FP32_MIN, reduce_cmd as ReduceCmd
 from neuronjax.nki.isa.operands import (
     ON_CHIP,
     as_float,
@@ -20,7 +20,6 @@ from neuronjax.nki.isa.operands import (
     refuse,
 )
 from neuronjax.nki.isa.reductions import checked_command, registers
-from neuronjax.nki.operators import checked_op
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import NkiInstruction, emit
 

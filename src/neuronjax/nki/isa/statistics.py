@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronjax.nki.isa.operands import (
-    ON_CHIP,
-    check_same_shape,
-    check_tensor,
-    refuse,
-)
+from neuronjax.nki.isa.operands import ON_CHIP, check_same_shape, check_tensor, refuse
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import NkiInstruction, emit
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from neuronjax.ir.alu_operators import ALU, BINARY_ARITHMETIC, BITVEC, checked_op
 from neuronjax.nki.isa.constants import reduce_cmd as ReduceCmd
 from neuronjax.nki.isa.operands import (
     ON_CHIP,
@@ -16,7 +17,6 @@ from neuronjax.nki.isa.operands import (
     refuse,
 )
 from neuronjax.nki.isa.reductions import checked_command, registers
-from neuronjax.nki.operators import ALU, BINARY_ARITHMETIC, BITVEC, checked_op
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import NkiInstruction, emit
 

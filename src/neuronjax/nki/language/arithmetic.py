@@ -9,18 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from neuronjax.errors import InvalidProgramError
+from neuronjax.errors import InvalidProgramError, user_line
+from neuronjax.ir.alu_operators import ATTRIBUTE, BITVEC
 from neuronjax.nki.isa.copying import tensor_copy
 from neuronjax.nki.isa.elementwise import tensor_scalar, tensor_tensor
 from neuronjax.nki.language.creation import ndarray
-from neuronjax.nki.language.promotion import (
-    common_shape,
-    is_column,
-    promoted,
-    spread,
-)
-from neuronjax.nki.locations import user_line
-from neuronjax.nki.operators import ATTRIBUTE, BITVEC
+from neuronjax.nki.language.promotion import common_shape, is_column, promoted, spread
 from neuronjax.nki.tensor import NkiTensor
 
 Binary = Callable[..., NkiTensor]

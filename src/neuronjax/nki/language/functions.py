@@ -11,13 +11,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from neuronjax.nki import dtypes
+from neuronjax.ir import nki_dtypes as dtypes
+from neuronjax.ir.alu_operators import ATTRIBUTE, operator
 from neuronjax.nki.isa.activation import activation
 from neuronjax.nki.isa.copying import tensor_copy
 from neuronjax.nki.isa.elementwise import tensor_scalar
 from neuronjax.nki.language.arithmetic import apply
 from neuronjax.nki.language.creation import ndarray
-from neuronjax.nki.operators import ATTRIBUTE, operator
 from neuronjax.nki.tensor import NkiTensor
 
 Unary = Callable[..., NkiTensor]

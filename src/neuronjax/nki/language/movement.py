@@ -9,21 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.errors import InvalidProgramError
-from neuronjax.nki import dtypes, layout
-from neuronjax.nki import trace as tracing
+from neuronjax.errors import InvalidProgramError, user_line
+from neuronjax.ir import nki_dtypes as dtypes
+from neuronjax.nki import layout, trace as tracing
 from neuronjax.nki.isa.copying import memset, tensor_copy
 from neuronjax.nki.isa.dma import dma_copy
 from neuronjax.nki.isa.dma_arithmetic import dma_transpose
 from neuronjax.nki.isa.elementwise import tensor_scalar
 from neuronjax.nki.isa.gathering import nc_n_gather
 from neuronjax.nki.isa.matmul import nc_matmul, nc_transpose
-from neuronjax.nki.isa.random_numbers import dropout as isa_dropout
-from neuronjax.nki.isa.random_numbers import rng, set_rng_seed
+from neuronjax.nki.isa.random_numbers import dropout as isa_dropout, rng, set_rng_seed
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.functions import copy
 from neuronjax.nki.language.promotion import spread
-from neuronjax.nki.locations import user_line
 from neuronjax.nki.memory import MemoryRegion
 from neuronjax.nki.tensor import NkiTensor
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from neuronjax.ir.alu_operators import Op
 from neuronjax.nki.memory import MemoryRegion
-from neuronjax.nki.operators import Op
 
 bool_ = "bool"
 int8 = "int8"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from neuronjax.errors import InvalidProgramError
-from neuronjax.nki.locations import user_line
+from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import emit
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronjax.errors import InvalidProgramError
-from neuronjax.nki import dtypes
-from neuronjax.nki.locations import user_line
+from neuronjax.errors import InvalidProgramError, user_line
+from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.nki.tensor import NkiTensor
 
 _FP8 = frozenset({"float8_e4m3", "float8_e4m3fn", "float8_e5m2"})

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod as product
 from typing import Any
 
+from neuronjax.ir.alu_operators import ATTRIBUTE
 from neuronjax.nki.isa.activate2 import activation_reduce
 from neuronjax.nki.isa.activation import activation
 from neuronjax.nki.isa.copying import memset, tensor_copy
@@ -16,7 +17,6 @@ from neuronjax.nki.isa.vector_functions import reciprocal
 from neuronjax.nki.language.arithmetic import apply
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.functions import copy
-from neuronjax.nki.operators import ATTRIBUTE
 from neuronjax.nki.tensor import NkiTensor
 
 Axis = int | Sequence[int]

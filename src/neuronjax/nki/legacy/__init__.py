@@ -15,15 +15,7 @@ from typing import Any
 from neuronjax.errors import UnsupportedError
 from neuronjax.nki.arguments import _mapped
 from neuronjax.nki.kernel import Kernel
-from neuronjax.nki.legacy import (
-    compiler as compiler,
-)
-from neuronjax.nki.legacy import (
-    isa as isa,
-)
-from neuronjax.nki.legacy import (
-    language as language,
-)
+from neuronjax.nki.legacy import compiler as compiler, isa as isa, language as language
 from neuronjax.nki.legacy.tiles import Tile
 from neuronjax.nki.tensor import NkiTensor
 

@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any
 
-from neuronjax.errors import InvalidProgramError
+from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.kernel import Kernel
 from neuronjax.nki.limits.addresses import capacity
-from neuronjax.nki.locations import user_line
 from neuronjax.nki.memory import MemoryRegion
 
 BANK_BYTES = 2048  # of a partition (NKI Direct Allocation Guide, "Known Limitations")

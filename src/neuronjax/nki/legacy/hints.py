@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 from types import MappingProxyType
 from typing import Any
 
-from neuronjax.errors import UnsupportedError
-from neuronjax.nki.locations import user_line
+from neuronjax.errors import UnsupportedError, user_line
 
 # Why each changes no value. Only `name` is documented; the rest are used by public
 # kernels, and say how the compiler schedules or splits what the text defines.

@@ -13,42 +13,21 @@ from typing import Any
 
 import numpy as np
 
+from neuronjax.ir.alu_operators import BITVEC
 from neuronjax.nki import isa
 from neuronjax.nki.indexing import _strided
 from neuronjax.nki.isa import (
     dge_mode as dge_mode,
-)
-from neuronjax.nki.isa import (
     dma_engine as dma_engine,
-)
-from neuronjax.nki.isa import (
     engine as engine,
-)
-from neuronjax.nki.isa import (
     get_nc_version as get_nc_version,
-)
-from neuronjax.nki.isa import (
     gpsimd_engine as gpsimd_engine,
-)
-from neuronjax.nki.isa import (
     nc_version as nc_version,
-)
-from neuronjax.nki.isa import (
     oob_mode as oob_mode,
-)
-from neuronjax.nki.isa import (
     reduce_cmd as reduce_cmd,
-)
-from neuronjax.nki.isa import (
     scalar_engine as scalar_engine,
-)
-from neuronjax.nki.isa import (
     tensor_engine as tensor_engine,
-)
-from neuronjax.nki.isa import (
     unknown_engine as unknown_engine,
-)
-from neuronjax.nki.isa import (
     vector_engine as vector_engine,
 )
 from neuronjax.nki.language.arithmetic import fp32_column
@@ -56,44 +35,20 @@ from neuronjax.nki.language.promotion import spread
 from neuronjax.nki.legacy.hints import check_hints
 from neuronjax.nki.legacy.isa_matmul import (
     nc_matmul as nc_matmul,
-)
-from neuronjax.nki.legacy.isa_matmul import (
     nc_transpose as nc_transpose,
 )
 from neuronjax.nki.legacy.isa_movement import (
     affine_select as affine_select,
-)
-from neuronjax.nki.legacy.isa_movement import (
     builtin_custom_op as builtin_custom_op,
-)
-from neuronjax.nki.legacy.isa_movement import (
     dma_copy as dma_copy,
-)
-from neuronjax.nki.legacy.isa_movement import (
     dma_transpose as dma_transpose,
-)
-from neuronjax.nki.legacy.isa_movement import (
     local_gather as local_gather,
-)
-from neuronjax.nki.legacy.isa_movement import (
     nc_stream_shuffle as nc_stream_shuffle,
-)
-from neuronjax.nki.legacy.isa_movement import (
     range_select as range_select,
-)
-from neuronjax.nki.legacy.isa_movement import (
     select_reduce as select_reduce,
-)
-from neuronjax.nki.legacy.isa_movement import (
     sequence_bounds as sequence_bounds,
-)
-from neuronjax.nki.legacy.isa_movement import (
     tensor_copy_dynamic_dst as tensor_copy_dynamic_dst,
-)
-from neuronjax.nki.legacy.isa_movement import (
     tensor_copy_dynamic_src as tensor_copy_dynamic_src,
-)
-from neuronjax.nki.legacy.isa_movement import (
     tensor_copy_predicated as tensor_copy_predicated,
 )
 from neuronjax.nki.legacy.masks import Box, box_of
@@ -105,7 +60,6 @@ from neuronjax.nki.legacy.results import (
     whole_tile,
 )
 from neuronjax.nki.legacy.tiles import Tile, defined, part
-from neuronjax.nki.operators import BITVEC
 from neuronjax.nki.tensor import NkiTensor
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.errors import UnsupportedError
+from neuronjax.errors import UnsupportedError, user_line
 from neuronjax.nki import isa
 from neuronjax.nki.isa import engine, vector_engine
 from neuronjax.nki.isa.constants import matmul_perf_mode
@@ -18,7 +18,6 @@ from neuronjax.nki.legacy.isa_movement import refuse_mask
 from neuronjax.nki.legacy.masks import Box, box_of
 from neuronjax.nki.legacy.results import new_tile, whole_tile
 from neuronjax.nki.legacy.tiles import Tile
-from neuronjax.nki.locations import user_line
 from neuronjax.nki.tensor import NkiTensor
 
 

@@ -11,21 +11,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from neuronjax.errors import UnsupportedError
+from neuronjax.errors import UnsupportedError, user_line
 from neuronjax.nki import isa
 from neuronjax.nki.isa import dge_mode, engine, oob_mode, reduce_cmd
 from neuronjax.nki.isa.constants import FP32_MIN
 from neuronjax.nki.language import shared_constant
 from neuronjax.nki.legacy.hints import check_hints
 from neuronjax.nki.legacy.masks import Box, box_of
-from neuronjax.nki.legacy.results import (
-    as_op,
-    computed,
-    new_tile,
-    whole_tile,
-)
+from neuronjax.nki.legacy.results import as_op, computed, new_tile, whole_tile
 from neuronjax.nki.legacy.tiles import Tile, part
-from neuronjax.nki.locations import user_line
 from neuronjax.nki.tensor import NkiTensor
 
 

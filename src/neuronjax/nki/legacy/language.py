@@ -13,19 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.errors import UnsupportedError
-from neuronjax.nki import dtypes
+from neuronjax.errors import UnsupportedError, user_line
+from neuronjax.ir import nki_dtypes as dtypes
+from neuronjax.ir.alu_operators import ATTRIBUTE
 from neuronjax.nki import language as nl
 from neuronjax.nki.language import (
     ds as ds,
-)
-from neuronjax.nki.language import (
     program_id as program_id,
-)
-from neuronjax.nki.language import (
     program_ndim as program_ndim,
-)
-from neuronjax.nki.language import (
     tile_size as tile_size,
 )
 from neuronjax.nki.language.names import *  # noqa: F403
@@ -35,44 +30,20 @@ from neuronjax.nki.legacy.hints import check_hints
 from neuronjax.nki.legacy.masks import Box, box_of
 from neuronjax.nki.legacy.memory import (
     atomic_rmw as atomic_rmw,
-)
-from neuronjax.nki.legacy.memory import (
     empty_like as empty_like,
-)
-from neuronjax.nki.legacy.memory import (
     full as full,
-)
-from neuronjax.nki.legacy.memory import (
     load as load,
-)
-from neuronjax.nki.legacy.memory import (
     load_transpose2d as load_transpose2d,
-)
-from neuronjax.nki.legacy.memory import (
     ndarray as ndarray,
-)
-from neuronjax.nki.legacy.memory import (
     ones as ones,
-)
-from neuronjax.nki.legacy.memory import (
     par_dim as par_dim,
-)
-from neuronjax.nki.legacy.memory import (
     static_cast as static_cast,
-)
-from neuronjax.nki.legacy.memory import (
     store as store,
-)
-from neuronjax.nki.legacy.memory import (
     zeros as zeros,
-)
-from neuronjax.nki.legacy.memory import (
     zeros_like as zeros_like,
 )
 from neuronjax.nki.legacy.results import computed, dtype_name, operator_name
 from neuronjax.nki.legacy.tiles import Tile, combined, elementwise, part, quotient_dtype
-from neuronjax.nki.locations import user_line
-from neuronjax.nki.operators import ATTRIBUTE
 from neuronjax.nki.tensor import NkiTensor
 
 # ---- Index arrays and dimensions.

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.errors import UnsupportedError
-from neuronjax.nki.locations import user_line
+from neuronjax.errors import UnsupportedError, user_line
 from neuronjax.nki.tensor import NkiTensor
 
 

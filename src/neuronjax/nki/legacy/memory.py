@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.nki import dtypes
-from neuronjax.nki import isa as new_isa
-from neuronjax.nki import language as nl
+from neuronjax.ir import nki_dtypes as dtypes
+from neuronjax.nki import isa as new_isa, language as nl
 from neuronjax.nki.isa import oob_mode
 from neuronjax.nki.legacy.blocks import Blocks
 from neuronjax.nki.legacy.compiler import address_of

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.nki import dtypes
+from neuronjax.ir import nki_dtypes as dtypes
+from neuronjax.ir.alu_operators import op_name
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.promotion import promoted
 from neuronjax.nki.legacy.masks import Box, box_of
 from neuronjax.nki.legacy.tiles import Tile, defined
-from neuronjax.nki.operators import op_name
 from neuronjax.nki.tensor import NkiTensor
 
 _NUMPY_NAMES = {"amax": "maximum", "max": "maximum", "amin": "minimum"}

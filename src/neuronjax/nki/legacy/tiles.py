@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.nki import dtypes, layout
+from neuronjax.ir import nki_dtypes as dtypes
+from neuronjax.nki import layout
 from neuronjax.nki.indexing import DynamicSlice, _strided
 from neuronjax.nki.isa.assignment import assign
 from neuronjax.nki.isa.dma import dma_copy

@@ -17,14 +17,9 @@ from typing import NamedTuple
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import CoreSpec, resolve_target
+from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import KernelProgram, Storage
-from neuronjax.nki import dtypes
-from neuronjax.nki.limits.live_ranges import (
-    LiveRanges,
-    Segment,
-    accesses,
-    live_ranges,
-)
+from neuronjax.nki.limits.live_ranges import LiveRanges, Segment, accesses, live_ranges
 
 QUADRANT, QUADRANTS = 32, 4
 SHOWN = 5

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from neuronjax.hardware import chips_with
+from neuronjax.ir import nki_dtypes as dtypes
+from neuronjax.ir.alu_operators import BITVEC
 from neuronjax.ir.kernel import Access, KernelInstruction
-from neuronjax.nki import dtypes
 from neuronjax.nki.limits.operands import operands, tensor_inputs, text
 from neuronjax.nki.limits.registry import advice, broken, limit
-from neuronjax.nki.operators import BITVEC
 
 if TYPE_CHECKING:
     from neuronjax.nki.trace import Trace

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import Access, KernelInstruction
-from neuronjax.nki import dtypes
 from neuronjax.nki.limits.operands import tensor_inputs, text
 from neuronjax.nki.limits.registry import broken, limit, missing
 

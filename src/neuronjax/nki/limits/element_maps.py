@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import Access
-from neuronjax.nki import dtypes
 
 
 def element_view(entries: np.ndarray, access: Access) -> tuple[np.ndarray, np.ndarray]:

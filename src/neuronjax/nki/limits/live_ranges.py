@@ -10,13 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from neuronjax.ir.kernel import (
-    Access,
-    Block,
-    KernelInstruction,
-    KernelProgram,
-    Storage,
-)
+from neuronjax.ir.kernel import Access, Block, KernelInstruction, KernelProgram, Storage
 
 Segment = tuple[int, int]
 

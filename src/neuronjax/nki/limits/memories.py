@@ -12,13 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from neuronjax.ir.kernel import KernelInstruction
-from neuronjax.nki.limits.operands import (
-    LANES,
-    Operand,
-    operands,
-    tensor_inputs,
-    text,
-)
+from neuronjax.nki.limits.operands import LANES, Operand, operands, tensor_inputs, text
 from neuronjax.nki.limits.registry import advice, broken, limit
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import Access, KernelInstruction
-from neuronjax.nki import dtypes
 
 # Engines that read and write SBUF and PSUM through lanes, one per partition.
 LANES = frozenset({"tensor", "vector", "scalar", "gpsimd"})

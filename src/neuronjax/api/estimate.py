@@ -1,0 +1,500 @@
+"""`estimate`: what it would cost to train a model, from shapes alone.
+
+The seconds are those of `profile`; the rest is arithmetic (`timing.money`). A program
+is written for one device, or for those of its own mesh, and an instance runs as many
+*copies* of it as it has logical cores for, each with a batch of its own; a training
+step's gradients are added up over the copies. Prices are the caller's, or dated list
+prices (`hardware.instances`). Rented machines are paid whole.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Group
+
+from neuronjax.api.instance_costs import (
+    Found,
+    Names,
+    Policies,
+    PricedTable,
+    Profiler,
+    Step,
+    by_name,
+    copies_of,
+    name_of,
+    needed_bytes,
+    notes_of,
+    own_policy,
+    policies_of,
+    policy_name,
+    prices_of,
+    shards_of,
+    targets_of,
+)
+from neuronjax.api.profile import Profile, Trips
+from neuronjax.errors import InvalidProgramError
+from neuronjax.hardware import Target
+from neuronjax.ir.collectives.placement import Placement
+from neuronjax.lowering.context import is_cotangent_scope
+from neuronjax.policy import Policy
+from neuronjax.report.money_tables import training_tables
+from neuronjax.report.quantities import decimal
+from neuronjax.timing.backward import backward_share
+from neuronjax.timing.collectives import collective_time, time_over_nodes
+from neuronjax.timing.execution import execution_seconds
+from neuronjax.timing.hbm import capacity_bytes
+from neuronjax.timing.money import (
+    Price,
+    PricePerHour,
+    Run,
+    StepTime,
+    Terms,
+    TrainingCost,
+    training_cost,
+)
+
+#: Chips that are sold for serving: a training step runs in emulation, but not as a
+#: product.
+_SERVING_CHIPS = frozenset({"inf2"})
+#: From how many instances on the time over nodes is asked without naming every rank.
+_MANY = 3
+
+
+class ServingChipWarning(UserWarning):
+    """A training step is priced on a chip that is sold for serving (Inferentia2)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A machine that the caller has measured, to compare with: a GPU, say.
+
+    Attributes:
+        name: of it.
+        step_seconds: of one of its training steps.
+        price_per_hour: US dollars, of the whole machine.
+        tokens_per_step: of one of its steps, all its devices together; None for as
+            many as one call of the estimated step.
+        steps: to train; None for those of the estimate.
+        watts: of the whole machine, on average; None if not known.
+    """
+
+    name: str
+    step_seconds: float
+    price_per_hour: float
+    tokens_per_step: float | None = None
+    steps: int | None = None
+    watts: float | None = None
+
+
+# -- training --------------------------------------------------------------------------
+
+
+def estimate(
+    step: Step,
+    *,
+    instance: Names = None,
+    policy: Policies = None,
+    steps: int | Mapping[str, int] | None = None,
+    tokens: float | None = None,
+    tokens_per_step: float | None = None,
+    price_per_hour: PricePerHour = None,
+    terms: Terms | None = None,
+    devices: int | None = None,
+    gradient_bytes: float | None = None,
+    overlap: float = 1.0,
+    watts: float | Mapping[str, float] | None = None,
+    utilization: float = 1.0,
+    against: Machine | Mapping[str, Any] | Sequence[Machine | Mapping[str, Any]] = (),
+    lnc: int | None = None,
+    trips: Trips | None = None,
+    static_argnums: int | Iterable[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+) -> Callable[..., Estimate]:
+    """Predicts what it costs to run a training step until a model is trained.
+
+    Args:
+        step: what `profile` takes, or the `Path` of a saved program.
+        instance: an instance or UltraServer, or several to compare, with ":4" several
+            of one; None for the step's own, else "trn2.48xlarge".
+        policy: the numerics, or several to compare; None for the step's own.
+        steps: of the optimizer, to the end or to a target loss; by the policy's name
+            where one needs more than another.
+        tokens: instead, to train on in all: what makes machines comparable that run
+            different numbers of copies.
+        tokens_per_step: of the arguments of one call of `step`. Without it there are
+            no figures per token.
+        price_per_hour: US dollars for the whole instance; of several instances by
+            name. None for the list price.
+        terms: of the list price: "on demand" or "Capacity Block"; None for on demand,
+            and where that is not sold the Capacity Block.
+        devices: logical cores in use; None for all that whole copies fill.
+        gradient_bytes: that one device adds up over the copies; None for the bytes of
+            the arguments that are parameters, if `step` computes gradients.
+        overlap: share of the backward pass that the gradients' all-reduce hides behind.
+        watts: of the whole instance, on average; by name.
+        utilization: share of the rented time in which steps run.
+        against: machines to compare with, as `Machine` or a dict of its fields.
+        lnc: physical cores per logical core; None for the policy's, else the target's
+            default.
+        trips: as `profile`.
+        static_argnums: as `jax.jit`.
+        static_argnames: as `jax.jit`.
+
+    Returns:
+        A function of the step's arguments (arrays or ShapeDtypeStructs) that returns
+        the `Estimate`; nothing is run.
+
+    Raises:
+        InvalidProgramError: an unknown instance or policy, no price, numbers that are
+            no numbers of steps, tokens or devices.
+
+    Warns:
+        ServingChipWarning: a training step on Inferentia2.
+
+    Example:
+        >>> nj.estimate(train_step, instance=["trn1.32xlarge", "trn2.48xlarge"],
+        ...             policy=["bf16", "fp8"], tokens=20e9, tokens_per_step=16_384,
+        ...             against=nj.Machine(name="8 x H100", step_seconds=0.31,
+        ...                                price_per_hour=55.0, tokens_per_step=2**20),
+        ... )(state, batch)
+    """
+    targets, policies = targets_of(step, instance), policies_of(policy)
+    training = _Training(
+        run=Run(
+            tokens=tokens, tokens_per_step=tokens_per_step, utilization=utilization
+        ),
+        steps=steps,
+        watts=watts,
+        prices=prices_of(targets, price_per_hour, terms),
+        devices=devices,
+        gradient_bytes=gradient_bytes,
+        overlap=overlap,
+        lnc=lnc,
+    )
+    training.check(targets, policies, own_policy(step))
+    others = tuple(map(training.cost_of_machine, _machines(against)))
+    profiler = Profiler(step, lnc, trips, static_argnums, static_argnames)
+
+    def estimated(*args: Any, **kwargs: Any) -> Estimate:
+        found, refused = profiler.all(targets, policies, args, kwargs)
+        own = tuple(training.cost(target, profiled) for target, profiled in found)
+        alarms = _alarms(found)
+        for alarm in alarms:
+            warnings.warn(alarm, ServingChipWarning, stacklevel=2)
+        profiles = tuple(profiled for _, profiled in found)
+        notes = [*alarms, *notes_of(profiles), *_data_notes((*own, *others))]
+        notes += _placement_notes(profiles, own)
+        if gradient_bytes is None:
+            notes += _gradient_notes(profiles, own)
+        return Estimate(
+            name=name_of(step),
+            costs=(*own, *others),
+            refused=refused,
+            notes=tuple(notes),
+            utilization=utilization,
+            profiles=profiles,
+        )
+
+    return estimated
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Estimate(PricedTable):
+    """What training costs, a row for every machine and policy; prints as tables.
+
+    Figures of the first row are properties. None is what was not asked for.
+
+    Attributes:
+        costs: the rows, as `TrainingCost`: instances in the order given, each under
+            every policy, then the caller's machines.
+    """
+
+    costs: tuple[TrainingCost, ...]
+
+    @property
+    def cheapest(self) -> TrainingCost:
+        """The row with the least dollars for the same data, of those that fit."""
+        fitting = [cost for cost in self.costs if cost.fits] or self.costs
+        return min(fitting, key=lambda cost: cost.dollars_per_batch)
+
+    @property
+    def step_seconds(self) -> float:
+        """From one step to the next."""
+        return self.costs[0].step_seconds
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of all copies, while steps run."""
+        return self.costs[0].tokens_per_second
+
+    @property
+    def hours(self) -> float | None:
+        """Rented."""
+        return self.costs[0].hours
+
+    @property
+    def dollars(self) -> float | None:
+        """For the trained model."""
+        return self.costs[0].dollars
+
+    @property
+    def dollars_per_million_tokens(self) -> float | None:
+        """At the utilization given."""
+        return self.costs[0].dollars_per_million_tokens
+
+    @property
+    def energy_kwh(self) -> float | None:
+        """Of the rented hours, from the caller's watts."""
+        return self.costs[0].energy_kwh
+
+    def __rich__(self) -> Group:
+        first = self.costs[0] if self.costs else None
+        title = f"{self.name}{self._shown_utilization()}"
+        if first is not None and first.tokens is not None:
+            title += f", {decimal(first.tokens)} tokens"
+        elif first is not None and first.steps is not None:
+            title += f", {first.steps:,} steps"
+        return training_tables(title, self.costs, self._remarks())
+
+
+def _machines(given: Any) -> tuple[Machine, ...]:
+    several = (given,) if isinstance(given, Machine | Mapping) else tuple(given)
+    try:
+        found = tuple(m if isinstance(m, Machine) else Machine(**m) for m in several)
+    except TypeError as error:
+        raise InvalidProgramError(
+            f"a machine to compare with: {error}",
+            remedy="give name, step_seconds and price_per_hour",
+        ) from None
+    for machine in found:
+        if not (machine.step_seconds > 0 and machine.price_per_hour > 0):
+            raise InvalidProgramError(
+                f"machine {machine.name!r}: {machine.step_seconds} s per step at "
+                f"{machine.price_per_hour} USD/h",
+                remedy="numbers above 0",
+            )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Training:
+    """What is asked of all machines; see `estimate`."""
+
+    run: Run
+    steps: int | Mapping[str, int] | None
+    watts: float | Mapping[str, float] | None
+    prices: Mapping[str, Price]
+    devices: int | None
+    gradient_bytes: float | None
+    overlap: float
+    lnc: int | None
+
+    def check(
+        self,
+        targets: Sequence[Target],
+        policies: Sequence[Policy | None],
+        own: Policy | None,
+    ) -> None:
+        """Refuses, before the work, what no program could make sense of.
+
+        Args:
+            targets: the machines.
+            policies: None for the step's own.
+            own: the step's, if it has one.
+        """
+        if not 0 <= self.overlap <= 1:
+            raise InvalidProgramError(
+                f"an overlap of {self.overlap}", remedy="from 0 to 1"
+            )
+        for target in targets:
+            for policy in policies:
+                numerics = policy or own
+                given = numerics.lnc if numerics and self.lnc is None else self.lnc
+                copies_of(target, 1, self.devices, given)
+                if policy is not None or not isinstance(self.steps, Mapping):
+                    self._run(target, policy).check()
+
+    def _run(self, target: Target, policy: Policy | None) -> Run:
+        name = target.name.partition(":")[0]
+        return replace(
+            self.run,
+            steps=by_name(self.steps, policy_name(policy), "steps"),
+            watts=by_name(self.watts, name, "watts"),
+        )
+
+    def cost(self, target: Target, found: Profile) -> TrainingCost:
+        """The cost on a machine, whose profile of the program this is."""
+        run = self._run(target, found.policy)
+        run.check()
+        shards = shards_of(found)
+        copies = copies_of(target, shards, self.devices, found.core.lnc)
+        return training_cost(
+            target.name,
+            self._time(target, found, copies, shards),
+            self.prices[target.name],
+            run,
+            copies=copies,
+            policy=policy_name(found.policy),
+            devices=copies * shards,
+            hbm_bytes=needed_bytes(found),
+            hbm_capacity_bytes=capacity_bytes(found.core),
+        )
+
+    def _time(
+        self, target: Target, found: Profile, copies: int, shards: int
+    ) -> StepTime:
+        given = self.gradient_bytes
+        size = _gradient_bytes(found) if given is None else given
+        reduce = _all_reduce_seconds(size, copies, shards, target, found)
+        hidden = min(reduce, self.overlap * _backward_seconds(found))
+        # Copies that exchange nothing do not wait for each other.
+        ranks = copies * shards if reduce else shards
+        return StepTime(
+            compute_seconds=found.total_seconds,
+            all_reduce_seconds=reduce,
+            exposed_seconds=reduce - hidden,
+            launch_seconds=execution_seconds(target, ranks),
+        )
+
+    def cost_of_machine(self, machine: Machine) -> TrainingCost:
+        """The cost on a machine that the caller has measured."""
+        copies = 1.0
+        if machine.tokens_per_step is not None:
+            if self.run.tokens_per_step is None:
+                raise InvalidProgramError(
+                    f"{machine.name!r} has tokens_per_step, and the estimate has none",
+                    remedy="give tokens_per_step, of one call of the step",
+                )
+            copies = machine.tokens_per_step / self.run.tokens_per_step
+        steps = None if isinstance(self.steps, Mapping) else self.steps
+        run = replace(
+            self.run,
+            steps=machine.steps or steps,
+            tokens=None if machine.steps else self.run.tokens,
+            watts=machine.watts,
+        )
+        run.check()
+        time = StepTime(compute_seconds=machine.step_seconds)
+        price = Price(machine.price_per_hour, "given")
+        return training_cost(machine.name, time, price, run, copies=copies)
+
+
+def _gradient_bytes(found: Profile) -> int:
+    """Parameters of a device: gradients have their types; 0 of what does not train."""
+    if not _trains(found):
+        return 0
+    tensors = found.memory.arguments
+    return sum(t.bytes for t in tensors if t.category == "parameters")
+
+
+def _all_reduce_seconds(
+    size: float, copies: int, shards: int, target: Target, found: Profile
+) -> float:
+    """Of the gradients, over copies of a program of `shards` devices each."""
+    if copies < 2 or not size:
+        return 0.0
+    lnc = found.core.lnc
+    cores = _placed(found.policy.placement, copies, shards) or ()
+    within, rest = divmod(copies, target.instances)
+    whole = not rest and copies * shards == target.logical_cores(lnc)
+    in_order = not cores and lnc == target.lnc_default
+    if target.instances >= _MANY and whole and in_order:
+        groups = _groups(within, shards)
+        nodes = target.instances
+        return time_over_nodes("all_reduce", size, groups, nodes, target).seconds
+    return collective_time(
+        "all_reduce",
+        size,
+        _groups(copies, shards),
+        target,
+        placement=Placement.of(target, lnc=lnc, cores=cores),
+        lnc=lnc,
+    ).seconds
+
+
+def _placed(placement: Sequence[int], copies: int, shards: int) -> Sequence[int] | None:
+    """The logical core of every device of all copies; () for its own number, None
+    where a placement does not say.
+
+    One that gives a copy's devices the first cores in another order holds for every
+    copy in its turn.
+    """
+    if not placement or len(placement) >= copies * shards:
+        return placement
+    if len(placement) == shards and sorted(placement) == list(range(shards)):
+        return [copy * shards + core for copy in range(copies) for core in placement]
+    return None
+
+
+def _groups(copies: int, shards: int) -> list[list[int]]:
+    return [[c * shards + s for c in range(copies)] for s in range(shards)]
+
+
+def _trains(found: Profile) -> bool:
+    """Whether a program computes gradients."""
+    scopes = {i.location.scope for i in found._lowered.instructions}
+    return any(map(is_cotangent_scope, scopes))
+
+
+def _backward_seconds(found: Profile) -> float:
+    return found.total_seconds * backward_share(
+        found._lowered._instructions, found.timeline
+    )
+
+
+def _alarms(found: Found) -> list[str]:
+    alarming = {t.name: p for t, p in found if t.chip.name in _SERVING_CHIPS}
+    return [
+        f"{name} is sold for serving: a training step runs on it in emulation only; "
+        "train on trn1, which has the same cores"
+        for name, profiled in alarming.items()
+        if _trains(profiled)
+    ]
+
+
+def _gradient_notes(
+    profiles: Sequence[Profile], costs: Sequence[TrainingCost]
+) -> list[str]:
+    """Why copies exchange nothing, where they do not."""
+    silent = [
+        profiled
+        for profiled, cost in zip(profiles, costs, strict=True)
+        if cost.copies > 1 and not cost.time.all_reduce_seconds
+    ]
+    if not silent:
+        return []
+    if not any(map(_trains, silent)):
+        return ["no gradients are computed: copies exchange nothing"]
+    return [
+        "no argument looks like a parameter, so no gradient is added up over the "
+        "copies; give gradient_bytes"
+    ]
+
+
+def _placement_notes(
+    profiles: Sequence[Profile], costs: Sequence[TrainingCost]
+) -> list[str]:
+    found: dict[str, None] = {}
+    for profiled, cost in zip(profiles, costs, strict=True):
+        placement, copies = profiled.policy.placement, int(cost.copies)
+        shards = cost.devices // copies
+        if copies > 1 and _placed(placement, copies, shards) is None:
+            found[
+                f"the placement is of {len(placement)} devices, of {cost.devices}: "
+                "gradients are added up as if copies lay in order"
+            ] = None
+    return list(found)
+
+
+def _data_notes(costs: Sequence[TrainingCost]) -> list[str]:
+    data = [cost.copies * cost.steps for cost in costs if cost.steps is not None]
+    if not data or max(data) <= 1.01 * min(data):
+        return []
+    return [
+        "after these steps the rows have seen different amounts of data, up to "
+        f"{max(data) / min(data):.3g} times as much; give tokens= for the same"
+    ]

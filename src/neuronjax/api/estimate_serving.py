@@ -1,0 +1,195 @@
+"""`estimate_serving`: what a served token would take and cost, from shapes alone.
+
+Prefill and decode are two programs over the same weights and KV cache, each profiled as
+`profile` does; latency, throughput, dollars and energy follow (`timing.serving_money`).
+Instances run copies of both, as in `estimating`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group
+
+from neuronjax.api.instance_costs import (
+    Found,
+    Names,
+    Policies,
+    PricedTable,
+    Profiler,
+    Step,
+    by_name,
+    carried,
+    copies_of,
+    name_of,
+    needed_bytes,
+    notes_of,
+    policies_of,
+    policy_name,
+    prices_of,
+    shards_of,
+    targets_of,
+)
+from neuronjax.api.profile import Profile, Trips
+from neuronjax.hardware import Target
+from neuronjax.report.money_tables import serving_tables
+from neuronjax.timing.execution import execution_seconds
+from neuronjax.timing.hbm import capacity_bytes
+from neuronjax.timing.money import PricePerHour, Terms, check_watts
+from neuronjax.timing.serving_money import Memory, ServingCost, Traffic, serving_cost
+
+
+def estimate_serving(
+    prefill: Step,
+    decode: Step,
+    *,
+    prompt_tokens: int,
+    output_tokens: int,
+    batch: int,
+    prefill_batch: int = 1,
+    instance: Names = None,
+    policy: Policies = None,
+    price_per_hour: PricePerHour = None,
+    terms: Terms | None = None,
+    devices: int | None = None,
+    utilization: float = 1.0,
+    watts: float | Mapping[str, float] | None = None,
+    lnc: int | None = None,
+    trips: Trips | None = None,
+) -> Callable[..., ServingEstimate]:
+    """Predicts the latency and the price of served tokens.
+
+    Args:
+        prefill: reads a prompt into a KV cache; what `profile` takes, or a `Path`.
+        decode: makes one token for every sequence of a batch. What it takes and gives
+            back (arguments of a result's type that are no parameters) is the KV cache,
+            updated in place. It is priced for the whole length of that cache.
+        prompt_tokens: of one request.
+        output_tokens: of one answer; the first comes out of the prefill.
+        batch: sequences that a copy decodes together: those of `decode`'s arguments.
+        prefill_batch: sequences of one call of prefill: those of its arguments.
+        instance: as `estimate`.
+        policy: as `estimate`.
+        price_per_hour: as `estimate`.
+        terms: as `estimate`.
+        devices: logical cores in use; None for all that whole copies fill.
+        utilization: share of the rented time in which copies are full.
+        watts: as `estimate`; without, no energy.
+        lnc: physical cores per logical core; None for the policy's, else the target's
+            default.
+        trips: as `profile`.
+
+    Returns:
+        A function of two tuples, the arguments of `prefill` and of `decode` (arrays or
+        ShapeDtypeStructs), that returns the `ServingEstimate`; nothing is run.
+
+    Raises:
+        InvalidProgramError: as `estimate`; traffic that is none.
+
+    Example:
+        >>> nj.estimate_serving(prefill, decode, instance=["inf2.48xlarge", "trn2"],
+        ...                     price_per_hour={"trn2": 2.2}, prompt_tokens=1024,
+        ...                     output_tokens=256, batch=8)(
+        ...     (params, prompt), (params, cache, token, position))
+    """
+    traffic = Traffic(
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        batch=batch,
+        prefill_batch=prefill_batch,
+        utilization=utilization,
+    )
+    traffic.check()
+    for given in watts.values() if isinstance(watts, Mapping) else (watts,):
+        check_watts(given)
+    targets = targets_of(decode, instance)
+    prices = prices_of(targets, price_per_hour, terms)
+    policies = policies_of(policy)
+    before, after = (Profiler(step, lnc, trips) for step in (prefill, decode))
+
+    def cost(target: Target, first: Profile, then: Profile) -> ServingCost:
+        shards = max(shards_of(first), shards_of(then))
+        copies = copies_of(target, shards, devices, then.core.lnc)
+        launch = execution_seconds(target, shards)
+        return serving_cost(
+            target.name,
+            first.total_seconds + launch,
+            then.total_seconds + launch,
+            prices[target.name],
+            traffic,
+            _serving_memory(first, then),
+            policy=policy_name(then.policy),
+            devices=copies * shards,
+            copies=copies,
+            watts=by_name(watts, target.name.partition(":")[0], "watts"),
+        )
+
+    def estimated(
+        prefill_args: Sequence[Any], decode_args: Sequence[Any]
+    ) -> ServingEstimate:
+        firsts, refused = before.all(targets, policies, tuple(prefill_args), {})
+        thens, more = after.all(targets, policies, tuple(decode_args), {})
+        pairs = _both(firsts, thens)
+        profiles = tuple(p for _, *pair in pairs for p in pair)
+        return ServingEstimate(
+            name=name_of(decode),
+            costs=tuple(cost(*pair) for pair in pairs),
+            refused={**refused, **more},
+            notes=tuple(notes_of(profiles)),
+            utilization=utilization,
+            profiles=profiles,
+            traffic=traffic,
+        )
+
+    return estimated
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class ServingEstimate(PricedTable):
+    """What serving costs, a row for every machine and policy; prints as tables.
+
+    Attributes:
+        costs: the rows, as `ServingCost`.
+        traffic: what is served.
+    """
+
+    costs: tuple[ServingCost, ...]
+    traffic: Traffic
+
+    @property
+    def cheapest(self) -> ServingCost:
+        """The row with the least dollars per token that fits."""
+        fitting = [cost for cost in self.costs if cost.fits] or list(self.costs)
+        return min(fitting, key=lambda cost: cost.dollars_per_million_tokens)
+
+    def __rich__(self) -> Group:
+        traffic = self.traffic
+        title = (
+            f"{self.name}: prompts of {traffic.prompt_tokens:,}, answers of "
+            f"{traffic.output_tokens:,}, batch {traffic.batch}"
+            f"{self._shown_utilization()}"
+        )
+        return serving_tables(title, self.costs, self._remarks())
+
+
+def _both(firsts: Found, thens: Found) -> list[tuple[Target, Profile, Profile]]:
+    """Prefill and decode of the machines and policies that run both."""
+    known = {(target.name, p.policy): p for target, p in firsts}
+    return [
+        (target, known[target.name, then.policy], then)
+        for target, then in thens
+        if (target.name, then.policy) in known
+    ]
+
+
+def _serving_memory(first: Profile, then: Profile) -> Memory:
+    cache = sum(size for size, _ in carried(then))
+    arguments = then.memory.arguments
+    return Memory(
+        needed_bytes=max(needed_bytes(first), needed_bytes(then)),
+        capacity_bytes=capacity_bytes(then.core),
+        weights_bytes=sum(t.bytes for t in arguments if t.category == "parameters"),
+        kv_cache_bytes=cache,
+    )

@@ -1,0 +1,340 @@
+"""Programs on rented machines: what `estimate` and `estimate_serving` share.
+
+Which machines, policies and prices are asked for; the profile of a program on each; how
+many copies of it a machine runs; what of HBM it needs; and the table they make.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+
+from neuronjax.api.jit import Emulated
+from neuronjax.api.load import load
+from neuronjax.api.lowered import Lowered
+from neuronjax.api.profile import Profile, Trips, profile
+from neuronjax.errors import InvalidProgramError, NeuronJaxError
+from neuronjax.hardware import Target, resolve_target
+from neuronjax.ir.collective_set import Spmd
+from neuronjax.policy import Policy
+from neuronjax.report.quantities import binary
+from neuronjax.report.rendering import as_html, as_text
+from neuronjax.timing.donation import with_donation
+from neuronjax.timing.hbm import capacity_bytes, check_fits
+from neuronjax.timing.money import Price, PricePerHour, Terms, price_of
+from neuronjax.timing.tiling import value_bytes
+
+DEFAULT_INSTANCE = "trn2.48xlarge"
+
+#: A program: what `profile` takes, or the file of a saved one.
+Step = Callable[..., Any] | Emulated | Lowered | Path
+Names = str | Sequence[str] | None
+Policies = str | Policy | None | Sequence[str | Policy | None]
+#: Profiles of one program on machines; a machine once for every policy.
+Found = list[tuple[Target, Profile]]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class PricedTable:
+    """What both estimates share: rows, and how they are shown.
+
+    Attributes:
+        name: of the program.
+        refused: what cannot run, and why, by machine and policy.
+        notes: what was assumed, and what is wrong.
+        utilization: share of the rented time that is used.
+        profiles: of every program on every machine.
+    """
+
+    name: str
+    refused: Mapping[str, str]
+    notes: tuple[str, ...]
+    utilization: float
+    profiles: tuple[Profile, ...]
+
+    costs: tuple[Any, ...]
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """A flat dict for every row: `pandas.DataFrame(found.records)`."""
+        return [cost.record for cost in self.costs]
+
+    def check_memory(self) -> None:
+        """Does nothing if HBM holds the program on every machine.
+
+        Raises:
+            InvalidProgramError: it does not; with the biggest tensors, and what
+                rematerialisation or sharding would save.
+        """
+        for found in self.profiles:
+            error = _misfit(found)
+            if error is not None:
+                raise error
+
+    def to_json(self) -> str:
+        """Rows, refusals and notes as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "program": self.name,
+            "utilization": self.utilization,
+            "rows": self.records,
+            "refused": dict(self.refused),
+            "notes": list(self.notes),
+        }
+
+    def _remarks(self) -> list[str]:
+        prices = {cost.machine: cost.price for cost in self.costs}
+        lines = [f"price: {m}, {_usd(p)}" for m, p in prices.items()]
+        terms = sorted({price.terms for price in prices.values() if price.terms})
+        if len(terms) > 1:
+            lines.append(f"note: list prices on different terms: {', '.join(terms)}")
+        lines += [f"refused: {what}: {why}" for what, why in self.refused.items()]
+        return lines + [f"note: {note}" for note in self.notes]
+
+    def _shown_utilization(self) -> str:
+        return "" if self.utilization == 1 else f", {self.utilization:.0%} utilized"
+
+    def __rich__(self) -> Group:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return as_text(self.__rich__())
+
+    def _repr_html_(self) -> str:
+        return as_html(self.__rich__())
+
+    def __repr__(self) -> str:
+        return f"<neuronjax.{type(self).__name__} {self.name}, {len(self.costs)} rows>"
+
+
+def _usd(price: Price) -> str:
+    return f"{price.usd_per_hour:,.2f} USD/h ({price.basis})"
+
+
+# -- programs and machines -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Profiler:
+    """Profiles one step on machines and under policies, each program once."""
+
+    step: Step
+    lnc: int | None
+    trips: Trips | None
+    static_argnums: int | Iterable[int] | None = None
+    static_argnames: str | Iterable[str] | None = None
+
+    def all(
+        self,
+        targets: Sequence[Target],
+        policies: Sequence[Policy | None],
+        args: tuple,
+        kwargs: dict[str, Any],
+    ) -> tuple[Found, dict[str, str]]:
+        """Profiles, and of several what the chip refuses, with the reason."""
+        found: Found = []
+        refused: dict[str, str] = {}
+        # A program of one device is the same on all machines with its chip.
+        known: dict[tuple, Profile] = {}
+        alone = len(targets) * len(policies) == 1
+        for target in targets:
+            for policy in policies:
+                key = (target.chip.name, target.lnc_default, policy)
+                try:
+                    profiled = known.get(key) or self._one(target, policy, args, kwargs)
+                except NeuronJaxError as error:
+                    if alone:
+                        raise
+                    refused[f"{target.name}, {policy_name(policy)}"] = error.what
+                    continue
+                if shards_of(profiled) == 1:
+                    known[key] = profiled
+                found.append((target, profiled))
+        if not found:
+            raise InvalidProgramError(
+                "no machine runs this program: "
+                + "; ".join(f"{what}: {why}" for what, why in refused.items()),
+                remedy="nj.check(step)(*args) says what to change",
+            )
+        return found, refused
+
+    def _one(
+        self, target: Target, policy: Policy | None, args: tuple, kwargs: dict
+    ) -> Profile:
+        options: dict[str, Any] = dict(lnc=self.lnc, trips=self.trips)
+        if isinstance(self.step, Path):
+            chosen = Policy.resolve(policy)
+            lowered = load(self.step, target=target.name, policy=chosen)
+            return profile(lowered, policy=chosen, **options)()
+        if isinstance(self.step, Lowered):
+            name = None if _is_same(self.step, target) else target.name
+            profiled = profile(self.step, target=name, policy=policy, **options)
+            return profiled(*args, **kwargs)
+        return profile(
+            self.step,
+            target=target.name,
+            policy=policy,
+            static_argnums=self.static_argnums,
+            static_argnames=self.static_argnames,
+            **options,
+        )(*args, **kwargs)
+
+
+def targets_of(step: Step, instance: Names) -> tuple[Target, ...]:
+    if instance is None:
+        own = getattr(step, "target", None)
+        if isinstance(own, Target) and own.instance is not None:
+            return (own,)
+        return (resolve_target(DEFAULT_INSTANCE),)
+    names = (instance,) if isinstance(instance, str) else tuple(instance)
+    if not names:
+        raise InvalidProgramError(
+            "an estimate for no instance",
+            remedy=f"name one, such as {DEFAULT_INSTANCE!r}",
+        )
+    found = {target.name: target for target in map(resolve_target, names)}
+    return tuple(found.values())
+
+
+def own_policy(step: Step) -> Policy | None:
+    """The numerics that a program was made with."""
+    own = getattr(step, "policy", None)
+    return own if isinstance(own, Policy) else None
+
+
+def policies_of(policy: Policies) -> tuple[Policy | None, ...]:
+    several: tuple[str | Policy | None, ...]
+    if policy is None or isinstance(policy, str | Policy):
+        several = (policy,)
+    else:
+        several = tuple(policy)
+    found = (None if p is None else Policy.resolve(p) for p in several)
+    return tuple(dict.fromkeys(found)) or (None,)
+
+
+def prices_of(
+    targets: Sequence[Target], given: PricePerHour, terms: Terms | None
+) -> dict[str, Price]:
+    names = [target.name for target in targets]
+    if given is not None and not isinstance(given, Mapping) and len(targets) > 1:
+        raise InvalidProgramError(
+            f"one price_per_hour, {given}, for {', '.join(names)}",
+            remedy=f"give prices by name: price_per_hour={{{names[0]!r}: {given}}}; "
+            "those you leave out are list prices",
+        )
+    return {target.name: price_of(target, given, terms) for target in targets}
+
+
+def by_name(given: Any, name: str, what: str) -> Any:
+    """What is given for all, or under this name."""
+    if not isinstance(given, Mapping):
+        return given
+    if name not in given:
+        raise InvalidProgramError(
+            f"{what} by name, without {name!r}", remedy=f"add {name!r}"
+        )
+    return given[name]
+
+
+def policy_name(policy: Policy | None) -> str:
+    """What a policy is called in a row."""
+    default = Policy.resolve(None)
+    policy = policy or default
+    return policy.name or ("SDK" if policy == default else "custom")
+
+
+def name_of(step: Step) -> str:
+    """What a program is called in a title."""
+    if isinstance(step, Path | Lowered):
+        return step.name
+    return getattr(step, "__name__", "function")
+
+
+def shards_of(found: Profile) -> int:
+    """Devices of the program's own mesh; 1 without one."""
+    return _mesh_size(found._lowered)
+
+
+def _mesh_size(lowered: Lowered) -> int:
+    meshes = (i.mesh.size for i in lowered.instructions if isinstance(i, Spmd))
+    return max(meshes, default=1)
+
+
+def _is_same(lowered: Lowered, target: Target) -> bool:
+    """Whether a program of one device was lowered for this machine's chip."""
+    own = lowered.target
+    return own is not None and own.chip == target.chip and _mesh_size(lowered) == 1
+
+
+def copies_of(target: Target, shards: int, devices: int | None, lnc: int | None) -> int:
+    """Copies of a program of so many devices that the machine, or the user, runs."""
+    cores = target.logical_cores(lnc)
+    used = cores if devices is None else devices
+    if shards > cores or used > cores:
+        raise InvalidProgramError(
+            f"{max(shards, used)} devices on {target.name}, which has {cores} logical "
+            "NeuronCores",
+            remedy=f"use at most {cores}, or several instances, '{target.name}:2'",
+        )
+    if used < shards or (devices is not None and used % shards):
+        raise InvalidProgramError(
+            f"{used} devices for a program of {shards}",
+            remedy=f"use a multiple of {shards}",
+        )
+    return used // shards
+
+
+def carried(found: Profile) -> list[tuple[int, int]]:
+    """(bytes of the argument, of the result) of what the program takes and gives back.
+
+    Results that have the type of an argument which is no parameter, each once.
+    """
+    free: dict[str, list[int]] = {}
+    for tensor in found.memory.arguments:
+        if tensor.category != "parameters":
+            free.setdefault(tensor.type, []).append(tensor.bytes)
+    fused = found.memory.main.fused
+    matched = []
+    for value in fused.results:
+        sizes = free.get(str(fused.types[value]))
+        if sizes:
+            matched.append((sizes.pop(), value_bytes(fused, value)))
+    return matched
+
+
+def needed_bytes(found: Profile) -> int:
+    """HBM of a device where results take the place of arguments of their type.
+
+    What `donate_argnums` does, and what training loops and servers use.
+    """
+    everything = range(len(found.memory.arguments))
+    return with_donation(found.memory, everything).hbm.bytes
+
+
+def _misfit(found: Profile) -> InvalidProgramError | None:
+    if needed_bytes(found) <= capacity_bytes(found.core):
+        return None
+    return check_fits(found.memory, found.core)
+
+
+def notes_of(profiles: Sequence[Profile]) -> Iterable[str]:
+    """What the schedules assumed, and what does not fit."""
+    yield from dict.fromkeys(note for found in profiles for note in found.notes)
+    misfits: dict[str, None] = {}
+    for found in profiles:
+        error = _misfit(found)
+        if error is not None:
+            needed, room = needed_bytes(found), capacity_bytes(found.core)
+            misfits[
+                f"{found.name} does not fit a device of {found.core.chip.name}: "
+                f"{binary(needed)} of {binary(room)}; {error.remedy}"
+            ] = None
+    yield from misfits

@@ -1,0 +1,320 @@
+"""`load`: saved programs, emulated.
+
+A saved program is the same object as `jit(f).lower(...)`: `capture.artifacts` reads and
+parses its file, the rest is the path of every program. What JAX's transformations need
+a function for, a program cannot do: `vmap` is refused, and `grad` works where the file
+holds the derivative, which only jax.export artifacts can.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from neuronjax.api.lowered import (
+    CallState,
+    Entry,
+    Lowered,
+    forward_mode_error,
+    may_round_stochastically,
+)
+from neuronjax.capture.artifacts import Artifact, Source, read_artifact
+from neuronjax.capture.trace import Capture, capturing
+from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.execution.transformations import Emulation, Leaves, float0, is_inexact
+from neuronjax.hardware import Target, resolve_target
+from neuronjax.policy import Policy
+from neuronjax.policy.scopes import active_policy
+
+
+def load(
+    source: Source, *, target: str = "trn2", policy: str | Policy | None = None
+) -> Lowered:
+    """Loads a saved program for a Trainium chip.
+
+    The format is recognised by content: StableHLO as text (also in generic form, with
+    CHLO, MHLO and Shardy), MLIR bytecode or a portable artifact; a `jax.export`
+    artifact; HLO as text or as a proto (HloModuleProto or HloProto). The file is
+    untrusted: another process parses it.
+
+        logits = nj.load("model.mlirbc", target="trn3", policy="bf16").compile()(x)
+
+    A jax.export artifact is called with the pytrees of the exported function. Every
+    other program takes flat positional arrays and returns an array, or a tuple where
+    it has several results or none.
+
+    Args:
+        source: a path, the bytes, or an open file.
+        target: as `jit`.
+        policy: as `jit`.
+
+    Returns:
+        A `Lowered`; `.compile()` makes it callable.
+
+    Raises:
+        InvalidProgramError: no such file, no known format, malformed, or an unknown
+            target or policy.
+        UnsupportedError: dynamic shapes, effects, ops the chip does not have, or a
+            version that this JAX cannot read.
+        UnimplementedError: several devices, or an op without a rule.
+    """
+    given = None if policy is None else Policy.resolve(policy)
+    chosen = given or active_policy() or Policy.resolve(None)
+    return _Loaded(read_artifact(source), resolve_target(target), chosen).lowered()
+
+
+class _Loaded:
+    """A saved program on one chip under one policy."""
+
+    def __init__(self, artifact: Artifact, target: Target, policy: Policy) -> None:
+        self._artifact = artifact
+        self._emulation = _SavedEmulation.of(artifact, target, policy)
+        self._jitted = jax.jit(self._emulate)
+
+    def lowered(self) -> Lowered:
+        """The program, with the types of the arguments it is called with."""
+        artifact, emulation = self._artifact, self._emulation
+        instructions = emulation.lower(emulation.saved)
+        args, kwargs = artifact.in_avals, {}
+        if artifact.in_tree is not None:
+            args, kwargs = jax.tree.unflatten(artifact.in_tree, artifact.in_avals)
+        return Lowered(
+            Entry(CallState(artifact.name), self._compile, self._run),
+            args,
+            kwargs,
+            artifact.program,
+            instructions,
+            stochastic=may_round_stochastically(emulation.policy),
+            target=emulation.target,
+            policy=emulation.policy,
+        )
+
+    def _compile(self, hidden: tuple) -> Any:
+        _check_64_bit(self._artifact)
+        used = [self._artifact.in_avals[i] for i in self._artifact.kept]
+        return self._jitted.lower(hidden, used).compile()
+
+    def _run(self, executable: Any, hidden: tuple, args: tuple, kwargs: dict) -> Any:
+        if capturing():
+            raise UnsupportedError(
+                f"{self._artifact.name}, a loaded program, inside an emulated function",
+                remedy="call it outside, or put jax.export.deserialize(...).call in "
+                "the function",
+            )
+        leaves = self._leaves(args, kwargs)
+        used = [leaves[i] for i in self._artifact.kept]
+        traced = any(isinstance(leaf, Tracer) for leaf in [*used, *hidden])
+        # The flag is public, its type stub is not complete.
+        disabled = jax.config.jax_disable_jit  # type: ignore[attr-defined]
+        if not traced and not disabled:
+            outputs = executable(hidden, used)
+        else:
+            outputs = self._traced(hidden, used)
+        return self._results(outputs, hidden[1])
+
+    def _traced(self, hidden: tuple, used: list) -> list:
+        """Inside a transformation, or op by op."""
+        try:
+            return self._jitted(hidden, used)
+        except TypeError as error:
+            if "forward-mode" in str(error):
+                raise forward_mode_error(self._artifact.name) from error
+            raise
+
+    def _emulate(self, hidden: tuple, used: list) -> list:
+        call_index, history = hidden
+        emulation = self._emulation
+        if history is not None:
+            emulation = replace(emulation, has_amax_history=True)
+            used = [*used, history]
+        return emulation(call_index, used)
+
+    # -- arguments and results ---------------------------------------------------------
+
+    def _leaves(self, args: tuple, kwargs: dict) -> list[Any]:
+        """The flat arguments, checked against the saved types."""
+        artifact = self._artifact
+        leaves: Sequence[Any] = args
+        if artifact.in_tree is not None:
+            leaves, tree = jax.tree.flatten((args, kwargs))
+            if tree != artifact.in_tree:
+                raise InvalidProgramError(
+                    f"{artifact.name} is called with {tree}",
+                    remedy=f"it was saved for {artifact.in_tree}",
+                )
+        elif kwargs or len(args) != len(artifact.in_avals):
+            raise InvalidProgramError(
+                f"{artifact.name} takes {len(artifact.in_avals)} positional arguments, "
+                f"{len(args)} were given"
+                + (f" and keywords {', '.join(kwargs)}" if kwargs else ""),
+                remedy="pass one array for each of: "
+                + (", ".join(artifact.argument_names) or "nothing"),
+            )
+        if list(map(_type, leaves)) == self._types:
+            return list(leaves)
+        wanted = zip(leaves, artifact.in_avals, artifact.argument_names, strict=True)
+        return [_checked(leaf, aval, name) for leaf, aval, name in wanted]
+
+    @functools.cached_property
+    def _types(self) -> list[Any]:
+        return [(aval.shape, aval.dtype) for aval in self._artifact.in_avals]
+
+    def _results(self, outputs: list, history: Any) -> Any:
+        """The results as the exported function returns them."""
+        tree = self._artifact.out_tree
+        *flat, following = outputs if history is not None else [*outputs, None]
+        if tree is not None:
+            results = jax.tree.unflatten(tree, flat)
+        else:
+            results = flat[0] if len(flat) == 1 else tuple(flat)
+        return results if history is None else (results, following)
+
+
+def _type(leaf: Any) -> Any:
+    """Shape and dtype of a JAX array; nothing for what has to be converted."""
+    return (leaf.shape, leaf.dtype) if isinstance(leaf, jax.Array) else None
+
+
+def _checked(leaf: Any, aval: jax.ShapeDtypeStruct, name: str) -> Any:
+    """One argument as the array that the program takes."""
+    try:
+        if type(leaf) in _WEAK and jnp.result_type(aval.dtype, leaf) == aval.dtype:
+            leaf = jnp.asarray(leaf, aval.dtype)
+        array = jnp.asarray(leaf)
+    except TypeError as error:
+        raise InvalidProgramError(
+            f"argument {name} is a {type(leaf).__name__}, not an array",
+            remedy=f"pass {_text(aval)}",
+        ) from error
+    if (array.shape, array.dtype) != (aval.shape, aval.dtype):
+        raise InvalidProgramError(
+            f"argument {name} is {_text(array)}, the program was saved for "
+            f"{_text(aval)}",
+            remedy="convert the argument, or save the program for this type",
+        )
+    return array
+
+
+_WEAK = (bool, int, float, complex)
+
+
+def _text(aval: Any) -> str:
+    return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
+
+
+def _check_64_bit(artifact: Artifact) -> None:
+    """Without x64, JAX makes 32-bit arrays of 64-bit ones."""
+    if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        return
+    values = [*artifact.in_avals, *artifact.out_avals]
+    wide = [v for v in values if v.dtype in _WIDE]
+    if wide:
+        raise InvalidProgramError(
+            f"{artifact.name} takes or returns {_text(wide[0])}, and 64-bit types are "
+            "off in JAX",
+            remedy='compile and call it under "with jax.enable_x64(True):"',
+        )
+
+
+_WIDE = {np.dtype(name) for name in ("int64", "uint64", "float64", "complex128")}
+
+
+# -- Transformations.
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SavedEmulation(Emulation):
+    """The emulation of a program in place of a function.
+
+    Attributes:
+        saved: the program.
+        artifact: what it came from.
+    """
+
+    saved: Capture
+    artifact: Artifact
+
+    @classmethod
+    def of(cls, artifact: Artifact, target: Target, policy: Policy) -> _SavedEmulation:
+        """The emulation of an artifact's program."""
+        return cls(
+            function=_no_function,
+            names=artifact.program.argument_names,
+            target=target,
+            policy=policy,
+            saved=Capture(artifact.program, artifact.out_tree, artifact.out_avals),
+            artifact=artifact,
+        )
+
+    def capture(self, leaves: Sequence[Any]) -> Capture:
+        """The saved program; arguments have been checked."""
+        return self.saved
+
+    def _batched(
+        self, axis_size: int, batched: Sequence[bool], leaves: Leaves
+    ) -> tuple[Emulation, list[bool]]:
+        raise UnsupportedError(
+            f"vmap of {self.artifact.name}, a loaded program: it is one batch size",
+            remedy="jax.lax.map(compiled, xs) runs it on one element after another; or "
+            "emulate the function: jax.vmap(nj.jit(f))",
+        )
+
+    def _differentiable(self) -> Callable[..., list[jax.Array]]:
+        emulated = jax.custom_vjp(self._batchable())
+        emulated.defvjp(self._forward, self._backward)
+        return emulated
+
+    def _forward(self, call_index: Any, *leaves: Any) -> tuple[list, tuple]:
+        if self.artifact.vjp is None:
+            raise UnsupportedError(
+                f"the derivative of {self.artifact.name}, a loaded program that holds "
+                "none",
+                remedy="export it with exported.serialize(vjp_order=1), or emulate the "
+                "function: jax.grad(nj.jit(f))",
+            )
+        self._refuse_hidden("grad")
+        if self.policy.loss_scale is not None:
+            raise InvalidProgramError(
+                "Policy.loss_scale cannot act inside a saved derivative",
+                remedy="scale the loss in the function and export it again",
+            )
+        return self(call_index, leaves), (call_index, leaves)
+
+    def _backward(self, saved: tuple, cotangents: Sequence[Any]) -> tuple:
+        """The saved derivative: primal arguments and cotangents in."""
+        call_index, leaves = saved
+        artifact, vjp = self.artifact, self.artifact.vjp
+        assert vjp is not None
+        unused = (np.zeros(a.shape, a.dtype) for a in artifact.in_avals)
+        primals = list(unused)
+        for i, leaf in zip(artifact.kept, leaves, strict=True):
+            primals[i] = leaf
+        flat = [*primals, *cotangents]
+        emulation = replace(
+            _SavedEmulation.of(vjp, self.target, self.policy),
+            cotangents=frozenset(
+                n for n, i in enumerate(vjp.kept) if i >= len(primals)
+            ),
+            derived=True,
+        )
+        gradients = emulation(call_index, [flat[i] for i in vjp.kept])
+        used = [gradients[i] for i in artifact.kept]
+        index = None if call_index is None else float0(call_index)
+        return (
+            index,
+            *[
+                g if is_inexact(leaf) else float0(leaf)
+                for g, leaf in zip(used, leaves, strict=True)
+            ],
+        )
+
+
+def _no_function(*leaves: Any) -> list[Any]:
+    raise AssertionError("a saved program is not captured")

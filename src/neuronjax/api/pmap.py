@@ -1,0 +1,398 @@
+"""Many devices in front of `jit`: meshes without hardware, and `pmap`.
+
+A device is one logical NeuronCore, as JAX on Neuron sees it; the target says how many
+there are. `jax.shard_map` over a mesh of `make_mesh` needs nothing from here but `jit`.
+`pmap` is written in these terms, as JAX's own is since 0.8.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+
+from neuronjax.api.jit import Emulated
+from neuronjax.errors import InvalidProgramError, UnimplementedError
+from neuronjax.hardware import resolve_target
+from neuronjax.policy import Policy
+
+
+def make_mesh(shape: Sequence[int], names: Sequence[str]) -> AbstractMesh:
+    """A mesh of emulated devices, for `jax.shard_map`.
+
+    Args:
+        shape: the size of every axis.
+        names: the name of every axis. A device's number is its row-major index.
+
+    Returns:
+        An abstract mesh, all axes of type Auto: there are no devices in it.
+
+    Raises:
+        InvalidProgramError: not one name per size, a name twice, or a size below 1.
+    """
+    shape, names = tuple(shape), tuple(names)
+    legal = all(isinstance(size, int) and size > 0 for size in shape)
+    if len(shape) != len(names) or len(set(names)) < len(names) or not legal:
+        raise InvalidProgramError(
+            f"a mesh of shape {shape} with axes {names}",
+            remedy="give every axis a positive size and a name of its own, "
+            'make_mesh((4, 2), ("dp", "tp"))',
+        )
+    return AbstractMesh(shape, names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def local_device_count(target: str = "trn2", *, lnc: int | None = None) -> int:
+    """The devices of a target: its logical NeuronCores.
+
+    Args:
+        target: as for `jit`.
+        lnc: physical cores per logical NeuronCore; None for the target's default.
+
+    Raises:
+        InvalidProgramError: unknown target, or an LNC size that it does not have.
+    """
+    return resolve_target(target).logical_cores(lnc)
+
+
+def replicate(tree: Any, devices: int | Sequence[int]) -> Any:
+    """Every array once for each device: [devices, *shape] of [*shape].
+
+    Args:
+        tree: a pytree of arrays and numbers.
+        devices: as for `pmap`, how many or their numbers.
+
+    Raises:
+        UnimplementedError: devices that are not 0, 1, 2, ... in this order.
+    """
+    count = _count(devices, None, "replicate")
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *jnp.shape(x))), tree)
+
+
+def unreplicate(tree: Any) -> Any:
+    """The first device's part of every array: [*shape] of [devices, *shape]."""
+    return jax.tree.map(lambda x: x[0], tree)
+
+
+def pmap(
+    function: Callable[..., Any] | None = None,
+    axis_name: Any = None,
+    *,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    static_broadcasted_argnums: int | Iterable[int] = (),
+    devices: int | Sequence[int] | None = None,
+    axis_size: int | None = None,
+    donate_argnums: int | Iterable[int] = (),
+    target: str = "trn2",
+    policy: str | Policy | None = None,
+) -> Any:
+    """Emulates a function on many devices; use it as `jax.pmap`.
+
+    Args:
+        function: of the arrays of one device. Without it, a decorator is returned.
+        axis_name: of the mapped axis, for collectives.
+        in_axes: of every positional argument the axis that is mapped, None for one that
+            all devices get as it is, or a pytree prefix of these. Keyword arguments are
+            mapped over axis 0.
+        out_axes: where the mapped axis is in the results, or None for a result that all
+            devices agree on; a pytree prefix.
+        static_broadcasted_argnums: arguments that are Python values and no arrays.
+        devices: how many, or their numbers 0, 1, ..., as a sequence. None: as many as
+            the mapped arguments are long.
+        axis_size: the length of mapped axes, as a further check.
+        donate_argnums: as `jax.jit`.
+        target: as for `jit`; it must have the devices.
+        policy: as for `jit`.
+
+    Returns:
+        An `Emulated` function, whose arguments and results have the mapped axis.
+
+    Raises:
+        InvalidProgramError: illegal axes; and at a call: a mapped axis that is missing,
+            or not as long as there are devices.
+        UnimplementedError: devices that are not 0, 1, 2, ... in this order.
+    """
+    options: dict[str, Any] = dict(
+        in_axes=in_axes,
+        out_axes=out_axes,
+        static_broadcasted_argnums=static_broadcasted_argnums,
+        devices=devices,
+        axis_size=axis_size,
+        donate_argnums=donate_argnums,
+        target=target,
+        policy=policy,
+    )
+    if function is None:
+        return lambda f: pmap(f, axis_name, **options)
+    static = _numbers(static_broadcasted_argnums)
+    mapped = _Mapped(
+        function,
+        axis_name="devices" if axis_name is None else axis_name,
+        in_axes=tuple(in_axes) if isinstance(in_axes, list) else in_axes,
+        out_axes=out_axes,
+        static=static,
+        count=_count(devices, axis_size, "pmap"),
+    )
+
+    @functools.wraps(function)
+    def whole(*args: Any, **kwargs: Any) -> Any:
+        return mapped(*args, **kwargs)
+
+    return Emulated(
+        whole,
+        target=target,
+        policy=policy,
+        static_argnums=static,
+        static_argnames=None,
+        donate_argnums=donate_argnums,
+        donate_argnames=None,
+    )
+
+
+def _numbers(argnums: int | Iterable[int]) -> tuple[int, ...]:
+    return (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+
+def _count(
+    devices: int | Sequence[int] | None, axis_size: int | None, caller: str
+) -> int | None:
+    """How many devices there are; None where the arguments say it."""
+    if devices is not None and not isinstance(devices, int):
+        devices = tuple(devices)
+        if devices != tuple(range(len(devices))):
+            raise UnimplementedError(
+                f"{caller} over the devices {devices}",
+                remedy="give their number: devices are 0, 1, 2, ... in this order",
+            )
+        devices = len(devices)
+    if None not in (devices, axis_size) and devices != axis_size:
+        raise InvalidProgramError(
+            f"pmap with axis_size={axis_size} over {devices} devices",
+            remedy="leave axis_size out",
+        )
+    return axis_size if devices is None else devices
+
+
+# Marks in a tree of axes, where None would be no leaf.
+_WHOLE = object()
+
+
+class _Mapped:
+    """`function` over global arrays: a shard_map over one axis."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        axis_name: Any,
+        in_axes: Any,
+        out_axes: Any,
+        static: tuple[int, ...],
+        count: int | None,
+    ) -> None:
+        self._function = function
+        self._axis_name = axis_name
+        self._in_axes = in_axes
+        self._out_axes = out_axes
+        self._static = static
+        self._count = count
+        self._parameters = _positional_names(function)
+        _axes_of("out_axes", out_axes)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        _refuse_nesting()
+        static = {n % len(args) for n in self._static if -len(args) <= n < len(args)}
+        dynamic = [i for i in range(len(args)) if i not in static]
+        in_axes = self._argument_axes(len(args))
+        trees = [args[i] for i in dynamic], kwargs
+        flat_axes = [
+            axis for i in dynamic for axis in _spread("in_axes", in_axes[i], args[i])
+        ]
+        flat_axes += [0] * len(jax.tree.leaves(kwargs))
+        leaves, structure = jax.tree.flatten(trees)
+        self._check_leaves(leaves, flat_axes, trees, dynamic)
+        count = self._size(leaves, flat_axes)
+        body = self._body(args, dynamic, structure, flat_axes)
+        mesh = make_mesh((count,), (self._axis_name,))
+        return jax.shard_map(
+            body,
+            mesh=mesh,
+            in_specs=tuple(self._spec(axis) for axis in flat_axes),
+            out_specs=_map_axes(self._spec, self._out_axes),
+            check_vma=False,
+        )(*leaves)
+
+    def _body(
+        self, args: tuple, dynamic: list[int], structure: Any, flat_axes: list
+    ) -> Callable[..., Any]:
+        """What one device runs: arrays whose mapped axis has length 1, in and out."""
+
+        def body(*leaves: Any) -> Any:
+            own = [
+                x if axis is _WHOLE else jnp.squeeze(x, axis)
+                for x, axis in zip(leaves, flat_axes, strict=True)
+            ]
+            given, kwargs = jax.tree.unflatten(structure, own)
+            full = list(args)
+            for i, value in zip(dynamic, given, strict=True):
+                full[i] = value
+            outputs = self._function(*full, **kwargs)
+            axes = _spread("out_axes", self._out_axes, outputs)
+            out, tree = jax.tree.flatten(outputs)
+            placed = [
+                x if axis is _WHOLE else _expanded(x, axis)
+                for x, axis in zip(out, axes, strict=True)
+            ]
+            return jax.tree.unflatten(tree, placed)
+
+        return body
+
+    def _spec(self, axis: Any) -> PartitionSpec:
+        if axis is _WHOLE:
+            return PartitionSpec()
+        return PartitionSpec(*[None] * axis, self._axis_name)
+
+    def _argument_axes(self, count: int) -> Sequence[Any]:
+        """The in_axes of each positional argument."""
+        axes = self._in_axes
+        if not isinstance(axes, tuple):
+            return [axes] * count
+        if len(axes) != count:
+            raise InvalidProgramError(
+                f"pmap: in_axes has {len(axes)} entries for {count} positional "
+                "arguments",
+                remedy="give one axis for all, or one entry for each",
+            )
+        return axes
+
+    # -- sizes -------------------------------------------------------------------------
+
+    def _check_leaves(
+        self, leaves: list, axes: list, trees: Any, dynamic: list[int]
+    ) -> None:
+        """Every mapped axis exists, and all are of one length."""
+        paths = [path for path, _ in jax.tree.leaves_with_path(trees)]
+        sizes: dict[str, int] = {}
+        for x, axis, path in zip(leaves, axes, paths, strict=True):
+            if axis is _WHOLE:
+                continue
+            name, shape = self._name(path, dynamic), jnp.shape(x)
+            if axis >= len(shape):
+                raise InvalidProgramError(
+                    f"pmap maps axis {axis} of argument {name}, of shape {shape}",
+                    remedy="add the axis, or map it nowhere: in_axes=None",
+                )
+            sizes[name] = shape[axis]
+        wrong = {n: s for n, s in sizes.items() if self._count not in (None, s)}
+        if wrong:
+            found = ", ".join(f"{n} has {s}" for n, s in wrong.items())
+            raise InvalidProgramError(
+                f"pmap over {self._count} devices: argument {found}",
+                remedy="make mapped axes as long as there are devices",
+            )
+        if len(set(sizes.values())) > 1:
+            found = ", ".join(f"{n} {s}" for n, s in sizes.items())
+            raise InvalidProgramError(
+                f"pmap: mapped axes are of different lengths: {found}",
+                remedy="make all as long as there are devices",
+            )
+
+    def _size(self, leaves: list, axes: list) -> int:
+        if self._count is not None:
+            return self._count
+        pairs = zip(leaves, axes, strict=True)
+        found = (jnp.shape(x)[a] for x, a in pairs if a is not _WHOLE)
+        size = next(found, None)
+        if size is None:
+            raise InvalidProgramError(
+                "pmap: no argument has a mapped axis, so nothing says how many devices "
+                "there are",
+                remedy="give devices, or map an argument",
+            )
+        return size
+
+    def _name(self, path: tuple, dynamic: list[int]) -> str:
+        """The pytree path of a leaf of (positional, keyword) arguments."""
+        _, first, *rest = path
+        name = getattr(first, "key", None)
+        if name is None:
+            number = dynamic[first.idx]
+            known = number < len(self._parameters)
+            name = self._parameters[number] if known else f"args[{number}]"
+        return str(name) + jax.tree_util.keystr(tuple(rest))
+
+
+def _refuse_nesting() -> None:
+    around = jax.sharding.get_abstract_mesh()
+    if AxisType.Manual in getattr(around, "axis_types", ()):
+        raise UnimplementedError(
+            f"pmap inside a pmap or shard_map over {around.axis_names}",
+            remedy="use one jax.shard_map over a mesh of several axes",
+        )
+
+
+# -- axes ------------------------------------------------------------------------------
+
+
+def _map_axes(f: Callable[[Any], Any], axes: Any) -> Any:
+    """`f` of every axis of a pytree of axes; of None, `f(_WHOLE)`."""
+    return jax.tree.map(
+        lambda axis: f(_WHOLE if axis is None else axis),
+        axes,
+        is_leaf=lambda axis: axis is None,
+    )
+
+
+def _axes_of(name: str, axes: Any) -> Any:
+    """The axes with a mark for None, checked."""
+
+    def checked(axis: Any) -> Any:
+        legal = isinstance(axis, int) and not isinstance(axis, bool) and axis >= 0
+        if axis is _WHOLE or legal:
+            return axis
+        raise InvalidProgramError(
+            f"pmap: {name} holds {axis!r}", remedy="use integers from 0, and None"
+        )
+
+    return _map_axes(checked, axes)
+
+
+def _spread(name: str, axes: Any, tree: Any) -> list[Any]:
+    """The axis of every leaf of a tree, of which `axes` is a prefix."""
+    axes = _axes_of(name, axes)
+    found: list[Any] = []
+
+    def extend(axis: Any, part: Any) -> None:
+        found.extend([axis] * len(jax.tree.leaves(part)))
+
+    try:
+        jax.tree.map(extend, axes, tree)
+    except ValueError as error:
+        raise InvalidProgramError(
+            f"pmap: {name} is no pytree prefix of what it describes: {error}",
+            remedy="give one axis for the whole, or a tree of the same structure",
+        ) from error
+    return found
+
+
+def _expanded(x: Any, axis: int) -> jax.Array:
+    if axis > jnp.ndim(x):
+        raise InvalidProgramError(
+            f"pmap: out_axes is {axis} for a result of shape {jnp.shape(x)}",
+            remedy=f"use an axis from 0 to {jnp.ndim(x)}",
+        )
+    return jnp.expand_dims(x, axis)
+
+
+def _positional_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(p.name for p in parameters if p.kind in kinds)

@@ -1,0 +1,460 @@
+"""`search_precision`: the cheapest policy under which a function is accurate enough.
+
+The thin public face of `diagnostics.precision_strategies`: it captures the function
+once, lowers and prices policies without running them, and runs, op by op, those that
+are worth it. The bits are those of `neuronjax.jit` under the same policy; op by op,
+because what two policies have in common is then compiled once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from neuronjax.api.jit import Emulated, jit
+from neuronjax.api.lowered import Lowered
+from neuronjax.api.profile import Trips, profile
+from neuronjax.capture.mesh_context import Surroundings
+from neuronjax.diagnostics.precision_groups import (
+    Groups,
+    ListeningPolicy,
+    Selection,
+    find_groups,
+)
+from neuronjax.diagnostics.precision_metrics import (
+    Chooser,
+    Metric,
+    check_metric,
+    measured,
+    on_host,
+)
+from neuronjax.diagnostics.precision_policies import DEFAULT_CANDIDATES, Candidates
+from neuronjax.diagnostics.precision_progress import SearchProgress
+from neuronjax.diagnostics.precision_result import PrecisionSearch, Tried
+from neuronjax.diagnostics.precision_strategies import (
+    OBJECTIVES,
+    STRATEGIES,
+    Goal,
+    Search,
+)
+from neuronjax.diagnostics.precision_trials import (
+    PolicyTrials,
+    Priced,
+    program_identity,
+)
+from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.policy import Policy
+
+NATIVE = "native"
+_DONATION = ("donate_argnums", "donate_argnames")
+#: The reference and the baseline.
+_FEWEST = 2
+
+
+def search_precision(
+    function: Callable[..., Any],
+    *,
+    tolerance: float,
+    target: str = "trn2",
+    metric: str | Metric = "relative_l2",
+    outputs: Chooser = None,
+    candidates: Sequence[str | Policy] | None = None,
+    groups: str | Selection = "param",
+    strategy: str = "greedy",
+    objective: str = "preference",
+    reference: str | Policy = "fp32",
+    max_evaluations: int = 200,
+    evaluate: Callable[..., Any] | None = None,
+    batches: Iterable[tuple] = (),
+    compiled: bool = False,
+    lnc: int | None = None,
+    trips: Trips | None = None,
+    progress: bool = True,
+    static_argnums: int | Iterable[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+) -> Callable[..., PrecisionSearch]:
+    """Finds which parts of a function can compute in lower precision.
+
+    Args:
+        function: what `jax.jit` takes, or an `Emulated` function, whose policy does not
+            count: a forward pass, a loss, a whole train step.
+        tolerance: the largest error; an error that equals it is within.
+        target: as `neuronjax.jit`.
+        metric: of the error: "relative_l2" (norm of the error over norm of the
+            reference), "max_relative" (largest error over largest magnitude), both of
+            the worst array; or a function of the reference's outputs and the outputs,
+            pytrees of NumPy arrays, that returns a number, 0 for the same.
+        outputs: what is measured: a regular expression of paths of the outputs
+            ("^1/loss$"), a function of the outputs, or None for all of them.
+        candidates: presets' names or named policies without rules, the cheapest first
+            and the baseline last; None for those of mxfp4, mxfp8, fp8, bf16, tf32 and
+            fp32 that the target has.
+        groups: what gets one precision: all ops of a "param" (the path of the weight;
+            what descends from none, as attention scores and gradients of weights, is
+            one more group, "(others)"), a "scope" (module, forward and backward
+            together), a "source" line or an "op"; or selectors of a `Rule` by name,
+            {"head": {"param": "head/kernel"}}.
+        strategy: "greedy": groups one after another, the least sensitive first, each
+            kept if the whole is within the tolerance; "bisection": the longest
+            beginning of the order of sensitivity that is, in fewer runs.
+        objective: "preference": as far up the list of candidates as the tolerance
+            permits; "time": only steps that save predicted time. In a small stand-in
+            for a model the casts may cost more than they save.
+        reference: what the error is taken against: a policy or preset, or "native",
+            `jax.jit` on the host.
+        max_evaluations: how many programs are run at most, that of the reference
+            included; then the best found so far is returned.
+        evaluate: called as `evaluate(run, *args)`, returns what is measured. `run` is
+            the function under the policy at hand: call it for several steps.
+        batches: more tuples of positional arguments, of the same types; the worst error
+            of all counts.
+        compiled: compile every program as a whole, rather than op by op. The bits are
+            the same; it pays where `evaluate` makes very many calls.
+        lnc: as `neuronjax.profile`.
+        trips: as `neuronjax.profile`.
+        progress: whether to show a bar.
+        static_argnums: as `jax.jit`.
+        static_argnames: as `jax.jit`.
+
+    Returns:
+        A function of the same arguments that returns a `PrecisionSearch`.
+
+    Raises:
+        InvalidProgramError: unknown words; when called, no op that a candidate could
+            change, a baseline beyond the tolerance, or a metric that returns NaN.
+        UnsupportedError: a candidate with delayed scaling; when called, one that the
+            target lacks.
+
+    Example:
+        >>> found = nj.search_precision(loss, target="trn2", tolerance=1e-3)(params, x)
+        >>> print(found)
+        >>> step = nj.jit(train_step, target="trn2", policy=found.policy)
+    """
+    options, function = _jit_options(function, static_argnums, static_argnames)
+    job = _Job(
+        function=function,
+        options={**options, "target": target},
+        metric=metric,
+        outputs=outputs,
+        reference=reference if reference == NATIVE else Policy.resolve(reference),
+        evaluate=evaluate,
+        batches=tuple(map(tuple, batches)),
+        compiled=compiled,
+    )
+    given = Candidates.of(DEFAULT_CANDIDATES if candidates is None else candidates)
+    _check_words(tolerance, strategy, objective, max_evaluations)
+    check_metric(metric)
+    _check_pattern(outputs)
+
+    def searched(*args: Any, **kwargs: Any) -> PrecisionSearch:
+        program = _Program.of(job, args, kwargs, dict(lnc=lnc, trips=trips))
+        found = program.groups(given, groups)
+        chosen = program.supported(given, found, named=candidates is not None)
+        goal = Goal(
+            tolerance=tolerance,
+            strategy=strategy,
+            objective=objective,
+            candidates=len(chosen.names),
+            groups=len(found.groups),
+        )
+        with SearchProgress(max_evaluations, shown=progress) as bar:
+            trials = job.trials(program, chosen, found, max_evaluations, args, kwargs)
+            trials.heard = bar.heard
+            search = Search(trials, goal)
+            search.run()
+        return _result(job, search, trials)
+
+    return searched
+
+
+# -- words -----------------------------------------------------------------------------
+
+
+def _check_words(tolerance: float, strategy: str, objective: str, most: int) -> None:
+    if not tolerance >= 0:
+        raise InvalidProgramError(
+            f"tolerance is {tolerance!r}", remedy="give a number from 0 upwards"
+        )
+    for name, word, words in (
+        ("strategy", strategy, STRATEGIES),
+        ("objective", objective, OBJECTIVES),
+    ):
+        if word not in words:
+            raise InvalidProgramError(
+                f"{name} is {word!r}", remedy=f"one of: {', '.join(words)}"
+            )
+    if most < _FEWEST:
+        raise InvalidProgramError(
+            f"max_evaluations is {most}",
+            remedy=f"at least {_FEWEST}: the reference and the baseline",
+        )
+
+
+def _check_pattern(outputs: Chooser) -> None:
+    if isinstance(outputs, str):
+        try:
+            re.compile(outputs)
+        except re.error as error:
+            raise InvalidProgramError(
+                f"outputs {outputs!r} is no regular expression: {error}",
+                remedy="escape special characters with re.escape",
+            ) from error
+
+
+def _jit_options(
+    function: Any, static_argnums: Any, static_argnames: Any
+) -> tuple[dict[str, Any], Callable[..., Any]]:
+    """Those of an emulated function, which takes its arguments again and again."""
+    if not isinstance(function, Emulated):
+        return dict(
+            static_argnums=static_argnums, static_argnames=static_argnames
+        ), function
+    options = {k: v for k, v in function._native.items() if k not in _DONATION}
+    return options, function._function
+
+
+# -- the program -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Program:
+    """The function captured for the types of its arguments.
+
+    Attributes:
+        lower: a policy -> the lowered program.
+        timing: options of `profile`.
+    """
+
+    lower: Callable[[Policy], Lowered]
+    timing: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, job: _Job, args: tuple, kwargs: dict, timing: Mapping[str, Any]
+    ) -> _Program:
+        emulated = jit(job.function, **job.options)
+        around, (args, kwargs) = Surroundings.of_types((args, kwargs))
+        emulation, leaves, _ = emulated._bind(args, kwargs, around)
+        captured = emulation.capture(leaves)
+        entry = emulated._entry(args, kwargs, around)
+
+        def lower(policy: Policy) -> Lowered:
+            instructions = dataclasses.replace(emulation, policy=policy).lower(captured)
+            return Lowered(
+                entry,
+                args,
+                kwargs,
+                captured.program,
+                instructions,
+                stochastic=instructions.stochastic,
+                target=emulated.target,
+                policy=policy,
+            )
+
+        return cls(lower=lower, timing=timing)
+
+    def price(self, policy: Policy) -> Priced:
+        """What instructions a policy makes, and their predicted time."""
+        lowered = self.lower(policy)
+        seconds = profile(lowered, **self.timing)().total_seconds
+        return Priced(program_identity(lowered._instructions), seconds)
+
+    def groups(self, candidates: Candidates, by: str | Selection) -> Groups:
+        """What can be decided about.
+
+        Raises:
+            InvalidProgramError: nothing.
+        """
+        listening = ListeningPolicy.like(candidates.policies[-1])
+        self.lower(listening)
+        heard = [op for op in listening.heard if candidates.can_change(op.op)]
+        if not heard:
+            raise InvalidProgramError(
+                "the program has no op whose precision a candidate can change",
+                remedy="give a function with matmuls or convolutions, outside of any "
+                "policy_scope; or candidates with auto_cast='all'",
+            )
+        return find_groups(heard, by)
+
+    def supported(
+        self, candidates: Candidates, groups: Groups, *, named: bool
+    ) -> Candidates:
+        """Those that some group can have on the target, and that change it.
+
+        Args:
+            candidates: all.
+            groups: of the program.
+            named: whether the caller named them, so that a missing one is an error.
+
+        Raises:
+            UnsupportedError: the target lacks one that the caller named.
+            InvalidProgramError: none changes anything.
+        """
+        last = len(candidates.names) - 1
+        baseline = self._identity(candidates, groups, (last,) * len(groups.groups))
+        kept, changes = [], False
+        for number, name in enumerate(candidates.names[:-1]):
+            found, refusal = self._alone(candidates, groups, number)
+            if found:
+                kept.append(number)
+                changes |= any(identity != baseline for identity in found)
+            elif named and refusal is not None:
+                raise UnsupportedError(
+                    f"the candidate {name!r}: {refusal.what}",
+                    op=refusal.op,
+                    location=refusal.location,
+                    remedy=f"leave it out, or {refusal.remedy}",
+                ) from refusal
+        if not changes:
+            raise InvalidProgramError(
+                f"none of {', '.join(candidates.names)} changes an instruction of this "
+                "program: no group is lowerable",
+                remedy="bf16, fp16, tf32 and fp8 are casts of FP32 operands; give "
+                "candidates below the dtypes of the program",
+            )
+        return candidates.only([*kept, last])
+
+    def _alone(
+        self, candidates: Candidates, groups: Groups, number: int
+    ) -> tuple[list[str], UnsupportedError | None]:
+        """The programs with one group lowered, and the last refusal."""
+        found, refusal = [], None
+        count, last = len(groups.groups), len(candidates.names) - 1
+        for group in range(count):
+            assignment = tuple(number if g == group else last for g in range(count))
+            try:
+                found.append(self._identity(candidates, groups, assignment))
+            except UnsupportedError as error:
+                refusal = error
+        return found, refusal
+
+    def _identity(
+        self, candidates: Candidates, groups: Groups, assignment: tuple[int, ...]
+    ) -> str:
+        policy = candidates.policy(groups, assignment)
+        return program_identity(self.lower(policy)._instructions)
+
+
+# -- runs ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """How the function is run and what is measured of it."""
+
+    function: Callable[..., Any]
+    options: Mapping[str, Any]
+    metric: str | Metric
+    outputs: Chooser
+    reference: str | Policy
+    evaluate: Callable[..., Any] | None
+    batches: tuple[tuple, ...]
+    compiled: bool
+
+    def trials(
+        self,
+        program: _Program,
+        candidates: Candidates,
+        groups: Groups,
+        most: int,
+        args: tuple,
+        kwargs: dict,
+    ) -> PolicyTrials:
+        """What the search asks; the reference has been run."""
+
+        def run(policy: str | Policy) -> list[Any]:
+            runner = self._runner(policy)
+            every = (args, *self.batches)
+            return [self._measured_of(runner, batch, kwargs) for batch in every]
+
+        expected = run(self.reference)
+
+        def error_of(found: list[Any]) -> float:
+            pairs = zip(expected, found, strict=True)
+            return max(measured(self.metric, r, a) for r, a in pairs)
+
+        known: dict[str | Policy, Any] = {}
+        if isinstance(self.reference, Policy):
+            lowered = program.lower(self.reference)
+            by_program = self.evaluate is None
+            identity = program_identity(lowered._instructions)
+            known[identity if by_program else self.reference] = expected
+        return PolicyTrials(
+            candidates=candidates,
+            groups=groups,
+            price=program.price,
+            outputs=run,
+            error_of=error_of,
+            reference=known,
+            most=most,
+            runs=1,
+            by_program=self.evaluate is None,
+        )
+
+    def _measured_of(
+        self, runner: Callable[..., Any], batch: tuple, kwargs: dict
+    ) -> Any:
+        if self.evaluate is None:
+            found = runner(*batch, **kwargs)
+        else:
+            found = self.evaluate(runner, *batch, **kwargs)
+        return on_host(found, self.outputs)
+
+    def _runner(self, policy: str | Policy) -> Callable[..., Any]:
+        """The function under a policy, its calls counted from 0."""
+        if isinstance(policy, str):
+            return jax.jit(self.function, **self._without_target)
+        emulated = jit(self.function, policy=policy, **self.options)
+        if self.compiled:
+            return emulated
+
+        def op_by_op(*args: Any, **kwargs: Any) -> Any:
+            with jax.disable_jit():
+                return emulated(*args, **kwargs)
+
+        return op_by_op
+
+    @property
+    def _without_target(self) -> dict[str, Any]:
+        return {k: v for k, v in self.options.items() if k != "target"}
+
+
+def _result(job: _Job, search: Search, trials: PolicyTrials) -> PrecisionSearch:
+    goal, state = search.goal, search.state
+    baseline = goal.uniform(goal.baseline)
+    reference = job.reference
+    return PrecisionSearch(
+        policy=trials.policy(state),
+        name=getattr(job.function, "__name__", "function"),
+        target=job.options["target"],
+        strategy=goal.strategy,
+        metric=_words(job.metric),
+        tolerance=goal.tolerance,
+        reference=reference
+        if isinstance(reference, str)
+        else reference.name or "custom",
+        groups=trials.groups.groups,
+        candidates=trials.candidates.names,
+        assignment=state,
+        error=trials.error(state),
+        baseline_error=trials.error(baseline),
+        seconds=trials.seconds(state),
+        baseline_seconds=trials.seconds(baseline),
+        decisions=tuple(search.decisions),
+        tried=tuple(
+            Tried(assignment=a, seconds=s, error=e) for a, s, e in trials.tried()
+        ),
+        evaluations=trials.runs,
+        budget_spent=search.spent,
+    )
+
+
+def _words(metric: str | Metric) -> str:
+    if isinstance(metric, str):
+        return metric.replace("_l2", " L2").replace("_", " ")
+    return getattr(metric, "__name__", "metric")

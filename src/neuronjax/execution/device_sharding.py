@@ -1,0 +1,267 @@
+"""`real_devices`: emulated devices shared out over real ones, of one process or many.
+
+R real devices carry D emulated ones, each D / R with consecutive numbers. The program
+runs under one `jax.shard_map` over them. Outside of `Spmd` instructions all do the
+same; inside, each loops over the emulated devices it carries, and what a collective
+joins is gathered first and then folded as on one real device. XLA partitions nothing,
+so that the bits are those of one real device by construction. Which real device is
+where (a core, an accelerator, another machine) is JAX's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AxisType, Mesh, PartitionSpec
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.execution.splitting import carried_dimension
+from neuronjax.ir.collective_set import Spmd
+from neuronjax.ir.instruction import Buffer, Instruction, InstructionProgram
+
+# Part of jax.jit's cache key: a program compiled for one mesh is not that of another.
+_ACTIVE = jax.make_user_context(default_value=None)
+
+
+@contextlib.contextmanager
+def real_devices(mesh: Mesh) -> Iterator[Mesh]:
+    """Runs emulated programs on all devices of a real mesh while the block is open.
+
+    Every emulated mesh must have a multiple of as many devices. Results are the same
+    bits on any number of real devices. Arguments and results are global arrays, as
+    those of `jax.jit`: an argument may lie in any way on the devices of the mesh, or
+    be a NumPy array that is the same in all processes. A result that is split over the
+    slowest axis of the emulated mesh (of more than one device) stays split over the
+    real devices, and a process can read only its `addressable_shards`; all others are
+    replicated, and every process can read them. Arguments that go into a `shard_map`
+    as they are need be present in parts only; others are replicated first.
+
+    With several processes, each must make the same calls in the same order. A program
+    without an emulated mesh runs on every real device in full.
+
+    Args:
+        mesh: of all devices, of all processes; its axes may have any names and number.
+            A mesh of one device changes nothing.
+
+    Raises:
+        InvalidProgramError: axes of type Explicit or Manual; and at a call: an emulated
+            mesh that cannot be shared out evenly.
+        UnsupportedError: at a call, op by op (`jax.disable_jit`).
+    """
+    types = getattr(mesh, "axis_types", ())
+    if any(kind != AxisType.Auto for kind in types):
+        raise InvalidProgramError(
+            f"real devices along axes of types {tuple(map(str, types))}",
+            remedy="use jax.sharding.Mesh(jax.devices(), ('chips',)), whose axes are "
+            "of type Auto",
+        )
+    with _ACTIVE(mesh):
+        yield mesh
+
+
+def active_real_devices() -> Mesh | None:
+    """The mesh of the innermost `real_devices` block; None for one device or none."""
+    mesh = _ACTIVE.value
+    return None if mesh is None or mesh.size == 1 else mesh
+
+
+@dataclass(frozen=True)
+class RealDevices:
+    """What one real device needs to know, and how it talks to the others.
+
+    Its methods are for code under `jax.shard_map`. On one device they change nothing.
+
+    Attributes:
+        mesh: None for one device.
+        parts: which buffers of main a real device has in part; see `in_parts`.
+    """
+
+    mesh: Mesh | None = None
+    parts: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """R, the number of real devices."""
+        return 1 if self.mesh is None else self.mesh.size
+
+    @property
+    def _axes(self) -> tuple[str, ...]:
+        assert self.mesh is not None
+        return self.mesh.axis_names
+
+    def share(self, devices: int) -> int:
+        """How many of so many emulated devices each real device carries.
+
+        Raises:
+            InvalidProgramError: the number does not divide.
+        """
+        if devices % self.count:
+            legal = [n for n in range(1, self.count + 1) if devices % n == 0]
+            raise InvalidProgramError(
+                f"{devices} emulated devices on {self.count} real ones",
+                remedy=f"use as many real devices as divide them, {max(legal)} for "
+                "instance",
+            )
+        return devices // self.count
+
+    def share_of(self, length: int) -> int:
+        """How much of a length each gets, the last ones perhaps less or nothing."""
+        return -(-length // self.count)
+
+    def number(self) -> jax.Array:
+        """Of this real device, uint32 scalar: 0 to R - 1."""
+        if self.count == 1:
+            return jnp.uint32(0)
+        return lax.axis_index(self._axes).astype(jnp.uint32)
+
+    def own(self, x: jax.Array, dimension: int = 0) -> jax.Array:
+        """This real device's part of what all have: the r-th of R slices."""
+        if self.count == 1:
+            return x
+        length = x.shape[dimension] // self.count
+        start = self.number() * jnp.uint32(length)
+        return lax.dynamic_slice_in_dim(x, start, length, dimension)
+
+    def everyone(self, x: jax.Array, dimension: int = 0) -> jax.Array:
+        """The parts of all real devices, concatenated."""
+        if self.count == 1:
+            return x
+        words = lax.all_gather(_words(x), self._axes, axis=dimension, tiled=True)
+        return _from_words(words, x.dtype)
+
+    def exchanged(self, x: jax.Array, split: int, joined: int) -> jax.Array:
+        """The r-th of R slices of everyone's array, concatenated in order of senders.
+
+        Args:
+            x: has the slices along `split`.
+            split: a dimension of R slices.
+            joined: the dimension of the concatenation.
+        """
+        if self.count == 1:
+            return x
+        words = lax.all_to_all(_words(x), self._axes, split, joined, tiled=True)
+        return _from_words(words, x.dtype)
+
+    def first(self, x: jax.Array) -> jax.Array:
+        """What the first real device has."""
+        if self.count == 1:
+            return x
+        return _from_words(lax.all_gather(_words(x), self._axes)[0], x.dtype)
+
+
+#: One real device.
+ALONE = RealDevices()
+
+# -- main ------------------------------------------------------------------------------
+
+
+def spread(
+    mesh: Mesh,
+    program: InstructionProgram,
+    run: Callable[[RealDevices, Sequence[Any], Any], list[jax.Array]],
+    arguments: Sequence[Any],
+    hidden: Any,
+) -> list[jax.Array]:
+    """Runs a program on every device of a mesh.
+
+    Args:
+        mesh: of several devices.
+        program: what is run.
+        run: (real devices, arguments, hidden values) -> results of main, and others.
+        arguments: of main.
+        hidden: a tree of arrays that all devices get as they are.
+
+    Returns:
+        What `run` returns, as global arrays.
+    """
+    parts = in_parts(program, mesh.size)
+    main, real = program.main, RealDevices(mesh, parts)
+
+    def specs(buffers: Iterable[Buffer]) -> list[PartitionSpec]:
+        cuts = (parts.get(buffer.number) for buffer in buffers)
+        return [_spec(cut, mesh.axis_names) for cut in cuts]
+
+    def body(arguments: Sequence[Any], hidden: Any) -> tuple[list, list]:
+        results = run(real, arguments, hidden)
+        return results[: len(main.results)], results[len(main.results) :]
+
+    mapped = jax.shard_map(
+        body,
+        mesh=mesh,
+        in_specs=(specs(main.arguments), PartitionSpec()),
+        out_specs=(specs(v.buffer for v in main.results), PartitionSpec()),
+        check_vma=False,
+    )
+    results, others = mapped(list(arguments), hidden)
+    return [*results, *others]
+
+
+def _spec(dimension: int | None, axes: tuple[str, ...]) -> PartitionSpec:
+    if dimension is None:
+        return PartitionSpec()
+    return PartitionSpec(*[None] * dimension, axes)
+
+
+def in_parts(program: InstructionProgram, count: int) -> dict[int, int]:
+    """Which buffers of main a real device has in part: number -> dimension that is cut.
+
+    Those that only `Spmd` instructions read and write, all with the same cut.
+
+    Args:
+        program: any.
+        count: of real devices.
+    """
+    uses: dict[int, set[int | None]] = {}
+    for i in program.main.instructions:
+        for number, cut in (*_cuts(i, count), *((n, None) for n in _captured(i))):
+            uses.setdefault(number, set()).add(cut)
+    agreed = {number: cuts.pop() for number, cuts in uses.items() if len(cuts) == 1}
+    return {number: cut for number, cut in agreed.items() if cut is not None}
+
+
+def _cuts(i: Instruction, count: int) -> Iterator[tuple[int, int | None]]:
+    """The buffers that an instruction reads and writes, and where each is cut."""
+    buffers = (*(view.buffer for view in i.operands), *i.results)
+    if not isinstance(i, Spmd):
+        yield from ((buffer.number, None) for buffer in buffers)
+        return
+    for buffer, split in zip(buffers, (*i.splits, *i.joins), strict=True):
+        yield buffer.number, carried_dimension(split, i.mesh, count)
+
+
+def _captured(i: Instruction) -> Iterator[int]:
+    """The buffers that the blocks of an instruction read, their own included; those of
+    an `Spmd` have no others."""
+    if isinstance(i, Spmd):
+        return
+    for block in i.blocks:
+        yield from (view.buffer.number for view in block.results)
+        for inner in block.instructions:
+            yield from (view.buffer.number for view in inner.operands)
+            yield from _captured(inner)
+
+
+# -- how arrays travel: as words, which no host changes --------------------------------
+
+
+def _words(x: jax.Array) -> jax.Array:
+    """The bits as unsigned integers of whole bytes."""
+    if x.dtype == jnp.bool_:
+        return x.astype(jnp.uint8)
+    bits = jax.dtypes.itemsize_bits(x.dtype)
+    word = lax.bitcast_convert_type(x, jnp.dtype(f"uint{bits}"))
+    return word.astype(jnp.uint8) if bits < 8 else word
+
+
+def _from_words(words: jax.Array, dtype: Any) -> jax.Array:
+    if dtype == jnp.bool_:
+        return words.astype(jnp.bool_)
+    bits = jax.dtypes.itemsize_bits(dtype)
+    word = jnp.dtype(f"uint{bits}")
+    return lax.bitcast_convert_type(words.astype(word), dtype)

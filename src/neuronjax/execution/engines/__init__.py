@@ -1,0 +1,23 @@
+"""Instruction -> arrays, one file per engine; importing this fills the dispatch
+table."""
+
+from neuronjax.execution.engines import (
+    dma as dma,
+    fft as fft,
+    gpsimd as gpsimd,
+    host as host,
+    kernel_call as kernel_call,
+    linear_algebra as linear_algebra,
+    scalar as scalar,
+    scattering as scattering,
+    sorting as sorting,
+    tensor as tensor,
+    tensor_mx as tensor_mx,
+    tensor_sparse as tensor_sparse,
+    vector as vector,
+    windows as windows,
+)
+from neuronjax.execution.engines.dispatch import (
+    Registers as Registers,
+    execute as execute,
+)

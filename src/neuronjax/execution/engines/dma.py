@@ -1,0 +1,254 @@
+"""DMA and on-chip movement: no bit of a value changes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from math import prod
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.execution.engines.dispatch import Arrays, Registers, execute
+from neuronjax.ir.instruction_set import (
+    BitcastCopy,
+    DmaCopy,
+    Im2col,
+    Iota,
+    LocalGather,
+    Memset,
+    Window,
+)
+from neuronjax.numerics.exact import opaque
+from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.rounding import cast
+
+
+def _broadcast(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
+    return lax.broadcast_in_dim(x[0], i.results[0].type.shape, i.parameters[0])
+
+
+def _reshape(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
+    return lax.reshape(x[0], i.results[0].type.shape)
+
+
+def _slice(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
+    starts, limits, strides = i.parameters
+    return lax.slice(x[0], starts, limits, strides)
+
+
+def _pad(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
+    return lax.pad(x[0], x[1], list(zip(*i.parameters, strict=True)))
+
+
+def _dynamic_slice(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
+    starts = clamped_starts(x[1:], x[0].shape, i.parameters[0])
+    return lax.dynamic_slice(x[0], starts, i.parameters[0])
+
+
+def _dynamic_update_slice(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
+    starts = clamped_starts(x[2:], x[0].shape, x[1].shape)
+    return lax.dynamic_update_slice(x[0], x[1], starts)
+
+
+def clamped_starts(
+    starts: Sequence[jax.Array], shape: tuple[int, ...], sizes: tuple[int, ...]
+) -> list[jax.Array]:
+    """StableHLO clamps starts so that the window fits (`lax` would wrap negatives)."""
+    return [
+        lax.clamp(jnp.int32(0), as_int32(s), jnp.int32(n - m))
+        for s, n, m in zip(starts, shape, sizes, strict=True)
+    ]
+
+
+def as_int32(indices: jax.Array) -> jax.Array:
+    """Indices of any integer dtype as int32, what lies outside at its nearest end.
+
+    No dimension is as long as 2^31 - 1, so none of these is a legal index.
+    """
+    ends = jnp.iinfo(indices.dtype)
+    low, high = max(ends.min, -(2**31)), min(ends.max, 2**31 - 1)
+    bounds = (jnp.asarray(end, indices.dtype) for end in (low, high))
+    return jnp.clip(indices, *bounds).astype(jnp.int32)
+
+
+def index_vectors_last(indices: jax.Array, dimension: int) -> jax.Array:
+    """lax wants the index vector last; StableHLO may omit it (dimension = rank)."""
+    if dimension == indices.ndim:
+        return indices[..., None]
+    return jnp.moveaxis(indices, dimension, -1)
+
+
+COPIES: dict[str, Callable[[DmaCopy, Sequence[jax.Array]], jax.Array]] = {
+    "broadcast": _broadcast,
+    "reshape": _reshape,
+    "transpose": lambda i, x: lax.transpose(x[0], i.parameters[0]),
+    "slice": _slice,
+    "pad": _pad,
+    "concatenate": lambda i, x: lax.concatenate(list(x), i.parameters[0][0]),
+    "reverse": lambda i, x: lax.rev(x[0], i.parameters[0]),
+    "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update_slice,
+}
+
+
+@execute.register
+def dma_copy(i: DmaCopy, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    return (COPIES[i.kind](i, x),)
+
+
+@execute.register
+def memset(i: Memset, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    value = i.value
+    if value.size > 1 and (value == value.flat[0]).all():
+        one = _constant(value.reshape(-1)[:1].reshape(()), r)
+        return (lax.broadcast(one, value.shape),)
+    return (_constant(value, r),)
+
+
+def _constant(value: np.ndarray, r: Registers) -> jax.Array:
+    array = jnp.asarray(value)
+    return array if value.dtype.kind in "iub" else opaque(array, r.zero)
+
+
+@execute.register
+def iota(i: Iota, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    dtype, shape = i.results[0].type.dtype, i.results[0].type.shape
+    if dtype.kind in "iu":
+        return (lax.broadcasted_iota(dtype, shape, i.dimension),)
+    floats = lax.broadcasted_iota(jnp.float32, shape, i.dimension)
+    return (floats if dtype == jnp.float32 else cast(floats, get_format(dtype)),)
+
+
+@execute.register
+def bitcast_copy(i: BitcastCopy, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    return (lax.bitcast_convert_type(x[0], i.results[0].type.dtype),)
+
+
+@execute.register
+def local_gather(i: LocalGather, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    numbers = dict(i.dimension_numbers)
+    operand, indices = x
+    result = i.results[0].type
+    if not prod(result.shape):
+        return (jnp.zeros(result.shape, result.dtype),)
+    indices = index_vectors_last(as_int32(indices), numbers["index_vector_dim"])
+    dimensions = lax.GatherDimensionNumbers(
+        offset_dims=numbers["offset_dims"],
+        collapsed_slice_dims=numbers["collapsed_slice_dims"],
+        start_index_map=numbers["start_index_map"],
+        operand_batching_dims=numbers["operand_batching_dims"],
+        start_indices_batching_dims=numbers["start_indices_batching_dims"],
+    )
+    out = lax.gather(
+        operand,
+        indices,
+        dimensions,
+        i.slice_sizes,
+        # Emits the plain StableHLO gather, which clamps.
+        mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+    )
+    return (out,)
+
+
+# -- windows ---------------------------------------------------------------------------
+
+
+def dilated_and_padded(x: jax.Array, window: Window, fill: jax.Array) -> jax.Array:
+    """The base of a sliding window: dilated, then padded (or cropped) with `fill`."""
+    config = [
+        (low, high, dilation - 1)
+        for (low, high), dilation in zip(
+            window.padding, window.base_dilations, strict=True
+        )
+    ]
+    return lax.pad(x, fill, config)
+
+
+def window_counts(shape: tuple[int, ...], window: Window) -> tuple[int, ...]:
+    """Number of windows along each dimension of a padded base."""
+    return tuple(
+        max((n - ((size - 1) * dilation + 1)) // stride + 1, 0)
+        for n, size, dilation, stride in zip(
+            shape, window.sizes, window.window_dilations, window.strides, strict=True
+        )
+    )
+
+
+def window_positions(window: Window) -> list[tuple[int, ...]]:
+    """Positions inside a window, row-major."""
+    return list(itertools.product(*map(range, window.sizes)))
+
+
+def at_position(
+    base: jax.Array,
+    position: tuple[int, ...],
+    counts: tuple[int, ...],
+    window: Window,
+) -> jax.Array:
+    """What every window sees at one of its positions: a strided slice of the base."""
+    starts = [p * d for p, d in zip(position, window.window_dilations, strict=True)]
+    limits = [
+        s + (c - 1) * stride + 1
+        for s, c, stride in zip(starts, counts, window.strides, strict=True)
+    ]
+    return lax.slice(base, starts, limits, window.strides)
+
+
+@execute.register
+def im2col(i: Im2col, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    """Gathers patches by the shorter list of slices: kernel or output positions."""
+    operand = x[0]
+    window = _with_outer_dimensions(i.window)
+    base = dilated_and_padded(operand, window, jnp.zeros((), operand.dtype))
+    counts = window_counts(base.shape, window)
+    groups, batch, *spatial, channels = counts
+    positions = prod(i.window.sizes)
+    if positions <= prod(spatial):
+        slices = [
+            at_position(base, p, counts, window) for p in window_positions(window)
+        ]
+        patches = jnp.stack(slices, axis=-2)
+    else:
+        outputs = itertools.product(*map(range, spatial))
+        slices = [_one_window(base, o, window) for o in outputs]
+        patches = jnp.stack(slices, axis=2)
+    shape = (groups, batch * prod(spatial), positions * channels)
+    return (lax.reshape(patches, shape),)
+
+
+def _one_window(base: jax.Array, output: tuple[int, ...], window: Window) -> jax.Array:
+    """All positions and channels of one window: [groups, batch, K]."""
+    inner = slice(2, -1)
+    starts = [
+        0,
+        0,
+        *[o * s for o, s in zip(output, window.strides[inner], strict=True)],
+    ]
+    extents = [
+        (n - 1) * d + 1
+        for n, d in zip(
+            window.sizes[inner], window.window_dilations[inner], strict=True
+        )
+    ]
+    limits = [
+        *base.shape[:2],
+        *[s + e for s, e in zip(starts[2:], extents, strict=True)],
+        base.shape[-1],
+    ]
+    strides = (1, 1, *window.window_dilations[inner], 1)
+    patch = lax.slice(base, [*starts, 0], limits, strides)
+    return lax.reshape(patch, (*base.shape[:2], prod(patch.shape[2:])))
+
+
+def _with_outer_dimensions(window: Window) -> Window:
+    """Adds groups and batch in front and channels behind, all windows of one."""
+    return Window(
+        sizes=(1, 1, *window.sizes, 1),
+        strides=(1, 1, *window.strides, 1),
+        base_dilations=(1, 1, *window.base_dilations, 1),
+        window_dilations=(1, 1, *window.window_dilations, 1),
+        padding=((0, 0), (0, 0), *window.padding, (0, 0)),
+    )

@@ -1,0 +1,345 @@
+"""GpSimdE: Fourier transforms of any length, by mixed radices and Bluestein.
+
+A length is split into factors 4 while it can be, then 2, then odd primes, smallest
+first; what is left when the primes exceed `LARGEST_RADIX` is the last factor and goes
+through Bluestein's convolution of the next power of two. One axis is transformed by
+Stockham's self-sorting algorithm, decimation in frequency: with L = p m the length of
+the transforms still to do,
+
+    y[k, j] = (sum over q of x[m q + j] W_p^(q k)) W_L^(j k),   W_n = exp(-2 pi i / n)
+
+for j < m, k < p, and then transforms of length m over j (no twiddle where k = 0 or
+m = 1).
+`_radix_2`, `_radix_4` and `_odd_radix` say in which order the sums are taken. Twiddles
+are computed in float64 and rounded once to FP32, every product is rounded to FP32, and
+so is every sum. The inverse exchanges real and imaginary parts before and after, and
+divides by the length last. Real transforms are complex ones with imaginary part 0.
+Relative errors in the 2-norm, measured on white noise against float64: 1.2e-7 at 1,024
+points, 1.7e-7 at 2^20, at most 2.1e-7 at primes up to 100,003. A model: the vendor has
+no such routine. Design section 5.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from math import factorial, prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.execution.engines.complex_parts import (
+    Parts,
+    difference,
+    each,
+    product,
+    write_parts,
+)
+from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide
+from neuronjax.ir.algebra_set import Fft
+from neuronjax.numerics.elementary_core import quotient
+from neuronjax.numerics.exact import opaque, own_kernel, seal
+
+Blocks = list[Parts]
+
+# Primes up to this are summed directly: beyond, Bluestein is faster.
+LARGEST_RADIX = 127
+# Odd radices up to this are straight-line code, larger ones a loop.
+_UNROLLED_RADIX = 7
+
+
+@execute.register
+def fft(i: Fft, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    parts = tuple([wide(a) for a in x])
+    rank, n = parts[0].ndim, i.fft_length[-1]
+    last, others = rank - 1, range(rank - len(i.fft_length), rank - 1)
+    if 0 in (*parts[0].shape, *i.results[0].type.shape):
+        parts = tuple([jnp.zeros(b.type.shape, jnp.float32) for b in i.results])
+    elif i.fft_type == "FFT":
+        parts = _transform(parts, (*others, last), r.zero)
+    elif i.fft_type == "RFFT":
+        parts = _half(_transform(_with_zeros(parts[0], r.zero), (last,), r.zero), n)
+        parts = _transform(parts, others, r.zero)
+    elif i.fft_type == "IFFT":
+        parts = _inverse(parts, (*others, last), r.zero)
+    else:
+        parts = _hermitian(_inverse(parts, others, r.zero), n, r.zero)
+        parts = _inverse(parts, (last,), r.zero)[:1]
+    if i.fft_type in ("IFFT", "IRFFT"):
+        length = jnp.float32(prod(i.fft_length))
+        parts = each(lambda a: quotient(a, jnp.full_like(a, length), r.zero), parts)
+    return write_parts(parts, i, r)
+
+
+# -- real, inverse, several axes -------------------------------------------------------
+
+
+def _unknown_zeros(shape: tuple[int, ...], zero: jax.Array) -> jax.Array:
+    """Zeros that XLA does not know, for it would drop additions of them."""
+    return jnp.broadcast_to(opaque(jnp.float32(0), zero), shape)
+
+
+def _with_zeros(x: jax.Array, zero: jax.Array) -> Parts:
+    return (x, _unknown_zeros(x.shape, zero))
+
+
+def _is_real_bin(n: int) -> np.ndarray:
+    """Of the first half of a real array's spectrum: bins that are their own mirror."""
+    bins = np.arange(n // 2 + 1)
+    return (bins == 0) | (2 * bins == n)
+
+
+def _half(x: Parts, n: int) -> Parts:
+    """The first half of the last axis; what is real by symmetry is so exactly."""
+    re, im = each(lambda a: lax.slice_in_dim(a, 0, n // 2 + 1, axis=-1), x)
+    return (re, jnp.where(_is_real_bin(n), np.float32(0), im))
+
+
+def _hermitian(x: Parts, n: int, zero: jax.Array) -> Parts:
+    """The whole spectrum of a real array from its first half.
+
+    The imaginary part of a bin that is its own mirror is not read.
+    """
+    re, im = x
+    im = jnp.where(_is_real_bin(n), _unknown_zeros(im.shape, zero), im)
+    mirror = lambda a: jnp.flip(a[..., 1 : n - n // 2], -1)  # noqa: E731
+    return (
+        jnp.concatenate([re, mirror(re)], -1),
+        jnp.concatenate([im, -mirror(im)], -1),
+    )
+
+
+def _inverse(x: Parts, axes: Sequence[int], zero: jax.Array) -> Parts:
+    """The inverse transform times the length: i conj(z) exchanges the parts of z."""
+    return _transform(x[::-1], axes, zero)[::-1]
+
+
+def _transform(x: Parts, axes: Sequence[int], zero: jax.Array) -> Parts:
+    """The last axis first."""
+    for axis in reversed(axes):
+        shape = x[0].shape
+        batch, n, rest = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+        x = _middle_axis(each(lambda a: a.reshape(batch, n, rest), x), zero)
+        x = each(lambda a: a.reshape(shape), x)
+    return x
+
+
+# -- one axis --------------------------------------------------------------------------
+
+
+def factors(n: int) -> list[int]:
+    """4s, a 2, odd primes in rising order, and what has larger primes, if any."""
+    found = []
+    for p in (4, 2, *range(3, LARGEST_RADIX + 1, 2)):
+        while n % p == 0 and n > 1:
+            found.append(p)
+            n //= p
+    return found if n == 1 else [*found, n]
+
+
+def _middle_axis(x: Parts, zero: jax.Array) -> Parts:
+    """The transform over axis 1 of [batch, n, rest]."""
+    batch, n, _ = x[0].shape
+    length = n
+    for p in factors(n):
+        m = length // p
+        x = each(lambda a: a.reshape(batch, p, m, -1), x)
+        blocks = _radix(p)(x, zero)
+        if m > 1:
+            blocks = _twiddled(blocks, length, zero)
+        # [batch, m, p, rest]: the frequencies k are the next outermost of `rest`.
+        inner = [each(lambda a: jnp.swapaxes(a, 1, 2), block) for block in blocks]
+        x = _joined(inner, axis=2)
+        length = m
+    return each(lambda a: a.reshape(batch, n, -1), x)
+
+
+def _twiddled(blocks: Blocks, length: int, zero: jax.Array) -> Blocks:
+    """All frequencies but the first times W^(j k)."""
+    first, *others = blocks
+    j, k = np.arange(first[0].shape[2]), 1
+    twiddled = [first]
+    for block in others:
+        frequencies = np.arange(k, k + block[0].shape[1])
+        twiddles = _table(np.outer(frequencies, j), length)
+        twiddles = each(lambda a: a[:, :, None], twiddles)
+        twiddled.append(product(block, twiddles, zero))
+        k += len(frequencies)
+    return twiddled
+
+
+def _radix(p: int) -> Callable[[Parts, jax.Array], Blocks]:
+    """The transform over axis 1 of [batch, p, m, rest]; blocks follow on that axis."""
+    if p > LARGEST_RADIX:
+        return _bluestein
+    return {2: _radix_2, 4: _radix_4}.get(p, _odd_radix)
+
+
+def _split(x: Parts) -> Blocks:
+    return [
+        each(lambda a: lax.slice_in_dim(a, q, q + 1, axis=1), x)
+        for q in range(x[0].shape[1])
+    ]
+
+
+def _joined(x: Blocks, axis: int) -> Parts:
+    return tuple(jnp.concatenate(part, axis) for part in zip(*x, strict=True))
+
+
+def _sum(a: Parts, b: Parts) -> Parts:
+    return (a[0] + b[0], a[1] + b[1])
+
+
+def _times_i(x: Parts) -> Parts:
+    return (-x[1], x[0])
+
+
+def _radix_2(x: Parts, zero: jax.Array) -> Blocks:
+    """a + b, a - b."""
+    a, b = _split(x)
+    return [_sum(a, b), difference(a, b)]
+
+
+def _radix_4(x: Parts, zero: jax.Array) -> Blocks:
+    """e + f, g - i h, e - f, g + i h; e = a + c, f = b + d, g = a - c, h = b - d."""
+    a, b, c, d = _split(x)
+    even, odd = _sum(a, c), _sum(b, d)
+    straight, crossed = difference(a, c), _times_i(difference(b, d))
+    return [
+        _sum(even, odd),
+        difference(straight, crossed),
+        difference(even, odd),
+        _sum(straight, crossed),
+    ]
+
+
+def _odd_radix(x: Parts, zero: jax.Array) -> Blocks:
+    """With t_q = x_q + x_(p-q) and u_q = x_q - x_(p-q), q = 1 ... h = (p - 1) / 2:
+
+    y_0 = ((x_0 + t_1) + t_2) + ...
+    a_k = ((x_0 + cos(k) t_1) + cos(2k) t_2) + ...
+    b_k = (sin(k) u_1 + sin(2k) u_2) + ...     (angles in units of 2 pi / p)
+    y_k = a_k - i b_k and y_(p-k) = a_k + i b_k, k = 1 ... h.
+    """
+    p = x[0].shape[1]
+    h = p // 2
+    head = each(lambda a: a[:, :1], x)
+    front = each(lambda a: a[:, 1 : h + 1], x)
+    back = each(lambda a: jnp.flip(a[:, h + 1 :], 1), x)
+    index = np.arange(1, h + 1)
+    cosines, sines = _table(np.outer(index, index), p)  # the sines' sign is -
+    t, u = _sum(front, back), difference(front, back)
+    constant, even, odd = _odd_sums(head, t, u, cosines, -sines, zero)
+    odd = _times_i(odd)
+    backward = each(lambda a: jnp.flip(a, 1), _sum(even, odd))
+    return [constant, difference(even, odd), backward]
+
+
+def _odd_sums(
+    head: Parts, t: Parts, u: Parts, cosines: jax.Array, sines: jax.Array, zero: Any
+) -> tuple[Parts, Parts, Parts]:
+    """y_0, and [batch, h, m, rest] of a_k and b_k."""
+
+    def step(sums: tuple, terms: tuple) -> tuple[tuple, None]:
+        constant, even, odd = sums
+        t_q, u_q, cosine, sine = terms
+        cosine, sine = cosine[None, :, None, None], sine[None, :, None, None]
+        even = _sum(even, each(lambda a: seal(a * cosine, zero), t_q))
+        odd = _sum(odd, each(lambda a: seal(a * sine, zero), u_q))
+        return (_sum(constant, t_q), even, odd), None
+
+    # x + -0 is x for every x.
+    nothing = each(lambda a: jnp.full_like(a, -0.0), t)
+    start = each(lambda a: jnp.broadcast_to(a, t[0].shape), head)
+    by_q = lambda a: jnp.moveaxis(a, 1, 0)[:, :, None]  # noqa: E731
+    terms = (each(by_q, t), each(by_q, u), cosines.T, sines.T)
+    unroll = 2 * len(cosines) + 1 <= _UNROLLED_RADIX
+    sums, _ = lax.scan(step, (head, start, nothing), terms, unroll=unroll)
+    return sums
+
+
+def _bluestein(x: Parts, zero: jax.Array) -> Blocks:
+    """y_k = w_k sum over n of (x_n w_n) conj(w_(k-n)), w_n = exp(-pi i n^2 / q).
+
+    The sum is a circular convolution of the next power of two, M >= 2 q - 1: the
+    inverse transform of the product of two transforms, divided by M. The transform of
+    conj(w) is computed in float64 and rounded once to FP32.
+    """
+    q = x[0].shape[1]
+    size = 1 << (2 * q - 2).bit_length()
+    chirp = each(lambda a: a[:, None], _table(np.arange(q) ** 2, 2 * q))
+    blank = opaque(jnp.float32(0), zero)
+    padding = [(0, 0, 0), (0, size - q, 0), (0, 0, 0)]
+    signal = product(each(lambda a: a[:, :, 0], x), chirp, zero)
+    signal = each(lambda a: lax.pad(a, blank, padding), signal)
+    # Twice the same function of the same shape: compiled once.
+    transform = own_kernel(lambda re, im, zero: _middle_axis((re, im), zero))
+    constants = kernel_spectrum(q, size)
+    kernel = tuple([jnp.asarray(a[:, None]) for a in constants])
+    spectrum = product(transform(*signal, zero), kernel, zero)
+    total = transform(*spectrum[::-1], zero)[::-1]
+    total = each(lambda a: seal(a[:, :q] * np.float32(1 / size), zero), total)
+    return [each(lambda a: a[:, :, None], product(total, chirp, zero))]
+
+
+# -- constants, in float64 -------------------------------------------------------------
+
+
+def _table(exponents: np.ndarray, n: int) -> Parts:
+    """exp(-2 pi i e / n) of integers e, rounded once to FP32."""
+    cosines, sines = roots_of_unity(n)
+    index = exponents % n
+    return _rounded(cosines[index]), _rounded(-sines[index])
+
+
+def _rounded(x: np.ndarray) -> jax.Array:
+    return jnp.asarray(x.astype(np.float32))
+
+
+@functools.lru_cache(maxsize=64)
+def roots_of_unity(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """cos and sin of 2 pi k / n, k = 0 ... n - 1, in float64.
+
+    The angle is reduced to 0 ... pi / 4 with integers. Sines and cosines are Taylor
+    sums of single IEEE operations, so that every host has the same ones.
+    """
+    octant, rest = np.divmod(8 * np.arange(n, dtype=np.int64), n)
+    x = np.where(octant % 2, n - rest, rest) / n * (np.pi / 4)
+    square = x * x
+    cosine, sine = _taylor(square, 0), x * _taylor(square, 1)
+    exchanged = np.isin(octant, (1, 2, 5, 6))
+    c, s = np.where(exchanged, (sine, cosine), (cosine, sine))
+    c = np.where(np.isin(octant, (2, 3, 4, 5)), -c, c)
+    return c, np.where(octant >= 4, -s, s)
+
+
+def _taylor(square: np.ndarray, odd: int) -> np.ndarray:
+    """1 / odd! - square / (odd + 2)! + ..., by Horner's rule."""
+    total = np.zeros_like(square)
+    for degree in range(18 + odd, -1, -2):
+        total = (-1) ** (degree // 2) / factorial(degree) + total * square
+    return total
+
+
+@functools.lru_cache(maxsize=64)
+def kernel_spectrum(q: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The transform of exp(pi i n^2 / q), n = -(q - 1) ... q - 1, around a circle.
+
+    By radix 2, of single IEEE operations in float64; rounded to FP32.
+    """
+    n = np.arange(size, dtype=np.int64)
+    distance = np.minimum(n, size - n)
+    roots = roots_of_unity(2 * q)
+    re, im = (np.where(distance < q, a[distance**2 % (2 * q)], 0.0) for a in roots)
+    length = size
+    while length > 1:
+        (a, b), (c, d) = (part.reshape(2, length // 2, -1) for part in (re, im))
+        cosine, sine = (part[: length // 2, None] for part in roots_of_unity(length))
+        u, v = a - b, c - d
+        re = np.stack([a + b, u * cosine + v * sine], axis=1)
+        im = np.stack([c + d, v * cosine - u * sine], axis=1)
+        length //= 2
+    return re.reshape(-1).astype(np.float32), im.reshape(-1).astype(np.float32)

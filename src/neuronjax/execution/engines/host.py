@@ -1,0 +1,41 @@
+"""What the host computes instead of the core, because the policy asked for it.
+
+The JAX primitive is bound in the surrounding trace: on a CPU it is LAPACK's routine, on
+a GPU cuSOLVER's. Outside every promise of equal bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+from jax import lax
+
+from neuronjax.execution.engines.dispatch import Arrays, Registers, execute
+from neuronjax.ir.algebra_set import HostCall
+
+
+@execute.register
+def host_call(i: HostCall, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    found = i.function.call(*_joined(x, i.complex_operands))
+    results = found if isinstance(found, tuple | list) else (found,)
+    return _split(results, i.complex_results)
+
+
+def _joined(x: Sequence[jax.Array], is_complex: Sequence[bool]) -> list[jax.Array]:
+    parts = iter(x)
+    if not is_complex:
+        return list(parts)
+    return [
+        lax.complex(next(parts), next(parts)) if c else next(parts) for c in is_complex
+    ]
+
+
+def _split(x: Sequence[jax.Array], is_complex: Sequence[bool]) -> Arrays:
+    if not any(is_complex):
+        return tuple(x)
+    return tuple(
+        part
+        for a, c in zip(x, is_complex, strict=True)
+        for part in ((a.real, a.imag) if c else (a,))
+    )

@@ -1,0 +1,119 @@
+"""PSUM: the memory that adds up the results of K tiles, in K order.
+
+In FP32; on NeuronCore-v4 also in BF16: the sum so far is read as FP32, the tile's
+result added in FP32, and the new sum rounded to BF16, to nearest or stochastically
+(hardware facts, section 3.7). The first result is written, and rounded, too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.execution.engines.dispatch import Registers
+from neuronjax.ir.instruction import Instruction
+from neuronjax.numerics.exact import own_kernel
+from neuronjax.numerics.float_format import FloatFormat, get_format
+from neuronjax.numerics.random_bits import fold, random_bits
+from neuronjax.numerics.rounding import cast, round_to_format
+
+
+class Psum(NamedTuple):
+    """How one instruction's results are added up.
+
+    Attributes:
+        zero: the opaque -0.0.
+        key: of stochastic rounding.
+        rounding: of sums in a format narrower than FP32.
+        format: of the sums, None for FP32.
+    """
+
+    zero: jax.Array
+    key: jax.Array
+    rounding: str
+    format: FloatFormat | None
+
+    @classmethod
+    def of(cls, i: Instruction, r: Registers) -> Psum:
+        """As the dtype of the instruction's result says."""
+        dtype = i.results[0].type.dtype
+        narrow = dtype.kind not in "iu" and dtype != np.float32
+        return cls(r.zero, r.key, i.rounding, get_format(dtype) if narrow else None)
+
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether a sum depends on where in the result it stands."""
+        return self.format is not None and self.rounding == "stochastic"
+
+    def add(
+        self, passes: list[jax.Array], total: jax.Array | None = None, first: Any = 0
+    ) -> jax.Array:
+        """Adds results tile by tile, in each tile pass by pass.
+
+        Args:
+            passes: each [tile, batch, M, N] float32.
+            total: the sum so far, [batch, M, N] float32.
+            first: the number of the first tile, for the rounding keys.
+        """
+        few = len(passes) * passes[0].shape[0] + (total is not None) == 1
+        add = _adder(self.format, self.rounding)
+        add = add if few else own_kernel(add)
+        return add(passes, total, jnp.uint32(first), self.zero, self.key)
+
+
+@functools.cache
+def _adder(format: FloatFormat | None, rounding: str) -> Callable[..., jax.Array]:
+    """One function object per kind, so that it is traced once per shape."""
+    return functools.partial(_add_tiles, format=format, rounding=rounding)
+
+
+def _add_tiles(
+    passes: list[jax.Array],
+    total: jax.Array | None,
+    first: jax.Array,
+    zero: jax.Array,
+    key: jax.Array,
+    *,
+    format: FloatFormat | None,
+    rounding: str,
+) -> jax.Array:
+    """Plain additions of stored results: nothing to contract or to reassociate."""
+    for tile in range(passes[0].shape[0]):
+        for n, part in enumerate(passes):
+            total = part[tile] if total is None else total + part[tile]
+            if format is not None:
+                write = (first + jnp.uint32(tile)) * jnp.uint32(len(passes))
+                write_key = fold(key, write + jnp.uint32(n))
+                total = _rounded(total, format, rounding, write_key)
+    assert total is not None
+    return settled(total, zero)
+
+
+def settled(total: jax.Array, zero: jax.Array) -> jax.Array:
+    """A sum as it leaves TensorE: zeros are +0, NaNs have one bit pattern.
+
+    Hosts differ in whether a sum of -0 starts from +0, and in whose NaN they keep.
+    """
+    total = total + lax.neg(zero)  # +0 to the chip, and to the compiler unknown
+    return jnp.where(total != total, jnp.float32(np.nan), total)
+
+
+def _rounded(
+    total: jax.Array, format: FloatFormat, rounding: str, key: jax.Array
+) -> jax.Array:
+    if rounding != "stochastic":
+        return round_to_format(total, format)
+    bits = random_bits(total.shape, key)
+    return round_to_format(total, format, rounding="stochastic", random_bits=bits)
+
+
+def as_psum(total: jax.Array, i: Instruction) -> jax.Array:
+    """A sum, which the result's dtype holds exactly, in that dtype."""
+    dtype = i.results[0].type.dtype
+    return total if dtype == np.float32 else cast(total, get_format(dtype))

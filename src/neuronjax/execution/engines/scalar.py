@@ -1,0 +1,75 @@
+"""ScalarE: elementary functions, the project's own (`numerics.elementary`).
+
+They are computed in FP32 and rounded once. A float result of 16 or fewer bits, of an
+argument of the same dtype and under rounding to nearest even, is the correctly rounded
+one. With `transcendentals="host"` they are XLA's, outside every promise. Design
+sections 5 and 6; what the hardware's own functions accept is in
+`hardware.activation_functions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+from jax import lax
+
+from neuronjax.errors import UnimplementedError
+from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide, write
+from neuronjax.ir.instruction_set import Activation
+from neuronjax.numerics.elementary import UNARY
+from neuronjax.numerics.elementary_tables import nearest
+
+HOST: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "exponential": lax.exp,
+    "exponential_minus_one": lax.expm1,
+    "log": lax.log,
+    "log_plus_one": lax.log1p,
+    "logistic": lax.logistic,
+    "tanh": lax.tanh,
+    "sine": lax.sin,
+    "cosine": lax.cos,
+    "tan": lax.tan,
+    "sqrt": lax.sqrt,
+    "rsqrt": lax.rsqrt,
+    "cbrt": lax.cbrt,
+    "erf": lax.erf,
+    "erfc": lax.erfc,
+    "erf_inv": lax.erf_inv,
+    "lgamma": lax.lgamma,
+    "digamma": lax.digamma,
+    "acos": lax.acos,
+    "asin": lax.asin,
+    "atan": lax.atan,
+    "acosh": lax.acosh,
+    "asinh": lax.asinh,
+    "atanh": lax.atanh,
+    "cosh": lax.cosh,
+    "sinh": lax.sinh,
+    "bessel_i1e": lax.bessel_i1e,
+}
+
+
+@execute.register
+def activation(i: Activation, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    operand = wide(x[0])
+    if i.transcendentals == "host":
+        return (write(HOST[i.function](operand), i, r),)
+    if i.function not in UNARY:
+        raise UnimplementedError(
+            "no exact implementation of this function",
+            op=i.function,
+            location=i.location.source,
+            remedy='use Policy(transcendentals="host") for this op',
+        )
+    result = UNARY[i.function](operand, r.zero)
+    if _rounds_to_nearest(i):
+        dtype = i.results[0].type.dtype
+        result = nearest(i.function, operand, result, dtype.name)
+    return (write(result, i, r),)
+
+
+def _rounds_to_nearest(i: Activation) -> bool:
+    """Whether the write rounds once, to nearest even, to the argument's own format."""
+    same = i.operands[0].type.dtype == i.results[0].type.dtype
+    return same and i.write_format is None and i.rounding == "rne"

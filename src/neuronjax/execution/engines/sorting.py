@@ -1,0 +1,141 @@
+"""GpSimdE: stable sorts, by integer keys or by any comparator, and the largest k."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.execution.engines.bodies import on_elements
+from neuronjax.execution.engines.dispatch import (
+    Arrays,
+    Registers,
+    bits_of,
+    execute,
+    wide,
+)
+from neuronjax.execution.engines.vector import total_order
+from neuronjax.ir.block_set import SortBlock
+from neuronjax.ir.instruction_set import Sort, TopK
+from neuronjax.numerics.elementary_core import flush
+
+
+@execute.register
+def sort(i: Sort, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    orders = tuple(zip(i.total, i.descending, strict=True))
+    keys = [_key(a, *order) for a, order in zip(x, orders, strict=False)]
+    values = x[len(keys) :]
+    moved = [_as_integers(a) for a in values]
+    out = lax.sort([*keys, *moved], i.dimension, num_keys=len(keys))
+    found = zip(out[len(keys) :], values, strict=True)
+    return tuple(_as_dtype(a, value.dtype) for a, value in found)
+
+
+def _key(x: jax.Array, total: bool, descending: bool) -> jax.Array:
+    """An integer key: ascending order of the key is the order wanted."""
+    if x.dtype == jnp.bool_:
+        x = x.astype(jnp.uint8)
+    if x.dtype.kind not in "iu":
+        x = total_order(x if total else _canonical(wide(x)))
+    return ~x if descending else x
+
+
+def _canonical(x: jax.Array) -> jax.Array:
+    """One zero and one NaN."""
+    x = jnp.where(x != x, jnp.float32(np.nan), flush(x))
+    return jnp.where(x == 0, jnp.float32(0), x)
+
+
+def _as_integers(x: jax.Array) -> jax.Array:
+    """Floats of 8 bits as bytes: XLA's sort does not know all of them."""
+    return bits_of(x) if x.dtype.kind not in "iub" and x.dtype.itemsize == 1 else x
+
+
+def _as_dtype(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    return x if x.dtype == dtype else lax.bitcast_convert_type(x, dtype)
+
+
+@execute.register
+def top_k(i: TopK, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    (operand,) = x
+    last = operand.ndim - 1
+    key = _key(operand, True, True)
+    indices = lax.broadcasted_iota(jnp.int32, operand.shape, last)
+    moved = _as_integers(operand)
+    _, values, indices = lax.sort([key, moved, indices], last, num_keys=1)
+    return (
+        _as_dtype(lax.slice_in_dim(values, 0, i.k, axis=last), operand.dtype),
+        lax.slice_in_dim(indices, 0, i.k, axis=last),
+    )
+
+
+# -- any comparator --------------------------------------------------------------------
+
+
+@execute.register
+def sort_block(i: SortBlock, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    """Batcher's bitonic network, all pairs of a stage at once.
+
+    Of elements that a comparator calls equal, or each before the other, the one that
+    came first stays first. Exchanges are all that happens, so whatever the comparator
+    says the result is a permutation.
+    """
+    count = len(x) - i.captures
+    tensors, captured = x[:count], x[count:]
+    shape, n = tensors[0].shape, tensors[0].shape[i.dimension]
+    if tensors[0].size == 0 or n == 1:
+        return tuple(tensors)
+    columns = [_columns(a, i.dimension) for a in tensors]
+    length = 1 << (n - 1).bit_length()
+    padded = [jnp.pad(a, ((0, length - n), (0, 0))) for a in columns]
+    places = lax.broadcasted_iota(jnp.int32, padded[0].shape, 0)
+    body = on_elements(i.body, captured, r)
+
+    def before(
+        number: jax.Array, mine: Sequence, other: Sequence, partner: jax.Array
+    ) -> jax.Array:
+        pairs = [a for pair in zip(mine[1:], other[1:], strict=True) for a in pair]
+        (says,) = body(number, *pairs)
+        real = (mine[0] < n) & (other[0] < n)  # padding stays behind
+        opposite = says[partner]
+        return jnp.where(real & (says != opposite), says, mine[0] < other[0])
+
+    def step(carry: tuple, stage: tuple) -> tuple[tuple, None]:
+        number, run, distance = stage
+        line = lax.iota(jnp.int32, length)
+        partner = line ^ distance
+        other = [a[partner] for a in carry]
+        first = ((line & run) == 0) == (line < partner)
+        keep = before(number, carry, other, partner) == first[:, None]
+        return tuple(
+            jnp.where(keep, a, b) for a, b in zip(carry, other, strict=True)
+        ), None
+
+    (_, *out), _ = lax.scan(step, (places, *padded), _stages(length))
+    return tuple(_from_columns(a[:n], shape, i.dimension) for a in out)
+
+
+def _stages(length: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Number, run length and distance of the pairs of each stage of the network."""
+    stages = [
+        (1 << run, 1 << distance)
+        for run in range(1, length.bit_length())
+        for distance in reversed(range(run))
+    ]
+    runs, distances = np.array(stages, np.int32).T
+    numbers = np.arange(len(stages), dtype=np.uint32)
+    return jnp.asarray(numbers), jnp.asarray(runs), jnp.asarray(distances)
+
+
+def _columns(x: jax.Array, dimension: int) -> jax.Array:
+    """[n, rest]: the sorted axis in front."""
+    moved = jnp.moveaxis(x, dimension, 0)
+    return lax.reshape(moved, (moved.shape[0], x.size // moved.shape[0]))
+
+
+def _from_columns(x: jax.Array, shape: tuple[int, ...], dimension: int) -> jax.Array:
+    front = (shape[dimension], *shape[:dimension], *shape[dimension + 1 :])
+    return jnp.moveaxis(lax.reshape(x, front), 0, dimension)

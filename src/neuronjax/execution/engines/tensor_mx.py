@@ -1,0 +1,63 @@
+"""TensorE and VectorE on microscaled operands: `quantize_mx` and `nc_matmul_mx`.
+
+A cell takes its four elements of each side dequantized to FP32 (exact in FP32's range,
+below it zero, above it Inf; a scale of 0xFF is NaN), rounds each product to FP32, adds
+the four from left to right in FP32, and passes the sum down the column. What the cells
+do with the scales is not documented: model of design, section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+from jax import lax
+
+from neuronjax.execution.engines.array_fold import Matrix
+from neuronjax.execution.engines.cell_fold import quads
+from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide
+from neuronjax.execution.engines.psum import Psum, as_psum
+from neuronjax.execution.engines.tensor import accumulate_cells, host_dot
+from neuronjax.ir.instruction_set import NcMatmulMx, QuantizeMx
+from neuronjax.numerics.microscaling import MX_FORMATS, MXArray, quantize_mx
+
+
+@execute.register
+def quantize(i: QuantizeMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    out = quantize_mx(
+        wide(x[0]),
+        i.format,
+        axis=i.axis,
+        scale_rule=i.scale_rule,  # type: ignore[arg-type]
+        rounding=i.rounding,
+        seed=r.key if i.rounding == "stochastic" else None,
+    )
+    return out.elements, out.scales
+
+
+@execute.register
+def nc_matmul_mx(i: NcMatmulMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    d = i.dimensions
+    lhs = _values(x[0], x[2], d.lhs_contract[0])
+    rhs = _values(x[1], x[3], d.rhs_contract[0])
+    if i.accumulation == "host":
+        return (as_psum(host_dot(lhs, rhs, d), i),)
+    operands = (
+        Matrix(lhs, k_first=d.lhs_contract[0] == 1),
+        Matrix(rhs, k_first=d.rhs_contract[0] == 1),
+    )
+    total = accumulate_cells(*operands, i.k_tile, quads, Psum.of(i, r), in_range=False)
+    return (as_psum(lax.reshape(total, i.results[0].type.shape), i),)
+
+
+def _values(elements: jax.Array, scales: jax.Array, axis: int) -> jax.Array:
+    array = MXArray(
+        elements=elements,
+        scales=scales,
+        axis=axis - elements.ndim,
+        format=_FORMATS[elements.dtype.name],
+    )
+    return array.dequantize()
+
+
+_FORMATS = {fmt.element.name: fmt for fmt in MX_FORMATS.values()}

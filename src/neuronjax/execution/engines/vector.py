@@ -1,0 +1,346 @@
+"""VectorE: elementwise arithmetic, comparison, selection, casts and reductions.
+
+Floats are computed in FP32 and rounded once on write; integers are exact and wrap
+around. Where StableHLO leaves an integer result open it is XLA's: x / 0 is all ones,
+x rem 0 is x, the smallest number divided by -1 is itself, a shift by the width or more
+shifts every bit out, and 0 to a negative power is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.execution.engines.dispatch import (
+    Arrays,
+    Registers,
+    bits_of,
+    execute,
+    wide,
+    write,
+)
+from neuronjax.execution.engines.fold import fold_axes
+from neuronjax.ir.instruction_set import (
+    Compare,
+    ReducePrecision,
+    ScaleFromAmax,
+    Select,
+    TensorCopy,
+    TensorReduce,
+    TensorScalar,
+    TensorTensor,
+)
+from neuronjax.numerics import elementary
+from neuronjax.numerics.elementary_core import flush
+from neuronjax.numerics.exact import opaque, seal
+from neuronjax.numerics.float_format import FLOAT32, get_format
+from neuronjax.numerics.order_free import (
+    REDUCTIONS,
+    extreme_key,
+    extreme_of_key,
+    reduce_integers,
+    total_order,
+)
+from neuronjax.numerics.rounding import round_to_int
+
+Function = Callable[..., jax.Array]
+
+
+def integer_power(x: jax.Array, y: jax.Array) -> jax.Array:
+    """x^y modulo the width; a negative power of all but 1 and -1 is 0."""
+    one, zero = jnp.ones_like(x), jnp.zeros_like(x)
+    result, square, left = one, x, y
+    for _ in range(jnp.iinfo(x.dtype).bits):
+        result = jnp.where((left & one) != 0, result * square, result)
+        square, left = square * square, lax.shift_right_logical(left, one)
+    if jnp.iinfo(x.dtype).min == 0:
+        return result
+    sign = jnp.where((y & one) != 0, x, one)  # of 1 or -1
+    return jnp.where(y >= 0, result, jnp.where((x == 1) | (x == -1), sign, zero))
+
+
+def high_product(x: jax.Array, y: jax.Array) -> jax.Array:
+    """The upper half of a product of twice the width, from products of half words."""
+    info = jnp.iinfo(x.dtype)
+    word = jnp.dtype(f"uint{info.bits}")
+    half = jnp.asarray(info.bits // 2, word)
+    a, b = (lax.bitcast_convert_type(v, word) for v in (x, y))
+    low = jnp.asarray((1 << (info.bits // 2)) - 1, word)
+    a_low, a_high, b_low, b_high = a & low, a >> half, b & low, b >> half
+    first = a_high * b_low + ((a_low * b_low) >> half)
+    second = a_low * b_high + (first & low)
+    high = a_high * b_high + (first >> half) + (second >> half)
+    if info.min < 0:  # a negative x is its code less 2^bits
+        nothing = jnp.zeros((), word)
+        high = high - jnp.where(x < 0, b, nothing) - jnp.where(y < 0, a, nothing)
+    return lax.bitcast_convert_type(high, x.dtype)
+
+
+# Ops that mean the same on floats, integers and booleans.
+COMMON: dict[str, Function] = {
+    "add": lax.add,
+    "subtract": lax.sub,
+    "multiply": lax.mul,
+    "maximum": lax.max,
+    "minimum": lax.min,
+    "abs": lax.abs,
+    "negate": lax.neg,
+    "sign": lax.sign,
+}
+INTEGERS: dict[str, Function] = {
+    **COMMON,
+    "divide": lax.div,
+    "remainder": lax.rem,
+    "power": integer_power,
+    "mulhi": high_product,
+    "and": lax.bitwise_and,
+    "or": lax.bitwise_or,
+    "xor": lax.bitwise_xor,
+    "not": lax.bitwise_not,
+    "popcnt": lax.population_count,
+    "count_leading_zeros": lax.clz,
+    "shift_left": lax.shift_left,
+    "shift_right_logical": lax.shift_right_logical,
+    "shift_right_arithmetic": lax.shift_right_arithmetic,
+}
+BOOLEANS: dict[str, Function] = {
+    **INTEGERS,
+    "add": lax.bitwise_or,
+    "multiply": lax.bitwise_and,
+    "maximum": lax.bitwise_or,
+    "minimum": lax.bitwise_and,
+}
+
+
+def _round_half_away(x: jax.Array) -> jax.Array:
+    return lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO)
+
+
+def _round_half_even(x: jax.Array) -> jax.Array:
+    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
+
+
+# Float ops whose result is exact, so that no rewrite of XLA can change it. Subnormal
+# operands are flushed, but by abs and negate, which only touch the sign.
+EXACT: dict[str, Function] = {
+    "maximum": lambda a, b: lax.max(flush(a), flush(b)),
+    "minimum": lambda a, b: lax.min(flush(a), flush(b)),
+    "abs": lax.abs,
+    "negate": lax.neg,
+    "sign": lambda a: lax.sign(flush(a)),
+    "floor": lambda a: lax.floor(flush(a)),
+    "ceil": lambda a: lax.ceil(flush(a)),
+    "round_nearest_even": _round_half_even,
+    "round_nearest_afz": _round_half_away,
+}
+# On the operand's own dtype.
+BITWISE: dict[str, Function] = {
+    "is_finite": lax.is_finite,
+    "next_after": lax.nextafter,
+}
+ROUNDED: dict[str, Function] = {
+    "add": lambda a, b, zero: lax.add(a, b),
+    "subtract": lambda a, b, zero: lax.sub(a, b),
+    "multiply": lambda a, b, zero: lax.mul(a, b),
+    "remainder": lambda a, b, zero: lax.rem(a, b),
+    **elementary.BINARY,
+    **elementary.SPECIAL,
+}
+
+
+# Sums need no seal: a product is contracted into a sum, never a sum into a product, and
+# constants are sealed, so nothing can be reassociated through them.
+SUMS = frozenset({"add", "subtract"})
+
+
+@execute.register
+def tensor_tensor(i: TensorTensor, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    x = _scalars_broadcast(x)
+    dtype = x[0].dtype
+    if dtype == jnp.bool_:
+        return (BOOLEANS[i.op](*x),)
+    if dtype.kind in "iu" and i.integer_path == "fp32":
+        wide_result = COMMON[i.op](*[a.astype(jnp.float32) for a in x])
+        return (round_to_int(seal(wide_result, r.zero), dtype, mode="rne"),)
+    if dtype.kind in "iu":
+        return (INTEGERS[i.op](*x),)
+    if i.op in BITWISE:
+        return (BITWISE[i.op](*x),)
+    operands = [wide(a) for a in x]
+    if i.op in EXACT:
+        result = EXACT[i.op](*operands)
+        rounds = i.write_format is not None or dtype != jnp.float32
+        return (write(result, i, r) if rounds else result,)
+    result = ROUNDED[i.op](*operands, r.zero)
+    if i.op in SUMS and i.write_format is None and dtype == jnp.float32:
+        return (result,)
+    return (write(result, i, r),)
+
+
+def _scalars_broadcast(x: Sequence[jax.Array]) -> Sequence[jax.Array]:
+    """clamp's bounds may be scalars beside a tensor."""
+    shape = max((a.shape for a in x), key=len)
+    return [a if a.shape == shape else jnp.broadcast_to(a, shape) for a in x]
+
+
+COMPARISONS: dict[str, Function] = {
+    "EQ": lax.eq,
+    "NE": lax.ne,
+    "LT": lax.lt,
+    "LE": lax.le,
+    "GT": lax.gt,
+    "GE": lax.ge,
+}
+
+
+@execute.register
+def compare(i: Compare, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    if i.total and x[0].dtype.kind not in "iub":
+        x = [total_order(a) for a in x]
+    elif x[0].dtype.kind not in "iub":
+        x = [wide(a) for a in x]
+    return (COMPARISONS[i.direction](*x),)
+
+
+@execute.register
+def select(i: Select, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    predicate, on_true, on_false = x
+    if predicate.shape != on_true.shape:
+        predicate = jnp.broadcast_to(predicate, on_true.shape)
+    return (lax.select(predicate, on_true, on_false),)
+
+
+@execute.register
+def tensor_scalar(i: TensorScalar, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    scalar = jnp.broadcast_to(wide(x[1]), x[0].shape)
+    result = ROUNDED[i.op](wide(x[0]), scalar, r.zero)
+    return (write(result, i, r),)
+
+
+@execute.register
+def tensor_copy(i: TensorCopy, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    return (convert(x[0], i, r),)
+
+
+def convert(x: jax.Array, i: TensorCopy, r: Registers) -> jax.Array:
+    """A cast between any two dtypes."""
+    source, target = x.dtype, i.results[0].type.dtype
+    from_float, to_float = source.kind not in "iub", target.kind not in "iub"
+    if to_float:
+        if from_float and target == np.float32 and i.write_format is None:
+            return wide(x)
+        if from_float:
+            return write(wide(x), i, r)
+        # An integer may be a constant: opaque before anything is added to it.
+        return write(opaque(x.astype(jnp.float32), r.zero), i, r)
+    if not from_float:
+        return (
+            lax.ne(x, jnp.zeros((), source)) if target == np.bool_ else x.astype(target)
+        )
+    if target == np.bool_:
+        return lax.ne(wide(x), jnp.float32(0))
+    return round_to_int(wide(x), target, mode=i.float_to_int)  # type: ignore[arg-type]
+
+
+@execute.register
+def reduce_precision(
+    i: ReducePrecision, x: Sequence[jax.Array], r: Registers
+) -> Arrays:
+    return (with_precision(x[0], i.exponent_bits, i.mantissa_bits),)
+
+
+def with_precision(x: jax.Array, exponent_bits: int, mantissa_bits: int) -> jax.Array:
+    """Rounds to fewer bits, to nearest even, as integers of the operand's own width.
+
+    Numbers below the smallest normal of so many exponent bits become zeros, those above
+    its largest Inf (NaN in a format without Inf). FP32 and BF16 subnormals are zeros,
+    and NaNs stay, or are Inf without a mantissa bit to tell them from it.
+    """
+    fmt = get_format(x.dtype)
+    code = bits_of(x).astype(jnp.uint32)
+    sign = code & jnp.uint32(1 << (fmt.width - 1))
+    size = code ^ sign
+    last = fmt.overflow_code if fmt.has_inf else fmt.max_code
+    is_nan = size > jnp.uint32(last)
+    if fmt.exponent_bits == FLOAT32.exponent_bits:
+        size = jnp.where(size >> fmt.mantissa_bits == 0, jnp.uint32(0), size)
+    overflowed = jnp.uint32(fmt.overflow_code)
+    is_infinite = (size == last) if fmt.has_inf else jnp.zeros_like(is_nan)
+    drop = fmt.mantissa_bits - mantissa_bits
+    if drop > 0:
+        half = (size >> drop) & 1
+        size = size + half + jnp.uint32((1 << (drop - 1)) - 1)
+        size = size & jnp.uint32(0xFFFFFFFF << drop & 0xFFFFFFFF)
+    if exponent_bits < fmt.exponent_bits:
+        reach = (1 << (exponent_bits - 1)) - 1
+        exponent = (size >> fmt.mantissa_bits).astype(jnp.int32)
+        size = jnp.where(exponent > fmt.bias + reach, overflowed, size)
+        size = jnp.where(exponent <= fmt.bias - reach, jnp.uint32(0), size)
+    size = jnp.where(is_infinite | (size > fmt.max_code), overflowed, size)
+    nan = fmt.nan_code if mantissa_bits else fmt.overflow_code
+    size = jnp.where(is_nan, jnp.uint32(nan), size)
+    word = jnp.dtype(f"uint{fmt.dtype.itemsize * 8}")
+    return lax.bitcast_convert_type((size | sign).astype(word), fmt.dtype)
+
+
+@execute.register
+def scale_from_amax(i: ScaleFromAmax, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    """Exponents are integers throughout: XLA flushes the float 2^-127 to zero."""
+    fmt = get_format(i.format)
+    largest = np.float32(fmt.max_finite).view(np.uint32)
+    bits = bits_of(x[0])
+    biased = (bits >> 23) & jnp.uint32(0xFF)
+    # One power less where amax's significand exceeds that of the largest value.
+    exceeds = (bits & jnp.uint32(0x7FFFFF)) > jnp.uint32(largest & 0x7FFFFF)
+    top = fmt.max_exponent - i.margin - exceeds.astype(jnp.int32)
+    exponent = top - (biased.astype(jnp.int32) - 127)
+    usable = (biased > 0) & (biased < 255)
+    exponent = jnp.where(usable, jnp.clip(exponent, -126, 126), 0)
+    return (_power_of_two(exponent), _power_of_two(-exponent))
+
+
+def _power_of_two(exponent: jax.Array) -> jax.Array:
+    bits = (exponent + 127).astype(jnp.uint32) << 23
+    return lax.bitcast_convert_type(bits, jnp.float32)
+
+
+@execute.register
+def tensor_reduce(i: TensorReduce, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    operand, init = x
+    dtype = operand.dtype
+    if i.integer_path == "fp32":
+        floats = (a.astype(jnp.float32) for a in (operand, init))
+        operand, init = floats
+        total = fold_axes(operand, i.axes, init, i.op, r.zero)
+        total = lax.reshape(total, i.results[0].type.shape)
+        return (round_to_int(total, dtype, mode="rne"),)
+    if dtype.kind in "iub":
+        return (_integer_reduce(i.op, operand, init, i.axes),)
+    operand, init = wide(operand), wide(init)
+    if i.op in ("maximum", "minimum"):
+        result = _extreme(i.op, operand, init, i.axes)
+        return (result if dtype == jnp.float32 else write(result, i, r),)
+    shape = i.results[0].type.shape
+    total = fold_axes(operand, i.axes, init, i.op, r.zero)
+    return (write(lax.reshape(total, shape), i, r),)
+
+
+def _integer_reduce(
+    op: str, operand: jax.Array, init: jax.Array, axes: Sequence[int]
+) -> jax.Array:
+    reduced = reduce_integers(op, operand, tuple(axes))
+    table = BOOLEANS if operand.dtype == jnp.bool_ else INTEGERS
+    return table[op](reduced, jnp.broadcast_to(init, reduced.shape))
+
+
+def _extreme(
+    op: str, operand: jax.Array, init: jax.Array, axes: Sequence[int]
+) -> jax.Array:
+    """Largest or smallest, of the initial value too."""
+    key = REDUCTIONS[op](extreme_key(op, operand), axes=tuple(axes))
+    start = jnp.broadcast_to(extreme_key(op, init), key.shape)
+    return extreme_of_key(COMMON[op](key, start))

@@ -1,0 +1,306 @@
+"""VectorE and GpSimdE: sliding windows, running folds, selection in windows.
+
+A window is reduced like a tensor (`fold`): tiles of 512 positions, each a left fold
+from its own first element, the result a left fold of (initial value, tile, tile, ...);
+padding takes part. A running fold, which cumulative sums are, has one state per line
+(`nki.isa.tensor_tensor_scan`) instead of a reduction per element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.execution.engines.bodies import Body, on_elements
+from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide, write
+from neuronjax.execution.engines.dma import (
+    at_position,
+    dilated_and_padded,
+    window_counts,
+    window_positions,
+)
+from neuronjax.execution.engines.fold import TILE, combiner
+from neuronjax.execution.engines.vector import BOOLEANS, COMPARISONS, EXACT, INTEGERS
+from neuronjax.ir.block_set import PoolBlock, ScanBlock, SelectAndScatterBlock
+from neuronjax.ir.instruction_set import (
+    Pool,
+    SelectAndScatter,
+    TensorTensorScan,
+    Window,
+)
+from neuronjax.numerics.rounding import round_to_int
+
+# More window positions than this are a loop instead of straight-line code.
+UNROLLED_POSITIONS = 32
+
+
+def _combination(op: str, dtype: np.dtype, zero: jax.Array) -> Body:
+    """One binary op as a body; floats are FP32."""
+    if dtype.kind in "iub":
+        function = (BOOLEANS if dtype == np.bool_ else INTEGERS)[op]
+    elif op in ("maximum", "minimum"):
+        function = EXACT[op]
+    else:
+        function = combiner(op, zero)
+    return lambda step, a, b: (function(a, b),)
+
+
+OneOp = Pool | TensorTensorScan | SelectAndScatter
+
+
+def _computed(x: Sequence[jax.Array], i: OneOp) -> list[jax.Array]:
+    """Operands as the engine computes with them."""
+    if i.integer_path == "fp32":
+        return [a.astype(jnp.float32) for a in x]
+    return [a if a.dtype.kind in "iub" else wide(a) for a in x]
+
+
+def _written(x: jax.Array, i: OneOp, r: Registers) -> Arrays:
+    if i.integer_path == "fp32":
+        return (round_to_int(x, i.results[0].type.dtype, mode="rne"),)
+    return (x if x.dtype.kind in "iub" else write(x, i, r),)
+
+
+# -- sliding windows -------------------------------------------------------------------
+
+
+@execute.register
+def pool(i: Pool, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    operand, init = _computed(x, i)
+    body = _combination(i.op, operand.dtype, r.zero)
+    (result,) = _reduced_windows([operand], [init], i.window, body)
+    return _written(result, i, r)
+
+
+@execute.register
+def pool_block(i: PoolBlock, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    count = (len(x) - i.captures) // 2
+    body = on_elements(i.body, x[2 * count :], r)
+    return _reduced_windows(x[:count], x[count : 2 * count], i.window, body)
+
+
+def _reduced_windows(
+    inputs: Sequence[jax.Array], inits: Sequence[jax.Array], window: Window, body: Body
+) -> Arrays:
+    pairs = zip(inputs, inits, strict=True)
+    bases = [dilated_and_padded(a, window, init) for a, init in pairs]
+    counts = window_counts(bases[0].shape, window)
+    result = tuple(jnp.broadcast_to(init, counts) for init in inits)
+    if 0 in counts:
+        return result
+    positions = window_positions(window)
+    whole = len(positions) // TILE
+
+    def whole_tile(result: Arrays, row: Arrays) -> tuple[Arrays, None]:
+        first, places = row
+        tile = _looped_fold(bases, places, counts, window, body, first)
+        return body(first, *result, *tile), None
+
+    if whole:
+        tiles = np.array(positions[: whole * TILE], np.int32).reshape(whole, TILE, -1)
+        firsts = jnp.arange(whole, dtype=jnp.uint32) * TILE
+        result, _ = lax.scan(whole_tile, result, (firsts, jnp.asarray(tiles)))
+    rest, first = positions[whole * TILE :], jnp.uint32(whole * TILE)
+    if not rest:
+        return result
+    fold = _looped_fold if len(rest) > UNROLLED_POSITIONS else _unrolled_fold
+    return body(first, *result, *fold(bases, rest, counts, window, body, first))
+
+
+def _unrolled_fold(
+    bases: Sequence[jax.Array],
+    places: Sequence[tuple[int, ...]],
+    counts: tuple[int, ...],
+    window: Window,
+    body: Body,
+    first: jax.Array,
+) -> Arrays:
+    """The left fold of every window over some positions, the first has number `first`.
+
+    Every use of the body has the number of its position; where a tile meets the result,
+    that of the tile's first.
+    """
+    see = lambda place: [at_position(b, place, counts, window) for b in bases]  # noqa: E731
+    total = tuple(see(places[0]))
+    for number, place in enumerate(places[1:], 1):
+        total = body(first + jnp.uint32(number), *total, *see(place))
+    return total
+
+
+def _looped_fold(
+    bases: Sequence[jax.Array],
+    positions: jax.Array | Sequence[tuple[int, ...]],
+    counts: tuple[int, ...],
+    window: Window,
+    body: Body,
+    first: jax.Array,
+) -> Arrays:
+    """As `_unrolled_fold`, as a loop; positions [P, rank]."""
+    places = jnp.asarray(positions, jnp.int32)
+    dilations = jnp.asarray(window.window_dilations, jnp.int32)
+    extents = _extents(counts, window.strides)
+    none = [0] * len(extents)
+
+    def see(place: jax.Array) -> list[jax.Array]:
+        parts = [lax.dynamic_slice(b, list(place * dilations), extents) for b in bases]
+        return [lax.slice(part, none, extents, window.strides) for part in parts]
+
+    def step(total: Arrays, row: Arrays) -> tuple[Arrays, None]:
+        number, place = row
+        return body(number, *total, *see(place)), None
+
+    numbers = first + lax.iota(jnp.uint32, places.shape[0])
+    return lax.scan(step, tuple(see(places[0])), (numbers[1:], places[1:]))[0]
+
+
+def _extents(counts: Sequence[int], strides: Sequence[int]) -> list[int]:
+    """From the first window's element to the last one's, both included."""
+    return [(c - 1) * stride + 1 for c, stride in zip(counts, strides, strict=True)]
+
+
+# -- running folds ---------------------------------------------------------------------
+
+
+@execute.register
+def tensor_tensor_scan(
+    i: TensorTensorScan, x: Sequence[jax.Array], r: Registers
+) -> Arrays:
+    operand, init = _computed(x, i)
+    body = _combination(i.op, operand.dtype, r.zero)
+    (result,) = _running_fold([operand], [init], i.axis, i.reverse, body)
+    return _written(result, i, r)
+
+
+@execute.register
+def scan_block(i: ScanBlock, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    count = (len(x) - i.captures) // 2
+    body = on_elements(i.body, x[2 * count :], r)
+    inits = x[count : 2 * count]
+    return _running_fold(x[:count], inits, i.axis, i.reverse, body)
+
+
+def _running_fold(
+    inputs: Sequence[jax.Array],
+    inits: Sequence[jax.Array],
+    axis: int,
+    reverse: bool,
+    body: Body,
+) -> Arrays:
+    """The body keeps the order of the axis also where it runs backwards."""
+    rows = [jnp.moveaxis(a, axis, 0) for a in inputs]
+    start = tuple(
+        jnp.broadcast_to(init, a.shape[1:]) for init, a in zip(inits, rows, strict=True)
+    )
+
+    def step(state: Arrays, row: tuple) -> tuple[Arrays, Arrays]:
+        number, *elements = row
+        pair = (*elements, *state) if reverse else (*state, *elements)
+        state = body(number, *pair)
+        return state, state
+
+    numbers = lax.iota(jnp.uint32, rows[0].shape[0])
+    _, out = lax.scan(step, start, (numbers, *rows), reverse=reverse)
+    return tuple(jnp.moveaxis(a, 0, axis) for a in out)
+
+
+# -- selection -------------------------------------------------------------------------
+
+
+@execute.register
+def select_and_scatter(
+    i: SelectAndScatter, x: Sequence[jax.Array], r: Registers
+) -> Arrays:
+    operand, source, init = _computed(x, i)
+    keeps = COMPARISONS[i.select]
+    combine = _combination(i.op, operand.dtype, r.zero)
+    total = _select_and_scatter(
+        operand, source, init, i.window, lambda step, a, b: (keeps(a, b),), combine
+    )
+    return _written(total, i, r)
+
+
+@execute.register
+def select_and_scatter_block(
+    i: SelectAndScatterBlock, x: Sequence[jax.Array], r: Registers
+) -> Arrays:
+    operand, source, init, *captured = x
+    keeps = on_elements(i.select, captured, r)
+    combine = on_elements(i.scatter, captured, r)
+    return (_select_and_scatter(operand, source, init, i.window, keeps, combine),)
+
+
+def _select_and_scatter(
+    operand: jax.Array,
+    source: jax.Array,
+    init: jax.Array,
+    window: Window,
+    keeps: Body,
+    combine: Body,
+) -> jax.Array:
+    """Each window sends its source value to the element that it selects.
+
+    An element collects from its windows in row-major order, which is the positions
+    inside the window in reverse.
+    """
+    if not source.size:
+        return jnp.broadcast_to(init, operand.shape)
+    base = dilated_and_padded(operand, window, jnp.zeros((), operand.dtype))
+    inside = dilated_and_padded(
+        jnp.ones(operand.shape, jnp.bool_), window, jnp.bool_(False)
+    )
+    places = jnp.asarray(window_positions(window), jnp.int32)
+    chosen = _selected(base, inside, source.shape, window.strides, places, keeps)
+    total = jnp.broadcast_to(init, base.shape)
+    extents = _extents(source.shape, window.strides)
+    source = _spread(source, window.strides)
+    chosen = _spread(chosen + 1, window.strides) - 1
+
+    def step(total: jax.Array, row: tuple) -> tuple[jax.Array, None]:
+        number, place = row
+        old = lax.dynamic_slice(total, list(place), extents)
+        (new,) = combine(number.astype(jnp.uint32), old, source)
+        new = jnp.where(chosen == number, new, old)
+        return lax.dynamic_update_slice(total, new, list(place)), None
+
+    rows = (lax.iota(jnp.int32, len(places)), places)
+    total, _ = lax.scan(step, total, rows, reverse=True)
+    return lax.pad(total, init, [(-low, -high, 0) for low, high in window.padding])
+
+
+def _selected(
+    base: jax.Array,
+    inside: jax.Array,
+    counts: tuple[int, ...],
+    strides: tuple[int, ...],
+    places: jax.Array,
+    keeps: Body,
+) -> jax.Array:
+    """The number of the position that each window selects; -1 for one all padding."""
+    extents, none = _extents(counts, strides), [0] * base.ndim
+
+    def see(x: jax.Array, place: jax.Array) -> jax.Array:
+        part = lax.dynamic_slice(x, list(place), extents)
+        return lax.slice(part, none, extents, strides)
+
+    def step(carry: tuple, row: tuple) -> tuple[tuple, None]:
+        best, chosen = carry
+        number, place = row
+        value, real = see(base, place), see(inside, place)
+        (keep,) = keeps(number.astype(jnp.uint32), best, value)
+        change = real & ((chosen < 0) | ~keep)
+        best = jnp.where(change, value, best)
+        return (best, jnp.where(change, number, chosen)), None
+
+    start = (see(base, places[0]), jnp.full(counts, -1, jnp.int32))
+    rows = (lax.iota(jnp.int32, len(places)), places)
+    return lax.scan(step, start, rows)[0][1]
+
+
+def _spread(x: jax.Array, strides: tuple[int, ...]) -> jax.Array:
+    """One value per window at the distances of the windows, zeros between."""
+    config = [(0, 0, stride - 1) for stride in strides]
+    return lax.pad(x, jnp.zeros((), x.dtype), config)

@@ -1,0 +1,417 @@
+"""`exchange`: a collective instruction on the arrays of all devices.
+
+Arrays have a leading device axis, [devices, *local shape]. Reductions of floats follow
+the instruction's `FoldPlan`: FP32 inside, one rounding where a rank stores a partial
+sum (`fold`); movement changes no bit. Groups are vectorised: static indices bring
+[devices, ...] into [groups, ranks, ...] and back. Time is not here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from math import prod
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.errors import InternalError, InvalidProgramError
+from neuronjax.execution.exchange_fold import Storage, fold_ranks, wide
+from neuronjax.ir.collective_set import (
+    GROUPS_REMEDY,
+    PAIRS_REMEDY,
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Collective,
+    CollectiveBroadcast,
+    CollectivePermute,
+    Groups,
+    PartitionId,
+    RaggedAllToAll,
+    ReduceScatter,
+    Reduction,
+    fault_of_groups,
+    fault_of_pairs,
+)
+from neuronjax.numerics.exact import opaque
+from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.order_free import REDUCTIONS, reduce_extreme, reduce_integers
+from neuronjax.numerics.random_bits import fold as fold_key
+from neuronjax.numerics.rounding import cast, round_to_int
+
+Arrays = tuple[jax.Array, ...]
+
+EXTREMES = ("minimum", "maximum")
+BITWISE = ("and", "or", "xor")
+
+
+@functools.singledispatch
+def exchange(
+    i: Collective,
+    operands: Sequence[jax.Array],
+    devices: int,
+    zero: jax.Array,
+    key: jax.Array,
+) -> Arrays:
+    """Executes a collective on all devices at once.
+
+    Args:
+        i: the instruction.
+        operands: [devices, *local shape] each.
+        devices: how many there are.
+        zero: a -0.0 that the compiler cannot know; see `numerics.exact`.
+        key: uint32 scalar of this instruction for stochastic rounding.
+
+    Returns:
+        [devices, *local shape] for each result.
+
+    Raises:
+        InvalidProgramError: groups or pairs that do not fit the devices, a dimension
+            that does not divide, an op that the dtype does not have.
+        InternalError: no rule for this class of instruction.
+    """
+    raise InternalError(f"no rule exchanges {i.name}")
+
+
+def is_same_for_all(i: Collective, devices: int) -> bool:
+    """Whether every device gets the same result, whatever the operands are."""
+    if not isinstance(i, AllReduce | AllGather | CollectiveBroadcast):
+        return False
+    return len(i.groups) == 1 and len(i.groups[0]) == devices
+
+
+# -- groups ----------------------------------------------------------------------------
+
+
+class _Members:
+    """The devices of the groups of an instruction that all devices take part in."""
+
+    def __init__(self, i: Collective, groups: Groups, devices: int) -> None:
+        _check(i, fault_of_groups(groups, devices), GROUPS_REMEDY)
+        self.count, self.size = len(groups), len(groups[0])
+        self._devices = np.asarray(groups).reshape(-1)
+        self._instruction = i
+
+    def gathered(self, x: jax.Array) -> jax.Array:
+        """[groups, ranks, *local] of [devices, *local]."""
+        shape = (self.count, self.size, *x.shape[1:])
+        return lax.reshape(_rows(x, self._devices), shape)
+
+    def parts(self, x: jax.Array, dimension: int) -> jax.Array:
+        """[groups, ranks, parts, *part] of [devices, *local]: as many as ranks."""
+        x, at = self.gathered(x), dimension + 2
+        part = _part(self._instruction, x.shape[at], self.size)
+        x = lax.reshape(x, (*x.shape[:at], self.size, part, *x.shape[at + 1 :]))
+        return jnp.moveaxis(x, at, 2)
+
+    def returned(self, x: jax.Array) -> jax.Array:
+        """[devices, *local] of [groups, ranks, *local]."""
+        x = lax.reshape(x, (self.count * self.size, *x.shape[2:]))
+        return _rows(x, np.argsort(self._devices))
+
+    def to_all(self, x: jax.Array) -> jax.Array:
+        """[devices, *local] of [groups, *local]: all ranks get what their group has."""
+        shape = (self.count, self.size, *x.shape[1:])
+        axes = (0, *range(2, len(shape)))
+        return self.returned(lax.broadcast_in_dim(x, shape, axes))
+
+
+def _rows(x: jax.Array, rows: np.ndarray) -> jax.Array:
+    """x[rows] for static, legal row numbers."""
+    if np.array_equal(rows, np.arange(x.shape[0])):
+        return x
+    return x.at[rows].get(mode="promise_in_bounds")
+
+
+def _check(i: Collective, fault: str, remedy: str) -> None:
+    if fault:
+        raise _invalid(i, fault, remedy)
+
+
+def _invalid(i: Collective, found: str, remedy: str) -> InvalidProgramError:
+    location = i.location.source or None
+    return InvalidProgramError(found, op=i.name, location=location, remedy=remedy)
+
+
+def _part(i: Collective, length: int, parts: int) -> int:
+    """The length of one of so many parts."""
+    if length % parts:
+        found = f"a dimension of {length} in {parts} parts"
+        raise _invalid(i, found, f"use a multiple of {parts}")
+    return length // parts
+
+
+# -- movement --------------------------------------------------------------------------
+
+
+@exchange.register
+def partition_id(
+    i: PartitionId,
+    operands: Sequence[jax.Array],
+    devices: int,
+    zero: jax.Array,
+    key: jax.Array,
+) -> Arrays:
+    return (lax.iota(jnp.uint32, devices),)
+
+
+@exchange.register
+def all_gather(
+    i: AllGather,
+    operands: Sequence[jax.Array],
+    devices: int,
+    zero: jax.Array,
+    key: jax.Array,
+) -> Arrays:
+    members = _Members(i, i.groups, devices)
+    return tuple(
+        members.to_all(_concatenated(members.gathered(x), i.dimension))
+        for x in operands
+    )
+
+
+@exchange.register
+def all_to_all(
+    i: AllToAll,
+    operands: Sequence[jax.Array],
+    devices: int,
+    zero: jax.Array,
+    key: jax.Array,
+) -> Arrays:
+    members = _Members(i, i.groups, devices)
+    joined = functools.partial(_concatenated, dimension=i.concat_dimension)
+    results = []
+    for x in operands:
+        x = members.parts(x, i.split_dimension)
+        x = jnp.swapaxes(x, 1, 2)  # [groups, receiver, sender, *part]
+        results.append(members.returned(jax.vmap(joined, 1, 1)(x)))
+    return tuple(results)
+
+
+def _concatenated(x: jax.Array, dimension: int) -> jax.Array:
+    """[groups, *local], `dimension` n times as long, of [groups, n, *local]."""
+    n, local = x.shape[1], x.shape[2:]
+    x = jnp.moveaxis(x, 1, dimension + 1)
+    before, after = local[:dimension], local[dimension + 1 :]
+    return lax.reshape(x, (x.shape[0], *before, n * local[dimension], *after))
+
+
+@exchange.register
+def collective_permute(
+    i: CollectivePermute,
+    operands: Sequence[jax.Array],
+    devices: int,
+    zero: jax.Array,
+    key: jax.Array,
+) -> Arrays:
+    _check(i, fault_of_pairs(i.pairs, devices), PAIRS_REMEDY)
+    return tuple(_sent(x, i.pairs, devices) for x in operands)
+
+
+@exchange.register
+def collective_broadcast(
+    i: CollectiveBroadcast,
+    operands: Sequence[jax.Array],
+    devices: int,
+    zero: jax.Array,
+    key: jax.Array,
+) -> Arrays:
+    _check(i, fault_of_groups(i.groups, devices, complete=False), PAIRS_REMEDY)
+    pairs = [(group[0], member) for group in i.groups for member in group]
+    return tuple(_sent(x, pairs, devices) for x in operands)
+
+
+@exchange.register
+def ragged_all_to_all(
+    i: RaggedAllToAll,
+    operands: Sequence[jax.Array],
+    devices: int,
+    zero: jax.Array,
+    key: jax.Array,
+) -> Arrays:
+    """ASSUMPTION: `recv_sizes` are what the senders' sizes say, as they must be; parts
+    that reach over the end are cut off, of parts that overlap the last one counts."""
+    members = _Members(i, i.groups, devices)
+    data, output = map(members.gathered, operands[:2])
+    # Of all parts that a member receives: [parts, groups, receiver].
+    starts, sizes, targets = (_received(members, x) for x in operands[2:5])
+    parts, n, length = starts.shape[0], members.size, data.shape[2]
+    if not length:
+        return (operands[1],)
+    senders = jnp.repeat(jnp.arange(n, dtype=jnp.int32), parts // n)
+    row = jnp.arange(output.shape[2], dtype=jnp.int32)
+
+    def step(origin: jax.Array, part: tuple) -> tuple[jax.Array, None]:
+        sender, start, size, target = part
+        offset = row - target[..., None]
+        inside = (offset >= 0) & (offset < size[..., None])
+        source = start[..., None] + offset
+        inside &= (source >= 0) & (source < length)
+        return jnp.where(inside, sender * length + source, origin), None
+
+    # The row of the group's data that a row of the result comes from, or -1.
+    nowhere = jnp.full((members.count, n, output.shape[2]), -1, jnp.int32)
+    origin, _ = lax.scan(step, nowhere, (senders, starts, sizes, targets))
+    rows = lax.reshape(data, (members.count, n * length, *data.shape[3:]))
+    moved = jax.vmap(lambda x, at: x.at[at].get(mode="clip"))(rows, origin)
+    arrives = lax.reshape(origin >= 0, (*origin.shape, *[1] * (data.ndim - 3)))
+    return (members.returned(jnp.where(arrives, moved, output)),)
+
+
+def _received(members: _Members, x: jax.Array) -> jax.Array:
+    """[parts, groups, receiver] of what the senders say, [devices, parts]."""
+    x = members.parts(x.astype(jnp.int32), 0)  # [groups, sender, receiver, k]
+    x = jnp.transpose(x, (1, 3, 0, 2))
+    return lax.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
+
+
+def _sent(x: jax.Array, pairs: Sequence[tuple[int, int]], devices: int) -> jax.Array:
+    """Every target's row is its source's, all others are zeros."""
+    targets = [target for _, target in pairs]
+    source = np.zeros(devices, np.int64)
+    for sender, target in pairs:
+        source[target] = sender
+    moved = _rows(x, source)
+    if len(targets) == devices:
+        return moved
+    receives = np.isin(np.arange(devices), targets)
+    mask = receives.reshape(-1, *[1] * (x.ndim - 1))
+    return jnp.where(mask, moved, jnp.zeros((), x.dtype))
+
+
+# -- reductions ------------------------------------------------------------------------
+
+
+@exchange.register
+def all_reduce(
+    i: AllReduce,
+    operands: Sequence[jax.Array],
+    devices: int,
+    zero: jax.Array,
+    key: jax.Array,
+) -> Arrays:
+    members = _Members(i, i.groups, devices)
+    return tuple(
+        members.to_all(_all_reduced(i, members.gathered(x), zero, _key(key, k)))
+        for k, x in enumerate(operands)
+    )
+
+
+def _all_reduced(
+    i: AllReduce, x: jax.Array, zero: jax.Array, key: jax.Array
+) -> jax.Array:
+    """[groups, *local] of [groups, ranks, *local].
+
+    ASSUMPTION: chunks are equal parts of the flattened tensor, the last one padded.
+    """
+    groups, ranks, *local = x.shape
+    length, chunks = prod(local), i.plan.chunks
+    x = _padded(lax.reshape(x, (groups, ranks, length)), chunks)
+    padded = x.shape[2]
+    x = lax.reshape(x, (groups, ranks, chunks, padded // chunks))
+    total = lax.reshape(_reduced(i, x, zero, key), (groups, padded))
+    return lax.reshape(total[:, :length], (groups, *local))
+
+
+@exchange.register
+def reduce_scatter(
+    i: ReduceScatter,
+    operands: Sequence[jax.Array],
+    devices: int,
+    zero: jax.Array,
+    key: jax.Array,
+) -> Arrays:
+    members = _Members(i, i.groups, devices)
+    results = []
+    for k, x in enumerate(operands):
+        x = members.parts(x, i.dimension)  # [groups, ranks, parts, *part]
+        shape = (members.count, members.size, *x.shape[3:])
+        x = lax.reshape(x, (*x.shape[:3], prod(x.shape[3:])))
+        total = _part_reduced(i, x, zero, _key(key, k))
+        results.append(members.returned(lax.reshape(total, shape)))
+    return tuple(results)
+
+
+def _part_reduced(
+    i: ReduceScatter, x: jax.Array, zero: jax.Array, key: jax.Array
+) -> jax.Array:
+    """[groups, parts, m] of [groups, ranks, parts, m]; channels share every part."""
+    channels = i.plan.channels
+    if channels == 1:
+        return _reduced(i, x, zero, key)
+    groups, ranks, parts, length = x.shape
+    x = _padded(x, channels)
+    x = lax.reshape(x, (groups, ranks, parts * channels, x.shape[3] // channels))
+    total = _reduced(i, x, zero, key)
+    return lax.reshape(total, (groups, parts, channels * x.shape[3]))[..., :length]
+
+
+def _padded(x: jax.Array, multiple: int) -> jax.Array:
+    """The last dimension filled up with zeros to a multiple."""
+    missing = -x.shape[-1] % multiple
+    if not missing:
+        return x
+    padding = [*[(0, 0, 0)] * (x.ndim - 1), (0, missing, 0)]
+    return lax.pad(x, jnp.zeros((), x.dtype), padding)
+
+
+def _key(key: jax.Array, operand: int) -> jax.Array:
+    return fold_key(key, jnp.uint32(operand))
+
+
+def _reduced(i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array) -> jax.Array:
+    """[groups, chunks, m] of [groups, ranks, chunks, m]."""
+    if i.plan.ranks != x.shape[1]:
+        raise InternalError(f"{i.name}: the plan {i.plan} for {x.shape[1]} ranks")
+    if i.op not in REDUCTIONS:
+        raise InternalError(f"{i.name}: no reduction by {i.op!r}")
+    if x.shape[1] == 1:
+        return x[:, 0]
+    if x.dtype.kind in "iub":
+        return _reduced_integers(i, x, zero, key)
+    if i.op in BITWISE or x.dtype.kind == "c":
+        remedy = "reduce integers, or the real and imaginary parts"
+        raise _invalid(i, f"{i.op} of {x.dtype} over devices", remedy)
+    if i.op in EXTREMES:
+        return cast(reduce_extreme(i.op, wide(x), (1,)), get_format(x.dtype))
+    return _reduced_floats(i, x, zero, key)
+
+
+def _reduced_integers(
+    i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array
+) -> jax.Array:
+    """Exact, or through FP32: converted once before and once after."""
+    if i.integer_path != "fp32" or x.dtype == jnp.bool_ or i.op in BITWISE:
+        return reduce_integers(i.op, x, (1,))
+    floats = opaque(x.astype(jnp.float32), zero)
+    if i.op in EXTREMES:
+        total = reduce_extreme(i.op, floats, (1,))
+    else:
+        total = fold_ranks(floats, i.plan, i.op, Storage(), zero, key)
+    return round_to_int(total, x.dtype, mode="rne")
+
+
+def _reduced_floats(
+    i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array
+) -> jax.Array:
+    """Sums and products.
+
+    Keys of stochastic rounding are (stage, hop); the stage behind the last is the
+    rounding of the result to its dtype, the one behind that of the operands to the
+    dtype that they travel in.
+    """
+    dtype, last = x.dtype, len(i.plan.stages)
+    travels = get_format(i.reduce_dtype or i.write_format or dtype)
+    own = get_format(dtype)
+    # Opaque: constants too, and products, which XLA would contract into the sum.
+    x = opaque(x, zero)
+    storage = Storage(travels, i.rounding, i.overflow)
+    if travels != own:
+        x = storage.stored(wide(x), key, last + 1)
+    total = fold_ranks(x, i.plan, i.op, storage, zero, key)
+    if travels == own:
+        return total
+    return storage._replace(format=own).stored(wide(total), key, last)

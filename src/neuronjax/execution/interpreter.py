@@ -1,0 +1,460 @@
+"""The loop: environment, regions, loop counters, listeners; nothing else.
+
+Inside a trace the instructions become one XLA program. Under `jax.disable_jit()` the
+same loop is eager: every instruction is a compiled program of its own, loops and
+branches run in Python on concrete values, and the bits are those of the compiled run.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.core import Tracer
+
+from neuronjax.errors import UnsupportedError
+from neuronjax.execution import inputs_outputs, spmd
+from neuronjax.execution.device_sharding import (
+    ALONE,
+    RealDevices,
+    active_real_devices,
+    spread,
+)
+from neuronjax.execution.engines import Registers, execute
+from neuronjax.execution.exchange import exchange
+from neuronjax.execution.probes.accumulator import Ledger, added
+from neuronjax.execution.probes.plan import Plan
+from neuronjax.execution.uniformity import Variance
+from neuronjax.ir.collective_set import Collective, Spmd
+from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
+from neuronjax.ir.instruction_set import (
+    Activation,
+    BitcastCopy,
+    Branch,
+    Call,
+    Compare,
+    DmaCopy,
+    Iota,
+    Loop,
+    Memset,
+    ReadAmax,
+    RecordAmax,
+    Select,
+    TensorTensor,
+)
+from neuronjax.numerics.exact import kept_apart
+from neuronjax.numerics.random_bits import fold
+
+Arrays = Sequence[jax.Array]
+
+
+class Listener(Protocol):
+    """Sees every executed instruction with its operand and result arrays."""
+
+    def did_execute(
+        self, instruction: Instruction, operands: Arrays, results: Arrays
+    ) -> None: ...
+
+
+def run(
+    program: InstructionProgram,
+    arguments: Arrays,
+    call_index: jax.Array | None = None,
+    amax_history: jax.Array | None = None,
+    listeners: Sequence[Listener] = (),
+    plan: Plan | None = None,
+) -> Arrays:
+    """Executes a program.
+
+    Args:
+        program: from `lowering`.
+        arguments: one array per argument of main.
+        call_index: uint32 scalar, part of every stochastic rounding key; None is 0.
+        amax_history: float32 [amax_history_length, amax_slots], newest step first, for
+            delayed scaling.
+        listeners: called after each instruction, in program order.
+        plan: what is measured on the way.
+
+    Returns:
+        One array per result of main; with an amax history its successor behind them;
+        with a plan, behind all these, a dict of what `measuring.as_arrays` makes.
+    """
+    # The flag is public, its type stub is not complete.
+    disabled = jax.config.jax_disable_jit  # type: ignore[attr-defined]
+    eager = disabled and not any(isinstance(a, Tracer) for a in arguments)
+    mesh = active_real_devices()
+    if mesh is None:
+        hidden = (call_index, amax_history)
+        return _run(program, eager, listeners, plan, ALONE, arguments, hidden)
+    if eager or listeners or plan:
+        raise UnsupportedError(
+            "a program on several real devices, op by op, watched or measured",
+            remedy="leave the real_devices block: the bits are the same",
+        )
+    one = functools.partial(_run, program, eager, listeners, None)
+    return spread(mesh, program, one, arguments, (call_index, amax_history))
+
+
+def _run(
+    program: InstructionProgram,
+    eager: bool,
+    listeners: Sequence[Listener],
+    plan: Plan | None,
+    real: RealDevices,
+    arguments: Arrays,
+    hidden: tuple[jax.Array | None, jax.Array | None],
+) -> list[Any]:
+    """Executes a program on one real device."""
+    call_index, amax_history = hidden
+    with jax.disable_jit(False):
+        zero = inputs_outputs.make_zero(eager)
+        key = _first_key(program, call_index)
+        machine = _Machine(program, zero, eager, tuple(listeners), real=real, plan=plan)
+        machine.start_amaxes(amax_history)
+        arguments = inputs_outputs.entering(program.main, arguments, zero)
+        results: list[Any] = machine.block(program.main, arguments, {}, key)
+        results = list(inputs_outputs.leaving(program.main, results))
+        if amax_history is not None and machine.amaxes is not None:
+            results.append(jnp.vstack([machine.amaxes, amax_history[:-1]]))
+        if plan is not None:
+            results.append(machine.ledger.arrays())
+        return results
+
+
+def _first_key(program: InstructionProgram, call_index: jax.Array | None) -> jax.Array:
+    """Of the rounding of main, from which all others derive."""
+    if not program.stochastic:
+        return jnp.uint32(0)
+    index = jnp.uint32(0) if call_index is None else call_index
+    return fold(fold(jnp.uint32(0), jnp.uint32(program.seed)), index)
+
+
+class _Machine:
+    """One run of one program."""
+
+    def __init__(
+        self,
+        program: InstructionProgram,
+        zero: jax.Array,
+        eager: bool,
+        listeners: tuple[Listener, ...],
+        callees: dict[str, Callable[..., Any]] | None = None,
+        real: RealDevices = ALONE,
+        plan: Plan | None = None,
+    ) -> None:
+        self._program = program
+        self._zero = zero
+        self.eager = eager
+        self._listeners = listeners
+        self.watched = bool(listeners)
+        self.real = real
+        self.stochastic = program.stochastic
+        # Compiled callees by name, shared with the machines inside them.
+        self._callees = {} if callees is None else callees
+        # Delayed scaling: the largest amax of earlier steps, and this step's so far.
+        self.previous_amaxes: jax.Array | None = None
+        self.amaxes: jax.Array | None = None
+        self._variance: Variance | None = None
+        # Statistics: what the part of the program that is being run has counted.
+        self.ledger = Ledger(plan)
+
+    def start_amaxes(self, history: jax.Array | None) -> None:
+        """Begins a step of delayed scaling."""
+        if history is not None and self._program.amax_slots:
+            self.previous_amaxes = jnp.max(history, axis=0)
+            self.amaxes = jnp.zeros_like(history[0])
+
+    def record_amax(
+        self, i: RecordAmax, operands: Arrays, environment: dict, key: jax.Array
+    ) -> Arrays:
+        """Largest of this step; NaN and Inf are kept out of the history."""
+        assert self.amaxes is not None
+        amax = jnp.where(jnp.isfinite(operands[0]), operands[0], jnp.float32(0))
+        self.amaxes = self.amaxes.at[i.slot].max(amax)
+        return ()
+
+    def read_amax(
+        self, i: ReadAmax, operands: Arrays, environment: dict, key: jax.Array
+    ) -> Arrays:
+        """From the previous steps."""
+        assert self.previous_amaxes is not None
+        return (self.previous_amaxes[i.slot],)
+
+    def block(
+        self, block: Block, arguments: Arrays, outer: dict, key: jax.Array
+    ) -> list[jax.Array]:
+        """Executes a block; `outer` holds what it captures."""
+        environment = dict(outer)
+        for buffer, array in zip(block.arguments, arguments, strict=True):
+            environment[buffer.number] = array
+        for instruction in block.instructions:
+            results = self.step(instruction, environment, key)
+            for buffer, array in zip(instruction.results, results, strict=True):
+                environment[buffer.number] = array
+        return [environment[view.buffer.number] for view in block.results]
+
+    def step(self, i: Instruction, environment: dict, key: jax.Array) -> Arrays:
+        """Executes an instruction whose operands are in the environment."""
+        operands = [environment[v.buffer.number] for v in i.operands]
+        results = self._execute(i, operands, environment, key)
+        self._tell(i, operands, results)
+        self.ledger.measure(
+            i, operands, results, lambda i: self._execute(i, operands, {}, key)
+        )
+        return results
+
+    def _tell(self, i: Instruction, operands: Arrays, results: Arrays) -> None:
+        for listener in self._listeners:
+            listener.did_execute(i, operands, results)
+
+    def _execute(
+        self, i: Instruction, operands: Arrays, environment: dict, key: jax.Array
+    ) -> Arrays:
+        if self.stochastic and i.ordinal:
+            key = fold(key, jnp.uint32(i.ordinal))
+        control = _CONTROL.get(type(i))
+        if control is not None:
+            return control(self, i, operands, environment, key)
+        registers = Registers(self._zero, key, self._run_scalars)
+        if self.eager:
+            return _execute_alone(i, operands, registers)
+        return _execute(i, operands, registers)
+
+    def _run_scalars(self, block: Block, arguments: Arrays, key: jax.Array) -> Arrays:
+        inner = _Machine(self._program, self._zero, False, ())
+        return inner.block(block, arguments, {}, key)
+
+    # -- many devices ------------------------------------------------------------------
+
+    def spmd(
+        self, i: Spmd, operands: Arrays, environment: dict, key: jax.Array
+    ) -> Arrays:
+        """A block on every device of a mesh: see `neuronjax.spmd`.
+
+        Raises:
+            UnsupportedError: delayed scaling, whose history is that of one device.
+        """
+        if self.amaxes is not None:
+            raise UnsupportedError(
+                'scaling="delayed" on a mesh: its amax history is that of one device',
+                location=i.location.source or None,
+                remedy='use scaling="current"',
+            )
+        if self._variance is None:
+            self._variance = Variance(self._program.functions)
+        return spmd.run(self, i, operands, self._variance, key)
+
+    def exchange(
+        self, i: Collective, operands: Arrays, devices: int, key: jax.Array
+    ) -> Arrays:
+        """Executes a collective on arrays with a device axis."""
+        kernel = _exchange_kernel(_Signed(i), devices)
+        with jax.enable_x64(_is_64_bit(i)):
+            results = kernel(operands, self._zero, key)
+        self._tell(i, operands, results)
+        return results
+
+    # -- control -----------------------------------------------------------------------
+
+    def loop(self, i: Loop, carry: Arrays, environment: dict, key: jax.Array) -> Arrays:
+        """The carry of every loop has a counter in front, for the rounding keys, and
+        this step's amaxes, and what the sites in it count."""
+
+        def condition(state: tuple) -> jax.Array:
+            return self.block(i.condition, state[3:], environment, key)[0]
+
+        def body(state: tuple) -> tuple:
+            counter, self.amaxes, rows, *carry = state
+            inner = fold(key, counter) if self.stochastic else key
+            run = functools.partial(self.block, i.body, carry, environment, inner)
+            out, more = self.ledger.apart(run)
+            return (counter + jnp.uint32(1), self.amaxes, added(rows, more), *out)
+
+        state = (jnp.uint32(0), self.amaxes, self.ledger.nothing([i.body]), *carry)
+        if self.eager:
+            while bool(condition(state)):
+                state = body(state)
+        else:
+            state = lax.while_loop(condition, body, state)
+        self.amaxes = state[1]
+        self.ledger.add(state[2])
+        return state[3:]
+
+    def branch(
+        self, i: Branch, operands: Arrays, environment: dict, key: jax.Array
+    ) -> Arrays:
+        index = spmd.chosen_branch(i, operands[0])
+        if self.eager:
+            chosen = i.branches[int(index)]
+            return self.block(chosen, (), environment, key)
+        amaxes, none = self.amaxes, self.ledger.nothing(i.branches)
+
+        def run(block: Block) -> tuple:
+            self.amaxes = amaxes
+            out, rows = self.ledger.apart(
+                lambda: self.block(block, (), environment, key)
+            )
+            return (self.amaxes, added(none, rows), *out)
+
+        branches = [functools.partial(run, b) for b in i.branches]
+        self.amaxes, rows, *out = lax.switch(index, branches)
+        self.ledger.add(rows)
+        return out
+
+    def call(
+        self, i: Call, operands: Arrays, environment: dict, key: jax.Array
+    ) -> Arrays:
+        block = self._program.functions[i.callee]
+        if self.eager or self._listeners:
+            return self.block(block, operands, {}, key)
+        if i.callee not in self._callees:
+            self._callees[i.callee] = self._callee(i.callee)
+        amaxes = (self.previous_amaxes, self.amaxes)
+        compiled = self._callees[i.callee]
+        self.amaxes, rows, out = compiled(self._zero, key, amaxes, *operands)
+        self.ledger.add(rows)
+        return out
+
+    def _callee(self, name: str) -> Callable[..., Any]:
+        """A callee as a jit of its own: traced and lowered once for all its calls."""
+        program, callees, real = self._program, self._callees, self.real
+        plan = self.ledger.plan
+
+        def body(zero: Any, key: Any, amaxes: tuple, *operands: Any) -> tuple:
+            inner = _Machine(program, zero, False, (), callees, real, plan)
+            inner.previous_amaxes, inner.amaxes = amaxes
+            out = inner.block(program.functions[name], operands, {}, key)
+            return inner.amaxes, inner.ledger.rows, out
+
+        body.__name__ = name
+        return jax.jit(body)
+
+
+_CONTROL: dict[type, Callable[..., Arrays]] = {
+    Loop: _Machine.loop,
+    Branch: _Machine.branch,
+    Call: _Machine.call,
+    RecordAmax: _Machine.record_amax,
+    ReadAmax: _Machine.read_amax,
+    Spmd: _Machine.spmd,
+}
+
+
+class Stepper:
+    """One instruction at a time, for a tool that walks a program itself.
+
+    Op by op, so the bits are those of a run. The caller derives the keys of stochastic
+    rounding as the loop above does, with `fold`.
+
+    Attributes:
+        first_key: of main's instructions.
+    """
+
+    def __init__(
+        self, program: InstructionProgram, call_index: jax.Array | None = None
+    ) -> None:
+        with jax.disable_jit(False):
+            self.first_key = _first_key(program, call_index)
+            self._machine = _Machine(program, inputs_outputs.make_zero(True), True, ())
+
+    def execute(self, i: Instruction, operands: Arrays, key: jax.Array) -> Arrays:
+        """The results of one instruction that captures nothing.
+
+        Args:
+            i: any but a loop or a branch.
+            operands: its arrays.
+            key: of the block that the instruction is in.
+        """
+        with jax.disable_jit(False):
+            return self._machine._execute(i, operands, {}, key)
+
+
+# Instructions of one or two XLA ops: cheaper to trace in place than to call.
+_SMALL = (BitcastCopy, Compare, DmaCopy, Iota, Memset, Select)
+_SMALL_OPS = frozenset({"add", "subtract", "multiply", "maximum", "minimum", "negate"})
+
+
+def _is_small(i: Instruction) -> bool:
+    return isinstance(i, _SMALL) or (
+        getattr(i, "op", None) in _SMALL_OPS and isinstance(i, TensorTensor)
+    )
+
+
+def _execute(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
+    """Executes inside the current trace; equal instructions are traced once."""
+    if not _is_small(i):
+        results = _execute_alone(i, operands, registers)
+        return kept_apart(results) if _has_own_kernel(i) else results
+    if _is_64_bit(i):
+        with jax.enable_x64(True):
+            return execute(i, operands, registers)
+    return execute(i, operands, registers)
+
+
+def _has_own_kernel(i: Instruction) -> bool:
+    """Elementary functions: long chains of cheap XLA ops."""
+    return isinstance(i, Activation) or getattr(i, "op", None) in ("power", "atan2")
+
+
+def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
+    """Executes as a compiled program of its own."""
+    if type(i) is Memset:  # a kernel per constant would be a waste
+        with jax.enable_x64(_is_64_bit(i)):
+            return execute(i, operands, registers)
+    kernel = _kernel(_Signed(i))
+    zero, key, _ = registers
+    if _is_64_bit(i):
+        with jax.enable_x64(True):
+            return kernel(operands, zero, key)
+    return kernel(operands, zero, key)
+
+
+class _Signed:
+    """An instruction as a cache key: equal signatures compute the same function."""
+
+    def __init__(self, instruction: Instruction) -> None:
+        self.instruction = instruction
+        self._signature = instruction.signature()
+
+    def __hash__(self) -> int:
+        return hash(self._signature)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Signed) and self._signature == other._signature
+
+
+@functools.lru_cache(maxsize=8192)
+def _kernel(signed: _Signed) -> Callable[..., Any]:
+    i = signed.instruction
+
+    def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:
+        program = InstructionProgram(Block((), (), ()), {}, stochastic=True)
+        run_scalars = _Machine(program, zero, False, ())._run_scalars
+        return execute(i, operands, Registers(zero, key, run_scalars))
+
+    return jax.jit(body)
+
+
+@functools.lru_cache(maxsize=1024)
+def _exchange_kernel(signed: _Signed, devices: int) -> Callable[..., Any]:
+    def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:
+        return exchange(signed.instruction, operands, devices, zero, key)
+
+    return jax.jit(body)
+
+
+def forget_kernels() -> None:
+    """Frees the compiled single instructions of op-by-op execution."""
+    _kernel.cache_clear()
+    _exchange_kernel.cache_clear()
+
+
+def _is_64_bit(i: Instruction) -> bool:
+    types = [v.type for v in i.operands] + [b.type for b in i.results]
+    if any(t.dtype.itemsize == 8 and t.dtype.kind in "iu" for t in types):
+        return True
+    return any(_is_64_bit(inner) for b in i.blocks for inner in b.instructions)

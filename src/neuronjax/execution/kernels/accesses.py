@@ -1,0 +1,197 @@
+"""How an access is read and written: a static plan, and where it starts.
+
+The storage is seen as a dense array whose dimensions are those that the strides of the
+access suggest: every stride that divides the next larger one becomes a dimension's
+unit. If every (stride, count) pair then lies within one dimension, the access is a
+*box*: a slice, whose starts are integers of the row, and a permutation. Anything else
+is a *gather* through a static array of element numbers relative to the offset.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from neuronjax.ir import nki_dtypes as dtypes
+
+Pattern = tuple[tuple[int, int], ...]
+
+
+class Box(NamedTuple):
+    """A rectangle of a dense array.
+
+    Attributes:
+        sizes: of the dense array's dimensions.
+        units: elements from one index of a dimension to the next.
+        extents: of the window, per dimension.
+        steps: between the elements of the window that count.
+        source: which dimension of the array each dimension of the view is; None where
+            that has one element or repeats one.
+        shape: of the view.
+        repeats: whether elements repeat (a stride of 0).
+    """
+
+    sizes: tuple[int, ...]
+    units: tuple[int, ...]
+    extents: tuple[int, ...]
+    steps: tuple[int, ...]
+    source: tuple[int | None, ...]
+    shape: tuple[int, ...]
+    repeats: bool
+
+    def starts(self, offset: int) -> tuple[int, ...]:
+        """The index of an element in the dense array."""
+        found = []
+        for unit in self.units:
+            index, offset = divmod(offset, unit)
+            found.append(index)
+        return tuple(found)
+
+    def fits(self, starts: tuple[int, ...]) -> bool:
+        """Whether the window lies within every dimension."""
+        for start, extent, size in zip(starts, self.extents, self.sizes, strict=True):
+            if start + extent > size:
+                return False
+        return True
+
+
+@functools.lru_cache(1 << 14)
+def box(total: int, pattern: Pattern, moving: int = 0) -> Box | None:
+    """The box of a pattern over `total` elements, None if there is none.
+
+    Args:
+        total: elements of the storage, in the dtype of the access.
+        pattern: (stride, count) pairs.
+        moving: the stride of a runtime offset, which gets a dimension too; 0 for none.
+    """
+    pairs = [(s, n) for s, n in pattern if n > 1 and s != 0]
+    if any(s < 0 for s, _ in pairs) or total < 1:
+        return None
+    sizes, units = _dimensions(total, {s for s, _ in pairs} | {abs(moving)} - {0})
+    extents, steps = [1] * len(units), [1] * len(units)
+    source: list[int | None] = []
+    for stride, count in pattern:
+        if count == 1 or stride == 0:
+            source.append(None)
+            continue
+        dim = _dimension_of(stride, units)
+        if extents[dim] != 1:
+            return None
+        steps[dim] = stride // units[dim]
+        extents[dim] = (count - 1) * steps[dim] + 1
+        if extents[dim] > sizes[dim]:
+            return None
+        source.append(dim)
+    repeats = any(s == 0 and n > 1 for s, n in pattern)
+    return Box(
+        sizes,
+        units,
+        tuple(extents),
+        tuple(steps),
+        tuple(source),
+        tuple(n for _, n in pattern),
+        repeats,
+    )
+
+
+def _dimensions(
+    total: int, strides: set[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes and units of a dense array whose units are the strides if possible."""
+    units: list[int] = []
+    above = total
+    for stride in sorted(strides | {1}, reverse=True):
+        if stride < above and above % stride == 0:
+            units.append(stride)
+            above = stride
+    if not units:
+        units = [1]
+    sizes = [total // units[0]]
+    sizes += [a // b for a, b in itertools.pairwise(units)]
+    return tuple(sizes), tuple(units)
+
+
+def _dimension_of(stride: int, units: tuple[int, ...]) -> int:
+    """The innermost dimension but for those whose unit does not divide the stride."""
+    for dim, unit in enumerate(units):
+        if stride >= unit and stride % unit == 0:
+            return dim
+    raise AssertionError("the last unit is 1")
+
+
+class Plan(NamedTuple):
+    """The static part of an access.
+
+    Attributes:
+        pool: the number of the pool.
+        dtype: how the bits are read.
+        stored: the dtype of the storage.
+        total: elements of one slot, in `dtype`.
+        pattern: of the access.
+        box: how it is sliced, None for a gather.
+        kind: of the runtime offset, or "".
+        stride, limit, group: of the runtime offset.
+        at: where the runtime offset is read: a plan, "register", or None.
+    """
+
+    pool: int
+    dtype: str
+    stored: str
+    total: int
+    pattern: Pattern
+    box: Box | None
+    kind: str = ""
+    stride: int = 0
+    limit: int = 0
+    group: int = 0
+    at: Plan | str | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the view."""
+        return tuple(n for _, n in self.pattern)
+
+    @property
+    def columns(self) -> int:
+        """Integers of a row that belong to this access: slot, starts, index."""
+        own = 1 + (len(self.box.sizes) if self.box else 1)
+        if isinstance(self.at, Plan):
+            return own + self.at.columns
+        return own + (self.at == "register")
+
+
+@functools.lru_cache(256)
+def relative_elements(pattern: Pattern) -> np.ndarray:
+    """Element numbers of a pattern, relative to its offset, in the view's shape."""
+    result = np.zeros((), np.int64)
+    for stride, count in pattern:
+        result = result[..., None] + np.arange(count, dtype=np.int64) * stride
+    return result.astype(np.int32)
+
+
+def slot_elements(shape: tuple[int, ...], stored: str, dtype: str) -> int:
+    """Elements of `dtype` in a storage of elements of `stored`."""
+    return prod(shape) * dtypes.itemsize(stored) // dtypes.itemsize(dtype)
+
+
+@functools.lru_cache(256)
+def shared_offsets(
+    partitions: int, count: int, group: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where a tensor indirection finds its offsets: row and column in the index.
+
+    Args:
+        partitions: of the view and of the index.
+        count: offsets of a group.
+        group: partitions that share them; offset i is index[i % group, i // group].
+
+    Returns:
+        Two arrays [partitions, count].
+    """
+    partition, number = np.ogrid[:partitions, :count]
+    row = partition // group * group + number % group
+    return row, np.broadcast_to(number // group, row.shape)

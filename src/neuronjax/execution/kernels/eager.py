@@ -1,0 +1,205 @@
+"""Op by op: every instruction runs when the kernel's Python code emits it.
+
+The same steps as in a compiled run, each in a jit of its own, on pools of one slot: one
+per storage. `breakpoint()` and `print(tile)` then see values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from neuronjax.execution.kernels import faults, steps
+from neuronjax.execution.kernels.running import carried, fresh, numeric_value
+from neuronjax.execution.kernels.slots import Place as Where, Pool, accesses_of
+from neuronjax.execution.kernels.splitting import Splitter, Step
+from neuronjax.execution.kernels.steps import Place, Row, State
+from neuronjax.execution.tiles.registry import Context
+from neuronjax.hardware import CoreSpec
+from neuronjax.ir.kernel import Access, KernelInstruction, Register, Storage
+from neuronjax.numerics.exact import opaque, opaque_zero
+
+FEWEST_REGISTERS = 16
+
+
+class _Numbered(Mapping[Storage, Where]):
+    """Storages as slot 0 of pools numbered from 0 on, in order of appearance.
+
+    Numbers begin anew with every instruction, so that equal instructions on other
+    storages are the same step.
+    """
+
+    def __init__(self) -> None:
+        self.storages: dict[Storage, int] = {}
+
+    def __getitem__(self, storage: Storage) -> Where:
+        number = self.storages.setdefault(storage, len(self.storages))
+        return Where(number, 0)
+
+    def __iter__(self) -> Iterator[Storage]:
+        return iter(self.storages)
+
+    def __len__(self) -> int:
+        return len(self.storages)
+
+
+class Call(NamedTuple):
+    """An instruction with the arrays of its storages."""
+
+    step: Step
+    storages: list[Storage]
+    arrays: list[jax.Array]
+    registers: Any
+    ints: np.ndarray
+    floats: np.ndarray
+
+
+class EagerMachine:
+    """Executes instructions at once.
+
+    Args:
+        core: the core.
+        key: uint32 scalar for random bits.
+        rounding: "rne" or "stochastic".
+    """
+
+    def __init__(self, core: CoreSpec, key: jax.Array, rounding: str = "rne") -> None:
+        self.core, self.key, self.rounding = core, key, rounding
+        self._numbered = _Numbered()
+        self._splitter = Splitter(self._numbered)
+        self._arrays: dict[Storage, jax.Array] = {}
+        self._registers = np.zeros(FEWEST_REGISTERS, np.int32)
+        with jax.disable_jit(False):
+            self.zero = jax.jit(opaque_zero)()
+
+    def load(self, storage: Storage, array: Any) -> None:
+        """Fills a storage with an array of its numeric dtype."""
+        with jax.disable_jit(False):
+            self._arrays[storage] = carried(jnp.asarray(array), storage.dtype)[None]
+
+    def execute(self, instruction: KernelInstruction) -> None:
+        """Runs one instruction."""
+        faults.check_now(instruction, self)
+        call = self.call_of(instruction)
+        with jax.disable_jit(False):
+            arrays, after = _run(
+                call.step,
+                self.core,
+                self.rounding,
+                call.arrays,
+                call.registers,
+                call.ints,
+                call.floats,
+                self.zero,
+                self.key,
+            )
+        self.finish(call, arrays, after)
+
+    def call_of(self, instruction: KernelInstruction) -> Call:
+        """What `run_step` takes for an instruction."""
+        self._numbered.storages.clear()
+        element = self._splitter.instruction(instruction)
+        assert isinstance(element.kind, Step)
+        for access in accesses_of(instruction):
+            self._array(access.storage)
+        storages = list(self._numbered.storages)  # in order of their numbers
+        registers = [r.number for r in _registers_of(instruction)]
+        self._make_room(max(registers, default=0))
+        return Call(
+            element.kind,
+            storages,
+            [self._arrays[s] for s in storages],
+            self._registers,
+            np.array(element.ints, np.int32),
+            np.array(element.floats, np.float32),
+        )
+
+    def finish(self, call: Call, arrays: list[jax.Array], registers: Any) -> None:
+        """Keeps what `run_step` gave."""
+        self._arrays.update(zip(call.storages, arrays, strict=True))
+        if call.step.register:
+            self._registers = np.array(registers)
+
+    def read(self, access: Access) -> np.ndarray:
+        """The elements of a view, now."""
+        self._numbered.storages.clear()
+        ints: list[int] = []
+        with jax.disable_jit(False):
+            plan = self._splitter.access(access, ints)
+            state: State = {
+                n: self._array(s) for s, n in self._numbered.storages.items()
+            }
+            state["registers"] = jnp.asarray(self._registers)
+            value = steps.read(Place(plan, Row(list(ints), []), state), state)
+        return np.asarray(value)
+
+    def register(self, register: Register) -> int:
+        """The value of a register, now."""
+        self._make_room(register.number)
+        return int(self._registers[register.number])
+
+    def set_register(self, register: Register, value: int) -> None:
+        """What a loop of the device does to its induction variable."""
+        self._make_room(register.number)
+        self._registers[register.number] = value
+
+    def value(self, storage: Storage) -> jax.Array:
+        """All of a storage, in its numeric dtype."""
+        with jax.disable_jit(False):
+            return numeric_value(self._array(storage), storage.shape, storage.dtype)
+
+    def _array(self, storage: Storage) -> jax.Array:
+        if storage not in self._arrays:
+            with jax.disable_jit(False):
+                self._arrays[storage] = _new_array(storage)
+        return self._arrays[storage]
+
+    def _make_room(self, number: int) -> None:
+        missing = number + 1 - len(self._registers)
+        if missing > 0:
+            grown = max(missing, len(self._registers))
+            self._registers = np.concatenate(
+                [self._registers, np.zeros(grown, np.int32)]
+            )
+
+
+def _new_array(storage: Storage) -> jax.Array:
+    if storage.initial is not None:
+        return carried(jnp.asarray(storage.initial), storage.dtype)[None]
+    pool = Pool(storage.memory, storage.shape, storage.dtype, 1, None)
+    return fresh(pool)
+
+
+def _registers_of(i: KernelInstruction) -> Iterator[Register]:
+    for operand in i.inputs:
+        if isinstance(operand, Register):
+            yield operand
+    for access in accesses_of(i):
+        if access.dynamic is not None and isinstance(access.dynamic.index, Register):
+            yield access.dynamic.index
+    if i.writes_register is not None:
+        yield i.writes_register
+
+
+def run_step(
+    step: Step,
+    core: CoreSpec,
+    rounding: str,
+    arrays: list[jax.Array],
+    registers: jax.Array,
+    ints: jax.Array,
+    floats: jax.Array,
+    zero: jax.Array,
+    key: jax.Array,
+) -> tuple[list[jax.Array], jax.Array]:
+    state: State = {**dict(enumerate(arrays)), "registers": registers}
+    row = Row([*ints], [*opaque(floats, zero)])
+    steps.execute(step, row, state, Context(zero, core, key, rounding=rounding))
+    return [state[n] for n in range(len(arrays))], state["registers"]
+
+
+_run = jax.jit(run_step, static_argnums=(0, 1, 2))

@@ -1,0 +1,114 @@
+"""Runtime indices out of bounds: `oob_mode.error`, and every access without a mode.
+
+A compiled kernel cannot raise: it notes the first instruction that met such an index,
+and its results are poison, NaN or all bits one. `Kernel.__call__` then raises; under a
+transformation of JAX, and inside other programs, the poison is all there is to see. Op
+by op the instruction raises before it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.execution.kernels.accesses import shared_offsets
+from neuronjax.ir.kernel import Access, KernelInstruction, KernelProgram, Register
+
+if TYPE_CHECKING:
+    from neuronjax.execution.kernels.splitting import Step
+
+# State: 0, or one more than the number of the instruction.
+KEY = "fault"
+PROGRAM_BITS = 24
+
+
+def checks_bounds(step: Step) -> bool:
+    """Whether an illegal runtime index of this step is an error."""
+    if dict(step.signature.items).get("oob_mode") == "skip":
+        return False
+    return any(plan.kind for plan in (*step.outputs, *step.inputs))
+
+
+def note(places: Iterable[Any], ordinal: Any, state: dict[Any, jax.Array]) -> None:
+    """Notes the first instruction of which a place has an illegal index."""
+    if KEY not in state:  # several ranks: not followed
+        return
+    for place in places:
+        if place.index is None:
+            continue
+        found = state[KEY]
+        first = (found == 0) & ~place.legal().all()
+        state[KEY] = jnp.where(first, jnp.asarray(ordinal, jnp.int32) + 1, found)
+
+
+def poisoned(values: list[jax.Array], fault: jax.Array) -> list[jax.Array]:
+    """The values, or poison of their dtypes if there was a fault."""
+    return [jnp.where(fault != 0, _poison(v.dtype), v) for v in values]
+
+
+def _poison(dtype: Any) -> jax.Array:
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.asarray(np.nan, dtype)
+    return ~jnp.zeros((), dtype)
+
+
+def raise_noted(program: KernelProgram, fault: int) -> None:
+    """Raises what `note` noted; 0 is nothing.
+
+    Raises:
+        InvalidProgramError: an index was out of bounds.
+    """
+    if not fault:
+        return
+    owner, ordinal = divmod(fault - 1, 1 << PROGRAM_BITS)
+    for i in program.body.walk():
+        if (i.program, i.ordinal) == (owner, ordinal):
+            _refuse(i, "a runtime index")
+
+
+def check_now(i: KernelInstruction, machine: Any) -> None:
+    """The same, op by op, before the instruction runs.
+
+    Raises:
+        InvalidProgramError: an index is out of bounds.
+    """
+    if i.attributes.get("oob_mode") == "skip":
+        return
+    for access in _accesses(i):
+        assert access.dynamic is not None
+        index, limit = access.dynamic.index, access.dynamic.limit
+        if isinstance(index, Register):
+            values = np.asarray(machine.register(index))
+        else:
+            values = machine.read(index)
+        if access.dynamic.kind == "indirect":
+            used = shared_offsets(*access.shape, access.dynamic.group)
+            values = values.reshape(access.shape[0], -1)[used]
+        wide = values.astype(np.int64)
+        illegal = wide[(wide < 0) | (wide >= limit)]
+        if illegal.size:
+            name = access.storage.name
+            where = f" of {name!r}" if name else ""
+            _refuse(i, f"index {illegal.flat[0]}{where}, limit {limit},")
+
+
+def _accesses(i: KernelInstruction) -> Iterator[Access]:
+    for operand in (*i.outputs, *i.inputs):
+        if isinstance(operand, Access) and operand.dynamic is not None:
+            yield operand
+
+
+def _refuse(i: KernelInstruction, what: str) -> NoReturn:
+    limits = {a.dynamic.limit for a in _accesses(i) if a.dynamic is not None}
+    legal = " or ".join(f"0 to {limit - 1}" for limit in sorted(limits))
+    raise InvalidProgramError(
+        f"{what} is out of bounds when the kernel runs; legal are {legal}",
+        op=f"nisa.{i.name}",
+        location=i.location,
+        remedy="correct the index, or let DMA skip such rows with oob_mode=skip",
+    )

@@ -1,0 +1,208 @@
+"""One kernel on many ranks: the same program on each, joined by its collectives.
+
+The pools of all ranks are stacked. Between collectives one rank runs after the other; a
+collective (engine "cc") runs for all of them at once, under a `vmap` whose axis `AXIS`
+are the ranks, so that its semantics can gather what the others have. Op by op there is
+a machine per rank.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.errors import UnsupportedError, user_line
+from neuronjax.execution.kernels import running, steps
+from neuronjax.execution.kernels.eager import EagerMachine, run_step
+from neuronjax.execution.kernels.rolling import Node
+from neuronjax.execution.kernels.running import Plan, Runner, is_joint
+from neuronjax.execution.kernels.steps import Place, Row, State
+from neuronjax.execution.tiles.collectives import AXIS
+from neuronjax.execution.tiles.registry import Context
+from neuronjax.hardware import CoreSpec
+from neuronjax.ir.kernel import Access, KernelInstruction, Register, Storage
+from neuronjax.numerics.exact import opaque_zero
+
+
+def runner(plan: Plan) -> Runner:
+    """As `running.runner`; arrays have a leading axis of ranks."""
+
+    def run(
+        arguments: Sequence[jax.Array], key: jax.Array, rounding: str
+    ) -> tuple[list[jax.Array], list[jax.Array]]:
+        context = Context(opaque_zero(), plan.core, key, rounding=rounding)
+        state = _initial_state(plan, list(arguments))
+        keys = rank_keys(key, plan.ranks)
+        for joint, nodes in itertools.groupby(plan.nodes, _is_joint):
+            _run(list(nodes), joint, state, keys, context)
+        results = [
+            _mapped(lambda s, a=access, i=ints: steps.read(_place(a, i, s), s), state)
+            for access, ints in plan.results
+        ]
+        written = [
+            _mapped(lambda s, n=n: running.argument_value(plan, n, s), state)
+            for n in plan.written
+        ]
+        return results, written
+
+    return run
+
+
+def rank_keys(key: jax.Array, ranks: int) -> jax.Array:
+    """The keys of random numbers, one per rank."""
+    return steps.derived_key(key, jnp.arange(ranks, dtype=jnp.uint32))
+
+
+def _is_joint(node: Node) -> bool:
+    return is_joint(node.kind)
+
+
+def _place(access: Any, ints: list[int], state: State) -> Place:
+    return Place(access, Row(list(ints), []), state)
+
+
+def _initial_state(plan: Plan, arguments: list[jax.Array]) -> State:
+    def one(number: jax.Array, arrays: list[jax.Array]) -> list[jax.Array]:
+        state = running.initial_state(plan, arrays)
+        return [state[name] for name in names]
+
+    names: list[int | str] = ["registers", *range(len(plan.pools))]
+    arrays = jax.vmap(one)(jnp.arange(plan.ranks), arguments)
+    return dict(zip(names, arrays, strict=True))
+
+
+def _mapped(function: Any, state: State) -> jax.Array:
+    """A movement of every rank's own."""
+    names = list(state)
+    one = lambda arrays: function(dict(zip(names, arrays, strict=True)))  # noqa: E731
+    return jax.vmap(one)([state[name] for name in names])
+
+
+def _run(
+    nodes: list[Node], joint: bool, state: State, keys: jax.Array, c: Context
+) -> None:
+    """Executes nodes on all ranks; `state` is changed in place."""
+    names = list(state)
+    written = set().union(*map(running.writes, nodes))
+    kept = [name for name in names if name in written]
+
+    def one(inputs: tuple[list[jax.Array], jax.Array]) -> list[jax.Array]:
+        arrays, key = inputs
+        own: State = dict(zip(names, arrays, strict=True))
+        for node in nodes:
+            running.run_node(node, 0, own, c._replace(key=key))
+        return [own[name] for name in kept]
+
+    inputs = ([state[name] for name in names], keys)
+    run = jax.vmap(one, axis_name=AXIS) if joint else functools.partial(lax.map, one)
+    state.update(zip(kept, run(inputs), strict=True))
+
+
+# ---- Op by op.
+
+
+class RankedMachine:
+    """Executes every instruction on all ranks at once; see `eager.EagerMachine`.
+
+    Args:
+        core: the core.
+        key: uint32 scalar for random bits.
+        ranks: how many.
+        rounding: "rne" or "stochastic".
+    """
+
+    def __init__(
+        self, core: CoreSpec, key: jax.Array, ranks: int, rounding: str = "rne"
+    ) -> None:
+        self.key = rank_keys(key, ranks)
+        self.machines = [EagerMachine(core, key, rounding) for _ in range(ranks)]
+
+    def load(self, storage: Storage, array: Any) -> None:
+        """Fills a storage with [ranks, ...]."""
+        for machine, part in zip(self.machines, np.asarray(array), strict=True):
+            machine.load(storage, part)
+
+    def execute(self, instruction: KernelInstruction) -> None:
+        """Runs one instruction."""
+        for machine, key in zip(self.machines, np.asarray(self.key), strict=True):
+            machine.key = key
+        if instruction.engine == "cc":
+            self._execute_jointly(instruction)
+            return
+        for machine in self.machines:
+            machine.execute(instruction)
+
+    def _execute_jointly(self, instruction: KernelInstruction) -> None:
+        calls = [machine.call_of(instruction) for machine in self.machines]
+        first = calls[0]
+        with jax.disable_jit(False):
+            arrays, registers = _run_jointly(
+                first.step,
+                self.machines[0].core,
+                self.machines[0].rounding,
+                [np.stack(every) for every in zip(*(c.arrays for c in calls))],
+                np.stack([c.registers for c in calls]),
+                first.ints,
+                first.floats,
+                self.machines[0].zero,
+                self.key,
+            )
+        # NumPy takes rows without compiling anything.
+        arrays, registers = list(map(np.asarray, arrays)), np.asarray(registers)
+        for rank, (machine, call) in enumerate(zip(self.machines, calls, strict=True)):
+            own = [array[rank] for array in arrays]
+            machine.finish(call, own, registers[rank])
+
+    def read(self, access: Access) -> np.ndarray:
+        """The elements of a view on all ranks, now."""
+        return np.stack([machine.read(access) for machine in self.machines])
+
+    def value(self, storage: Storage) -> jax.Array:
+        """All of a storage on all ranks."""
+        values = [np.asarray(machine.value(storage)) for machine in self.machines]
+        return jnp.asarray(np.stack(values))
+
+    def register(self, register: Register) -> int:
+        """The value that a register has on all ranks.
+
+        Raises:
+            UnsupportedError: ranks have different ones.
+        """
+        values = {machine.register(register) for machine in self.machines}
+        if len(values) > 1:
+            raise UnsupportedError(
+                f"a loop whose count differs from rank to rank: {sorted(values)}",
+                location=user_line(),
+                remedy="run it without jax.disable_jit()",
+            )
+        return values.pop()
+
+    def set_register(self, register: Register, value: int) -> None:
+        """Sets a register on all ranks."""
+        for machine in self.machines:
+            machine.set_register(register, value)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _run_jointly(
+    step: Any,
+    core: CoreSpec,
+    rounding: str,
+    arrays: list[jax.Array],
+    registers: jax.Array,
+    ints: jax.Array,
+    floats: jax.Array,
+    zero: jax.Array,
+    keys: jax.Array,
+) -> tuple[list[jax.Array], jax.Array]:
+    def one(own: list[jax.Array], held: jax.Array, key: jax.Array) -> tuple:
+        return run_step(step, core, rounding, own, held, ints, floats, zero, key)
+
+    return jax.vmap(one, axis_name=AXIS)(arrays, registers, keys)

@@ -1,0 +1,370 @@
+"""The loops: a tabulated program as one function of its argument arrays.
+
+A repeat is a loop over the rows of its nodes; a column that never changes is a Python
+int. Only the pools that a loop writes are carried, the others are read from outside.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.execution.kernels import faults, slots, steps
+from neuronjax.execution.kernels.rolling import Node, roll, tabulate
+from neuronjax.execution.kernels.slots import Pool
+from neuronjax.execution.kernels.splitting import (
+    Counted,
+    Dispatch,
+    Element,
+    Repeat,
+    Splitter,
+    Step,
+)
+from neuronjax.execution.kernels.steps import Index, Place, Row, State
+from neuronjax.execution.tiles.registry import Context
+from neuronjax.hardware import CoreSpec, resolve_target
+from neuronjax.ir import nki_dtypes as dtypes
+from neuronjax.ir.kernel import Access, KernelProgram, Storage
+from neuronjax.numerics.exact import opaque_zero
+
+# The rounding-key argument: any uint32 scalar. Behind it "rne" or "stochastic".
+Runner = Callable[[Sequence[jax.Array], jax.Array, str], tuple[list[jax.Array], ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A program ready to run.
+
+    Attributes:
+        pools: the arrays.
+        initials: data that a pool starts with, by number.
+        nodes: what is executed.
+        results: how each result is read: a step plan and its row.
+        written: numbers of the arguments that the kernel writes.
+        registers: how many there are.
+        core: the core.
+        ranks: how many run it, 0 for one alone.
+    """
+
+    pools: list[Pool]
+    initials: dict[int, np.ndarray]
+    nodes: list[Node]
+    results: list[tuple]
+    written: list[int]
+    registers: int
+    core: CoreSpec
+    ranks: int = 0
+
+    @property
+    def checks_bounds(self) -> bool:
+        """Whether a runtime index may turn out to be an error; not so on ranks."""
+        return not self.ranks and any(faults.KEY in writes(n) for n in self.nodes)
+
+
+def prepare(program: KernelProgram) -> Plan:
+    """Assigns slots, splits and rolls: everything before JAX."""
+    pools, places = slots.assign(program)
+    splitter = Splitter(places)
+    elements = _rolled(splitter, program)
+    results = [_result(splitter, access) for access in program.results]
+    initials = {
+        place.pool: storage.initial
+        for storage, place in places.items()
+        if storage.initial is not None
+    }
+    return Plan(
+        pools=pools,
+        initials=initials,
+        nodes=[tabulate([e]) for e in elements],
+        results=results,
+        written=_written_arguments(program),
+        registers=program.registers,
+        core=resolve_target(program.target).core,
+        ranks=program.ranks,
+    )
+
+
+def _rolled(splitter: Splitter, program: KernelProgram) -> list[Element]:
+    """Elements between collectives, in which all ranks take part, rolled."""
+    found: list[Element] = []
+    every = splitter.block(program.body)
+    for joint, run in itertools.groupby(every, lambda e: is_joint(e.kind)):
+        found += list(run) if joint else roll(list(run), splitter.numbering)
+    return found
+
+
+def is_joint(kind: object) -> bool:
+    """Whether it is a collective."""
+    return isinstance(kind, Step) and kind.signature.engine == "cc"
+
+
+def _result(splitter: Splitter, access: Access) -> tuple:
+    ints: list[int] = []
+    return splitter.access(access, ints), ints
+
+
+def _written_arguments(program: KernelProgram) -> list[int]:
+    written: set[Storage] = set()
+    for i in program.body.walk():
+        written.update(a.storage for a in i.outputs)
+    return [n for n, s in enumerate(program.arguments) if s in written]
+
+
+def runner(plan: Plan) -> Runner:
+    """(arguments, key, rounding) -> (results, written arguments, faults).
+
+    Arrays are of the numeric dtypes; of faults there is one if the plan checks bounds.
+    """
+
+    def run(
+        arguments: Sequence[jax.Array], key: jax.Array, rounding: str
+    ) -> tuple[list[jax.Array], ...]:
+        zero = opaque_zero()
+        state = initial_state(plan, arguments)
+        state[faults.KEY] = jnp.int32(0)
+        context = Context(zero, plan.core, key, rounding=rounding)
+        for node in plan.nodes:
+            run_node(node, 0, state, context)
+        results = [
+            steps.read(Place(access, Row(ints, []), state), state)
+            for access, ints in plan.results
+        ]
+        written = [argument_value(plan, n, state) for n in plan.written]
+        if not plan.checks_bounds:
+            return results, written, []
+        fault = state[faults.KEY]
+        poisoned = [faults.poisoned(values, fault) for values in (results, written)]
+        return *poisoned, [fault]
+
+    return run
+
+
+def initial_state(plan: Plan, arguments: Sequence[jax.Array]) -> State:
+    state: State = {"registers": jnp.zeros((max(plan.registers, 1),), jnp.int32)}
+    for number, pool in enumerate(plan.pools):
+        if pool.argument is not None:
+            state[number] = carried(arguments[pool.argument], pool.dtype)[None]
+        elif number in plan.initials:
+            state[number] = carried(jnp.asarray(plan.initials[number]), pool.dtype)[
+                None
+            ]
+        else:
+            state[number] = fresh(pool)
+    return state
+
+
+def carried(array: jax.Array, dtype: str) -> jax.Array:
+    """An array of the numeric dtype as a slot: [elements] of carriers."""
+    carrier = dtypes.info(dtype).carrier
+    if array.dtype != carrier:
+        array = lax.bitcast_convert_type(array, carrier)
+    return array.reshape(-1)
+
+
+def fresh(pool: Pool) -> jax.Array:
+    """Memory that nothing has written: NaN, or 4 (nki/guides/nki_simulator.rst)."""
+    dtype = dtypes.info(pool.dtype)
+    value = np.array(np.nan if dtype.is_float else 4, dtype.numeric)
+    if dtype.is_float:
+        value = value.view(dtype.carrier)
+    total = int(np.prod(pool.shape))
+    return jnp.full((pool.slots, total), value.astype(dtype.carrier))
+
+
+def argument_value(plan: Plan, argument: int, state: State) -> jax.Array:
+    number = next(n for n, p in enumerate(plan.pools) if p.argument == argument)
+    pool = plan.pools[number]
+    return numeric_value(state[number], pool.shape, pool.dtype)
+
+
+def numeric_value(array: jax.Array, shape: tuple[int, ...], dtype: str) -> jax.Array:
+    """A slot of carriers as an array of the numeric dtype."""
+    numeric = dtypes.info(dtype).numeric
+    array = array.reshape(shape)
+    if array.dtype == numeric:
+        return array
+    return lax.bitcast_convert_type(array, numeric)
+
+
+# ---- Nodes.
+
+
+def run_node(node: Node, instance: Index, state: State, c: Context) -> None:
+    """Executes one instance of a node; `state` is changed in place."""
+    if isinstance(node.kind, Step):
+        steps.execute(node.kind, _row(node, instance, c.zero), state, c)
+    elif isinstance(node.kind, Repeat):
+        _run_repeat(node, instance, state, c)
+    elif isinstance(node.kind, Dispatch):
+        _run_dispatch(node.kind, node, instance, state, c)
+    elif isinstance(node.kind, Counted):
+        _run_counted(node.kind, node, instance, state, c)
+    else:
+        _run_while(node, instance, state, c)
+
+
+def _row(node: Node, instance: Index, zero: jax.Array) -> Row:
+    ints = [_column(node.ints, n, instance) for n in range(node.ints.shape[1])]
+    floats: list[jax.Array] = []
+    if node.floats.shape[1]:
+        table = steps.opaque_floats(node.floats, zero)
+        row = lax.dynamic_index_in_dim(table, instance, keepdims=False)
+        floats = [row[n] for n in range(node.floats.shape[1])]
+    return Row(ints, floats)
+
+
+def _column(table: np.ndarray, column: int, instance: Index) -> Index:
+    values = table[:, column]
+    if isinstance(instance, int):
+        return int(values[instance])
+    if (values == values[0]).all():
+        return int(values[0])
+    return _lookup(values, instance)
+
+
+def _lookup(values: np.ndarray, instance: jax.Array) -> jax.Array:
+    """An entry of a table; of an affine one, arithmetic instead."""
+    stride = int(values[1]) - int(values[0])
+    if (np.diff(values) == stride).all():
+        return instance * stride + int(values[0])
+    return lax.dynamic_index_in_dim(jnp.asarray(values), instance, keepdims=False)
+
+
+def _run_repeat(node: Node, instance: Index, state: State, c: Context) -> None:
+    first = _column(node.starts[:, None], 0, instance)
+    count = _column(node.counts[:, None], 0, instance)
+
+    def body(turn: jax.Array, inner: State) -> None:
+        for child in node.body:
+            run_node(child, turn, inner, c)
+
+    _loop(first, first + count, 1, writes(node), state, body)
+
+
+def _run_dispatch(
+    kind: Dispatch, node: Node, instance: Index, state: State, c: Context
+) -> None:
+    """One position after another. A kind that it is not is a loop without turns: XLA
+    would copy what the branches of a conditional hand on."""
+    positions = np.array([kind.kinds, kind.ordinals], np.int32)
+
+    def body(position: jax.Array, inner: State) -> None:
+        found, ordinal = (_lookup(row, position) for row in positions)
+        for n, child in enumerate(node.body):
+            first = instance * kind.counts[n] + ordinal
+            stop = first + (found == n).astype(jnp.int32)
+            run = functools.partial(_run_one, child, c)
+            _loop(first, stop, 1, writes(child), inner, run)
+
+    _loop(0, len(kind.kinds), 1, writes(node), state, body)
+
+
+def _run_one(node: Node, c: Context, instance: jax.Array, state: State) -> None:
+    run_node(node, instance, state, c)
+
+
+def _run_counted(
+    kind: Counted, node: Node, instance: Index, state: State, c: Context
+) -> None:
+    register, start, stop = (_column(node.ints, n, instance) for n in range(3))
+    if kind.start_register:
+        start = steps.register_value(state, start)
+    if kind.stop_register:
+        stop = steps.register_value(state, stop)
+
+    def body(value: jax.Array, inner: State) -> None:
+        inner["registers"] = inner["registers"].at[register].set(value)
+        turn = c._replace(key=steps.derived_key(c.key, value))
+        for child in node.body:
+            run_node(child, instance, inner, turn)
+
+    _loop(start, stop, kind.step, writes(node), state, body)
+
+
+def _loop(
+    start: Index,
+    stop: Index,
+    step: int,
+    written: set[int | str],
+    state: State,
+    body: Callable[[jax.Array, State], None],
+) -> None:
+    """A while loop over start, start + step, ...; it carries what it writes."""
+    keys = sorted(written & state.keys(), key=str)
+
+    def turn(carry: tuple) -> tuple:
+        value, arrays = carry
+        inner = {**state, **dict(zip(keys, arrays, strict=True))}
+        body(value, inner)
+        return value + step, [inner[k] for k in keys]
+
+    bound = jnp.asarray(stop, jnp.int32)
+    first = (jnp.asarray(start, jnp.int32), [state[k] for k in keys])
+    _, arrays = lax.while_loop(lambda carry: carry[0] < bound, turn, first)
+    state.update(zip(keys, arrays, strict=True))
+
+
+def _run_while(node: Node, instance: Index, state: State, c: Context) -> None:
+    keys = sorted((writes(node) & state.keys()) | {"registers"}, key=str)
+    register = _column(node.ints, 0, instance)
+
+    def turn(carry: tuple) -> tuple:
+        count, arrays = carry
+        inner = {**state, **dict(zip(keys, arrays, strict=True))}
+        context = c._replace(key=steps.derived_key(c.key, count))
+        for child in node.body:
+            run_node(child, instance, inner, context)
+        return count + 1, [inner[k] for k in keys]
+
+    def goes_on(carry: tuple) -> jax.Array:
+        registers = carry[1][keys.index("registers")]
+        return lax.dynamic_index_in_dim(registers, register, keepdims=False) != 0
+
+    first = (jnp.int32(0), [state[k] for k in keys])
+    _, arrays = lax.while_loop(goes_on, turn, first)
+    state.update(zip(keys, arrays, strict=True))
+
+
+def writes(node: Node) -> set[int | str]:
+    """The pools that a node writes."""
+    if isinstance(node.kind, Step):
+        found: set[int | str] = {plan.pool for plan in node.kind.outputs}
+        found |= {faults.KEY} if faults.checks_bounds(node.kind) else set()
+        return found | ({"registers"} if node.kind.register else set())
+    inner = set().union(*map(writes, node.body)) if node.body else set()
+    return inner | ({"registers"} if isinstance(node.kind, Counted) else set())
+
+
+class Summary(NamedTuple):
+    """How a program was rolled: for tests and for the curious."""
+
+    instructions: int
+    bodies: int
+    pools: int
+
+
+def summary(plan: Plan) -> Summary:
+    """Instructions executed, instructions in the code, pools."""
+    return Summary(
+        sum(_executed(n) for n in plan.nodes),
+        sum(_bodies([n]) for n in plan.nodes),
+        len(plan.pools),
+    )
+
+
+def _executed(node: Node) -> int:
+    if isinstance(node.kind, Step):
+        return len(node.ints)
+    return sum(_executed(n) for n in node.body)
+
+
+def _bodies(nodes: Iterable[Node]) -> int:
+    return sum(1 if isinstance(n.kind, Step) else _bodies(n.body) for n in nodes)

@@ -1,0 +1,247 @@
+"""Instructions as elements: a static signature, and a row of integers and floats.
+
+The row holds, per operand, the slot, the starts of its slice and what a runtime offset
+needs; then the immediates. Elements of equal signature run by the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from neuronjax.execution.kernels.accesses import Box, Plan, box, slot_elements
+from neuronjax.execution.kernels.slots import Place
+from neuronjax.execution.tiles.registry import Signature, View
+from neuronjax.ir.kernel import (
+    Access,
+    Block,
+    DynamicOffset,
+    Item,
+    KernelInstruction,
+    KernelLoop,
+    Register,
+    Storage,
+)
+
+
+class Step(NamedTuple):
+    """What is static of an instruction.
+
+    Attributes:
+        signature: what its semantics see.
+        outputs: plans of what it writes.
+        inputs: plans of its tensors, in order.
+        register: whether it writes a register.
+    """
+
+    signature: Signature
+    outputs: tuple[Plan, ...]
+    inputs: tuple[Plan, ...]
+    register: bool
+
+
+class Counted(NamedTuple):
+    """A counted loop of the device; which bounds are registers, and the step."""
+
+    start_register: bool
+    stop_register: bool
+    step: int
+
+
+class Conditional(NamedTuple):
+    """A while loop of the device."""
+
+
+class Repeat(NamedTuple):
+    """Equal neighbours: how many follows from the element."""
+
+
+class Dispatch(NamedTuple):
+    """Elements of a few kinds in any order.
+
+    Attributes:
+        kinds: which of them it is, at every position.
+        ordinals: how many of that kind are before it.
+        counts: how many there are of each kind.
+    """
+
+    kinds: tuple[int, ...]
+    ordinals: tuple[int, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Element:
+    """One instruction or loop, or a run of equal neighbours.
+
+    Attributes:
+        kind: what is static, without the bodies.
+        key: a number that equal signatures have in common, bodies included.
+        ints, floats: the row.
+        turns: bodies: one of a loop of the device or of a dispatch, one per turn of a
+            repeat.
+    """
+
+    kind: Step | Counted | Conditional | Repeat | Dispatch
+    key: int
+    ints: tuple[int, ...] = ()
+    floats: tuple[float, ...] = ()
+    turns: list[list[Element]] = field(default_factory=list)
+
+
+class Numbering:
+    """Numbers for hashable things, equal for equal ones."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+
+    def of(self, thing: Any) -> int:
+        """The number of a thing."""
+        return self._numbers.setdefault(thing, len(self._numbers))
+
+
+class Splitter:
+    """Splits the instructions of one program.
+
+    Args:
+        places: pool and slot of every storage.
+    """
+
+    def __init__(self, places: Mapping[Storage, Place]) -> None:
+        self.places = places
+        self.numbering = Numbering()
+        self._plans: dict[Any, Any] = {}
+        self._steps: dict[Any, tuple[Step, int]] = {}
+
+    def block(self, block: Block) -> Iterator[Element]:
+        """The elements of a block; bodies are lists of elements."""
+        for item in block.items:
+            yield self.item(item)
+
+    def item(self, item: Item) -> Element:
+        if isinstance(item, KernelInstruction):
+            return self.instruction(item)
+        turns = [list(self.block(item.body))]
+        if isinstance(item, KernelLoop):
+            bounds = (item.start, item.stop)
+            is_register = [isinstance(b, Register) for b in bounds]
+            kind = Counted(is_register[0], is_register[1], item.step)
+            values = [b.number if isinstance(b, Register) else b for b in bounds]
+            return Element(kind, -1, (item.register.number, *values), turns=turns)
+        return Element(Conditional(), -1, (item.condition.number,), turns=turns)
+
+    def instruction(self, i: KernelInstruction) -> Element:
+        ints: list[int] = [i.ordinal + (i.program << 24)]
+        outputs = tuple(self.access(a, ints) for a in i.outputs)
+        inputs = []
+        for operand in i.inputs:
+            if isinstance(operand, Register):
+                ints.append(operand.number)
+            else:
+                inputs.append(self.access(operand, ints))
+        if i.writes_register is not None:
+            ints.append(i.writes_register.number)
+        floats = []
+        for form, value in zip(_numbers(i.forms), i.parameters, strict=True):
+            if form == "f":
+                floats.append(value)
+            else:
+                ints.append(_int32(int(value)))
+        step, key = self._step(i, outputs, tuple(inputs))
+        return Element(step, key, tuple(ints), tuple(floats))
+
+    def _step(
+        self, i: KernelInstruction, outputs: tuple[Plan, ...], inputs: tuple[Plan, ...]
+    ) -> tuple[Step, int]:
+        items = tuple(sorted(i.attributes.items())) if i.attributes else ()
+        register = i.writes_register is not None
+        # Plans are long to hash; they are kept, so their identity will do.
+        ids = (tuple(map(id, outputs)), tuple(map(id, inputs)))
+        look = (i.name, i.engine, items, ids, i.forms, i.reads_outputs, register)
+        if look in self._steps:
+            return self._steps[look]
+        views = iter(View(p.shape, p.dtype) for p in inputs)
+        signature = Signature(
+            i.name,
+            i.engine,
+            items,
+            tuple(View(p.shape, p.dtype) for p in outputs),
+            tuple(next(views) if form == "t" else None for form in i.forms),
+            i.forms,
+            i.reads_outputs,
+        )
+        step = Step(signature, outputs, inputs, register)
+        self._steps[look] = step, self.numbering.of(step)
+        return self._steps[look]
+
+    def access(self, a: Access, ints: list[int]) -> Plan:
+        """The plan of an access; its integers are appended."""
+        place = self.places[a.storage]
+        ints.append(place.slot)
+        found = self._box(a, place.pool)
+        if found is None:
+            ints.append(a.offset)
+        else:
+            ints += found.starts(a.offset)
+        index: Plan | str | None = None
+        if a.dynamic is not None:
+            if isinstance(a.dynamic.index, Register):
+                ints.append(a.dynamic.index.number)
+                index = "register"
+            else:
+                index = self.access(a.dynamic.index, ints)
+        return self._plan(a, place.pool, found, index)
+
+    def _box(self, a: Access, pool: int) -> Box | None:
+        kind, moving = "", 0
+        if a.dynamic is not None:
+            kind, moving = a.dynamic.kind, a.dynamic.stride
+        if kind in ("vector", "indirect"):
+            return None
+        total = slot_elements(a.storage.shape, a.storage.dtype, a.dtype)
+        found = box(total, a.pattern, moving)
+        if found is None or not found.fits(found.starts(a.offset)):
+            return None
+        if a.dynamic is not None and not _stays(found, a.offset, a.dynamic):
+            return None
+        return found
+
+    def _plan(
+        self, a: Access, pool: int, found: Box | None, index: Plan | str | None
+    ) -> Plan:
+        d = a.dynamic
+        dynamic = (d.kind, d.stride, d.limit, d.group) if d else ("", 0, 0, 0)
+        storage = (pool, a.storage.shape, a.storage.dtype)
+        look = (storage, a.dtype, a.pattern, found is None, dynamic, id(index))
+        if look not in self._plans:
+            total = slot_elements(a.storage.shape, a.storage.dtype, a.dtype)
+            stored = a.storage.dtype
+            # `index` is kept with it, so that its identity stays its own.
+            plan = Plan(pool, a.dtype, stored, total, a.pattern, found, *dynamic, index)
+            self._plans[look] = plan
+        return self._plans[look]
+
+
+def _stays(found: Box, offset: int, dynamic: DynamicOffset) -> bool:
+    """Whether the runtime offset moves the window along one dimension, within it.
+
+    Along the outermost one it may leave the storage, which is an error of its own.
+    """
+    for dim, unit in enumerate(found.units):
+        if dynamic.stride % unit == 0 and dynamic.stride >= unit:
+            if dim == 0:
+                return True
+            reach = (dynamic.limit - 1) * (dynamic.stride // unit)
+            start = found.starts(offset)[dim]
+            return start + reach + found.extents[dim] <= found.sizes[dim]
+    return False
+
+
+def _numbers(forms: str) -> str:
+    return "".join(f for f in forms if f in "if")
+
+
+def _int32(value: int) -> int:
+    """The signed 32-bit integer of the same low bits."""
+    return (value + (1 << 31)) % (1 << 32) - (1 << 31)

@@ -1,0 +1,398 @@
+"""One instruction on the pools: read, compute, round, write.
+
+Pools are arrays [slots, elements] of carriers; `Row` hands out the integers of an
+element, Python ints where they are the same in every turn. What is read is the view's
+array in its numeric dtype; a view is written through its window.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.execution.kernels import faults
+from neuronjax.execution.kernels.accesses import (
+    Box,
+    Plan,
+    relative_elements,
+    shared_offsets,
+)
+from neuronjax.execution.kernels.splitting import Step
+from neuronjax.execution.tiles.registry import Bits, Context, semantics_of
+from neuronjax.execution.tiles.rounding import rounded
+from neuronjax.ir import nki_dtypes as dtypes
+from neuronjax.numerics.exact import opaque
+from neuronjax.numerics.random_bits import fold, random_bits
+
+Index = int | jax.Array
+# Pool number -> [slots, elements]; "registers" -> int32 [registers].
+State = dict[int | str, jax.Array]
+
+
+class Row:
+    """The integers of one execution of an element, taken in order."""
+
+    def __init__(self, ints: list[Index], floats: list[jax.Array]) -> None:
+        self._ints, self._floats = iter(ints), iter(floats)
+
+    def int(self) -> Index:
+        """The next integer."""
+        return next(self._ints)
+
+    def ints(self, count: int) -> list[Index]:
+        """The next integers."""
+        return [next(self._ints) for _ in range(count)]
+
+    def float(self) -> jax.Array:
+        """The next float32 immediate."""
+        return next(self._floats)
+
+
+class Place:
+    """Where one execution of an access begins: its part of the row, resolved.
+
+    Attributes:
+        plan: the static part.
+        slot: of the pool.
+        starts: of the box, or the offset of a gather.
+        index: the runtime offset's value: int32 scalar or array, or None.
+    """
+
+    def __init__(self, plan: Plan, row: Row, state: State) -> None:
+        self.plan = plan
+        self.slot = row.int()
+        self.starts = row.ints(len(plan.box.sizes) if plan.box else 1)
+        self.index: jax.Array | None = None
+        if plan.at == "register":
+            self.index = register_value(state, row.int())
+        elif isinstance(plan.at, Plan):
+            self.index = _index_values(Place(plan.at, row, state), state)
+        if plan.box is not None and self.index is not None:
+            self._move(plan.box)
+
+    def _move(self, box: Box) -> None:
+        """A scalar runtime offset moves the window along one dimension."""
+        stride = self.plan.stride
+        assert self.index is not None
+        for dim, unit in enumerate(box.units):
+            if stride >= unit and stride % unit == 0:
+                self.starts[dim] += self.index * (stride // unit)
+                return
+
+    def elements(self) -> jax.Array:
+        """Element numbers within the slot, of the view's shape, for a gather."""
+        plan = self.plan
+        if plan.kind == "vector":
+            return self._vector_elements()
+        if plan.kind == "indirect":
+            return self._indirect_elements()
+        relative = jnp.asarray(relative_elements(plan.pattern)) + self.starts[0]
+        if self.index is not None:
+            relative = relative + self.index * plan.stride
+        return relative
+
+    def _vector_elements(self) -> jax.Array:
+        """Rows given by the index; of illegal ones no element exists."""
+        plan = self.plan
+        rest = jnp.asarray(relative_elements(plan.pattern[1:]))
+        assert self.index is not None
+        index = jnp.reshape(self.index, (-1,))
+        rows = jnp.where(self.legal(), index * plan.stride, plan.total)
+        rows = rows.reshape(-1, *[1] * rest.ndim)
+        found = rows + rest[None] + self.starts[0]
+        return jnp.where(rows < plan.total, found, plan.total)
+
+    def _indirect_elements(self) -> jax.Array:
+        """Elements at the offsets that each group of partitions shares."""
+        plan = self.plan
+        first = jnp.arange(plan.shape[0], dtype=jnp.int32) * plan.pattern[0][0]
+        return first[:, None] + self._shared_offsets() * plan.stride + self.starts[0]
+
+    def _shared_offsets(self) -> jax.Array:
+        """[partitions, count]: of each partition its group's."""
+        assert self.index is not None
+        index = jnp.reshape(self.index, (self.plan.shape[0], -1))
+        return index[shared_offsets(*self.plan.shape, self.plan.group)]
+
+    def legal(self) -> jax.Array:
+        """Which runtime indices that are used are within bounds."""
+        assert self.index is not None
+        used = self.index if self.plan.kind != "indirect" else self._shared_offsets()
+        index = jnp.reshape(used, (-1,))
+        return (index >= 0) & (index < self.plan.limit)
+
+
+def register_value(state: State, number: Index) -> jax.Array:
+    return lax.dynamic_index_in_dim(state["registers"], number, keepdims=False)
+
+
+def _index_values(place: Place, state: State) -> jax.Array:
+    values = read(place, state)
+    if values.dtype != jnp.int32:
+        values = values.astype(jnp.int32)
+    return values.reshape(()) if place.plan.shape and values.size == 1 else values
+
+
+# ---- Reading.
+
+
+def read(place: Place, state: State) -> jax.Array:
+    """The view, in its numeric dtype."""
+    plan = place.plan
+    carried = _read_carried(place, state)
+    dtype = dtypes.info(plan.dtype)
+    if carried.dtype == dtype.numeric:
+        return carried
+    return lax.bitcast_convert_type(carried, dtype.numeric)
+
+
+def _read_carried(place: Place, state: State) -> jax.Array:
+    plan = place.plan
+    if plan.box is None:
+        slot = _slot(place, state)
+        return jnp.take(slot, place.elements(), mode="clip")
+    window = _window(place, plan.box, _dense(place, plan.box, state))
+    return _arranged(window, plan.box)
+
+
+def _slot(place: Place, state: State) -> jax.Array:
+    """One slot as carriers of the dtype of the access, [elements]."""
+    pool = state[place.plan.pool]
+    slot = lax.dynamic_index_in_dim(pool, place.slot, keepdims=False)
+    return _recast(slot, place.plan.stored, place.plan.dtype)
+
+
+def _recast(x: jax.Array, stored: str, dtype: str) -> jax.Array:
+    """[elements] of carriers of one dtype, as carriers of another."""
+    source, target = dtypes.info(stored), dtypes.info(dtype)
+    if source.carrier == target.carrier:
+        return x
+    ratio = source.itemsize // target.itemsize
+    if ratio > 1:
+        return lax.bitcast_convert_type(x, target.carrier).reshape(-1)
+    if ratio == 1:
+        return lax.bitcast_convert_type(x, target.carrier)
+    ratio = target.itemsize // source.itemsize
+    whole = x.shape[0] // ratio * ratio
+    return lax.bitcast_convert_type(x[:whole].reshape(-1, ratio), target.carrier)
+
+
+def _dense(place: Place, box: Box, state: State) -> jax.Array:
+    """The pool, or the one slot in another dtype, as [slots, *box.sizes]."""
+    plan = place.plan
+    if _same_carrier(plan):
+        pool = state[plan.pool]
+        return pool.reshape(pool.shape[0], *box.sizes)
+    slot = _slot(place, state)
+    return slot[: prod(box.sizes)].reshape(1, *box.sizes)
+
+
+def _same_carrier(plan: Plan) -> bool:
+    return dtypes.info(plan.dtype).carrier == dtypes.info(plan.stored).carrier
+
+
+def _starts(place: Place) -> list[Index]:
+    slot = place.slot if _same_carrier(place.plan) else 0
+    return [slot, *place.starts]
+
+
+def _window(place: Place, box: Box, dense: jax.Array) -> jax.Array:
+    """The window, [*box.extents]."""
+    starts, extents = _starts(place), (1, *box.extents)
+    known = [s for s in starts if isinstance(s, int)]
+    if len(known) == len(starts):
+        ends = [s + e for s, e in zip(known, extents, strict=True)]
+        found = lax.slice(dense, known, ends)
+    else:
+        found = lax.dynamic_slice(dense, _int32s(starts), extents)
+    return found.reshape(box.extents)
+
+
+def _int32s(values: list[Index]) -> list[jax.Array]:
+    return [jnp.asarray(v, jnp.int32) for v in values]
+
+
+def _arranged(window: jax.Array, box: Box) -> jax.Array:
+    """A window's elements as the view has them."""
+    if any(step > 1 for step in box.steps):
+        window = lax.slice(window, [0] * window.ndim, window.shape, box.steps)
+    return _view_of(window, box)
+
+
+def _view_of(window: jax.Array, box: Box) -> jax.Array:
+    used = [d for d in box.source if d is not None]
+    kept = window.reshape([window.shape[d] for d in sorted(used)])
+    order = [sorted(used).index(d) for d in used]
+    if order != sorted(order):
+        kept = lax.transpose(kept, order)
+    at = [n for n, d in enumerate(box.source) if d is not None]
+    if len(at) == len(box.shape):
+        return kept
+    return lax.broadcast_in_dim(kept, box.shape, at)
+
+
+# ---- Writing.
+
+
+def write(place: Place, value: jax.Array, state: State) -> None:
+    """Puts an array of carriers of the view's dtype into the pool."""
+    plan = place.plan
+    value = value.reshape(plan.shape)
+    if plan.box is None or plan.box.repeats:
+        _scatter(place, value, state)
+        return
+    box = plan.box
+    window = _window_of(value, box)
+    dense = _dense(place, box, state)
+    if any(step > 1 for step in box.steps):
+        old = _window(place, box, dense)
+        every = tuple(slice(None, None, step) for step in box.steps)
+        window = old.at[every].set(window)
+    starts = _int32s(_starts(place))
+    dense = lax.dynamic_update_slice(dense, window[None], starts)
+    _put_back(place, dense, state)
+
+
+def _window_of(value: jax.Array, box: Box) -> jax.Array:
+    """A view's elements as the window has them, [*box.extents] with steps skipped."""
+    used = [d for d in box.source if d is not None]
+    kept = value.reshape([n for n, d in zip(box.shape, box.source) if d is not None])
+    order = [used.index(d) for d in sorted(used)]
+    if order != sorted(order):
+        kept = lax.transpose(kept, order)
+    counts = [-(-e // s) for e, s in zip(box.extents, box.steps, strict=True)]
+    return kept.reshape(counts)
+
+
+def _put_back(place: Place, dense: jax.Array, state: State) -> None:
+    plan = place.plan
+    pool = state[plan.pool]
+    if _same_carrier(plan):
+        state[plan.pool] = dense.reshape(pool.shape)
+        return
+    _put_slot(place, dense.reshape(-1), state)
+
+
+def _put_slot(place: Place, slot: jax.Array, state: State) -> None:
+    plan = place.plan
+    pool = state[plan.pool]
+    slot = _recast(slot, plan.dtype, plan.stored)
+    if slot.shape[0] < pool.shape[1]:  # a tail that is no whole element
+        old = lax.dynamic_index_in_dim(pool, place.slot, keepdims=False)
+        slot = jnp.concatenate([slot, old[slot.shape[0] :]])
+    state[plan.pool] = lax.dynamic_update_index_in_dim(pool, slot, place.slot, 0)
+
+
+def _scatter(place: Place, value: jax.Array, state: State) -> None:
+    slot = _slot(place, state)
+    slot = slot.at[place.elements()].set(value, mode="drop")
+    _put_slot(place, slot, state)
+
+
+# ---- The step.
+
+
+def execute(step: Step, row: Row, state: State, c: Context) -> None:
+    """Executes one instruction; `state` is changed in place.
+
+    Args:
+        step: what is static.
+        row: what varies.
+        state: the pools and registers.
+        c: zero, core, and the key that the instruction's own is derived from.
+    """
+    signature = step.signature
+    ordinal = row.int()
+    if c.rounding != "rne":  # nothing else reads it, and it is twenty operations
+        c = c._replace(key=derived_key(c.key, ordinal))
+    outputs = [Place(plan, row, state) for plan in step.outputs]
+    operands, sources = _operands(step, row, state)
+    if faults.checks_bounds(step):
+        faults.note((*outputs, *sources), ordinal, state)
+    target = row.int() if step.register else None
+    _immediates(step, row, operands)
+    if signature.reads_outputs:
+        c = c._replace(previous=tuple(read(p, state) for p in outputs))
+    results = semantics_of(signature.name)(signature, operands, c)
+    if target is not None:
+        registers = state["registers"]
+        value = jnp.asarray(results[0], jnp.int32)
+        state["registers"] = registers.at[target].set(value)
+        return
+    skips = dict(signature.items).get("oob_mode") == "skip"
+    for n, (place, result) in enumerate(zip(outputs, results, strict=True)):
+        dtype = dtypes.info(place.plan.dtype)
+        value = rounded(result, dtype, c.zero, _random_bits(result, n, c))
+        value = value.reshape(place.plan.shape)
+        if skips:
+            value = _kept_where_illegal(place, value, sources, state)
+        write(place, value, state)
+
+
+def _random_bits(result: jax.Array | Bits, output: int, c: Context) -> jax.Array | None:
+    """What decides the roundings of an output, None where they are to nearest even."""
+    if c.rounding == "rne" or isinstance(result, Bits):
+        return None
+    return random_bits(result.shape, derived_key(c.key, output + 1))
+
+
+def derived_key(key: jax.Array, number: Index) -> jax.Array:
+    """The key of an instruction or of a turn of a loop."""
+    return fold(key, jnp.asarray(number, jnp.uint32))
+
+
+def _operands(step: Step, row: Row, state: State) -> tuple[list[Any], list[Place]]:
+    """Tensors and registers in place, None for everything else."""
+    plans = iter(step.inputs)
+    operands: list[Any] = []
+    places: list[Place] = []
+    for form in step.signature.forms:
+        if form == "t":
+            places.append(place := Place(next(plans), row, state))
+            operands.append(read(place, state))
+        elif form == "r":
+            operands.append(register_value(state, row.int()))
+        else:
+            operands.append(None)
+    return operands, places
+
+
+def _immediates(step: Step, row: Row, operands: list[Any]) -> None:
+    for n, form in enumerate(step.signature.forms):
+        if form == "i":
+            operands[n] = jnp.asarray(row.int(), jnp.int32)
+        elif form == "f":
+            operands[n] = row.float()
+
+
+def _kept_where_illegal(
+    target: Place, value: jax.Array, sources: list[Place], state: State
+) -> jax.Array:
+    """`oob_mode.skip`: rows whose index is out of bounds are not copied."""
+    for place in [target, *sources]:
+        if place.index is None:
+            continue
+        legal = place.legal()
+        if place.plan.kind != "vector":
+            legal = legal.reshape(())
+        elif value.shape[0] != legal.shape[0]:
+            raise InvalidProgramError(
+                f"{legal.shape[0]} indices for {value.shape[0]} rows",
+                op="nisa.dma_copy",
+                remedy="give dst and src the same first dimension",
+            )
+        else:
+            legal = legal.reshape(-1, *[1] * (value.ndim - 1))
+        old = _read_carried(target, state)
+        value = jnp.where(legal, value, old)
+    return value
+
+
+def opaque_floats(table: Any, zero: jax.Array) -> jax.Array:
+    """Immediates as numbers of which the compiler knows nothing."""
+    return opaque(jnp.asarray(table, jnp.float32), zero)

@@ -1,0 +1,404 @@
+"""What a write did to the numbers: counters of one tensor, by integer arithmetic.
+
+`measure` reads a tensor before and after its rounding once, and counts: what
+overflowed, saturated, was flushed to zero or became subnormal, NaN and Inf, updates
+that changed nothing, and how large the rounding errors are. Bit patterns alone are
+compared, so the counts are the same eagerly, compiled and on every host, and nothing
+that the program computes changes. Four flags share a word while 128 elements (an MX
+block: 32) are summed, all sums in one pass. Counts are 64 bits, as two words.
+
+    effective bits = -log2(2 * mean(|x - y| / 2^floor(log2 |x|)))
+
+over the non-zero x, an error being at most 1. Errors of rounding to nearest are uniform
+in an ulp (Widrow and Kollar, "Quantization Noise", 2008), |error| / 2^e is 2^-(p + 1)
+on average, p the bits of the significand: 8 for bfloat16, 4 for e4m3, while in range.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.execution.probes.collect import Collect, Site, element_format
+from neuronjax.numerics.float_format import FloatFormat
+from neuronjax.numerics.rounding import widen
+
+COUNTERS = (
+    "elements",
+    "nonzero",
+    "underflow",
+    "subnormal",
+    "overflow",
+    "saturated",
+    "nan_in",
+    "nan",
+    "inf",
+    "updates",
+    "stagnant",
+    "error_units",
+    "blocks",
+    "blocks_underflow",
+    "blocks_saturated",
+    "blocks_nan",
+)
+"""The rows of `Row.counts`; what they mean is said at `Statistics`."""
+
+#: An error of a whole binade, in `error_units`.
+ERROR_UNIT = 1 << 15
+SCALES = 256  # codes of an E8M0 scale
+
+_CHUNK = 128  # flags are summed in 8 bits
+_BLOCK = 32
+_MAGNITUDE = np.uint32(0x7FFF_FFFF)
+_INF = np.uint32(0x7F80_0000)
+_BINADE = np.uint32(1 << 23)
+_ZERO = np.uint32(0)
+_SHIFT = np.uint32(8)  # of an error in units of 2^-23 binades
+
+
+class Row(NamedTuple):
+    """The counters of one site.
+
+    Attributes:
+        counts: uint32 [len(COUNTERS), 2], the low word first.
+        amax: uint32, the bits of the largest finite magnitude.
+        exponents: uint32 [bins, 2], or None.
+        scales: uint32 [256, 2], of an MX site, or None.
+    """
+
+    counts: jax.Array
+    amax: jax.Array
+    exponents: jax.Array | None = None
+    scales: jax.Array | None = None
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What `measure` needs to know of a site; equal ones share a compiled kernel."""
+
+    format: FloatFormat
+    compared: bool
+    updates: tuple[int, ...]
+    blocked: int | None
+    bins: int
+    every: int
+
+    @classmethod
+    def of(cls, site: Site, collect: Collect) -> Measure:
+        bins = collect.bins if collect.histogram else 0
+        fmt = element_format(site)
+        return cls(fmt, site.compared, site.updates, site.blocked, bins, collect.every)
+
+    def empty(self) -> Row:
+        """Of a site that was not run."""
+        return Row(
+            counts=jnp.zeros((len(COUNTERS), 2), jnp.uint32),
+            amax=jnp.uint32(0),
+            exponents=jnp.zeros((self.bins, 2), jnp.uint32) if self.bins else None,
+            scales=jnp.zeros((SCALES, 2), jnp.uint32) if self._has_scales else None,
+        )
+
+    @property
+    def _has_scales(self) -> bool:
+        return bool(self.bins) and self.blocked is not None
+
+
+def exponent_bins(fmt: FloatFormat, bins: int) -> tuple[int, int]:
+    """(lowest exponent, binades) of the second bin; the first has what is below."""
+    low = max(math.frexp(fmt.min_subnormal)[1] - 1, -126)
+    span, inner = fmt.max_exponent - low + 1, bins - 2
+    binades = -(-span // inner)
+    return max(low - (inner * binades - span) // 2, -126), binades
+
+
+def measure(
+    how: Measure,
+    before: jax.Array,
+    after: jax.Array,
+    operands: Sequence[jax.Array] = (),
+    scales: jax.Array | None = None,
+) -> Row:
+    """Counts what a write did.
+
+    Args:
+        how: what to count.
+        before: what was to be written; `after` again where that is not known.
+        after: what was written, MX elements without their scales.
+        operands: of a sum whose updates are counted.
+        scales: of MX blocks, float8_e8m0fnu.
+    """
+    return _kernel(how)(before, after, tuple(operands), scales)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kernel(how: Measure) -> jax.stages.Wrapped:
+    return jax.jit(functools.partial(_measure, how))
+
+
+def _measure(
+    how: Measure,
+    before: jax.Array,
+    after: jax.Array,
+    operands: Sequence[jax.Array],
+    scales: jax.Array | None,
+) -> Row:
+    cut = _Cut.of(before.shape, how)
+    codes = None if scales is None else cut.scale_codes(scales)
+    x, element = _magnitude(cut.rows(before)), _magnitude(cut.rows(after))
+    y = element if codes is None else _scaled(element, codes[:, None], cut.filled)
+    flags = _flags(how, x, element, y)
+    if how.updates:
+        flags |= _stagnation(how, [cut.rows(a) for a in operands], cut.rows(after))
+    names, words = list(flags), _packed(list(flags.values()))
+    words += _histogram_words(how, x)
+    if how.compared:
+        words.append(_error(x, y))
+    words.append(jnp.where(x < _INF, x, _ZERO))
+    *sums, amax = _reduced(words)
+    return _row(how, cut, names, sums, amax, codes)
+
+
+def _row(
+    how: Measure,
+    cut: _Cut,
+    names: Sequence[str],
+    sums: list[jax.Array],
+    amax: jax.Array,
+    codes: jax.Array | None,
+) -> Row:
+    counts: dict[str, jax.Array] = {"elements": _pair(np.uint32(cut.elements))}
+    if how.compared:
+        counts["error_units"] = _sum_long(sums.pop())
+    fields = _unpacked(sums)
+    flagged, bins = fields[:, : len(names)], fields[:, len(fields[0]) - how.bins :]
+    totals = jnp.sum(flagged, axis=0, dtype=jnp.uint32)
+    counts |= {name: _pair(totals[n]) for n, name in enumerate(names)}
+    if codes is not None:
+        counts["blocks"] = _pair(np.uint32(cut.kept))
+        for name in ("underflow", "saturated", "nan"):
+            hit = flagged[:, names.index(name)] != 0
+            counts[f"blocks_{name}"] = _pair(jnp.sum(hit, dtype=jnp.uint32))
+    nothing = _pair(np.uint32(0))
+    return Row(
+        counts=jnp.stack([counts.get(name, nothing) for name in COUNTERS]),
+        amax=jnp.max(amax, initial=0),
+        exponents=_pair(jnp.sum(bins, axis=0, dtype=jnp.uint32)) if how.bins else None,
+        scales=_pair(_histogram(codes)) if how._has_scales else None,
+    )
+
+
+def _pair(low: jax.Array | np.uint32) -> jax.Array:
+    low = jnp.asarray(low, jnp.uint32)
+    return jnp.stack([low, jnp.zeros_like(low)], axis=-1)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A tensor in rows of neighbours, of which every n-th is kept.
+
+    Attributes:
+        axis: along which MX blocks lie; None for a flat tensor.
+        lines: of the tensor along that axis.
+        length: of a line.
+        width: of a row.
+        every: which rows are kept.
+    """
+
+    axis: int | None
+    lines: int
+    length: int
+    width: int
+    every: int
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], how: Measure) -> _Cut:
+        size = math.prod(shape)
+        if how.blocked is None:
+            return cls(None, 1, size, _CHUNK, how.every)
+        length = shape[how.blocked]
+        return cls(how.blocked, size // max(length, 1), length, _BLOCK, how.every)
+
+    @property
+    def per_line(self) -> int:
+        """Rows of a line, the last one not full."""
+        return -(-self.length // self.width)
+
+    @property
+    def kept(self) -> int:
+        """Rows that are measured."""
+        return -(-self.lines * self.per_line // self.every)
+
+    @property
+    def elements(self) -> int:
+        """Of the tensor, in the rows that are measured."""
+        rows = np.arange(0, self.lines * self.per_line, self.every)
+        last = int(np.sum(rows % max(self.per_line, 1) == self.per_line - 1))
+        return self.kept * self.width - last * (-self.length % self.width)
+
+    def rows(self, x: jax.Array) -> jax.Array:
+        """[rows, width] of bits of float32, filled up with zeros."""
+        if self.axis is not None:
+            x = jnp.moveaxis(x, self.axis, -1)
+        x = _bits(x).reshape(self.lines, self.length)
+        x = jnp.pad(x, ((0, 0), (0, -self.length % self.width)))
+        return x.reshape(-1, self.width)[:: self.every]
+
+    @property
+    def filled(self) -> np.ndarray | bool:
+        """[rows, width]: where there are elements; True for everywhere."""
+        if self.length % self.width == 0:
+            return True
+        places = np.arange(self.per_line * self.width) < self.length
+        lines = np.broadcast_to(places, (self.lines, places.size))
+        return lines.reshape(-1, self.width)[:: self.every]
+
+    def scale_codes(self, scales: jax.Array) -> jax.Array:
+        """[rows]: the codes of the scales."""
+        codes = lax.bitcast_convert_type(scales, jnp.uint8)
+        assert self.axis is not None
+        codes = jnp.moveaxis(codes, self.axis, -1).reshape(-1)
+        return codes[:: self.every].astype(jnp.uint32)
+
+
+def _bits(x: jax.Array) -> jax.Array:
+    wide = x if x.dtype == jnp.float32 else widen(x)
+    return lax.bitcast_convert_type(wide, jnp.uint32)
+
+
+def _magnitude(bits: jax.Array) -> jax.Array:
+    return bits & _MAGNITUDE
+
+
+def _bits_of(value: float) -> np.uint32:
+    return np.float32(value).view(np.uint32)
+
+
+def _flags(
+    how: Measure, x: jax.Array, element: jax.Array, y: jax.Array
+) -> dict[str, jax.Array]:
+    """Booleans by counter, of magnitudes before and after: `y`, which of an MX element
+    is the element with its scale."""
+    normal = max(_bits_of(how.format.min_normal), _bits_of(2.0**-126))
+    largest = _bits_of(how.format.max_finite)
+    seen = {
+        "nonzero": x != 0,
+        "subnormal": (element != 0) & (element < normal),
+        "nan": y > _INF,
+        "inf": y == _INF,
+    }
+    if not how.compared:
+        return seen
+    return seen | {
+        "underflow": (x != 0) & (element == 0) & (y <= _INF),
+        "overflow": (x < _INF) & (y >= _INF),
+        "saturated": (x > y) & (x <= _INF) & (element == largest),
+        "nan_in": x > _INF,
+    }
+
+
+def _stagnation(
+    how: Measure, operands: Sequence[jax.Array], y: jax.Array
+) -> dict[str, jax.Array]:
+    """Non-zero updates, and those of them after which the number is what it was."""
+    updates = stagnant = jnp.bool_(False)
+    for n in how.updates:
+        nonzero = _magnitude(operands[1 - n]) != 0
+        updates |= nonzero
+        stagnant |= nonzero & (operands[n] == y)
+    return {"updates": updates, "stagnant": stagnant}
+
+
+def _scaled(y: jax.Array, codes: jax.Array, filled: np.ndarray | bool) -> jax.Array:
+    """Magnitudes of MX elements with their scales; a NaN scale makes NaNs."""
+    exponent = codes.astype(jnp.int32) - np.int32(127)
+    scaled = y.astype(jnp.int32) + (exponent << np.int32(23))
+    finite = jnp.clip(scaled, 0, np.int32(_INF)).astype(jnp.uint32)
+    value = jnp.where(y == 0, _ZERO, finite)
+    is_nan = ((codes == 0xFF) | (y > _INF)) & filled
+    return jnp.where(is_nan, _MAGNITUDE, value)
+
+
+def _error(x: jax.Array, y: jax.Array) -> jax.Array:
+    """|x - y| in units of 2^-15 of the binade of x, at most all of it."""
+    distance = jnp.where(x > y, x - y, y - x)
+    distance = jnp.where((x < _INF) & (y >= _INF), _BINADE, distance)
+    distance = jnp.where(x < _INF, jnp.minimum(distance, _BINADE), _ZERO)
+    return (distance + np.uint32(128)) >> _SHIFT
+
+
+def _histogram_words(how: Measure, x: jax.Array) -> list[jax.Array]:
+    """A one in the bin of every exponent, four bins in a word."""
+    if not how.bins:
+        return []
+    low, binades = exponent_bins(how.format, how.bins)
+    exponent = (x >> np.uint32(23)).astype(jnp.int32) - np.int32(127 + low)
+    inner = jnp.clip(lax.div(exponent, np.int32(binades)), 0, how.bins - 3)
+    outside = jnp.where(exponent < 0, 0, how.bins - 1)
+    above = exponent >= binades * (how.bins - 2)
+    bin = jnp.where((exponent < 0) | above, outside, inner + 1).astype(jnp.uint32)
+    one = jnp.where((x != 0) & (x < _INF), np.uint32(1), _ZERO)
+    one = one << ((bin & np.uint32(3)) << np.uint32(3))
+    return [
+        jnp.where(bin >> np.uint32(2) == n, one, _ZERO) for n in range(how.bins // 4)
+    ]
+
+
+# -- four flags in a word --------------------------------------------------------------
+
+
+def _packed(flags: Sequence[jax.Array]) -> list[jax.Array]:
+    words = []
+    for first in range(0, len(flags), 4):
+        fields = [
+            flag.astype(jnp.uint32) << np.uint32(8 * n)
+            for n, flag in enumerate(flags[first : first + 4])
+        ]
+        words.append(functools.reduce(lax.bitwise_or, fields))
+    return words
+
+
+def _reduced(words: Sequence[jax.Array]) -> list[jax.Array]:
+    """The sums of the rows, of the last word their maxima: in one pass."""
+
+    def combine(first: tuple, second: tuple) -> tuple:
+        sums = [a + b for a, b in zip(first[:-1], second[:-1], strict=True)]
+        return (*sums, jnp.maximum(first[-1], second[-1]))
+
+    zeros = (jnp.uint32(0),) * len(words)
+    return list(lax.reduce(tuple(words), zeros, combine, (1,)))
+
+
+def _unpacked(sums: Sequence[jax.Array]) -> jax.Array:
+    """[rows, 4 * words]: the sums of the fields."""
+    fields = lax.bitcast_convert_type(jnp.stack(sums, axis=1), jnp.uint8)
+    return fields.reshape(len(sums[0]), 4 * len(sums)).astype(jnp.uint32)
+
+
+def _sum_long(rows: jax.Array) -> jax.Array:
+    """The sum in 64 bits of row sums of errors, each at most 2^22."""
+    if rows.size > 2**15:
+        rows = jnp.pad(rows, (0, -rows.size % _CHUNK)).reshape(-1, _CHUNK)
+        rows = jnp.sum(rows, axis=1, dtype=jnp.uint32)
+    return sum_words(rows)
+
+
+def _histogram(codes: jax.Array | None) -> jax.Array:
+    assert codes is not None
+    return jnp.zeros(SCALES, jnp.uint32).at[codes.reshape(-1)].add(np.uint32(1))
+
+
+def sum_words(words: jax.Array) -> jax.Array:
+    """[n, ...] -> [..., 2]: their sum in 64 bits; n is at most 65536."""
+    half = np.uint32(16)
+    low = jnp.sum(words & np.uint32(0xFFFF), axis=0, dtype=jnp.uint32)
+    high = jnp.sum(words >> half, axis=0, dtype=jnp.uint32) + (low >> half)
+    word = (low & np.uint32(0xFFFF)) | (high << half)
+    return jnp.stack([word, high >> half], axis=-1)

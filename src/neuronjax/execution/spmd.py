@@ -1,0 +1,380 @@
+"""A block on every device of a mesh, inside one program.
+
+A value that may differ among devices is an array with a leading device axis; all others
+exist once: constants, replicated arguments, what everyone received from a collective,
+and what is computed from those alone. Instructions between two collectives run as one
+loop over the devices, so that a device's bits are those of the program alone, and
+compile time does not depend on how many devices there are. Loops, branches and calls
+that hold collectives run for all devices at once: by the rules of SPMD they agree on
+every condition, and the first device's is taken. Which values differ is found by
+`variance`, without running anything.
+
+Where several real devices carry the emulated ones, this is what each of them does with
+its own; see `carriers`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from neuronjax.execution.device_sharding import RealDevices
+from neuronjax.execution.probes.accumulator import Ledger, Rows, added, total
+from neuronjax.execution.sliced_reduction import all_reduced, is_sliceable
+from neuronjax.execution.splitting import (
+    carried_dimension,
+    is_replicated,
+    is_spread,
+    join_array,
+    part_of,
+    split_array,
+)
+from neuronjax.execution.uniformity import Variance
+from neuronjax.ir.collective_set import AllReduce, Collective, DeviceMesh, Split, Spmd
+from neuronjax.ir.instruction import Block, Instruction
+from neuronjax.ir.instruction_set import Branch, Call, Loop
+from neuronjax.ir.kernel_call import NkiKernel
+from neuronjax.numerics.random_bits import fold
+
+Arrays = Sequence[jax.Array]
+
+
+class Machine(Protocol):
+    """What this file needs of the interpreter."""
+
+    eager: bool
+    stochastic: bool
+    watched: bool
+    real: RealDevices
+    ledger: Ledger
+
+    def step(self, i: Instruction, environment: dict, key: jax.Array) -> Arrays:
+        """Executes one instruction whose operands are in the environment."""
+        ...
+
+    def exchange(
+        self, i: Collective, operands: Arrays, devices: int, key: jax.Array
+    ) -> Arrays:
+        """Executes a collective on arrays with a device axis."""
+        ...
+
+
+def run(
+    machine: Machine, i: Spmd, operands: Arrays, variance: Variance, key: jax.Array
+) -> list[jax.Array]:
+    """Executes an `Spmd`: global arrays in, global arrays out.
+
+    Those that the real devices have in part come and go so.
+    """
+    real, scope = machine.real, _Scope({}, set())
+    arguments = zip(i.body.arguments, i.operands, operands, i.splits, strict=True)
+    for buffer, view, x, split in arguments:
+        differs = not is_replicated(split, i.mesh)
+        if differs:
+            whole = view.buffer.number not in real.parts
+            x = _rows(x, split, i.mesh, real, whole=whole)
+        scope.put(buffer.number, x, differs)
+    devices = _Devices(machine, variance, i.mesh.size)
+    devices.block(i.body, scope, key)
+    results = []
+    for view, buffer, split in zip(i.body.results, i.results, i.joins, strict=True):
+        x, differs = scope.get(view.buffer.number)
+        if differs or not is_replicated(split, i.mesh):
+            x, whole = devices.stacked(x, differs), buffer.number not in real.parts
+            x = _joined(x, split, i.mesh, real, whole=whole)
+        results.append(x)
+    return results
+
+
+def _rows(
+    x: jax.Array, split: Split, mesh: DeviceMesh, real: RealDevices, *, whole: bool
+) -> jax.Array:
+    """[carried devices, *local shape] of a global array, or of this real device's part
+    of it."""
+    if is_spread(split, mesh, real.count):
+        return real.own(split_array(x, split, mesh))
+    cut = carried_dimension(split, mesh, real.count)
+    if whole and cut is not None:
+        x = real.own(x, cut)
+    return split_array(x, split, part_of(mesh, real.count))
+
+
+def _joined(
+    x: jax.Array, split: Split, mesh: DeviceMesh, real: RealDevices, *, whole: bool
+) -> jax.Array:
+    """The global array, or this real device's part, of [carried devices, *local]."""
+    if is_spread(split, mesh, real.count):
+        return join_array(real.everyone(x), split, mesh)
+    x = join_array(x, split, part_of(mesh, real.count))
+    cut = carried_dimension(split, mesh, real.count)
+    if cut is None:
+        return real.first(x)
+    return real.everyone(x, cut) if whole else x
+
+
+def chosen_branch(i: Branch, index: jax.Array) -> jax.Array:
+    """The number of the branch that is run, int32: out of range it is the last."""
+    last = len(i.branches) - 1
+    index = index.astype(jnp.int32)
+    return jnp.where((index < 0) | (index > last), last, index)
+
+
+class _Scope(NamedTuple):
+    """Values by the number of their buffer; those in `varying` have a device axis."""
+
+    arrays: dict[int, jax.Array]
+    varying: set[int]
+
+    def get(self, number: int) -> tuple[jax.Array, bool]:
+        return self.arrays[number], number in self.varying
+
+    def put(self, number: int, x: jax.Array, differs: bool) -> None:
+        self.arrays[number] = x
+        (self.varying.add if differs else self.varying.discard)(number)
+
+    def inner(self) -> _Scope:
+        return _Scope(dict(self.arrays), set(self.varying))
+
+
+class _Devices:
+    """Executes blocks on those devices of a mesh that this real device carries."""
+
+    def __init__(self, machine: Machine, variance: Variance, count: int) -> None:
+        self._machine = machine
+        self._variance = variance
+        self._count = count
+        self._real = machine.real
+        self._carried = machine.real.share(count)
+
+    def stacked(self, x: jax.Array, differs: bool) -> jax.Array:
+        """With a device axis, also where all devices have the same."""
+        return x if differs else jnp.broadcast_to(x, (self._carried, *x.shape))
+
+    def _everyone(self, x: jax.Array, differs: bool) -> jax.Array:
+        """The same with the rows of all real devices."""
+        if differs:
+            return self._real.everyone(x)
+        return jnp.broadcast_to(x, (self._count, *x.shape))
+
+    def _agreed(self, x: jax.Array, differs: bool) -> jax.Array:
+        """The first device's."""
+        return self._real.first(x[0]) if differs else x
+
+    def block(self, block: Block, scope: _Scope, key: jax.Array) -> None:
+        """Executes the instructions of a block; their results enter the scope."""
+        waiting: list[Instruction] = []
+        for position, i in enumerate(block.instructions):
+            flags = self._variance.results(i, scope.varying, self._count)
+            if self._variance.joins(i):
+                self._each(waiting, block, position, scope, key)
+                waiting = []
+                results = self._together(i, flags, scope, key)
+            elif any(flags):
+                waiting.append(i)
+                scope.varying.update(buffer.number for buffer in i.results)
+                continue
+            else:
+                results = self._machine.step(i, scope.arrays, key)
+            for buffer, x, differs in zip(i.results, results, flags, strict=True):
+                scope.put(buffer.number, x, differs)
+        self._each(waiting, block, len(block.instructions), scope, key)
+
+    # -- one device after the other ----------------------------------------------------
+
+    def _each(
+        self,
+        waiting: list[Instruction],
+        block: Block,
+        position: int,
+        scope: _Scope,
+        key: jax.Array,
+    ) -> None:
+        """Executes instructions for every device in one loop.
+
+        Args:
+            waiting: the instructions.
+            block: which they are of.
+            position: of the first instruction of the block that comes after them.
+            scope: has what they read, and gets what is read later.
+            key: of the block; a device's number is folded into it.
+        """
+        if not waiting:
+            return
+        variance = self._variance
+        reads = set().union(*map(variance.reads, waiting)) & scope.arrays.keys()
+        later = {view.buffer.number for view in block.results}
+        later = later.union(*map(variance.reads, block.instructions[position:]))
+        outputs = [b.number for i in waiting for b in i.results if b.number in later]
+        once = {n: scope.arrays[n] for n in reads - scope.varying}
+        own = {n: scope.arrays[n] for n in reads & scope.varying}
+
+        def one(device: jax.Array, own: dict[int, jax.Array]) -> tuple:
+            arrays = {**once, **own}
+            device_key = fold(key, device)
+
+            def run() -> None:
+                for i in waiting:
+                    results = self._machine.step(i, arrays, device_key)
+                    numbers = (buffer.number for buffer in i.results)
+                    arrays.update(zip(numbers, results, strict=True))
+
+            _, rows = self._machine.ledger.apart(run)
+            return tuple(arrays[n] for n in outputs), rows
+
+        results, rows = self._map(one, own)
+        scope.arrays.update(zip(outputs, results, strict=True))
+        self._machine.ledger.add({slot: total(row) for slot, row in rows.items()})
+
+    def _map(
+        self, one: Callable[..., tuple], own: dict[int, jax.Array]
+    ) -> tuple[Arrays, Rows]:
+        first = self._real.number() * jnp.uint32(self._carried)
+        devices = first + jnp.arange(self._carried, dtype=jnp.uint32)
+        if not self._machine.eager:
+            return lax.map(lambda each: one(*each), (devices, own))
+        rows = [
+            one(devices[d], {n: x[d] for n, x in own.items()})
+            for d in range(self._carried)
+        ]
+        return jax.tree.map(lambda *column: jnp.stack(column), *rows)
+
+    # -- all devices together ----------------------------------------------------------
+
+    def _together(
+        self, i: Instruction, flags: Sequence[bool], scope: _Scope, key: jax.Array
+    ) -> Arrays:
+        if self._machine.stochastic and i.ordinal:
+            key = fold(key, jnp.uint32(i.ordinal))
+        return _TOGETHER[_kind(i)](self, i, flags, scope, key)
+
+    def _collective(
+        self, i: Collective, flags: Sequence[bool], scope: _Scope, key: jax.Array
+    ) -> Arrays:
+        whole = self._machine.eager or self._machine.watched
+        if isinstance(i, AllReduce) and is_sliceable(i) and not whole:
+            return self._all_reduce(i, flags, scope, key)
+        operands = [self._everyone(*scope.get(v.buffer.number)) for v in i.operands]
+        results = self._machine.exchange(i, operands, self._count, key)
+        pairs = zip(results, flags, strict=True)
+        return [self._real.own(x) if f else x[0] for x, f in pairs]
+
+    def _kernel(
+        self, i: NkiKernel, flags: Sequence[bool], scope: _Scope, key: jax.Array
+    ) -> Arrays:
+        """A kernel whose collectives join the devices, on the arrays of all of them."""
+        numbers = (view.buffer.number for view in i.operands)
+        arrays = {number: self._everyone(*scope.get(number)) for number in numbers}
+        results = self._machine.step(i, arrays, key)
+        pairs = zip(results, flags, strict=True)
+        return [self._real.own(x) if f else x[0] for x, f in pairs]
+
+    def _all_reduce(
+        self, i: AllReduce, flags: Sequence[bool], scope: _Scope, key: jax.Array
+    ) -> Arrays:
+        """The same, every operand in slices."""
+
+        def reduce(x: jax.Array) -> jax.Array:
+            (total,) = self._machine.exchange(i, [x], self._count, key)
+            return total if flags[0] else total[0]
+
+        return [
+            all_reduced(i, self.stacked(*values), self._count, self._real, reduce)
+            for values in (scope.get(v.buffer.number) for v in i.operands)
+        ]
+
+    def _inner(
+        self,
+        block: Block,
+        arguments: Sequence[tuple[jax.Array, bool]],
+        scope: _Scope,
+        key: jax.Array,
+    ) -> list[tuple[jax.Array, bool]]:
+        """The results of a nested block, and whether they have a device axis."""
+        scope = scope.inner()
+        for buffer, (x, differs) in zip(block.arguments, arguments, strict=True):
+            scope.put(buffer.number, x, differs)
+        self.block(block, scope, key)
+        return [scope.get(view.buffer.number) for view in block.results]
+
+    def _as_flagged(
+        self, values: Iterable[tuple[jax.Array, bool]], flags: Sequence[bool]
+    ) -> list[jax.Array]:
+        """With a device axis where `flags` says so."""
+        return [
+            self.stacked(x, differs) if flag else x
+            for (x, differs), flag in zip(values, flags, strict=True)
+        ]
+
+    def _call(
+        self, i: Call, flags: Sequence[bool], scope: _Scope, key: jax.Array
+    ) -> Arrays:
+        (block,) = self._variance.blocks(i)
+        arguments = [scope.get(v.buffer.number) for v in i.operands]
+        return self._as_flagged(self._inner(block, arguments, scope, key), flags)
+
+    def _loop(
+        self, i: Loop, flags: Sequence[bool], scope: _Scope, key: jax.Array
+    ) -> Arrays:
+        machine = self._machine
+
+        def condition(state: tuple) -> jax.Array:
+            carry = list(zip(state[2:], flags, strict=True))
+            (value,) = self._inner(i.condition, carry, scope, key)
+            return self._agreed(*value)
+
+        def body(state: tuple) -> tuple:
+            counter, rows, *values = state
+            inner = fold(key, counter) if machine.stochastic else key
+            carry = list(zip(values, flags, strict=True))
+            run = functools.partial(self._inner, i.body, carry, scope, inner)
+            out, more = machine.ledger.apart(run)
+            rows = added(rows, more)
+            return (counter + jnp.uint32(1), rows, *self._as_flagged(out, flags))
+
+        start = (scope.get(v.buffer.number) for v in i.operands)
+        rows = machine.ledger.nothing([i.body])
+        state: tuple = (jnp.uint32(0), rows, *self._as_flagged(start, flags))
+        if not machine.eager:
+            state = lax.while_loop(condition, body, state)
+        else:
+            while bool(condition(state)):
+                state = body(state)
+        machine.ledger.add(state[1])
+        return state[2:]
+
+    def _branch(
+        self, i: Branch, flags: Sequence[bool], scope: _Scope, key: jax.Array
+    ) -> Arrays:
+        index = self._agreed(*scope.get(i.operands[0].buffer.number))
+        index = chosen_branch(i, index)
+
+        none = self._machine.ledger.nothing(i.branches)
+
+        def run(block: Block) -> tuple[list[jax.Array], Rows]:
+            inner = functools.partial(self._inner, block, (), scope, key)
+            out, rows = self._machine.ledger.apart(inner)
+            return self._as_flagged(out, flags), added(none, rows)
+
+        runs = [functools.partial(run, block) for block in i.branches]
+        eager = self._machine.eager
+        out, rows = runs[int(index)]() if eager else lax.switch(index, runs)
+        self._machine.ledger.add(rows)
+        return out
+
+
+def _kind(i: Instruction) -> type:
+    return Collective if isinstance(i, Collective) else type(i)
+
+
+_TOGETHER: dict[type, Callable[..., Arrays]] = {
+    Collective: _Devices._collective,
+    Loop: _Devices._loop,
+    Branch: _Devices._branch,
+    Call: _Devices._call,
+    NkiKernel: _Devices._kernel,
+}

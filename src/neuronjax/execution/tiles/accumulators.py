@@ -1,0 +1,124 @@
+"""Reductions along the free axis, and the registers that engines accumulate in.
+
+An accumulator is one FP32 per partition; an instruction folds its values into it, one
+after the other: register = op(register, value) (nki.isa, "Accumulator behavior"). What
+is folded is the FP32 value before its rounding on write. A reduction without a register
+(`tensor_reduce`) goes in VectorE's tiles of 512 where the order matters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.execution.engines.array_fold import Matrix
+from neuronjax.execution.engines.fold import fold_axes, left_fold, sum_rows
+from neuronjax.execution.tiles import alu
+from neuronjax.execution.tiles.rounding import wide
+from neuronjax.numerics.elementary_core import flush
+from neuronjax.numerics.exact import opaque
+
+#: What a reset leaves in the registers, per reduction.
+IDENTITIES = {
+    "add": np.float32(0),
+    "subtract": np.float32(0),
+    "multiply": np.float32(1),
+    "maximum": np.float32(-np.inf),
+    "minimum": np.float32(np.inf),
+    "abs_max": np.float32(0),
+    "abs_min": np.float32(np.inf),
+}
+# Any order gives the same bits.
+_ORDER_FREE = {"maximum": lax.reduce_max, "minimum": lax.reduce_min}
+_TILED = ("add", "multiply")
+
+
+def flat(x: jax.Array) -> jax.Array:
+    """[partitions, elements]."""
+    return x.reshape(x.shape[0], -1)
+
+
+def lanes(value: Any, partitions: int, zero: jax.Array) -> jax.Array:
+    """A number, or one per partition, as FP32 [partitions, 1]."""
+    value = wide(jnp.asarray(value), zero)
+    value = value.reshape(-1, 1) if value.size > 1 else value.reshape(1, 1)
+    return jnp.broadcast_to(value, (partitions, 1))
+
+
+def fold_from(op: str, start: jax.Array, values: jax.Array, zero: jax.Array) -> Any:
+    """The left fold from `start` [P, 1] over `values` [P, N]: [P, 1]."""
+    start = opaque(start, zero)
+    if op in _ORDER_FREE:
+        best = _ORDER_FREE[op](flush(values), (1,))
+        return alu.arithmetic(op, start, best[:, None], zero)
+    rows = jnp.concatenate([start, values], axis=1)
+    if op == "add":
+        total = sum_rows(Matrix(rows[None], k_first=False), zero)
+        if total is not None:
+            return total.reshape(-1, 1)
+    total = left_fold(opaque(rows.T, zero), _combine(op, zero))
+    return total[:, None]
+
+
+def _combine(op: str, zero: jax.Array) -> Any:
+    return lambda a, b: alu.arithmetic(op, a, b, zero)
+
+
+def accumulated(
+    command: str,
+    op: str,
+    registers: jax.Array,
+    values: jax.Array,
+    zero: jax.Array,
+    init: Any = None,
+) -> jax.Array:
+    """The registers, [128, 1], after an instruction that offers `values` [P, N].
+
+    Args:
+        command: name of a `reduce_cmd`.
+        op: the reduction.
+        registers: FP32 [128, 1] before.
+        values: FP32.
+        zero: the opaque -0.0.
+        init: of "load_reduce", a number or [P, 1].
+    """
+    partitions = values.shape[0]
+    used = start(command, op, registers, partitions, zero, init)
+    if command not in ("idle", "reset"):
+        used = fold_from(op, used, values, zero)
+    return jnp.concatenate([used, registers[partitions:]])
+
+
+def start(
+    command: str,
+    op: str,
+    registers: jax.Array,
+    partitions: int,
+    zero: jax.Array,
+    init: Any = None,
+) -> jax.Array:
+    """What the fold starts from, [P, 1]."""
+    if command in ("reset", "reset_reduce"):
+        return jnp.full((partitions, 1), IDENTITIES[op])
+    if command == "load_reduce":
+        return lanes(init, partitions, zero)
+    return registers[:partitions]
+
+
+def reduced(op: str, values: jax.Array, zero: jax.Array) -> jax.Array:
+    """FP32 [rows, N] reduced along the second axis: [rows]."""
+    if op in _ORDER_FREE:
+        return _ORDER_FREE[op](flush(values), (1,))
+    if op in _TILED:
+        identity = jnp.float32({"add": -0.0, "multiply": 1.0}[op])
+        return fold_axes(values, (1,), identity, op, zero)
+    return left_fold(opaque(values.T, zero), _combine(op, zero))
+
+
+def reduced_bits(op: str, values: jax.Array) -> jax.Array:
+    """Integers [rows, N] reduced by a bit vector operator: [rows]."""
+    return left_fold(values.T, lambda a, b: alu.bitwise(op, a, b))

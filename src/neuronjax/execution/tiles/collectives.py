@@ -1,0 +1,202 @@
+"""Collectives: what `neuronjax.collectives` does with the arrays of all ranks.
+
+Executed under a `vmap` over `AXIS` (see `execution.ranks`): every rank gathers the
+operands of all, the exchange is computed once, and each rank keeps its row. The
+arithmetic is that of `nj.jit`'s collectives: FP32 in the order of a fold plan, rounded
+to the tensor's dtype where a rank stores a partial sum.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.execution.exchange import exchange
+from neuronjax.execution.tiles.registry import (
+    Bits,
+    Context,
+    Operands,
+    Results,
+    Signature,
+    executes,
+)
+from neuronjax.ir.collective_set import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    CollectivePermute,
+    Groups,
+    ReduceScatter,
+)
+from neuronjax.ir.collectives.plan import star
+
+AXIS = "neuronjax_nki_ranks"
+# No collective of a kernel rounds stochastically.
+_NO_KEY = np.uint32(0)
+
+
+def _all(x: jax.Array) -> jax.Array:
+    """[ranks, ...]: what every rank has."""
+    return lax.all_gather(x, AXIS)
+
+
+def _own(x: jax.Array) -> jax.Array:
+    """This rank's row of [ranks, ...]."""
+    return lax.dynamic_index_in_dim(x, lax.axis_index(AXIS), keepdims=False)
+
+
+def _exchanged(collective: Any, x: Operands, c: Context) -> Results:
+    rows = tuple(map(_all, x))
+    found = exchange(collective, rows, rows[0].shape[0], c.zero, jnp.asarray(_NO_KEY))
+    return tuple(Bits(_own(array)) for array in found)
+
+
+def _made(cls: type, **fields: Any) -> Any:
+    return cls(operands=(), results=(), engine="cc", **fields)
+
+
+@executes("all_reduce")
+def all_reduce(i: Signature, x: Operands, c: Context) -> Results:
+    a = i.attributes
+    made = _made(AllReduce, op=a["op"], groups=a["groups"], plan=a["plan"])
+    return _exchanged(made, x, c)
+
+
+@executes("reduce_scatter")
+def reduce_scatter(i: Signature, x: Operands, c: Context) -> Results:
+    a = i.attributes
+    fields = dict(op=a["op"], groups=a["groups"], plan=a["plan"])
+    made = _made(ReduceScatter, dimension=a["collective_dim"], **fields)
+    return _exchanged(made, x, c)
+
+
+@executes("all_gather")
+def all_gather(i: Signature, x: Operands, c: Context) -> Results:
+    a = i.attributes
+    made = _made(AllGather, dimension=a["collective_dim"], groups=a["groups"])
+    return _exchanged(made, x, c)
+
+
+@executes("all_to_all")
+def all_to_all(i: Signature, x: Operands, c: Context) -> Results:
+    a, dimension = i.attributes, i.attributes["collective_dim"]
+    split = dict(split_dimension=dimension, concat_dimension=dimension)
+    return _exchanged(_made(AllToAll, groups=a["groups"], **split), x, c)
+
+
+# ---- Point to point.
+
+
+@executes("collective_permute")
+def collective_permute(i: Signature, x: Operands, c: Context) -> Results:
+    """ASSUMPTION: the dst of a rank that receives nothing stays as it was."""
+    pairs = i.attributes["source_target_pairs"]
+    [found] = _exchanged(_made(CollectivePermute, pairs=pairs), x, c)
+    assert isinstance(found, Bits)
+    receives = jnp.isin(lax.axis_index(AXIS), np.array([t for _, t in pairs]))
+    return (Bits(jnp.where(receives, found.array, c.previous[0])),)
+
+
+@executes("collective_permute_implicit")
+def collective_permute_implicit(i: Signature, x: Operands, c: Context) -> Results:
+    """Every channel along its own ring."""
+    return tuple(
+        _exchanged(_made(CollectivePermute, pairs=_successors(rings)), [operand], c)[0]
+        for rings, operand in zip(i.attributes["rings"], x, strict=True)
+    )
+
+
+@executes("collective_permute_implicit_reduce")
+def collective_permute_implicit_reduce(
+    i: Signature, x: Operands, c: Context
+) -> Results:
+    """The sum of the own operands is stored in their dtype, then sent on."""
+    channels = len(x) // 2
+    sums = [
+        _combined(i.attributes["op"], x[n], x[channels + n], c) for n in range(channels)
+    ]
+    return collective_permute_implicit(i, sums, c)
+
+
+def _combined(op: str, a: jax.Array, b: jax.Array, c: Context) -> jax.Array:
+    """One step of an all-reduce: of two ranks that are both here."""
+    made = _made(AllReduce, op=op, groups=((0, 1),), plan=star(2))
+    both = jnp.stack([a, b])
+    return exchange(made, (both,), 2, c.zero, jnp.asarray(_NO_KEY))[0][0]
+
+
+def _successors(rings: Groups) -> Groups:
+    """Who sends to whom: each rank of a ring to the next one."""
+    found: list[tuple[int, int]] = []
+    for ring in rings:
+        found += zip(ring, (*ring[1:], ring[0]), strict=True)
+    return tuple(found)
+
+
+@executes("collective_permute_implicit_current_processing_rank_id")
+def current_processing_rank_id(i: Signature, x: Operands, c: Context) -> Results:
+    """After t steps a rank has what the t-th rank before it in the ring had."""
+    rings = i.attributes["rings"]
+    size = len(rings[0])
+    table = np.zeros((sum(map(len, rings)), size), np.int32)
+    for ring in rings:
+        for place, rank in enumerate(ring):
+            table[rank] = [ring[(place - step) % size] for step in range(size)]
+    return (_own(jnp.asarray(table))[x[0] % size],)
+
+
+@executes("rank_id")
+def rank_id(i: Signature, x: Operands, c: Context) -> Results:
+    return (lax.axis_index(AXIS).astype(jnp.int32),)
+
+
+# ---- Of lengths that the run knows. Metadata rows: send counts, where in src they
+# start, counts received, where in dst they go.
+
+
+@executes("all_gather_v", "all_to_all_v")
+def of_any_length(i: Signature, x: Operands, c: Context) -> Results:
+    """Chunks of flat buffers; what reaches over the end of a slot is cut off."""
+    groups, to_all = i.attributes["groups"], i.name == "all_gather_v"
+    size = len(groups[0])
+    table = x[1].reshape(-1, size).astype(jnp.int32)
+    rows, tables = _all(x[0].reshape(-1)), _all(table)
+    members, place = _membership(groups)
+    own_place = _own(place)
+    column = 0 if to_all else own_place
+    before = c.previous[0].reshape(-1)
+    result, slot = before, before.shape[0] // size
+    at = jnp.arange(before.shape[0], dtype=jnp.int32)
+    counts = []
+    for number in range(size):
+        sender = _own(members)[number]
+        sent = lax.dynamic_index_in_dim(tables, sender, keepdims=False)
+        count, start = sent[0, column], sent[1, column]
+        places = i.attributes["has_rdispls"]
+        target = table[3, number] if places else jnp.int32(slot * number)
+        room = before.shape[0] if places else slot
+        inside = (at >= target) & (at < target + jnp.minimum(count, room))
+        source = start + at - target
+        inside &= (source >= 0) & (source < rows.shape[1])
+        row = lax.dynamic_index_in_dim(rows, sender, keepdims=False)
+        result = jnp.where(inside, jnp.take(row, source, mode="clip"), result)
+        counts.append(count)
+    if i.attributes["recv_counts_known"]:
+        return (Bits(result),)
+    known = table.at[2].set(jnp.stack(counts)).astype(jnp.uint32)
+    return Bits(result), Bits(known)
+
+
+def _membership(groups: Groups) -> tuple[jax.Array, jax.Array]:
+    """Of every rank: the members of its group, and its place among them."""
+    ranks = sum(map(len, groups))
+    members = np.zeros((ranks, len(groups[0])), np.int32)
+    place = np.zeros(ranks, np.int32)
+    for group in groups:
+        for number, rank in enumerate(group):
+            members[rank], place[rank] = group, number
+    return jnp.asarray(members), jnp.asarray(place)

@@ -1,0 +1,58 @@
+"""Copies and constants: bits where the dtypes are equal, else by way of FP32."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from neuronjax.execution.tiles.moving import affine_values
+from neuronjax.execution.tiles.registry import (
+    Bits,
+    Context,
+    Operands,
+    Results,
+    Signature,
+    executes,
+)
+from neuronjax.execution.tiles.rounding import wide
+from neuronjax.ir import nki_dtypes as dtypes
+
+
+@executes("dma_copy")
+def dma_copy(i: Signature, x: Operands, c: Context) -> Results:
+    """src.dtype -> FP32 -> dst.dtype (nki.isa.dma_copy, "Data types")."""
+    return (_converted(i, x[0], c),)
+
+
+@executes("tensor_copy")
+def tensor_copy(i: Signature, x: Operands, c: Context) -> Results:
+    """A copy; ScalarE of a core without exact copies always goes through FP32."""
+    exact = "scalar_engine_exact_copy" in c.core.capabilities
+    if i.engine == "scalar" and not exact:
+        return (wide(x[0], c.zero),)
+    return (_converted(i, x[0], c),)
+
+
+def _converted(i: Signature, x: jax.Array, c: Context) -> jax.Array | Bits:
+    [source, target] = i.inputs[0], i.outputs[0]
+    assert source is not None
+    if source.dtype == target.dtype:
+        return Bits(x)
+    if dtypes.info(source.dtype).kind == "packed":
+        return Bits(x)  # the front end has made sure that the widths agree
+    return wide(x, c.zero)
+
+
+@executes("memset")
+def memset(i: Signature, x: Operands, c: Context) -> Results:
+    """One number everywhere."""
+    [value] = x
+    return (jnp.broadcast_to(value, i.outputs[0].shape),)
+
+
+@executes("iota")
+def iota(i: Signature, x: Operands, c: Context) -> Results:
+    """32-bit integers that wrap around."""
+    offset, multiplier, *steps = x
+    counts, partitions = i.attributes["counts"], i.outputs[0].shape[0]
+    return (affine_values(offset, multiplier, steps, counts, partitions),)

@@ -1,0 +1,78 @@
+"""`tensor_tensor` and `tensor_scalar`: FP32, bit patterns, or 32-bit integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from neuronjax.execution.tiles import alu
+from neuronjax.execution.tiles.registry import (
+    Bits,
+    Context,
+    Operands,
+    Results,
+    Signature,
+    executes,
+)
+from neuronjax.execution.tiles.rounding import wide
+from neuronjax.ir import nki_dtypes as dtypes
+from neuronjax.ir.alu_operators import BITVEC
+
+
+@executes("tensor_tensor")
+def tensor_tensor(i: Signature, x: Operands, c: Context) -> Results:
+    """data1 <op> data2."""
+    op = i.attributes["op"]
+    a, b = _flat(x[0]), _flat(x[1])
+    if op in BITVEC:
+        return (_pattern_result(alu.bitwise(op, a, b), i),)
+    if i.attributes["integer"] and op in alu.INTEGER:
+        # All are 32 bits wide: modulo 2^32, whatever the sign of the result's dtype.
+        word = dtypes.info(i.outputs[0].dtype).numeric
+        return (alu.INTEGER[op](a, b.astype(a.dtype)).astype(word),)
+    return (alu.arithmetic(op, wide(a, c.zero), wide(b, c.zero), c.zero),)
+
+
+@executes("tensor_scalar")
+def tensor_scalar(i: Signature, x: Operands, c: Context) -> Results:
+    """(data <op0> operand0) <op1> operand1, the first result rounded to FP32."""
+    a = i.attributes
+    data, *operands = map(_flat, x)
+    ops = [(a["op0"], operands[0], a["reverse0"])]
+    if a["op1"] is not None:
+        ops.append((a["op1"], operands[1], a["reverse1"]))
+    if a["op0"] in BITVEC:
+        for op, operand, reverse in ops:
+            pair = (
+                (operand, data) if reverse and operand is not None else (data, operand)
+            )
+            data = alu.bitwise(op, *pair)
+        return (_pattern_result(data, i),)
+    value = wide(data, c.zero)
+    for op, operand, reverse in ops:
+        value = _apply(op, value, operand, reverse, c.zero)
+    return (value,)
+
+
+def _apply(
+    op: str, value: jax.Array, operand: Any, reverse: bool, zero: jax.Array
+) -> jax.Array:
+    if operand is None:
+        return alu.arithmetic(op, value, None, zero)
+    other = wide(operand, zero)
+    pair = (other, value) if reverse else (value, other)
+    return alu.arithmetic(op, *pair, zero)
+
+
+def _flat(x: Any) -> Any:
+    """[partitions, elements]; a number as it is."""
+    if x is None or x.ndim == 0:
+        return x
+    return x.reshape(x.shape[0], -1)
+
+
+def _pattern_result(x: jax.Array, i: Signature) -> jax.Array | Bits:
+    source = i.inputs[0]
+    assert source is not None
+    return Bits(x) if source.dtype == i.outputs[0].dtype else x

@@ -1,0 +1,96 @@
+"""GpSimdE: gathers, bounds of segments, nonzero elements, the largest of a snake.
+
+A GpSimd core sees 16 partitions. Values are moved, not computed.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from neuronjax.execution.tiles.accumulators import flat
+from neuronjax.execution.tiles.registry import (
+    Bits,
+    Context,
+    Operands,
+    Results,
+    Signature,
+    executes,
+)
+from neuronjax.execution.tiles.rounding import wide
+from neuronjax.numerics.elementary_core import flush
+
+CORE_PARTITIONS = 16
+
+
+@executes("local_gather")
+def local_gather(i: Signature, x: Operands, c: Context) -> Results:
+    """Each core takes what its own indices name, for all its partitions."""
+    a = i.attributes
+    src, index = flat(x[0]), flat(x[1])
+    cores = src.shape[0] // CORE_PARTITIONS
+    named = index.reshape(cores, CORE_PARTITIONS, -1).swapaxes(1, 2)
+    named = named.reshape(cores, -1)[:, : a["valid"]].astype(jnp.int32)
+    picks = named[:, :, None] + jnp.arange(a["elements"], dtype=jnp.int32)
+    picks = jnp.repeat(picks.reshape(cores, -1), CORE_PARTITIONS, axis=0)
+    return (Bits(_taken(src, picks)),)
+
+
+@executes("nc_n_gather")
+def nc_n_gather(i: Signature, x: Operands, c: Context) -> Results:
+    """Every partition takes its own elements."""
+    return (Bits(_taken(flat(x[0]), flat(x[1]).astype(jnp.int32))),)
+
+
+def _taken(rows: jax.Array, picks: jax.Array) -> jax.Array:
+    word = jnp.dtype(f"uint{8 * rows.dtype.itemsize}")
+    bits = lax.bitcast_convert_type(rows, word)
+    bits = jnp.take_along_axis(bits, picks, axis=1, mode="clip")
+    return lax.bitcast_convert_type(bits, rows.dtype)
+
+
+@executes("sequence_bounds")
+def sequence_bounds(i: Signature, x: Operands, c: Context) -> Results:
+    """Where the elements of the same id begin and end (exclusive); padding n and -1."""
+    ids = flat(x[0])[0].astype(jnp.int32)
+    n = ids.shape[0]
+    place = jnp.arange(n, dtype=jnp.int32)
+    same = ids[:, None] == ids[None, :]
+    first = jnp.where(same, place[None], n).min(axis=1)
+    last = jnp.where(same, place[None], -1).max(axis=1) + 1
+    padding = ids == 0
+    start = jnp.where(padding, n, first)
+    end = jnp.where(padding, -1, last)
+    return (jnp.stack([start, end]).astype(jnp.int32),)
+
+
+@executes("nonzero_with_count")
+def nonzero_with_count(i: Signature, x: Operands, c: Context) -> Results:
+    """Indices of nonzero elements, padding, their number; one partition per core."""
+    src, offset, padding = x
+    rows, old = flat(src), flat(c.previous[0])
+    used = rows[::CORE_PARTITIONS]
+    nonzero = used != 0
+    count = nonzero.sum(axis=1, dtype=jnp.int32)
+    width = used.shape[1]
+    place = jnp.arange(width, dtype=jnp.int32)
+    # Stable: nonzero elements first, in their order.
+    order = jnp.argsort(jnp.where(nonzero, place, width + place), axis=1)
+    found = order.astype(jnp.int32) + offset
+    found = jnp.where(place[None] < count[:, None], found, padding)
+    new = jnp.concatenate([found, count[:, None]], axis=1)
+    return (old.at[::CORE_PARTITIONS].set(new),)
+
+
+@executes("topk")
+def topk(i: Signature, x: Operands, c: Context) -> Results:
+    """The k largest of each 16-partition snake, ascending, and where they were."""
+    src = flat(x[0])
+    k = i.outputs[0].shape[-1]
+    cores = src.shape[0] // CORE_PARTITIONS
+    snake = src.reshape(cores, CORE_PARTITIONS, -1).swapaxes(1, 2).reshape(cores, -1)
+    values = flush(wide(snake[:, : i.attributes["n"]], c.zero))
+    best, index = lax.top_k(values, k)
+    results = (best[:, ::-1], index[:, ::-1].astype(jnp.uint32))
+    return tuple(jnp.repeat(r, CORE_PARTITIONS, axis=0) for r in results)

@@ -1,0 +1,115 @@
+"""TensorE: one K tile, folded down the partitions, added to PSUM.
+
+The folds are those of `engines` (design, section 5): a left fold in FP32 down the rows;
+FP32 operands in four passes of halves; in double-row mode the pair in a cell first.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.execution.engines.array_fold import Matrix
+from neuronjax.execution.engines.cell_fold import Cells, fold_cells
+from neuronjax.execution.engines.psum import Psum, settled
+from neuronjax.execution.engines.tensor import halves, one_pass
+from neuronjax.execution.tiles.registry import (
+    Bits,
+    Context,
+    Operands,
+    Results,
+    Signature,
+    View,
+    executes,
+)
+from neuronjax.execution.tiles.rounding import wide
+from neuronjax.ir import nki_dtypes as dtypes
+from neuronjax.numerics.float_format import get_format
+
+
+@executes("nc_matmul")
+def nc_matmul(i: Signature, x: Operands, c: Context) -> Results:
+    """stationary.T @ moving, or what PSUM holds plus it."""
+    stationary, moving = x
+    exact = "exact_transpose" in c.core.capabilities
+    if i.attributes["is_transpose"] and exact:
+        return (_passed_through(stationary, moving, i.outputs[0]),)
+    total = None
+    if c.previous:
+        total = wide(c.previous[0]).reshape(1, stationary_columns(i), -1)
+    passes = _passes(i, stationary, moving, c.zero)
+    result = i.outputs[0]
+    narrow = None if result.dtype == "float32" else get_format(result.dtype)
+    psum = Psum(c.zero, c.key, c.rounding, narrow)
+    summed = psum.add([p[None] for p in passes], total)
+    return (summed.reshape(result.shape),)
+
+
+def stationary_columns(i: Signature) -> int:
+    """M."""
+    return i.outputs[0].shape[0]
+
+
+def _passes(
+    i: Signature, stationary: jax.Array, moving: jax.Array, zero: jax.Array
+) -> list[jax.Array]:
+    """Results of the array, [1, M, N] each."""
+    if i.attributes["rows_per_cell"] == 2:
+        cells = (_paired(wide(stationary)), _paired(wide(moving)))
+        return [fold_cells(*cells, zero, in_range=True)]
+    matrices = (_matrix(wide(stationary)), _matrix(wide(moving)))
+    views = [v for v in i.inputs if v is not None]
+    if any(v.dtype == "float32" for v in views):
+        return _four_passes(*matrices, zero)
+    return one_pass(*matrices, zero)
+
+
+def _four_passes(a: Matrix, b: Matrix, zero: jax.Array) -> list[jax.Array]:
+    """hi.hi, hi.lo, lo.hi and lo.lo, by one fold of stacked operands."""
+    m, n = a.free, b.free
+    left, right = (
+        Matrix(jnp.concatenate(halves(x.array), 2), k_first=True) for x in (a, b)
+    )
+    [every] = one_pass(left, right, zero)
+    high, low = every[:, :m], every[:, m:]
+    return [high[:, :, :n], high[:, :, n:], low[:, :, :n], low[:, :, n:]]
+
+
+def _matrix(x: jax.Array) -> Matrix:
+    return Matrix(x.reshape(1, x.shape[0], -1), k_first=True)
+
+
+def _paired(x: jax.Array) -> Cells:
+    """[K, 2, free]: a cell holds both rows of its partition."""
+    return Cells(x.reshape(1, x.shape[0], 2, -1), rows_first=False)
+
+
+def _passed_through(stationary: jax.Array, moving: jax.Array, result: View) -> Bits:
+    """Bits of the stationary operand where `moving`, of ones and zeros, has its one."""
+    k = stationary.shape[0]
+    word = dtypes.info(result.dtype).carrier
+    rows = stationary.reshape(k, -1)
+    if rows.dtype.itemsize != word.itemsize:
+        raise TypeError("the front end lets only equal widths through")
+    bits = rows if rows.dtype == word else lax.bitcast_convert_type(rows, word)
+    ones = moving.reshape(k, -1) != 0
+    taken = jnp.take(bits, jnp.argmax(ones, axis=0), axis=0)
+    nothing = jnp.zeros((), word)
+    return Bits(jnp.where(ones.any(axis=0)[:, None], taken, nothing).T)
+
+
+@executes("nc_transpose")
+def nc_transpose(i: Signature, x: Operands, c: Context) -> Results:
+    """Bits; on a core without exact transposes TensorE multiplies by the identity."""
+    data = x[0].reshape(x[0].shape[0], prod(x[0].shape[1:]))
+    exact = i.engine != "tensor" or "exact_transpose" in c.core.capabilities
+    if exact or data.dtype.kind in "iu":
+        return (Bits(data.T),)
+    k = data.shape[0]
+    identity = jnp.eye(k, dtype=np.float32)
+    passes = one_pass(_matrix(wide(data)), _matrix(identity), c.zero)
+    return (settled(passes[0][0], c.zero),)

@@ -1,0 +1,121 @@
+"""`quantize_mx` on VectorE, `nc_matmul_mx` on TensorE.
+
+The numbers are those of `numerics.microscaling` under the rule "neuron"; the sum is
+`engines.cell_fold`'s: a cell adds its four scaled products from left to right in FP32,
+then the sums of the cells go down the partitions, then to PSUM (design, section 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from neuronjax.execution.engines.cell_fold import Cells, fold_cells
+from neuronjax.execution.engines.psum import Psum
+from neuronjax.execution.tiles.registry import (
+    Bits,
+    Context,
+    Operands,
+    Results,
+    Signature,
+    View,
+    executes,
+)
+from neuronjax.execution.tiles.rounding import wide
+from neuronjax.numerics.float_format import FLOAT8_E8M0FNU, get_format
+from neuronjax.numerics.microscaling import (
+    MX_FORMATS,
+    MXArray,
+    MXFormat,
+    from_codes,
+    quantize_mx as quantized,
+    to_codes,
+)
+from neuronjax.numerics.mx_layout import (
+    GROUP,
+    QUADRANT,
+    SCALES,
+    SLOTS,
+    pack_x4,
+    unpack_x4,
+)
+
+SCALE_RULE = "neuron"
+_FORMATS = {f"{fmt.element.name}_x4": fmt for fmt in MX_FORMATS.values()}
+
+
+@executes("quantize_mx")
+def quantize_mx(i: Signature, x: Operands, c: Context) -> Results:
+    """The words, and the scales quadrant by quadrant."""
+    words, *scales = i.outputs
+    partitions, free = words.shape[0], prod(words.shape[1:])
+    groups = x[0].reshape(partitions // GROUP, GROUP, free, SLOTS)
+    blocks = jnp.swapaxes(groups, 1, 2).reshape(-1, free, GROUP * SLOTS)
+    found = quantized(blocks, _FORMATS[words.dtype], scale_rule=SCALE_RULE)
+    elements = to_codes(found.elements).reshape(-1, free, GROUP, SLOTS)
+    rows = jnp.swapaxes(elements, 1, 2).reshape(partitions, free * SLOTS)
+    packed = pack_x4(from_codes(rows, found.format.element))
+    codes = to_codes(found.scales).reshape(partitions // GROUP, free)
+    return (Bits(packed), *map(Bits, jnp.split(codes, len(scales))))
+
+
+@executes("nc_matmul_mx")
+def nc_matmul_mx(i: Signature, x: Operands, c: Context) -> Results:
+    """stationary.T @ moving of dequantized operands, or what PSUM holds plus it."""
+    split = 2 + i.attributes["stationary_scales"]
+    left = _cells(x[0], _view(i, 0), x[2:split])
+    right = _cells(x[1], _view(i, 1), x[split:])
+    result = i.outputs[0]
+    tile = fold_cells(left, right, c.zero)
+    total = wide(c.previous[0]).reshape(tile.shape) if c.previous else None
+    narrow = None if result.dtype == "float32" else get_format(result.dtype)
+    summed = Psum(c.zero, c.key, c.rounding, narrow).add([tile[None]], total)
+    return (summed.reshape(result.shape),)
+
+
+def _view(i: Signature, operand: int) -> View:
+    view = i.inputs[operand]
+    assert view is not None
+    return view
+
+
+def _cells(words: jax.Array, view: View, scales: Sequence[jax.Array]) -> Cells:
+    """What each cell of a column holds: its partition's four values, dequantized."""
+    partitions, free = view.shape[0], prod(view.shape[1:])
+    fmt = _FORMATS[view.dtype]
+    words = words.reshape(partitions, free)
+    values = _dequantized(words, _scale_rows(scales, partitions, free), fmt)
+    return Cells(values.reshape(1, partitions, SLOTS, free), rows_first=False)
+
+
+def _scale_rows(scales: Sequence[jax.Array], partitions: int, free: int) -> jax.Array:
+    """uint8 [P / 8, F] of the tensors of all quadrants, or of one whole tensor."""
+    rows = [_bytes(s).reshape(s.shape[0], free) for s in scales]
+    quadrants = range(0, partitions, QUADRANT)
+    if len(rows) == 1:
+        rows = [rows[0][first : first + SCALES] for first in quadrants]
+    return jnp.concatenate(rows)
+
+
+def _bytes(scale: jax.Array) -> jax.Array:
+    if scale.dtype == jnp.uint8:
+        return scale
+    return lax.bitcast_convert_type(scale, jnp.uint8)
+
+
+def _dequantized(words: jax.Array, scales: jax.Array, fmt: MXFormat) -> jax.Array:
+    """float32 [4 P, F] in order of position, 4 * partition + slot."""
+    partitions, free = words.shape
+    elements = to_codes(unpack_x4(words, fmt.element))
+    rows = jnp.swapaxes(elements.reshape(partitions, free, SLOTS), 1, 2)
+    array = MXArray(
+        elements=from_codes(rows.reshape(partitions * SLOTS, free), fmt.element),
+        scales=from_codes(scales, FLOAT8_E8M0FNU),
+        axis=-2,
+        format=fmt,
+    )
+    return array.dequantize()

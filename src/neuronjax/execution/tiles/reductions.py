@@ -1,0 +1,124 @@
+"""`tensor_reduce`, `tensor_partition_reduce`, and the instructions that scan.
+
+Everything is FP32 with one rounding per operator; results are rounded on write.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from neuronjax.execution.tiles import alu
+from neuronjax.execution.tiles.accumulators import (
+    accumulated,
+    flat,
+    lanes,
+    reduced,
+    reduced_bits,
+    start,
+)
+from neuronjax.execution.tiles.registry import (
+    Bits,
+    Context,
+    Operands,
+    Results,
+    Signature,
+    executes,
+)
+from neuronjax.execution.tiles.rounding import wide
+from neuronjax.ir.alu_operators import BITVEC
+from neuronjax.numerics import elementary
+from neuronjax.numerics.exact import opaque, seal
+
+
+@executes("tensor_reduce")
+def tensor_reduce(i: Signature, x: Operands, c: Context) -> Results:
+    """The trailing axes in one; tiles of 512 where the order matters."""
+    a = i.attributes
+    data = x[0]
+    rows = data.reshape(prod(data.shape[: a["kept"]]), -1)
+    if a["op"] in BITVEC:
+        return (Bits(reduced_bits(a["op"], rows)),)
+    total = reduced(a["op"], wide(rows, c.zero), c.zero)
+    return (-total if a["negate"] else total,)
+
+
+@executes("tensor_partition_reduce")
+def tensor_partition_reduce(i: Signature, x: Operands, c: Context) -> Results:
+    """A left fold over the partitions; an average divides by their number."""
+    op = i.attributes["op"]
+    rows = flat(x[0])
+    if op in BITVEC:
+        return (Bits(reduced_bits(op, rows.T)),)
+    # At most 128 partitions: one tile, so this is the left fold.
+    values = wide(rows, c.zero).T
+    if op != "average":
+        return (reduced(op, values, c.zero),)
+    total = reduced("add", values, c.zero)
+    count = opaque(jnp.full_like(total, rows.shape[0]), c.zero)
+    return (seal(elementary.BINARY["divide"](total, count, c.zero), c.zero),)
+
+
+@executes("tensor_scalar_reduce")
+def tensor_scalar_reduce(i: Signature, x: Operands, c: Context) -> Results:
+    """data <op0> operand0, folded into VectorE's accumulators on the way."""
+    a = i.attributes
+    data, operand, registers, init = x
+    values = wide(flat(data), c.zero)
+    other = None if operand is None else lanes(operand, values.shape[0], c.zero)
+    values = alu.arithmetic(a["op0"], values, other, c.zero)
+    after = accumulated(
+        a["reduce_cmd"], a["reduce_op"], registers, values, c.zero, init
+    )
+    total = after[: values.shape[0]]
+    total = -total if a["negate"] else total
+    return (values, after, total)[: len(i.outputs)]
+
+
+@executes("tensor_scalar_cumulative")
+def tensor_scalar_cumulative(i: Signature, x: Operands, c: Context) -> Results:
+    """register = op1(op0(data, imm0), register), every value of which is written."""
+    a = i.attributes
+    data, imm0, registers, init = x
+    values = wide(flat(data), c.zero)
+    partitions = values.shape[0]
+    imm0 = lanes(imm0, partitions, c.zero)
+    values = alu.arithmetic(a["op0"], values, imm0, c.zero)
+    state = start(a["reduce_cmd"], a["op1"], registers, partitions, c.zero, init)
+
+    def turn(state: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
+        state = alu.arithmetic(a["op1"], value, state, c.zero)
+        return state, state
+
+    first = opaque(state[:, 0], c.zero)
+    last, running = lax.scan(turn, first, opaque(values.T, c.zero))
+    after = jnp.concatenate([last[:, None], registers[partitions:]])
+    return (running.T, after)
+
+
+@executes("tensor_tensor_scan")
+def tensor_tensor_scan(i: Signature, x: Operands, c: Context) -> Results:
+    """result = op1(op0(data0, result before), data1), in FP32 along the free axis."""
+    a = i.attributes
+    data0, data1 = (wide(flat(v), c.zero) for v in x[:2])
+    first = lanes(x[2], data0.shape[0], c.zero)[:, 0]
+
+    def turn(
+        state: jax.Array, pair: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        inner = _ordered(a["op0"], pair[0], state, a["reverse0"], c.zero)
+        state = _ordered(a["op1"], inner, pair[1], a["reverse1"], c.zero)
+        return state, state
+
+    pairs = opaque(data0.T, c.zero), opaque(data1.T, c.zero)
+    _, states = lax.scan(turn, opaque(first, c.zero), pairs)
+    return (states.T,)
+
+
+def _ordered(
+    op: str, a: jax.Array, b: jax.Array, reverse: bool, zero: jax.Array
+) -> jax.Array:
+    return alu.arithmetic(op, b, a, zero) if reverse else alu.arithmetic(op, a, b, zero)

@@ -1,0 +1,152 @@
+"""The registry of semantics: `@executes("tensor_tensor")` on a pure function.
+
+    @executes("tensor_tensor")
+    def tensor_tensor(i: Signature, x: Operands, c: Context) -> Results:
+        return (combine(i.attributes["op"], wide(x[0]), wide(x[1]), c),)
+
+`x` lists the operands as the front end did: a tensor as an array of its view's shape
+and numeric dtype, a register as an int32 scalar, an immediate as a scalar (float32 or
+int32, unknown to the compiler), an absent one as None. The result is one array per
+output, of the view's number of elements, before the rounding of the write: float32
+(rounded once to the output's dtype) or an integer dtype; or `Bits` of an array of the
+output's own dtype, stored as they are. An instruction that writes a register returns
+one integer scalar.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+
+from neuronjax.errors import UnimplementedError
+from neuronjax.hardware import CoreSpec
+
+# Modules of this package that hold semantics; add yours.
+MODULES: tuple[str, ...] = (
+    "activate2",
+    "activation",
+    "collectives",
+    "copying",
+    "cores",
+    "dma_arithmetic",
+    "elementwise",
+    "gathering",
+    "matmul",
+    "microscaling",
+    "printing",
+    "random_numbers",
+    "reductions",
+    "registers",
+    "selection",
+    "statistics",
+    "top8",
+    "vector_functions",
+)
+
+
+class View(NamedTuple):
+    """Shape and nki dtype of an operand."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The static part of an instruction: equal ones run by the same code.
+
+    Attributes:
+        name: of the nki.isa function.
+        engine: who executes it.
+        items: the attributes, sorted.
+        outputs: what is written.
+        inputs: one per operand, None where that is no tensor.
+        forms: one letter per operand, see `ir.kernel.KernelInstruction`.
+        reads_outputs: whether `Context.previous` is filled.
+    """
+
+    name: str
+    engine: str
+    items: tuple[tuple[str, Any], ...]
+    outputs: tuple[View, ...]
+    inputs: tuple[View | None, ...]
+    forms: str
+    reads_outputs: bool
+
+    @functools.cached_property
+    def attributes(self) -> Mapping[str, Any]:
+        """The attributes by name."""
+        return dict(self.items)
+
+
+class Context(NamedTuple):
+    """What an instruction finds beside its operands.
+
+    Attributes:
+        zero: a -0.0 that the compiler cannot know, see `numerics.exact`.
+        core: the core, for its capabilities.
+        key: uint32 scalar for random bits, another for every instruction executed.
+        previous: old contents of the outputs, if the instruction reads them.
+        rounding: of writes: "rne", or "stochastic" with bits that the key decides.
+    """
+
+    zero: jax.Array
+    core: CoreSpec
+    key: jax.Array
+    previous: tuple[jax.Array, ...] = ()
+    rounding: str = "rne"
+
+
+class Bits(NamedTuple):
+    """A result that is moved and not computed: no rounding, no seal, NaNs kept."""
+
+    array: jax.Array
+
+
+Operands = Sequence[Any]
+Results = Sequence["jax.Array | Bits"]
+Semantics = Callable[[Signature, Operands, Context], Results]
+
+_REGISTRY: dict[str, Semantics] = {}
+
+
+def executes(*names: str) -> Callable[[Semantics], Semantics]:
+    """Registers the semantics of one or several instructions."""
+
+    def register(function: Semantics) -> Semantics:
+        for name in names:
+            _REGISTRY[name] = function
+        return function
+
+    return register
+
+
+@functools.cache
+def _load() -> None:
+    for module in MODULES:
+        importlib.import_module(f"neuronjax.execution.tiles.{module}")
+
+
+def semantics_of(name: str) -> Semantics:
+    """The function of an instruction.
+
+    Raises:
+        UnimplementedError: there is none.
+    """
+    _load()
+    if name not in _REGISTRY:
+        raise UnimplementedError(
+            "no semantics yet", op=f"nisa.{name}", remedy="please report it"
+        )
+    return _REGISTRY[name]
+
+
+def has_semantics(name: str) -> bool:
+    """Whether there is a function of an instruction."""
+    _load()
+    return name in _REGISTRY

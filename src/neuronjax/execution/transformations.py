@@ -1,0 +1,402 @@
+"""A function of flat arrays, emulated, as JAX's transformations see it.
+
+`vmap(emulated f)` is the emulation of `vmap(f)`. `grad(emulated f)` is what the chip
+would do: the forward and the backward program of `jax.vjp(f)`, both emulated. The
+construction is a `custom_vjp` outside and a `custom_vmap` inside, with the residuals as
+flat leaves, applied to itself: forward and backward are emulations too, so that grad of
+grad, vmap of grad and grad of vmap follow. Forward mode is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import dtypes, lax
+from jax.core import Tracer
+from jax.custom_batching import custom_vmap
+from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
+
+from neuronjax.capture.mesh_context import Surroundings
+from neuronjax.capture.trace import Capture, capture, trace
+from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.execution import interpreter
+from neuronjax.execution.probes.plan import Collector
+from neuronjax.hardware import Target
+from neuronjax.ir.instruction import InstructionProgram
+from neuronjax.ir.kernel_call import compiling_for
+from neuronjax.ir.program import Program
+from neuronjax.lowering import lower
+from neuronjax.lowering.context import is_cotangent_scope
+from neuronjax.policy import Policy
+
+Leaves = Sequence[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emulation:
+    """A pure function of flat arrays and how to emulate it.
+
+    Attributes:
+        function: takes flat leaves, returns a list of flat leaves.
+        names: the pytree path of each argument, for rules and errors.
+        target: the machine.
+        policy: the numerics.
+        cotangents: indices of arguments that carry gradients.
+        derived: made by a transformation; a policy rule need not match in it.
+        has_amax_history: the last leaf is the amax history of delayed scaling, which
+            the function does not see, and its successor is the last output.
+        around: the mesh that the function is captured under.
+        collector: what is measured; the arrays of the statistics are then the last
+            outputs, behind the amax history.
+    """
+
+    function: Callable[..., list[Any]]
+    names: tuple[str, ...]
+    target: Target
+    policy: Policy
+    cotangents: frozenset[int] = field(default=frozenset())
+    derived: bool = False
+    has_amax_history: bool = False
+    around: Surroundings = field(default=Surroundings())
+    collector: Collector | None = None
+
+    # -- capture and lowering ----------------------------------------------------------
+
+    def capture(self, leaves: Leaves) -> Capture:
+        """The StableHLO program for arguments of these types."""
+        with self.around.inside(), compiling_for(self.target):
+            return capture(self.function, tuple(map(abstract, leaves)), self.names)
+
+    def lower(self, captured: Capture) -> InstructionProgram:
+        """The instructions of a captured program."""
+        if self.policy.loss_scale is not None and not self.derived:
+            _check_loss_scale(captured)
+        return lower(
+            captured.program,
+            target=self.target,
+            policy=self.policy,
+            cotangents=self.cotangents,
+            every_rule_matches=not self.derived,
+        )
+
+    def run(self, call_index: jax.Array | None, leaves: Leaves) -> list[jax.Array]:
+        """Captures, lowers and executes; no transformation looks inside."""
+        history = None
+        if self.has_amax_history:
+            *leaves, history = leaves
+        captured = self.capture(leaves)
+        program = self.lower(captured)
+        _check_history(program, history)
+        if program.stochastic and call_index is None:
+            raise InvalidProgramError(
+                "the program rounds stochastically but has no call index",
+                remedy="call it with_rounding_seed(i), i a uint32 that changes with "
+                "every call, for instance the step number",
+            )
+        arrays = split_complex([_without_key(leaf) for leaf in leaves])
+        plan = None
+        if self.collector is not None:
+            plan = self.collector.plan(program, captured.program.argument_names)
+        arrays_out: list[Any] = list(
+            interpreter.run(program, arrays, call_index, history, plan=plan)
+        )
+        measured = [] if plan is None else jax.tree.leaves(arrays_out.pop())
+        extra = [arrays_out.pop(), *measured] if history is not None else measured
+        arrays_out = join_complex(arrays_out, captured.program)
+        outputs = zip(arrays_out, captured.out_avals, strict=True)
+        return [*[_as_declared(a, aval) for a, aval in outputs], *extra]
+
+    # -- transformations ---------------------------------------------------------------
+
+    def with_closure(self, leaves: Leaves) -> tuple[Emulation, list[Any]]:
+        """The same emulation with what the function closes over as leading leaves."""
+        with self.around.inside(), compiling_for(self.target):
+            function, closure = with_closure(self.function, leaves)
+        names = tuple(f"closure/{i}" for i in range(len(closure)))
+        emulation = replace(self, function=function, names=names + self.names)
+        return emulation, [*closure, *leaves]
+
+    def __call__(self, call_index: jax.Array | None, leaves: Leaves) -> list[jax.Array]:
+        """Emulates the function on arrays or tracers of any transformation."""
+        if not any(isinstance(leaf, Tracer) for leaf in leaves):
+            return self.run(call_index, leaves)
+        return self._differentiable()(call_index, *leaves)
+
+    def _batchable(self) -> Callable[..., list[jax.Array]]:
+        @custom_vmap
+        def emulated(call_index: Any, *leaves: Any) -> list[jax.Array]:
+            return self.run(call_index, leaves)
+
+        @emulated.def_vmap
+        def rule(axis_size: int, batched: Any, call_index: Any, *leaves: Any) -> Any:
+            _, *leaf_batched = batched
+            emulation, depends = self._batched(axis_size, leaf_batched, leaves)
+            out = emulation(call_index, leaves)
+            return out, depends or [True] * len(out)
+
+        return emulated
+
+    def _batched(
+        self, axis_size: int, batched: Sequence[bool], leaves: Leaves
+    ) -> tuple[Emulation, list[bool]]:
+        """The emulation of `vmap(f)`, and which of its results have the new axis: all,
+        if there is no list."""
+        self._refuse_hidden("vmap")
+        axes = tuple(0 if b else None for b in batched)
+        mapped = jax.vmap(self.function, in_axes=axes, axis_size=axis_size)
+        if all(batched):
+            return replace(self, function=mapped), []
+        # Of one trace: another may keep other residuals for the backward pass.
+        with self.around.inside(), compiling_for(self.target):
+            traced = trace(mapped, leaves)
+        depends = _depend_on(traced.jaxpr, batched)
+
+        def function(*leaves: Any) -> list[Any]:
+            outputs = zip(jaxpr_as_fun(traced)(*leaves), depends, strict=True)
+            return [x if d else x[0] for x, d in outputs]
+
+        return replace(self, function=function), depends
+
+    def _refuse_hidden(self, transformation: str) -> None:
+        if self.collector is not None:
+            raise UnsupportedError(
+                f"{transformation} of a function that collects statistics: they are "
+                "those of one whole program",
+                remedy=f"put the {transformation} inside the emulated function, "
+                "nj.jit(train_step, collect=True)",
+            )
+        if self.has_amax_history:
+            raise UnsupportedError(
+                f"{transformation} of a function with delayed scaling: its amax "
+                "history belongs to whole steps",
+                remedy=f"put the {transformation} inside the emulated function",
+            )
+
+    def _differentiable(self) -> Callable[..., list[jax.Array]]:
+        emulated = jax.custom_vjp(self._batchable())
+        derivative = _Derivative(self)
+        emulated.defvjp(derivative.forward, derivative.backward)
+        return emulated
+
+
+class _Derivative:
+    """The emulated forward and backward passes of one emulation.
+
+    What tracing the forward pass finds out (the structure of the residuals) is kept
+    here until the backward pass is traced.
+    """
+
+    def __init__(self, primal: Emulation) -> None:
+        self.primal = primal
+        self.vjp_tree: Any = None
+        self.residual_names: tuple[str, ...] = ()
+        self.inputs: list[Any] = []
+        self.outputs: list[Any] = []
+
+    def forward(self, call_index: Any, *leaves: Any) -> tuple[list, tuple]:
+        """custom_vjp's forward: outputs, and residuals as flat arrays."""
+        self.primal._refuse_hidden("grad")
+        self.inputs = [abstract(leaf) for leaf in leaves]
+
+        def function(*leaves: Any) -> list[Any]:
+            outputs, residuals = self._trace_forward(leaves)
+            return [*outputs, *residuals]
+
+        emulation = replace(self.primal, function=function)
+        flat = emulation(call_index, leaves)
+        count = len(self.outputs)
+        return flat[:count], (call_index, flat[count:])
+
+    def _trace_forward(self, leaves: Leaves) -> tuple[list, list]:
+        """jax.vjp with respect to the float leaves."""
+        inexact = [i for i, leaf in enumerate(leaves) if is_inexact(leaf)]
+
+        def of_inexact(*floats: Any) -> list[Any]:
+            full = list(leaves)
+            for i, leaf in zip(inexact, floats, strict=True):
+                full[i] = leaf
+            return self.primal.function(*full)
+
+        outputs, pull = jax.vjp(of_inexact, *[leaves[i] for i in inexact])
+        residuals, self.vjp_tree = jax.tree.flatten(pull)
+        names = {id(leaf): n for leaf, n in zip(leaves, self.primal.names, strict=True)}
+        self.residual_names = tuple(names.get(id(r), "") for r in residuals)
+        self.outputs = [abstract(o) for o in outputs]
+        return outputs, residuals
+
+    def backward(self, saved: tuple, cotangents: Leaves) -> tuple:
+        """custom_vjp's backward: one cotangent per argument of the forward."""
+        call_index, residuals = saved
+        floats = [
+            ct for ct, o in zip(cotangents, self.outputs, strict=True) if is_inexact(o)
+        ]
+        count = len(residuals)
+        scale = self.primal.policy.loss_scale
+        emulation = replace(
+            self.primal,
+            function=self._backward_function(count, scale),
+            names=(
+                *self.residual_names,
+                *[f"cotangent/{i}" for i in range(len(floats))],
+            ),
+            cotangents=frozenset(range(count, count + len(floats))),
+            derived=True,
+        )
+        gradients = iter(emulation(call_index, [*residuals, *floats]))
+        index = None if call_index is None else float0(call_index)
+        return (
+            index,
+            *[next(gradients) if is_inexact(x) else float0(x) for x in self.inputs],
+        )
+
+    def _backward_function(
+        self, count: int, scale: float | None
+    ) -> Callable[..., list[Any]]:
+        def function(*leaves: Any) -> list[Any]:
+            pull = jax.tree.unflatten(self.vjp_tree, leaves[:count])
+            floats = iter(leaves[count:])
+            cts = [
+                _scaled(next(floats), scale) if is_inexact(o) else float0(o)
+                for o in self.outputs
+            ]
+            return [_scaled(g, scale and 1 / scale) for g in pull(cts)]
+
+        return function
+
+
+def _depend_on(jaxpr: Any, chosen: Sequence[bool]) -> list[bool]:
+    """Which results of a jaxpr depend on the chosen arguments."""
+    touched = {v for v, c in zip(jaxpr.invars, chosen, strict=True) if c}
+    for equation in jaxpr.eqns:
+        if any(isinstance(v, Var) and v in touched for v in equation.invars):
+            touched.update(equation.outvars)
+    return [isinstance(v, Var) and v in touched for v in jaxpr.outvars]
+
+
+def _scaled(x: Any, scale: float | None) -> Any:
+    if scale is None:
+        return x
+    if jnp.iscomplexobj(x):  # the product with a complex number would have four
+        return lax.complex(_scaled(lax.real(x), scale), _scaled(lax.imag(x), scale))
+    return x * jnp.asarray(scale, x.dtype)
+
+
+def _check_history(program: InstructionProgram, history: Any) -> None:
+    expected = (program.amax_history_length, program.amax_slots)
+    if program.amax_slots and history is None:
+        raise InvalidProgramError(
+            'scaling="delayed" needs the amax history of the previous steps',
+            remedy="history = step.init_amax_history(*args), then "
+            "outputs, history = step.with_amax_history(history)(*args)",
+        )
+    if history is not None and tuple(history.shape) != expected:
+        raise InvalidProgramError(
+            f"the amax history has shape {tuple(history.shape)}, the program needs "
+            f"{expected} (steps, tensors)",
+            remedy="make it with step.init_amax_history(*args)",
+        )
+
+
+def _check_loss_scale(captured: Capture) -> None:
+    """loss_scale acts where gradients enter; inside a captured step it cannot."""
+    for op in captured.program.walk():
+        if is_cotangent_scope(op.location.scope):
+            raise InvalidProgramError(
+                "Policy.loss_scale cannot act on gradients that the program itself "
+                "computes",
+                op=op.name,
+                location=op.location.source,
+                remedy="differentiate the emulated loss, jax.grad(nj.jit(loss, ...)), "
+                "or scale the loss in the program",
+            )
+
+
+def with_closure(
+    function: Callable[..., list[Any]], leaves: Leaves
+) -> tuple[Callable[..., list[Any]], list[Any]]:
+    """Turns what a function closes over into leading arguments.
+
+    Returns:
+        A function of (*closed-over values, *leaves), and the values.
+    """
+    # As `capture` would: an nj.jit in the function is a scope, not another emulation.
+    closed = trace(function, tuple(map(abstract, leaves)))
+    jaxpr = closed.jaxpr
+
+    def converted(*leaves: Any) -> list[Any]:
+        consts, arguments = leaves[: len(closed.consts)], leaves[len(closed.consts) :]
+        return jaxpr_as_fun(ClosedJaxpr(jaxpr, consts))(*arguments)
+
+    return converted, list(closed.consts)
+
+
+# -- leaves ----------------------------------------------------------------------------
+
+
+def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape, dtype and weak type of an array, tracer or Python scalar."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    aval = jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(
+        aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False)
+    )
+
+
+def is_inexact(leaf: Any) -> bool:
+    """Whether an argument has a gradient."""
+    return dtypes.issubdtype(leaf.dtype, np.inexact)
+
+
+def float0(leaf: Any) -> np.ndarray:
+    """The gradient of an integer."""
+    return np.zeros(leaf.shape, dtypes.float0)
+
+
+def is_key(dtype: Any) -> bool:
+    """Whether a dtype is that of typed PRNG keys."""
+    return dtypes.issubdtype(dtype, dtypes.prng_key)
+
+
+def split_complex(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """Arguments as a lowered program takes them: a complex one as its two parts."""
+    return [
+        part
+        for array in arrays
+        for part in (
+            (lax.real(array), lax.imag(array)) if jnp.iscomplexobj(array) else (array,)
+        )
+    ]
+
+
+def join_complex(arrays: Sequence[jax.Array], program: Program) -> list[jax.Array]:
+    """Results of a lowered program as `program`, before lowering, declares them."""
+    parts = iter(arrays)
+    return [
+        lax.complex(next(parts), next(parts))
+        if value.type.dtype.kind == "c"
+        else next(parts)
+        for value in program.entry.body.results
+    ]
+
+
+def _without_key(leaf: Any) -> jax.Array:
+    if is_key(leaf.dtype):
+        return jax.random.key_data(leaf)
+    return jnp.asarray(leaf)
+
+
+def _as_declared(array: jax.Array, aval: jax.ShapeDtypeStruct) -> jax.Array:
+    """A result with what arrays of the interpreter lack: key types and weak types."""
+    if is_key(aval.dtype):
+        return jax.random.wrap_key_data(array, impl=aval.dtype._impl)  # type: ignore
+    if aval.weak_type:
+        return lax.convert_element_type_p.bind(
+            array, new_dtype=np.dtype(aval.dtype), weak_type=True, sharding=None
+        )
+    return array

@@ -1,0 +1,121 @@
+"""Names of ALU operators and activation functions: `nl.add` as an `op=`.
+
+In NKI an operator is passed as the nki.language function of its name (`op=nl.add`).
+`op_name` takes such a function, a name, or a NumPy ufunc of older kernels, and returns
+the name. Which operators an instruction accepts is data here
+(nki/api/nki.api.shared.rst, "Supported Math Operators").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from neuronjax.errors import InvalidProgramError, user_line
+
+BITVEC = frozenset(
+    {
+        "invert",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "left_shift",
+        "right_shift",
+    }
+)
+BINARY_ARITHMETIC = frozenset(
+    {
+        "add",
+        "subtract",
+        "multiply",
+        "maximum",
+        "minimum",
+        "equal",
+        "not_equal",
+        "greater_equal",
+        "greater",
+        "less_equal",
+        "less",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "power",
+        "abs_max",
+        "abs_min",
+        "divide",
+        "mod",
+    }
+)
+UNARY_ARITHMETIC = frozenset({"abs", "square", "relu", "rsqrt", "reciprocal"})
+ALU = BITVEC | BINARY_ARITHMETIC | UNARY_ARITHMETIC
+REDUCTIONS = frozenset(
+    {
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "add",
+        "subtract",
+        "multiply",
+        "maximum",
+        "minimum",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+    }
+)
+
+_NUMPY_NAMES = {"bitwise_not": "invert", "absolute": "abs"}
+
+F = TypeVar("F", bound=Callable[..., Any])
+ATTRIBUTE = "nki_op"
+
+
+class Op:
+    """An operator that is no function of nki.language on its own (`nl.bypass`)."""
+
+    def __init__(self, name: str) -> None:
+        self.nki_op = name
+
+    def __repr__(self) -> str:
+        return f"nl.{self.nki_op}"
+
+
+def operator(function: F) -> F:
+    """Marks a function of nki.language as one that may be passed as `op=`."""
+    setattr(function, ATTRIBUTE, function.__name__)
+    return function
+
+
+def op_name(op: Any) -> str:
+    """The name of an operator.
+
+    Raises:
+        InvalidProgramError: it is none.
+    """
+    if isinstance(op, str):
+        return op.rpartition(".")[2]
+    name = getattr(op, ATTRIBUTE, None) or getattr(op, "__name__", None)
+    if name is None:
+        raise InvalidProgramError(
+            f"operator {op!r}",
+            location=user_line(),
+            remedy="pass a function of nki.language, such as nl.add",
+        )
+    return _NUMPY_NAMES.get(str(name), str(name))
+
+
+def checked_op(op: Any, allowed: frozenset[str], where: str) -> str:
+    """The name of an operator that an instruction accepts.
+
+    Raises:
+        InvalidProgramError: it does not.
+    """
+    name = op_name(op)
+    if name not in allowed:
+        raise InvalidProgramError(
+            f"operator {name}",
+            op=where,
+            location=user_line(),
+            remedy=f"one of nl.{', nl.'.join(sorted(allowed))}",
+        )
+    return name

@@ -1,0 +1,257 @@
+"""The algorithms of reductions over devices: where each is possible, and its fold plan.
+
+What differs is who adds what, and how often a partial sum is stored in the tensor's
+dtype. Of 64 ranks on 16 chips a ring rounds 63 times, kangaring 32, rdh 5, mesh 2 and
+single_step_mesh once. Steps and roundings follow the vendor's intranode- and
+internode-collective-comm.rst (IN, IX) and the public header nec.h (NEC); what they
+leave open is marked ASSUMPTION. Legal groups:
+
+    ring              any (*). A flat ring over nodes is an edge case, but exists [IX]
+    ring:2 to ring:4  the same on 2, 3 or 4 channels; more than 2 need all chips of a
+                      4 x 4 torus (`cycles`)
+    kangaring         one node; all ranks of each of its chips; an even number of them
+                      per chip; at most 256 ranks [IN, NEC]
+    rdh               as many ranks on each chip, 2^k chips [IN]; or one rank on each of
+                      2^k nodes [IX]
+    mesh              as many ranks on each chip; or one rank per node [IN, IX]
+    single_step_mesh  any (*), all-reduce only [IN, IX]
+    left_fold         any; not the vendor's, but what XLA's host devices do with FP32
+                      and BF16
+    A+B               several ranks on each of several nodes, the same on each; A within
+                      a node, B over nodes, each as above [IX]
+
+(*) That a network joins: see `Group.fault`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.collectives import plan as plans
+from neuronjax.ir.collectives.cycles import MAX_CHANNELS, closed_paths
+from neuronjax.ir.collectives.placement import Group
+from neuronjax.ir.fold_plan import FoldPlan
+
+ALL_REDUCE, REDUCE_SCATTER = "all_reduce", "reduce_scatter"
+MAX_KANGARING_RANKS = 256  # [NEC]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to reduce over a group.
+
+    Attributes:
+        name: what users write.
+        refuses: why it cannot run an op ("all_reduce", "reduce_scatter") over a group,
+            or "".
+        plan: its fold plan for a group that it does not refuse.
+    """
+
+    name: str
+    refuses: Callable[[str, Group], str]
+    plan: Callable[[Group], FoldPlan]
+
+
+# -- where each is possible ------------------------------------------------------------
+
+
+def _never(op: str, group: Group) -> str:
+    return ""
+
+
+def _scatters(op: str, group: Group) -> str:
+    """Every rank reduces the whole buffer, so there is nothing to scatter."""
+    if op != ALL_REDUCE:
+        return "it exists for all_reduce only"
+    return group.fault
+
+
+def _several_nodes(group: Group) -> str:
+    """One rank per node is a flat network; several are for a pair of algorithms."""
+    if len(group.by_node) == 1 or len(group.by_node) == group.size:
+        return ""
+    return "the group has several ranks on several nodes: name a pair, 'mesh+mesh'"
+
+
+def _uneven(op: str, group: Group) -> str:
+    counts = sorted({len(ranks) for ranks in group.by_chip})
+    if len(counts) > 1:
+        found = " or ".join(map(str, counts))
+        return f"its chips hold {found} ranks of the group, not the same number"
+    return _several_nodes(group)
+
+
+def _no_power_of_two(op: str, group: Group) -> str:
+    chips = len(group.by_chip)
+    if chips & (chips - 1):
+        return f"the group is on {chips} chips, which is no power of two"
+    return _uneven(op, group)
+
+
+def _partial_chips(op: str, group: Group) -> str:
+    if len(group.by_node) > 1:
+        return "the group is on several nodes"
+    if any(len(ranks) < group.ranks_per_chip for ranks in group.by_chip):
+        return f"the group lacks some of the {group.ranks_per_chip} ranks of a chip"
+    if group.ranks_per_chip % 2:
+        return f"a chip has {group.ranks_per_chip} ranks, which make no pairs"
+    if group.size > MAX_KANGARING_RANKS:
+        return f"the group has {group.size} ranks, the most are {MAX_KANGARING_RANKS}"
+    return ""
+
+
+# -- what each does --------------------------------------------------------------------
+
+
+def _ring(channels: int) -> Algorithm:
+    """Chunk r starts at the rank behind r and ends at its owner r: a rotation, which
+    StableHLO does not foresee. The chips run several channels, how many is not
+    published; ASSUMPTION: one, unless the name says more."""
+
+    def refuses(op: str, group: Group) -> str:
+        most = len(closed_paths(group, range(group.size)))
+        if channels <= most:
+            return group.fault
+        return f"the group lacks chips of a 4 x 4 torus: {most} channels at most"
+
+    def plan(group: Group) -> FoldPlan:
+        paths = closed_paths(group, range(group.size))
+        return _along(paths[:channels], hop=1)
+
+    return Algorithm("ring" if channels == 1 else f"ring:{channels}", refuses, plan)
+
+
+def _kangaring(group: Group) -> FoldPlan:
+    """A ring of pairs, primary and secondary: a hop adds the received sum and the
+    chunks of both. Two cycles carry half of the data each; on the second the roles are
+    swapped [IN]. ASSUMPTION: neighbouring ranks of a chip are a pair, the first is
+    primary on the first cycle."""
+    ranks = [r for chip in group.by_chip for r in chip]
+    return _along(closed_paths(group, ranks)[:2], hop=2)
+
+
+def _along(paths: Iterable[Sequence[int]], hop: int) -> FoldPlan:
+    """A closed path for every channel."""
+    return plans.channelled(
+        [plans.arranged(plans.path(len(ranks), hop), ranks) for ranks in paths]
+    )
+
+
+def _over_chips(group: Group, outer: FoldPlan) -> FoldPlan:
+    """The ranks of a chip first, in one step, then the chips."""
+    inner = plans.star(len(group.by_chip[0]))
+    ranks = [r for chip in group.by_chip for r in chip]
+    return plans.arranged(plans.nested(inner, outer), ranks)
+
+
+def _rdh(group: Group) -> FoldPlan:
+    """Chips pair by the bits of their numbers: within a node the highest bit first
+    (ASSUMPTION: as in IN's figure of the all-gather), over nodes the lowest [IX].
+    ASSUMPTION: chips are numbered as the group meets them."""
+    chips = len(group.by_chip)
+    in_node = len(group.by_node) == 1
+    return _over_chips(group, plans.hypercube(chips, highest_first=in_node))
+
+
+def _mesh(group: Group) -> FoldPlan:
+    """The ranks of a chip, then what the chips have; ASSUMPTION: both in order."""
+    return _over_chips(group, plans.star(len(group.by_chip)))
+
+
+def _star(group: Group) -> FoldPlan:
+    """Every rank reads all others; ASSUMPTION: in listed order."""
+    return plans.star(group.size)
+
+
+_FLAT = (
+    *map(_ring, range(1, MAX_CHANNELS + 1)),
+    Algorithm("kangaring", _partial_chips, _kangaring),
+    Algorithm("rdh", _no_power_of_two, _rdh),
+    Algorithm("mesh", _uneven, _mesh),
+    Algorithm("single_step_mesh", _scatters, _star),
+    Algorithm("left_fold", _never, _star),
+)
+
+
+# -- over nodes ------------------------------------------------------------------------
+
+
+def _parts(group: Group) -> tuple[Group, Group]:
+    """The group on its first node, and that of the first ranks of all nodes."""
+    inner = group.among(group.by_node[0])
+    return inner, group.among(ranks[0] for ranks in group.by_node)
+
+
+def _asymmetric(group: Group) -> str:
+    if len(group.by_node) == 1:
+        return "the group is on one node: name one algorithm"
+    if len(group.by_node) == group.size:
+        return "the group has one rank on each node: name one algorithm"
+    return group.fault
+
+
+def _pair(inside: Algorithm, between: Algorithm) -> Algorithm:
+    """all-reduce = reduce-scatter in the node, all-reduce over nodes, all-gather [IX]:
+    the plan of the first stage, then that of the second."""
+    name = f"{inside.name}+{between.name}"
+
+    def refuses(op: str, group: Group) -> str:
+        reason = _asymmetric(group)
+        if reason:
+            return reason
+        inner, outer = _parts(group)
+        # Only the second stage is an all-reduce.
+        first, second = (
+            inside.refuses(REDUCE_SCATTER, inner),
+            between.refuses(op, outer),
+        )
+        if first:
+            return f"{inside.name}: {first}"
+        return f"{between.name}: {second}" if second else ""
+
+    def plan(group: Group) -> FoldPlan:
+        inner, outer = _parts(group)
+        ranks = [r for node in group.by_node for r in node]
+        both = plans.nested(inside.plan(inner), between.plan(outer))
+        return plans.arranged(both, ranks)
+
+    return Algorithm(name, refuses, plan)
+
+
+_INSIDE = ("ring", "kangaring", "rdh", "mesh")
+_BETWEEN = ("ring", "rdh", "mesh", "single_step_mesh")  # [IX]
+
+_BY_NAME = {a.name: a for a in _FLAT}
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
+    _BY_NAME
+    | {f"{a}+{b}": _pair(_BY_NAME[a], _BY_NAME[b]) for a in _INSIDE for b in _BETWEEN}
+)
+"""Every algorithm by its name; pairs are "within a node + over nodes"."""
+
+
+@functools.lru_cache(maxsize=1024)
+def fold_plan(name: str, op: str, group: Group) -> FoldPlan:
+    """The plan of an algorithm of `ALGORITHMS` for a group; one rank adds nothing.
+
+    Raises:
+        InvalidProgramError: the algorithm refuses the group.
+    """
+    if group.size == 1:
+        return plans.named(plans.star(1), name)
+    algorithm = ALGORITHMS[name]
+    reason = algorithm.refuses(op, group)
+    if reason:
+        raise InvalidProgramError(
+            f"{name} cannot run {op} over {group.size} ranks: {reason}",
+            remedy=f"use one of: {', '.join(legal_algorithms(op, group))}",
+        )
+    return plans.named(algorithm.plan(group), name)
+
+
+def legal_algorithms(op: str, group: Group) -> tuple[str, ...]:
+    """The names of the algorithms that can run an op over a group."""
+    return tuple(n for n, a in ALGORITHMS.items() if not a.refuses(op, group))

@@ -1,0 +1,161 @@
+"""Which algorithm a reduction over devices runs.
+
+By size and group, as intranode-collective-comm.rst (IN) and internode- (IX) say; or as
+the user says, in this order: for the one call, in the policy, in the environment
+variable NEURONJAX_CC_ALGORITHM. All groups of an instruction run one algorithm with one
+fold plan (ASSUMPTION): what only some of them can run is not used.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.hardware.chips import MIB
+from neuronjax.ir.collectives.algorithms import (
+    ALGORITHMS,
+    ALL_REDUCE,
+    REDUCE_SCATTER,
+    fold_plan,
+)
+from neuronjax.ir.collectives.placement import Group, Placement
+from neuronjax.ir.fold_plan import FoldPlan
+
+VARIABLE = "NEURONJAX_CC_ALGORITHM"
+AUTO = "auto"
+
+# What one rank sends over EFA within one hop: 15 us at 50 Gb/s [IX]. Where the single
+# step sends less it wins. ASSUMPTION: the bound holds inside a node too.
+SINGLE_STEP_BYTES = 93_750
+
+
+class _Range(NamedTuple):
+    """What is preferred for tensors below a size; the first that is possible is taken.
+
+    `inside` also serves a pair of algorithms, together with `between`; `between` alone
+    a group with one rank per node.
+    """
+
+    below_bytes: float
+    inside: tuple[str, ...]
+    between: tuple[str, ...]
+
+
+# ASSUMPTION: the documented "MB" are binary, and of the tensor that is reduced on one
+# rank. IX names the ranges over nodes "small", "medium" and "large": ASSUMPTION that
+# they are those of IN, and that large tensors take its example, rdh.
+_RANGES = (
+    _Range(1 * MIB, ("mesh", "ring"), ("mesh", "ring")),  # [IN, IX]
+    _Range(56 * MIB, ("rdh", "kangaring", "ring"), ("rdh", "ring")),  # [IN, IX]
+    _Range(math.inf, ("kangaring", "ring"), ("rdh", "ring")),  # [IN, IX]
+)
+
+
+def select(
+    op: str,
+    size_bytes: int,
+    groups: Sequence[Sequence[int]],
+    placement: Placement,
+    *,
+    override: str | None = None,
+    policy: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> FoldPlan:
+    """The fold plan of one instruction.
+
+    Args:
+        op: "all_reduce" or "reduce_scatter".
+        size_bytes: of the tensor to reduce, on one rank.
+        groups: devices by number; the order in a group is that of its ranks. All of one
+            size.
+        placement: where devices lie.
+        override: an algorithm's name for this call; None or "auto" for the next.
+        policy: the policy's word; None or "auto" for the environment's.
+        environ: where `VARIABLE` is looked up; without it, size decides.
+
+    Raises:
+        InvalidProgramError: an unknown algorithm, one that is impossible for these
+            groups, groups for which all are, or an op that is neither.
+    """
+    if op not in (ALL_REDUCE, REDUCE_SCATTER):
+        raise InvalidProgramError(
+            f"no algorithm reduces by {op!r}",
+            remedy=f"select for {ALL_REDUCE!r} or {REDUCE_SCATTER!r}",
+        )
+    if len({len(group) for group in groups}) != 1:
+        raise InvalidProgramError(
+            f"{op} over groups of different sizes, {tuple(map(tuple, groups))}",
+            remedy="use groups of one size",
+        )
+    found = tuple(dict.fromkeys(map(placement.group, groups)))
+    words = ((override, "this call"), (policy, "the policy"))
+    for word, who in (*words, (environ.get(VARIABLE), VARIABLE)):
+        if word and word != AUTO:
+            return _requested(word, who, op, found)
+    reason = ""
+    for name in _preferred(op, size_bytes, found[0]):
+        plan = _plan(name, op, found)
+        if isinstance(plan, FoldPlan):
+            return plan
+        reason = plan
+    raise InvalidProgramError(
+        f"{op}: no algorithm can run over {found[0].size} ranks: {reason}",
+        remedy="use the same logical cores of every node",
+    )
+
+
+def _preferred(op: str, size_bytes: int, group: Group) -> Iterator[str]:
+    """Names in the order of preference; the last one runs wherever any does."""
+    if op == ALL_REDUCE and (group.size - 1) * size_bytes < SINGLE_STEP_BYTES:
+        yield "single_step_mesh"
+    row = next(r for r in _RANGES if size_bytes < r.below_bytes)
+    nodes = len(group.by_node)
+    if nodes == 1:
+        yield from row.inside
+    elif nodes == group.size:
+        yield from row.between
+    else:
+        yield from map("+".join, itertools.product(row.inside, row.between))
+    yield "ring"
+
+
+def _plan(name: str, op: str, groups: Sequence[Group]) -> FoldPlan | str:
+    """The plan that all groups can run, or why there is none."""
+    if groups[0].size > 1:
+        for group in groups:
+            reason = ALGORITHMS[name].refuses(op, group)
+            if reason:
+                return reason
+    plans = {fold_plan(name, op, group) for group in groups}
+    if len(plans) > 1:
+        return "the groups lie on their chips in different ways"
+    return plans.pop()
+
+
+def _requested(name: str, who: str, op: str, groups: Sequence[Group]) -> FoldPlan:
+    """The plan of the algorithm that a user names."""
+    if name not in ALGORITHMS:
+        near = difflib.get_close_matches(name, ALGORITHMS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise InvalidProgramError(
+            f"{op}: {who} asks for the algorithm {name!r}, which does not exist",
+            remedy=f"{hint}legal here: {_legal(op, groups)}",
+        )
+    plan = _plan(name, op, groups)
+    if isinstance(plan, str):
+        ranks = groups[0].size
+        raise InvalidProgramError(
+            f"{op}: {who} asks for {name}, impossible over these {ranks} ranks: {plan}",
+            remedy=f"legal here: {_legal(op, groups)}",
+        )
+    return plan
+
+
+def _legal(op: str, groups: Sequence[Group]) -> str:
+    found = (n for n in ALGORITHMS if isinstance(_plan(n, op, groups), FoldPlan))
+    return ", ".join((AUTO, *found))

@@ -1,0 +1,151 @@
+"""The data types of NKI: names, storage, formats.
+
+A `DType` is a str, as documented (`DType = str`). `carrier` is the dtype in which the
+emulator keeps an element: integers of the width for all floats narrower than FP32, so
+that no copy of XLA's can change a bit. `numeric` is the dtype that semantics see.
+Packed x4 types are opaque words of 4 elements (nki.api.shared, "Supported Data Types").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+
+DType = str
+
+#: What fills the places that are not selected; the documented digits, FP32's minimum.
+FP32_MIN = -3.4028235e38
+Kind = Literal["int", "uint", "float", "packed", "bool"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DTypeInfo:
+    """One data type.
+
+    Attributes:
+        name: nki.language's.
+        kind: what its bits mean.
+        itemsize: bytes of an element; of a packed one, of the four together.
+        carrier: numpy dtype of the arrays that hold it.
+        numeric: numpy or ml_dtypes dtype of its values; of tfloat32 float32, of packed
+            types the carrier.
+        elements: values in one element: 4 of packed types.
+    """
+
+    name: str
+    kind: Kind
+    itemsize: int
+    carrier: np.dtype
+    numeric: np.dtype
+    elements: int = 1
+
+    @property
+    def is_float(self) -> bool:
+        """Whether values are read as FP32 and rounded on write."""
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        """Integers and booleans."""
+        return self.kind in ("int", "uint", "bool")
+
+
+def _integer(name: str) -> DTypeInfo:
+    dtype = np.dtype(name)
+    kind: Kind = "int" if dtype.kind == "i" else "uint"
+    return DTypeInfo(
+        name=name, kind=kind, itemsize=dtype.itemsize, carrier=dtype, numeric=dtype
+    )
+
+
+def _float(name: str, numeric: Any) -> DTypeInfo:
+    dtype = np.dtype(numeric)
+    word = np.dtype(f"uint{8 * dtype.itemsize}")
+    carrier = dtype if dtype == np.float32 else word
+    return DTypeInfo(
+        name=name,
+        kind="float",
+        itemsize=dtype.itemsize,
+        carrier=carrier,
+        numeric=dtype,
+    )
+
+
+def _packed(name: str, carrier: str) -> DTypeInfo:
+    dtype = np.dtype(carrier)
+    return DTypeInfo(
+        name=name,
+        kind="packed",
+        itemsize=dtype.itemsize,
+        carrier=dtype,
+        numeric=dtype,
+        elements=4,
+    )
+
+
+_ALL = (
+    DTypeInfo(
+        name="bool",
+        kind="bool",
+        itemsize=1,
+        carrier=np.dtype(np.uint8),
+        numeric=np.dtype(np.uint8),
+    ),
+    *map(_integer, ("int8", "int16", "int32", "uint8", "uint16", "uint32")),
+    _float("float32", np.float32),
+    _float("tfloat32", np.float32),
+    _float("bfloat16", ml_dtypes.bfloat16),
+    _float("float16", np.float16),
+    _float("float8_e4m3", ml_dtypes.float8_e4m3),
+    _float("float8_e4m3fn", ml_dtypes.float8_e4m3fn),
+    _float("float8_e5m2", ml_dtypes.float8_e5m2),
+    _float("float8_e8m0fnu", ml_dtypes.float8_e8m0fnu),
+    _packed("float8_e4m3fn_x4", "uint32"),
+    _packed("float8_e5m2_x4", "uint32"),
+    _packed("float4_e2m1fn_x4", "uint16"),
+)
+DTYPES: Mapping[str, DTypeInfo] = MappingProxyType({d.name: d for d in _ALL})
+_ALIASES = MappingProxyType({"bool_": "bool", "fp32": "float32", "bf16": "bfloat16"})
+
+
+def as_dtype(dtype: Any) -> DType:
+    """The nki name of a dtype given as a name, or as anything NumPy understands.
+
+    Raises:
+        InvalidProgramError: NKI has no such type.
+    """
+    if isinstance(dtype, str):
+        name = _ALIASES.get(dtype, dtype)
+    else:
+        name = _numpy_name(dtype)
+    if name not in DTYPES:
+        raise InvalidProgramError(
+            f"dtype {dtype!r}, which NKI does not have",
+            remedy=f"one of nl.{', nl.'.join(DTYPES)}",
+        )
+    return name
+
+
+def _numpy_name(dtype: Any) -> str:
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        # torch.bfloat16 prints as "torch.bfloat16".
+        return str(dtype).rpartition(".")[2]
+
+
+def info(dtype: DType) -> DTypeInfo:
+    """What is known of a dtype by its nki name."""
+    return DTYPES[dtype]
+
+
+def itemsize(dtype: DType) -> int:
+    """Bytes of one element."""
+    return DTYPES[dtype].itemsize

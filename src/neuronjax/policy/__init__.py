@@ -1,0 +1,3 @@
+"""What the compiler may change about numbers: policies, their flags and scopes."""
+
+from neuronjax.policy.policy import Policy as Policy, Rule as Rule

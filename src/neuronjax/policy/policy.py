@@ -1,0 +1,465 @@
+"""Policy and Rule: what the compiler and the chip may do to a program's numbers.
+
+A `Policy` is a frozen, hashable value: which operands are cast and to what, how casts
+round, scale and overflow, in which order sums are taken. It computes nothing; lowering
+reads it, one effective policy per op. A `Rule` overrides it for the ops that its
+patterns select. The words it is written in, and the vendor's switches, are in
+`policy_flags`; policies for the ops of a `with` block in `policy_scopes`.
+
+Follows sections 4 ("Policy") and 5 of the design.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.policy.checks import CHECKS, check_pattern
+from neuronjax.policy.flags import (
+    CAST_DTYPES,
+    LEGAL,
+    NEWEST_SDK,
+    PRESETS,
+    WEIGHT_FORMATS,
+    checked_choice,
+    illegal,
+    normal_sdk,
+    parse_environment,
+    parse_flags,
+    sdk_defaults,
+)
+
+_STACKED_LAYERS = (
+    "correct the pattern. Layers stacked in one jax.lax.scan are one op with one"
+    " parameter path and cannot be told apart: select them all, or unroll the scan"
+)
+_SDK = "sdk"  # a field's default: "what the SDK of `Policy.sdk` does"
+_MX_COTANGENTS = {"float8_e5m2": "mxfp8_e5m2"}
+_SELECTORS = ("op", "param", "scope", "source")
+
+
+class _Partners(NamedTuple):
+    what: str
+    also: tuple[str, ...] = ()
+
+
+_PARTNERS = {
+    "tf32": _Partners("TF32 only with TF32 and FP32"),
+    "mxfp8": _Partners("MX operands only with MX", ("float8_e5m2",)),
+    "mxfp4": _Partners("MX operands only with MX", ("float8_e5m2",)),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Rule:
+    """Overrides of a policy for some ops.
+
+    Selectors are regular expressions, found anywhere in the text (`re.search`); all
+    that are given must match. An override of None leaves the policy's value.
+
+    Attributes:
+        op: the op's name, "stablehlo.dot_general".
+        param: the pytree path of a program argument, joined by "/", from which one of
+            the op's operands descends: "params/head/kernel".
+        scope: the op's name stack, "jit(step)/transpose(jvp(head))/dot_general".
+        source: the user's source line, "model.py:42".
+
+    The other fields are those of `Policy`.
+
+    Raises:
+        InvalidProgramError: no selector, no override, a pattern that is no regular
+            expression, or an illegal value.
+    """
+
+    op: str | None = None
+    param: str | None = None
+    scope: str | None = None
+    source: str | None = None
+    auto_cast: str | None = None
+    auto_cast_type: str | None = None
+    cotangent_type: str | None = None
+    rounding: str | None = None
+    scaling: str | None = None
+    amax_history_length: int | None = None
+    accumulation: str | None = None
+    fp32_model: str | None = None
+    psum_dtype: str | None = None
+    transcendentals: str | None = None
+    integer_path: str | None = None
+    implicit_integer_downcast: str | None = None
+    float_to_int: str | None = None
+    overflow: str | None = None
+    mx_scale_rule: str | None = None
+    mx_weight_scale_rule: str | None = None
+    mx_layout: str | None = None
+    sparsity: str | None = None
+    host_custom_calls: bool | None = None
+    collective_algorithm: str | None = None
+    collective_reduce_dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.selectors:
+            raise InvalidProgramError(
+                f"{self!r} selects nothing",
+                remedy=f"give at least one of: {', '.join(_SELECTORS)}",
+            )
+        if not self.overrides:
+            raise InvalidProgramError(
+                f"{self!r} overrides nothing", remedy='give a field, auto_cast="none"'
+            )
+        for name, pattern in self.selectors.items():
+            check_pattern(name, pattern)
+        for name, value in self.overrides.items():
+            _checked("Rule", name, value)
+
+    @property
+    def selectors(self) -> Mapping[str, str]:
+        """Selector -> pattern, for those that are given."""
+        return {s: p for s in _SELECTORS if (p := getattr(self, s)) is not None}
+
+    @property
+    def overrides(self) -> Mapping[str, Any]:
+        """Field of `Policy` -> value, for those that are given."""
+        names = (f.name for f in dataclasses.fields(self) if f.name not in _SELECTORS)
+        return {name: v for name in names if (v := getattr(self, name)) is not None}
+
+    def matches(
+        self, op_name: str, *, params: tuple[str, ...], scope: str, source: str
+    ) -> bool:
+        """Whether every selector is found; `param` in at least one of `params`."""
+        texts = dict(op=(op_name,), param=params, scope=(scope,), source=(source,))
+        return all(
+            any(re.search(pattern, text) for text in texts[name])
+            for name, pattern in self.selectors.items()
+        )
+
+    def __repr__(self) -> str:
+        given = {**self.selectors, **self.overrides}.items()
+        return f"Rule({', '.join(f'{name}={value!r}' for name, value in given)})"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What may happen to the numbers of a program. Hashable; change a copy of it with
+    `dataclasses.replace`.
+
+    Attributes:
+        auto_cast: which FP32 operands are cast down: of "none", of matmuls and
+            convolutions ("matmult"), or of "all" ops. A dot whose algorithm the
+            program spells out (`lax.DotAlgorithm`) rounds as that says, uncast.
+        auto_cast_type: to what; "fp8" is the chip's own forward format. The MX types
+            take operands of every float dtype; "mxfp4" is MXFP4 for weights, prepared
+            offline, and MXFP8 for all else, which is what the device can quantize to.
+        cotangent_type: to what operands of the backward pass are cast that carry
+            gradients: "auto" is e5m2 for the FP8 types and else "same" (MXFP8 keeps
+            e4m3: a block's scale gives the range, so mantissa bits are worth more).
+        rounding: of every cast, to nearest even or stochastic.
+        seed: of stochastic rounding, an unsigned 32-bit integer.
+        scaling: of FP8 casts, per tensor and by powers of two: "none", from the tensor
+            at hand ("current") or from the maxima of the last `amax_history_length`
+            steps ("delayed"; 1024 is an ASSUMPTION: what other FP8 libraries take).
+        loss_scale: factor on the loss, divided out of the gradients; None for none. The
+            emulated function must be the loss, and be differentiated from outside,
+            `jax.grad(neuronjax.jit(loss, ...))`: a gradient that is taken inside it has
+            no loss that could be scaled.
+        accumulation: of sums; "systolic" is the modelled order, "host" leaves it to XLA
+            and is outside every promise.
+        fp32_model: how FP32 matmuls are split into passes: "fp32_4pass", the one model
+            there is.
+        psum_dtype: in which PSUM adds the tiles of a matmul, "float32" or, where the
+            chip can, "bfloat16".
+        transcendentals: "exact" is ours, the same bits everywhere; "host" is XLA's.
+        integer_path: "fp32" is what the engines do, exact to 2**24.
+        implicit_integer_downcast: under "none" a reduction of 32- or 64-bit integers
+            over devices, which the chip can do in FP32 alone, is an error, as it is to
+            the compiler (EVRF061, EVRF063).
+        float_to_int: "truncate" is what StableHLO says, "rne" what engines do.
+        overflow: of casts; to Inf (NaN for e4m3fn), or to the largest finite value.
+        mx_scale_rule: how the device chooses the shared scale of an MX block.
+        mx_weight_scale_rule: how a checkpoint's MXFP4 weights were quantized.
+        mx_layout: which elements along K form an MX block: "consecutive" ones, or
+            "interleaved", 128 apart, as in the vendor's guide.
+        sparsity: N:M pattern that the weights of forward contractions are pruned and
+            compressed to, or None for dense.
+        host_custom_calls: whether linear algebra that no NeuronCore has (svd, qr, eigh,
+            ...) runs on the host, as JAX does it there, outside every promise; else it
+            is an error.
+        collective_algorithm: of reductions over devices: "auto" goes by size and group,
+            as documented. It fixes the order of additions and how often partial sums
+            are rounded. The names are those of `collectives.algorithms`: "mesh",
+            "ring:4" with four channels, "mesh+rdh" within nodes and over them. For one
+            call: `collective_algorithm`, which goes before this, or a `Rule`.
+        collective_reduce_dtype: in which float operands and partial sums of those
+            reductions travel, rounded to the tensor's dtype at the end; None for that
+            dtype itself.
+        lnc: physical cores per logical NeuronCore; None for the chip's default.
+        placement: the logical core of every device of a mesh, counted over the chips of
+            the target; () for the device's own number. It decides which ranks share a
+            chip, so the order of additions and the time.
+        sdk: the Neuron SDK whose defaults fill the fields that are not given. A
+            filled field stays as it is under `dataclasses.replace(..., sdk=...)`; start
+            from `Policy.for_sdk`.
+        rules: overrides for single ops; of those that match the last one counts, alone.
+        name: a label for reports; not part of the value.
+
+    Raises:
+        InvalidProgramError: an illegal value; the message names the legal ones.
+    """
+
+    auto_cast: str = _SDK
+    auto_cast_type: str = "bf16"
+    cotangent_type: str = "auto"
+    rounding: str = "rne"
+    seed: int = 0
+    scaling: str = "none"
+    amax_history_length: int = 1024
+    loss_scale: float | None = None
+    accumulation: str = "systolic"
+    fp32_model: str = "fp32_4pass"
+    psum_dtype: str = "float32"
+    transcendentals: str = "exact"
+    integer_path: str = "exact"
+    implicit_integer_downcast: str = "all"
+    float_to_int: str = "truncate"
+    overflow: str = "ieee"
+    mx_scale_rule: str = _SDK
+    mx_weight_scale_rule: str = "ocp_floor"
+    mx_layout: str = "consecutive"
+    sparsity: str | None = None
+    host_custom_calls: bool = False
+    collective_algorithm: str = "auto"
+    collective_reduce_dtype: str | None = None
+    lnc: int | None = None
+    placement: tuple[int, ...] = ()
+    sdk: str = NEWEST_SDK
+    rules: tuple[Rule, ...] = ()
+    name: str | None = dataclasses.field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sdk", normal_sdk(self.sdk))
+        for name, value in sdk_defaults(self.sdk).items():
+            if getattr(self, name) == _SDK:
+                object.__setattr__(self, name, value)
+        for field in dataclasses.fields(self):
+            value = _checked("Policy", field.name, getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
+        self._check_pairing()
+
+    def _check_pairing(self) -> None:
+        """Refuses what the tensor engine cannot pair, and casts to blocks of ops that
+        have no axis for them."""
+        partners = _PARTNERS.get(self.auto_cast_type)
+        if partners and self.cotangent_type not in ("auto", "same", *partners.also):
+            raise InvalidProgramError(
+                f"Policy.cotangent_type is {self.cotangent_type!r}, but the tensor"
+                f" engine pairs {partners.what}",
+                remedy="use cotangent_type='same'",
+            )
+        if self.auto_cast == "all" and self.auto_cast_type.startswith("mx"):
+            raise InvalidProgramError(
+                f"Policy.auto_cast is 'all' with {self.auto_cast_type!r}: microscaling"
+                " is for the operands of matmuls, in blocks along the contraction",
+                remedy="use auto_cast='matmult'",
+            )
+
+    @classmethod
+    def preset(cls, name: str) -> Policy:
+        """The policy of that name in `PRESETS`."""
+        if name not in PRESETS:
+            raise illegal("policy preset", name, tuple(PRESETS))
+        return cls(name=name, **PRESETS[name])
+
+    @classmethod
+    def resolve(cls, policy: str | Policy | None) -> Policy:
+        """A preset's name, a policy, or None for the newest SDK's defaults."""
+        if policy is None:
+            return cls()
+        if isinstance(policy, str):
+            return cls.preset(policy)
+        if isinstance(policy, Policy):
+            return policy
+        raise InvalidProgramError(
+            f"policy is {policy!r}, of type {type(policy).__name__}",
+            remedy=f"give a Policy, None, or one of: {', '.join(PRESETS)}",
+        )
+
+    @classmethod
+    def for_sdk(cls, version: str) -> Policy:
+        """The defaults of a Neuron SDK, "2.26"."""
+        return cls(sdk=version)
+
+    @classmethod
+    def from_flags(cls, flags: str | Sequence[str], *, sdk: str = NEWEST_SDK) -> Policy:
+        """The policy of a compiler command line; see `policy_flags.parse_flags`."""
+        return cls(sdk=sdk, **parse_flags(flags).fields)
+
+    @classmethod
+    def from_environment(
+        cls, environ: Mapping[str, str] = os.environ, *, sdk: str = NEWEST_SDK
+    ) -> Policy:
+        """The policy of NEURON_* variables; see `policy_flags.parse_environment`."""
+        return cls(sdk=sdk, **parse_environment(environ).fields)
+
+    def operand_dtype(
+        self, role: Literal["forward", "weight", "cotangent"], *, chip_fp8: str
+    ) -> str:
+        """The format that `auto_cast` gives to an operand of that role.
+
+        Args:
+            role: "cotangent" for an operand that carries a gradient, "weight" for one
+                that a checkpoint holds.
+            chip_fp8: what "fp8" means on the chip, "float8_e4m3" or "float8_e4m3fn".
+        """
+        name, cotangent = self.auto_cast_type, self.cotangent_type
+        if role == "weight" and name in WEIGHT_FORMATS:
+            return WEIGHT_FORMATS[name]
+        forward = chip_fp8 if name == "fp8" else CAST_DTYPES[name]
+        if cotangent == "auto":
+            cotangent = "float8_e5m2" if name.startswith("fp8") else "same"
+        if role != "cotangent" or cotangent == "same":
+            return forward
+        return _MX_COTANGENTS[cotangent] if name.startswith("mx") else cotangent
+
+    def matching_rules(
+        self,
+        op_name: str,
+        *,
+        params: tuple[str, ...] = (),
+        scope: str = "",
+        source: str = "",
+    ) -> tuple[int, ...]:
+        """Indices into `rules` of all that match the op.
+
+        The union over a program tells which rules matched nothing; those are reported
+        with `unmatched_rule_error`.
+        """
+        return tuple(
+            index
+            for index, rule in enumerate(self.rules)
+            if rule.matches(op_name, params=params, scope=scope, source=source)
+        )
+
+    def for_op(
+        self,
+        op_name: str,
+        *,
+        params: tuple[str, ...] = (),
+        scope: str = "",
+        source: str = "",
+    ) -> Policy:
+        """The effective policy of one op: this one under its last matching rule.
+
+        Args:
+            op_name: "stablehlo.dot_general".
+            params: paths of the arguments from which the operands descend.
+            scope: the name stack, with those of the enclosing calls in front.
+            source: "file:line".
+
+        Returns:
+            A policy without rules.
+        """
+        if not self.rules:
+            return self
+        matched = self.matching_rules(
+            op_name, params=params, scope=scope, source=source
+        )
+        return _under_rule(self, matched[-1] if matched else None)
+
+    def describe(self) -> str:
+        """A few lines for people: what is cast, how it rounds, how sums are taken."""
+        return "\n".join(_description(self))
+
+
+@functools.lru_cache(maxsize=1024)
+def _under_rule(policy: Policy, index: int | None) -> Policy:
+    overrides = {} if index is None else policy.rules[index].overrides
+    return dataclasses.replace(policy, rules=(), **overrides)
+
+
+def unmatched_rule_error(
+    rule: Rule, candidates: Mapping[str, Collection[str]]
+) -> InvalidProgramError:
+    """The error for a rule that matched no op of a program.
+
+    Args:
+        rule: the rule.
+        candidates: selector ("op", "param", "scope", "source") -> every text of the
+            program that it was tried on.
+    """
+    lines = [f"{rule!r} matches no op of the program"]
+    for name, pattern in rule.selectors.items():
+        texts = sorted(set(candidates.get(name, ())))
+        if any(re.search(pattern, text) for text in texts):
+            continue
+        near = ", ".join(map(repr, _nearest(pattern, texts))) or "none exist"
+        lines.append(f"  {name}={pattern!r} finds none of {len(texts)}; near: {near}")
+    if len(lines) == 1:
+        lines.append("  every selector is found in some op, but no op has all of them")
+    return InvalidProgramError("\n".join(lines), remedy=_STACKED_LAYERS)
+
+
+def _nearest(pattern: str, texts: Sequence[str]) -> list[str]:
+    plain = re.sub(r"[\\^$.*+?()\[\]{}|]", "", pattern)
+    return difflib.get_close_matches(plain, texts, n=3, cutoff=0.0)
+
+
+# --- validation ---------------------------------------------------------------------
+
+
+def _checked(owner: str, name: str, value: object) -> object:
+    """Returns the value, as a plain Python number where it is one."""
+    if name in LEGAL:
+        return checked_choice(owner, name, value)
+    if name == "rules":
+        return _checked_rules(value)
+    check = CHECKS.get(name)
+    return value if check is None else check(f"{owner}.{name}", value)
+
+
+def _checked_rules(value: object) -> tuple[Rule, ...]:
+    rules: list[Rule] = []
+    for rule in value if isinstance(value, (tuple, list)) else (value,):
+        if not isinstance(rule, Rule):
+            raise InvalidProgramError(
+                f"Policy.rules holds {rule!r}", remedy="give a tuple of nj.Rule"
+            )
+        rules.append(rule)
+    return tuple(rules)
+
+
+# --- description --------------------------------------------------------------------
+
+_CASTS = {
+    "none": "none; every op computes in its declared dtype",
+    "matmult": "FP32 operands of matmuls to {forward}, gradients to {cotangent}",
+    "all": "FP32 operands of all ops to {forward}, gradients to {cotangent}",
+}
+_ACCUMULATIONS = {
+    "systolic": "FP32 down the rows of a tile, {psum_dtype} across tiles (systolic)",
+    "host": "left to the host's XLA, outside every promise",
+}
+_ALWAYS_DESCRIBED = ("auto_cast", "auto_cast_type", "cotangent_type", "rounding")
+
+
+def _description(policy: Policy) -> Iterator[str]:
+    fields = {f.name: getattr(policy, f.name) for f in dataclasses.fields(policy)}
+    rules, name = fields.pop("rules"), fields.pop("name")
+    chip_fp8 = "the chip's FP8"
+    forward = policy.operand_dtype("forward", chip_fp8=chip_fp8)
+    cotangent = policy.operand_dtype("cotangent", chip_fp8=chip_fp8)
+    casts = _CASTS[policy.auto_cast].format(forward=forward, cotangent=cotangent)
+    yield f"policy {name or '(unnamed)'}, SDK {policy.sdk}"
+    yield f"  casts: {casts}"
+    yield f"  rounding: {policy.rounding}"
+    yield f"  accumulation: {_ACCUMULATIONS[policy.accumulation].format(**fields)}"
+    defaults = Policy.for_sdk(policy.sdk)
+    for field, value in fields.items():
+        if field not in _ALWAYS_DESCRIBED and value != getattr(defaults, field):
+            yield f"  {field}: {value}"
+    yield from (f"  rule {index}: {rule!r}" for index, rule in enumerate(rules))

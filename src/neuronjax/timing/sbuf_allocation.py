@@ -1,0 +1,475 @@
+"""What stays in SBUF between the regions of a block, and what is saved and reloaded.
+
+One walk over the regions in order. What later regions read stays while it fits, whoever
+is read furthest in the future leaving first; who leaves is saved to HBM once. Whole
+operands that do not fit beside the tiles pass by once per block of rows, or, of a lone
+matmul, in the blocks that move least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import ceil, prod
+
+from neuronjax.ir.instruction import Buffer
+from neuronjax.ir.instruction_set import LocalGather
+from neuronjax.ir.kernel_call import NkiKernel
+from neuronjax.timing.block_plan import BlockPlan, Movement, Unit
+from neuronjax.timing.blocking import blocked_bytes
+from neuronjax.timing.division import divide, pass_by
+from neuronjax.timing.fusion import Fused, Step
+from neuronjax.timing.held import Held
+from neuronjax.timing.layout import addressed_bytes, row_bytes
+from neuronjax.timing.region_facts import KnownRegions, RegionFacts
+from neuronjax.timing.tiling import RESIDENT_SHARE, Region, dimensions, value_bytes
+from neuronjax.timing.work import Reason, Transfer
+
+#: What a block reads of its surroundings is in SBUF if it is no bigger. ASSUMPTION.
+CAPTURED_BYTES = 1 << 20
+#: Share of SBUF that what a loop carries may take. ASSUMPTION.
+CARRY_SHARE = 0.5
+_NEVER = 1 << 60
+
+
+class Residence:
+    """One walk over the regions of a block, with what is in SBUF."""
+
+    def __init__(
+        self,
+        known: KnownRegions,
+        fused: Fused,
+        regions: list[Region],
+        capacity: int,
+        resident: frozenset[int],
+        categories: Mapping[int, str | None] | None,
+        plan_inner: Callable[[Unit], None],
+        *,
+        is_nested: bool,
+    ) -> None:
+        self.known, self.core = known, known.core
+        self.fused, self.capacity = fused, capacity
+        self.plan_inner = plan_inner
+        self.units = [Unit(region) for region in regions]
+        self.results = {r for v in fused.results for r in fused.access[v].roots}
+        self.kept_results = {
+            r
+            for n, v in enumerate(fused.results)
+            if n in resident
+            for r in fused.access[v].roots
+        }
+        self.output_bytes = _output_bytes(fused)
+        self.is_nested = is_nested
+        self.argument = {v: n for n, v in enumerate(fused.arguments)}
+        self.categories = categories or {}
+        self.buffers: dict[int, Buffer] = {}
+        self.next_use = self._uses()
+        self.sbuf = Held()
+        carried = {
+            v: value_bytes(fused, v) for v, n in self.argument.items() if n in resident
+        }
+        made = {v for r in regions for s in r.steps for v in s.results}
+        for value in self.next_use.keys() - made - fused.constants:
+            if value not in self.argument and fused.sizes[value] <= CAPTURED_BYTES:
+                carried[value] = fused.sizes[value]
+        for value, size in carried.items():
+            self.sbuf.hold(value, size, _NEVER)
+        self.always = frozenset(self.sbuf)
+        self.in_hbm: dict[int, tuple[int, int]] = {
+            v: (0, len(regions)) for v, n in self.argument.items() if n not in resident
+        }
+        #: Arguments in HBM with some slices replaced, and which arguments.
+        self.updated: dict[int, int] = {}
+        self.from_psum: set[int] = set()
+        self.bound: set[int] = set()
+        self.turns_in_dma = "dma_transpose" in self.core.spec.capabilities
+
+    def run(self) -> BlockPlan:
+        for n, unit in enumerate(self.units):
+            self._unit(n, unit)
+        self._copy_arguments()
+        return BlockPlan(self.fused, self.units, self.in_hbm, self.from_psum)
+
+    def _copy_arguments(self) -> None:
+        """Results that nothing computes: an argument, or a view of one, is copied.
+
+        A loop's carry that is passed on as it is stays where it is.
+        """
+        arguments = self.fused.arguments
+        unit = Unit(Region())
+        for n, value in enumerate(self.fused.results):
+            roots = self.fused.access[value].roots
+            passed = self.is_nested and n < len(arguments) and value == arguments[n]
+            kept = all(r in self.kept_results for r in roots)
+            if passed or kept or not set(roots) & set(arguments):
+                continue
+            size = self.fused.sizes[value]
+            turned = self.fused.access[value].transposes
+            self._move(unit, roots[0], size, "copy", True, False, turned)
+            self._move(unit, value, size, "copy", False, False)
+        if unit.movements:
+            self.units.append(unit)
+
+    def _uses(self) -> dict[int, list[int]]:
+        """For every value the units that read it, last first."""
+        uses: dict[int, list[int]] = {}
+        for n in range(len(self.units) - 1, -1, -1):
+            region = self.units[n].region
+            for value in (*region.whole, *region.streamed):
+                uses.setdefault(value, []).append(n)
+        return uses
+
+    def _next(self, value: int, after: int) -> int:
+        uses = self.next_use.get(value)
+        while uses and uses[-1] <= after:
+            uses.pop()
+        return uses[-1] if uses else _NEVER
+
+    def _buffer(self, value: int) -> Buffer:
+        if value not in self.buffers:
+            self.buffers[value] = Buffer(value, self.fused.types[value])
+        return self.buffers[value]
+
+    # -- a unit ------------------------------------------------------------------------
+
+    def _unit(self, n: int, unit: Unit) -> None:
+        region, fused = unit.region, self.fused
+        if region.is_single or isinstance(region.steps[0].instruction, NkiKernel):
+            self._control(n, unit)
+            return
+        if region.form == "other" and self._addressed(n, unit):
+            return
+        facts = self.known.facts(fused, region)
+        self.from_psum.update([region.values[n] for n in facts.in_psum])
+        self._mark_layouts(unit, facts)
+        unit.copies = facts.copies
+        unit.halves = max(1, ceil(2 * facts.sums / self.capacity))
+        working = self.known.working_bytes(fused, region, unit.turned)
+        working += facts.sums // unit.halves
+        whole = unit.copies * facts.whole // unit.halves
+        room = self.capacity - working
+        fits = whole <= room
+        self._make_room(n, unit, room - (whole if fits else 0), region.whole)
+        staying: set[int] = set(region.whole) if fits else set()
+        if not fits and len(facts.matmuls) > 1:
+            stored = self.results.intersection(region.inside)
+            unit.passes, unit.blocks = divide(
+                fused, region, self.core, stored, whole, working // 2
+            )
+            room = 0
+        elif not fits:
+            unit.passes, staying = pass_by(fused, region, self.core, room)
+        blocked = False
+        if not fits and len(facts.matmuls) == 1:
+            blocked = self._blocked(unit, facts)
+        for value in () if blocked else (*region.whole, *region.streamed):
+            if value not in self.sbuf:
+                passing = value in region.whole and value not in staying
+                times = unit.passes if passing else 1
+                if value in region.whole:  # of a batch every core has its members
+                    times *= unit.copies if region.batches.get(value, 1) == 1 else 1
+                else:
+                    times = unit.halves * facts.row_copies
+                first = value in staying and region.batches.get(value, 1) <= 2
+                self._read(unit, value, times, facts.part(region, value), first)
+        if fits:
+            kept = {v: None for v in region.whole if region.batches.get(v, 1) <= 2}
+            self._keep(n, kept)
+        self._write_results(n, unit, room - (whole if fits else 0))
+        used = min(self.capacity, working + (whole if fits else room))
+        others = self.sbuf.besides(region.whole)
+        unit.sbuf_bytes = min(self.capacity, used + others)
+
+    def _mark_layouts(self, unit: Unit, facts: RegionFacts) -> None:
+        """Which operands of matmuls lie with the wrong axis on the partitions.
+
+        A value lies as its readers want it, unless reductions along its rows, or
+        scalars per row, bind the rows to the partitions; the DMA engines of some chips
+        transpose what comes from HBM.
+        """
+        region, bound, reads = unit.region, self.bound, self.fused.reads
+        turned: set[int] = set()  # once, for all who read them
+        found: dict[tuple[int, int], None] = {}
+        for n, step in enumerate(region.steps):
+            if step.form != "matmul":
+                if (
+                    step.binds_rows
+                    or not bound.isdisjoint(reads(step))
+                    or not self.results.isdisjoint(step.results)
+                ):
+                    bound.update(step.results)
+                continue
+            for position in facts.late.get(n, ()):
+                for root in self.fused.access[step.operands[position]].roots:
+                    here = root in region.inside or root in self.sbuf
+                    is_bound = root in bound if here else not self.turns_in_dma
+                    if is_bound and root not in turned:
+                        found[n, position] = None
+                        turned.add(root)
+        unit.turned = tuple(found)
+
+    def _blocked(self, unit: Unit, facts: RegionFacts) -> bool:
+        """Reads of a lone matmul whose operands both stream in blocks."""
+        fused, region = self.fused, unit.region
+        step = region.steps[facts.matmuls[0]]
+        sides = [fused.access[v].roots for v in (step.operands[0], step.operands[-1])]
+        if any(len(r) != 1 or r[0] in unit.region.inside for r in sides):
+            return False
+        if len(step.operands) != 2:
+            return False
+        (lhs,), (rhs,) = sides
+        if lhs in self.sbuf or rhs in self.sbuf:
+            return False
+        d = dimensions(step)
+        batch = prod(fused.types[step.operands[0]].shape[x] for x in d.lhs_batch)
+        k = prod(fused.types[step.operands[0]].shape[x] for x in d.lhs_contract)
+        types = [fused.types[v] for v in step.operands]
+        m, r = (prod(t.shape) // max(1, batch * k) for t in types)
+        sizes = [value_bytes(fused, v) for v in (lhs, rhs)]
+        room = (self.capacity - self.sbuf.total) * RESIDENT_SHARE
+        item = types[0].dtype.itemsize
+        left, right = (size // max(1, batch) for size in sizes)
+        total = batch * blocked_bytes(left, right, m, r, room, item)
+        extra = total - sum(sizes)
+        # Either operand is read a whole number of times; the split is for the record.
+        times = _split(extra, sizes)
+        for value, count in zip((lhs, rhs), times, strict=True):
+            self._read(unit, value, count, facts.part(region, value), whole=False)
+        unit.passes = max(times)
+        for value in (*region.whole, *region.streamed):
+            if value not in (lhs, rhs) and value not in self.sbuf:
+                part = facts.part(region, value)
+                self._read(unit, value, 1, part, value in region.whole)
+        return True
+
+    # -- movements ---------------------------------------------------------------------
+
+    def _read(
+        self,
+        unit: Unit,
+        value: int,
+        times: int,
+        part: tuple[float, bool] | None,
+        whole: bool,
+    ) -> None:
+        fraction, turned = part or (1.0, False)
+        size = value_bytes(self.fused, value)
+        size = ceil(size * fraction) * times
+        if size:
+            reason = self._reason(value, value in unit.region.whole)
+            self._move(unit, value, size, reason, True, whole, turned)
+
+    def _reason(self, value: int, is_whole: bool) -> Reason:
+        position = self.argument.get(self.updated.get(value, value))
+        if value in self.fused.constants:
+            return "constant"
+        if position is None:
+            return "spill_reload"
+        category = self.categories.get(position)
+        if category is None:
+            return "weight" if is_whole else "input"
+        return "weight" if category == "parameters" else "input"
+
+    def _move(
+        self,
+        unit: Unit,
+        value: int,
+        size: int,
+        reason: Reason,
+        is_read: bool,
+        whole: bool,
+        turned: bool = False,
+    ) -> None:
+        type_ = self.fused.types[value]
+        transfer = Transfer(
+            buffer=self._buffer(value),
+            bytes=size,
+            row_bytes=row_bytes(type_, self.fused.sizes[value], size),
+            reason=reason,
+            is_read=is_read,
+            transposes=turned and self.turns_in_dma,
+        )
+        unit.movements.append(Movement(transfer, value, whole))
+
+    def _save(self, n: int, unit: Unit, value: int, reason: Reason) -> None:
+        """Writes a value to HBM, once."""
+        if value in self.in_hbm:
+            return
+        size = value_bytes(self.fused, value)
+        if reason == "output":
+            size = self.output_bytes.get(value, size)
+        if size:
+            self._move(unit, value, size, reason, False, whole=False)
+        last = len(self.units) if value in self.results else n
+        uses = self.next_use.get(value)
+        self.in_hbm[value] = (n, max(last, uses[0] if uses else n))
+
+    # -- residents ---------------------------------------------------------------------
+
+    def _make_room(
+        self, n: int, unit: Unit, room: float, needed: Mapping[int, None]
+    ) -> None:
+        """Lets residents go until the others fit: dead ones, then the furthest."""
+        self.sbuf.expire(n - 1)
+        total = self.sbuf.besides(needed)
+        if total <= room:
+            return
+        candidates = [v for v in self.sbuf if v not in needed and v not in self.always]
+        candidates.sort(key=lambda v: (-self._next(v, n - 1), v))
+        for value in candidates:
+            if total <= room:
+                break
+            total -= self.sbuf.let_go(value)
+            self._save(n, unit, value, "spill_save")
+
+    def _hold(self, n: int, value: int) -> None:
+        """From unit n on a value is in SBUF, until its last use."""
+        uses = self.next_use.get(value)
+        last = uses[0] if uses else n
+        if value in self.kept_results:
+            last = _NEVER
+        self.sbuf.hold(value, value_bytes(self.fused, value), last)
+
+    def _keep(self, n: int, values: Mapping[int, None]) -> None:
+        """What was read whole and is read again stays."""
+        for value in values:
+            if value not in self.sbuf and self._next(value, n) != _NEVER:
+                self._hold(n, value)
+
+    def _write_results(self, n: int, unit: Unit, room: float) -> None:
+        """Results that are read later stay on chip if they fit, or go to HBM."""
+        fused = self.fused
+        for step in unit.region.steps:
+            for value in step.results:
+                later = self._next(value, n)
+                is_result = value in self.results
+                if is_result and value not in self.kept_results:
+                    self._save(n, unit, value, "output")
+                if later == _NEVER and value not in self.kept_results:
+                    continue
+                size = value_bytes(fused, value)
+                if self._fits(n, unit, size, later, room):
+                    self._hold(n, value)
+                elif value not in self.in_hbm:
+                    self._save(n, unit, value, "spill_save")
+
+    def _fits(self, n: int, unit: Unit, size: int, later: int, room: float) -> bool:
+        """Whether there is room for a result that is next read by unit `later`."""
+        room = min(room, self.capacity * RESIDENT_SHARE)
+        if size > room:
+            return False
+        total = self.sbuf.total + size
+        if total <= room:
+            return True
+        worse = [
+            v for v in self.sbuf if v not in self.always and self._next(v, n) > later
+        ]
+        worse.sort(key=lambda v: (-self._next(v, n), v))
+        if total - sum(self.sbuf[v] for v in worse) > room:
+            return False
+        for value in worse:
+            if total <= room:
+                break
+            total -= self.sbuf.let_go(value)
+            self._save(n, unit, value, "spill_save")
+        return True
+
+    # -- movement by address -----------------------------------------------------------
+
+    def _addressed(self, n: int, unit: Unit) -> bool:
+        """Slices that are gathered from, or written to, a tensor in HBM.
+
+        An update happens in place: what is replaced is not read by anybody else, or it
+        would not be the last use. An argument stays what it is then: nothing spills.
+        """
+        (step,) = unit.region.steps
+        moved = addressed_bytes(step.instruction)
+        target = self.fused.access[step.operands[0]].roots if step.operands else ()
+        if moved is None or len(target) != 1 or target[0] in self.sbuf:
+            return False
+        (source,), (result, *_) = target, step.results
+        unit.by_dma = True
+        for value in (*unit.region.whole, *unit.region.streamed):
+            if value != source and value not in self.sbuf:
+                self._read(unit, value, 1, None, whole=False)
+        is_gather = isinstance(step.instruction, LocalGather)
+        read, written = moved
+        if read:
+            reason = self._reason(source, is_whole=True)
+            self._move(unit, source, read, reason, True, False)
+        if is_gather:
+            self._write_results(n, unit, self.capacity)
+            return True
+        is_result, origin = result in self.results, self.updated.get(source, source)
+        is_argument = origin in self.argument
+        if is_argument:
+            self.updated[result] = origin
+        reason = "output" if is_result else "update" if is_argument else "spill_save"
+        self._move(unit, result, written, reason, False, False)
+        uses = self.next_use.get(result)
+        last = len(self.units) if is_result else n
+        self.in_hbm[result] = (n, max(last, uses[0] if uses else n))
+        return True
+
+    # -- control flow ------------------------------------------------------------------
+
+    def _control(self, n: int, unit: Unit) -> None:
+        """A block of its own: what it does not hold is in HBM before and after."""
+        self.plan_inner(unit)
+        (step,) = unit.region.steps
+        carried = sum(self._sizes(step, unit.resident))
+        explicit = len(step.instruction.operands)
+        needed = dict.fromkeys(
+            root
+            for position, value in enumerate(step.operands)
+            if position in unit.resident
+            for root in self.fused.access[value].roots
+        )
+        self._make_room(n, unit, self.capacity * CARRY_SHARE - carried, needed)
+        for position, value in enumerate(step.operands):
+            captured = position >= explicit
+            for root in self.fused.access[value].roots:
+                if captured and self.fused.sizes[root] <= CAPTURED_BYTES:
+                    continue
+                if position not in unit.resident:
+                    self._save(n, unit, root, "spill_save")
+                elif root not in self.sbuf:
+                    self._read(unit, root, 1, None, whole=True)
+        for position, value in enumerate(step.results):
+            if position in unit.resident:
+                if value in self.results and value not in self.kept_results:
+                    self._save(n, unit, value, "output")
+                if self._next(value, n) != _NEVER or value in self.kept_results:
+                    self._hold(n, value)
+            else:
+                uses = self.next_use.get(value)
+                last = len(self.units) if value in self.results else n
+                self.in_hbm[value] = (n, max(last, uses[0] if uses else n))
+        unit.sbuf_bytes = min(self.capacity, self.sbuf.total + carried)
+
+    def _sizes(self, step: Step, positions: frozenset[int]) -> Iterator[int]:
+        for position in positions:
+            if position < len(step.results):
+                yield value_bytes(self.fused, step.results[position])
+
+
+def _output_bytes(fused: Fused) -> dict[int, int]:
+    """What is written for results: every one is a tensor of its own in HBM."""
+    found: dict[int, int] = {}
+    for value in fused.results:
+        roots = fused.access[value].roots
+        for root in roots:
+            size = fused.sizes[value] if len(roots) == 1 else fused.sizes[root]
+            found[root] = found.get(root, 0) + size
+    return found
+
+
+def _split(extra: int, sizes: list[int]) -> tuple[int, int]:
+    """How often either operand is read, so that the extra bytes come to `extra`."""
+    lhs, rhs = sizes
+    best, times = None, (1, 1)
+    for left in range(1, 2 + extra // max(1, lhs)):
+        right = 1 + max(0, round((extra - (left - 1) * lhs) / max(1, rhs)))
+        error = abs((left - 1) * lhs + (right - 1) * rhs - extra)
+        if best is None or error < best:
+            best, times = error, (left, right)
+    return times

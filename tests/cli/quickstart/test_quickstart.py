@@ -1,0 +1,98 @@
+"""The quickstart itself: its recipe, a tiny whole run, and that the recipe learns."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+from typer.testing import CliRunner
+
+from neuronjax import cli
+from neuronjax.cli.quickstart import data, model
+from neuronjax.cli.quickstart.experiment import EMULATED, NATIVE, Machine
+from neuronjax.cli.quickstart.recipe import TINY, Recipe
+from neuronjax.cli.quickstart.train import train
+from neuronjax.errors import InvalidProgramError
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """What a tiny run leaves: output, results, picture."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    picture, results = folder / "curves.png", folder / "results.json"
+    options = ("--targets", "trn2/bf16", "--output", picture, "--json", results)
+    command = ["quickstart", "--tiny", *map(str, options)]
+    result = CliRunner().invoke(cli.app, command, env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    return result.stdout, json.loads(results.read_text()), picture
+
+
+def test_output(tiny):
+    stdout, _, picture = tiny
+    table = stdout[stdout.index("Loss in nats") : stdout.index("Loss curves:")]
+    assert max(map(len, table.splitlines())) <= 80
+    assert str(picture) in stdout
+    assert picture.read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def test_runs_are_comparable(tiny):
+    native, emulated = tiny[1]["runs"]
+    assert native["machine"] == {"target": "host", "policy": "fp32"}
+    assert len(native["losses"]) == len(emulated["losses"]) == TINY.steps
+    # BF16 keeps 8 significant bits; at the start nothing is amplified yet.
+    assert emulated["losses"] == pytest.approx(native["losses"], rel=2**-8)
+    assert emulated["losses"] != native["losses"]
+    assert emulated["heldout_loss"] == pytest.approx(native["heldout_loss"], rel=2**-8)
+
+
+def test_engines_are_counted(tiny):
+    native, emulated = tiny[1]["runs"]
+    assert native["instructions"] == {}
+    # Forward, and backward for both operands: the head, 4 dense layers, 2 of attention.
+    assert emulated["instructions"]["tensor"] == 3 * (1 + 4 + 2)
+    assert emulated["matmul_dtypes"] == ["bfloat16"]
+
+
+def test_default_recipe_is_of_a_million_parameters():
+    shapes = jax.eval_shape(lambda: model.create(Recipe().model)[1])
+    sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)]
+    assert sum(sizes) == 1_037_696
+
+
+def test_training_learns():
+    """A short native run of a small model falls below what letter counts can reach."""
+    corpus = data.load()
+    small = model.GPTConfig(layers=1, width=64, hidden=128, scan_layers=True)
+    recipe = Recipe(model=small, steps=100, peak_rate=1e-2)
+    losses = []
+    trained = train(jax.jit, recipe, corpus, losses.append)
+    assert losses == trained.losses
+    assert trained.heldout_loss < corpus.unigram_entropy() - 0.3
+    assert len(trained.step_seconds) == recipe.steps
+
+
+@pytest.mark.parametrize("text", [*EMULATED, "trn2.48xlarge/tf32"])
+def test_machines_are_read_and_written(text):
+    assert str(Machine.parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["trn2", "trn2/", "/bf16", "host/fp32", "trn2/fp8/x"])
+def test_bad_machines_are_refused(text):
+    with pytest.raises(InvalidProgramError):
+        Machine.parse(text)
+
+
+def test_native_is_jax():
+    assert NATIVE.jit is jax.jit
+
+
+@pytest.mark.parametrize("steps", [1, 2, 11])
+def test_any_number_of_steps_has_a_schedule(steps):
+    optimizer, weights = Recipe(steps=steps).optimizer(), jnp.ones(3)
+    state = optimizer.init(weights)
+    for _ in range(steps):
+        updates, state = optimizer.update(weights, state, weights)
+        assert jnp.isfinite(jnp.asarray(updates)).all()

@@ -1,0 +1,265 @@
+"""`neuronjax run` and `check` on functions and saved programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import neuronjax as nj
+from neuronjax import cli
+from neuronjax.cli.sources import draw, parse_shapes
+from neuronjax.diagnostics.differences import difference
+from tests.cli.test_commands import fits
+
+PROGRAM = """
+import jax, jax.numpy as jnp
+
+def layer(x, w):
+    return {"out": jnp.tanh(x @ w), "sum": (x @ w).sum()}
+
+def known(x):
+    return x * 2
+
+known.example_args = (jnp.arange(4.0),)
+
+def argmax(x):
+    return jnp.argmax(x)
+
+argmax.example_args = lambda: (jax.ShapeDtypeStruct((8,), jnp.float32),)
+"""
+SHAPES = "f32[4,8] f32[8,3]"
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Runs a command in a folder with a program and a terminal of 80 columns."""
+    (tmp_path / "cli_program.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return lambda *arguments: CliRunner().invoke(cli.app, arguments)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A jax.export artifact."""
+    function = jax.jit(lambda x, w: jnp.tanh(x @ w))
+    arguments = parse_shapes(SHAPES)
+    exported = jax.export.export(function, platforms=["cpu"])(*arguments)
+    path = tmp_path / "saved.jaxexport"
+    path.write_bytes(exported.serialize())
+    return str(path)
+
+
+# -- run -------------------------------------------------------------------------------
+
+
+def test_run_a_function(run):
+    result = run("run", "cli_program.py:layer", "--args", SHAPES, "--policy", "bf16")
+    assert result.exit_code == 0, result.output
+    assert fits(result.stdout)
+    for word in ("out", "float32[4,3]", "sum", "float32[]", "tensor", "scalar"):
+        assert word in result.stdout
+
+
+def test_run_gives_the_numbers_of_the_chip(run):
+    result = run("run", "cli_program.py:known", "--output", "out.npz")
+    assert result.exit_code == 0, result.output
+    assert np.load("out.npz")["result"].tolist() == [0.0, 2.0, 4.0, 6.0]
+
+
+def test_run_json(run):
+    arguments = ("run", "cli_program:layer", "--args", SHAPES, "--json")
+    data = json.loads(run(*arguments, "--seed", "1").stdout)
+    out = data["results"][0]
+    assert out["name"] == "out"
+    assert out["shape"] == [4, 3]
+    assert -1 <= out["min"] < out["max"] <= 1
+    assert (out["nan"], out["inf"]) == (0, 0)
+    assert data["instructions"]["tensor"] >= 1
+    assert json.loads(run(*arguments, "--seed", "1").stdout) == data
+
+
+def test_run_compares_with_jax(run):
+    arguments = ("run", "cli_program.py:layer", "--args", SHAPES, "--compare")
+    result = run(*arguments, "--policy", "bf16")
+    assert fits(result.stdout)
+    assert "Against jax.jit" in result.stdout
+    data = json.loads(run(*arguments, "--policy", "bf16", "--json").stdout)
+    found = data["results"][0]["difference"]
+    assert 0 < found["relative_l2"] < 0.05
+    assert found["max_ulp"] > 1
+    assert not found["equal"]
+
+
+def test_run_takes_inputs(run):
+    x, w = np.eye(4, 8, dtype=np.float32), np.ones((8, 3), np.float32)
+    np.savez("by_number.npz", x, w)
+    arguments = ("run", "cli_program.py:layer", "--args", SHAPES, "--json")
+    data = json.loads(run(*arguments, "--inputs", "by_number.npz").stdout)
+    assert data["results"][1]["max"] == 12.0
+    np.savez("wrong.npz", x, w.T)
+    result = run(*arguments, "--inputs", "wrong.npz")
+    assert result.exit_code == 2
+    assert "shape (3, 8)" in result.stderr
+    np.savez("short.npz", x)
+    assert "no array" in run(*arguments, "--inputs", "short.npz").stderr
+
+
+def test_run_a_saved_program(run, saved):
+    x = np.random.default_rng(0).standard_normal((4, 8), np.float32)
+    w = np.random.default_rng(1).standard_normal((8, 3), np.float32)
+    np.savez("inputs.npz", x, w)
+    result = run("run", saved, "--inputs", "inputs.npz", "--output", "out.npz")
+    assert result.exit_code == 0, result.output
+    expected = nj.jit(lambda x, w: jnp.tanh(x @ w))(x, w)
+    np.testing.assert_array_equal(np.load("out.npz")["result"], expected)
+    assert run("run", saved).exit_code == 0
+    assert "saved program has none" in run("run", saved, "--compare").stderr
+
+
+def test_narrow_floats_are_stored_as_float32(run):
+    Path("narrow.py").write_text("def f(x): return x\n")
+    result = run("run", "narrow.py:f", "--args", "bf16[4]", "--output", "out.npz")
+    assert result.exit_code == 0, result.output
+    assert np.load("out.npz")["result"].dtype == np.float32
+
+
+# -- check -----------------------------------------------------------------------------
+
+
+def test_check_a_function(run):
+    result = run("check", "cli_program.py:argmax", "--target", "trn1")
+    assert result.exit_code == 1
+    assert fits(result.stdout)
+    assert "variadic-reduction" in result.stdout
+    assert "cli_program.py:13" in result.stdout
+    assert run("check", "cli_program:layer", "--args", SHAPES).exit_code == 0
+
+
+def test_check_json(run):
+    data = json.loads(run("check", "cli_program.py:argmax", "--json").stdout)
+    assert data["ok"] is False
+    assert data["findings"][0]["rule"] == "variadic-reduction"
+
+
+def test_check_takes_an_sdk(run):
+    arguments = ("check", "cli_program.py:layer", "--args", SHAPES)
+    assert "SDK 2.29" in run(*arguments, "--sdk", "2.29").stdout
+    assert run(*arguments, "--sdk", "1.0").exit_code == 2
+
+
+def test_check_a_saved_program(run, saved):
+    result = run("check", saved, "--target", "trn1")
+    assert result.exit_code == 0, result.output
+    assert "Nothing found." in result.stdout
+
+
+# -- sources ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("run", "nothing.mlir"), "no such file"),
+        (("run", "cli_program.py"), "which function?"),
+        (("run", "cli_program.py:nothing"), "layer, known, argmax"),
+        (("run", "nothing.py:f"), "no such file"),
+        (("run", "no_such_module:f"), "no module no_such_module"),
+        (("run", "cli_program.py:layer"), "example_args"),
+        (("run", "cli_program.py:layer", "--args", "f32[4"), "--args"),
+        (("run", "cli_program.py:layer", "--args", "f31[4]"), "f31"),
+        (("run", "cli_program.py:known", "--target", "trn9"), "unknown target"),
+        (("run", "cli_program.py:known", "--policy", "fp9"), "fp9"),
+        (("run", "cli_program.py:known", "--output", "no/x.npz"), "no folder no"),
+        (("run", "cli_program.py:known", "--inputs", "no.npz"), "no.npz"),
+        (("check", "nothing.mlir"), "no such file"),
+        (("check", "cli_program.py"), "which function?"),
+    ],
+)
+def test_a_wrong_source_is_a_message_and_status_2(run, arguments, expected):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert expected in result.stderr.replace("\n", " ")
+    assert "remedy: " in result.stderr
+
+
+def test_malformed_programs_are_a_message_and_status_2(run):
+    Path("broken.mlir").write_text("func.func @main(")
+    for command in ("run", "check"):
+        result = run(command, "broken.mlir")
+        assert result.exit_code == 2
+        assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("f32", [((), "float32")]),
+        ("f32[8,16] i32[4]", [((8, 16), "float32"), ((4,), "int32")]),
+        ("bf16[ 2 , 3 ], pred[1]", [((2, 3), "bfloat16"), ((1,), "bool")]),
+        ("float8_e4m3fn[2] u8[]", [((2,), "float8_e4m3fn"), ((), "uint8")]),
+    ],
+)
+def test_shapes(text, expected):
+    assert [(s.shape, s.dtype.name) for s in parse_shapes(text)] == expected
+
+
+def test_values_are_drawn_by_dtype():
+    generator = np.random.default_rng(0)
+    for dtype in ("float32", "bfloat16", "int32", "uint8", "bool", "float8_e5m2"):
+        (kind,) = parse_shapes(f"{dtype}[100]")
+        values = draw(kind, generator)
+        assert values.dtype == kind.dtype
+        assert values.shape == (100,)
+        if values.dtype.kind in "iu":
+            assert set(values.tolist()) <= set(range(8))
+
+
+# -- differences -----------------------------------------------------------------------
+
+
+def test_differences():
+    a = np.array([1.0, 2.0, np.inf, np.nan, -0.0], np.float32)
+    assert difference(a, a).equal
+    b = a.copy()
+    b[0] = np.nextafter(np.float32(1), np.float32(2))
+    b[4] = 0.0
+    found = difference(a, b)
+    assert (found.differing, found.max_ulp) == (1, 1.0)
+    assert found.max_abs == 2.0**-23
+    assert found.relative_l2 == pytest.approx(2.0**-23 / 5**0.5, rel=1e-3)
+
+
+def test_a_nan_on_one_side_is_infinitely_far():
+    a = np.array([1.0, np.nan], np.float32)
+    found = difference(a, np.ones(2, np.float32))
+    assert found.max_abs == found.max_ulp == np.inf
+
+
+def test_ulps_across_zero_and_of_narrow_dtypes():
+    smallest = np.array([5e-324, 1.0])
+    assert difference(smallest, np.array([-5e-324, 1.0])).max_ulp == 2
+    narrow = np.asarray(jnp.array([1.0, 256.0], jnp.bfloat16))
+    other = np.asarray(jnp.array([1.0, 258.0], jnp.bfloat16))
+    assert difference(narrow, other).max_ulp == 1
+    assert difference(np.array([1, 2]), np.array([1, 5])).max_ulp is None
+    assert difference(np.zeros(0), np.zeros(0)).equal
+    found = difference(np.array([1 + 2j]), np.array([1 + 3j]))
+    assert (found.differing, found.max_abs) == (1, 1.0)
+
+
+def test_arguments_that_do_not_fit_name_the_parameters(run):
+    result = run("profile", "cli_program.py:layer", "--args", "f32[4,8]")
+    assert result.exit_code == 2
+    text = " ".join(result.output.split())
+    assert "(x, w)" in text
+    assert "example_args" in text
+    doubles = run("profile", "cli_program.py:layer", "--args", "f64[4] f32")
+    assert doubles.exit_code == 2
+    assert "no NeuronCore has it" in " ".join(doubles.output.split())
