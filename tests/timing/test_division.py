@@ -25,7 +25,7 @@ def struct(*shape: int, dtype=BF16):
 
 def program_of(function, *arguments):
     lowered = nj.jit(function, target="trn2", policy="fp32").lower(*arguments)
-    return lowered._instructions
+    return lowered.captured.instructions
 
 
 def plan_of(function, *arguments, lnc=1):

@@ -19,7 +19,7 @@ BYTES = 4 * 8192 * 8192
 
 def plan_of(function, *arguments):
     low = nj.jit(function, target="trn2", policy="fp32").lower(*arguments)
-    return plan_memory(low._instructions, CORE, low.program.argument_names)
+    return plan_memory(low.captured.instructions, CORE, low.program.argument_names)
 
 
 def peak(function, *arguments, donated):

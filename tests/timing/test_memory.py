@@ -24,7 +24,7 @@ def struct(*shape: int, dtype=BF16):
 
 def plan_of(function, *arguments, core=CORE):
     low = nj.jit(function, target=core.chip.name, policy="fp32").lower(*arguments)
-    return plan_memory(low._instructions, core, low.program.argument_names)
+    return plan_memory(low.captured.instructions, core, low.program.argument_names)
 
 
 def moved(plan):
@@ -209,7 +209,7 @@ def test_what_looks_like_a_parameter_does_under_every_policy(policy):
     arguments = [struct(*shape, dtype=F32) for shape in shapes]
     for function in (step, jax.grad(step)):
         low = nj.jit(function, target="trn3", policy=policy).lower(*arguments)
-        plan = plan_memory(low._instructions, CORE, low.program.argument_names)
+        plan = plan_memory(low.captured.instructions, CORE, low.program.argument_names)
         found = [tensor.category for tensor in plan.arguments]
         assert found == ["parameters"] * 3 + ["inputs"]
 

@@ -36,7 +36,7 @@ def layers(*widths: int):
     pairs = itertools.pairwise(widths)
     weights = [jax.ShapeDtypeStruct(pair, jnp.bfloat16) for pair in pairs]
     x = jax.ShapeDtypeStruct((8192, widths[0]), jnp.bfloat16)
-    return nj.jit(f, target="trn2").lower(x, weights)._instructions
+    return nj.jit(f, target="trn2").lower(x, weights).captured.instructions
 
 
 def keys(program) -> list[int]:
@@ -108,7 +108,7 @@ def test_what_is_shared_changes_no_time_of_the_zoo(alone, program):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         function, args = program.make(0)
         lowered = nj.jit(function, target="trn3", policy="bf16").lower(*args)
-    found = lowered._instructions
+    found = lowered.captured.instructions
     core = Core.of(resolve_target("trn3"))
     assert same(schedule(found, core, TRN2), alone(found, core))
 

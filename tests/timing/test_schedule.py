@@ -32,7 +32,7 @@ def struct(*shape: int, dtype=BF16):
 
 def program_of(function, *arguments, target="trn2"):
     lowered = nj.jit(function, target=target, policy="fp32").lower(*arguments)
-    return lowered._instructions
+    return lowered.captured.instructions
 
 
 def timeline_of(function, *arguments, **options):
@@ -323,7 +323,7 @@ def test_a_collective_takes_what_its_placement_makes_it_take(placement):
     profile = nj.profile(emulated)(struct(512, 1024))
     assert profile.timeline.busy_seconds("cc") == expected
     core = Core.of(target)
-    alone = schedule(lowered._instructions, core, target, placement=placement)
+    alone = schedule(lowered.captured.instructions, core, target, placement=placement)
     assert alone.busy_seconds("cc") == expected
 
 

@@ -24,8 +24,8 @@ BF16, F32 = jnp.bfloat16, jnp.float32
 def regions_of(function, *shapes, dtype=BF16):
     arguments = [jax.ShapeDtypeStruct(s, dtype) for s in shapes]
     program = nj.jit(function, target="trn2", policy="fp32").lower(*arguments)
-    block = program._instructions.main
-    return group(fuse(block, program._instructions.functions), CORE)
+    block = program.captured.instructions.main
+    return group(fuse(block, program.captured.instructions.functions), CORE)
 
 
 def attention(q, k, v):

@@ -442,7 +442,7 @@ def _trains(found: Profile) -> bool:
 
 def _backward_seconds(found: Profile) -> float:
     return found.total_seconds * backward_share(
-        found._lowered._instructions, found.timeline
+        found._lowered.captured.instructions, found.timeline
     )
 
 

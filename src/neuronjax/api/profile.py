@@ -134,11 +134,9 @@ def _emulated(
         return jit(step, target=target or "trn2", policy=policy, **statics)
     if target is None and policy is None:
         return step
-    return jit(
-        step._function,
-        target=target or step.target.name,
-        policy=policy or step._given_policy,
-        **step._native,
+    given = step.options
+    return step.with_options(
+        target=target or given["target"], policy=policy or given["policy"]
     )
 
 
@@ -148,12 +146,8 @@ def _core(target: Target, policy: Policy, lnc: int | None) -> Core:
 
 def _donated(emulated: Emulated, names: Sequence[str]) -> frozenset[int]:
     """Positions of the program's arguments that `donate_argnums` gives away."""
-    signature, native = emulated._signature, emulated._native
-    named = emulated._static.of  # which completes numbers and names, as jax.jit does
-    given = named(signature, native["donate_argnums"], native["donate_argnames"])
-    known = list(signature.parameters) if signature else []
-    chosen = set(given.names)
-    chosen |= {known[n] if n < len(known) else f"args[{n}]" for n in given.numbers}
+    given = emulated.named("donate")
+    chosen = {*given.names, *(emulated.argument_name(n) for n in given.numbers)}
     heads = (name.partition("/")[0] for name in names)
     return frozenset(n for n, head in enumerate(heads) if head in chosen)
 
@@ -234,7 +228,7 @@ def _scaled(
         jax.tree.map(scaled, arg) if i in batch else arg for i, arg in enumerate(args)
     ]
     try:
-        return emulated.lower(*other, **kwargs)._instructions
+        return emulated.captured(*other, **kwargs).instructions
     except (TypeError, ValueError, NeuronJaxError):
         return None  # what JAX raises where the program is written for one batch size
 
@@ -250,7 +244,7 @@ def _profile(
     _with_batch: Callable[[float], InstructionProgram | None] | None = None,
     **options: Any,
 ) -> Profile:
-    instructions, placement = lowered._instructions, policy.placement
+    instructions, placement = lowered.captured.instructions, policy.placement
     plan = plan_memory(instructions, core, lowered.program.argument_names)
     plan = with_donation(plan, donated)
 

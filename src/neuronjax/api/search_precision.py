@@ -8,7 +8,6 @@ because what two policies have in common is then compiled once.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ import jax
 from neuronjax.api.jit import Emulated, jit
 from neuronjax.api.lowered import Lowered
 from neuronjax.api.profile import Trips, profile
-from neuronjax.capture.mesh_context import Surroundings
 from neuronjax.diagnostics.precision_groups import (
     Groups,
     ListeningPolicy,
@@ -214,8 +212,9 @@ def _jit_options(
         return dict(
             static_argnums=static_argnums, static_argnames=static_argnames
         ), function
-    options = {k: v for k, v in function._native.items() if k not in _DONATION}
-    return options, function._function
+    dropped = (*_DONATION, "target", "policy", "collect")
+    options = {k: v for k, v in function.options.items() if k not in dropped}
+    return options, function.__wrapped__
 
 
 # -- the program -----------------------------------------------------------------------
@@ -237,32 +236,14 @@ class _Program:
     def of(
         cls, job: _Job, args: tuple, kwargs: dict, timing: Mapping[str, Any]
     ) -> _Program:
-        emulated = jit(job.function, **job.options)
-        around, (args, kwargs) = Surroundings.of_types((args, kwargs))
-        emulation, leaves, _ = emulated._bind(args, kwargs, around)
-        captured = emulation.capture(leaves)
-        entry = emulated._entry(args, kwargs, around)
-
-        def lower(policy: Policy) -> Lowered:
-            instructions = dataclasses.replace(emulation, policy=policy).lower(captured)
-            return Lowered(
-                entry,
-                args,
-                kwargs,
-                captured.program,
-                instructions,
-                stochastic=instructions.stochastic,
-                target=emulated.target,
-                policy=policy,
-            )
-
-        return cls(lower=lower, timing=timing)
+        lowered = jit(job.function, **job.options).lower(*args, **kwargs)
+        return cls(lower=lowered.under, timing=timing)
 
     def price(self, policy: Policy) -> Priced:
         """What instructions a policy makes, and their predicted time."""
         lowered = self.lower(policy)
         seconds = profile(lowered, **self.timing)().total_seconds
-        return Priced(program_identity(lowered._instructions), seconds)
+        return Priced(program_identity(lowered.captured.instructions), seconds)
 
     def groups(self, candidates: Candidates, by: str | Selection) -> Groups:
         """What can be decided about.
@@ -337,7 +318,7 @@ class _Program:
         self, candidates: Candidates, groups: Groups, assignment: tuple[int, ...]
     ) -> str:
         policy = candidates.policy(groups, assignment)
-        return program_identity(self.lower(policy)._instructions)
+        return program_identity(self.lower(policy).captured.instructions)
 
 
 # -- runs ------------------------------------------------------------------------------
@@ -382,7 +363,7 @@ class _Job:
         if isinstance(self.reference, Policy):
             lowered = program.lower(self.reference)
             by_program = self.evaluate is None
-            identity = program_identity(lowered._instructions)
+            identity = program_identity(lowered.captured.instructions)
             known[identity if by_program else self.reference] = expected
         return PolicyTrials(
             candidates=candidates,

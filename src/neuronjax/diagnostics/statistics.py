@@ -91,13 +91,9 @@ class Statistics(Displayed):
     collect: Collect
 
     @classmethod
-    def split(cls, leaves: list[Any], collector: Collector) -> tuple[list, Statistics]:
-        """(the outputs, the statistics) of the flat results of an emulation."""
-        names = _array_names(collector.sites, collector.collect)
-        first = len(leaves) - len(names)
-        arrays = dict(zip(names, leaves[first:], strict=True))
-        found = cls(arrays=arrays, sites=collector.sites, collect=collector.collect)
-        return leaves[:first], found
+    def of(cls, arrays: Mapping[str, Any], collector: Collector) -> Statistics:
+        """What the probes of a run have counted."""
+        return cls(arrays=arrays, sites=collector.sites, collect=collector.collect)
 
     @classmethod
     def empty(cls, plan: Plan) -> Statistics:
@@ -208,15 +204,6 @@ class Statistics(Displayed):
         for record, *row in zip(records, *told.values(), strict=True):
             table.add_row(_where(record), *row)
         return table
-
-
-def _array_names(sites: Sequence[Site], collect: Collect) -> list[str]:
-    """In the order of a tree's leaves."""
-    names = ["amax", "counts"]
-    if collect.histogram and sites:
-        names.append("exponents")
-        names += ["scales"] * any(site.blocked is not None for site in sites)
-    return names
 
 
 def _numbers(pairs: Any) -> np.ndarray:

@@ -18,6 +18,7 @@ from jax.core import Tracer
 
 from neuronjax.errors import UnsupportedError
 from neuronjax.execution import inputs_outputs, spmd
+from neuronjax.execution.call import CallContext, Outcome
 from neuronjax.execution.device_sharding import (
     ALONE,
     RealDevices,
@@ -63,40 +64,35 @@ class Listener(Protocol):
 def run(
     program: InstructionProgram,
     arguments: Arrays,
-    call_index: jax.Array | None = None,
-    amax_history: jax.Array | None = None,
+    context: CallContext = CallContext(),
     listeners: Sequence[Listener] = (),
     plan: Plan | None = None,
-) -> Arrays:
+) -> Outcome:
     """Executes a program.
 
     Args:
         program: from `lowering`.
         arguments: one array per argument of main.
-        call_index: uint32 scalar, part of every stochastic rounding key; None is 0.
-        amax_history: float32 [amax_history_length, amax_slots], newest step first, for
-            delayed scaling.
+        context: what accompanies them; a call index that is None counts as 0.
         listeners: called after each instruction, in program order.
         plan: what is measured on the way.
 
     Returns:
-        One array per result of main; with an amax history its successor behind them;
-        with a plan, behind all these, a dict of what `measuring.as_arrays` makes.
+        One array per result of main, and what accompanies them.
     """
     # The flag is public, its type stub is not complete.
     disabled = jax.config.jax_disable_jit  # type: ignore[attr-defined]
     eager = disabled and not any(isinstance(a, Tracer) for a in arguments)
     mesh = active_real_devices()
+    one = functools.partial(_run, program, eager, listeners, plan)
     if mesh is None:
-        hidden = (call_index, amax_history)
-        return _run(program, eager, listeners, plan, ALONE, arguments, hidden)
+        return one(ALONE, arguments, context)
     if eager or listeners or plan:
         raise UnsupportedError(
             "a program on several real devices, op by op, watched or measured",
             remedy="leave the real_devices block: the bits are the same",
         )
-    one = functools.partial(_run, program, eager, listeners, None)
-    return spread(mesh, program, one, arguments, (call_index, amax_history))
+    return spread(mesh, program, one, arguments, context)
 
 
 def _run(
@@ -106,23 +102,22 @@ def _run(
     plan: Plan | None,
     real: RealDevices,
     arguments: Arrays,
-    hidden: tuple[jax.Array | None, jax.Array | None],
-) -> list[Any]:
+    context: CallContext,
+) -> Outcome:
     """Executes a program on one real device."""
-    call_index, amax_history = hidden
+    history = context.amax_history
     with jax.disable_jit(False):
         zero = inputs_outputs.make_zero(eager)
-        key = _first_key(program, call_index)
+        key = _first_key(program, context.call_index)
         machine = _Machine(program, zero, eager, tuple(listeners), real=real, plan=plan)
-        machine.start_amaxes(amax_history)
+        machine.start_amaxes(history)
         arguments = inputs_outputs.entering(program.main, arguments, zero)
-        results: list[Any] = machine.block(program.main, arguments, {}, key)
-        results = list(inputs_outputs.leaving(program.main, results))
-        if amax_history is not None and machine.amaxes is not None:
-            results.append(jnp.vstack([machine.amaxes, amax_history[:-1]]))
-        if plan is not None:
-            results.append(machine.ledger.arrays())
-        return results
+        results = machine.block(program.main, arguments, {}, key)
+        return Outcome(
+            results=inputs_outputs.leaving(program.main, results),
+            amax_history=machine.next_amaxes(history),
+            statistics=None if plan is None else machine.ledger.arrays(),
+        )
 
 
 def _first_key(program: InstructionProgram, call_index: jax.Array | None) -> jax.Array:
@@ -167,6 +162,12 @@ class _Machine:
         if history is not None and self._program.amax_slots:
             self.previous_amaxes = jnp.max(history, axis=0)
             self.amaxes = jnp.zeros_like(history[0])
+
+    def next_amaxes(self, history: jax.Array | None) -> jax.Array | None:
+        """The history of the next step: these amaxes in front, the oldest gone."""
+        if history is None or self.amaxes is None:
+            return history
+        return jnp.vstack([self.amaxes, history[:-1]])
 
     def record_amax(
         self, i: RecordAmax, operands: Arrays, environment: dict, key: jax.Array

@@ -157,7 +157,7 @@ def golden(
             f"changed_program is {choice!r}", remedy=f"choose of {', '.join(_CHOICES)}"
         )
 
-    @functools.wraps(emulated._function)
+    @functools.wraps(emulated.__wrapped__)
     def check(*args: Any, **kwargs: Any) -> GoldenReport:
         __tracebackhide__ = True
         today = Today.of(emulated, args, kwargs, input_seed)

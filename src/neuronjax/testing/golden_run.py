@@ -18,8 +18,8 @@ import numpy as np
 from neuronjax.api.jit import Emulated
 from neuronjax.capture.artifacts import read_artifact
 from neuronjax.capture.portable import portable_artifact
-from neuronjax.capture.trace import Capture
 from neuronjax.execution import interpreter
+from neuronjax.execution.call import CallContext
 from neuronjax.execution.transformations import (
     Emulation,
     abstract,
@@ -71,12 +71,12 @@ class Today:
         with_inputs: bool = True,
     ) -> Today:
         """Captures; arguments without values are drawn from the seed."""
-        emulation, leaves, out_tree = emulated._bind(args, kwargs)
-        captured = emulation.capture(leaves)
+        captured = emulated.captured(*args, **kwargs)
+        emulation, leaves = captured.emulation, captured.inputs
         with emulation.around.inside():
             types = tuple(map(abstract, leaves))
             code = portable_artifact(emulation.function, types, emulation.names)
-        outputs = jax.tree.unflatten(out_tree(), captured.out_avals)
+        outputs = jax.tree.unflatten(captured.out_tree, captured.outputs)
         paths, _ = jax.tree.flatten_with_path(outputs)
         given = zip(emulation.names, leaves, strict=True) if with_inputs else ()
         inputs = [_input(path, leaf, seed, n) for n, (path, leaf) in enumerate(given)]
@@ -129,7 +129,7 @@ class Run:
             target=resolve_target(target),
             policy=policy,
         )
-        instructions = emulation.lower(Capture(program, None, ()))
+        instructions = emulation.lower(program)
         return cls(program=program, instructions=instructions, rounding_seed=seed)
 
     def outputs(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -150,13 +150,11 @@ class Run:
         if instructions.amax_slots:
             shape = (instructions.amax_history_length, instructions.amax_slots)
             history = jnp.zeros(shape, jnp.float32)
-        index = jnp.uint32(self.rounding_seed)
+        context = CallContext(jnp.uint32(self.rounding_seed), history)
         flat = split_complex([jnp.asarray(_data(a)) for a in arrays])
-        found = list(
-            interpreter.run(instructions, flat, index, history, tuple(listeners))
-        )
-        extra = [found.pop()] if history is not None else []
-        return [*join_complex(found, self.program), *extra]
+        found = interpreter.run(instructions, flat, context, tuple(listeners))
+        extra = [] if found.amax_history is None else [found.amax_history]
+        return [*join_complex(found.results, self.program), *extra]
 
 
 def _data(leaf: Any) -> Any:
