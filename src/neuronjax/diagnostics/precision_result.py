@@ -135,9 +135,24 @@ class PrecisionSearch(Displayed):
 
         The line goes through what was kept.
         """
-        from neuronjax.diagnostics.precision_plot import draw_search
+        from neuronjax.report.plots_errors import SearchPicture, Trial, draw_search
 
-        return draw_search(self)
+        kept = [d for d in self.decisions if d.outcome == "kept"]
+        return draw_search(
+            SearchPicture(
+                title=f"{self.name} on {self.target}: {self.speedup:.2f}x predicted",
+                metric=f"{self.metric} against {self.reference}",
+                tolerance=self.tolerance,
+                baseline_seconds=self.baseline_seconds,
+                tried=[Trial(t.seconds, t.error) for t in self.tried],
+                kept=[
+                    Trial(d.seconds, d.error or 0.0)
+                    for d in kept
+                    if d.seconds is not None
+                ],
+                found=Trial(self.seconds, self.error),
+            )
+        )
 
     def summary(self) -> str:
         """Key figures, groups and decisions, in 80 columns."""
