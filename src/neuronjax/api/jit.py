@@ -26,10 +26,10 @@ from neuronjax.api.lowered import (
 from neuronjax.api.signatures import Named, as_array, signature_of
 from neuronjax.capture.mesh_context import Surroundings
 from neuronjax.capture.trace import ClosesOverTracersError, capturing
-from neuronjax.diagnostics.statistics import Statistics
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution.probes.collect import Collect
-from neuronjax.execution.probes.plan import Collector, Plan
+from neuronjax.execution.probes.plan import Collector, ProbePlan
+from neuronjax.execution.probes.statistics import Statistics
 from neuronjax.execution.transformations import Emulation
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.policy import Policy
@@ -195,7 +195,9 @@ class Emulated:
             )
         lowered = self.lower(*args, **kwargs)
         names = lowered.program.argument_names
-        return Statistics.empty(Plan.of(lowered._instructions, self._collect, names))
+        return Statistics.empty(
+            ProbePlan.of(lowered._instructions, self._collect, names)
+        )
 
     def with_amax_history(self, history: jax.Array) -> Emulated:
         """The same function with delayed scaling's state.

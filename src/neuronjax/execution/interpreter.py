@@ -26,8 +26,8 @@ from neuronjax.execution.device_sharding import (
 )
 from neuronjax.execution.engines import Registers, execute
 from neuronjax.execution.exchange import exchange
-from neuronjax.execution.probes.accumulator import Ledger, added
-from neuronjax.execution.probes.plan import Plan
+from neuronjax.execution.probes.accumulator import StatisticsAccumulator, added
+from neuronjax.execution.probes.plan import ProbePlan
 from neuronjax.execution.uniformity import Variance
 from neuronjax.ir.collective_set import Collective, Spmd
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
@@ -66,7 +66,7 @@ def run(
     call_index: jax.Array | None = None,
     amax_history: jax.Array | None = None,
     listeners: Sequence[Listener] = (),
-    plan: Plan | None = None,
+    plan: ProbePlan | None = None,
 ) -> Arrays:
     """Executes a program.
 
@@ -103,7 +103,7 @@ def _run(
     program: InstructionProgram,
     eager: bool,
     listeners: Sequence[Listener],
-    plan: Plan | None,
+    plan: ProbePlan | None,
     real: RealDevices,
     arguments: Arrays,
     hidden: tuple[jax.Array | None, jax.Array | None],
@@ -121,7 +121,7 @@ def _run(
         if amax_history is not None and machine.amaxes is not None:
             results.append(jnp.vstack([machine.amaxes, amax_history[:-1]]))
         if plan is not None:
-            results.append(machine.ledger.arrays())
+            results.append(machine.accumulator.arrays())
         return results
 
 
@@ -144,7 +144,7 @@ class _Machine:
         listeners: tuple[Listener, ...],
         callees: dict[str, Callable[..., Any]] | None = None,
         real: RealDevices = ALONE,
-        plan: Plan | None = None,
+        plan: ProbePlan | None = None,
     ) -> None:
         self._program = program
         self._zero = zero
@@ -160,7 +160,7 @@ class _Machine:
         self.amaxes: jax.Array | None = None
         self._variance: Variance | None = None
         # Statistics: what the part of the program that is being run has counted.
-        self.ledger = Ledger(plan)
+        self.accumulator = StatisticsAccumulator(plan)
 
     def start_amaxes(self, history: jax.Array | None) -> None:
         """Begins a step of delayed scaling."""
@@ -202,7 +202,7 @@ class _Machine:
         operands = [environment[v.buffer.number] for v in i.operands]
         results = self._execute(i, operands, environment, key)
         self._tell(i, operands, results)
-        self.ledger.measure(
+        self.accumulator.count_rounding(
             i, operands, results, lambda i: self._execute(i, operands, {}, key)
         )
         return results
@@ -262,7 +262,7 @@ class _Machine:
 
     def loop(self, i: Loop, carry: Arrays, environment: dict, key: jax.Array) -> Arrays:
         """The carry of every loop has a counter in front, for the rounding keys, and
-        this step's amaxes, and what the sites in it count."""
+        this step's amaxes, and what the probes in it count."""
 
         def condition(state: tuple) -> jax.Array:
             return self.block(i.condition, state[3:], environment, key)[0]
@@ -271,17 +271,17 @@ class _Machine:
             counter, self.amaxes, rows, *carry = state
             inner = fold(key, counter) if self.stochastic else key
             run = functools.partial(self.block, i.body, carry, environment, inner)
-            out, more = self.ledger.apart(run)
+            out, more = self.accumulator.apart(run)
             return (counter + jnp.uint32(1), self.amaxes, added(rows, more), *out)
 
-        state = (jnp.uint32(0), self.amaxes, self.ledger.nothing([i.body]), *carry)
+        state = (jnp.uint32(0), self.amaxes, self.accumulator.nothing([i.body]), *carry)
         if self.eager:
             while bool(condition(state)):
                 state = body(state)
         else:
             state = lax.while_loop(condition, body, state)
         self.amaxes = state[1]
-        self.ledger.add(state[2])
+        self.accumulator.add(state[2])
         return state[3:]
 
     def branch(
@@ -291,18 +291,18 @@ class _Machine:
         if self.eager:
             chosen = i.branches[int(index)]
             return self.block(chosen, (), environment, key)
-        amaxes, none = self.amaxes, self.ledger.nothing(i.branches)
+        amaxes, none = self.amaxes, self.accumulator.nothing(i.branches)
 
         def run(block: Block) -> tuple:
             self.amaxes = amaxes
-            out, rows = self.ledger.apart(
+            out, rows = self.accumulator.apart(
                 lambda: self.block(block, (), environment, key)
             )
             return (self.amaxes, added(none, rows), *out)
 
         branches = [functools.partial(run, b) for b in i.branches]
         self.amaxes, rows, *out = lax.switch(index, branches)
-        self.ledger.add(rows)
+        self.accumulator.add(rows)
         return out
 
     def call(
@@ -316,19 +316,19 @@ class _Machine:
         amaxes = (self.previous_amaxes, self.amaxes)
         compiled = self._callees[i.callee]
         self.amaxes, rows, out = compiled(self._zero, key, amaxes, *operands)
-        self.ledger.add(rows)
+        self.accumulator.add(rows)
         return out
 
     def _callee(self, name: str) -> Callable[..., Any]:
         """A callee as a jit of its own: traced and lowered once for all its calls."""
         program, callees, real = self._program, self._callees, self.real
-        plan = self.ledger.plan
+        plan = self.accumulator.plan
 
         def body(zero: Any, key: Any, amaxes: tuple, *operands: Any) -> tuple:
             inner = _Machine(program, zero, False, (), callees, real, plan)
             inner.previous_amaxes, inner.amaxes = amaxes
             out = inner.block(program.functions[name], operands, {}, key)
-            return inner.amaxes, inner.ledger.rows, out
+            return inner.amaxes, inner.accumulator.rows, out
 
         body.__name__ = name
         return jax.jit(body)
