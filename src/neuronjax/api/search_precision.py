@@ -44,7 +44,7 @@ from neuronjax.diagnostics.precision_strategies import (
 )
 from neuronjax.diagnostics.precision_trials import (
     PolicyTrials,
-    Priced,
+    PricedPolicy,
     program_identity,
 )
 from neuronjax.errors import InvalidProgramError, UnsupportedError
@@ -258,11 +258,11 @@ class _Program:
 
         return cls(lower=lower, timing=timing)
 
-    def price(self, policy: Policy) -> Priced:
+    def price(self, policy: Policy) -> PricedPolicy:
         """What instructions a policy makes, and their predicted time."""
         lowered = self.lower(policy)
         seconds = profile(lowered, **self.timing)().total_seconds
-        return Priced(program_identity(lowered._instructions), seconds)
+        return PricedPolicy(program_identity(lowered._instructions), seconds)
 
     def groups(self, candidates: Candidates, by: str | Selection) -> Groups:
         """What can be decided about.

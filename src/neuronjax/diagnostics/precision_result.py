@@ -10,7 +10,7 @@ from rich.console import Group as Rows, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from neuronjax.diagnostics.precision_groups import Group
+from neuronjax.diagnostics.precision_groups import OpGroup
 from neuronjax.diagnostics.precision_policies import Assignment, policy_code
 from neuronjax.diagnostics.precision_strategies import Decision
 from neuronjax.policy import Policy
@@ -73,7 +73,7 @@ class PrecisionSearch(Displayed):
     metric: str
     tolerance: float
     reference: str
-    groups: tuple[Group, ...]
+    groups: tuple[OpGroup, ...]
     candidates: tuple[str, ...]
     assignment: Assignment
     error: float
@@ -92,7 +92,7 @@ class PrecisionSearch(Displayed):
 
     @property
     def precisions(self) -> dict[str, str]:
-        """Group -> its candidate."""
+        """OpGroup -> its candidate."""
         pairs = zip(self.groups, self.assignment, strict=True)
         return {group.name: self.candidates[chosen] for group, chosen in pairs}
 

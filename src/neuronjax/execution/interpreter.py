@@ -30,7 +30,12 @@ from neuronjax.execution.probes.accumulator import StatisticsAccumulator, added
 from neuronjax.execution.probes.plan import ProbePlan
 from neuronjax.execution.uniformity import Variance
 from neuronjax.ir.collective_set import Collective, Spmd
-from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
+from neuronjax.ir.instruction import (
+    Block,
+    Instruction,
+    InstructionProgram,
+    SignedInstruction,
+)
 from neuronjax.ir.instruction_set import (
     Activation,
     BitcastCopy,
@@ -252,7 +257,7 @@ class _Machine:
         self, i: Collective, operands: Arrays, devices: int, key: jax.Array
     ) -> Arrays:
         """Executes a collective on arrays with a device axis."""
-        kernel = _exchange_kernel(_Signed(i), devices)
+        kernel = _exchange_kernel(SignedInstruction(i), devices)
         with jax.enable_x64(_is_64_bit(i)):
             results = kernel(operands, self._zero, key)
         self._tell(i, operands, results)
@@ -405,7 +410,7 @@ def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Ar
     if type(i) is Memset:  # a kernel per constant would be a waste
         with jax.enable_x64(_is_64_bit(i)):
             return execute(i, operands, registers)
-    kernel = _kernel(_Signed(i))
+    kernel = _kernel(SignedInstruction(i))
     zero, key, _ = registers
     if _is_64_bit(i):
         with jax.enable_x64(True):
@@ -413,22 +418,8 @@ def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Ar
     return kernel(operands, zero, key)
 
 
-class _Signed:
-    """An instruction as a cache key: equal signatures compute the same function."""
-
-    def __init__(self, instruction: Instruction) -> None:
-        self.instruction = instruction
-        self._signature = instruction.signature()
-
-    def __hash__(self) -> int:
-        return hash(self._signature)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Signed) and self._signature == other._signature
-
-
 @functools.lru_cache(maxsize=8192)
-def _kernel(signed: _Signed) -> Callable[..., Any]:
+def _kernel(signed: SignedInstruction) -> Callable[..., Any]:
     i = signed.instruction
 
     def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:
@@ -440,7 +431,7 @@ def _kernel(signed: _Signed) -> Callable[..., Any]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _exchange_kernel(signed: _Signed, devices: int) -> Callable[..., Any]:
+def _exchange_kernel(signed: SignedInstruction, devices: int) -> Callable[..., Any]:
     def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:
         return exchange(signed.instruction, operands, devices, zero, key)
 
