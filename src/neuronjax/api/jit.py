@@ -26,12 +26,12 @@ from neuronjax.api.lowered import (
 from neuronjax.api.signatures import Named, as_array, signature_of
 from neuronjax.capture.mesh_context import MeshContext
 from neuronjax.capture.trace import capturing
-from neuronjax.diagnostics.statistics import Statistics
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution.call import CallContext
 from neuronjax.execution.captured import CapturedProgram
 from neuronjax.execution.probes.collect import Collect
-from neuronjax.execution.probes.plan import Collector, Plan
+from neuronjax.execution.probes.plan import Collector, ProbePlan
+from neuronjax.execution.probes.statistics import Statistics
 from neuronjax.execution.transformations import Emulation
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.policy import Policy
@@ -206,7 +206,7 @@ class Emulated:
             )
         captured = self.captured(*args, **kwargs)
         names = captured.program.argument_names
-        plan = Plan.of(captured.instructions, self._collect, names)
+        plan = ProbePlan.of(captured.instructions, self._collect, names)
         return Statistics.empty(plan)
 
     def with_amax_history(self, history: jax.Array) -> Emulated:

@@ -42,7 +42,7 @@ from neuronjax.diagnostics.precision_strategies import (
 )
 from neuronjax.diagnostics.precision_trials import (
     PolicyTrials,
-    Priced,
+    PricedPolicy,
     program_identity,
 )
 from neuronjax.errors import InvalidProgramError, UnsupportedError
@@ -239,11 +239,11 @@ class _Program:
         lowered = jit(job.function, **job.options).lower(*args, **kwargs)
         return cls(lower=lowered.under, timing=timing)
 
-    def price(self, policy: Policy) -> Priced:
+    def price(self, policy: Policy) -> PricedPolicy:
         """What instructions a policy makes, and their predicted time."""
         lowered = self.lower(policy)
         seconds = profile(lowered, **self.timing)().total_seconds
-        return Priced(program_identity(lowered.captured.instructions), seconds)
+        return PricedPolicy(program_identity(lowered.captured.instructions), seconds)
 
     def groups(self, candidates: Candidates, by: str | Selection) -> Groups:
         """What can be decided about.

@@ -27,11 +27,16 @@ from neuronjax.execution.device_sharding import (
 )
 from neuronjax.execution.engines import Registers, execute
 from neuronjax.execution.exchange import exchange
-from neuronjax.execution.probes.accumulator import Ledger, added
-from neuronjax.execution.probes.plan import Plan
+from neuronjax.execution.probes.accumulator import StatisticsAccumulator, added
+from neuronjax.execution.probes.plan import ProbePlan
 from neuronjax.execution.uniformity import Variance
 from neuronjax.ir.collective_set import Collective, Spmd
-from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
+from neuronjax.ir.instruction import (
+    Block,
+    Instruction,
+    InstructionProgram,
+    SignedInstruction,
+)
 from neuronjax.ir.instruction_set import (
     Activation,
     BitcastCopy,
@@ -66,7 +71,7 @@ def run(
     arguments: Arrays,
     context: CallContext = CallContext(),
     listeners: Sequence[Listener] = (),
-    plan: Plan | None = None,
+    plan: ProbePlan | None = None,
 ) -> Outcome:
     """Executes a program.
 
@@ -99,7 +104,7 @@ def _run(
     program: InstructionProgram,
     eager: bool,
     listeners: Sequence[Listener],
-    plan: Plan | None,
+    plan: ProbePlan | None,
     real: RealDevices,
     arguments: Arrays,
     context: CallContext,
@@ -116,7 +121,7 @@ def _run(
         return Outcome(
             results=inputs_outputs.leaving(program.main, results),
             amax_history=machine.next_amaxes(history),
-            statistics=None if plan is None else machine.ledger.arrays(),
+            statistics=None if plan is None else machine.accumulator.arrays(),
         )
 
 
@@ -139,7 +144,7 @@ class _Machine:
         listeners: tuple[Listener, ...],
         callees: dict[str, Callable[..., Any]] | None = None,
         real: RealDevices = ALONE,
-        plan: Plan | None = None,
+        plan: ProbePlan | None = None,
     ) -> None:
         self._program = program
         self._zero = zero
@@ -155,7 +160,7 @@ class _Machine:
         self.amaxes: jax.Array | None = None
         self._variance: Variance | None = None
         # Statistics: what the part of the program that is being run has counted.
-        self.ledger = Ledger(plan)
+        self.accumulator = StatisticsAccumulator(plan)
 
     def start_amaxes(self, history: jax.Array | None) -> None:
         """Begins a step of delayed scaling."""
@@ -203,7 +208,7 @@ class _Machine:
         operands = [environment[v.buffer.number] for v in i.operands]
         results = self._execute(i, operands, environment, key)
         self._tell(i, operands, results)
-        self.ledger.measure(
+        self.accumulator.count_rounding(
             i, operands, results, lambda i: self._execute(i, operands, {}, key)
         )
         return results
@@ -253,7 +258,7 @@ class _Machine:
         self, i: Collective, operands: Arrays, devices: int, key: jax.Array
     ) -> Arrays:
         """Executes a collective on arrays with a device axis."""
-        kernel = _exchange_kernel(_Signed(i), devices)
+        kernel = _exchange_kernel(SignedInstruction(i), devices)
         with jax.enable_x64(_is_64_bit(i)):
             results = kernel(operands, self._zero, key)
         self._tell(i, operands, results)
@@ -263,7 +268,7 @@ class _Machine:
 
     def loop(self, i: Loop, carry: Arrays, environment: dict, key: jax.Array) -> Arrays:
         """The carry of every loop has a counter in front, for the rounding keys, and
-        this step's amaxes, and what the sites in it count."""
+        this step's amaxes, and what the probes in it count."""
 
         def condition(state: tuple) -> jax.Array:
             return self.block(i.condition, state[3:], environment, key)[0]
@@ -272,17 +277,17 @@ class _Machine:
             counter, self.amaxes, rows, *carry = state
             inner = fold(key, counter) if self.stochastic else key
             run = functools.partial(self.block, i.body, carry, environment, inner)
-            out, more = self.ledger.apart(run)
+            out, more = self.accumulator.apart(run)
             return (counter + jnp.uint32(1), self.amaxes, added(rows, more), *out)
 
-        state = (jnp.uint32(0), self.amaxes, self.ledger.nothing([i.body]), *carry)
+        state = (jnp.uint32(0), self.amaxes, self.accumulator.nothing([i.body]), *carry)
         if self.eager:
             while bool(condition(state)):
                 state = body(state)
         else:
             state = lax.while_loop(condition, body, state)
         self.amaxes = state[1]
-        self.ledger.add(state[2])
+        self.accumulator.add(state[2])
         return state[3:]
 
     def branch(
@@ -292,18 +297,18 @@ class _Machine:
         if self.eager:
             chosen = i.branches[int(index)]
             return self.block(chosen, (), environment, key)
-        amaxes, none = self.amaxes, self.ledger.nothing(i.branches)
+        amaxes, none = self.amaxes, self.accumulator.nothing(i.branches)
 
         def run(block: Block) -> tuple:
             self.amaxes = amaxes
-            out, rows = self.ledger.apart(
+            out, rows = self.accumulator.apart(
                 lambda: self.block(block, (), environment, key)
             )
             return (self.amaxes, added(none, rows), *out)
 
         branches = [functools.partial(run, b) for b in i.branches]
         self.amaxes, rows, *out = lax.switch(index, branches)
-        self.ledger.add(rows)
+        self.accumulator.add(rows)
         return out
 
     def call(
@@ -317,19 +322,19 @@ class _Machine:
         amaxes = (self.previous_amaxes, self.amaxes)
         compiled = self._callees[i.callee]
         self.amaxes, rows, out = compiled(self._zero, key, amaxes, *operands)
-        self.ledger.add(rows)
+        self.accumulator.add(rows)
         return out
 
     def _callee(self, name: str) -> Callable[..., Any]:
         """A callee as a jit of its own: traced and lowered once for all its calls."""
         program, callees, real = self._program, self._callees, self.real
-        plan = self.ledger.plan
+        plan = self.accumulator.plan
 
         def body(zero: Any, key: Any, amaxes: tuple, *operands: Any) -> tuple:
             inner = _Machine(program, zero, False, (), callees, real, plan)
             inner.previous_amaxes, inner.amaxes = amaxes
             out = inner.block(program.functions[name], operands, {}, key)
-            return inner.amaxes, inner.ledger.rows, out
+            return inner.amaxes, inner.accumulator.rows, out
 
         body.__name__ = name
         return jax.jit(body)
@@ -406,7 +411,7 @@ def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Ar
     if type(i) is Memset:  # a kernel per constant would be a waste
         with jax.enable_x64(_is_64_bit(i)):
             return execute(i, operands, registers)
-    kernel = _kernel(_Signed(i))
+    kernel = _kernel(SignedInstruction(i))
     zero, key, _ = registers
     if _is_64_bit(i):
         with jax.enable_x64(True):
@@ -414,22 +419,8 @@ def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Ar
     return kernel(operands, zero, key)
 
 
-class _Signed:
-    """An instruction as a cache key: equal signatures compute the same function."""
-
-    def __init__(self, instruction: Instruction) -> None:
-        self.instruction = instruction
-        self._signature = instruction.signature()
-
-    def __hash__(self) -> int:
-        return hash(self._signature)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Signed) and self._signature == other._signature
-
-
 @functools.lru_cache(maxsize=8192)
-def _kernel(signed: _Signed) -> Callable[..., Any]:
+def _kernel(signed: SignedInstruction) -> Callable[..., Any]:
     i = signed.instruction
 
     def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:
@@ -441,7 +432,7 @@ def _kernel(signed: _Signed) -> Callable[..., Any]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _exchange_kernel(signed: _Signed, devices: int) -> Callable[..., Any]:
+def _exchange_kernel(signed: SignedInstruction, devices: int) -> Callable[..., Any]:
     def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:
         return exchange(signed.instruction, operands, devices, zero, key)
 

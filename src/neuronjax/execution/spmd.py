@@ -24,7 +24,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from neuronjax.execution.device_sharding import RealDevices
-from neuronjax.execution.probes.accumulator import Ledger, Rows, added, total
+from neuronjax.execution.probes.accumulator import (
+    Rows,
+    StatisticsAccumulator,
+    added,
+    total,
+)
 from neuronjax.execution.sliced_reduction import all_reduced, is_sliceable
 from neuronjax.execution.splitting import (
     carried_dimension,
@@ -51,7 +56,7 @@ class Machine(Protocol):
     stochastic: bool
     watched: bool
     real: RealDevices
-    ledger: Ledger
+    accumulator: StatisticsAccumulator
 
     def step(self, i: Instruction, environment: dict, key: jax.Array) -> Arrays:
         """Executes one instruction whose operands are in the environment."""
@@ -223,12 +228,12 @@ class _Devices:
                     numbers = (buffer.number for buffer in i.results)
                     arrays.update(zip(numbers, results, strict=True))
 
-            _, rows = self._machine.ledger.apart(run)
+            _, rows = self._machine.accumulator.apart(run)
             return tuple(arrays[n] for n in outputs), rows
 
         results, rows = self._map(one, own)
         scope.arrays.update(zip(outputs, results, strict=True))
-        self._machine.ledger.add({slot: total(row) for slot, row in rows.items()})
+        self._machine.accumulator.add({slot: total(row) for slot, row in rows.items()})
 
     def _map(
         self, one: Callable[..., tuple], own: dict[int, jax.Array]
@@ -332,19 +337,19 @@ class _Devices:
             inner = fold(key, counter) if machine.stochastic else key
             carry = list(zip(values, flags, strict=True))
             run = functools.partial(self._inner, i.body, carry, scope, inner)
-            out, more = machine.ledger.apart(run)
+            out, more = machine.accumulator.apart(run)
             rows = added(rows, more)
             return (counter + jnp.uint32(1), rows, *self._as_flagged(out, flags))
 
         start = (scope.get(v.buffer.number) for v in i.operands)
-        rows = machine.ledger.nothing([i.body])
+        rows = machine.accumulator.nothing([i.body])
         state: tuple = (jnp.uint32(0), rows, *self._as_flagged(start, flags))
         if not machine.eager:
             state = lax.while_loop(condition, body, state)
         else:
             while bool(condition(state)):
                 state = body(state)
-        machine.ledger.add(state[1])
+        machine.accumulator.add(state[1])
         return state[2:]
 
     def _branch(
@@ -353,17 +358,17 @@ class _Devices:
         index = self._agreed(*scope.get(i.operands[0].buffer.number))
         index = chosen_branch(i, index)
 
-        none = self._machine.ledger.nothing(i.branches)
+        none = self._machine.accumulator.nothing(i.branches)
 
         def run(block: Block) -> tuple[list[jax.Array], Rows]:
             inner = functools.partial(self._inner, block, (), scope, key)
-            out, rows = self._machine.ledger.apart(inner)
+            out, rows = self._machine.accumulator.apart(inner)
             return self._as_flagged(out, flags), added(none, rows)
 
         runs = [functools.partial(run, block) for block in i.branches]
         eager = self._machine.eager
         out, rows = runs[int(index)]() if eager else lax.switch(index, runs)
-        self._machine.ledger.add(rows)
+        self._machine.accumulator.add(rows)
         return out
 
 

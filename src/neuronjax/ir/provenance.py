@@ -45,7 +45,7 @@ _MOVES = (
 
 
 @dataclass(frozen=True)
-class Origins:
+class Provenance:
     """The arguments of main that buffers descend from, by moves and casts.
 
     Attributes:
@@ -73,8 +73,8 @@ class Origins:
             self.whole.add(number)
 
 
-def find_origins(program: InstructionProgram, names: Sequence[str]) -> Origins:
-    """The origins of all buffers of a program.
+def find_provenance(program: InstructionProgram, names: Sequence[str]) -> Provenance:
+    """The provenance of all buffers of a program.
 
     Args:
         program: the instructions.
@@ -82,33 +82,33 @@ def find_origins(program: InstructionProgram, names: Sequence[str]) -> Origins:
     """
     if len(names) != len(program.main.arguments):
         names = [""] * len(program.main.arguments)
-    finder = _Finder(program, Origins(), set())
+    finder = _Finder(program, Provenance(), set())
     for n, buffer in enumerate(program.main.arguments):
-        finder.origins.put(buffer, frozenset({names[n] or f"argument {n}"}), True)
+        finder.provenance.put(buffer, frozenset({names[n] or f"argument {n}"}), True)
     finder.block(program.main)
-    return finder.origins
+    return finder.provenance
 
 
 @dataclass(frozen=True)
 class _Finder:
     program: InstructionProgram
-    origins: Origins
+    provenance: Provenance
     called: set[tuple]
 
     def block(self, block: Block) -> None:
         for i in block.instructions:
             for inner, views in self._blocks(i):
                 for buffer, view in zip(inner.arguments, views, strict=True):
-                    self.origins.put(buffer, *self._known(view))
+                    self.provenance.put(buffer, *self._known(view))
                 self.block(inner)
             if isinstance(i, _MOVES) and i.operands:
                 names, whole = self._known(i.operands[0])
                 whole = whole and _size(i.results[0]) == _size(i.operands[0].buffer)
                 for result in i.results:
-                    self.origins.put(result, names, whole)
+                    self.provenance.put(result, names, whole)
 
     def _known(self, view: View) -> tuple[frozenset[str], bool]:
-        return self.origins.of(view), self.origins.is_whole(view)
+        return self.provenance.of(view), self.provenance.is_whole(view)
 
     def _blocks(self, i: Instruction) -> Iterator[tuple[Block, Sequence[View]]]:
         """What an instruction runs and on what; a callee only if that is news."""
