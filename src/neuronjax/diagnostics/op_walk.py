@@ -28,7 +28,7 @@ from neuronjax.diagnostics.reference_substitution import (
     substituted,
 )
 from neuronjax.errors import InternalError
-from neuronjax.execution.spmd import chosen_branch
+from neuronjax.execution.interpreter import chosen_branch
 from neuronjax.ir.instruction import Block, Instruction
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.ir.program import Op, Value

@@ -29,7 +29,7 @@ from neuronjax.execution.engines import Registers, execute
 from neuronjax.execution.exchange import exchange
 from neuronjax.execution.probes.accumulator import StatisticsAccumulator, added
 from neuronjax.execution.probes.plan import ProbePlan
-from neuronjax.execution.uniformity import Variance
+from neuronjax.execution.uniformity import Uniformity
 from neuronjax.ir.collective_set import Collective, Spmd
 from neuronjax.ir.instruction import (
     Block,
@@ -114,14 +114,16 @@ def _run(
     with jax.disable_jit(False):
         zero = inputs_outputs.make_zero(eager)
         key = _first_key(program, context.call_index)
-        machine = _Machine(program, zero, eager, tuple(listeners), real=real, plan=plan)
-        machine.start_amaxes(history)
+        run = _Interpretation(
+            program, zero, eager, tuple(listeners), real=real, plan=plan
+        )
+        run.start_amaxes(history)
         arguments = inputs_outputs.entering(program.main, arguments, zero)
-        results = machine.block(program.main, arguments, {}, key)
+        results = run.block(program.main, arguments, {}, key)
         return Outcome(
             results=inputs_outputs.leaving(program.main, results),
-            amax_history=machine.next_amaxes(history),
-            statistics=None if plan is None else machine.accumulator.arrays(),
+            amax_history=run.next_amaxes(history),
+            statistics=None if plan is None else run.accumulator.arrays(),
         )
 
 
@@ -133,7 +135,7 @@ def _first_key(program: InstructionProgram, call_index: jax.Array | None) -> jax
     return fold(fold(jnp.uint32(0), jnp.uint32(program.seed)), index)
 
 
-class _Machine:
+class _Interpretation:
     """One run of one program."""
 
     def __init__(
@@ -153,12 +155,12 @@ class _Machine:
         self.watched = bool(listeners)
         self.real = real
         self.stochastic = program.stochastic
-        # Compiled callees by name, shared with the machines inside them.
+        # Compiled callees by name, shared with the runs inside them.
         self._callees = {} if callees is None else callees
         # Delayed scaling: the largest amax of earlier steps, and this step's so far.
         self.previous_amaxes: jax.Array | None = None
         self.amaxes: jax.Array | None = None
-        self._variance: Variance | None = None
+        self._uniformity: Uniformity | None = None
         # Statistics: what the part of the program that is being run has counted.
         self.accumulator = StatisticsAccumulator(plan)
 
@@ -231,7 +233,7 @@ class _Machine:
         return _execute(i, operands, registers)
 
     def _run_scalars(self, block: Block, arguments: Arrays, key: jax.Array) -> Arrays:
-        inner = _Machine(self._program, self._zero, False, ())
+        inner = _Interpretation(self._program, self._zero, False, ())
         return inner.block(block, arguments, {}, key)
 
     # -- many devices ------------------------------------------------------------------
@@ -250,9 +252,9 @@ class _Machine:
                 location=i.location.source or None,
                 remedy='use scaling="current"',
             )
-        if self._variance is None:
-            self._variance = Variance(self._program.functions)
-        return spmd.run(self, i, operands, self._variance, key)
+        if self._uniformity is None:
+            self._uniformity = Uniformity(self._program.functions)
+        return spmd.run(self, i, operands, self._uniformity, key)
 
     def exchange(
         self, i: Collective, operands: Arrays, devices: int, key: jax.Array
@@ -267,46 +269,86 @@ class _Machine:
     # -- control -----------------------------------------------------------------------
 
     def loop(self, i: Loop, carry: Arrays, environment: dict, key: jax.Array) -> Arrays:
-        """The carry of every loop has a counter in front, for the rounding keys, and
-        this step's amaxes, and what the probes in it count."""
+        """A loop of one device, or of what all devices do alike."""
 
-        def condition(state: tuple) -> jax.Array:
-            return self.block(i.condition, state[3:], environment, key)[0]
+        def condition(carry: Arrays) -> jax.Array:
+            return self.block(i.condition, carry, environment, key)[0]
 
-        def body(state: tuple) -> tuple:
-            counter, self.amaxes, rows, *carry = state
-            inner = fold(key, counter) if self.stochastic else key
-            run = functools.partial(self.block, i.body, carry, environment, inner)
-            out, more = self.accumulator.apart(run)
-            return (counter + jnp.uint32(1), self.amaxes, added(rows, more), *out)
+        def body(carry: Arrays, key: jax.Array) -> Arrays:
+            return self.block(i.body, carry, environment, key)
 
-        state = (jnp.uint32(0), self.amaxes, self.accumulator.nothing([i.body]), *carry)
-        if self.eager:
-            while bool(condition(state)):
-                state = body(state)
-        else:
-            state = lax.while_loop(condition, body, state)
-        self.amaxes = state[1]
-        self.accumulator.add(state[2])
-        return state[3:]
+        return self.turns(i, carry, key, condition, body)
 
     def branch(
         self, i: Branch, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        index = spmd.chosen_branch(i, operands[0])
+        """A branch of one device, or of what all devices do alike."""
+
+        def run(block: Block) -> Arrays:
+            return self.block(block, (), environment, key)
+
+        return self.chosen(i, operands[0], run)
+
+    def turns(
+        self,
+        i: Loop,
+        carry: Arrays,
+        key: jax.Array,
+        condition: Callable[[Arrays], jax.Array],
+        body: Callable[[Arrays, jax.Array], Arrays],
+    ) -> Arrays:
+        """Turns a loop, in XLA or, op by op, in Python.
+
+        The carry of every loop has a counter in front, for the rounding keys, and this
+        step's amaxes, and what the probes in it count.
+
+        Args:
+            i: the loop.
+            carry: what it starts with.
+            key: of the loop; the number of a turn is folded into it.
+            condition: whether there is another turn.
+            body: one turn, with its key.
+        """
+
+        def turn(state: tuple) -> tuple:
+            counter, self.amaxes, rows, *carry = state
+            inner = fold(key, counter) if self.stochastic else key
+            run = functools.partial(body, carry, inner)
+            out, more = self.accumulator.apart(run)
+            return (counter + jnp.uint32(1), self.amaxes, added(rows, more), *out)
+
+        rows = self.accumulator.nothing([i.body])
+        state = (jnp.uint32(0), self.amaxes, rows, *carry)
         if self.eager:
-            chosen = i.branches[int(index)]
-            return self.block(chosen, (), environment, key)
+            while bool(condition(state[3:])):
+                state = turn(state)
+        else:
+            state = lax.while_loop(lambda state: condition(state[3:]), turn, state)
+        self.amaxes = state[1]
+        self.accumulator.add(state[2])
+        return state[3:]
+
+    def chosen(
+        self, i: Branch, index: jax.Array, run: Callable[[Block], Arrays]
+    ) -> Arrays:
+        """Runs one of the blocks of a branch; out of range it is the last.
+
+        Args:
+            i: the branch.
+            index: of the block.
+            run: executes a block.
+        """
+        index = chosen_branch(i, index)
+        if self.eager:
+            return run(i.branches[int(index)])
         amaxes, none = self.amaxes, self.accumulator.nothing(i.branches)
 
-        def run(block: Block) -> tuple:
+        def apart(block: Block) -> tuple:
             self.amaxes = amaxes
-            out, rows = self.accumulator.apart(
-                lambda: self.block(block, (), environment, key)
-            )
+            out, rows = self.accumulator.apart(lambda: run(block))
             return (self.amaxes, added(none, rows), *out)
 
-        branches = [functools.partial(run, b) for b in i.branches]
+        branches = [functools.partial(apart, block) for block in i.branches]
         self.amaxes, rows, *out = lax.switch(index, branches)
         self.accumulator.add(rows)
         return out
@@ -314,24 +356,28 @@ class _Machine:
     def call(
         self, i: Call, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        block = self._program.functions[i.callee]
+        block = self.callee(i)
         if self.eager or self._listeners:
             return self.block(block, operands, {}, key)
         if i.callee not in self._callees:
-            self._callees[i.callee] = self._callee(i.callee)
+            self._callees[i.callee] = self._compiled(i.callee)
         amaxes = (self.previous_amaxes, self.amaxes)
         compiled = self._callees[i.callee]
         self.amaxes, rows, out = compiled(self._zero, key, amaxes, *operands)
         self.accumulator.add(rows)
         return out
 
-    def _callee(self, name: str) -> Callable[..., Any]:
+    def callee(self, i: Call) -> Block:
+        """What a call runs."""
+        return self._program.functions[i.callee]
+
+    def _compiled(self, name: str) -> Callable[..., Any]:
         """A callee as a jit of its own: traced and lowered once for all its calls."""
         program, callees, real = self._program, self._callees, self.real
         plan = self.accumulator.plan
 
         def body(zero: Any, key: Any, amaxes: tuple, *operands: Any) -> tuple:
-            inner = _Machine(program, zero, False, (), callees, real, plan)
+            inner = _Interpretation(program, zero, False, (), callees, real, plan)
             inner.previous_amaxes, inner.amaxes = amaxes
             out = inner.block(program.functions[name], operands, {}, key)
             return inner.amaxes, inner.accumulator.rows, out
@@ -340,13 +386,20 @@ class _Machine:
         return jax.jit(body)
 
 
+def chosen_branch(i: Branch, index: jax.Array) -> jax.Array:
+    """The number of the branch that is run, int32: out of range it is the last."""
+    last = len(i.branches) - 1
+    index = index.astype(jnp.int32)
+    return jnp.where((index < 0) | (index > last), last, index)
+
+
 _CONTROL: dict[type, Callable[..., Arrays]] = {
-    Loop: _Machine.loop,
-    Branch: _Machine.branch,
-    Call: _Machine.call,
-    RecordAmax: _Machine.record_amax,
-    ReadAmax: _Machine.read_amax,
-    Spmd: _Machine.spmd,
+    Loop: _Interpretation.loop,
+    Branch: _Interpretation.branch,
+    Call: _Interpretation.call,
+    RecordAmax: _Interpretation.record_amax,
+    ReadAmax: _Interpretation.read_amax,
+    Spmd: _Interpretation.spmd,
 }
 
 
@@ -365,7 +418,9 @@ class Stepper:
     ) -> None:
         with jax.disable_jit(False):
             self.first_key = _first_key(program, call_index)
-            self._machine = _Machine(program, inputs_outputs.make_zero(True), True, ())
+            self._run = _Interpretation(
+                program, inputs_outputs.make_zero(True), True, ()
+            )
 
     def execute(self, i: Instruction, operands: Arrays, key: jax.Array) -> Arrays:
         """The results of one instruction that captures nothing.
@@ -376,7 +431,7 @@ class Stepper:
             key: of the block that the instruction is in.
         """
         with jax.disable_jit(False):
-            return self._machine._execute(i, operands, {}, key)
+            return self._run._execute(i, operands, {}, key)
 
 
 # Instructions of one or two XLA ops: cheaper to trace in place than to call.
@@ -425,7 +480,7 @@ def _kernel(signed: SignedInstruction) -> Callable[..., Any]:
 
     def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:
         program = InstructionProgram(Block((), (), ()), {}, stochastic=True)
-        run_scalars = _Machine(program, zero, False, ())._run_scalars
+        run_scalars = _Interpretation(program, zero, False, ())._run_scalars
         return execute(i, operands, Registers(zero, key, run_scalars))
 
     return jax.jit(body)
