@@ -112,5 +112,5 @@ docs-update: $(DOCS_STAMP)
 	NEURONJAX_UPDATE_DOCS=1 $(PYTEST) docs $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis .cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

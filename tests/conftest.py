@@ -11,8 +11,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests import compilation_cache
+
 # Before the first import of JAX, and only where the user has not chosen.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+compilation_cache.use()
 
 import hypothesis
 import jax
@@ -26,6 +29,12 @@ hypothesis.settings.register_profile(
     "ci", deadline=None, derandomize=True, print_blob=True
 )
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keeps the cache small: the process that starts the workers, before they do."""
+    if not hasattr(config, "workerinput"):
+        compilation_cache.forget_if_large()
 
 
 SLOW_TESTS = Path(__file__).parent / "slow_tests.txt"
