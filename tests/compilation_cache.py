@@ -15,6 +15,8 @@ import platform
 import shutil
 from pathlib import Path
 
+import jax
+
 FOLDER = Path(__file__).parent.parent / ".cache" / "xla"
 #: Every change of a program leaves its former entries; past this, all are forgotten.
 MOST_BYTES = 2 * 10**9
@@ -23,10 +25,16 @@ WITHOUT = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
 
 def use() -> None:
-    """For this process and its children, unless the user has chosen a cache."""
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(FOLDER / _processor()))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+    """For this process and its children, unless the user has chosen otherwise."""
+    chosen = {
+        "jax_compilation_cache_dir": str(FOLDER / _processor()),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    for name, value in chosen.items():
+        if name.upper() not in os.environ:
+            os.environ[name.upper()] = str(value)
+            jax.config.update(name, value)
 
 
 def forget_if_large() -> None:

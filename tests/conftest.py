@@ -11,17 +11,17 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests import compilation_cache
-
 # Before the first import of JAX, and only where the user has not chosen.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-compilation_cache.use()
 
 import hypothesis
 import jax
 import pytest
 
 from neuronjax.execution import interpreter
+from tests import compilation_cache
+
+compilation_cache.use()
 
 # A first example compiles, so no deadline; CI repeats the same examples every time.
 hypothesis.settings.register_profile("default", deadline=None)
