@@ -8,7 +8,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from benchmarks.validation.micro_rows import MATRICES, make
 from neuronjax.errors import InternalError
 from neuronjax.hardware import CHIPS
 from neuronjax.ir.instruction import Instruction
@@ -26,6 +25,7 @@ from neuronjax.timing.cost import (
     ways,
 )
 from neuronjax.timing.work import Core, Work
+from tests.timing.instructions import MATRICES, make
 
 BF16, FP32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 FP8, TAGS = np.dtype(ml_dtypes.float8_e4m3), np.dtype(np.uint8)
