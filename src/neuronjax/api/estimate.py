@@ -120,22 +120,23 @@ def estimate(
         step: what `profile` takes, or the `Path` of a saved program.
         instance: an instance or UltraServer, or several to compare, with ":4" several
             of one; None for the step's own, else "trn2.48xlarge".
-        policy: the numerics, or several to compare; None for the step's own.
-        steps: of the optimizer, to the end or to a target loss; by the policy's name
-            where one needs more than another.
-        tokens: instead, to train on in all: what makes machines comparable that run
-            different numbers of copies.
+        policy: the numerics, or several to compare; None for the step's own, else the
+            SDK's.
+        steps: of the optimizer, to the end or to a target loss. Where one policy needs
+            more than another, by the policies' names.
+        tokens: instead of steps, to train on in all: what makes machines comparable
+            that run different numbers of copies.
         tokens_per_step: of the arguments of one call of `step`. Without it there are
             no figures per token.
-        price_per_hour: US dollars for the whole instance; of several instances by
-            name. None for the list price.
+        price_per_hour: US dollars for the whole instance; None for the list price. Of
+            several instances by name.
         terms: of the list price: "on demand" or "Capacity Block"; None for on demand,
             and where that is not sold the Capacity Block.
         devices: logical cores in use; None for all that whole copies fill.
         gradient_bytes: that one device adds up over the copies; None for the bytes of
             the arguments that are parameters, if `step` computes gradients.
         overlap: share of the backward pass that the gradients' all-reduce hides behind.
-        watts: of the whole instance, on average; by name.
+        watts: of the whole instance, on average. Of several instances by name.
         utilization: share of the rented time in which steps run.
         against: machines to compare with, as `Machine` or a dict of its fields.
         lnc: physical cores per logical core; None for the policy's, else the target's

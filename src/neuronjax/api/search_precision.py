@@ -86,18 +86,18 @@ def search_precision(
         tolerance: the largest error; an error that equals it is within.
         target: as `neuronjax.jit`.
         metric: of the error: "relative_l2" (norm of the error over norm of the
-            reference), "max_relative" (largest error over largest magnitude), both of
-            the worst array; or a function of the reference's outputs and the outputs,
+            reference) or "max_relative" (largest error over largest magnitude), both of
+            the worst array. Or a function of the reference's outputs and the outputs,
             pytrees of NumPy arrays, that returns a number, 0 for the same.
-        outputs: what is measured: a regular expression of paths of the outputs
-            ("^1/loss$"), a function of the outputs, or None for all of them.
-        candidates: presets' names or named policies without rules, the cheapest first
-            and the baseline last; None for those of mxfp4, mxfp8, fp8, bf16, tf32 and
-            fp32 that the target has.
+        outputs: what is measured, a regular expression of paths of the outputs,
+            "^1/loss$"; None for all of them. Or a function of the outputs.
+        candidates: presets' names, the cheapest first and the baseline last; None for
+            those of mxfp4, mxfp8, fp8, bf16, tf32 and fp32 that the target has. Or
+            named policies without rules.
         groups: what gets one precision: all ops of a "param" (the path of the weight;
             what descends from none, as attention scores and gradients of weights, is
             one more group, "(others)"), a "scope" (module, forward and backward
-            together), a "source" line or an "op"; or selectors of a `Rule` by name,
+            together), a "source" line or an "op". Or selectors of a `Rule` by name,
             {"head": {"param": "head/kernel"}}.
         strategy: "greedy": groups one after another, the least sensitive first, each
             kept if the whole is within the tolerance; "bisection": the longest

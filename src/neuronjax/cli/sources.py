@@ -138,6 +138,14 @@ def find(source: str) -> FunctionSource | Path:
     return FunctionSource(source, function)
 
 
+def program(source: str, shapes: str | None) -> tuple[Any, tuple[Any, ...]]:
+    """A function or the path of a saved program, and the arguments of its call."""
+    found = find(source)
+    if isinstance(found, Path):
+        return found, ()
+    return found.function, found.arguments(shapes)
+
+
 def _saved(source: str) -> Path:
     path = Path(source)
     if not path.is_file():
