@@ -437,13 +437,13 @@ def _groups(copies: int, shards: int) -> list[list[int]]:
 
 def _trains(found: Profile) -> bool:
     """Whether a program computes gradients."""
-    scopes = {i.location.scope for i in found._lowered.instructions}
+    scopes = {i.location.scope for i in found.lowered.instructions}
     return any(map(is_cotangent_scope, scopes))
 
 
 def _backward_seconds(found: Profile) -> float:
     return found.total_seconds * backward_share(
-        found._lowered._instructions, found.timeline
+        found.lowered._instructions, found.timeline
     )
 
 

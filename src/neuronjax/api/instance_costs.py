@@ -260,7 +260,7 @@ def name_of(step: Step) -> str:
 
 def shards_of(found: Profile) -> int:
     """Devices of the program's own mesh; 1 without one."""
-    return _mesh_size(found._lowered)
+    return _mesh_size(found.lowered)
 
 
 def _mesh_size(lowered: Lowered) -> int:

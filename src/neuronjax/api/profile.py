@@ -370,7 +370,8 @@ class Profile(Displayed):
         return {queue: used for queue, used in found.items() if used.seconds}
 
     @property
-    def _lowered(self) -> Lowered:
+    def lowered(self) -> Lowered:
+        """The program that was profiled; a kernel has none."""
         return kernels.not_a_kernel(self._program)
 
     @cached_property
