@@ -30,7 +30,13 @@ from neuronjax.testing.archive import locked
 from neuronjax.testing.bits import LeafDifference, bits, compared, listed
 from neuronjax.testing.fingerprint import fingerprint, first_difference
 from neuronjax.testing.golden_file import GoldenFile, Leaf
-from neuronjax.testing.golden_run import Run, Today, stored_inputs, stored_program, x64
+from neuronjax.testing.golden_run import (
+    StoredRun,
+    Today,
+    stored_inputs,
+    stored_program,
+    x64,
+)
 from neuronjax.testing.op_hashes import FirstChange, first_change
 
 ChangedProgram = Literal["warn", "bits", "fail"]
@@ -335,7 +341,7 @@ def _check_bits(name: str, stored: GoldenFile, inputs: list[np.ndarray]) -> None
     __tracebackhide__ = True
     with jax.enable_x64(stored.x64):
         program = stored_program(stored)
-        run = Run.of(program, stored.target, stored.policy, stored.rounding_seed)
+        run = StoredRun.of(program, stored.target, stored.policy, stored.rounding_seed)
         leaves = _output_differences(stored, run.outputs(inputs))
         if not leaves:
             return

@@ -90,9 +90,9 @@ class Today:
             out_paths=tuple(path_text(path) for path, _ in paths),
         )
 
-    def run(self, rounding_seed: int) -> Run:
+    def run(self, rounding_seed: int) -> StoredRun:
         """Ready to be executed."""
-        return Run.of(self.program, self.target, self.policy, rounding_seed)
+        return StoredRun.of(self.program, self.target, self.policy, rounding_seed)
 
 
 def _input(path: str, leaf: Any, seed: int, number: int) -> tuple[np.ndarray, Leaf]:
@@ -113,7 +113,7 @@ def read_program(code: bytes, names: Sequence[str]) -> Program:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Run:
+class StoredRun:
     """A program, ready to be executed."""
 
     program: Program
@@ -121,7 +121,7 @@ class Run:
     rounding_seed: int
 
     @classmethod
-    def of(cls, program: Program, target: str, policy: Policy, seed: int) -> Run:
+    def of(cls, program: Program, target: str, policy: Policy, seed: int) -> StoredRun:
         """Lowers the program for a target."""
         emulation = Emulation(
             function=_no_function,

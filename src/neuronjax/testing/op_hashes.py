@@ -108,7 +108,7 @@ def watched(
     Returns:
         A function of the arrays that returns what `run` does, and the hashes.
     """
-    recorder = _Recorder(program)
+    recorder = _HashRecorder(program)
     jitted = jax.jit(lambda *arrays: run((recorder,), *arrays))
 
     def watched_run(*arrays: Any) -> tuple[Any, OpHashes]:
@@ -120,7 +120,7 @@ def watched(
     return watched_run
 
 
-class _Recorder:
+class _HashRecorder:
     """A listener of the interpreter."""
 
     def __init__(self, program: InstructionProgram) -> None:
