@@ -1,4 +1,4 @@
-"""Programs on rented machines: what `estimate` and `estimate_serving` share.
+"""Programs on priced instances: what `estimate` and `estimate_serving` share.
 
 Which machines, policies and prices are asked for; the profile of a program on each; how
 many copies of it a machine runs; what of HBM it needs; and the table they make.
@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group
-
 from neuronjax.api.jit import Emulated
 from neuronjax.api.load import load
 from neuronjax.api.lowered import Lowered
@@ -22,8 +20,8 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.policy import Policy
+from neuronjax.report.html import Displayed
 from neuronjax.report.quantities import binary
-from neuronjax.report.rendering import as_html, as_text
 from neuronjax.timing.donation import with_donation
 from neuronjax.timing.hbm import capacity_bytes, check_fits
 from neuronjax.timing.money import Price, PricePerHour, Terms, price_of
@@ -40,7 +38,7 @@ Found = list[tuple[Target, Profile]]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class PricedTable:
+class PricedTable(Displayed):
     """What both estimates share: rows, and how they are shown.
 
     Attributes:
@@ -92,7 +90,10 @@ class PricedTable:
 
     def _remarks(self) -> list[str]:
         prices = {cost.machine: cost.price for cost in self.costs}
-        lines = [f"price: {m}, {_usd(p)}" for m, p in prices.items()]
+        lines = [
+            f"price: {machine}, {price.usd_per_hour:,.2f} USD/h ({price.basis})"
+            for machine, price in prices.items()
+        ]
         terms = sorted({price.terms for price in prices.values() if price.terms})
         if len(terms) > 1:
             lines.append(f"note: list prices on different terms: {', '.join(terms)}")
@@ -102,21 +103,8 @@ class PricedTable:
     def _shown_utilization(self) -> str:
         return "" if self.utilization == 1 else f", {self.utilization:.0%} utilized"
 
-    def __rich__(self) -> Group:
-        raise NotImplementedError
-
-    def __str__(self) -> str:
-        return as_text(self.__rich__())
-
-    def _repr_html_(self) -> str:
-        return as_html(self.__rich__())
-
     def __repr__(self) -> str:
         return f"<neuronjax.{type(self).__name__} {self.name}, {len(self.costs)} rows>"
-
-
-def _usd(price: Price) -> str:
-    return f"{price.usd_per_hour:,.2f} USD/h ({price.basis})"
 
 
 # -- programs and machines -------------------------------------------------------------
