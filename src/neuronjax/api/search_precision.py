@@ -136,7 +136,7 @@ def search_precision(
         >>> step = nj.jit(train_step, target="trn2", policy=found.policy)
     """
     options, function = _jit_options(function, static_argnums, static_argnames)
-    job = _Job(
+    job = _MeasuredFunction(
         function=function,
         options={**options, "target": target},
         metric=metric,
@@ -152,7 +152,7 @@ def search_precision(
     _check_pattern(outputs)
 
     def searched(*args: Any, **kwargs: Any) -> PrecisionSearch:
-        program = _Program.of(job, args, kwargs, dict(lnc=lnc, trips=trips))
+        program = _SearchedProgram.of(job, args, kwargs, dict(lnc=lnc, trips=trips))
         found = program.groups(given, groups)
         chosen = program.supported(given, found, named=candidates is not None)
         goal = Goal(
@@ -222,7 +222,7 @@ def _jit_options(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Program:
+class _SearchedProgram:
     """The function captured for the types of its arguments.
 
     Attributes:
@@ -235,8 +235,8 @@ class _Program:
 
     @classmethod
     def of(
-        cls, job: _Job, args: tuple, kwargs: dict, timing: Mapping[str, Any]
-    ) -> _Program:
+        cls, job: _MeasuredFunction, args: tuple, kwargs: dict, timing: Mapping[str, Any]
+    ) -> _SearchedProgram:
         emulated = jit(job.function, **job.options)
         around, (args, kwargs) = Surroundings.of_types((args, kwargs))
         emulation, leaves, _ = emulated._bind(args, kwargs, around)
@@ -344,7 +344,7 @@ class _Program:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job:
+class _MeasuredFunction:
     """How the function is run and what is measured of it."""
 
     function: Callable[..., Any]
@@ -358,7 +358,7 @@ class _Job:
 
     def trials(
         self,
-        program: _Program,
+        program: _SearchedProgram,
         candidates: Candidates,
         groups: Groups,
         most: int,
@@ -408,7 +408,8 @@ class _Job:
     def _runner(self, policy: str | Policy) -> Callable[..., Any]:
         """The function under a policy, its calls counted from 0."""
         if isinstance(policy, str):
-            return jax.jit(self.function, **self._without_target)
+            native = {k: v for k, v in self.options.items() if k != "target"}
+            return jax.jit(self.function, **native)
         emulated = jit(self.function, policy=policy, **self.options)
         if self.compiled:
             return emulated
@@ -419,12 +420,8 @@ class _Job:
 
         return op_by_op
 
-    @property
-    def _without_target(self) -> dict[str, Any]:
-        return {k: v for k, v in self.options.items() if k != "target"}
 
-
-def _result(job: _Job, search: Search, trials: PolicyTrials) -> PrecisionSearch:
+def _result(job: _MeasuredFunction, search: Search, trials: PolicyTrials) -> PrecisionSearch:
     goal, state = search.goal, search.state
     baseline = goal.uniform(goal.baseline)
     reference = job.reference
