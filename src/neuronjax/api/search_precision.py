@@ -136,7 +136,7 @@ def search_precision(
         >>> step = nj.jit(train_step, target="trn2", policy=found.policy)
     """
     options, function = _jit_options(function, static_argnums, static_argnames)
-    job = _MeasuredFunction(
+    job = _Measured(
         function=function,
         options={**options, "target": target},
         metric=metric,
@@ -235,7 +235,11 @@ class _SearchedProgram:
 
     @classmethod
     def of(
-        cls, job: _MeasuredFunction, args: tuple, kwargs: dict, timing: Mapping[str, Any]
+        cls,
+        job: _Measured,
+        args: tuple,
+        kwargs: dict,
+        timing: Mapping[str, Any],
     ) -> _SearchedProgram:
         emulated = jit(job.function, **job.options)
         around, (args, kwargs) = Surroundings.of_types((args, kwargs))
@@ -344,7 +348,7 @@ class _SearchedProgram:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _MeasuredFunction:
+class _Measured:
     """How the function is run and what is measured of it."""
 
     function: Callable[..., Any]
@@ -421,7 +425,7 @@ class _MeasuredFunction:
         return op_by_op
 
 
-def _result(job: _MeasuredFunction, search: Search, trials: PolicyTrials) -> PrecisionSearch:
+def _result(job: _Measured, search: Search, trials: PolicyTrials) -> PrecisionSearch:
     goal, state = search.goal, search.state
     baseline = goal.uniform(goal.baseline)
     reference = job.reference

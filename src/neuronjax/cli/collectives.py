@@ -59,9 +59,7 @@ def _print_constants(as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    rows = table("Figures of the time of collectives")
-    for heading in ("name", "value", "unit"):
-        rows.add_column(heading, no_wrap=True)
+    rows = table("Figures of the time of collectives", left=("name", "value", "unit"))
     rows.add_column("source")
     for constant in CONSTANTS.values():
         fitted = f"; fitted to {constant.fitted_to}" if constant.fitted_to else ""

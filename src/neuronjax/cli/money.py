@@ -6,19 +6,14 @@ import warnings
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from neuronjax.api.estimate import (
-    Estimate,
     Machine,
     ServingChipWarning,
     estimate as estimate_step,
 )
-from neuronjax.api.estimate_serving import (
-    ServingEstimate,
-    estimate_serving as estimate_served,
-)
-from neuronjax.cli.application import JsonOption, print_json
+from neuronjax.api.estimate_serving import estimate_serving as estimate_served
+from neuronjax.cli.application import JsonOption, show
 from neuronjax.cli.options import Offer, options_of
 from neuronjax.cli.sources import ShapesOption, SourceArgument, program
 from neuronjax.errors import InvalidProgramError
@@ -109,7 +104,7 @@ def estimate(
         # The estimate's notes say the same.
         warnings.simplefilter("ignore", ServingChipWarning)
         priced = estimate_step(step, **keywords)(*arguments)
-    _show(priced, as_json)
+    show(priced, priced.as_dict, as_json)
 
 
 @options_of(
@@ -161,11 +156,4 @@ def estimate_serving(
     then, then_arguments = program(decode, decode_shapes)
     estimated = estimate_served(first, then, **keywords)
     priced = estimated(first_arguments, then_arguments)
-    _show(priced, as_json)
-
-
-def _show(priced: Estimate | ServingEstimate, as_json: bool) -> None:
-    if as_json:
-        print_json(priced.as_dict())
-    else:
-        Console().print(priced)
+    show(priced, priced.as_dict, as_json)
