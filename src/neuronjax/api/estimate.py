@@ -29,6 +29,7 @@ from neuronjax.api.instance_costs import (
     needed_bytes,
     notes_of,
     own_policy,
+    parameter_bytes,
     policies_of,
     policy_name,
     prices_of,
@@ -219,8 +220,7 @@ class Estimate(PricedTable):
     @property
     def cheapest(self) -> TrainingCost:
         """The row with the least dollars for the same data, of those that fit."""
-        fitting = [cost for cost in self.costs if cost.fits] or self.costs
-        return min(fitting, key=lambda cost: cost.dollars_per_batch)
+        return self._cheapest(lambda cost: cost.dollars_per_batch)
 
     @property
     def step_seconds(self) -> float:
@@ -300,13 +300,7 @@ class _Training:
         policies: Sequence[Policy | None],
         own: Policy | None,
     ) -> None:
-        """Refuses, before the work, what no program could make sense of.
-
-        Args:
-            targets: the machines.
-            policies: None for the step's own.
-            own: the step's, if it has one.
-        """
+        """Refuses, before the work, what no program could make sense of."""
         if not 0 <= self.overlap <= 1:
             raise InvalidProgramError(
                 f"an overlap of {self.overlap}", remedy="from 0 to 1"
@@ -385,11 +379,8 @@ class _Training:
 
 
 def _gradient_bytes(found: Profile) -> int:
-    """Parameters of a device: gradients have their types; 0 of what does not train."""
-    if not _trains(found):
-        return 0
-    tensors = found.memory.arguments
-    return sum(t.bytes for t in tensors if t.category == "parameters")
+    """Those of the parameters: gradients have their types; 0 of what does not train."""
+    return parameter_bytes(found) if _trains(found) else 0
 
 
 def _all_reduce_seconds(
@@ -461,11 +452,9 @@ def _gradient_notes(
     profiles: Sequence[Profile], costs: Sequence[TrainingCost]
 ) -> list[str]:
     """Why copies exchange nothing, where they do not."""
-    silent = [
-        profiled
-        for profiled, cost in zip(profiles, costs, strict=True)
-        if cost.copies > 1 and not cost.time.all_reduce_seconds
-    ]
+    pairs = zip(profiles, costs, strict=True)
+    alone = (p for p, c in pairs if c.copies > 1 and not c.time.all_reduce_seconds)
+    silent = list(alone)
     if not silent:
         return []
     if not any(map(_trains, silent)):
@@ -479,16 +468,15 @@ def _gradient_notes(
 def _placement_notes(
     profiles: Sequence[Profile], costs: Sequence[TrainingCost]
 ) -> list[str]:
-    found: dict[str, None] = {}
+    found = []
     for profiled, cost in zip(profiles, costs, strict=True):
         placement, copies = profiled.policy.placement, int(cost.copies)
-        shards = cost.devices // copies
-        if copies > 1 and _placed(placement, copies, shards) is None:
-            found[
+        if copies > 1 and _placed(placement, copies, cost.devices // copies) is None:
+            found.append(
                 f"the placement is of {len(placement)} devices, of {cost.devices}: "
                 "gradients are added up as if copies lay in order"
-            ] = None
-    return list(found)
+            )
+    return list(dict.fromkeys(found))
 
 
 def _data_notes(costs: Sequence[TrainingCost]) -> list[str]:

@@ -62,6 +62,10 @@ class PricedTable(Displayed):
         """A flat dict for every row: `pandas.DataFrame(found.records)`."""
         return [cost.record for cost in self.costs]
 
+    def _cheapest(self, dollars: Callable[[Any], float]) -> Any:
+        """Of the rows that fit, or of all if none does."""
+        return min([c for c in self.costs if c.fits] or self.costs, key=dollars)
+
     def check_memory(self) -> None:
         """Does nothing if HBM holds the program on every machine.
 
@@ -184,10 +188,8 @@ def targets_of(step: Step, instance: Names) -> tuple[Target, ...]:
         return (resolve_target(DEFAULT_INSTANCE),)
     names = (instance,) if isinstance(instance, str) else tuple(instance)
     if not names:
-        raise InvalidProgramError(
-            "an estimate for no instance",
-            remedy=f"name one, such as {DEFAULT_INSTANCE!r}",
-        )
+        remedy = f"name one, such as {DEFAULT_INSTANCE!r}"
+        raise InvalidProgramError("an estimate for no instance", remedy=remedy)
     found = {target.name: target for target in map(resolve_target, names)}
     return tuple(found.values())
 
@@ -199,11 +201,8 @@ def own_policy(step: Step) -> Policy | None:
 
 
 def policies_of(policy: Policies) -> tuple[Policy | None, ...]:
-    several: tuple[str | Policy | None, ...]
-    if policy is None or isinstance(policy, str | Policy):
-        several = (policy,)
-    else:
-        several = tuple(policy)
+    one = policy is None or isinstance(policy, str | Policy)
+    several: Any = (policy,) if one else policy
     found = (None if p is None else Policy.resolve(p) for p in several)
     return tuple(dict.fromkeys(found)) or (None,)
 
@@ -244,6 +243,12 @@ def name_of(step: Step) -> str:
     if isinstance(step, Path | Lowered):
         return step.name
     return getattr(step, "__name__", "function")
+
+
+def parameter_bytes(found: Profile) -> int:
+    """Of the parameters that a device holds."""
+    tensors = found.memory.arguments
+    return sum(t.bytes for t in tensors if t.category == "parameters")
 
 
 def shards_of(found: Profile) -> int:
@@ -316,13 +321,11 @@ def _misfit(found: Profile) -> InvalidProgramError | None:
 def notes_of(profiles: Sequence[Profile]) -> Iterable[str]:
     """What the schedules assumed, and what does not fit."""
     yield from dict.fromkeys(note for found in profiles for note in found.notes)
-    misfits: dict[str, None] = {}
-    for found in profiles:
-        error = _misfit(found)
-        if error is not None:
-            needed, room = needed_bytes(found), capacity_bytes(found.core)
-            misfits[
-                f"{found.name} does not fit a device of {found.core.chip.name}: "
-                f"{binary(needed)} of {binary(room)}; {error.remedy}"
-            ] = None
-    yield from misfits
+    misfits = ((found, _misfit(found)) for found in profiles)
+    yield from dict.fromkeys(
+        f"{found.name} does not fit a device of {found.core.chip.name}: "
+        f"{binary(needed_bytes(found))} of {binary(capacity_bytes(found.core))}; "
+        f"{error.remedy}"
+        for found, error in misfits
+        if error is not None
+    )

@@ -101,13 +101,8 @@ _HEADINGS = (
 
 
 def _row(p: ScalePoint) -> tuple[str, ...]:
-    seconds = (
-        p.compute_seconds,
-        p.communication_seconds,
-        p.exposed_seconds,
-        p.bubble_seconds,
-        p.step_seconds,
-    )
+    communication = (p.communication_seconds, p.exposed_seconds, p.bubble_seconds)
+    seconds = (p.compute_seconds, *communication, p.step_seconds)
     shown = (f"{1e3 * s:.1f}" if s < 10 else f"{1e3 * s:.0f}" for s in seconds)
     return (str(p.chips), *shown, f"{p.efficiency:.0%}", p.limit or "-")
 
@@ -231,9 +226,8 @@ def _check(job: _Workload) -> None:
     )
     for is_wrong, what in problems:
         if is_wrong:
-            raise InvalidProgramError(
-                f"scaling with {what}", remedy="see help(neuronjax.scaling)"
-            )
+            remedy = "see help(neuronjax.scaling)"
+            raise InvalidProgramError(f"scaling with {what}", remedy=remedy)
 
 
 def _itemsize(dtype: str) -> int:

@@ -223,15 +223,10 @@ def _jit_options(
 
 @dataclass(frozen=True, kw_only=True)
 class _SearchedProgram:
-    """The function captured for the types of its arguments.
-
-    Attributes:
-        lower: a policy -> the lowered program.
-        timing: options of `profile`.
-    """
+    """The function captured for the types of its arguments."""
 
     lower: Callable[[Policy], Lowered]
-    timing: Mapping[str, Any]
+    timing: Mapping[str, Any]  # options of `profile`
 
     @classmethod
     def of(
@@ -269,11 +264,7 @@ class _SearchedProgram:
         return Priced(program_identity(lowered._instructions), seconds)
 
     def groups(self, candidates: Candidates, by: str | Selection) -> Groups:
-        """What can be decided about.
-
-        Raises:
-            InvalidProgramError: nothing.
-        """
+        """What can be decided about; refuses a program that has nothing of it."""
         listening = ListeningPolicy.like(candidates.policies[-1])
         self.lower(listening)
         heard = [op for op in listening.heard if candidates.can_change(op.op)]
@@ -290,14 +281,8 @@ class _SearchedProgram:
     ) -> Candidates:
         """Those that some group can have on the target, and that change it.
 
-        Args:
-            candidates: all.
-            groups: of the program.
-            named: whether the caller named them, so that a missing one is an error.
-
-        Raises:
-            UnsupportedError: the target lacks one that the caller named.
-            InvalidProgramError: none changes anything.
+        It is an error that the target lacks one that the caller `named`, or that none
+        changes anything.
         """
         last = len(candidates.names) - 1
         baseline = self._identity(candidates, groups, (last,) * len(groups.groups))

@@ -41,24 +41,14 @@ from neuronjax.testing.op_hashes import OpHashes, watched
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Today:
-    """The function as it is now, for arguments as they are now.
+    """The function as it is now, for arguments as they are now."""
 
-    Attributes:
-        code: the portable artifact.
-        program: read back from it, as the stored one is.
-        target: name of the target.
-        policy: the numerics.
-        inputs: the flat arguments.
-        leaves: their descriptions.
-        out_paths: of the flat results.
-    """
-
-    code: bytes
-    program: Program
+    code: bytes  # the portable artifact
+    program: Program  # read back from it, as the stored one is
     target: str
     policy: Policy
     inputs: tuple[np.ndarray, ...]
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[Leaf, ...]  # descriptions of the inputs
     out_paths: tuple[str, ...]
 
     @classmethod

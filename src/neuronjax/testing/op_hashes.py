@@ -99,14 +99,9 @@ def _equal_lines(before: Sequence[str], now: Sequence[str]) -> int:
 def watched(
     program: InstructionProgram, run: Callable[..., Any]
 ) -> Callable[..., tuple[Any, OpHashes]]:
-    """A program's run, with hashes.
+    """A program's run, which returns what it did and the hashes.
 
-    Args:
-        program: what runs.
-        run: (listeners, *arrays) -> arrays; calls the interpreter, and can be traced.
-
-    Returns:
-        A function of the arrays that returns what `run` does, and the hashes.
+    `run(listeners, *arrays)` calls the interpreter, and can be traced.
     """
     recorder = _HashRecorder(program)
     jitted = jax.jit(lambda *arrays: run((recorder,), *arrays))
@@ -171,8 +166,5 @@ def _canonical(array: np.ndarray) -> np.ndarray:
     if not jnp.issubdtype(array.dtype, jnp.floating):
         return array
     nan = np.isnan(array.astype(np.float32))
-    return np.where(nan, np.zeros((), np.uint8), _codes(array)) if nan.any() else array
-
-
-def _codes(array: np.ndarray) -> np.ndarray:
-    return array.view(f"u{array.dtype.itemsize}")
+    codes = array.view(f"u{array.dtype.itemsize}")
+    return np.where(nan, np.zeros((), np.uint8), codes) if nan.any() else array

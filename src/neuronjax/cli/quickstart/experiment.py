@@ -35,12 +35,7 @@ _MATMULS = ("nc_matmul", "nc_matmul_mx")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Where a run happens.
-
-    Attributes:
-        target: a neuronjax target, or "host".
-        policy: a preset's name.
-    """
+    """Where a run happens: a neuronjax target or "host", and a preset's name."""
 
     target: str
     policy: str
