@@ -104,8 +104,7 @@ def profile(
         options = dict(target=target, lnc=lnc, trips=trips, peak=peak)
         return kernels.profiler(step, Profile, _values, policy, options)
     emulated = _emulated(step, target, policy, statics)
-    core = _core(emulated.target, emulated.policy, lnc)
-    roofs(core, peak)  # refuses an unknown peak before the work
+    core = _core(emulated.target, emulated.policy, lnc, peak)
     batch = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
 
     def profiled(*args: Any, **kwargs: Any) -> Profile:
@@ -140,8 +139,10 @@ def _emulated(
     )
 
 
-def _core(target: Target, policy: Policy, lnc: int | None) -> Core:
-    return Core.of(target, policy.lnc if lnc is None else lnc)
+def _core(target: Target, policy: Policy, lnc: int | None, peak: str | float) -> Core:
+    core = Core.of(target, policy.lnc if lnc is None else lnc)
+    roofs(core, peak)  # refuses an unknown peak before the work
+    return core
 
 
 def _donated(emulated: Emulated, names: Sequence[str]) -> frozenset[int]:
@@ -162,20 +163,16 @@ def _profile_lowered(
 ) -> Callable[..., Profile]:
     machine = _same("target", lowered.target, target, resolve_target)
     own = _same("policy", lowered.policy, policy, Policy.resolve)
-    core = _core(machine, own, lnc)
-    roofs(core, peak)
+    core = _core(machine, own, lnc, peak)
+    options: dict[str, Any] = dict(
+        name=lowered.name, target=machine, policy=own, core=core, peak=peak, trips=trips
+    )
 
     def profiled(*args: Any, **kwargs: Any) -> Profile:
-        return _profile(
-            lowered,
-            name=lowered.name,
-            target=machine,
-            policy=own,
-            core=core,
-            peak=peak,
-            trips=trips,
-            _run=lambda: lowered.compile()(*_values(args), **_values(kwargs)),
-        )
+        def run() -> Any:
+            return lowered.compile()(*_values(args), **_values(kwargs))
+
+        return _profile(lowered, _run=run, **options)
 
     return profiled
 
@@ -364,7 +361,8 @@ class Profile(Displayed):
         return {queue: used for queue, used in found.items() if used.seconds}
 
     @property
-    def _lowered(self) -> Lowered:
+    def lowered(self) -> Lowered:
+        """The program that was profiled; a kernel has none."""
         return kernels.not_a_kernel(self._program)
 
     @cached_property
@@ -462,12 +460,8 @@ class Profile(Displayed):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON: figures, and time by queue, op, line and module."""
-        groups = {
-            "by_engine": self.by_engine(),
-            "by_op": self.by_op(),
-            "by_source": self.by_source(),
-            "by_module": self.by_module(),
-        }
+        groups = ("by_engine", "by_op", "by_source", "by_module")
+        used = {group: getattr(self, group)() for group in groups}
         return {
             "program": self.name,
             "target": self.target.name,
@@ -477,10 +471,7 @@ class Profile(Displayed):
             "busiest": self.busiest,
             "notes": self.notes,
             "metrics": self.metrics,
-            **{
-                kind: {key: used.as_dict() for key, used in group.items()}
-                for kind, group in groups.items()
-            },
+            **{g: {key: u.as_dict() for key, u in used[g].items()} for g in groups},
         }
 
     def to_json(self) -> str:

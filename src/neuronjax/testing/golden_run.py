@@ -41,24 +41,14 @@ from neuronjax.testing.op_hashes import OpHashes, watched
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Today:
-    """The function as it is now, for arguments as they are now.
+    """The function as it is now, for arguments as they are now."""
 
-    Attributes:
-        code: the portable artifact.
-        program: read back from it, as the stored one is.
-        target: name of the target.
-        policy: the numerics.
-        inputs: the flat arguments.
-        leaves: their descriptions.
-        out_paths: of the flat results.
-    """
-
-    code: bytes
-    program: Program
+    code: bytes  # the portable artifact
+    program: Program  # read back from it, as the stored one is
     target: str
     policy: Policy
     inputs: tuple[np.ndarray, ...]
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[Leaf, ...]  # descriptions of the inputs
     out_paths: tuple[str, ...]
 
     @classmethod
@@ -90,9 +80,9 @@ class Today:
             out_paths=tuple(path_text(path) for path, _ in paths),
         )
 
-    def run(self, rounding_seed: int) -> Run:
+    def run(self, rounding_seed: int) -> StoredRun:
         """Ready to be executed."""
-        return Run.of(self.program, self.target, self.policy, rounding_seed)
+        return StoredRun.of(self.program, self.target, self.policy, rounding_seed)
 
 
 def _input(path: str, leaf: Any, seed: int, number: int) -> tuple[np.ndarray, Leaf]:
@@ -113,7 +103,7 @@ def read_program(code: bytes, names: Sequence[str]) -> Program:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Run:
+class StoredRun:
     """A program, ready to be executed."""
 
     program: Program
@@ -121,7 +111,7 @@ class Run:
     rounding_seed: int
 
     @classmethod
-    def of(cls, program: Program, target: str, policy: Policy, seed: int) -> Run:
+    def of(cls, program: Program, target: str, policy: Policy, seed: int) -> StoredRun:
         """Lowers the program for a target."""
         emulation = Emulation(
             function=_no_function,
