@@ -19,11 +19,11 @@ from neuronjax.ir.instruction_set import (
     NcMatmulSparse,
     NcTranspose,
 )
-from neuronjax.timing.cost import (
+from neuronjax.timing.cost import ways
+from neuronjax.timing.cost_tensor import (
     after_idle_seconds,
     contracted_in_rows,
     peak_flops_per_second,
-    ways,
 )
 from neuronjax.timing.work import Core, Work
 

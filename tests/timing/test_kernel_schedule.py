@@ -30,7 +30,7 @@ from neuronjax.timing.cost_scalar import table_load_seconds
 from neuronjax.timing.kernel_price import Priced
 from neuronjax.timing.kernel_schedule import KernelSchedule, schedule_kernel, what_if
 from neuronjax.timing.kernel_timeline import critical_seconds, kernel_timeline
-from neuronjax.timing.schedule import LOOP_TURN
+from neuronjax.timing.planning_constants import LOOP_TURN
 from neuronjax.timing.work import QUEUES
 
 TRN1, TRN2 = resolve_target("trn1"), resolve_target("trn2")

@@ -12,7 +12,7 @@ import pytest
 
 import neuronjax as nj
 from neuronjax.hardware import resolve_target
-from neuronjax.timing.cost import dma_latency_seconds, dma_seconds
+from neuronjax.timing.cost_dma import dma_latency_seconds, dma_seconds
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.pricing import Pricing
 from neuronjax.timing.region_equivalence import Alike

@@ -27,7 +27,6 @@ from neuronjax.report.rendering import as_html, as_text
 from neuronjax.timing.donation import with_donation
 from neuronjax.timing.hbm import capacity_bytes, check_fits
 from neuronjax.timing.money import Price, PricePerHour, Terms, price_of
-from neuronjax.timing.tiling import value_bytes
 
 DEFAULT_INSTANCE = "trn2.48xlarge"
 
@@ -306,7 +305,7 @@ def carried(found: Profile) -> list[tuple[int, int]]:
     for value in fused.results:
         sizes = free.get(str(fused.types[value]))
         if sizes:
-            matched.append((sizes.pop(), value_bytes(fused, value)))
+            matched.append((sizes.pop(), fused.sizes[value]))
     return matched
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import ceil, inf
 
-#: Depth of a blocked matmul: rows of k that are in SBUF at a time, twice. ASSUMPTION.
-BLOCK_K = 512
-#: How many blocks of a dimension a blocked matmul is tried with. ASSUMPTION.
-MOST_BLOCKS = 64
+from neuronjax.timing.planning_constants import BLOCK_K, MOST_BLOCKS
 
 
 @lru_cache(maxsize=1 << 12)
@@ -32,12 +29,12 @@ def blocked_bytes(lhs: int, rhs: int, m: int, n: int, room: float, item: int) ->
     if min(lhs, rhs) <= room:
         return lhs + rhs
     best = inf
-    for over_n in range(1, MOST_BLOCKS + 1):
+    for over_n in range(1, int(MOST_BLOCKS.value) + 1):
         columns = ceil(n / over_n)
         # rows * (4 * columns + 2 * item * BLOCK_K) + 2 * item * BLOCK_K * columns
-        free = room - 2 * item * BLOCK_K * columns
-        block = int(free // (4 * columns + 2 * item * BLOCK_K))
+        free = room - 2 * item * BLOCK_K.value * columns
+        block = int(free // (4 * columns + 2 * item * BLOCK_K.value))
         if block < 1:
             continue
         best = min(best, lhs * over_n + rhs * ceil(m / min(m, block)))
-    return int(best) if best < inf else lhs * MOST_BLOCKS + rhs * MOST_BLOCKS
+    return int(best) if best < inf else (lhs + rhs) * int(MOST_BLOCKS.value)

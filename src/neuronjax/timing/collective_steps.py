@@ -1,12 +1,13 @@
 """What moves in every step of a collective: between which chips, and in each rank.
 
-A collective is a list of `Step`s, one after the other; bytes are fractions of its size
-(as nccom-test has it: of the larger of what a rank has before and after). Steps of a
-reduce-scatter are those of its fold plan, except for mesh on trn1 (`Topology.mesh`),
-which needs one; an all-gather is its mirror image; an all-reduce is both. Algorithms:
-intranode- and internode-collective-comm.rst (IN, IX). What DMA engines do: a copy costs
-its bytes, an addition those of all that it reads, so that one of two operands runs at
-half the copy rate (trainium3_arch.rst); what lies on the same chip is read in place.
+A collective is a list of `CollectiveStep`s, one after the other; bytes are fractions of
+its size (as nccom-test has it: of the larger of what a rank has before and after).
+Steps of a reduce-scatter are those of its fold plan, except for mesh on trn1
+(`Topology.mesh`), which needs one; an all-gather is its mirror image; an all-reduce is
+both. Algorithms: intranode- and internode-collective-comm.rst (IN, IX). What DMA
+engines do: a copy costs its bytes, an addition those of all that it reads, so that one
+of two operands runs at half the copy rate (trainium3_arch.rst); what lies on the same
+chip is read in place.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Flows = dict[tuple[int, int], float]
 
 
 @dataclass(frozen=True)
-class Step:
+class CollectiveStep:
     """So many equal steps of one or several groups; fractions of the collective's size.
 
     Attributes:
@@ -45,19 +46,19 @@ class Step:
     senders: Mapping[int, int] = field(default_factory=dict)
 
 
-def merged(groups: Sequence[Sequence[Step]]) -> tuple[Step, ...]:
+def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, ...]:
     """The steps of groups that work at the same time; all have equally many."""
     return tuple(_together(steps) for steps in zip(*groups, strict=True))
 
 
-def _together(steps: Sequence[Step]) -> Step:
+def _together(steps: Sequence[CollectiveStep]) -> CollectiveStep:
     flows: defaultdict[tuple[int, int], float] = defaultdict(float)
     senders: Counter[int] = Counter()
     for step in steps:
         senders.update(step.senders)
         for ends, size in step.flows.items():
             flows[ends] += size
-    return Step(
+    return CollectiveStep(
         count=steps[0].count,
         dma=max(step.dma for step in steps),
         sent=max(step.sent for step in steps),
@@ -66,10 +67,10 @@ def _together(steps: Sequence[Step]) -> Step:
     )
 
 
-def _scaled(steps: Sequence[Step], part: float) -> list[Step]:
+def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep]:
     """The steps of a collective over a part of the data."""
     return [
-        Step(
+        CollectiveStep(
             count=step.count,
             dma=step.dma * part,
             sent=step.sent * part,
@@ -108,8 +109,8 @@ class _Site:
 
     def step(
         self, dma: float, sent: float = 0.0, flows: Flows | None = None, count: int = 1
-    ) -> Step:
-        return Step(count, dma, sent, flows or {}, self.on_chip)
+    ) -> CollectiveStep:
+        return CollectiveStep(count, dma, sent, flows or {}, self.on_chip)
 
     def pairs(self, per_pair_of_ranks: float = 0.0, per_chip: float = 0.0) -> Flows:
         """From every chip to every other: for each pair of their ranks, and once."""
@@ -144,7 +145,7 @@ class _Site:
         return dict(flows)
 
 
-Steps = list[Step]
+Steps = list[CollectiveStep]
 
 
 def _ring_scatter(site: _Site, limit: int | None = None) -> Steps:
@@ -181,7 +182,7 @@ def _kangaring_gather(site: _Site) -> Steps:
     return [*_repeated(between), site.step(2 * c, c)]
 
 
-def _repeated(step: Step) -> Steps:
+def _repeated(step: CollectiveStep) -> Steps:
     return [step] if step.count > 0 else []
 
 
@@ -325,7 +326,7 @@ _WHOLE: Mapping[str, Way] = MappingProxyType(
 @functools.lru_cache(maxsize=256)
 def steps_of(
     op: str, algorithm: str, groups: tuple[Group, ...], topology: Topology
-) -> tuple[Step, ...]:
+) -> tuple[CollectiveStep, ...]:
     """The steps of a collective over groups of one size at once.
 
     Args:
@@ -398,7 +399,7 @@ def steps_over_nodes(
     inner: Sequence[Group],
     nodes: int,
     topology: Topology,
-) -> tuple[Step, ...]:
+) -> tuple[CollectiveStep, ...]:
     """The steps of groups that reach over many nodes in the same way on each.
 
     What `steps_of` gives for all of them, without naming every rank.
@@ -428,7 +429,9 @@ def steps_over_nodes(
     return tuple(_joined(op, within, _scaled(over, 1 / inner[0].size)))
 
 
-def permute_steps(pairs: Sequence[tuple[int, int]], group: Group) -> tuple[Step, ...]:
+def permute_steps(
+    pairs: Sequence[tuple[int, int]], group: Group
+) -> tuple[CollectiveStep, ...]:
     """One step of messages between ranks.
 
     Args:
@@ -444,4 +447,4 @@ def permute_steps(pairs: Sequence[tuple[int, int]], group: Group) -> tuple[Step,
         a, b = group.chips[source], group.chips[destination]
         if a != b:
             flows[a, b] += 1.0
-    return (Step(1, most, most, dict(flows), Counter(group.chips)),)
+    return (CollectiveStep(1, most, most, dict(flows), Counter(group.chips)),)

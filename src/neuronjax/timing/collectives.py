@@ -23,7 +23,7 @@ from neuronjax.ir.collectives.placement import Group, Placement
 from neuronjax.ir.collectives.selection import select
 from neuronjax.ir.fold_plan import FoldPlan
 from neuronjax.timing.collective_steps import (
-    Step,
+    CollectiveStep,
     permute_steps,
     steps_of,
     steps_over_nodes,
@@ -190,7 +190,9 @@ def _found(op: str, size_bytes: float, groups: Sequence[Sequence[int]]) -> _Foun
     return _Found("all_gather", size_bytes * largest, whole)
 
 
-def _permute(pairs: Sequence[Sequence[int]], placement: Placement) -> tuple[Step, ...]:
+def _permute(
+    pairs: Sequence[Sequence[int]], placement: Placement
+) -> tuple[CollectiveStep, ...]:
     devices = sorted({device for pair in pairs for device in pair})
     if not devices:
         return ()
@@ -244,12 +246,14 @@ class Priced:
         return max(BOTTLENECKS, key=lambda name: spent.get(name, 0.0))
 
 
-def priced(steps: Sequence[Step], size_bytes: float, network: Network) -> Priced:
+def priced(
+    steps: Sequence[CollectiveStep], size_bytes: float, network: Network
+) -> Priced:
     """The time of steps that follow each other, over so many bytes."""
     return _sized(_rates(steps, network), size_bytes)
 
 
-def _rates(steps: Sequence[Step], network: Network) -> Priced:
+def _rates(steps: Sequence[CollectiveStep], network: Network) -> Priced:
     """The time per byte of steps; their latency."""
     latency = _start(steps, network) if steps else 0.0
     spent = {"link": 0.0, "dma": 0.0, "efa": 0.0}
@@ -275,7 +279,7 @@ def _sized(rates: Priced, size_bytes: float) -> Priced:
     return Priced(rates.steps, rates.latency_seconds, spent, sent)
 
 
-def _start(steps: Sequence[Step], network: Network) -> float:
+def _start(steps: Sequence[CollectiveStep], network: Network) -> float:
     leaves = any(step.flows for step in steps)
     return network.link_start_seconds if leaves else network.chip_start_seconds
 

@@ -21,33 +21,7 @@ from neuronjax.timing import (
     cost_vector,
 )
 from neuronjax.timing.cost_dispatch import NONE, PLAIN, Positions, Reading, rule
-from neuronjax.timing.cost_dma import (
-    dma_latency_seconds,
-    dma_seconds,
-    hbm_bytes_per_second,
-)
-from neuronjax.timing.cost_scalar import table_load_seconds
-from neuronjax.timing.cost_tensor import (
-    after_idle_seconds,
-    contracted_in_rows,
-    peak_flops_per_second,
-)
-from neuronjax.timing.cost_vector import is_stored
 from neuronjax.timing.work import Core, Way
-
-__all__ = [
-    "SCHEDULED",
-    "after_idle_seconds",
-    "contracted_in_rows",
-    "dma_latency_seconds",
-    "dma_seconds",
-    "hbm_bytes_per_second",
-    "is_stored",
-    "own_seconds",
-    "peak_flops_per_second",
-    "table_load_seconds",
-    "ways",
-]
 
 #: Classes without a cost of their own, subclasses included.
 SCHEDULED: tuple[type[Instruction], ...] = (Loop, Branch, Call, Spmd, Collective)

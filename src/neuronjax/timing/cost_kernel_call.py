@@ -2,7 +2,8 @@
 
 What the kernel's instructions occupy of each queue is theirs; the whole takes as long
 as the kernel alone. Its transfers are between HBM and its own tiles, so its operands
-and results are in HBM (`residence`). A kernel without a grid runs on one physical core.
+and results are in HBM (`sbuf_allocation`). A kernel without a grid runs on one physical
+core.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import dataclass, replace
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.kernel_call import KernelFunction, NkiKernel
 from neuronjax.timing.cost_dispatch import Reading, rule
+from neuronjax.timing.kernel_schedule import schedule_kernel
+from neuronjax.timing.kernel_timeline import kernel_timeline
 from neuronjax.timing.work import Core, Event, Queue, Transfer, Way, Work
 
 OPCODE = "NKI_KERNEL"
@@ -27,10 +30,6 @@ def _(i: NkiKernel, core: Core, reading: Reading) -> tuple[Way, ...]:
 @functools.lru_cache(maxsize=256)
 def _way(kernel: KernelFunction, lnc: int) -> Way:
     """One work per queue; together they take what the schedule says."""
-    # A schedule is made of costs, and this cost of a schedule.
-    from neuronjax.timing.kernel_schedule import schedule_kernel
-    from neuronjax.timing.kernel_timeline import kernel_timeline
-
     program = kernel.program
     own = lnc if program.grid else None
     schedule = schedule_kernel(program, resolve_target(program.target), lnc=own)

@@ -13,9 +13,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from neuronjax.ir.program import TensorType
-from neuronjax.timing.block_plan import BlockPlan
 from neuronjax.timing.hbm import peak_of
-from neuronjax.timing.memory import MemoryPlan
+from neuronjax.timing.memory_plan import BlockPlan, MemoryPlan
 
 
 def with_donation(plan: MemoryPlan, donated: Collection[int]) -> MemoryPlan:

@@ -15,12 +15,9 @@ from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Block, Buffer, Instruction
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.ir.program import Location, TensorType
+from neuronjax.timing.planning_constants import INLINE_LIMIT
 
 CONTROL = (Loop, Branch, Call, Spmd)
-
-#: A callee with no more instructions than this is fused with its caller; others are
-#: planned once and priced at every call.
-INLINE_LIMIT = 200
 
 
 @cache
@@ -106,14 +103,14 @@ class Flattening:
 
     def _is_small(self, callee: str) -> bool:
         if callee not in self._small:
-            self._small[callee] = self._count(callee) <= INLINE_LIMIT
+            self._small[callee] = self._count(callee) <= INLINE_LIMIT.value
         return self._small[callee]
 
     def _count(self, callee: str) -> int:
         total = 0
         for i in self.functions[callee].walk():
             total += self._count(i.callee) if type(i) is Call else 1
-            if total > INLINE_LIMIT:
+            if total > INLINE_LIMIT.value:
                 break
         return total
 

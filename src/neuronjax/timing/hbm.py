@@ -9,33 +9,23 @@ others are workspace. Bytes of a logical core.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import NamedTuple
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import TensorType
-from neuronjax.timing.fusion import Step
-from neuronjax.timing.tiling import value_bytes
+from neuronjax.timing.fused import FusedStep
+from neuronjax.timing.memory_plan import (
+    CATEGORIES,
+    BlockPlan,
+    Category,
+    HbmPeak,
+    MemoryPlan,
+    Tensor,
+)
 from neuronjax.timing.work import Core
 
-if TYPE_CHECKING:
-    from neuronjax.timing.block_plan import BlockPlan
-    from neuronjax.timing.memory import MemoryPlan
-
-Category = Literal[
-    "parameters", "optimizer state", "inputs", "activations", "workspace", "outputs"
-]
-CATEGORIES: tuple[Category, ...] = (
-    "parameters",
-    "optimizer state",
-    "inputs",
-    "activations",
-    "workspace",
-    "outputs",
-)
 #: How many tensors a report names.
 _SHOWN = 8
 #: Over how many devices a remedy proposes to shard at most.
@@ -48,40 +38,6 @@ _STATE = re.compile(
 _PARAMETERS = re.compile(
     r"(^|/)(params?|parameters|weights?|kernel|bias|embedding|w\d*|b\d*)(/|$)"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """Something in HBM.
-
-    Attributes:
-        name: pytree path of an argument, or the user's line that made it.
-        bytes: its size on one device.
-        category: what it is for.
-        type: shape and dtype.
-    """
-
-    name: str
-    bytes: int
-    category: Category
-    type: str
-
-
-@dataclass(frozen=True, slots=True)
-class HbmPeak:
-    """HBM when it is fullest.
-
-    Attributes:
-        bytes: in all.
-        categories: bytes by what they are for.
-        biggest: the biggest tensors then, the biggest first.
-        usage: bytes after every unit of main, for a picture over time.
-    """
-
-    bytes: int
-    categories: Mapping[Category, int]
-    biggest: tuple[Tensor, ...]
-    usage: tuple[int, ...]
 
 
 def category_of(name: str) -> Category | None:
@@ -134,7 +90,7 @@ class _Temporary(NamedTuple):
     last: int
     bytes: int
     category: Category
-    step: Step
+    step: FusedStep
     type: TensorType
 
     def named(self) -> Tensor:
@@ -147,7 +103,7 @@ def _temporaries(plan: BlockPlan) -> list[_Temporary]:
     fused = plan.fused
     arguments = set(fused.arguments)
     results = {r for v in fused.results for r in fused.access[v].roots}
-    made: dict[int, Step] = {}
+    made: dict[int, FusedStep] = {}
     backward: dict[int, bool] = {}
     for unit in plan.units:
         for step in unit.region.steps:
@@ -169,7 +125,7 @@ def _temporaries(plan: BlockPlan) -> list[_Temporary]:
                     for m in s.members
                 )
             category = "activations" if backward[last] else "workspace"
-        size, type_ = value_bytes(fused, value), fused.types[value]
+        size, type_ = fused.sizes[value], fused.types[value]
         found.append(_Temporary(first, last, size, category, step, type_))
     return found
 
@@ -190,9 +146,7 @@ def _result_bytes(plan: BlockPlan) -> list[int]:
     fused = plan.fused
     roots = {r for v in fused.results for r in fused.access[v].roots}
     return [
-        value_bytes(fused, r)
-        for r in roots
-        if r in plan.in_hbm and r not in fused.arguments
+        fused.sizes[r] for r in roots if r in plan.in_hbm and r not in fused.arguments
     ]
 
 

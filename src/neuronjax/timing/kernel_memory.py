@@ -12,13 +12,18 @@ from dataclasses import dataclass
 from math import ceil
 
 from neuronjax.ir.kernel import KernelProgram, Storage
-from neuronjax.timing.block_plan import BlockPlan, Unit
-from neuronjax.timing.fusion import Fused
-from neuronjax.timing.hbm import CATEGORIES, Category, HbmPeak, Tensor
+from neuronjax.timing.fused import Fused, Region
 from neuronjax.timing.kernel_operands import numpy_dtype
 from neuronjax.timing.kernel_schedule import KernelSchedule
-from neuronjax.timing.memory import MemoryPlan
-from neuronjax.timing.tiling import Region
+from neuronjax.timing.memory_plan import (
+    CATEGORIES,
+    BlockPlan,
+    Category,
+    HbmPeak,
+    MemoryPlan,
+    Tensor,
+    Unit,
+)
 
 _STRETCHES = 400
 _SHOWN = 8

@@ -28,7 +28,7 @@ from neuronjax.timing.kernel_cost import Prices
 from neuronjax.timing.kernel_dependencies import Dependencies
 from neuronjax.timing.kernel_price import Priced
 from neuronjax.timing.kernel_unroll import Stream, Trips, Turns, unrolled
-from neuronjax.timing.schedule import LOOP_TURN
+from neuronjax.timing.planning_constants import LOOP_TURN
 from neuronjax.timing.work import Core, Work
 
 #: Queues that keep the kernel's order.

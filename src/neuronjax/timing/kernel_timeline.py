@@ -20,8 +20,7 @@ from neuronjax.timing.cost_scalar import table_load_seconds
 from neuronjax.timing.kernel_memory import kernel_memory
 from neuronjax.timing.kernel_price import Priced
 from neuronjax.timing.kernel_schedule import KernelSchedule
-from neuronjax.timing.recording import TABLE_LOAD, Events, Row
-from neuronjax.timing.timeline import LoopSpan, Timeline
+from neuronjax.timing.timeline import TABLE_LOAD, Events, LoopSpan, Row, Timeline
 from neuronjax.timing.work import Core, Queue, Transfer, Work
 
 #: What SyncE does for a transfer whose descriptors hardware makes.

@@ -8,10 +8,10 @@ from math import prod
 from neuronjax.ir.instruction import Buffer, Instruction, View
 from neuronjax.ir.program import TensorType
 from neuronjax.timing.access import Access
-from neuronjax.timing.fusion import Fused, Step
+from neuronjax.timing.fused import Fused, FusedStep
 
 
-def priced(fused: Fused, step: Step) -> tuple[Instruction, frozenset[int]]:
+def priced(fused: Fused, step: FusedStep) -> tuple[Instruction, frozenset[int]]:
     """The instruction that a step costs as much as, and its scalar operands.
 
     Its operands have the shape that the instruction sees and the dtype that the bytes

@@ -13,23 +13,15 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
-from neuronjax.timing.block_plan import BlockPlan, Movement, Unit
-from neuronjax.timing.cost import dma_latency_seconds, dma_seconds, ways
-from neuronjax.timing.fusion import Fused, Step
+from neuronjax.timing.cost import ways
+from neuronjax.timing.cost_dma import dma_latency_seconds, dma_seconds
+from neuronjax.timing.fused import Fused, FusedStep, Region
 from neuronjax.timing.layout import tiles_at_a_time
+from neuronjax.timing.memory_plan import BlockPlan, Movement, Unit
+from neuronjax.timing.planning_constants import CAUSAL_BLOCK, MOST_PIECES
 from neuronjax.timing.priced_step import priced
 from neuronjax.timing.region_equivalence import kind_of
-from neuronjax.timing.tiling import Region
 from neuronjax.timing.work import Core, Transfer, Way, Work
-
-#: Tiles of a region are drawn and timed as no more pieces than this.
-MOST_PIECES = 64
-#: What one piece of a load has at least, and a consumer waits for: 4 KiB in each of
-#: 128 partitions [DB].
-CHUNK_BYTES = 4096 * 128
-
-#: Columns of a block of scores that a causal mask hides as a whole: a moving operand.
-CAUSAL_BLOCK = 512
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +35,7 @@ class PricedStep:
         is_barrier: whether a result is not there before its last tile.
     """
 
-    step: Step
+    step: FusedStep
     way: Way
     reads: tuple[int, ...]
     is_barrier: bool
@@ -186,7 +178,9 @@ class Pricing:
         options = self._halved(fused, region, options)
         most = max((w.tiles for found in options for w in found[0]), default=1)
         tiles = tiles_at_a_time(fused, region, self.core)
-        pieces = min(MOST_PIECES, ceil(region.tiles(self.core) / tiles), most)
+        pieces = min(
+            int(MOST_PIECES.value), ceil(region.tiles(self.core) / tiles), most
+        )
         chosen = self._choose(options, pieces)
         load = self._load(chosen)
         tables = (work.table for way in chosen for work in way)
@@ -223,7 +217,7 @@ class Pricing:
         scores = next((s.causal for s in region.steps if s.causal), ())
         if len(scores) < 2 or scores[0] != scores[1]:
             return options
-        share = min(1.0, (scores[1] + CAUSAL_BLOCK) / (2 * scores[1]))
+        share = min(1.0, (scores[1] + CAUSAL_BLOCK.value) / (2 * scores[1]))
         return [
             _scaled(found, share) if _touches(fused, step, scores) else found
             for step, found in zip(region.steps, options, strict=True)
@@ -262,7 +256,7 @@ class Pricing:
     def _find(
         self,
         fused: Fused,
-        step: Step,
+        step: FusedStep,
         in_psum: list[int],
         turned: list[int],
         stays: bool,
@@ -406,7 +400,7 @@ def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
     return others or found
 
 
-def _touches(fused: Fused, step: Step, scores: tuple[int, ...]) -> bool:
+def _touches(fused: Fused, step: FusedStep, scores: tuple[int, ...]) -> bool:
     """Whether a step works on every score."""
     values = [step.seen, *step.operands] if step.form == "matmul" else [step.seen]
     return any(v >= 0 and fused.types[v].shape[-2:] == scores for v in values)

@@ -15,8 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from neuronjax.ir.instruction import Instruction
-from neuronjax.timing.fusion import Fused, Step
-from neuronjax.timing.tiling import Region
+from neuronjax.timing.fused import Fused, FusedStep, Region
 
 #: What instructions have whatever they do.
 _COMMON = {f.name for f in dataclasses.fields(Instruction)} - {"engine"}
@@ -74,7 +73,7 @@ class Alike:
         region.key = self._regions.setdefault(tuple(key), len(self._regions))
         region.values = tuple(values)
 
-    def _step(self, step: Step) -> int:
+    def _step(self, step: FusedStep) -> int:
         key = (
             kind_of(step.instruction),
             step.form,

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neuronjax.timing.division import copies, row_copies, working_bytes
-from neuronjax.timing.fusion import Fused
+from neuronjax.timing.fused import Fused, Region
 from neuronjax.timing.layout import contracts_late, parts_read, psum_results
-from neuronjax.timing.tiling import Region, accumulated_bytes, needed_bytes
+from neuronjax.timing.tiling import accumulated_bytes, needed_bytes
 from neuronjax.timing.work import Core
 
 

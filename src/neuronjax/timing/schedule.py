@@ -20,35 +20,19 @@ from neuronjax.ir.collective_set import Collective
 from neuronjax.ir.instruction import Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Branch, Loop
 from neuronjax.timing.assumptions import THROTTLE_SECONDS
-from neuronjax.timing.block_plan import BlockPlan, Unit
 from neuronjax.timing.collection import no_collection
-from neuronjax.timing.constant import Constant
-from neuronjax.timing.cost import after_idle_seconds, table_load_seconds
 from neuronjax.timing.cost_collective import collective_seconds
-from neuronjax.timing.memory import MemoryPlan, plan_memory
-from neuronjax.timing.pricing import CHUNK_BYTES, PricedUnit, Pricing
+from neuronjax.timing.cost_scalar import table_load_seconds
+from neuronjax.timing.cost_tensor import after_idle_seconds
+from neuronjax.timing.memory import plan_memory
+from neuronjax.timing.memory_plan import BlockPlan, MemoryPlan, Unit
+from neuronjax.timing.planning_constants import CHUNK_BYTES, LOOP_TURN, PREFETCH_SHARE
+from neuronjax.timing.pricing import PricedUnit, Pricing
 from neuronjax.timing.queue_state import QueueState
-from neuronjax.timing.recording import TABLE_LOAD, Events, Recorder
-from neuronjax.timing.tiling import sbuf_bytes
-from neuronjax.timing.timeline import Timeline
+from neuronjax.timing.recording import Recorder
+from neuronjax.timing.timeline import TABLE_LOAD, Events, Timeline
 from neuronjax.timing.trips import all_writers, static_trips
 from neuronjax.timing.work import Core, Queue, Work
-
-LOOP_TURN = Constant(
-    "LOOP_TURN",
-    0.1e-6,
-    "s",
-    "sequencers compare, branch and fetch between two turns of a loop",
-    is_assumption=True,
-)
-PREFETCH_SHARE = Constant(
-    "PREFETCH_SHARE",
-    0.5,
-    "fraction",
-    "of SBUF that loads for later regions may take",
-    is_assumption=True,
-)
-CONSTANTS: Mapping[str, Constant] = {c.name: c for c in (LOOP_TURN, PREFETCH_SHARE)}
 
 _COMPUTE: tuple[Queue, ...] = ("tensor", "vector", "scalar", "gpsimd", "sync", "host")
 
@@ -108,7 +92,7 @@ class _Schedule:
         self.table_loads = 0
         chip = core.chip
         engines = chip.dma_engines // chip.cores_per_chip * core.lnc
-        room = sbuf_bytes(core) * PREFETCH_SHARE.value
+        room = core.sbuf_bytes * PREFETCH_SHARE.value
         self.ahead = room / (engines * chip.dma_engine_bytes_per_second)
 
     def run(self) -> Timeline:
@@ -247,7 +231,7 @@ class _Schedule:
                 span = max(end, first + prices.interval * (prices.pieces - 1))
             else:
                 size = sum(m.movement.transfer.bytes for m in moves) / prices.blocks
-                first = start + total / max(1, ceil(size / CHUNK_BYTES))
+                first = start + total / max(1, ceil(size / CHUNK_BYTES.value))
             for move in moves:
                 arrived[move.movement.value] = (
                     first + move.latency,
@@ -355,7 +339,7 @@ class _Schedule:
                 part = move.seconds / prices.pieces
             else:
                 size = move.movement.transfer.bytes / prices.blocks
-                part = move.seconds / max(1, ceil(size / CHUNK_BYTES))
+                part = move.seconds / max(1, ceil(size / CHUNK_BYTES.value))
             start = max(first, state.dma)
             done = max(start + move.seconds, end + part)
             pieces = prices.pieces

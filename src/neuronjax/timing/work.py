@@ -59,6 +59,17 @@ class Core:
         """One physical core."""
         return self.chip.core
 
+    @property
+    def sbuf_bytes(self) -> int:
+        """SBUF that programs can use."""
+        spec = self.spec
+        return spec.sbuf_usable_bytes_per_partition * spec.partitions * self.lnc
+
+    @property
+    def rows_per_tile(self) -> int:
+        """Rows that are on the partitions at a time."""
+        return self.spec.partitions * self.lnc
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
