@@ -50,10 +50,10 @@ from neuronjax.timing.hbm import capacity_bytes
 from neuronjax.timing.money import (
     Price,
     PricePerHour,
-    Run,
     StepTime,
     Terms,
     TrainingCost,
+    TrainingRun,
     training_cost,
 )
 
@@ -164,7 +164,7 @@ def estimate(
     """
     targets, policies = targets_of(step, instance), policies_of(policy)
     training = _Training(
-        run=Run(
+        run=TrainingRun(
             tokens=tokens, tokens_per_step=tokens_per_step, utilization=utilization
         ),
         steps=steps,
@@ -284,7 +284,7 @@ def _machines(given: Any) -> tuple[Machine, ...]:
 class _Training:
     """What is asked of all machines; see `estimate`."""
 
-    run: Run
+    run: TrainingRun
     steps: int | Mapping[str, int] | None
     watts: float | Mapping[str, float] | None
     prices: Mapping[str, Price]
@@ -318,7 +318,7 @@ class _Training:
                 if policy is not None or not isinstance(self.steps, Mapping):
                     self._run(target, policy).check()
 
-    def _run(self, target: Target, policy: Policy | None) -> Run:
+    def _run(self, target: Target, policy: Policy | None) -> TrainingRun:
         name = target.name.partition(":")[0]
         return replace(
             self.run,

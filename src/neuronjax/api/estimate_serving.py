@@ -38,7 +38,12 @@ from neuronjax.report.money_tables import serving_tables
 from neuronjax.timing.execution import execution_seconds
 from neuronjax.timing.hbm import capacity_bytes
 from neuronjax.timing.money import PricePerHour, Terms, check_watts
-from neuronjax.timing.serving_money import Memory, ServingCost, Traffic, serving_cost
+from neuronjax.timing.serving_money import (
+    ServedMemory,
+    ServingCost,
+    Traffic,
+    serving_cost,
+)
 
 
 def estimate_serving(
@@ -184,10 +189,10 @@ def _both(firsts: Found, thens: Found) -> list[tuple[Target, Profile, Profile]]:
     ]
 
 
-def _serving_memory(first: Profile, then: Profile) -> Memory:
+def _serving_memory(first: Profile, then: Profile) -> ServedMemory:
     cache = sum(size for size, _ in carried(then))
     arguments = then.memory.arguments
-    return Memory(
+    return ServedMemory(
         needed_bytes=max(needed_bytes(first), needed_bytes(then)),
         capacity_bytes=capacity_bytes(then.core),
         weights_bytes=sum(t.bytes for t in arguments if t.category == "parameters"),

@@ -50,7 +50,7 @@ def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
         program: what a core executes.
     """
     main = program.main
-    sides = _Finder(program).block(main)
+    sides = _ParameterFinder(program).block(main)
     found = sides.right - sides.left
     return frozenset(n for n, b in enumerate(main.arguments) if b.number in found)
 
@@ -69,7 +69,7 @@ class _Sides(NamedTuple):
 
 
 @dataclass
-class _Finder:
+class _ParameterFinder:
     program: InstructionProgram
     #: For every buffer seen the arguments, of main or of a block, that it is a form of.
     roots: dict[int, frozenset[int]] = field(default_factory=dict)

@@ -84,7 +84,7 @@ def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep
 # -- one group -------------------------------------------------------------------------
 
 
-class _Site:
+class _GroupSite:
     """A group as its algorithms see it.
 
     `first_only`: everyone does the same over EFA, so what the first chip sends stands
@@ -148,7 +148,7 @@ class _Site:
 Steps = list[CollectiveStep]
 
 
-def _ring_scatter(site: _Site, limit: int | None = None) -> Steps:
+def _ring_scatter(site: _GroupSite, limit: int | None = None) -> Steps:
     """The first step sends a copy; all others send what they add.
 
     ASSUMPTION: "ring" has all the channels that the wires allow, "ring:2" two; the
@@ -159,12 +159,12 @@ def _ring_scatter(site: _Site, limit: int | None = None) -> Steps:
     return [first, *_repeated(site.step(2 * c, c, flows, count=site.ranks - 2))]
 
 
-def _ring_gather(site: _Site, limit: int | None = None) -> Steps:
+def _ring_gather(site: _GroupSite, limit: int | None = None) -> Steps:
     c = site.chunk
     return [site.step(c, c, site.along(c, limit), count=site.ranks - 1)]
 
 
-def _kangaring_scatter(site: _Site) -> Steps:
+def _kangaring_scatter(site: _GroupSite) -> Steps:
     """Every step adds two chunks for each pair of ranks, on either of them one [IN]."""
     c, flows = site.chunk, site.along(2 * site.chunk)
     first, then = site.step(2 * c, c, flows), site.step(3 * c, c, flows)
@@ -175,7 +175,7 @@ def _kangaring_scatter(site: _Site) -> Steps:
     return [first, *_repeated(between), site.step(then.dma)]
 
 
-def _kangaring_gather(site: _Site) -> Steps:
+def _kangaring_gather(site: _GroupSite) -> Steps:
     """Every chunk is read once and written twice [IN]."""
     c, pairs = site.chunk, site.ranks // 2
     between = site.step(2 * c, 2 * c, site.along(2 * c), count=pairs - 1)
@@ -186,7 +186,7 @@ def _repeated(step: CollectiveStep) -> Steps:
     return [step] if step.count > 0 else []
 
 
-def _rdh_scatter(site: _Site) -> Steps:
+def _rdh_scatter(site: _GroupSite) -> Steps:
     """On the chip first; then half of what is left goes to the other chip."""
     steps = [site.step(1.0, 1 - 1 / site.per_chip)] if site.per_chip > 1 else []
     for number in range(_bits(site)):
@@ -195,7 +195,7 @@ def _rdh_scatter(site: _Site) -> Steps:
     return steps
 
 
-def _rdh_gather(site: _Site) -> Steps:
+def _rdh_gather(site: _GroupSite) -> Steps:
     steps = []
     for number in reversed(range(_bits(site))):
         part = 2.0 ** -(number + 1) / site.per_chip
@@ -204,11 +204,11 @@ def _rdh_gather(site: _Site) -> Steps:
     return [*steps, *([site.step(left, left)] if left else [])]
 
 
-def _bits(site: _Site) -> int:
+def _bits(site: _GroupSite) -> int:
     return len(site.chips).bit_length() - 1
 
 
-def _exchange(site: _Site, number: int, part: float) -> Flows:
+def _exchange(site: _GroupSite, number: int, part: float) -> Flows:
     """Chips whose labels differ in one bit exchange.
 
     ASSUMPTION: every rank of a chip begins with another axis, so that all links are in
@@ -224,7 +224,7 @@ def _exchange(site: _Site, number: int, part: float) -> Flows:
     return dict(flows)
 
 
-def _labels(site: _Site) -> dict[int, int]:
+def _labels(site: _GroupSite) -> dict[int, int]:
     """Corners of a hypercube for chips, neighbours for neighbours on a full torus.
 
     A ring of four is a square: its chips are labelled in Gray code (ASSUMPTION; [IN]
@@ -252,7 +252,7 @@ def _gray_number(place: Sequence[int], values: Sequence[Sequence[int]]) -> int:
     return label
 
 
-def _mesh_scatter(site: _Site) -> Steps:
+def _mesh_scatter(site: _GroupSite) -> Steps:
     n, k, c = len(site.chips), site.per_chip, site.chunk
     if site.topology.mesh == "full" and n > 1:
         return _star_scatter(site)
@@ -265,7 +265,7 @@ def _mesh_scatter(site: _Site) -> Steps:
     return [first, site.step(n * c)]
 
 
-def _mesh_gather(site: _Site) -> Steps:
+def _mesh_gather(site: _GroupSite) -> Steps:
     n, k, c = len(site.chips), site.per_chip, site.chunk
     if site.topology.mesh == "full" and n > 1:
         return _star_gather(site)
@@ -275,26 +275,26 @@ def _mesh_gather(site: _Site) -> Steps:
     return [first, *([site.step(1 - 1 / k, 1 - 1 / k)] if k > 1 else [])]
 
 
-def _star_scatter(site: _Site) -> Steps:
+def _star_scatter(site: _GroupSite) -> Steps:
     """Everyone sends every owner its chunk, who adds all."""
     c, away = site.chunk, site.ranks - site.per_chip
     flows = site.pairs(per_pair_of_ranks=c)
     return [site.step(away * c + 1.0, 1 - c, flows)]
 
 
-def _star_gather(site: _Site) -> Steps:
+def _star_gather(site: _GroupSite) -> Steps:
     c = site.chunk
     return [site.step(1 - c, 1 - c, site.pairs(per_pair_of_ranks=c))]
 
 
-def _single_step(site: _Site) -> Steps:
+def _single_step(site: _GroupSite) -> Steps:
     """Everyone sends all to everyone, who adds all."""
     n, away = site.ranks, site.ranks - site.per_chip
     flows = site.pairs(per_pair_of_ranks=1.0)
     return [site.step(away + n, n - 1, flows)]
 
 
-Way = Callable[[_Site], Steps]
+Way = Callable[[_GroupSite], Steps]
 _SCATTER: Mapping[str, Way] = MappingProxyType(
     {
         "ring": _ring_scatter,
@@ -352,7 +352,7 @@ def _of_group(
     *,
     first_only: bool = False,
 ) -> Steps:
-    site = _Site(group, topology, first_only=first_only)
+    site = _GroupSite(group, topology, first_only=first_only)
     if op == "all_to_all":
         return _star_gather(site)
     inside, plus, between = algorithm.partition("+")

@@ -226,7 +226,7 @@ def _algorithm(
 
 
 @dataclass(frozen=True)
-class Priced:
+class CollectivePrice:
     """Seconds of steps; `by_resource` is what "link", "dma", "efa" decided."""
 
     steps: int
@@ -248,12 +248,12 @@ class Priced:
 
 def priced(
     steps: Sequence[CollectiveStep], size_bytes: float, network: Network
-) -> Priced:
+) -> CollectivePrice:
     """The time of steps that follow each other, over so many bytes."""
     return _sized(_rates(steps, network), size_bytes)
 
 
-def _rates(steps: Sequence[CollectiveStep], network: Network) -> Priced:
+def _rates(steps: Sequence[CollectiveStep], network: Network) -> CollectivePrice:
     """The time per byte of steps; their latency."""
     latency = _start(steps, network) if steps else 0.0
     spent = {"link": 0.0, "dma": 0.0, "efa": 0.0}
@@ -263,20 +263,20 @@ def _rates(steps: Sequence[CollectiveStep], network: Network) -> Priced:
         slowest = max(each, key=lambda name: each[name])
         spent[slowest] += step.count * each[slowest]
     sent = sum(step.count * step.sent for step in steps)
-    return Priced(sum(step.count for step in steps), latency, spent, sent)
+    return CollectivePrice(sum(step.count for step in steps), latency, spent, sent)
 
 
 @functools.lru_cache(maxsize=256)
 def _rates_of(
     op: str, algorithm: str, groups: tuple[Group, ...], network: Network
-) -> Priced:
+) -> CollectivePrice:
     return _rates(steps_of(op, algorithm, groups, network.topology), network)
 
 
-def _sized(rates: Priced, size_bytes: float) -> Priced:
+def _sized(rates: CollectivePrice, size_bytes: float) -> CollectivePrice:
     spent = {name: s * size_bytes for name, s in rates.by_resource.items()}
     sent = rates.sent_bytes * size_bytes
-    return Priced(rates.steps, rates.latency_seconds, spent, sent)
+    return CollectivePrice(rates.steps, rates.latency_seconds, spent, sent)
 
 
 def _start(steps: Sequence[CollectiveStep], network: Network) -> float:
@@ -292,7 +292,7 @@ def bus_factor(op: str, ranks: int) -> float:
 
 
 def _rated(
-    time: Priced, algorithm: str, op: str, size_bytes: float, ranks: int
+    time: CollectivePrice, algorithm: str, op: str, size_bytes: float, ranks: int
 ) -> CollectiveTime:
     seconds = time.latency_seconds + time.transfer_seconds
     algbw = size_bytes / seconds if seconds else 0.0

@@ -61,7 +61,7 @@ class Contraction:
 
 
 @dataclass(frozen=True, slots=True)
-class Tiling:
+class ArrayTiling:
     """A contraction as instructions.
 
     Attributes:
@@ -151,7 +151,7 @@ def _tile_sizes(core: Core, used: int, allowed: bool) -> int:
     return tile
 
 
-def _tiling(c: Contraction, core: Core, held: int, moved: int) -> Tiling:
+def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
     """The contraction with `held` stationary and `moved` moving columns per batch."""
     spec = core.chip.core
     rows = min(spec.partitions, ceil(c.k / c.rows_per_cell))
@@ -171,7 +171,7 @@ def _tiling(c: Contraction, core: Core, held: int, moved: int) -> Tiling:
     least = min(a.MATMUL_MINIMUM.value, columns) * max(1.0, c.column_cycles)
     matmuls = ceil(blocks * strips * passes / parallel)
     streamed = ceil(blocks * moved * passes / parallel)
-    return Tiling(
+    return ArrayTiling(
         cycles=max(matmuls * least, streamed * c.column_cycles),
         groups=max(1, ceil(blocks * banks / parallel)),
         first_load=columns / a.FAST_LOAD.value * max(1.0, c.column_cycles),
@@ -188,7 +188,7 @@ def _moving_limit(c: Contraction, core: Core) -> int:
     return spec.max_moving_free
 
 
-def _best_tiling(c: Contraction, core: Core) -> Tiling:
+def _best_tiling(c: Contraction, core: Core) -> ArrayTiling:
     """The operand is stationary with which array and evacuation end first."""
     tilings = []
     if c.stationary != "rhs":
@@ -198,7 +198,7 @@ def _best_tiling(c: Contraction, core: Core) -> Tiling:
     if len(tilings) == 1 or c.m == c.n:
         return tilings[0]
 
-    def ends(t: Tiling) -> tuple[float, float]:
+    def ends(t: ArrayTiling) -> tuple[float, float]:
         array = (t.first_load + t.cycles) / clock(core, "tensor")
         tiles = _banks(core, t.evacuated, c.psum_bytes)
         engines: tuple[Queue, Queue] = ("vector", "scalar")

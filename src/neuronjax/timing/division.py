@@ -15,7 +15,7 @@ from math import ceil, prod
 from neuronjax.ir.instruction_set import NcMatmul
 from neuronjax.timing.cost_dma import hbm_bytes_per_second
 from neuronjax.timing.cost_tensor import peak_flops_per_second
-from neuronjax.timing.fused import Fused, FusedStep, Region
+from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.layout import block_bytes, tile_bytes
 from neuronjax.timing.planning_constants import (
     PASSING_SHARE,
@@ -26,7 +26,7 @@ from neuronjax.timing.work import Core
 
 
 def working_bytes(
-    fused: Fused, region: Region, core: Core, turned: Collection[FusedStep] = ()
+    fused: Fused, region: TiledRegion, core: Core, turned: Collection[FusedStep] = ()
 ) -> int:
     """SBUF for tiles in flight: one is computed while the next is loaded."""
     if region.has_matmul and region.rows > 1:
@@ -34,17 +34,17 @@ def working_bytes(
     return min(tile_bytes(fused, region, core), core.sbuf_bytes // 2)
 
 
-def copies(fused: Fused, region: Region, core: Core) -> int:
+def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
     """Of whole operands: physical cores that split the rows need each its own."""
     return core.lnc if _splits(fused, region, core) == "rows" else 1
 
 
-def row_copies(fused: Fused, region: Region, core: Core) -> int:
+def row_copies(fused: Fused, region: TiledRegion, core: Core) -> int:
     """Of operands that come with the rows: how many physical cores read all of them."""
     return core.lnc if _splits(fused, region, core) == "columns" else 1
 
 
-def _splits(fused: Fused, region: Region, core: Core) -> str:
+def _splits(fused: Fused, region: TiledRegion, core: Core) -> str:
     """What physical cores divide: "rows", "columns", or "" where nothing is shared.
 
     A lone matmul is divided so that fewer bytes are read twice. In a chain the next
@@ -62,7 +62,7 @@ def _splits(fused: Fused, region: Region, core: Core) -> str:
 
 def divide(
     fused: Fused,
-    region: Region,
+    region: TiledRegion,
     core: Core,
     stored: Collection[int],
     whole: int,
@@ -123,7 +123,7 @@ def _array_seconds(core: Core, step: FusedStep) -> float:
 
 
 def pass_by(
-    fused: Fused, region: Region, core: Core, room: float
+    fused: Fused, region: TiledRegion, core: Core, room: float
 ) -> tuple[int, set[int]]:
     """How often operands that do not fit pass by, and which of them stay.
 

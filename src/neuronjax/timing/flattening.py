@@ -27,7 +27,7 @@ def is_control(kind: type[Instruction]) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class FlatNode:
     """An instruction with its values by number, callees inlined."""
 
     instruction: Instruction
@@ -40,7 +40,7 @@ class Flattening:
 
     def __init__(self, functions: Mapping[str, Block]) -> None:
         self.functions = functions
-        self.nodes: list[Node] = []
+        self.nodes: list[FlatNode] = []
         self.types: list[TensorType] = []
         self._outside: dict[int, int] = {}
         self._small: dict[str, bool] = {}
@@ -83,7 +83,7 @@ class Flattening:
             for n, buffer in enumerate(i.results, first):
                 names[buffer.number] = n
                 types.append(buffer.type)
-            nodes.append(Node(i, operands, tuple(range(first, len(types)))))
+            nodes.append(FlatNode(i, operands, tuple(range(first, len(types)))))
         return tuple([self._value(v.buffer, names) for v in block.results])
 
     def _captured(self, i: Instruction, names: dict[int, int]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from math import ceil
 
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import TensorType
-from neuronjax.timing.access import Access
+from neuronjax.timing.access import ValueAccess
 from neuronjax.timing.work import Core
 
 
@@ -69,7 +69,7 @@ class Fused:
 
     steps: list[FusedStep] = field(default_factory=list)
     types: list[TensorType] = field(default_factory=list)
-    access: list[Access] = field(default_factory=list)
+    access: list[ValueAccess] = field(default_factory=list)
     arguments: tuple[int, ...] = ()
     results: tuple[int, ...] = ()
     constants: frozenset[int] = frozenset()
@@ -86,7 +86,7 @@ class Fused:
 
 
 @dataclass(slots=True, eq=False)
-class Region:
+class TiledRegion:
     """Steps that run tile by tile.
 
     Attributes:
@@ -103,7 +103,7 @@ class Region:
         has_matmul: whether there is one.
         sums: results that are there after the last tile.
         key: equal for equivalent regions (`region_equivalence`); -1: like no other.
-        values: of its steps, in an order that regions that are alike share.
+        values: of its steps, in an order that equivalent regions share.
     """
 
     steps: list[FusedStep] = field(default_factory=list)

@@ -30,8 +30,8 @@ from neuronjax.ir.instruction_set import (
     TensorTensorScan,
 )
 from neuronjax.ir.program import TensorType
-from neuronjax.timing.access import MOVEMENTS, Access, viewed
-from neuronjax.timing.flattening import Flattening, Node, is_control
+from neuronjax.timing.access import MOVEMENTS, ValueAccess, viewed
+from neuronjax.timing.flattening import FlatNode, Flattening, is_control
 from neuronjax.timing.fused import Fused, FusedStep
 from neuronjax.timing.instruction_kinds import ELEMENTWISE, MATMULS, is_stored
 from neuronjax.timing.passes import (
@@ -68,7 +68,7 @@ class _Triangles:
         self.found: set[int] = set()
         self._axis: dict[int, int] = {}
 
-    def add(self, node: Node) -> None:
+    def add(self, node: FlatNode) -> None:
         """Notes a constant that is an index along an axis, or a triangle."""
         i, (value, *_) = node.instruction, node.results
         axes = [self._axis[v] for v in node.operands if v in self._axis]
@@ -89,14 +89,14 @@ class _Fusion:
 
     def __init__(
         self,
-        nodes: list[Node],
+        nodes: list[FlatNode],
         types: list[TensorType],
         arguments: tuple[int, ...],
         results: tuple[int, ...],
     ) -> None:
         self.nodes, self.types = nodes, types
         self.arguments, self.results = arguments, results
-        self.access: list[Access] = [Access((i,)) for i in range(len(types))]
+        self.access: list[ValueAccess] = [ValueAccess((i,)) for i in range(len(types))]
         self.uses = [0] * len(types)
         self.constants: set[int] = set()
         self.triangles = _Triangles()
@@ -122,7 +122,7 @@ class _Fusion:
             [prod(t.shape) * t.dtype.itemsize for t in self.types],
         )
 
-    def _alive(self) -> list[Node]:
+    def _alive(self) -> list[FlatNode]:
         """The nodes whose results somebody reads, or that do something besides."""
         read, kept = set(self.results), []
         for node in reversed(self.nodes):
@@ -134,7 +134,7 @@ class _Fusion:
 
     # -- how values are read -----------------------------------------------------------
 
-    def _vanishes(self, node: Node) -> bool:
+    def _vanishes(self, node: FlatNode) -> bool:
         """Whether an instruction is an access pattern or a constant; counts uses."""
         i, access, operands = node.instruction, self.access, node.operands
         if isinstance(i, Memset) and is_stored(i):
@@ -143,7 +143,7 @@ class _Fusion:
         roots = [access[v].roots for v in operands]
         if not any(roots) and _may_be_constant(type(i)):
             for value in node.results:
-                access[value] = Access(())
+                access[value] = ValueAccess(())
             self.triangles.add(node)
             return True
         if type(i) in MOVEMENTS:
@@ -180,7 +180,7 @@ class _Fusion:
 
     # -- steps -------------------------------------------------------------------------
 
-    def _add(self, node: Node) -> None:
+    def _add(self, node: FlatNode) -> None:
         i = node.instruction
         step = FusedStep(
             i, [i], node.operands, list(node.results), "other", _first(node.results)

@@ -1,4 +1,4 @@
-"""Kinds of instructions that several passes of the time model treat alike."""
+"""Kinds of instructions that several passes of the time model treat in one way."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from math import inf
 
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.kernel_cost_tensor import QUARTER, chain_speedup
-from neuronjax.timing.kernel_price import Priced
+from neuronjax.timing.kernel_price import KernelPrice
 from neuronjax.timing.work import Core
 
 _QUARTERS = 4
@@ -37,7 +37,7 @@ class Array:
         self._was_transpose = False
 
     def multiply(
-        self, p: Priced, start: float, held: float | None
+        self, p: KernelPrice, start: float, held: float | None
     ) -> tuple[float, float, float]:
         """One matmul or transpose, in the order of issue.
 
@@ -69,7 +69,7 @@ class Array:
             self._ramp = start + a.THROTTLE_SECONDS.value
         return spent * self._slow if start < self._ramp else spent
 
-    def _tile(self, p: Priced, start: float, spent: float) -> float:
+    def _tile(self, p: KernelPrice, start: float, spent: float) -> float:
         """When its tiles are free, and the input of the array."""
         rows = range(p.rows[0], min(_QUARTERS, sum(p.rows)))
         columns = range(p.columns[0], min(_QUARTERS, sum(p.columns)))

@@ -20,7 +20,7 @@ from neuronjax.timing import (
     kernel_cost_vector,
 )
 from neuronjax.timing.kernel_operands import first_partition
-from neuronjax.timing.kernel_price import RULES, Priced
+from neuronjax.timing.kernel_price import RULES, KernelPrice
 from neuronjax.timing.work import Core
 
 #: Importing them registers their rules.
@@ -44,9 +44,9 @@ class Prices:
     def __init__(self, core: Core, target: Target | None = None) -> None:
         self.core = core
         self.target = target or resolve_target(core.chip.name)
-        self._known: dict[Any, Priced] = {}
+        self._known: dict[Any, KernelPrice] = {}
 
-    def price(self, i: KernelInstruction) -> Priced:
+    def price(self, i: KernelInstruction) -> KernelPrice:
         """The cost of an instruction.
 
         Raises:
@@ -59,7 +59,7 @@ class Prices:
         return found
 
 
-def _priced(i: KernelInstruction, core: Core, target: Target) -> Priced:
+def _priced(i: KernelInstruction, core: Core, target: Target) -> KernelPrice:
     rule = RULES.get(i.name)
     if i.engine == "cc" and rule is None:
         return kernel_cost_collective.collective(i, target)
@@ -90,6 +90,8 @@ def _key(i: KernelInstruction) -> Any:
     return i.name, i.engine, operands, zero, tuple(i.attributes.items())
 
 
-def price(i: KernelInstruction, core: Core, target: Target | None = None) -> Priced:
+def price(
+    i: KernelInstruction, core: Core, target: Target | None = None
+) -> KernelPrice:
     """The cost of one instruction on one physical core; see `Prices`."""
     return Prices(core, target).price(i)

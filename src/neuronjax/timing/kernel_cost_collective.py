@@ -19,7 +19,7 @@ from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.timing.collectives import collective_time
 from neuronjax.timing.kernel_cost_gpsimd import on_sequencer
 from neuronjax.timing.kernel_operands import operand
-from neuronjax.timing.kernel_price import Priced, prices
+from neuronjax.timing.kernel_price import KernelPrice, prices
 from neuronjax.timing.work import Work
 
 #: The collective of `timing.collectives` that moves as much, by the kernel's name.
@@ -49,7 +49,7 @@ prices("rank_id", "collective_permute_implicit_current_processing_rank_id")(
 )
 
 
-def collective(i: KernelInstruction, target: Target) -> Priced:
+def collective(i: KernelInstruction, target: Target) -> KernelPrice:
     """The cost of a collective of a kernel.
 
     Args:
@@ -72,7 +72,9 @@ def collective(i: KernelInstruction, target: Target) -> Priced:
         op, _size(i), _groups(i), target, plan=i.attributes.get("plan")
     )
     work = Work(queue="cc", seconds=time.seconds, opcode=i.name.upper())
-    return Priced(queue="cc", source=work, seconds=time.seconds, latency_seconds=0.0)
+    return KernelPrice(
+        queue="cc", source=work, seconds=time.seconds, latency_seconds=0.0
+    )
 
 
 def _size(i: KernelInstruction) -> int:

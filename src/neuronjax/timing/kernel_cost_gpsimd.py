@@ -15,7 +15,13 @@ from neuronjax.timing.cost_gpsimd import software_cycles
 from neuronjax.timing.cost_layout import latency_seconds
 from neuronjax.timing.kernel_constants import REGISTER_CYCLES
 from neuronjax.timing.kernel_cost_vector import per_partition
-from neuronjax.timing.kernel_price import Priced, on_engine, outputs, prices, tensors
+from neuronjax.timing.kernel_price import (
+    KernelPrice,
+    on_engine,
+    outputs,
+    prices,
+    tensors,
+)
 from neuronjax.timing.work import Core, Work
 
 #: Indices that a group of instructions of nc_n_gather takes [ISA].
@@ -23,13 +29,13 @@ _GATHER_GROUP = 512
 
 
 @prices("iota", "affine_select")
-def per_element(i: KernelInstruction, core: Core) -> Priced:
+def per_element(i: KernelInstruction, core: Core) -> KernelPrice:
     """150 + N."""
     return on_engine(i, core, per_partition(i), i.name.upper())
 
 
 @prices("tensor_partition_reduce", "sequence_bounds", "nonzero_with_count")
-def in_software(i: KernelInstruction, core: Core) -> Priced:
+def in_software(i: KernelInstruction, core: Core) -> KernelPrice:
     """Not published: what a lane holds is read once."""
     item = max((o.dtype.itemsize for o in tensors(i)), default=4)
     cycles = per_partition(i) * software_cycles(item)
@@ -37,7 +43,7 @@ def in_software(i: KernelInstruction, core: Core) -> Priced:
 
 
 @prices("local_gather")
-def local_gather(i: KernelInstruction, core: Core) -> Priced:
+def local_gather(i: KernelInstruction, core: Core) -> KernelPrice:
     """An index at a time; see `assumptions.GATHER_INDEX`."""
     item = outputs(i)[0].dtype.itemsize
     elements = int(i.attributes.get("elements", 1))
@@ -47,7 +53,7 @@ def local_gather(i: KernelInstruction, core: Core) -> Priced:
 
 
 @prices("nc_n_gather")
-def nc_n_gather(i: KernelInstruction, core: Core) -> Priced:
+def nc_n_gather(i: KernelInstruction, core: Core) -> KernelPrice:
     """A group of instructions for 512 indices [ISA]; an index as of local_gather."""
     n = outputs(i)[0].free
     starts = (ceil(n / _GATHER_GROUP) - 1) * a.GPSIMD_START.value
@@ -55,14 +61,14 @@ def nc_n_gather(i: KernelInstruction, core: Core) -> Priced:
 
 
 @prices("topk")
-def topk(i: KernelInstruction, core: Core) -> Priced:
+def topk(i: KernelInstruction, core: Core) -> KernelPrice:
     """4 n + K [ISA]."""
     n, k = int(i.attributes.get("n", per_partition(i))), outputs(i)[0].free
     return on_engine(i, core, a.TOPK_PASSES.value * n + k, "TOPK")
 
 
 @prices("register_move", "register_load", "register_store", "core_barrier")
-def on_sequencer(i: KernelInstruction, core: Core) -> Priced:
+def on_sequencer(i: KernelInstruction, core: Core) -> KernelPrice:
     """A few cycles; what is in memory has to come first."""
     spent = REGISTER_CYCLES.value / core.spec.sync.clock_hz
     latency = latency_seconds(core, "sync")
@@ -72,4 +78,6 @@ def on_sequencer(i: KernelInstruction, core: Core) -> Priced:
     work = Work(
         queue="sync", seconds=spent, latency_seconds=latency, opcode=i.name.upper()
     )
-    return Priced(queue="sync", source=work, seconds=spent, latency_seconds=latency)
+    return KernelPrice(
+        queue="sync", source=work, seconds=spent, latency_seconds=latency
+    )

@@ -17,8 +17,8 @@ from neuronjax.timing.cost_tensor import (
     load_stationary_seconds,
     multiply_moving_seconds,
 )
-from neuronjax.timing.kernel_operands import Operand, operand
-from neuronjax.timing.kernel_price import Priced, on_engine, prices
+from neuronjax.timing.kernel_operands import KernelOperand, operand
+from neuronjax.timing.kernel_price import KernelPrice, on_engine, prices
 from neuronjax.timing.work import Core, Work
 
 _WIDE = frozenset({"float32"})
@@ -26,7 +26,9 @@ _WIDE = frozenset({"float32"})
 QUARTER = 32
 
 
-def _fp32_cycles(i: KernelInstruction, core: Core, both: tuple[Operand, ...]) -> float:
+def _fp32_cycles(
+    i: KernelInstruction, core: Core, both: tuple[KernelOperand, ...]
+) -> float:
     """Cycles of a moving column: passes of FP32, fewer where values are 0 and 1."""
     if not any(o.name in _WIDE for o in both):
         return 1.0
@@ -53,8 +55,8 @@ def _tiles(i: KernelInstruction) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def _matmul(
     core: Core,
-    both: tuple[Operand, Operand],
-    out: Operand,
+    both: tuple[KernelOperand, KernelOperand],
+    out: KernelOperand,
     *,
     held: int,
     moved: int,
@@ -63,7 +65,7 @@ def _matmul(
     column_cycles: float,
     is_transpose: bool,
     tiles: tuple[tuple[int, int], tuple[int, int]] = ((0, 4), (0, 4)),
-) -> Priced:
+) -> KernelPrice:
     spent = multiply_moving_seconds(core, moved, held=held, column_cycles=column_cycles)
     operations = 2.0 * rows * per_cell * held * moved
     executed = operations * column_cycles / per_cell
@@ -79,7 +81,7 @@ def _matmul(
         sbuf_read_bytes=float(sum(o.bytes for o in both)),
         psum_write_bytes=float(out.bytes),
     )
-    return Priced(
+    return KernelPrice(
         queue="tensor",
         source=work,
         seconds=spent,
@@ -91,13 +93,13 @@ def _matmul(
     )
 
 
-def _pair(i: KernelInstruction) -> tuple[Operand, Operand]:
+def _pair(i: KernelInstruction) -> tuple[KernelOperand, KernelOperand]:
     stationary, moving = (x for x in i.inputs[:2] if isinstance(x, Access))
     return operand(stationary), operand(moving)
 
 
 @prices("nc_matmul")
-def nc_matmul(i: KernelInstruction, core: Core) -> Priced:
+def nc_matmul(i: KernelInstruction, core: Core) -> KernelPrice:
     stationary, moving = both = _pair(i)
     per_cell = int(i.attributes.get("rows_per_cell", 1))
     cycles = _fp32_cycles(i, core, both)
@@ -119,7 +121,7 @@ def nc_matmul(i: KernelInstruction, core: Core) -> Priced:
 
 
 @prices("nc_matmul_mx")
-def nc_matmul_mx(i: KernelInstruction, core: Core) -> Priced:
+def nc_matmul_mx(i: KernelInstruction, core: Core) -> KernelPrice:
     """Four products in a cell; a column takes as long as one of BF16 [A4]."""
     stationary, moving = both = _pair(i)
     packed = 4
@@ -139,7 +141,7 @@ def nc_matmul_mx(i: KernelInstruction, core: Core) -> Priced:
 
 
 @prices("nc_transpose")
-def nc_transpose(i: KernelInstruction, core: Core) -> Priced:
+def nc_transpose(i: KernelInstruction, core: Core) -> KernelPrice:
     """max(P, min(64, F)) on TensorE, the data stationary; max(64, N) on VectorE."""
     access = i.inputs[0]
     assert isinstance(access, Access)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from neuronjax.ir.kernel import KernelProgram, Storage
-from neuronjax.timing.fused import Fused, Region
+from neuronjax.timing.fused import Fused, TiledRegion
 from neuronjax.timing.kernel_operands import numpy_dtype
 from neuronjax.timing.kernel_schedule import KernelSchedule
 from neuronjax.timing.memory_plan import (
@@ -54,7 +54,7 @@ def kernel_memory(schedule: KernelSchedule) -> KernelMemory:
     usage = {memory: _usage(schedule, memory) for memory in ("sbuf", "psum")}
     count = len(usage["sbuf"])
     step = schedule.total_seconds / count
-    units = [Unit(region=Region(), sbuf_bytes=held) for held in usage["sbuf"]]
+    units = [Unit(region=TiledRegion(), sbuf_bytes=held) for held in usage["sbuf"]]
     arguments = tuple(t for t in hbm if t.category == "inputs")
     return KernelMemory(
         main=BlockPlan(fused=Fused(), units=units, in_hbm={}, from_psum=set()),

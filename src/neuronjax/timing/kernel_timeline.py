@@ -18,7 +18,7 @@ from neuronjax.ir.program import Location
 from neuronjax.timing.cost_dma import engines
 from neuronjax.timing.cost_scalar import table_load_seconds
 from neuronjax.timing.kernel_memory import kernel_memory
-from neuronjax.timing.kernel_price import Priced
+from neuronjax.timing.kernel_price import KernelPrice
 from neuronjax.timing.kernel_schedule import KernelSchedule
 from neuronjax.timing.timeline import TABLE_LOAD, Events, LoopSpan, Row, Timeline
 from neuronjax.timing.work import Core, Queue, Transfer, Work
@@ -134,7 +134,7 @@ def _rows(
     return rows, spans
 
 
-def _kind(p: Priced, source: Work | Transfer) -> str:
+def _kind(p: KernelPrice, source: Work | Transfer) -> str:
     if isinstance(source, Work):
         return source.opcode
     return "load" if source.is_read else "store"
@@ -144,7 +144,7 @@ def _issued(s: KernelSchedule) -> dict[int, float]:
     return {n: start for start, n in s.issues}
 
 
-def _issue(start: float, p: Priced, number: int, count: int, cores: int) -> Row:
+def _issue(start: float, p: KernelPrice, number: int, count: int, cores: int) -> Row:
     spent = p.issue_seconds
     work = Work(queue="sync", seconds=spent, opcode=ISSUE)
     busy = spent / cores

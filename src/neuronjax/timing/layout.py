@@ -14,7 +14,7 @@ from math import ceil, prod
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import DmaCopy, LocalGather, LocalScatter
 from neuronjax.ir.program import TensorType
-from neuronjax.timing.fused import Fused, FusedStep, Region
+from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.instruction_kinds import MATMULS
 from neuronjax.timing.planning_constants import COLUMN_BLOCK_BYTES, ROWS_AT_A_TIME
 from neuronjax.timing.tiling import dimensions
@@ -24,7 +24,7 @@ _BY_BLOCKS = frozenset({"tensor_scalar", "tensor_tensor", "activation"})
 _READS_PSUM = frozenset({"tensor_scalar", "tensor_tensor", "activation", "reduce"})
 
 
-def psum_results(fused: Fused, region: Region) -> set[int]:
+def psum_results(fused: Fused, region: TiledRegion) -> set[int]:
     """Matmul results that elementwise steps of the region read out of PSUM."""
     readers: dict[int, list[FusedStep]] = {}
     for step in region.steps:
@@ -53,7 +53,7 @@ def contracts_late(fused: Fused, step: FusedStep, position: int) -> bool:
     return bool(others) and others[0] not in contract
 
 
-def parts_read(fused: Fused, region: Region) -> dict[int, tuple[float, bool]]:
+def parts_read(fused: Fused, region: TiledRegion) -> dict[int, tuple[float, bool]]:
     """For every value from outside: which part is read, and whether transposed."""
     parts: dict[int, dict[int, tuple[float, bool]]] = {}
     for step in region.steps:
@@ -74,7 +74,7 @@ def parts_read(fused: Fused, region: Region) -> dict[int, tuple[float, bool]]:
     }
 
 
-def tile_bytes(fused: Fused, region: Region, core: Core) -> int:
+def tile_bytes(fused: Fused, region: TiledRegion, core: Core) -> int:
     """SBUF for the tiles in flight: what the fattest step touches, twice."""
     tiles = region.tiles(core)
     block = int(COLUMN_BLOCK_BYTES.value) * core.rows_per_tile
@@ -90,7 +90,7 @@ def tile_bytes(fused: Fused, region: Region, core: Core) -> int:
 
 
 def block_bytes(
-    fused: Fused, region: Region, core: Core, turned: Collection[FusedStep] = ()
+    fused: Fused, region: TiledRegion, core: Core, turned: Collection[FusedStep] = ()
 ) -> int:
     """SBUF that one row tile needs on its way through a region with matmuls.
 
@@ -138,7 +138,7 @@ def block_bytes(
     return max(accumulate(change))
 
 
-def tiles_at_a_time(fused: Fused, region: Region, core: Core) -> int:
+def tiles_at_a_time(fused: Fused, region: TiledRegion, core: Core) -> int:
     """Row tiles that a step works on before the next step has them.
 
     One, unless a matmul takes what the region computes. Rows of a matmul's result that

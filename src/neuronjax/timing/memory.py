@@ -3,7 +3,7 @@
 A region keeps tiles of what it computes, twice (one is computed while the other is
 used), and whole what every tile reads. What later regions read stays on chip while it
 fits, whoever is read furthest in the future leaving first; the rest is saved to HBM and
-read again. The unit of residence is a tensor; bytes are those of a logical core, and of
+read again. Tensors stay or leave as wholes; bytes are those of a logical core, and of
 all partitions together. What HBM holds over time is in `timing.hbm`.
 """
 
@@ -23,9 +23,9 @@ from neuronjax.timing.library_calls import with_chip_instructions
 from neuronjax.timing.memory_plan import BlockPlan, MemoryPlan, Tensor, Unit
 from neuronjax.timing.planning_constants import CARRY_SHARE
 from neuronjax.timing.recurrences import scanned_loops, with_scans
-from neuronjax.timing.region_equivalence import Alike
+from neuronjax.timing.region_equivalence import RegionEquivalence
 from neuronjax.timing.region_facts import KnownRegions
-from neuronjax.timing.sbuf_allocation import Residence
+from neuronjax.timing.sbuf_allocation import SbufAllocation
 from neuronjax.timing.tiling import group
 from neuronjax.timing.work import Core
 
@@ -92,7 +92,7 @@ class _Planner:
         self.program, self.core = program, core
         self.capacity = core.sbuf_bytes
         self._called: dict[str, BlockPlan] = {}
-        self._alike = Alike()
+        self._equivalence = RegionEquivalence()
         self._known = KnownRegions(core)
 
     def block(
@@ -113,10 +113,10 @@ class _Planner:
         """
         fused = fuse(block, self.program.functions)
         regions = group(fused, self.core)
-        self._alike.mark(fused, regions)
+        self._equivalence.mark(fused, regions)
         capacity = int(self.capacity * share)
         is_nested = block is not self.program.main
-        return Residence(
+        return SbufAllocation(
             self._known,
             fused,
             regions,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from neuronjax.timing.fused import Fused, Region
+from neuronjax.timing.fused import Fused, TiledRegion
 from neuronjax.timing.work import Reason, Transfer
 
 Category = Literal[
@@ -62,7 +62,7 @@ class Unit:
             the step and their position.
     """
 
-    region: Region
+    region: TiledRegion
     movements: list[Movement] = field(default_factory=list)
     sbuf_bytes: int = 0
     passes: int = 1

@@ -7,7 +7,7 @@ from math import prod
 
 from neuronjax.ir.instruction import Buffer, Instruction, View
 from neuronjax.ir.program import TensorType
-from neuronjax.timing.access import Access
+from neuronjax.timing.access import ValueAccess
 from neuronjax.timing.fused import Fused, FusedStep
 
 
@@ -44,7 +44,10 @@ def priced(fused: Fused, step: FusedStep) -> tuple[Instruction, frozenset[int]]:
 
 
 def _seen(
-    types: list[TensorType], access: list[Access], value: int, shape: tuple[int, ...]
+    types: list[TensorType],
+    access: list[ValueAccess],
+    value: int,
+    shape: tuple[int, ...],
 ) -> View:
     roots = access[value].roots
     dtype = types[roots[0]].dtype if roots else types[value].dtype

@@ -15,7 +15,7 @@ from typing import Any
 
 from neuronjax.timing.cost import ways
 from neuronjax.timing.cost_dma import dma_latency_seconds, dma_seconds
-from neuronjax.timing.fused import Fused, FusedStep, Region
+from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.layout import tiles_at_a_time
 from neuronjax.timing.memory_plan import BlockPlan, Movement, Unit
 from neuronjax.timing.planning_constants import CAUSAL_BLOCK, MOST_PIECES
@@ -97,8 +97,8 @@ class PricedUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
-    """How regions that are alike are executed.
+class _ChosenWays:
+    """How equivalent regions are executed.
 
     Attributes:
         ways: of each step.
@@ -128,7 +128,7 @@ class Pricing:
         self.shares_ports = "parallel_sbuf_ports" not in capabilities
         self._ways: dict[tuple, tuple[Way, ...]] = {}
         self._units: dict[int, PricedUnit] = {}
-        self._known: dict[tuple, _Chosen] = {}
+        self._known: dict[tuple, _ChosenWays] = {}
         self._transfers: dict[tuple, tuple[float, float]] = {}
 
     def unit(self, plan: BlockPlan, unit: Unit) -> PricedUnit:
@@ -158,15 +158,15 @@ class Pricing:
             out.block = _block(out, unit.blocks)
         return out
 
-    def _chosen(self, plan: BlockPlan, unit: Unit) -> _Chosen:
-        """The ways of a region's steps; of regions that are alike the same."""
+    def _chosen(self, plan: BlockPlan, unit: Unit) -> _ChosenWays:
+        """The ways of a region's steps, the same for equivalent regions."""
         key = (unit.region.key, unit.by_dma, unit.turned)
         found = self._known.get(key)
         if found is None or unit.region.key < 0:
             found = self._known[key] = self._choice(plan, unit)
         return found
 
-    def _choice(self, plan: BlockPlan, unit: Unit) -> _Chosen:
+    def _choice(self, plan: BlockPlan, unit: Unit) -> _ChosenWays:
         region = unit.region
         options = [
             ((),)
@@ -184,7 +184,7 @@ class Pricing:
         chosen = self._choose(options, pieces)
         load = self._load(chosen)
         tables = (work.table for way in chosen for work in way)
-        return _Chosen(
+        return _ChosenWays(
             ways=tuple(chosen),
             barriers=tuple(
                 [
@@ -208,7 +208,7 @@ class Pricing:
         return found
 
     def _halved(
-        self, fused: Fused, region: Region, options: list[tuple[Way, ...]]
+        self, fused: Fused, region: TiledRegion, options: list[tuple[Way, ...]]
     ) -> list[tuple[Way, ...]]:
         """Of scores under a causal mask only the blocks that are not hidden.
 

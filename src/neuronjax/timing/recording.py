@@ -11,7 +11,7 @@ from neuronjax.timing.timeline import TABLE_LOAD, LoopSpan, Row
 from neuronjax.timing.work import Work
 
 
-class Recorder:
+class EventRecorder:
     """Collects events; while it is off, nothing.
 
     Attributes:

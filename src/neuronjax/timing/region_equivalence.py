@@ -1,9 +1,9 @@
-"""Which regions are alike: the same steps on the same kinds of tensors.
+"""Which regions are equivalent: the same steps on the same kinds of tensors.
 
 The layers of a model differ in the numbers of their values alone. What depends on
-nothing but the steps of a region is found out for the first of those that are alike:
-`Alike` gives them one number, and each its values in the order of their first mention,
-so that what was found of one region can be said of another. Nothing here has a unit.
+nothing but the steps of a region is found out for the first of those that are
+equivalent: they get one number, and each its values in the order of their first
+mention, so that what was found of one can be said of another. Nothing has a unit here.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from operator import attrgetter
 from typing import Any
 
 from neuronjax.ir.instruction import Instruction
-from neuronjax.timing.fused import Fused, FusedStep, Region
+from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 
 #: What instructions have whatever they do.
 _COMMON = {f.name for f in dataclasses.fields(Instruction)} - {"engine"}
 _END = -1
 
 
-class Alike:
-    """Numbers for regions, equal where they are alike; of the blocks of one program."""
+class RegionEquivalence:
+    """Numbers the regions of one program's blocks, equal where they are equivalent."""
 
     def __init__(self) -> None:
         self._steps: dict[tuple, int] = {}
         self._values: dict[tuple, int] = {}
         self._regions: dict[tuple, int] = {}
 
-    def mark(self, fused: Fused, regions: Iterable[Region]) -> None:
-        """Sets `Region.key` and `Region.values`, but of control flow and collectives.
+    def mark(self, fused: Fused, regions: Iterable[TiledRegion]) -> None:
+        """Sets `key` and `values` of regions, control flow and collectives left out.
 
         Args:
             fused: a block.
@@ -42,7 +42,7 @@ class Alike:
             if not region.is_single:
                 self._mark(fused, region, kinds)
 
-    def _mark(self, fused: Fused, region: Region, kinds: dict[int, int]) -> None:
+    def _mark(self, fused: Fused, region: TiledRegion, kinds: dict[int, int]) -> None:
         found: dict[int, int] = {}
         number = found.setdefault
         key = [region.rows]

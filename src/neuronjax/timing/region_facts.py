@@ -1,7 +1,7 @@
-"""What follows from the steps of a region alone, found out once for all that are alike.
+"""What follows from the steps of a region alone, found once for equivalent regions.
 
-Values are named by their places in `Region.values`, which regions that are alike share.
-Bytes are those of a logical core.
+Values are named by their places in `TiledRegion.values`, which equivalent regions
+share. Bytes are those of a logical core.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neuronjax.timing.division import copies, row_copies, working_bytes
-from neuronjax.timing.fused import Fused, Region
+from neuronjax.timing.fused import Fused, TiledRegion
 from neuronjax.timing.layout import contracts_late, parts_read, psum_results
 from neuronjax.timing.tiling import accumulated_bytes, needed_bytes
 from neuronjax.timing.work import Core
@@ -41,7 +41,7 @@ class RegionFacts:
     sums: int
     whole: int
 
-    def part(self, region: Region, value: int) -> tuple[float, bool] | None:
+    def part(self, region: TiledRegion, value: int) -> tuple[float, bool] | None:
         """Which part of a value a region reads, and whether it does so transposed."""
         return self.parts.get(region.values.index(value))
 
@@ -54,7 +54,7 @@ class KnownRegions:
         self._facts: dict[int, RegionFacts] = {}
         self._working: dict[tuple, int] = {}
 
-    def facts(self, fused: Fused, region: Region) -> RegionFacts:
+    def facts(self, fused: Fused, region: TiledRegion) -> RegionFacts:
         """What follows from a region's steps."""
         found = self._facts.get(region.key)
         if found is None:
@@ -62,7 +62,7 @@ class KnownRegions:
         return found
 
     def working_bytes(
-        self, fused: Fused, region: Region, turned: tuple[tuple[int, int], ...]
+        self, fused: Fused, region: TiledRegion, turned: tuple[tuple[int, int], ...]
     ) -> int:
         """SBUF for a region's tiles in flight.
 
@@ -79,7 +79,7 @@ class KnownRegions:
         return found
 
 
-def _facts(fused: Fused, region: Region, core: Core) -> RegionFacts:
+def _facts(fused: Fused, region: TiledRegion, core: Core) -> RegionFacts:
     place = {value: n for n, value in enumerate(region.values)}
     matmuls = [n for n, step in enumerate(region.steps) if step.form == "matmul"]
     late: dict[int, tuple[int, ...]] = {}

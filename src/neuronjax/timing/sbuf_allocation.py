@@ -16,8 +16,8 @@ from neuronjax.ir.instruction_set import LocalGather
 from neuronjax.ir.kernel_call import NkiKernel
 from neuronjax.timing.blocking import blocked_bytes
 from neuronjax.timing.division import divide, pass_by
-from neuronjax.timing.fused import Fused, FusedStep, Region
-from neuronjax.timing.held import Held
+from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
+from neuronjax.timing.held import SbufContents
 from neuronjax.timing.layout import addressed_bytes, row_bytes
 from neuronjax.timing.memory_plan import BlockPlan, Movement, Unit
 from neuronjax.timing.planning_constants import (
@@ -32,14 +32,14 @@ from neuronjax.timing.work import Reason, Transfer
 _NEVER = 1 << 60
 
 
-class Residence:
+class SbufAllocation:
     """One walk over the regions of a block, with what is in SBUF."""
 
     def __init__(
         self,
         known: KnownRegions,
         fused: Fused,
-        regions: list[Region],
+        regions: list[TiledRegion],
         capacity: int,
         resident: frozenset[int],
         categories: Mapping[int, str | None] | None,
@@ -64,7 +64,7 @@ class Residence:
         self.categories = categories or {}
         self.buffers: dict[int, Buffer] = {}
         self.next_use = self._uses()
-        self.sbuf = Held()
+        self.sbuf = SbufContents()
         carried = {v: fused.sizes[v] for v, n in self.argument.items() if n in resident}
         made = {v for r in regions for s in r.steps for v in s.results}
         for value in self.next_use.keys() - made - fused.constants:
@@ -97,7 +97,7 @@ class Residence:
         A loop's carry that is passed on as it is stays where it is.
         """
         arguments = self.fused.arguments
-        unit = Unit(Region())
+        unit = Unit(TiledRegion())
         for n, value in enumerate(self.fused.results):
             roots = self.fused.access[value].roots
             passed = self.is_nested and n < len(arguments) and value == arguments[n]

@@ -29,7 +29,7 @@ from neuronjax.timing.memory_plan import BlockPlan, MemoryPlan, Unit
 from neuronjax.timing.planning_constants import CHUNK_BYTES, LOOP_TURN, PREFETCH_SHARE
 from neuronjax.timing.pricing import PricedUnit, Pricing
 from neuronjax.timing.queue_state import QueueState
-from neuronjax.timing.recording import Recorder
+from neuronjax.timing.recording import EventRecorder
 from neuronjax.timing.timeline import TABLE_LOAD, Events, Timeline
 from neuronjax.timing.trips import all_writers, static_trips
 from neuronjax.timing.work import Core, Queue, Work
@@ -87,7 +87,7 @@ class _Schedule:
         self.placement = placement
         self.trips, self.plan = trips, plan
         self.pricing = Pricing(core)
-        self.recorder = Recorder()
+        self.recorder = EventRecorder()
         self.notes: dict[str, None] = {}
         self.table_loads = 0
         chip = core.chip

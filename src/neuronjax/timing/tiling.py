@@ -17,7 +17,7 @@ from neuronjax.errors import InternalError
 from neuronjax.ir.instruction_set import DotDimensions
 from neuronjax.timing.access import rows_of
 from neuronjax.timing.blocking import blocked_bytes
-from neuronjax.timing.fused import Fused, FusedStep, Region
+from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.instruction_kinds import MATMULS
 from neuronjax.timing.planning_constants import (
     FEW_TILES,
@@ -36,14 +36,14 @@ def dimensions(step: FusedStep) -> DotDimensions:
     return i.dimensions
 
 
-def needed_bytes(fused: Fused, region: Region, value: int) -> int:
+def needed_bytes(fused: Fused, region: TiledRegion, value: int) -> int:
     """What of a whole operand is in SBUF at a time: of a batch two members."""
     parts = region.batches.get(value, 1)
     size = fused.sizes[value]
     return size if parts <= 2 else 2 * ceil(size / parts)
 
 
-def accumulated_bytes(fused: Fused, region: Region) -> int:
+def accumulated_bytes(fused: Fused, region: TiledRegion) -> int:
     """Sums over the region's rows, in FP32, of one member of the batch."""
     total = 0
     for step in region.steps:
@@ -57,7 +57,7 @@ def _batch(fused: Fused, step: FusedStep) -> int:
     return prod(_side(fused, step, 0)[x] for x in dimensions(step).lhs_batch)
 
 
-def group(fused: Fused, core: Core) -> list[Region]:
+def group(fused: Fused, core: Core) -> list[TiledRegion]:
     """Regions of a block's steps, in an order that respects dependencies."""
     return _Grouping(fused, core).run()
 
@@ -161,13 +161,13 @@ class _Grouping:
         self.fused, self.core = fused, core
         self.per_tile = core.rows_per_tile
         self.capacity = core.sbuf_bytes * RESIDENT_SHARE.value
-        self.regions: list[Region] = []
+        self.regions: list[TiledRegion] = []
         self.home: dict[int, int] = {}
         self._stale: set[int] = set()
         self._taken: dict[FusedStep, tuple[frozenset[int], ...]] = {}
         self._own: dict[FusedStep, frozenset[int]] = {}
 
-    def run(self) -> list[Region]:
+    def run(self) -> list[TiledRegion]:
         for step in self.fused.steps:
             self._add(step)
         for place in self._stale:  # the row count is settled only now
@@ -182,7 +182,7 @@ class _Grouping:
     def _add(self, step: FusedStep) -> None:
         found = self._place(step)
         if found is None:
-            place, region = len(self.regions), Region()
+            place, region = len(self.regions), TiledRegion()
             self.regions.append(region)
             candidates = self._streaming(self._own_rows(step), step, region)
         else:
@@ -236,7 +236,7 @@ class _Grouping:
                     return place, rows
         return None
 
-    def _accompanies(self, region: Region, step: FusedStep) -> bool:
+    def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
         """Whether a batched matmul makes a tensor like one that the region makes.
 
         Gradients of scores meet the scores.
@@ -253,7 +253,7 @@ class _Grouping:
             and region.rows in _matmul_rows(self.fused, step)[0]
         )
 
-    def _joined(self, region: Region, step: FusedStep) -> frozenset[int] | None:
+    def _joined(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
         """The row counts of a region with one more step; None if it must not join."""
         first = region.steps[0].form
         if first in ("control", "collective", "other"):
@@ -285,7 +285,7 @@ class _Grouping:
         return rows
 
     def _streaming(
-        self, rows: frozenset[int], step: FusedStep, region: Region
+        self, rows: frozenset[int], step: FusedStep, region: TiledRegion
     ) -> frozenset[int]:
         """Of the row counts those in which operands from outside can stream too."""
         if step.form in ("matmul", "control", "collective", "other"):
@@ -299,7 +299,7 @@ class _Grouping:
                 rows = fewer if max(fewer, default=1) >= enough else rows
         return rows
 
-    def _accumulates(self, region: Region, step: FusedStep) -> bool:
+    def _accumulates(self, region: TiledRegion, step: FusedStep) -> bool:
         """Whether a matmul over the rows can add up their tiles, as they are computed.
 
         As kernels for the gradients of attention do: of batched matmuls, where what
@@ -324,7 +324,7 @@ class _Grouping:
         shape = fused.types[step.results[0]].shape
         return 4 * prod(shape) // max(1, _batch(fused, step)) <= self.capacity
 
-    def _refines(self, region: Region, rows: frozenset[int]) -> bool:
+    def _refines(self, region: TiledRegion, rows: frozenset[int]) -> bool:
         """Whether fewer rows lose nothing: elementwise work on few elements."""
         return (
             bool(rows)
@@ -333,7 +333,7 @@ class _Grouping:
             and all(step.form != "reduce" and not step.reduces for step in region.steps)
         )
 
-    def _pays(self, region: Region, step: FusedStep) -> bool:
+    def _pays(self, region: TiledRegion, step: FusedStep) -> bool:
         """Whether a matmul moves fewer bytes in the region than by itself."""
         fused = self.fused
         lhs, rhs = step.operands[0], step.operands[-1]
@@ -353,14 +353,14 @@ class _Grouping:
         )
         return together <= before + alone + spilled
 
-    def _parts(self, region: Region, step: FusedStep) -> int:
+    def _parts(self, region: TiledRegion, step: FusedStep) -> int:
         """Into how many parts the batch splits a whole operand."""
         if step.form != "matmul":
             return 1
         batch = _batch(self.fused, step)
         return batch if region.rows > batch and region.rows % batch == 0 else 1
 
-    def _outside(self, region: Region, value: int, parts: int = 1) -> int:
+    def _outside(self, region: TiledRegion, value: int, parts: int = 1) -> int:
         """Bytes of a value that the region neither computes nor has, for a while."""
         return sum(
             self.fused.sizes[r] // max(1, parts // 2)
@@ -377,7 +377,7 @@ class _Grouping:
             return whole
         return whole * self._passes(lhs_bytes)
 
-    def _take_operands(self, region: Region, step: FusedStep) -> None:
+    def _take_operands(self, region: TiledRegion, step: FusedStep) -> None:
         """Notes what comes from outside, and whether with the rows or whole."""
         fused, rows, form = self.fused, region.rows, step.form
         always = form in ("control", "collective", "other")
