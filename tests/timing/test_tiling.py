@@ -12,10 +12,9 @@ from hypothesis import given, settings, strategies as st
 import neuronjax as nj
 from neuronjax.hardware import resolve_target
 from neuronjax.timing.access import rows_of
-from neuronjax.timing.blocking import blocked_bytes
 from neuronjax.timing.fusion import fuse
 from neuronjax.timing.planning_constants import BLOCK_K
-from neuronjax.timing.tiling import group
+from neuronjax.timing.tiling import blocked_bytes, group
 from neuronjax.timing.work import Core
 
 CORE = Core.of(resolve_target("trn2"), 1)

@@ -44,8 +44,11 @@ from neuronjax.policy import Policy
 from neuronjax.report.money_tables import training_tables
 from neuronjax.report.quantities import decimal
 from neuronjax.timing.backward import backward_share
-from neuronjax.timing.collectives import collective_time, time_over_nodes
-from neuronjax.timing.execution import execution_seconds
+from neuronjax.timing.collectives import (
+    collective_time,
+    execution_seconds,
+    time_over_nodes,
+)
 from neuronjax.timing.hbm import capacity_bytes
 from neuronjax.timing.money import (
     Price,

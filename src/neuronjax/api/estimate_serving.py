@@ -35,7 +35,7 @@ from neuronjax.api.instance_costs import (
 from neuronjax.api.profile import Profile, Trips
 from neuronjax.hardware import Target
 from neuronjax.report.money_tables import serving_tables
-from neuronjax.timing.execution import execution_seconds
+from neuronjax.timing.collectives import execution_seconds
 from neuronjax.timing.hbm import capacity_bytes
 from neuronjax.timing.money import PricePerHour, Terms, check_watts
 from neuronjax.timing.serving_money import (

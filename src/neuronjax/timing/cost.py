@@ -1,7 +1,7 @@
 """What an instruction costs: the legal ways to execute it, from its shapes alone.
 
 The rules are those of the vendor's guides, one file per engine; figures that are not
-facts of a chip are in `assumptions`; where tensors lie on the lanes is `cost_layout`'s.
+facts of a chip are in `assumptions`; where tensors lie on the lanes is `cost_rules`'s.
 Control flow and collectives have no cost here: `schedule` runs the former, and the
 seconds of the latter are in `collectives`.
 """
@@ -20,7 +20,7 @@ from neuronjax.timing import (
     cost_tensor,
     cost_vector,
 )
-from neuronjax.timing.cost_dispatch import NONE, PLAIN, Positions, Reading, rule
+from neuronjax.timing.cost_rules import NONE, PLAIN, Positions, Reading, rule
 from neuronjax.timing.work import Core, Way
 
 #: Classes without a cost of their own, subclasses included.

@@ -17,9 +17,8 @@ from math import ceil, prod
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import DmaCopy, Im2col, LocalGather, LocalScatter
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.cost_dispatch import FREE, Reading, rule
 from neuronjax.timing.cost_gpsimd import gpsimd, nbytes, software_cycles
-from neuronjax.timing.cost_layout import clock
+from neuronjax.timing.cost_rules import FREE, Reading, clock, rule
 from neuronjax.timing.cost_tensor import transpose_works
 from neuronjax.timing.cost_vector import elementwise, speed_of_one
 from neuronjax.timing.work import Core, Transfer, Way, Work

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.kernel_call import KernelFunction, NkiKernel
-from neuronjax.timing.cost_dispatch import Reading, rule
+from neuronjax.timing.cost_rules import Reading, rule
 from neuronjax.timing.kernel_schedule import schedule_kernel
 from neuronjax.timing.kernel_timeline import kernel_timeline
 from neuronjax.timing.work import Core, Event, Queue, Transfer, Way, Work

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from neuronjax.hardware.activation_functions import ACTIVATION_FUNCTIONS
 from neuronjax.ir.instruction_set import Activation
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.cost_dispatch import Reading, rule
+from neuronjax.timing.cost_rules import Reading, rule
 from neuronjax.timing.cost_vector import elementwise, traffic_of
 from neuronjax.timing.work import Core, Way, Work
 

@@ -23,9 +23,16 @@ from neuronjax.ir.instruction_set import (
     NcTranspose,
 )
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.cost_dispatch import FREE, Reading, rule
 from neuronjax.timing.cost_gpsimd import software
-from neuronjax.timing.cost_layout import clock, latency_seconds, seconds, tiles_of
+from neuronjax.timing.cost_rules import (
+    FREE,
+    Reading,
+    clock,
+    latency_seconds,
+    rule,
+    seconds,
+    tiles_of,
+)
 from neuronjax.timing.work import Core, Queue, Way, Work
 
 
@@ -119,23 +126,6 @@ def sizes(lhs: View, rhs: View, dimensions: DotDimensions) -> tuple[int, int, in
     m = prod(left) // max(1, batch * k)
     n = prod(right) // max(1, batch * k)
     return batch, m, n, k
-
-
-def contracted_in_rows(instruction: NcMatmul) -> frozenset[int]:
-    """Operands whose contracted axis is not the leading one behind the batch.
-
-    By the layout rule of `cost_layout` these lie with another axis on the partitions:
-    they are transposed on the way from HBM, by their producer, or by the array.
-    """
-    d = instruction.dimensions
-    sides = ((d.lhs_batch, d.lhs_contract), (d.rhs_batch, d.rhs_contract))
-    found = set()
-    for position, (batch, contract) in enumerate(sides):
-        shape = instruction.operands[position].type.shape
-        others = [i for i, s in enumerate(shape) if i not in batch and s > 1]
-        if others and set(contract) and others[0] not in contract:
-            found.add(position)
-    return frozenset(found)
 
 
 def _tile_sizes(core: Core, used: int, allowed: bool) -> int:

@@ -31,9 +31,16 @@ from neuronjax.ir.instruction_set import (
     TensorTensor,
 )
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.cost_dispatch import FREE, Reading, rule
 from neuronjax.timing.cost_gpsimd import nbytes, software, software_cycles
-from neuronjax.timing.cost_layout import columns, latency_seconds, seconds, tiles_of
+from neuronjax.timing.cost_rules import (
+    FREE,
+    Reading,
+    columns,
+    latency_seconds,
+    rule,
+    seconds,
+    tiles_of,
+)
 from neuronjax.timing.instruction_kinds import is_stored
 from neuronjax.timing.passes import ON_SCALAR, ScalarTensorTensor
 from neuronjax.timing.work import Core, Queue, Way, Work

@@ -1,8 +1,7 @@
 """`price`: the cost of one kernel instruction; equal ones are priced once.
 
-The rules are in `kernel_cost_*`, one file per engine, by the name of the instruction;
-their constants are those of `assumptions` and `kernel_constants`. One physical core;
-collectives are those of the machine that it is in.
+The rules are those of the files per engine, by the name of the instruction. One
+physical core; collectives are those of the machine that it is in.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from neuronjax.errors import UnimplementedError
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.timing import (
-    kernel_cost_collective,
+    cost_collective,
+    cost_gpsimd,
     kernel_cost_dma,
-    kernel_cost_gpsimd,
     kernel_cost_tensor,
     kernel_cost_vector,
 )
@@ -25,9 +24,9 @@ from neuronjax.timing.work import Core
 
 #: Importing them registers their rules.
 FILES = (
-    kernel_cost_collective,
+    cost_collective,
     kernel_cost_dma,
-    kernel_cost_gpsimd,
+    cost_gpsimd,
     kernel_cost_tensor,
     kernel_cost_vector,
 )
@@ -62,7 +61,7 @@ class Prices:
 def _priced(i: KernelInstruction, core: Core, target: Target) -> KernelPrice:
     rule = RULES.get(i.name)
     if i.engine == "cc" and rule is None:
-        return kernel_cost_collective.collective(i, target)
+        return cost_collective.collective(i, target)
     if rule is None:
         raise UnimplementedError(
             f"no time is known of nisa.{i.name}",

@@ -8,7 +8,7 @@ column tiles work side by side.
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, inf
 
 from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.timing import assumptions as a
@@ -174,12 +174,71 @@ def chain_speedup(core: Core) -> float:
     return 1.0
 
 
-def stationary_key(i: KernelInstruction) -> tuple[int, int, object] | None:
-    """Equal for matmuls of the same stationary operand."""
-    if i.name not in ("nc_matmul", "nc_matmul_mx", "nc_transpose"):
-        return None
-    held = i.inputs[0]
-    assert isinstance(held, Access)
-    if held.dynamic is not None:
-        return None
-    return held.storage.number, held.offset, held.pattern
+# -- while a kernel runs ---------------------------------------------------------------
+
+
+_QUARTERS = 4
+
+
+class Array:
+    """The array of one core.
+
+    Args:
+        core: of LNC 1.
+        is_tiled: whether any matmul of the kernel uses a part of it.
+    """
+
+    def __init__(self, core: Core, is_tiled: bool) -> None:
+        self._is_tiled = is_tiled
+        limited = "quarter_tiling" in core.spec.capabilities  # from NeuronCore-v3 on
+        self._slow = 1 / a.THROTTLE_MEAN.value if limited else 1.0
+        self._chained = chain_speedup(core)
+        self._start, self._end, self._ramp = -inf, -inf, -inf
+        self._input = 0.0
+        self._tiles = [[0.0] * _QUARTERS for _ in range(_QUARTERS)]
+        self._was_transpose = False
+
+    def multiply(
+        self, p: KernelPrice, start: float, held: float | None
+    ) -> tuple[float, float, float]:
+        """One matmul or transpose, in the order of issue.
+
+        Args:
+            p: its cost.
+            start: when the queue and the operands are there.
+            held: since when the stationary operand is; None if the array has it.
+
+        Returns:
+            Start, end, and when the next one may be issued.
+        """
+        if held is not None:
+            start = max(start, max(held, self._start) + p.load_seconds)
+        spent = p.seconds
+        if p.is_transpose and self._was_transpose:
+            spent /= self._chained
+        if self._slow > 1.0:
+            spent = self._throttled(start, spent)
+        free = start + spent
+        if self._is_tiled:
+            start = free = self._tile(p, start, spent)
+        self._was_transpose = p.is_transpose
+        self._start, self._end = start, max(self._end, start + spent)
+        return start, start + spent, free
+
+    def _throttled(self, start: float, spent: float) -> float:
+        """After half a window of rest, slower for a window [GL]."""
+        if start - self._end > a.THROTTLE_SECONDS.value / 2:
+            self._ramp = start + a.THROTTLE_SECONDS.value
+        return spent * self._slow if start < self._ramp else spent
+
+    def _tile(self, p: KernelPrice, start: float, spent: float) -> float:
+        """When its tiles are free, and the input of the array."""
+        rows = range(p.rows[0], min(_QUARTERS, sum(p.rows)))
+        columns = range(p.columns[0], min(_QUARTERS, sum(p.columns)))
+        used = [(r, c) for r in rows for c in columns]
+        start = max(start, self._input, *(self._tiles[r][c] for r, c in used))
+        for r, c in used:
+            self._tiles[r][c] = start + spent
+        share = len(rows) * QUARTER / a.PARALLEL_INPUT.value
+        self._input = start + spent * share
+        return start

@@ -22,25 +22,15 @@ from neuronjax.timing.kernel_price import (
     Rule,
     on_engine,
     outputs,
+    per_partition,
     prices,
+    streams,
     tensors,
 )
 from neuronjax.timing.work import Core
 
 _SIMPLE = frozenset({"add", "subtract", "multiply"})
 _HALVED_REDUCTIONS = frozenset({"add", "maximum", "max"})
-
-
-def per_partition(i: KernelInstruction) -> int:
-    """N: elements per partition of the longest stream."""
-    return max((o.free for o in (*outputs(i), *tensors(i))), default=1)
-
-
-def streams(i: KernelInstruction) -> list[KernelOperand]:
-    """Tensors that stream in: not those of one element per partition."""
-    found = tensors(i)
-    longest = max((o.free for o in found), default=1)
-    return [o for o in found if longest == 1 or not o.is_scalar]
 
 
 def streamed_cycles(

@@ -2,7 +2,7 @@
 
 A rule registers by the name of the nki.isa function, `@prices("tensor_tensor")`, and
 takes the instruction and one physical core; it knows shapes and dtypes only. Cycles
-become seconds as in `cost_layout`: at least MINIMUM_INTERVAL, and the start of one
+become seconds as in `cost_rules`: at least MINIMUM_INTERVAL, and the start of one
 access that the instruction before does not hide.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from neuronjax.ir.kernel import Access, KernelInstruction
-from neuronjax.timing.cost_layout import latency_seconds, seconds
+from neuronjax.timing.cost_rules import latency_seconds, seconds
 from neuronjax.timing.kernel_operands import KernelOperand, operand
 from neuronjax.timing.work import Core, Queue, Transfer, Work
 
@@ -83,6 +83,18 @@ def tensors(i: KernelInstruction) -> list[KernelOperand]:
 def outputs(i: KernelInstruction) -> list[KernelOperand]:
     """What is written to memory."""
     return [operand(a) for a in i.outputs if a.storage.memory != "registers"]
+
+
+def per_partition(i: KernelInstruction) -> int:
+    """N: elements per partition of the longest stream."""
+    return max((o.free for o in (*outputs(i), *tensors(i))), default=1)
+
+
+def streams(i: KernelInstruction) -> list[KernelOperand]:
+    """Tensors that stream in: not those of one element per partition."""
+    found = tensors(i)
+    longest = max((o.free for o in found), default=1)
+    return [o for o in found if longest == 1 or not o.is_scalar]
 
 
 def on_engine(

@@ -22,9 +22,9 @@ from neuronjax.hardware import Target
 from neuronjax.ir.kernel import KernelInstruction, KernelProgram
 from neuronjax.timing.collection import no_collection
 from neuronjax.timing.cost_scalar import table_load_seconds
-from neuronjax.timing.kernel_array import Array
 from neuronjax.timing.kernel_constants import REORDER_WINDOW
 from neuronjax.timing.kernel_cost import Prices
+from neuronjax.timing.kernel_cost_tensor import Array
 from neuronjax.timing.kernel_dependencies import KernelDependencies
 from neuronjax.timing.kernel_price import KernelPrice
 from neuronjax.timing.kernel_unroll import Stream, Trips, UnrolledLoop, unrolled

@@ -23,8 +23,7 @@ from neuronjax.timing.library_calls import with_chip_instructions
 from neuronjax.timing.memory_plan import BlockPlan, MemoryPlan, Tensor, Unit
 from neuronjax.timing.planning_constants import CARRY_SHARE
 from neuronjax.timing.recurrences import scanned_loops, with_scans
-from neuronjax.timing.region_equivalence import RegionEquivalence
-from neuronjax.timing.region_facts import KnownRegions
+from neuronjax.timing.region_equivalence import KnownRegions, RegionEquivalence
 from neuronjax.timing.sbuf_allocation import SbufAllocation
 from neuronjax.timing.tiling import group
 from neuronjax.timing.work import Core

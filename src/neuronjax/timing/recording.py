@@ -1,14 +1,15 @@
-"""Events as they are scheduled, and the instructions that they belong to."""
+"""What a schedule keeps as it proceeds: its events, and until when queues are taken."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from neuronjax.ir.instruction import Instruction
 from neuronjax.timing.fused import FusedStep
 from neuronjax.timing.pricing import PricedMove, PricedUnit
 from neuronjax.timing.timeline import TABLE_LOAD, LoopSpan, Row
-from neuronjax.timing.work import Work
+from neuronjax.timing.work import Queue, Work
 
 
 class EventRecorder:
@@ -131,3 +132,29 @@ class EventRecorder:
         self.instructions.append(lead)
         self.fused.append(tuple(step.members))
         return number
+
+
+@dataclass(slots=True)
+class QueueState:
+    """Until when each queue is taken.
+
+    Attributes:
+        free: of every queue that executes.
+        table: what ScalarE has loaded.
+        dma: until when the DMA engines have work, if they never wait.
+        end: of everything so far.
+    """
+
+    free: dict[Queue, float] = field(default_factory=dict)
+    dma: float = 0.0
+    end: float = 0.0
+    table: str = ""
+
+    def copy(self) -> QueueState:
+        return QueueState(dict(self.free), self.dma, self.end, self.table)
+
+    def shift(self, seconds: float) -> None:
+        """As if everything had happened later."""
+        self.free = {queue: t + seconds for queue, t in self.free.items()}
+        self.dma += seconds
+        self.end += seconds

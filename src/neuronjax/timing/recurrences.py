@@ -19,7 +19,7 @@ from neuronjax.ir.instruction import Block, Buffer, Instruction, InstructionProg
 from neuronjax.ir.instruction_set import Branch, DmaCopy, Loop, Memset
 from neuronjax.timing.cost_dma import hbm_bytes_per_second
 from neuronjax.timing.cost_gpsimd import nbytes
-from neuronjax.timing.cost_layout import latency_seconds
+from neuronjax.timing.cost_rules import latency_seconds
 from neuronjax.timing.loop_vectorization import (
     LoopVectorization,
     composed,

@@ -14,7 +14,6 @@ from math import ceil, prod
 from neuronjax.ir.instruction import Buffer
 from neuronjax.ir.instruction_set import LocalGather
 from neuronjax.ir.kernel_call import NkiKernel
-from neuronjax.timing.blocking import blocked_bytes
 from neuronjax.timing.division import divide, pass_by
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.held import SbufContents
@@ -25,8 +24,8 @@ from neuronjax.timing.planning_constants import (
     CARRY_SHARE,
     RESIDENT_SHARE,
 )
-from neuronjax.timing.region_facts import KnownRegions, RegionFacts
-from neuronjax.timing.tiling import dimensions
+from neuronjax.timing.region_equivalence import KnownRegions, RegionFacts
+from neuronjax.timing.tiling import blocked_bytes, dimensions
 from neuronjax.timing.work import Reason, Transfer
 
 _NEVER = 1 << 60

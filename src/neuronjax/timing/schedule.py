@@ -28,8 +28,7 @@ from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.memory_plan import BlockPlan, MemoryPlan, Unit
 from neuronjax.timing.planning_constants import CHUNK_BYTES, LOOP_TURN, PREFETCH_SHARE
 from neuronjax.timing.pricing import PricedUnit, Pricing
-from neuronjax.timing.queue_state import QueueState
-from neuronjax.timing.recording import EventRecorder
+from neuronjax.timing.recording import EventRecorder, QueueState
 from neuronjax.timing.timeline import TABLE_LOAD, Events, Timeline
 from neuronjax.timing.trips import all_writers, static_trips
 from neuronjax.timing.work import Core, Queue, Work

@@ -5,23 +5,26 @@ at a time on every physical core: only a tile of what is between the steps is in
 engines and DMA work on different tiles at the same time, and an operand that every tile
 needs whole (the weights of a matmul) stays, or streams by once for every block of rows
 that fits. Attention's scores, softmax included, never leave the core this way. `group`
-forms such regions greedily, in program order. Bytes are of a logical core.
+forms such regions greedily, in program order. Bytes are of a logical core; of a matmul
+whose operands do not fit those that the best blocks move.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from math import ceil, prod
+from functools import lru_cache
+from math import ceil, inf, prod
 
 from neuronjax.errors import InternalError
 from neuronjax.ir.instruction_set import DotDimensions
 from neuronjax.timing.access import rows_of
-from neuronjax.timing.blocking import blocked_bytes
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.instruction_kinds import MATMULS
 from neuronjax.timing.planning_constants import (
+    BLOCK_K,
     FEW_TILES,
     LOOK_BACK,
+    MOST_BLOCKS,
     MOST_STEPS,
     RESIDENT_SHARE,
 )
@@ -407,3 +410,35 @@ class _Grouping:
         if position == 0:  # any layout of the left: the DMA engines gather its rows
             return rows
         return rows & frozenset({_batch(self.fused, step)} - {1})
+
+
+@lru_cache(maxsize=1 << 12)
+def blocked_bytes(lhs: int, rhs: int, m: int, n: int, room: float, item: int) -> int:
+    """The least HBM traffic of a matmul whose operands do not fit.
+
+    A block of the result, in FP32, stays in SBUF while blocks of both operands, BLOCK_K
+    deep, stream by twice buffered; or one operand stays and the other streams once.
+
+    Args:
+        lhs: bytes of the left operand, [m, k].
+        rhs: bytes of the right one, [k, n].
+        m: rows of the result.
+        n: columns of the result.
+        room: bytes of SBUF.
+        item: bytes of an operand's element.
+
+    Returns:
+        Bytes read.
+    """
+    if min(lhs, rhs) <= room:
+        return lhs + rhs
+    best = inf
+    for over_n in range(1, int(MOST_BLOCKS.value) + 1):
+        columns = ceil(n / over_n)
+        # rows * (4 * columns + 2 * item * BLOCK_K) + 2 * item * BLOCK_K * columns
+        free = room - 2 * item * BLOCK_K.value * columns
+        block = int(free // (4 * columns + 2 * item * BLOCK_K.value))
+        if block < 1:
+            continue
+        best = min(best, lhs * over_n + rhs * ceil(m / min(m, block)))
+    return int(best) if best < inf else (lhs + rhs) * int(MOST_BLOCKS.value)

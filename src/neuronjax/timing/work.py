@@ -116,16 +116,6 @@ class Work:
     dma_bytes: float = 0.0
     table: str = ""
 
-    @property
-    def first_seconds(self) -> float:
-        """When the first tile's result can be read, from the start."""
-        return self.seconds / self.tiles + self.latency_seconds
-
-    @property
-    def last_seconds(self) -> float:
-        """What is left to do when the last tile's operands arrive."""
-        return self.seconds / self.tiles + self.latency_seconds
-
 
 #: One way to execute an instruction: works in order of dependency, each streaming its
 #: tiles to the next (a matmul, then the copy of its result out of PSUM). Empty: free,
