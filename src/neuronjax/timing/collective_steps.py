@@ -295,24 +295,21 @@ def _single_step(site: _GroupSite) -> Steps:
 
 
 Way = Callable[[_GroupSite], Steps]
-_SCATTER: Mapping[str, Way] = MappingProxyType(
+#: How each algorithm scatters and gathers.
+_HALVES: Mapping[str, tuple[Way, Way]] = MappingProxyType(
     {
-        "ring": _ring_scatter,
-        **{f"ring:{n}": functools.partial(_ring_scatter, limit=n) for n in range(2, 5)},
-        "kangaring": _kangaring_scatter,
-        "rdh": _rdh_scatter,
-        "mesh": _mesh_scatter,
-        "left_fold": _star_scatter,
-    }
-)
-_GATHER: Mapping[str, Way] = MappingProxyType(
-    {
-        "ring": _ring_gather,
-        **{f"ring:{n}": functools.partial(_ring_gather, limit=n) for n in range(2, 5)},
-        "kangaring": _kangaring_gather,
-        "rdh": _rdh_gather,
-        "mesh": _mesh_gather,
-        "left_fold": _star_gather,
+        "ring": (_ring_scatter, _ring_gather),
+        **{
+            f"ring:{n}": (
+                functools.partial(_ring_scatter, limit=n),
+                functools.partial(_ring_gather, limit=n),
+            )
+            for n in range(2, 5)
+        },
+        "kangaring": (_kangaring_scatter, _kangaring_gather),
+        "rdh": (_rdh_scatter, _rdh_gather),
+        "mesh": (_mesh_scatter, _mesh_gather),
+        "left_fold": (_star_scatter, _star_gather),
     }
 )
 _WHOLE: Mapping[str, Way] = MappingProxyType(
@@ -360,14 +357,12 @@ def _of_group(
         return _over_nodes(op, inside, between, group, topology)
     if op == "all_reduce" and algorithm in _WHOLE:
         return _WHOLE[algorithm](site)
-    if algorithm not in _SCATTER:
+    if algorithm not in _HALVES:
         raise InternalError(f"no steps of {op} by {algorithm!r}")
-    scatter, gather = _SCATTER[algorithm], _GATHER[algorithm]
-    return {
-        "all_reduce": lambda: scatter(site) + gather(site),
-        "reduce_scatter": lambda: scatter(site),
-        "all_gather": lambda: gather(site),
-    }[op]()
+    scatter, gather = _HALVES[algorithm]
+    if op == "all_reduce":
+        return scatter(site) + gather(site)
+    return scatter(site) if op == "reduce_scatter" else gather(site)
 
 
 def _over_nodes(

@@ -12,6 +12,7 @@ of 256 bytes [DM]; it is not used.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil, prod
 
 from neuronjax.ir.instruction import Instruction
@@ -201,8 +202,7 @@ def _dynamic(core: Core, ways: tuple[Way, ...]) -> tuple[Way, ...]:
         if work.queue == "dma":
             return work
         least = a.DYNAMIC_COPY_MINIMUM.value / clock(core, work.queue)
-        fields = {n: getattr(work, n) for n in Work.__slots__}
-        return Work(**{**fields, "seconds": max(work.seconds, least)})
+        return replace(work, seconds=max(work.seconds, least))
 
     return tuple(tuple(map(at_least, way)) for way in ways)
 

@@ -121,7 +121,7 @@ def _rows(
     one = engines(Core(s.core.chip, 1))
     rows: list[Row] = []
     first: list[int] = []
-    issued = _issued(s)
+    issued = {n: start for start, n in s.issues}
     for n, p in enumerate(s.priced):
         first.append(len(rows))
         count = s.stream.counts[n]
@@ -155,10 +155,6 @@ def _kind(p: KernelPrice, source: Work | Transfer) -> str:
     return "load" if source.is_read else "store"
 
 
-def _issued(s: KernelSchedule) -> dict[int, float]:
-    return {n: start for start, n in s.issues}
-
-
 def _issue(start: float, p: KernelPrice, number: int, count: int, cores: int) -> Row:
     spent = p.issue_seconds
     work = Work(queue="sync", seconds=spent, opcode=ISSUE)
@@ -169,21 +165,8 @@ def _issue(start: float, p: KernelPrice, number: int, count: int, cores: int) ->
 def _table_loads(s: KernelSchedule) -> list[Row]:
     spent = table_load_seconds(s.core)
     work = Work(queue="scalar", seconds=spent, opcode=TABLE_LOAD)
-    return [
-        (
-            "scalar",
-            start,
-            start + spent,
-            TABLE_LOAD,
-            work,
-            -1,
-            1,
-            0.0,
-            1,
-            spent / s.core.lnc,
-        )
-        for start, _, _ in s.loads
-    ]
+    rest = (TABLE_LOAD, work, -1, 1, 0.0, 1, spent / s.core.lnc)
+    return [("scalar", start, start + spent, *rest) for start, _, _ in s.loads]
 
 
 def _span(s: KernelSchedule, number: int, first: Sequence[int]) -> LoopSpan:

@@ -25,6 +25,12 @@ from neuronjax.timing.planning_constants import CAUSAL_BLOCK, MOST_PIECES
 from neuronjax.timing.region_equivalence import kind_of
 from neuronjax.timing.work import Core, Transfer, Way, Work
 
+#: What half of a work has half of.
+_PROPORTIONAL = (
+    *("seconds", "flops", "hardware_flops", "transpose_flops"),
+    *("sbuf_read_bytes", "sbuf_write_bytes", "psum_read_bytes", "psum_write_bytes"),
+)
+
 
 @dataclass(slots=True, eq=False)
 class PricedStep:
@@ -292,18 +298,14 @@ class Pricing:
             found = options[n]
             if len(found) > 1:
                 chosen[n] = min(found, key=lambda way: self._after(load, way, pieces))
-            for work in chosen[n]:
-                for queue in self._occupied(work):
-                    load[queue] = load.get(queue, 0.0) + work.seconds
+            self._add(load, chosen[n])
         return chosen
 
     def _after(self, load: dict[str, float], way: Way, pieces: int) -> float:
         """The fullest queue with a way, and what it adds to one tile's way."""
         fullest = max(load.values(), default=0.0)
         added: dict[str, float] = {}
-        for work in way:
-            for queue in self._occupied(work):
-                added[queue] = added.get(queue, 0.0) + work.seconds
+        self._add(added, way)
         for queue, seconds in added.items():
             fullest = max(fullest, load.get(queue, 0.0) + seconds)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)
@@ -368,10 +370,13 @@ class Pricing:
         """For how long each queue is taken."""
         load: dict[str, float] = {}
         for way in chosen:
-            for work in way:
-                for queue in self._occupied(work):
-                    load[queue] = load.get(queue, 0.0) + work.seconds
+            self._add(load, way)
         return load
+
+    def _add(self, load: dict[str, float], way: Way) -> None:
+        for work in way:
+            for queue in self._occupied(work):
+                load[queue] = load.get(queue, 0.0) + work.seconds
 
 
 def _block(whole: PricedUnit, blocks: int) -> PricedUnit:
@@ -409,24 +414,12 @@ def _touches(fused: Fused, step: FusedStep, scores: tuple[int, ...]) -> bool:
 
 
 def _scaled(found: tuple[Way, ...], share: float) -> tuple[Way, ...]:
-    return tuple(
-        tuple(
-            dataclasses.replace(
-                work,
-                seconds=work.seconds * share,
-                tiles=max(1, round(work.tiles * share)),
-                flops=work.flops * share,
-                hardware_flops=work.hardware_flops * share,
-                transpose_flops=work.transpose_flops * share,
-                sbuf_read_bytes=work.sbuf_read_bytes * share,
-                sbuf_write_bytes=work.sbuf_write_bytes * share,
-                psum_read_bytes=work.psum_read_bytes * share,
-                psum_write_bytes=work.psum_write_bytes * share,
-            )
-            for work in way
-        )
-        for way in found
-    )
+    def part(work: Work) -> Work:
+        scaled = {name: getattr(work, name) * share for name in _PROPORTIONAL}
+        tiles = max(1, round(work.tiles * share))
+        return dataclasses.replace(work, tiles=tiles, **scaled)
+
+    return tuple(tuple(map(part, way)) for way in found)
 
 
 def _seconds(way: Way) -> float:

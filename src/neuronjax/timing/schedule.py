@@ -143,25 +143,23 @@ class _Schedule:
     ) -> None:
         prices = self.pricing.unit(plan, unit)
         if prices.block is not None:
-            self._blocks(plan, prices.block, state, times)
+            self._blocks(prices.block, state, times)
             return
-        arrived = self._load(plan, prices, state, times)
+        arrived = self._load(prices, state, times)
         self._tables(prices, state)
         if prices.pieces > 1:
             self._tiled(prices, state, times, arrived)
         else:
             self._streamed(prices, state, times, arrived)
-        self._store(plan, prices, state, times)
+        self._store(prices, state, times)
 
-    def _blocks(
-        self, plan: BlockPlan, block: PricedUnit, state: QueueState, times: _Times
-    ) -> None:
+    def _blocks(self, block: PricedUnit, state: QueueState, times: _Times) -> None:
         """Blocks of rows that follow each other: one with events, one without."""
         records, first = self.recorder.on, len(self.recorder.rows)
-        one = self._one_block(plan, block, state, times)
+        one = self._one_block(block, state, times)
         last = len(self.recorder.rows)
         self.recorder.on = False
-        period = self._one_block(plan, block, state, times) - one
+        period = self._one_block(block, state, times) - one
         self.recorder.on = records
         later = (block.blocks - 2) * period
         state.shift(later)
@@ -171,14 +169,12 @@ class _Schedule:
                 times[value] = (end - (block.blocks - 1) * period, end + later)
         self.recorder.repeat(first, last, block.blocks, period, block.sources)
 
-    def _one_block(
-        self, plan: BlockPlan, block: PricedUnit, state: QueueState, times: _Times
-    ) -> float:
+    def _one_block(self, block: PricedUnit, state: QueueState, times: _Times) -> float:
         """When the next block can have the room of this one."""
-        arrived = self._load(plan, block, state, times)
+        arrived = self._load(block, state, times)
         self._tables(block, state)
         self._streamed(block, state, times, arrived)
-        self._store(plan, block, state, times)
+        self._store(block, state, times)
         state.dma = max(state.dma, state.end)
         return state.dma
 
@@ -199,9 +195,7 @@ class _Schedule:
         state.table = tables[-1]
         self.table_loads += 1
 
-    def _load(
-        self, plan: BlockPlan, prices: PricedUnit, state: QueueState, times: _Times
-    ) -> _Times:
+    def _load(self, prices: PricedUnit, state: QueueState, times: _Times) -> _Times:
         """Issues the loads of a region; when each is there.
 
         What one step reads comes at the same time; what all tiles need comes first.
@@ -328,9 +322,7 @@ class _Schedule:
             return 0.0
         return after_idle_seconds(self.core, busy)
 
-    def _store(
-        self, plan: BlockPlan, prices: PricedUnit, state: QueueState, times: _Times
-    ) -> None:
+    def _store(self, prices: PricedUnit, state: QueueState, times: _Times) -> None:
         """Issues the writes of a region."""
         for move in prices.stores:
             first, end = times.get(move.movement.value, (0.0, 0.0))
@@ -355,7 +347,7 @@ class _Schedule:
     ) -> None:
         step = unit.region.steps[0]
         i = step.instruction
-        self._region_moves(plan, unit, state, times)
+        self._region_moves(unit, state, times)
         access = plan.fused.access
         given = [self._there(access[v].roots, times) for v in step.operands]
         arguments = given[: len(i.operands)]
@@ -371,9 +363,7 @@ class _Schedule:
         for value, time in zip(step.results, results, strict=True):
             times[value] = time
 
-    def _region_moves(
-        self, plan: BlockPlan, unit: Unit, state: QueueState, times: _Times
-    ) -> None:
+    def _region_moves(self, unit: Unit, state: QueueState, times: _Times) -> None:
         """What is saved and loaded around control flow and collectives."""
         if not unit.movements:
             return
@@ -386,7 +376,7 @@ class _Schedule:
             done = state.dma + move.latency
             times[move.movement.value] = (done, done)
             state.end = max(state.end, done)
-        times.update(self._load(plan, prices, state, times))
+        times.update(self._load(prices, state, times))
 
     def _loop(
         self,
@@ -461,7 +451,7 @@ class _Schedule:
         (step,) = unit.region.steps
         i = step.instruction
         assert isinstance(i, Collective)
-        self._region_moves(plan, unit, state, times)
+        self._region_moves(unit, state, times)
         access = plan.fused.access
         ready = [self._there(access[v].roots, times)[1] for v in step.operands]
         start = max([state.free.get("cc", 0.0), *ready])
