@@ -24,12 +24,13 @@ from neuronjax.timing.collective_constants import (
 from neuronjax.timing.collective_steps import steps_of, steps_over_nodes
 from neuronjax.timing.collectives import (
     OPS,
+    barrier_seconds,
     bus_factor,
     collective_time,
+    execution_seconds,
     priced,
     time_over_nodes,
 )
-from neuronjax.timing.execution import barrier_seconds, execution_seconds
 from neuronjax.timing.network import network_of
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30

@@ -24,7 +24,8 @@ from neuronjax.ir.instruction_set import (
     TensorTensorScan,
     TopK,
 )
-from neuronjax.timing.cost import dma_latency_seconds, dma_seconds, ways
+from neuronjax.timing.cost import ways
+from neuronjax.timing.cost_dma import dma_latency_seconds, dma_seconds
 from neuronjax.timing.work import Core, Transfer
 from tests.timing.instructions import make
 

@@ -8,7 +8,7 @@ import pytest
 
 import neuronjax as nj
 from neuronjax.hardware import resolve_target
-from neuronjax.timing.donation import with_donation
+from neuronjax.timing.hbm import with_donation
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.work import Core
 

@@ -10,7 +10,7 @@ import pytest
 import neuronjax as nj
 from neuronjax.timing.fusion import fuse
 from neuronjax.timing.passes import ReducingPass, ScalarTensorTensor
-from neuronjax.timing.priced_step import priced
+from neuronjax.timing.pricing import priced
 
 F32, BF16 = jnp.float32, jnp.bfloat16
 

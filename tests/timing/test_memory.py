@@ -11,7 +11,6 @@ import neuronjax as nj
 from neuronjax.hardware import resolve_target
 from neuronjax.timing.hbm import capacity_bytes, category_of, check_fits
 from neuronjax.timing.memory import plan_memory
-from neuronjax.timing.tiling import sbuf_bytes
 from neuronjax.timing.work import Core
 
 BF16, F32 = jnp.bfloat16, jnp.float32
@@ -91,7 +90,7 @@ def test_what_does_not_fit_is_saved_once_and_read_again():
         return y + jnp.sum(y, 0)
 
     size = 32768 * 4096 * 2
-    assert size > sbuf_bytes(CORE)
+    assert size > CORE.sbuf_bytes
     plan = plan_of(f, struct(32768, 4096))
     assert plan.spill_save_bytes == size
     assert size <= plan.spill_reload_bytes <= 2 * size
@@ -144,7 +143,7 @@ def test_a_small_carry_stays_in_sbuf():
 
 
 def test_lnc_2_has_twice_the_sbuf():
-    assert sbuf_bytes(Core(CORE.chip, 2)) == 2 * sbuf_bytes(CORE)
+    assert Core(CORE.chip, 2).sbuf_bytes == 2 * CORE.sbuf_bytes
 
 
 # -- HBM -------------------------------------------------------------------------------

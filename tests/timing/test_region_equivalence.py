@@ -12,10 +12,10 @@ import pytest
 
 import neuronjax as nj
 from neuronjax.hardware import resolve_target
-from neuronjax.timing.cost import dma_latency_seconds, dma_seconds
+from neuronjax.timing.cost_dma import dma_latency_seconds, dma_seconds
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.pricing import Pricing
-from neuronjax.timing.region_equivalence import Alike
+from neuronjax.timing.region_equivalence import RegionEquivalence
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.work import Core
 from tests.timing.test_schedule_properties import OPS, build
@@ -61,7 +61,7 @@ def alone(monkeypatch):
 
     def mark(self, fused, regions):
         for region in regions:  # every region like itself alone
-            original(Alike(), fused, [region])
+            original(RegionEquivalence(), fused, [region])
             region.key = id(region)
 
     def transfer(self, moved):
@@ -71,11 +71,11 @@ def alone(monkeypatch):
         self._ways.clear()
         return own(self, plan, unit, n)
 
-    original, own = Alike.mark, Pricing._options
+    original, own = RegionEquivalence.mark, Pricing._options
 
     def scheduled(program, core=CORE):
         with monkeypatch.context() as patch:
-            patch.setattr(Alike, "mark", mark)
+            patch.setattr(RegionEquivalence, "mark", mark)
             patch.setattr(Pricing, "_transfer", transfer)
             patch.setattr(Pricing, "_options", options)
             return schedule(program, core, TRN2)

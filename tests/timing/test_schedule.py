@@ -14,8 +14,10 @@ from neuronjax.hardware import resolve_target
 from neuronjax.ir.collective_set import AllReduce, Collective
 from neuronjax.ir.collectives.placement import Placement
 from neuronjax.timing.collectives import collective_time
-from neuronjax.timing.cost import after_idle_seconds, dma_seconds, table_load_seconds
 from neuronjax.timing.cost_collective import collective_seconds
+from neuronjax.timing.cost_dma import dma_seconds
+from neuronjax.timing.cost_scalar import table_load_seconds
+from neuronjax.timing.cost_tensor import after_idle_seconds
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.planning_constants import PLANNING_CONSTANTS
 from neuronjax.timing.schedule import schedule

@@ -22,10 +22,10 @@ from neuronjax.hardware import Target, resolve_target
 from neuronjax.numerics.shown import Shown
 from neuronjax.timing.collectives import (
     CollectiveTime,
+    barrier_seconds,
     collective_time,
     time_over_nodes,
 )
-from neuronjax.timing.execution import barrier_seconds
 
 # As nccom-test spells them.
 _SHORT = {

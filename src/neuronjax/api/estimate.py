@@ -45,16 +45,19 @@ from neuronjax.policy import Policy
 from neuronjax.report.money_tables import training_tables
 from neuronjax.report.quantities import decimal
 from neuronjax.timing.backward import backward_share
-from neuronjax.timing.collectives import collective_time, time_over_nodes
-from neuronjax.timing.execution import execution_seconds
+from neuronjax.timing.collectives import (
+    collective_time,
+    execution_seconds,
+    time_over_nodes,
+)
 from neuronjax.timing.hbm import capacity_bytes
 from neuronjax.timing.money import (
     Price,
     PricePerHour,
-    Run,
     StepTime,
     Terms,
     TrainingCost,
+    TrainingRun,
     training_cost,
 )
 
@@ -166,7 +169,7 @@ def estimate(
     """
     targets, policies = targets_of(step, instance), policies_of(policy)
     training = _Training(
-        run=Run(
+        run=TrainingRun(
             tokens=tokens, tokens_per_step=tokens_per_step, utilization=utilization
         ),
         steps=steps,
@@ -285,7 +288,7 @@ def _machines(given: Any) -> tuple[Machine, ...]:
 class _Training:
     """What is asked of all machines; see `estimate`."""
 
-    run: Run
+    run: TrainingRun
     steps: int | Mapping[str, int] | None
     watts: float | Mapping[str, float] | None
     prices: Mapping[str, Price]
@@ -313,7 +316,7 @@ class _Training:
                 if policy is not None or not isinstance(self.steps, Mapping):
                     self._run(target, policy).check()
 
-    def _run(self, target: Target, policy: Policy | None) -> Run:
+    def _run(self, target: Target, policy: Policy | None) -> TrainingRun:
         name = target.name.partition(":")[0]
         return replace(
             self.run,

@@ -36,10 +36,10 @@ from neuronjax.api.instance_costs import (
 from neuronjax.api.profile import Profile, Trips
 from neuronjax.hardware import Target
 from neuronjax.report.money_tables import serving_tables
-from neuronjax.timing.execution import execution_seconds
+from neuronjax.timing.collectives import execution_seconds
 from neuronjax.timing.hbm import capacity_bytes
 from neuronjax.timing.money import PricePerHour, Terms, check_watts
-from neuronjax.timing.serving_money import Memory, ServingCost, Traffic, serving_cost
+from neuronjax.timing.serving_money import ServingCost, Traffic, serving_cost
 
 
 def estimate_serving(
@@ -120,7 +120,7 @@ def estimate_serving(
             then.total_seconds + launch,
             prices[target.name],
             traffic,
-            Memory(
+            ServedMemory(
                 needed_bytes=max(needed_bytes(first), needed_bytes(then)),
                 capacity_bytes=capacity_bytes(then.core),
                 weights_bytes=parameter_bytes(then),

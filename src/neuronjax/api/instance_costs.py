@@ -22,10 +22,8 @@ from neuronjax.ir.collective_set import Spmd
 from neuronjax.policy import Policy
 from neuronjax.report.html import Displayed
 from neuronjax.report.quantities import binary
-from neuronjax.timing.donation import with_donation
-from neuronjax.timing.hbm import capacity_bytes, check_fits
+from neuronjax.timing.hbm import capacity_bytes, check_fits, with_donation
 from neuronjax.timing.money import Price, PricePerHour, Terms, price_of
-from neuronjax.timing.tiling import value_bytes
 
 DEFAULT_INSTANCE = "trn2.48xlarge"
 
@@ -299,7 +297,7 @@ def carried(found: Profile) -> list[tuple[int, int]]:
     for value in fused.results:
         sizes = free.get(str(fused.types[value]))
         if sizes:
-            matched.append((sizes.pop(), value_bytes(fused, value)))
+            matched.append((sizes.pop(), fused.sizes[value]))
     return matched
 
 

@@ -37,9 +37,9 @@ from neuronjax.report.profile_events import write_csv, write_parquet
 from neuronjax.report.profile_summary import metrics, roofs
 from neuronjax.report.profile_usage import Usage
 from neuronjax.report.rendering import as_text
-from neuronjax.timing.donation import with_donation
-from neuronjax.timing.hbm import check_fits
-from neuronjax.timing.memory import MemoryPlan, plan_memory
+from neuronjax.timing.hbm import check_fits, with_donation
+from neuronjax.timing.memory import plan_memory
+from neuronjax.timing.memory_plan import MemoryPlan
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Core, Queue

@@ -22,10 +22,10 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.timing.collectives import (
     CollectiveTime,
+    barrier_seconds,
     collective_time,
     time_over_nodes,
 )
-from neuronjax.timing.execution import barrier_seconds
 
 CHIPS = (16, 64, 256, 1024, 4096, 16_384, 65_536, 100_000)
 _BACKWARD = 2 / 3  # of the compute of a step: two of its three matmuls

@@ -48,12 +48,12 @@ def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
         program: what a core executes.
     """
     main = program.main
-    finder = _Finder(program.functions)
+    finder = _ParameterFinder(program.functions)
     finder.block(main, [frozenset({n}) for n in range(len(main.arguments))])
     return finder.right - finder.left
 
 
-class _Finder(DataFlow[frozenset[int]]):
+class _ParameterFinder(DataFlow[frozenset[int]]):
     """The arguments of main that a buffer is a form of, by position.
 
     Attributes:
