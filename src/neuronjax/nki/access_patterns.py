@@ -13,9 +13,8 @@ from typing import Any
 
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import DynamicOffset
-from neuronjax.nki import tensor
 from neuronjax.nki.layout import Layout
-from neuronjax.nki.tensor import NkiTensor, refuse
+from neuronjax.nki.tensor_view import TensorView, View, index_operand, refuse
 
 # Partitions that share the offsets of a tensor indirection (NkiTensor.indirect). A view
 # has the group of the vector, scalar and gpsimd engines; the instructions of the tensor
@@ -25,14 +24,14 @@ TENSOR_GROUP = 32
 
 
 def with_pattern(
-    t: NkiTensor,
+    t: View,
     pattern: Sequence[Sequence[int]],
     offset: int | None,
     scalar_offset: Any,
-    vector_offset: NkiTensor | None,
+    vector_offset: TensorView | None,
     indirect_dim: int,
     dtype: Any,
-) -> NkiTensor:
+) -> View:
     """The view that `t.ap(...)` is; arguments as there."""
     name = t.dtype if dtype is None else dtypes.as_dtype(dtype)
     pairs = [(int(stride), int(count)) for stride, count in pattern]
@@ -45,7 +44,7 @@ def with_pattern(
     return t._with(Layout(shape, strides, start), dtype=name, dynamic=dynamic)
 
 
-def _offset(t: NkiTensor, dtype: str, offset: int | None) -> int:
+def _offset(t: TensorView, dtype: str, offset: int | None) -> int:
     if offset is not None:
         return int(offset)
     nbytes = t.offset * dtypes.itemsize(t.dtype)
@@ -58,14 +57,14 @@ def _offset(t: NkiTensor, dtype: str, offset: int | None) -> int:
     return nbytes // dtypes.itemsize(dtype)
 
 
-def free_size(t: NkiTensor, dtype: str) -> int:
+def free_size(t: TensorView, dtype: str) -> int:
     """Elements of `dtype` in a partition of the storage."""
     storage = t.storage
     nbytes = storage.free_size * dtypes.itemsize(storage.dtype)
     return nbytes // dtypes.itemsize(dtype)
 
 
-def _check_partitions(t: NkiTensor, dtype: str, pairs: list[tuple[int, int]]) -> None:
+def _check_partitions(t: TensorView, dtype: str, pairs: list[tuple[int, int]]) -> None:
     if not t.storage.on_chip:
         return
     expected = free_size(t, dtype)
@@ -79,25 +78,8 @@ def _check_partitions(t: NkiTensor, dtype: str, pairs: list[tuple[int, int]]) ->
         )
 
 
-def check_bounds(t: NkiTensor) -> None:
-    """Refuses an operand beyond its storage.
-
-    Not the view as such: loops over uneven sizes make views that they then do not use.
-    """
-    size = t.storage.size * dtypes.itemsize(t.storage.dtype) // dtypes.itemsize(t.dtype)
-    spans = [s * (n - 1) for s, n in zip(t.strides, t.shape, strict=True)]
-    lowest = t.offset + sum(span for span in spans if span < 0)
-    last = t.offset + sum(span for span in spans if span > 0)
-    if lowest < 0 or last >= size:
-        refuse(
-            "ap",
-            f"elements {lowest} to {last} of a tensor of {size}",
-            "keep offset + sum of stride * (count - 1) within the tensor",
-        )
-
-
 def _dynamic(
-    t: NkiTensor, dtype: str, scalar: Any, vector: Any, indirect_dim: int
+    t: TensorView, dtype: str, scalar: Any, vector: Any, indirect_dim: int
 ) -> DynamicOffset | None:
     if scalar is None and vector is None:
         return None
@@ -107,7 +89,7 @@ def _dynamic(
     old, new = dtypes.itemsize(t.dtype), dtypes.itemsize(dtype)
     stride, limit = t.strides[dim] * old // new, t.shape[dim]
     if scalar is not None:
-        index = tensor._index_operand("ap", scalar, 1)
+        index = index_operand("ap", scalar, 1)
         return DynamicOffset("scalar", index, stride, limit)
     assert vector is not None
     if dim != 0 or t.storage.on_chip:
@@ -116,13 +98,11 @@ def _dynamic(
             f"vector_offset on dimension {dim} of {t.describe()}",
             "indirect_dim must be 0 and the tensor in HBM",
         )
-    index = tensor._index_operand("ap", vector, vector.size)
+    index = index_operand("ap", vector, vector.size)
     return DynamicOffset("vector", index, stride, limit)
 
 
-def with_tensor_indirection(
-    t: NkiTensor, index: NkiTensor, num_elem: int | None
-) -> NkiTensor:
+def with_tensor_indirection(t: View, index: TensorView, num_elem: int | None) -> View:
     """The view that `t.indirect(index)` is; arguments as there."""
     t._direct_guard("indirect")
     if not t.storage.on_chip or index.storage.memory != "sbuf":
@@ -143,7 +123,7 @@ def with_tensor_indirection(
     if not 1 <= count <= most:
         refuse("indirect", f"num_elem={num_elem}", f"use 1 to {most}")
     flat = t.reshape((t.shape[0], -1)) if t.ndim != 2 else t
-    operand = tensor._index_operand("indirect", index, index.size)
+    operand = index_operand("indirect", index, index.size)
     dynamic = DynamicOffset(
         "indirect", operand, flat.strides[1], flat.shape[1], LANE_GROUP
     )
@@ -151,7 +131,7 @@ def with_tensor_indirection(
     return t._with(Layout(shape, (flat.strides[0], 0), flat.offset), dynamic=dynamic)
 
 
-def on_tensor_engine(t: NkiTensor) -> NkiTensor:
+def on_tensor_engine(t: View) -> View:
     """A view as the tensor engine finds its offsets: groups of 32 partitions."""
     if t.dynamic is None or t.dynamic.kind != "indirect":
         return t

@@ -15,7 +15,7 @@ import numpy as np
 from neuronjax.nki import layout
 from neuronjax.nki.layout import Layout
 from neuronjax.nki.registers import VirtualRegister
-from neuronjax.nki.tensor import NkiTensor, refuse
+from neuronjax.nki.tensor_view import TensorView, View, refuse
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class DynamicSlice:
     size: int
 
 
-def indexed(t: NkiTensor, key: Any) -> NkiTensor:
+def indexed(t: View, key: Any) -> View:
     """The view `t[key]`."""
     keys = _expanded(t, key if isinstance(key, tuple) else (key,))
     if any(isinstance(k, np.ndarray) for k in keys):
@@ -46,7 +46,7 @@ def indexed(t: NkiTensor, key: Any) -> NkiTensor:
     return _without(view, dropped)
 
 
-def _expanded(t: NkiTensor, keys: tuple[Any, ...]) -> list[Any]:
+def _expanded(t: TensorView, keys: tuple[Any, ...]) -> list[Any]:
     """One entry per dimension, beside new ones."""
     consumed = sum(k is not None and k is not Ellipsis for k in keys)
     ellipses = [n for n, k in enumerate(keys) if k is Ellipsis]
@@ -59,7 +59,7 @@ def _expanded(t: NkiTensor, keys: tuple[Any, ...]) -> list[Any]:
     return [*keys[:at], *fill, *keys[at + 1 :]]
 
 
-def _sliced(t: NkiTensor, dim: int, entry: slice) -> NkiTensor:
+def _sliced(t: View, dim: int, entry: slice) -> View:
     if any(isinstance(v, VirtualRegister) for v in (entry.start, entry.stop)):
         refuse("index", "a register as a slice bound", "use nl.ds(register, size)")
     start, stop, step = entry.indices(t.shape[dim])
@@ -68,15 +68,15 @@ def _sliced(t: NkiTensor, dim: int, entry: slice) -> NkiTensor:
     return t.slice(dim, start, stop, step)
 
 
-def _dynamic(t: NkiTensor, dim: int, entry: DynamicSlice) -> NkiTensor:
-    if isinstance(entry.start, VirtualRegister | NkiTensor):
+def _dynamic(t: View, dim: int, entry: DynamicSlice) -> View:
+    if isinstance(entry.start, VirtualRegister | TensorView):
         return t.dynamic_slice(dim, entry.start, entry.size)
     return t.slice(dim, int(entry.start), int(entry.start) + entry.size)
 
 
-def _one(t: NkiTensor, dim: int, entry: Any) -> NkiTensor:
+def _one(t: View, dim: int, entry: Any) -> View:
     """A dimension of size one, to be dropped later."""
-    if isinstance(entry, VirtualRegister | NkiTensor):
+    if isinstance(entry, VirtualRegister | TensorView):
         return t.dynamic_slice(dim, entry, 1)
     index = int(entry)
     index = index + t.shape[dim] if index < 0 else index
@@ -89,7 +89,7 @@ def _one(t: NkiTensor, dim: int, entry: Any) -> NkiTensor:
     return t.slice(dim, index, index + 1)
 
 
-def _without(t: NkiTensor, dims: list[int]) -> NkiTensor:
+def _without(t: View, dims: list[int]) -> View:
     """Indexed dimensions are dropped as far as the fewest dimensions allow."""
     on_chip = t.storage.on_chip
     dims = [d for d in dims if not (on_chip and d == 0)]
@@ -102,7 +102,7 @@ def _without(t: NkiTensor, dims: list[int]) -> NkiTensor:
     return t._with(view)
 
 
-def _by_arrays(t: NkiTensor, keys: list[Any]) -> NkiTensor:
+def _by_arrays(t: View, keys: list[Any]) -> View:
     """Every index an integer array or a number: the elements as one strided view."""
     if t.dynamic is not None or any(not _is_static(k) for k in keys):
         refuse("index", "index arrays beside a slice or a register", "use one kind")

@@ -30,13 +30,15 @@ from neuronjax.ir.collectives.selection import VARIABLE
 from neuronjax.ir.kernel import Access, Block, KernelProgram, Storage
 from neuronjax.ir.kernel_call import KernelFunction, compiling_for
 from neuronjax.nki import arguments
+from neuronjax.nki.active import in_kernel, tracing
 from neuronjax.nki.jax_call import Derivative, Run, is_traced, jitted, kernel_function
 from neuronjax.nki.limits.programs import checked
 from neuronjax.nki.linking import linked
 from neuronjax.nki.memory import MemoryRegion
+from neuronjax.nki.program_trace import ProgramTrace
 from neuronjax.nki.targets import check_ranks, chosen_target
 from neuronjax.nki.tensor import NkiTensor
-from neuronjax.nki.trace import Launch, Trace, in_kernel, tracing
+from neuronjax.nki.trace import Launch
 from neuronjax.policy.scopes import algorithm_from_scope
 
 Grid = tuple[int, ...]
@@ -338,7 +340,9 @@ def _trace(
     programs = prod(kernel.grid)
     check_ranks(target, kernel._ranks or devices)
     launch = Launch(programs, kernel._ranks or devices, algorithm_from_scope(""))
-    traces = [Trace(target, kernel.grid, n, machine, launch) for n in range(programs)]
+    traces = [
+        ProgramTrace(target, kernel.grid, n, machine, launch) for n in range(programs)
+    ]
     held = _arguments(traces[0], call, machine)
     key: Any = machine.key if machine else None
     values: dict[int, Any] = {}
@@ -375,7 +379,9 @@ def _trace(
     return Traced(program, tree, tuple(a.dtype for a in accesses))
 
 
-def _arguments(trace: Trace, call: _Call, machine: AnyMachine | None) -> list[Storage]:
+def _arguments(
+    trace: ProgramTrace, call: _Call, machine: AnyMachine | None
+) -> list[Storage]:
     with tracing(trace):
         held = [_argument(trace, call, n) for n in range(len(call.arrays))]
     if machine is not None:
@@ -384,7 +390,7 @@ def _arguments(trace: Trace, call: _Call, machine: AnyMachine | None) -> list[St
     return held
 
 
-def _argument(trace: Trace, call: _Call, number: int) -> Storage:
+def _argument(trace: ProgramTrace, call: _Call, number: int) -> Storage:
     # A scalar is a tensor of one element; HBM has one dimension at least.
     shape = call.shape(number) or (1,)
     # nki/guides/nki_simulator.rst, "How It Works".

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 
 from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.ir.kernel import Block, KernelLoop, KernelWhile, LoopTurn, Register
-from neuronjax.nki import trace as tracing
+from neuronjax.nki import active, trace as tracing
+from neuronjax.nki.isa.registers import register_alloc, register_move
 from neuronjax.nki.registers import VirtualRegister, as_register
 from neuronjax.nki.trace import Trace
 from neuronjax.numerics.random_bits import fold
@@ -42,7 +43,7 @@ def affine_range(
     Compilers before NKI 0.3 took it as a promise that they do not.
     """
     numbers = sequential_range(start, stop, step)
-    return AffineRange(numbers) if tracing.in_kernel() else numbers
+    return AffineRange(numbers) if active.in_kernel() else numbers
 
 
 class AffineRange(Sequence[int]):
@@ -155,8 +156,6 @@ def while_loop(
     init: VirtualRegister, body_fun: Callable[[VirtualRegister], VirtualRegister]
 ) -> None:
     """While the register is not 0: `register = body_fun(register)`, on the device."""
-    from neuronjax.nki.isa.registers import register_alloc, register_move
-
     trace, line = tracing.current(), user_line()
     condition = register_alloc()
     register_move(condition, init)
@@ -217,9 +216,14 @@ def _python_condition(trace: Trace, place: tuple[Any, ...], register: Register) 
     return False
 
 
+# Frames between `_place` and the user's test: `while_condition`, the `condition` of the
+# trace and the `__bool__` of the register.
+_TEST_DEPTH = 4
+
+
 def _place() -> tuple[Any, ...]:
     """Frame and source position of the test. Python compiles it twice per `while`."""
-    frame = sys._getframe(3)
+    frame = sys._getframe(_TEST_DEPTH)
     code, position = frame.f_code, _position(frame.f_code, frame.f_lasti)
     if not _is_while(code, position):
         raise TypeError(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from neuronjax.nki.tensor import NkiTensor, refuse
+from neuronjax.nki.tensor_view import View, refuse
 
 Pattern = Sequence[str | Sequence[str]]
 
 
 def rearranged(
-    t: NkiTensor, source: Pattern, target: Pattern, sizes: dict[str, int]
-) -> NkiTensor:
+    t: View, source: Pattern, target: Pattern, sizes: dict[str, int]
+) -> View:
     """The view whose dimensions are those of `target`."""
     groups = [_group(g) for g in source]
     if len(groups) != t.ndim:
@@ -34,9 +34,7 @@ def _group(entry: str | Sequence[str]) -> tuple[str, ...]:
     return (entry,) if isinstance(entry, str) else tuple(entry)
 
 
-def _split(
-    t: NkiTensor, dim: int, group: tuple[str, ...], sizes: dict[str, int]
-) -> NkiTensor:
+def _split(t: View, dim: int, group: tuple[str, ...], sizes: dict[str, int]) -> View:
     if len(group) == 1:
         fixed = sizes.get(group[0], t.shape[dim])
         if fixed != t.shape[dim]:
@@ -51,7 +49,7 @@ def _split(
     return t.reshape_dim(dim, [sizes.get(name, -1) for name in group])
 
 
-def _merge(t: NkiTensor, dim: int, count: int) -> NkiTensor:
+def _merge(t: View, dim: int, count: int) -> View:
     if count == 0:
         return t.expand_dim(dim)
     return t if count == 1 else t.flatten_dims(dim, dim + count - 1)

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from neuronjax.errors import user_line
 from neuronjax.ir.kernel import Register
+from neuronjax.nki import active
 from neuronjax.nki.memory import NKIObject
 
 
@@ -26,9 +27,7 @@ class VirtualRegister(NKIObject):
         self.frozen = frozen
 
     def __bool__(self) -> bool:
-        from neuronjax.nki.loops import while_condition
-
-        return while_condition(self)
+        return active.current().condition(self)
 
     def __int__(self) -> int:
         self._refuse("int() of a register")

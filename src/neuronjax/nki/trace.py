@@ -8,10 +8,9 @@ is current at a time, in this thread; every nl and nisa function works on it.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -28,7 +27,8 @@ from neuronjax.ir.kernel import (
     Register,
     Storage,
 )
-from neuronjax.nki import psum_writes
+from neuronjax.nki import active, psum_writes
+from neuronjax.nki.active import in_kernel as in_kernel
 from neuronjax.nki.limits import registry as limits
 from neuronjax.nki.linking import Met
 from neuronjax.nki.lockstep import Lockstep, Meeting
@@ -270,6 +270,10 @@ class Trace:
         """How many blocks are open, the outermost included."""
         return len(self._blocks)
 
+    def value_text(self, view: NkiTensor) -> str | None:
+        """The elements of a view as text under op by op execution, else None."""
+        return str(self.machine.read(view.access())) if self.machine else None
+
     def depend(self, ordinal: int, after: tuple[int, ...]) -> None:
         """Notes that an instruction waits for others."""
         self.dependencies[ordinal] = (*self.dependencies.get(ordinal, ()), *after)
@@ -312,39 +316,13 @@ class Trace:
         return Block(tuple(self._blocks[0]))
 
 
-_LOCAL = threading.local()
-
-
 def current() -> Trace:
     """The trace that nl and nisa functions work on.
 
     Raises:
         InvalidProgramError: no kernel is running.
     """
-    trace = getattr(_LOCAL, "trace", None)
-    if trace is None:
-        raise InvalidProgramError(
-            "called outside a kernel",
-            location=user_line(),
-            remedy="decorate the function with @nki.jit and call that",
-        )
-    return trace
-
-
-def in_kernel() -> bool:
-    """Whether a kernel is being traced in this thread."""
-    return getattr(_LOCAL, "trace", None) is not None
-
-
-@contextlib.contextmanager
-def tracing(trace: Trace) -> Iterator[Trace]:
-    """Makes a trace the current one."""
-    before = getattr(_LOCAL, "trace", None)
-    _LOCAL.trace = trace
-    try:
-        yield trace
-    finally:
-        _LOCAL.trace = before
+    return cast(Trace, active.current())
 
 
 def emit(
@@ -435,11 +413,3 @@ def _sorted_operands(
                 remedy="give a tensor, a register or a number",
             )
     return tuple(operands), tuple(parameters), forms
-
-
-def value_text(t: NkiTensor) -> str | None:
-    """A tensor's elements as text under op by op execution, else None."""
-    trace = getattr(_LOCAL, "trace", None)
-    if trace is None or trace.machine is None:
-        return None
-    return str(trace.machine.read(t.access()))

@@ -472,7 +472,7 @@ def test_errors_name_the_line():
     def kernel(a):
         nl.ndarray((256, 4), nl.float32)
 
-    with pytest.raises(InvalidProgramError, match=r"test_execution\.py:\d+") as error:
+    with pytest.raises(InvalidProgramError, match=r"test_kernels\.py:\d+") as error:
         kernel(data(2, 2))
     assert "128" in str(error.value)
     with pytest.raises(InvalidProgramError, match="outside a kernel"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neuronjax.hardware import CoreSpec
-from neuronjax.nki import trace as tracing
+from neuronjax.nki import active, trace as tracing
 from neuronjax.nki.memory import NKIObject
 from neuronjax.nki.targets import chosen_target
 
@@ -15,7 +15,7 @@ class _TileSize(NKIObject):
 
     @property
     def _core(self) -> CoreSpec:
-        target = tracing.current().target if tracing.in_kernel() else chosen_target()
+        target = tracing.current().target if active.in_kernel() else chosen_target()
         return target.core
 
     @property

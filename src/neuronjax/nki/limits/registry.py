@@ -12,36 +12,32 @@ what `signature` holds and at nothing else: not at the values of immediates.
 
 from __future__ import annotations
 
-import functools
-import importlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.hardware import chips_with
+from neuronjax.hardware import CoreSpec, chips_with
 from neuronjax.ir.kernel import Access, KernelInstruction, Storage
 
-if TYPE_CHECKING:
-    from neuronjax.nki.trace import Trace
-
-Rule = Callable[[KernelInstruction, "Trace"], None]
-StorageRule = Callable[[Storage, "Trace"], None]
+# Rules take a trace, of which they look at the core.
+Rule = Callable[[KernelInstruction, Any], None]
+StorageRule = Callable[[Storage, Any], None]
 
 _RULES: dict[str, list[Rule]] = defaultdict(list)
 _ADVICE: dict[str, list[Rule]] = defaultdict(list)
 _STORAGE_RULES: list[StorageRule] = []
-# Modules of this package that hold rules; add yours.
-RULE_MODULES: tuple[str, ...] = (
-    "shapes",
-    "memories",
-    "data_types",
-    "generations",
-    "engines",
-    "matmul",
-    "dma",
-    "indirection",
-)
+
+
+class OnCore(Protocol):
+    """What the rules look at of a trace."""
+
+    notes: dict[str, Any]
+
+    @property
+    def core(self) -> CoreSpec:
+        """The core that the kernel is for."""
+        ...
 
 
 def limit(*names: str) -> Callable[[Rule], Rule]:
@@ -82,7 +78,7 @@ def broken(i: KernelInstruction, what: str, remedy: str) -> InvalidProgramError:
 
 
 def missing(
-    i: KernelInstruction, trace: Trace, what: str, capability: str, instead: str = ""
+    i: KernelInstruction, trace: OnCore, what: str, capability: str, instead: str = ""
 ) -> InvalidProgramError:
     """The error of something that the core is not capable of."""
     chips = ", ".join(chips_with(capability))
@@ -90,13 +86,7 @@ def missing(
     return broken(i, f"{what} on {trace.core.name}, which cannot", remedy)
 
 
-@functools.cache
-def _load() -> None:
-    for module in RULE_MODULES:
-        importlib.import_module(f"neuronjax.nki.limits.{module}")
-
-
-def check_instruction(i: KernelInstruction, trace: Trace) -> None:
+def check_instruction(i: KernelInstruction, trace: OnCore) -> None:
     """Applies the rules for an instruction.
 
     Raises:
@@ -106,7 +96,6 @@ def check_instruction(i: KernelInstruction, trace: Trace) -> None:
     key = signature(i)
     if key in seen:
         return
-    _load()
     for rule in _RULES["*"]:
         rule(i, trace)
     for rule in _RULES.get(i.name, ()):
@@ -114,9 +103,8 @@ def check_instruction(i: KernelInstruction, trace: Trace) -> None:
     seen.add(key)
 
 
-def advice_for(i: KernelInstruction, trace: Trace) -> InvalidProgramError | None:
+def advice_for(i: KernelInstruction, trace: OnCore) -> InvalidProgramError | None:
     """What the first rule of `advice` that an instruction breaks says."""
-    _load()
     for rule in (*_ADVICE["*"], *_ADVICE.get(i.name, ())):
         try:
             rule(i, trace)
@@ -156,12 +144,11 @@ def _dynamic(a: Access) -> Hashable:
     return a.dynamic.kind
 
 
-def check_storage(storage: Storage, trace: Trace) -> None:
+def check_storage(storage: Storage, trace: OnCore) -> None:
     """Applies the rules for an allocation.
 
     Raises:
         InvalidProgramError: one is broken.
     """
-    _load()
     for rule in _STORAGE_RULES:
         rule(storage, trace)

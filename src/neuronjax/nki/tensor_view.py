@@ -1,0 +1,433 @@
+"""`TensorView`: the strided views of a storage, and the methods that make others.
+
+A view is shape, strides and offset, in elements of its dtype, over one storage, and at
+most one runtime offset. Nothing is copied. Constraints are those of the class
+documentation of nki.language.NkiTensor and of nki/deep-dives/nki-aps.rst; each breach
+is an InvalidProgramError with the kernel's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NoReturn, Self, TypeVar
+
+from neuronjax.errors import InvalidProgramError, user_line
+from neuronjax.ir import nki_dtypes as dtypes
+from neuronjax.ir.kernel import Access, DynamicOffset, Register, Storage
+from neuronjax.nki import layout
+from neuronjax.nki.layout import Layout
+from neuronjax.nki.memory import MemoryRegion, NKIObject, region_name
+from neuronjax.nki.registers import VirtualRegister
+
+# The class of a view, which all that is made of it shares.
+View = TypeVar("View", bound="TensorView")
+
+
+def refuse(op: str, what: str, remedy: str) -> NoReturn:
+    """Raises the error of a view that cannot be."""
+    raise InvalidProgramError(what, op=op, location=user_line(), remedy=remedy)
+
+
+class TensorView(NKIObject):
+    """A strided view of a tensor in SBUF, PSUM or HBM.
+
+    Attributes:
+        shape: on chip, partitions first.
+        strides: elements of `dtype` from one index to the next.
+        offset: of the first element, in elements of `dtype`.
+        dtype: nki name.
+        buffer: memory region.
+        name: the user's.
+        storage: the memory itself.
+        dynamic: the runtime offset, or None.
+    """
+
+    # Two views are never the same because they look alike.
+    __eq__ = object.__eq__  # type: ignore[assignment]
+    __hash__ = object.__hash__
+    __slots__ = ("dtype", "dynamic", "name", "offset", "shape", "storage", "strides")
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        dtype: Any,
+        storage: Any,
+        buffer: Any = MemoryRegion.sbuf,
+        name: str = "",
+    ) -> None:
+        self.shape = tuple(shape)
+        self.strides = layout.row_major_strides(self.shape)
+        self.offset = 0
+        self.dtype = dtypes.as_dtype(dtype)
+        if storage is None:  # a signature placeholder, never materialized
+            storage = Storage(-1, region_name(buffer), self.shape, self.dtype, name)  # type: ignore[arg-type]
+        self.storage: Storage = storage
+        self.name = name
+        self.dynamic: DynamicOffset | None = None
+
+    # ---- What it is.
+
+    @property
+    def buffer(self) -> MemoryRegion:
+        """The memory region."""
+        return MemoryRegion(self.storage.memory)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    def is_contiguous(self) -> bool:
+        """Whether the view is dense in row-major order, on chip within a partition."""
+        first = 1 if self._on_chip else 0
+        return layout.is_dense(self.shape[first:], self.strides[first:])
+
+    def get_pattern(self) -> list[list[int]]:
+        """[[stride, count], ...] of every dimension, as `ap` takes it."""
+        return [[s, n] for s, n in zip(self.strides, self.shape, strict=True)]
+
+    def is_indirect(self) -> bool:
+        """Whether the run decides about the address."""
+        return self.dynamic is not None
+
+    def access(self) -> Access:
+        """This view as an operand."""
+        if self.dynamic is None:
+            _check_bounds(self)
+        pattern = tuple(zip(self.strides, self.shape, strict=True))
+        return Access(self.storage, self.dtype, self.offset, pattern, self.dynamic)
+
+    @property
+    def _on_chip(self) -> bool:
+        return self.storage.on_chip
+
+    @property
+    def _layout(self) -> Layout:
+        return Layout(self.shape, self.strides, self.offset)
+
+    def _with(self, new: Layout, **changes: Any) -> Self:
+        view = object.__new__(type(self))
+        view.shape, view.strides, view.offset = new
+        view.dtype = changes.get("dtype", self.dtype)
+        view.dynamic = changes.get("dynamic", self.dynamic)
+        view.storage, view.name = self.storage, self.name
+        return view
+
+    def _dim(self, op: str, dim: int, extra: int = 0) -> int:
+        found = dim + self.ndim + extra if dim < 0 else dim
+        if not 0 <= found < self.ndim + extra:
+            refuse(
+                op,
+                f"dimension {dim} of a tensor of shape {self.shape}",
+                f"use 0 to {self.ndim + extra - 1}",
+            )
+        return found
+
+    def _partition_guard(self, op: str, dim: int, what: str) -> None:
+        """Dimension 0 stays what it is on chip and behind a vector of offsets."""
+        if dim != 0:
+            return
+        if self._on_chip:
+            refuse(
+                op,
+                f"{what} dimension 0 of {self.describe()}, the partition dimension",
+                "move data across partitions with nisa.nc_transpose or nisa.dma_copy",
+            )
+        if self.dynamic is not None and self.dynamic.kind == "vector":
+            refuse(
+                op,
+                f"{what} dimension 0, which a vector of offsets selects",
+                "take this view first, then vector_select",
+            )
+
+    def _indirection_guard(self, op: str, dim: int) -> None:
+        kind = self.dynamic.kind if self.dynamic else None
+        if kind == "indirect" or (kind == "vector" and dim == 0):
+            refuse(
+                op,
+                f"dimension {dim} of an indirect view takes part in the indirection",
+                "slice before the indirection; t.is_indirect() tells",
+            )
+
+    # ---- Views.
+
+    def slice(self, dim: int, start: int, end: int, step: int = 1) -> Self:
+        """Elements start, start + step, ... below `end` of one dimension."""
+        dim = self._dim("slice", dim)
+        self._indirection_guard("slice", dim)
+        if not 0 <= start < end <= self.shape[dim] or step < 1:
+            refuse(
+                "slice",
+                f"[{start}:{end}:{step}] of dimension {dim} of size {self.shape[dim]}",
+                f"0 <= start < end <= {self.shape[dim]} and step >= 1",
+            )
+        count = -(-(end - start) // step)
+        return self._with(layout.slice_dim(self._layout, dim, start, count, step))
+
+    def select(self, dim: int, index: Any) -> Self:
+        """One element of a dimension, which is removed.
+
+        Args:
+            dim: which dimension.
+            index: an int, or for the run to decide an integer tensor of one element or
+                a VirtualRegister.
+        """
+        dim = self._dim("select", dim)
+        self._indirection_guard("select", dim)
+        if isinstance(index, TensorView | VirtualRegister):
+            return self._selected_by(dim, index)
+        if not 0 <= index < self.shape[dim]:
+            refuse(
+                "select",
+                f"index {index} of dimension {dim} of size {self.shape[dim]}",
+                f"use 0 to {self.shape[dim] - 1}",
+            )
+        one = layout.slice_dim(self._layout, dim, index, 1, 1)
+        if dim == 0 and self._on_chip:
+            return self._with(one)
+        return self._with(layout.drop_dim(one, dim))
+
+    def _selected_by(self, dim: int, index: Any) -> Self:
+        if self._on_chip and dim == 0:
+            refuse(
+                "select",
+                "a runtime index of the partition dimension",
+                "select a free dimension, or gather with nisa.dma_copy from HBM",
+            )
+        dynamic = self._scalar("select", index, self.strides[dim], self.shape[dim])
+        one = layout.slice_dim(self._layout, dim, 0, 1, 1)
+        return self._with(layout.drop_dim(one, dim), dynamic=dynamic)
+
+    def dynamic_slice(self, dim: int, start: Any, size: int) -> Self:
+        """`size` elements of a dimension from where the run says (`nl.ds`)."""
+        dim = self._dim("ds", dim)
+        self._indirection_guard("ds", dim)
+        if not 1 <= size <= self.shape[dim]:
+            refuse(
+                "ds",
+                f"{size} elements of dimension {dim} of size {self.shape[dim]}",
+                f"use 1 to {self.shape[dim]}",
+            )
+        limit = self.shape[dim] - size + 1
+        dynamic = self._scalar("ds", start, self.strides[dim], limit)
+        new = layout.slice_dim(self._layout, dim, 0, size, 1)
+        return self._with(new, dynamic=dynamic)
+
+    def _scalar(self, op: str, index: Any, stride: int, limit: int) -> DynamicOffset:
+        self._direct_guard(op)
+        return DynamicOffset("scalar", index_operand(op, index, 1), stride, limit)
+
+    def _direct_guard(self, op: str) -> None:
+        if self.dynamic is not None:
+            refuse(
+                op,
+                "a second runtime index of one view",
+                "copy the first selection to a tile; t.is_indirect() tells",
+            )
+
+    def vector_select(self, dim: int, vector_offset: TensorView) -> Self:
+        """One index of dimension 0 for every partition of the result, from HBM."""
+        dim = self._dim("vector_select", dim)
+        self._direct_guard("vector_select")
+        if dim != 0 or self._on_chip:
+            where = "an on-chip tensor" if self._on_chip else f"dimension {dim}"
+            refuse(
+                "vector_select", f"{where}", "select along dimension 0 of an HBM tensor"
+            )
+        count = vector_offset.shape[0]
+        index = index_operand("vector_select", vector_offset, count)
+        dynamic = DynamicOffset("vector", index, self.strides[0], self.shape[0])
+        shape = (count, *self.shape[1:])
+        return self._with(Layout(shape, self.strides, self.offset), dynamic=dynamic)
+
+    def permute(self, dims: Sequence[int]) -> Self:
+        """Dimensions in another order."""
+        dims = tuple(dims)
+        if sorted(dims) != list(range(self.ndim)):
+            refuse(
+                "permute",
+                f"dims {dims} of a tensor of shape {self.shape}",
+                f"name each of 0 to {self.ndim - 1} once",
+            )
+        if dims[0] != 0:
+            self._partition_guard("permute", 0, "moving")
+        self._no_tensor_indirection("permute")
+        shape = tuple(self.shape[d] for d in dims)
+        strides = tuple(self.strides[d] for d in dims)
+        return self._with(Layout(shape, strides, self.offset))
+
+    def broadcast(self, dim: int, size: int) -> Self:
+        """A dimension of size one repeated `size` times."""
+        dim = self._dim("broadcast", dim)
+        if self._on_chip:
+            self._partition_guard("broadcast", dim, "broadcasting")
+        if self.shape[dim] != 1 or size < 1:
+            refuse(
+                "broadcast",
+                f"dimension {dim} of size {self.shape[dim]} to {size}",
+                "the dimension must have size 1",
+            )
+        dropped = layout.drop_dim(self._layout, dim)
+        return self._with(layout.insert_dim(dropped, dim, size, 0))
+
+    def expand_dim(self, dim: int) -> Self:
+        """One more dimension of size one at position `dim`."""
+        dim = self._dim("expand_dim", dim, extra=1)
+        self._partition_guard("expand_dim", dim, "inserting before")
+        self._no_tensor_indirection("expand_dim")
+        stride = self.shape[dim] * self.strides[dim] if dim < self.ndim else 1
+        return self._with(layout.insert_dim(self._layout, dim, 1, stride))
+
+    def squeeze_dim(self, dim: int) -> Self:
+        """Without a dimension of size one."""
+        dim = self._dim("squeeze_dim", dim)
+        self._partition_guard("squeeze_dim", dim, "removing")
+        if self.shape[dim] != 1:
+            refuse(
+                "squeeze_dim",
+                f"dimension {dim} of size {self.shape[dim]}",
+                "the dimension must have size 1",
+            )
+        return self._with(layout.drop_dim(self._layout, dim))
+
+    def reshape_dim(self, dim: int, shape: Sequence[int]) -> Self:
+        """One dimension as several; one size may be -1."""
+        dim = self._dim("reshape_dim", dim)
+        sizes = _inferred("reshape_dim", tuple(shape), self.shape[dim])
+        if len(sizes) != 1:
+            self._partition_guard("reshape_dim", dim, "splitting")
+        self._no_tensor_indirection("reshape_dim")
+        return self._with(layout.split_dim(self._layout, dim, sizes))
+
+    def flatten_dims(self, start_dim: int, end_dim: int) -> Self:
+        """Dimensions start_dim to end_dim, inclusive, as one."""
+        first = self._dim("flatten_dims", start_dim)
+        last = self._dim("flatten_dims", end_dim)
+        if last > first:
+            self._partition_guard("flatten_dims", first, "merging")
+        merged = layout.merge_dims(self._layout, first, last) if first <= last else None
+        if merged is None:
+            refuse(
+                "flatten_dims",
+                f"dimensions {first} to {last} of shape {self.shape} with strides "
+                f"{self.strides} do not follow one another in memory",
+                "copy to a dense tile first (nisa.tensor_copy)",
+            )
+        return self._with(merged)
+
+    def reshape(self, shape: Sequence[int]) -> Self:
+        """The same elements in another shape; one size may be -1."""
+        sizes = _inferred("reshape", tuple(shape), self.size)
+        if not sizes or sizes[0] != self.shape[0]:
+            if self._on_chip:
+                refuse(
+                    "reshape",
+                    f"{self.shape} to {sizes} changes the partition dimension",
+                    f"keep the first size {self.shape[0]}",
+                )
+            self._partition_guard("reshape", 0, "changing")
+        self._no_tensor_indirection("reshape")
+        new = self._reshaped(sizes)
+        if new is None:
+            refuse(
+                "reshape",
+                f"no view of shape {sizes} of {self.shape} with strides {self.strides}",
+                "copy to a dense tile first (nisa.tensor_copy)",
+            )
+        return self._with(new)
+
+    def _reshaped(self, sizes: tuple[int, ...]) -> Layout | None:
+        if not self._on_chip:
+            return layout.reshape(self._layout, sizes)
+        free = Layout(self.shape[1:], self.strides[1:], self.offset)
+        new = layout.reshape(free, sizes[1:])
+        if new is None:
+            return None
+        return Layout(sizes, (self.strides[0], *new.strides), self.offset)
+
+    def view(self, dtype: Any) -> Self:
+        """The same bits as another dtype; the last size changes accordingly."""
+        dtype = dtypes.as_dtype(dtype)
+        if self.dynamic is not None:
+            refuse("view", "an indirect view", "reinterpret first, then select")
+        old, new = dtypes.itemsize(self.dtype), dtypes.itemsize(dtype)
+        if old == new:
+            return self._with(self._layout, dtype=dtype)
+        if self.shape[-1] != 1 and self.strides[-1] != 1:
+            refuse(
+                "view",
+                f"the last dimension has stride {self.strides[-1]}",
+                "it must be contiguous; copy to a dense tile first",
+            )
+        nbytes = self.shape[-1] * old
+        outer = [s * old for s in self.strides[:-1]]
+        if nbytes % new or self.offset * old % new or any(s % new for s in outer):
+            refuse(
+                "view",
+                f"{self.shape} of {self.dtype} is no whole number of {dtype} per row",
+                f"make the last size and the offset multiples of {new // old}",
+            )
+        shape = (*self.shape[:-1], nbytes // new)
+        strides = (*(s // new for s in outer), 1)
+        return self._with(Layout(shape, strides, self.offset * old // new), dtype=dtype)
+
+    reinterpret_cast = view
+
+    def _no_tensor_indirection(self, op: str) -> None:
+        if self.dynamic is not None and self.dynamic.kind == "indirect":
+            refuse(op, "a view made by .indirect()", f"{op} before .indirect()")
+
+    def describe(self) -> str:
+        """Dtype, shape and memory, for messages."""
+        return f"{self.dtype}{list(self.shape)} in {self.buffer}"
+
+
+def _check_bounds(t: TensorView) -> None:
+    """Refuses an operand beyond its storage.
+
+    Not the view as such: loops over uneven sizes make views that they then do not use.
+    """
+    size = t.storage.size * dtypes.itemsize(t.storage.dtype) // dtypes.itemsize(t.dtype)
+    spans = [s * (n - 1) for s, n in zip(t.strides, t.shape, strict=True)]
+    lowest = t.offset + sum(span for span in spans if span < 0)
+    last = t.offset + sum(span for span in spans if span > 0)
+    if lowest < 0 or last >= size:
+        refuse(
+            "ap",
+            f"elements {lowest} to {last} of a tensor of {size}",
+            "keep offset + sum of stride * (count - 1) within the tensor",
+        )
+
+
+def _inferred(op: str, sizes: tuple[int, ...], total: int) -> tuple[int, ...]:
+    """Sizes with a -1 replaced, refused if their product is another."""
+    sizes = tuple(int(s) for s in sizes)
+    if sizes.count(-1) == 1:
+        rest = prod(s for s in sizes if s != -1)
+        if rest > 0 and total % rest == 0:
+            sizes = tuple(total // rest if s == -1 else s for s in sizes)
+    if prod(sizes) != total or any(s < 1 for s in sizes):
+        refuse(op, f"{sizes} for {total} elements", f"the product must be {total}")
+    return sizes
+
+
+def index_operand(op: str, index: Any, count: int) -> Register | Access:
+    """A register, or an access of `count` integers."""
+    if isinstance(index, VirtualRegister):
+        assert index.register is not None
+        return index.register
+    if not isinstance(index, TensorView) or not dtypes.info(index.dtype).is_integer:
+        refuse(
+            op,
+            f"index {index}",
+            "give an integer tensor in SBUF or a VirtualRegister",
+        )
+    if index.size != count:
+        refuse(op, f"{index.size} indices, shape {index.shape}", f"give {count}")
+    return index.access()
