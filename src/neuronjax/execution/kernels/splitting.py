@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from neuronjax.execution.kernels.accesses import Box, Plan, box, slot_elements
 from neuronjax.execution.kernels.slots import Place
-from neuronjax.execution.tiles.registry import Signature, View
+from neuronjax.execution.tiles.registry import OperandView, Signature
 from neuronjax.ir.kernel import (
     Access,
     Block,
@@ -161,12 +161,12 @@ class Splitter:
         look = (i.name, i.engine, items, ids, i.forms, i.reads_outputs, register)
         if look in self._steps:
             return self._steps[look]
-        views = iter(View(p.shape, p.dtype) for p in inputs)
+        views = iter(OperandView(p.shape, p.dtype) for p in inputs)
         signature = Signature(
             i.name,
             i.engine,
             items,
-            tuple(View(p.shape, p.dtype) for p in outputs),
+            tuple(OperandView(p.shape, p.dtype) for p in outputs),
             tuple(next(views) if form == "t" else None for form in i.forms),
             i.forms,
             i.reads_outputs,
