@@ -24,7 +24,7 @@ from neuronjax.api.lowered import (
     may_round_stochastically,
 )
 from neuronjax.api.signatures import Named, as_array, signature_of
-from neuronjax.capture.mesh_context import Surroundings
+from neuronjax.capture.mesh_context import MeshContext
 from neuronjax.capture.trace import ClosesOverTracersError, capturing
 from neuronjax.diagnostics.statistics import Statistics
 from neuronjax.errors import InvalidProgramError, UnsupportedError
@@ -153,7 +153,7 @@ class Emulated:
             return self._as_scope(*args, **kwargs)
         try:
             index = self._next_index(args, kwargs)
-            around = Surroundings.current()
+            around = MeshContext.current()
             around.check_untraced((args, kwargs))
             with around.outside():
                 hidden = (index, self._state.amax_history, around)
@@ -216,7 +216,7 @@ class Emulated:
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The program for arguments of these types (arrays or ShapeDtypeStructs)."""
-        around, (args, kwargs) = Surroundings.of_types((args, kwargs))
+        around, (args, kwargs) = MeshContext.of_types((args, kwargs))
         emulation, leaves, _ = self._bind(args, kwargs, around)
         captured = emulation.capture(leaves)
         return Lowered(
@@ -259,7 +259,7 @@ class Emulated:
         with policy_scope(self._given_policy):
             return native(*args, **kwargs)
 
-    def _entry(self, args: tuple, kwargs: dict, around: Surroundings) -> Entry:
+    def _entry(self, args: tuple, kwargs: dict, around: MeshContext) -> Entry:
         """How the program for arguments of these types is compiled and called."""
         static = self._static
 
@@ -306,7 +306,7 @@ class Emulated:
         return result if history is None else (result, history)
 
     def _bind(
-        self, args: tuple, kwargs: dict, around: Surroundings = Surroundings()
+        self, args: tuple, kwargs: dict, around: MeshContext = MeshContext()
     ) -> tuple[Emulation, list, Callable]:
         """Flattens the call: an emulation of flat leaves, the leaves, the out tree."""
         dynamic, rebuild = self._static.split(args, kwargs)

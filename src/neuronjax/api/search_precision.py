@@ -19,7 +19,7 @@ import jax
 from neuronjax.api.jit import Emulated, jit
 from neuronjax.api.lowered import Lowered
 from neuronjax.api.profile import Trips, profile
-from neuronjax.capture.mesh_context import Surroundings
+from neuronjax.capture.mesh_context import MeshContext
 from neuronjax.diagnostics.precision_groups import (
     Groups,
     ListeningPolicy,
@@ -238,7 +238,7 @@ class _Program:
         cls, job: _Job, args: tuple, kwargs: dict, timing: Mapping[str, Any]
     ) -> _Program:
         emulated = jit(job.function, **job.options)
-        around, (args, kwargs) = Surroundings.of_types((args, kwargs))
+        around, (args, kwargs) = MeshContext.of_types((args, kwargs))
         emulation, leaves, _ = emulated._bind(args, kwargs, around)
         captured = emulation.capture(leaves)
         entry = emulated._entry(args, kwargs, around)

@@ -21,7 +21,7 @@ from jax.core import Tracer
 from jax.custom_batching import custom_vmap
 from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
 
-from neuronjax.capture.mesh_context import Surroundings
+from neuronjax.capture.mesh_context import MeshContext
 from neuronjax.capture.trace import Capture, capture, trace
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import interpreter
@@ -62,7 +62,7 @@ class Emulation:
     cotangents: frozenset[int] = field(default=frozenset())
     derived: bool = False
     has_amax_history: bool = False
-    around: Surroundings = field(default=Surroundings())
+    around: MeshContext = field(default=MeshContext())
     collector: Collector | None = None
 
     # -- capture and lowering ----------------------------------------------------------
