@@ -12,16 +12,12 @@ import pytest
 from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics.float_format import (
     BFLOAT16,
-    FLOAT8_E3M4,
-    FLOAT8_E4M3,
-    FLOAT8_E5M2,
     FLOAT32,
     FORMATS,
     INTEGERS,
     TFLOAT32,
     FloatFormat,
     IntFormat,
-    cfp8,
     get_format,
     get_number_format,
 )
@@ -111,43 +107,6 @@ def test_get_format_by_dtype(dtype: object) -> None:
     assert get_format(dtype) is BFLOAT16
 
 
-# -- cFP8
-
-
-@pytest.mark.parametrize("fixed", [FLOAT8_E5M2, FLOAT8_E4M3, FLOAT8_E3M4])
-@pytest.mark.parametrize("bias", [0, 5, 63])
-def test_cfp8_is_the_fixed_format_rescaled(fixed: FloatFormat, bias: int) -> None:
-    """Bias b scales every value by 2^(fixed bias - b)."""
-    fmt = cfp8(fixed.exponent_bits, bias)
-    assert (fmt.width, fmt.code_dtype, fmt.padding_bits) == (8, np.uint8, 0)
-    scale = 2.0 ** (fixed.bias - bias)
-    expected = [(code, value * scale) for code, value in fixed.codes()]
-    np.testing.assert_array_equal(list(fmt.codes()), expected)
-    assert fmt.max_finite == fixed.max_finite * scale
-    assert fmt.min_subnormal == fixed.min_subnormal * scale
-    assert (
-        list(cfp8(fixed.exponent_bits, fixed.bias).codes())[:99]
-        == (list(fixed.codes())[:99])
-    )
-
-
-def test_every_cfp8_value_is_a_normal_float32() -> None:
-    """So that widening is exact and nothing is flushed."""
-    for exponent_bits in (3, 4, 5):
-        for bias in range(64):
-            fmt = cfp8(exponent_bits, bias)
-            assert 2.0**-126 <= fmt.min_subnormal
-            assert fmt.max_finite < 2.0**127
-
-
-@pytest.mark.parametrize(("exponent_bits", "bias"), [(2, 1), (6, 7), (4, -1), (4, 64)])
-def test_other_cfp8_are_refused(exponent_bits: int, bias: int) -> None:
-    with pytest.raises(
-        InvalidProgramError, match=f"{exponent_bits} exponent .* {bias}"
-    ):
-        cfp8(exponent_bits, bias)
-
-
 # -- Integers
 
 
@@ -170,7 +129,7 @@ def test_integers_are_those_of_numpy(name: str) -> None:
 def test_number_formats_by_name_dtype_and_format() -> None:
     assert get_number_format("int8") is get_number_format(np.int8) is INTEGERS["int8"]
     assert get_number_format(jnp.bfloat16) is BFLOAT16
-    for fmt in (cfp8(4, 9), IntFormat(16, False)):
+    for fmt in (BFLOAT16, IntFormat(16, False)):
         assert get_number_format(fmt) is fmt
     with pytest.raises(InvalidProgramError, match="remedy: use one of: int8, uint8"):
         get_number_format("int88")

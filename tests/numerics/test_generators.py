@@ -21,7 +21,6 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics.generators import (
     LFSR_POLYNOMIAL,
     XorwowState,
-    dropout_mask,
     next_lane_words,
     next_lfsr,
     next_xorwow,
@@ -120,7 +119,7 @@ def test_the_same_words_under_every_transformation(wrap: Callable) -> None:
         words, state = next_xorwow(state, 9)
         numbers = uniform(words, -3.3, 7.7)
         fused = numbers * numbers + numbers  # what XLA may do to it is its business
-        return words, state.words, numbers, dropout_mask(words, 0.3), fused
+        return words, state.words, numbers, fused
 
     states = XorwowState.from_seed(jnp.uint32(4), (6,))
     with jax.disable_jit():
@@ -218,20 +217,6 @@ def test_uniform_is_rounded_step_by_step(bounds: tuple[float, float]) -> None:
     assert low <= actual.min() <= actual.max() <= high
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.9, 1.0, 2.0**-30])
-def test_dropout_keeps_where_the_uniform_is_not_below_the_rate(rate: float) -> None:
-    rng = np.random.default_rng(7)
-    words = rng.integers(0, 2**32, 1 << 16, dtype=np.uint32)
-    near = np.clip(int(rate * 2**32) + 256 * np.arange(-2, 3), 0, 2**32 - 1)
-    words[:5] = near
-    mask = np.asarray(dropout_mask(jnp.asarray(words), rate))
-    expected = [Fraction(int(word) >> 8, 2**24) >= Fraction(rate) for word in words]
-    np.testing.assert_array_equal(mask, expected)
-    kept = np.count_nonzero(mask[5:])
-    deviation = np.sqrt(words.size * rate * (1 - rate))
-    assert abs(kept - (words.size - 5) * (1 - rate)) <= SIGMAS * deviation + 1
-
-
 # -- Errors
 
 WORDS = jnp.zeros(6, jnp.uint32)
@@ -242,8 +227,6 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("between 2 and 1", lambda: uniform(WORDS, 2, 1)),
     ("between nan", lambda: uniform(WORDS, float("nan"), 1)),
     ("between -3e", lambda: uniform(WORDS, -3e38, 3e38)),
-    ("rate of 1.5", lambda: dropout_mask(WORDS, 1.5)),
-    ("rate of nan", lambda: dropout_mask(WORDS, float("nan"))),
 ]
 
 

@@ -29,9 +29,7 @@ from neuronjax.numerics.sparsity import (
     expanded_rows,
     get_pattern,
     magnitude_ranks,
-    pack_tags,
     sparsify,
-    unpack_tags,
 )
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
@@ -282,7 +280,6 @@ def _composed(x: jax.Array) -> dict[str, jax.Array]:
     return {
         "values": sparse.values,
         "tags": sparse.tags,
-        "words": sparse.packed_tags(),
         "dense": sparse.todense(),
         "ranks": magnitude_ranks(x, "4:12", axis=-2),
     }
@@ -471,52 +468,17 @@ def test_what_is_not_an_operand_is_refused(x, message):
 # -- packed tags -----------------------------------------------------------------------
 
 
-def test_the_first_tag_is_in_the_low_nibble():
-    tags = jnp.array([1, 2, 3, 4, 15, 0], jnp.uint8)
-    words = pack_tags(tags)
-    assert words.dtype == jnp.uint16
-    assert [hex(word) for word in words.tolist()] == ["0x4321", "0xf"]
-    _assert_same(unpack_tags(words, 6), tags)
-
-
-def test_unpacking_and_packing_are_inverse_over_all_words():
-    words = np.arange(1 << 16, dtype=np.uint16).reshape(256, 256)
-    for axis in (0, 1):
-        tags = unpack_tags(words, 1024, axis=axis)
-        assert int(tags.max()) == 15
-        _assert_same(pack_tags(tags, axis=axis), words)
-
-
 def test_the_tile_of_the_guide():
     """[A3]: 128 x 128 kept elements have a tag tile uint16 [128, 32]."""
     sparse = sparsify(_data((512, 128), "bfloat16"))
-    words = sparse.packed_tags()
-    assert (words.shape, words.dtype) == ((128, 32), jnp.uint16)
     assert sparse.nbytes == 128 * 128 * 2 + 128 * 32 * 2
-    _assert_same(unpack_tags(words, 128), sparse.tags)
 
 
 def test_tags_are_packed_along_an_axis_that_is_not_sparse():
     sparse = sparsify(_data((6, 32), "float32"), "2:8", axis=1)
-    words = sparse.packed_tags()
-    assert words.shape == (2, 8)
-    _assert_same(unpack_tags(words, 6, axis=0), sparse.tags)
     assert sparse.nbytes == 6 * 8 * 4 + 2 * 8 * 2
     vector = sparsify(_data((32,), "float32"), "2:8")
-    assert vector.packed_tags().shape == (2,)
     assert vector.nbytes == 8 * 4 + 2 * 2
-
-
-def test_what_cannot_be_packed_or_unpacked_is_refused():
-    with pytest.raises(InvalidProgramError, match=r"tags\[1\] is 16, in a 4-bit field"):
-        pack_tags(jnp.array([0, 16], jnp.uint8))
-    with pytest.raises(InvalidProgramError, match="tags are int32, expected uint8"):
-        pack_tags(jnp.arange(4, dtype=jnp.int32))
-    with pytest.raises(InvalidProgramError, match="words are uint8, expected uint16"):
-        unpack_tags(jnp.arange(4, dtype=jnp.uint8), 16)
-    for count in (4, 9):
-        with pytest.raises(InvalidProgramError, match=f"do not hold {count} tags"):
-            unpack_tags(jnp.zeros(2, jnp.uint16), count)
 
 
 @some_patterns

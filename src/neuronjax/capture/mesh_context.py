@@ -36,13 +36,13 @@ class MeshContext:
 
     @classmethod
     def current(cls) -> MeshContext:
-        """Those of the caller."""
+        """The context of the caller."""
         mesh = jax.sharding.get_abstract_mesh()
         return cls(mesh) if AxisType.Explicit in mesh.axis_types else cls()
 
     @classmethod
     def of_types(cls, arguments: Any) -> tuple[MeshContext, Any]:
-        """Those of the caller and of the types of arguments, and types without them."""
+        """The context of the caller and the arguments, and types without shardings."""
         here = cls.current()
         leaves, tree = jax.tree.flatten(arguments)
         shardings = tuple(map(_explicit, leaves))

@@ -317,24 +317,14 @@ NEURON_CORE_V3 = dataclasses.replace(
     k_tile_double_row=256,  # [A3]
     documented_tflops=ByDtype(fp8=158, bf16=79, fp32=20, sparse=316),  # [A3, C3]
     capabilities=NEURON_CORE_V2.capabilities
-    | {
-        "fp8_double_row",
-        "sparse_matmul",
-        "exact_transpose",
-        "quarter_tiling",
-        "vector_perf_modes",
-        "scalar_engine_exact_copy",
-        "parallel_sbuf_ports",
-        "dma_transpose",
-        "hwdge",
-        "gpsimd_dma",
-        "range_select",
-        "core_barrier",
-        "scalar_bias",
-        "nonzero_with_count",
-        "gpsimd_random",
-        "native_int64",
-    },
+    | set(
+        (
+            "fp8_double_row sparse_matmul exact_transpose quarter_tiling "
+            "vector_perf_modes scalar_engine_exact_copy parallel_sbuf_ports "
+            "dma_transpose hwdge gpsimd_dma range_select core_barrier scalar_bias "
+            "nonzero_with_count gpsimd_random native_int64"
+        ).split()
+    ),
 )
 
 NEURON_CORE_V4 = dataclasses.replace(
@@ -378,22 +368,14 @@ NEURON_CORE_V4 = dataclasses.replace(
     mx_dtypes=("float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"),  # [ISA, A4]
     documented_tflops=ByDtype(mx=315, bf16=79, fp32=20, sparse=315),  # [A4, C4]
     capabilities=(NEURON_CORE_V3.capabilities - {"lfsr"})
-    | {
-        "float8_e4m3fn",
-        "mx_matmul",
-        "quantize_mx",
-        "bf16_psum",
-        "xorwow",
-        "background_transpose",
-        "scalar_perf_modes",
-        "vector_exponential",
-        "dma_priority",
-        "sbuf_accumulate",
-        "indirect",
-        "activate2",
-        "scalar_engine_alu",
-        "accumulate_onto_values",
-    },
+    | set(
+        (
+            "float8_e4m3fn mx_matmul quantize_mx bf16_psum xorwow "
+            "background_transpose scalar_perf_modes vector_exponential dma_priority "
+            "sbuf_accumulate indirect activate2 scalar_engine_alu "
+            "accumulate_onto_values"
+        ).split()
+    ),
 )
 
 TRN1 = ChipSpec(

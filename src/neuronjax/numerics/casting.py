@@ -64,7 +64,7 @@ def cast(
     makes an Inf or a NaN the gradient passes. In JAX the cotangent has the dtype of the
     result, float8 for a float8 result, and so it arrives rounded; it is widened
     exactly. A tangent, in forward mode, is rounded to that dtype likewise, by JAX's own
-    conversion. Use `fake_cast` for gradients that stay in float32. Integer, cFP8 and
+    conversion. Use `fake_cast` for gradients that stay in float32. Integer and
     float8_e8m0fnu results have no gradient.
 
     Args:
@@ -81,7 +81,7 @@ def cast(
         random_bit_count: how many of the random bits are used, 1 to 32.
 
     Returns:
-        The target's dtype (float32 for tfloat32, uint8 for cFP8), of the shape of `x`.
+        The target's dtype (float32 for tfloat32), of the shape of `x`.
 
     Raises:
         InvalidProgramError: an unknown format or option, an `x` that is no float, or
@@ -179,9 +179,8 @@ def _to_float(
     random = None
     if how.rounding == "stochastic":
         random = _random(x.shape, seed, random_bits)
-    is_storable = how.fmt.signed and jnp.issubdtype(how.fmt.dtype, jnp.floating)
-    if not (is_storable or how.widened):
-        # uint8 codes have no tangents; e8m0 could not hold one, it has no zero.
+    if not (how.fmt.signed or how.widened):
+        # e8m0 could not hold a tangent: it has no zero.
         return neuronjax_cast(jax.lax.stop_gradient(x), random, how)
     return _straight_through(x, random, how)
 

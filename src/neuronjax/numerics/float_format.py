@@ -41,8 +41,7 @@ class FloatFormat(Shown):
         signed: whether there is a sign bit.
         has_zero: whether exponent field 0 holds zero and the subnormals.
         dtype: the dtype that stores the format. Its mantissa may be wider (tfloat32 is
-            kept in float32); the low bits are then zero. An unsigned integer dtype
-            stores bare codes (cFP8: no float dtype has an adjustable bias).
+            kept in float32); the low bits are then zero.
     """
 
     name: str
@@ -78,8 +77,6 @@ class FloatFormat(Shown):
     @property
     def padding_bits(self) -> int:
         """Low bits of the storage that the format does not use (13 for tfloat32)."""
-        if self.dtype.kind == "u":
-            return 0
         return ml_dtypes.finfo(self.dtype).nmant - self.mantissa_bits
 
     @property
@@ -223,37 +220,6 @@ FLOAT8_E8M0FNU = FloatFormat(
     signed=False,
     has_zero=False,
 )
-
-_CFP8_LAYOUTS = {5: FLOAT8_E5M2, 4: FLOAT8_E4M3, 3: FLOAT8_E3M4}
-# ASSUMPTION: a bias field of 6 bits, as in the one published FP8 with a configurable
-# bias (Tesla Dojo Technology, a guide to configurable floating point formats). The
-# vendor says "configurable range and precision" of Trn1's cFP8, and "adjustable
-# exponent biasing", without a layout, a range or an interface.
-CFP8_BIASES = range(64)
-
-
-def cfp8(exponent_bits: int, bias: int) -> FloatFormat:
-    """Returns the configurable FP8 of an exponent width and a bias.
-
-    ASSUMPTION: layouts E5M2, E4M3 and E3M4 with Inf, NaN and subnormals as in the
-    chips' fixed FP8 formats; see also `CFP8_BIASES`. Arrays hold its codes as uint8.
-
-    Args:
-        exponent_bits: 3, 4 or 5; the other of the seven bits are mantissa.
-        bias: 0 to 63. The fixed formats have 3, 7 and 15.
-
-    Raises:
-        InvalidProgramError: no such layout or bias.
-    """
-    if exponent_bits not in _CFP8_LAYOUTS or bias not in CFP8_BIASES:
-        raise InvalidProgramError(
-            f"cFP8 with {exponent_bits} exponent bits and bias {bias}",
-            remedy="use 3, 4 or 5 exponent bits and a bias from 0 to 63",
-        )
-    layout = _CFP8_LAYOUTS[exponent_bits]
-    name = f"cfp8_e{exponent_bits}m{layout.mantissa_bits}_bias{bias}"
-    return dataclasses.replace(layout, name=name, bias=bias, dtype=np.dtype(np.uint8))
-
 
 FORMATS: dict[str, FloatFormat] = {
     fmt.name: fmt

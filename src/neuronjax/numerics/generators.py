@@ -11,7 +11,6 @@ rounding draws from `random_bits` and not from here.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -171,30 +170,6 @@ def uniform(words: jax.Array, low: float, high: float) -> jax.Array:
     zero = opaque_zero_of(words.reshape(-1)[0])
     product = seal(seal(fraction, zero) * span, zero)
     return jnp.minimum(product + start, end)
-
-
-def dropout_mask(words: jax.Array, rate: float) -> jax.Array:
-    """Which elements dropout keeps: those whose uniform number in [0, 1) is >= rate.
-
-    Compared as integers, exactly: an element is dropped with the probability
-    ceil(rate 2^24) / 2^24.
-
-    Args:
-        words: uint32, any shape.
-        rate: the probability of a zero, 0 to 1.
-
-    Returns:
-        bool of the shape of `words`, true where the element is kept.
-
-    Raises:
-        InvalidProgramError: a rate outside 0 to 1.
-    """
-    if not 0 <= rate <= 1:
-        raise InvalidProgramError(
-            f"a dropout rate of {rate}", remedy="use a rate from 0 to 1"
-        )
-    threshold = np.uint32(math.ceil(rate * (1 << _UNIFORM_BITS)))
-    return (words >> np.uint32(32 - _UNIFORM_BITS)) >= threshold
 
 
 def _drawn(

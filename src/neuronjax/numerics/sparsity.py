@@ -18,23 +18,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics import sparsity_codes as codes
 from neuronjax.numerics.exact import kept_apart
 from neuronjax.numerics.shown import Shown
 from neuronjax.numerics.sparsity_checks import (
     check_beyond_end,
-    check_dtype,
     check_layout,
     check_length,
     check_obeys,
-    check_range,
     check_tags,
 )
 from neuronjax.numerics.sparsity_pattern import (
     DTYPES as DTYPES,
     PATTERNS as PATTERNS,
-    TAG_BITS,
     TAGS_PER_WORD,
     Array,
     SparsityPattern,
@@ -181,15 +177,6 @@ class SparseArray(Shown):
             self.values, self.tags, self.pattern, self.axis, self.length
         )
 
-    def packed_tags(self) -> jax.Array:
-        """Returns the tags as the tensor engine reads them, four to a uint16.
-
-        Packed along the last axis other than the sparse one (a vector: along its only
-        one), as in the guide's tile: uint16 [128, 32] for kept elements [128, 128].
-        Order inside a word: see `pack_tags`.
-        """
-        return pack_tags(self.tags, axis=self._pack_axis)
-
     @property
     def _pack_axis(self) -> int:
         return -2 if self.axis == -1 and self.values.ndim > 1 else -1
@@ -247,38 +234,6 @@ def expanded_rows(
     return codes.rows(
         jnp.asarray(tags), get_pattern(pattern), negative(axis, tags.ndim)
     )
-
-
-def pack_tags(tags: Array, *, axis: int = -1) -> jax.Array:
-    """Packs four tags to a uint16 along an axis; missing tags of the last word are 0.
-
-    ASSUMPTION: the first tag is in the lowest four bits. The vendor's `squeeze_tags`
-    ("maps logical to physical tags") is not published.
-
-    Raises:
-        InvalidProgramError: the tags are not uint8, or one needs more than 4 bits
-            (inside `jit`: its upper bits are dropped).
-    """
-    check_dtype("tags", tags, np.uint8)
-    if not isinstance(tags, Tracer):
-        check_range(np.asarray(tags), 1 << TAG_BITS, lambda i: "a 4-bit field")
-    return codes.packed(jnp.asarray(tags), negative(axis, tags.ndim))
-
-
-def unpack_tags(words: Array, count: int, *, axis: int = -1) -> jax.Array:
-    """The inverse of `pack_tags`: uint8, with `count` tags along the axis.
-
-    Raises:
-        InvalidProgramError: the words are not uint16, or do not hold `count` tags.
-    """
-    check_dtype("words", words, np.uint16)
-    capacity = words.shape[axis] * TAGS_PER_WORD
-    if not capacity - TAGS_PER_WORD < count <= capacity:
-        raise InvalidProgramError(
-            f"{words.shape[axis]} words of tags do not hold {count} tags",
-            remedy=f"they hold {max(capacity - 3, 0)} to {capacity}",
-        )
-    return codes.unpacked(jnp.asarray(words), negative(axis, words.ndim), count)
 
 
 def _checked_axis(x: Array, axis: int) -> int:

@@ -6,7 +6,6 @@ at concrete values: under `jit` there are none, and the caller leaves them out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -33,7 +32,7 @@ def check_layout(
     if values.shape != tags.shape:
         raise InvalidProgramError(
             f"values of shape {values.shape} with tags of shape {tags.shape}",
-            remedy="give every value one tag; unpack_tags takes packed ones apart",
+            remedy="give every value one tag",
         )
     groups, rest = divmod(values.shape[axis], pattern.kept)
     if rest:
@@ -62,24 +61,18 @@ def _first(bad: np.ndarray) -> tuple[int, ...] | None:
     return tuple(int(i) for i in np.unravel_index(np.argmax(bad), bad.shape))
 
 
-def check_range(
-    tags: np.ndarray, limit: int, where: Callable[[tuple[int, ...]], str]
-) -> None:
-    index = _first(tags >= limit)
-    if index is not None:
-        raise InvalidProgramError(
-            f"tags{list(index)} is {tags[index]}, in {where(index)}",
-            remedy=f"tags are positions from 0 to {limit - 1}",
-        )
-
-
 def check_tags(tags: np.ndarray, pattern: SparsityPattern, axis: int) -> None:
     """Every tag in range, and none twice in its group."""
 
     def group_of(index: tuple[int, ...]) -> str:
         return f"group {index[axis] // pattern.kept} of axis {axis} ({pattern})"
 
-    check_range(tags, pattern.group, group_of)
+    index = _first(tags >= pattern.group)
+    if index is not None:
+        raise InvalidProgramError(
+            f"tags{list(index)} is {tags[index]}, in {group_of(index)}",
+            remedy=f"tags are positions from 0 to {pattern.group - 1}",
+        )
     moved = np.moveaxis(tags, axis, -1)
     groups = _split_last(moved, pattern.kept)
     repeats = np.zeros(groups.shape, bool)

@@ -16,12 +16,7 @@ import numpy as np
 from jax import lax
 
 from neuronjax.numerics.float_format import FloatFormat
-from neuronjax.numerics.sparsity_pattern import (
-    TAG_BITS,
-    TAGS_PER_WORD,
-    SparsityPattern,
-    format_of,
-)
+from neuronjax.numerics.sparsity_pattern import SparsityPattern, format_of
 
 Members = list[jax.Array]
 
@@ -150,21 +145,3 @@ def rows(tags: jax.Array, pattern: SparsityPattern, axis: int) -> jax.Array:
     """The index along the dense axis of every kept element, int32."""
     index = lax.broadcasted_iota(jnp.int32, tags.shape, axis + tags.ndim)
     return index // pattern.kept * pattern.group + tags.astype(jnp.int32)
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def packed(tags: jax.Array, axis: int) -> jax.Array:
-    """Four tags to a uint16 along an axis."""
-    nibbles = _members(tags, TAGS_PER_WORD, axis)
-    shifted = [
-        (tag.astype(jnp.uint16) & 0xF) << (n * TAG_BITS)
-        for n, tag in enumerate(nibbles)
-    ]
-    return functools.reduce(jnp.bitwise_or, shifted)
-
-
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def unpacked(words: jax.Array, axis: int, count: int) -> jax.Array:
-    """The inverse of `packed`, `count` tags along the axis."""
-    nibbles = [words >> (n * TAG_BITS) & 0xF for n in range(TAGS_PER_WORD)]
-    return _joined(nibbles, axis, count).astype(jnp.uint8)

@@ -72,7 +72,6 @@ DTYPES: tuple[str, ...] = (
 )
 
 TAGS_PER_WORD = 4  # [A3]: a tag tile is uint16 [128, 32] for 128 x 128 kept elements
-TAG_BITS = 4  # [A3]: positions 0 to 15
 
 
 def get_pattern(name: str | SparsityPattern) -> SparsityPattern:

@@ -74,5 +74,5 @@ def _sum(queue: Queue, events: Sequence[Event]) -> Work:
         opcode=OPCODE,
         hbm_read_bytes=hbm[True],
         hbm_write_bytes=hbm[False],
-        **total,
+        **total,  # type: ignore[arg-type]
     )

@@ -89,17 +89,14 @@ def test_bad_machines_are_refused(text):
 
 def test_it_is_an_application():
     """Of neuronjax its files import the public package, and one another."""
-    folder = Path(quickstart.__file__).parent
-    for path in folder.glob("*.py"):
+    package = "neuronjax.cli.quickstart"
+    for path in Path(data.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [node.module]
-            else:
-                continue
+            names = [alias.name for alias in getattr(node, "names", ())]
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
             inside = [name for name in names if name.startswith("neuronjax.")]
-            assert all(name.startswith(quickstart.__name__) for name in inside), path
+            assert all(name.startswith(package) for name in inside), path
 
 
 def test_native_is_jax():

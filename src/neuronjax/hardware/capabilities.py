@@ -1,0 +1,58 @@
+"""What a NeuronCore may be capable of, by the names that rules branch on.
+
+Source keys are those of `chips.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from neuronjax.hardware.chips import CHIPS
+
+CAPABILITIES: Mapping[str, str] = MappingProxyType(
+    {
+        "stochastic_rounding": "FP32 results round stochastically on request [JE, RM]",
+        "lfsr": "vector-engine random bits from an LFSR [A4]",
+        "xorwow": "XORWOW generator, `rand2` [A4, ISA]",
+        "float8_e4m3": "IEEE-like E4M3, largest finite 240 [ERR/EVRF052]",
+        "float8_e4m3fn": "OCP E4M3, largest finite 448 [ERR/EVRF051, ISA]",
+        "float8_e5m2": "IEEE-like E5M2 [SH]",
+        "fp8_double_row": "two FP8 products per cell and cycle [A3, ISA]",
+        "mx_matmul": "`nc_matmul_mx` [A4, ISA]",
+        "quantize_mx": "`quantize_mx` on the vector engine [ISA]",
+        "sparse_matmul": "compressed stationary operand, up to 4:16 [A3, C3, C4]",
+        "bf16_psum": "PSUM accumulates in BF16, RNE or stochastic [A4]",
+        "exact_transpose": "the array transposes bits, NaN and Inf included [A3]",
+        "background_transpose": "a transpose overlaps another matmul [A4]",
+        "quarter_tiling": "row and column tiles of 32 beside 64 [ISA]",
+        "vector_perf_modes": "16-bit vector operations run at 2x or 4x [A3]",
+        "scalar_perf_modes": "16-bit scalar-engine operations run at up to 2x [A4]",
+        "scalar_engine_exact_copy": "scalar-engine copies keep the bits [A3, ISA]",
+        "vector_exponential": "`exponential` on the vector engine [A4, ISA]",
+        "parallel_sbuf_ports": "vector and GpSimd access SBUF at once [A3]",
+        "dma_transpose": "the DMA engines transpose 2- and 4-byte elements [A3]",
+        "hwdge": "descriptors generated in hardware [A3]",
+        "dma_priority": "four classes of service [A4, ISA]",
+        "gpsimd_dma": "DMA integrated into GpSimd [A3]",
+        "sbuf_accumulate": "DMA adds into SBUF at full copy rate [A4]",
+        "indirect": "`.indirect()` gather and scatter views [ISA]",
+        "activate2": "`activate2` on the scalar engine [ISA]",
+        "range_select": "`range_select` on the vector engine [ISA]",
+        "core_barrier": "`core_barrier` and `sendrecv` inside a logical core [ISA]",
+        "scalar_bias": "a number as the bias of `activation`, not only a vector [ISA]",
+        "scalar_engine_alu": "`tensor_scalar` of any operators on the scalar engine "
+        "[A4, ISA]",
+        "accumulate_onto_values": "matmuls add to PSUM that other engines wrote [ISA]",
+        "nonzero_with_count": "`nonzero_with_count` on GpSimd [ISA]",
+        "gpsimd_random": "`rng` and generator states on GpSimd [ISA]",
+        "native_int64": "64-bit integers by compiler flag [CLI, DT]",
+    }
+)
+"""What a `CoreSpec` may be capable of, with the source."""
+
+
+def chips_with(capability: str) -> tuple[str, ...]:
+    """The chips, by name, that have a capability of `CAPABILITIES`."""
+    found = (n for n, chip in CHIPS.items() if capability in chip.core.capabilities)
+    return tuple(found)
