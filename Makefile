@@ -75,6 +75,7 @@ figures: $(STAMP)
 	$(BIN)/python docs/figures.py
 	$(BIN)/neuronjax quickstart --output docs/images/loss_curves.png
 
+# All long proofs, which take an hour; `.ci/run` takes one of each: ARGS=--one-of-each.
 slow: $(STAMP)
 	$(PYTEST) -m slow tests benchmarks/tests $(ARGS)
 

@@ -41,14 +41,31 @@ def pytest_configure(config: pytest.Config) -> None:
 SLOW_TESTS = Path(__file__).parent / "slow_tests.txt"
 
 
-@pytest.hookimpl(tryfirst=True)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--one-of-each",
+        action="store_true",
+        help="of every parametrized test only the first case that -m and -k choose",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
-) -> None:
-    """Marks the tests of `slow_tests.txt`."""
+) -> Iterator[None]:
+    """Marks the tests of `slow_tests.txt`; and, asked to, takes one of each test."""
+    _mark_slow(config, {item.nodeid: item for item in items})
+    yield
+    if config.getoption("one_of_each"):
+        first = {item.nodeid.split("[")[0]: item for item in reversed(items)}
+        left = [item for item in items if item not in first.values()]
+        config.hook.pytest_deselected(items=left)
+        items[:] = sorted(first.values(), key=items.index)
+
+
+def _mark_slow(config: pytest.Config, found: dict[str, pytest.Item]) -> None:
     lines = SLOW_TESTS.read_text().splitlines()
     slow = {line for line in lines if line and not line.startswith("#")}
-    found = {item.nodeid: item for item in items}
     for name in slow & found.keys():
         found[name].add_marker("slow")
     whole = not any("::" in argument for argument in config.args)
