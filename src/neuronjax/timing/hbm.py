@@ -142,18 +142,10 @@ def _is_backward(i: Instruction) -> bool:
 
 def _inner_peak(plan: BlockPlan) -> int:
     """What a nested block has in HBM at a time, its arguments and results apart."""
-    return max(
-        0,
-        peak_of(plan, ()).bytes - sum(_result_bytes(plan)),
-    )
-
-
-def _result_bytes(plan: BlockPlan) -> list[int]:
     fused = plan.fused
     roots = {r for v in fused.results for r in fused.access[v].roots}
-    return [
-        fused.sizes[r] for r in roots if r in plan.in_hbm and r not in fused.arguments
-    ]
+    results = roots.intersection(plan.in_hbm).difference(fused.arguments)
+    return max(0, peak_of(plan, ()).bytes - sum(fused.sizes[r] for r in results))
 
 
 def capacity_bytes(core: Core) -> int:
