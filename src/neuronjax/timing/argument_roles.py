@@ -44,11 +44,7 @@ _NONE: frozenset[int] = frozenset()
 
 
 def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
-    """Positions of main's arguments that look like parameters.
-
-    Args:
-        program: what a core executes.
-    """
+    """Positions of main's arguments that look like parameters."""
     main = program.main
     sides = _ParameterFinder(program).block(main)
     found = sides.right - sides.left

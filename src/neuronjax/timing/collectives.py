@@ -336,7 +336,7 @@ def barrier_seconds(target: Target, ranks: int, *, hardware: bool = False) -> fl
     """
     if ranks < 2:
         return 0.0
-    pair, four, doubling = (c.value for c in _BARRIERS[target.chip.name])
+    pair, four, doubling = (wait.value for wait in _BARRIERS[target.chip.name])
     seconds = pair
     if ranks > 2:
         seconds = four + doubling * max(0.0, math.log2(ranks / 4))

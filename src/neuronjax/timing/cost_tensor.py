@@ -240,10 +240,6 @@ def after_idle_seconds(core: Core, busy_seconds: float) -> float:
     """What TensorE loses when it starts after an idle stretch and works for a while.
 
     From NeuronCore-v3 on its rate is limited for the first 3 us [GL].
-
-    Args:
-        core: the core.
-        busy_seconds: what the work takes at full rate.
     """
     if "quarter_tiling" not in core.chip.core.capabilities:  # NeuronCore-v2
         return 0.0

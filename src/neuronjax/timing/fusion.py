@@ -48,12 +48,7 @@ _AFFINE = frozenset({"multiply", "add", "subtract", "negate"})
 
 
 def fuse(block: Block, functions: Mapping[str, Block]) -> Fused:
-    """Fuses a block.
-
-    Args:
-        block: of a program.
-        functions: the program's callees.
-    """
+    """Fuses a block."""
     flat = Flattening(functions)
     arguments = tuple([flat.new(b.type) for b in block.arguments])
     results = flat.add(block, arguments)

@@ -56,12 +56,7 @@ def category_of(name: str) -> Category | None:
 
 
 def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
-    """The peak of a program.
-
-    Args:
-        plan: of main.
-        arguments: the tensors of its arguments.
-    """
+    """The peak of a program."""
     tensors = _temporaries(plan)
     fixed = sum(t.bytes for t in arguments)
     count = len(plan.units)
@@ -157,10 +152,6 @@ def capacity_bytes(core: Core) -> int:
 
 def check_fits(plan: MemoryPlan, core: Core) -> InvalidProgramError | None:
     """What is wrong with a program that HBM does not hold.
-
-    Args:
-        plan: of the program.
-        core: the logical core.
 
     Returns:
         An error, for the caller to raise or to show, with the biggest tensors and what

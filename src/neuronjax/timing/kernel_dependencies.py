@@ -160,7 +160,7 @@ class KernelDependencies:
         self._given = program.dependencies
 
     def run(self, spec: CoreSpec) -> KernelDependencies:
-        """Finds everything."""
+        """Finds what every entry waits for, on cores of this kind."""
         sizes = {
             "sbuf": spec.sbuf_usable_bytes_per_partition,
             "psum": spec.psum_bytes // spec.partitions,

@@ -148,7 +148,7 @@ class Transfer:
     transposes: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something that happens on a queue.
 
