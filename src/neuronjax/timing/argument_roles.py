@@ -42,11 +42,7 @@ _MOVED = (
 
 
 def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
-    """Positions of main's arguments that look like parameters.
-
-    Args:
-        program: what a core executes.
-    """
+    """Positions of main's arguments that look like parameters."""
     main = program.main
     finder = _ParameterFinder(program.functions)
     finder.block(main, [frozenset({n}) for n in range(len(main.arguments))])

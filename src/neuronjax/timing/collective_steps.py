@@ -372,16 +372,20 @@ def _over_nodes(
     nodes = group.by_node
     inner = [group.among(ranks) for ranks in nodes]
     outer = [group.among(ranks) for ranks in zip(*nodes, strict=True)]
+    over = merged([_of_group(op, between, g, topology) for g in outer])
+    return _joined(op, inside, inner, topology, _scaled(over, 1 / len(outer)))
+
+
+def _joined(
+    op: str, inside: str, inner: Sequence[Group], topology: Topology, over: Steps
+) -> Steps:
+    """The node first, or last, with what every rank then has over nodes [IX]."""
 
     def within(op: str) -> Steps:
+        if inner[0].size == 1:
+            return []
         return list(merged([_of_group(op, inside, g, topology) for g in inner]))
 
-    over = merged([_of_group(op, between, g, topology) for g in outer])
-    return _joined(op, within, _scaled(over, 1 / len(outer)))
-
-
-def _joined(op: str, within: Callable[[str], Steps], over: Steps) -> Steps:
-    """The node first, or last, with what every rank then has over nodes [IX]."""
     if op == "all_gather":
         return over + within(op)
     scatter = within("reduce_scatter") + over
@@ -415,13 +419,8 @@ def steps_over_nodes(
         ranks_per_chip=inner[0].ranks_per_chip,
     )
     over = _of_group(op, between, outer, topology, first_only=True)
-
-    def within(op: str) -> Steps:
-        if inner[0].size == 1:
-            return []
-        return list(merged([_of_group(op, inside, g, topology) for g in inner]))
-
-    return tuple(_joined(op, within, _scaled(over, 1 / inner[0].size)))
+    part = _scaled(over, 1 / inner[0].size)
+    return tuple(_joined(op, inside, inner, topology, part))
 
 
 def permute_steps(

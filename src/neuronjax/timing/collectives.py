@@ -19,23 +19,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target
 from neuronjax.ir.collectives.placement import Group, Placement
 from neuronjax.ir.collectives.selection import select
 from neuronjax.ir.fold_plan import FoldPlan
-from neuronjax.timing.collective_constants import (
-    HARDWARE_BARRIER_SHARE,
-    NULL_EXECUTION,
-    TRN1_DOUBLING_BARRIER,
-    TRN1_FOUR_BARRIER,
-    TRN1_PAIR_BARRIER,
-    TRN2_DOUBLING_BARRIER,
-    TRN2_FOUR_BARRIER,
-    TRN2_PAIR_BARRIER,
-)
+from neuronjax.timing import collective_constants as c
 from neuronjax.timing.collective_steps import (
     CollectiveStep,
     permute_steps,
@@ -45,7 +36,7 @@ from neuronjax.timing.collective_steps import (
 from neuronjax.timing.network import Network, network_of
 
 Bottleneck = Literal["latency", "link", "dma", "efa"]
-BOTTLENECKS: tuple[Bottleneck, ...] = ("latency", "link", "dma", "efa")
+BOTTLENECKS: tuple[Bottleneck, ...] = get_args(Bottleneck)
 OPS = (
     "all_reduce",
     "reduce_scatter",
@@ -327,8 +318,8 @@ def _rated(
 
 
 # For 2 ranks, for 4, and more for every doubling of 4.
-_TRN1 = (TRN1_PAIR_BARRIER, TRN1_FOUR_BARRIER, TRN1_DOUBLING_BARRIER)
-_TRN2 = (TRN2_PAIR_BARRIER, TRN2_FOUR_BARRIER, TRN2_DOUBLING_BARRIER)
+_TRN1 = (c.TRN1_PAIR_BARRIER, c.TRN1_FOUR_BARRIER, c.TRN1_DOUBLING_BARRIER)
+_TRN2 = (c.TRN2_PAIR_BARRIER, c.TRN2_FOUR_BARRIER, c.TRN2_DOUBLING_BARRIER)
 # ASSUMPTION: chips without a measurement are like the one before them.
 _BARRIERS = MappingProxyType(
     {"trn1": _TRN1, "inf2": _TRN1, "trn2": _TRN2, "trn3": _TRN2, "trn4": _TRN2}
@@ -345,11 +336,11 @@ def barrier_seconds(target: Target, ranks: int, *, hardware: bool = False) -> fl
     """
     if ranks < 2:
         return 0.0
-    pair, four, doubling = (c.value for c in _BARRIERS[target.chip.name])
+    pair, four, doubling = (wait.value for wait in _BARRIERS[target.chip.name])
     seconds = pair
     if ranks > 2:
         seconds = four + doubling * max(0.0, math.log2(ranks / 4))
-    return seconds * (HARDWARE_BARRIER_SHARE.value if hardware else 1.0)
+    return seconds * (c.HARDWARE_BARRIER_SHARE.value if hardware else 1.0)
 
 
 def execution_seconds(
@@ -368,4 +359,4 @@ def execution_seconds(
         hardware_barrier: as in `barrier_seconds`.
     """
     barrier = barrier_seconds(target, ranks, hardware=hardware_barrier)
-    return NULL_EXECUTION.value + barrier + collective_seconds
+    return c.NULL_EXECUTION.value + barrier + collective_seconds

@@ -46,18 +46,10 @@ def own_seconds(way: Way) -> float:
     """
     if not way:
         return 0.0
-    longest = max(work.seconds for work in way)
+    longest = max(way, key=lambda work: work.seconds)
     firsts = sum(work.seconds / work.tiles for work in way)
-    return longest + firsts - _of_longest(way) + _latencies(way)
-
-
-def _of_longest(way: Way) -> float:
-    work = max(way, key=lambda w: w.seconds)
-    return work.seconds / work.tiles
-
-
-def _latencies(way: Way) -> float:
-    return sum(work.latency_seconds for work in way)
+    through = longest.seconds + firsts - longest.seconds / longest.tiles
+    return through + sum(work.latency_seconds for work in way)
 
 
 def ways(

@@ -124,10 +124,6 @@ prices("rank_id", "collective_permute_implicit_current_processing_rank_id")(
 def collective(i: KernelInstruction, target: Target) -> KernelPrice:
     """The cost of a collective of a kernel.
 
-    Args:
-        i: of engine "cc".
-        target: the machine, whose logical cores are the ranks.
-
     Raises:
         UnimplementedError: there is no such collective in the time model.
         InvalidProgramError: ranks that the machine does not have.

@@ -56,10 +56,6 @@ def stream_seconds(core: Core, size: float, piece: float) -> float:
 def dma_seconds(transfer: Transfer, core: Core) -> float:
     """How long a transfer occupies the DMA engines of a core.
 
-    Args:
-        transfer: bytes between HBM and SBUF.
-        core: whose engines.
-
     Returns:
         Seconds, without `dma_latency_seconds`.
     """

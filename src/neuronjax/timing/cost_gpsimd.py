@@ -9,7 +9,9 @@ barriers of kernels are instructions of the sequencers.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from math import ceil, log2, prod
+from typing import Any
 
 from neuronjax.ir.algebra_set import Cholesky, Fft, HostCall, TriangularSolve
 from neuronjax.ir.block_set import (
@@ -181,30 +183,23 @@ def _operations(block: Block) -> int:
     return max(1, sum(1 for _ in block.walk()))
 
 
-@rule.register
-def _(i: MapBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
-    elements = prod(i.results[0].type.shape)
-    return (software(core, i, elements * _operations(i.body)),)
+#: How often the body of a block instruction runs.
+_RUNS: Mapping[type[Instruction], Callable[[Any], int]] = {
+    MapBlock: lambda i: prod(i.results[0].type.shape),
+    ReduceBlock: lambda i: prod(i.operands[0].type.shape),
+    ScanBlock: lambda i: prod(i.operands[0].type.shape),
+    PoolBlock: lambda i: prod(i.results[0].type.shape) * prod(i.window.sizes),
+    ScatterBlock: lambda i: prod(i.operands[-1 - i.captures].type.shape),
+}
 
 
+@rule.register(MapBlock)
 @rule.register(ReduceBlock)
 @rule.register(ScanBlock)
-def _(i: ReduceBlock | ScanBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
-    elements = prod(i.operands[0].type.shape)
-    return (software(core, i, elements * _operations(i.body)),)
-
-
-@rule.register
-def _(i: PoolBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
-    elements = prod(i.results[0].type.shape) * prod(i.window.sizes)
-    return (software(core, i, elements * _operations(i.body)),)
-
-
-@rule.register
-def _(i: ScatterBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
-    updates = i.operands[-1 - i.captures]
-    elements = prod(updates.type.shape)
-    return (software(core, i, elements * _operations(i.body)),)
+@rule.register(PoolBlock)
+@rule.register(ScatterBlock)
+def _(i: Any, core: Core, reading: Reading) -> tuple[Way, ...]:
+    return (software(core, i, _RUNS[type(i)](i) * _operations(i.body)),)
 
 
 @rule.register

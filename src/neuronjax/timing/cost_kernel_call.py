@@ -67,12 +67,12 @@ def _sum(queue: Queue, events: Sequence[Event]) -> Work:
             hbm[source.is_read] += source.bytes * times
             if event.queue_seconds > 0:
                 total["dma_bytes"] += source.bytes * times
-    return Work(
+    work = Work(
         queue=queue,
         seconds=sum(event.queue_seconds * event.count for event in events),
         tiles=max(1, sum(event.count for event in events)),
         opcode=OPCODE,
         hbm_read_bytes=hbm[True],
         hbm_write_bytes=hbm[False],
-        **total,  # type: ignore[arg-type]
     )
+    return replace(work, **total)

@@ -23,12 +23,7 @@ from neuronjax.timing.work import Core, Queue, Way
 
 
 def columns(shape: tuple[int, ...], core: Core) -> int:
-    """Elements of a tensor in the fullest lane.
-
-    Args:
-        shape: of the tensor.
-        core: whose physical cores share them.
-    """
+    """Elements of a tensor in the fullest lane."""
     partitions = core.chip.core.partitions
     rows = 1
     for size in shape:

@@ -240,10 +240,6 @@ def after_idle_seconds(core: Core, busy_seconds: float) -> float:
     """What TensorE loses when it starts after an idle stretch and works for a while.
 
     From NeuronCore-v3 on its rate is limited for the first 3 us [GL].
-
-    Args:
-        core: the core.
-        busy_seconds: what the work takes at full rate.
     """
     if "quarter_tiling" not in core.chip.core.capabilities:  # NeuronCore-v2
         return 0.0
@@ -289,32 +285,23 @@ def evacuations(
         psum_read_bytes: all that is read.
         item_bytes: of an element in PSUM; 16 bits go twice as fast.
     """
-    return (
-        _evacuation(core, "vector", per_lane, psum_read_bytes, item_bytes),
-        _evacuation(core, "scalar", per_lane, psum_read_bytes, item_bytes),
-    )
-
-
-def _evacuation(
-    core: Core, queue: Queue, per_lane: int, psum_read_bytes: float, item_bytes: int
-) -> Work:
-    spec = core.chip.core
     tiles = _banks(core, per_lane, item_bytes)
-    doubles = (
-        queue == "vector"
-        and item_bytes == 2
-        and "vector_perf_modes" in spec.capabilities
-    )
-    return Work(
-        queue=queue,
-        seconds=seconds(core, queue, per_lane / (2 if doubles else 1), tiles),
-        tiles=tiles,
-        latency_seconds=latency_seconds(core, queue),
-        opcode="TENSOR_COPY" if queue == "vector" else "ACTIVATE",
-        performance_mode="2x" if doubles else "",
-        psum_read_bytes=float(psum_read_bytes),
-        sbuf_write_bytes=float(psum_read_bytes),
-    )
+
+    def copied(queue: Queue, opcode: str, speed: int) -> Work:
+        return Work(
+            queue=queue,
+            seconds=seconds(core, queue, per_lane / speed, tiles),
+            tiles=tiles,
+            latency_seconds=latency_seconds(core, queue),
+            opcode=opcode,
+            performance_mode="2x" if speed == 2 else "",
+            psum_read_bytes=float(psum_read_bytes),
+            sbuf_write_bytes=float(psum_read_bytes),
+        )
+
+    modes = "vector_perf_modes" in core.spec.capabilities
+    twice = 2 if modes and item_bytes == 2 else 1
+    return copied("vector", "TENSOR_COPY", twice), copied("scalar", "ACTIVATE", 1)
 
 
 def transpose_works(

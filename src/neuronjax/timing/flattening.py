@@ -9,21 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Block, Buffer, Instruction
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.ir.program import Location, TensorType
+from neuronjax.timing.instruction_kinds import is_kind
 from neuronjax.timing.planning_constants import INLINE_LIMIT
 
 CONTROL = (Loop, Branch, Call, Spmd)
-
-
-@cache
-def is_control(kind: type[Instruction]) -> bool:
-    """Whether instructions of a class have blocks."""
-    return issubclass(kind, CONTROL)
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +65,7 @@ class Flattening:
                 operands = tuple([self._value(v.buffer, names) for v in i.operands])
             if call is not None:
                 i = dataclasses.replace(i, location=_within(i.location, call))
-            if is_control(type(i)):
+            if is_kind(type(i), CONTROL):
                 if isinstance(i, Call) and self._is_small(i.callee):
                     body = self.functions[i.callee]
                     results = self.add(body, operands, i.location)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from math import prod
 
 from neuronjax.ir.collective_set import Collective
@@ -31,9 +30,9 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.ir.program import TensorType
 from neuronjax.timing.access import MOVEMENTS, ValueAccess, viewed
-from neuronjax.timing.flattening import FlatNode, Flattening, is_control
+from neuronjax.timing.flattening import CONTROL, FlatNode, Flattening
 from neuronjax.timing.fused import Fused, FusedStep
-from neuronjax.timing.instruction_kinds import ELEMENTWISE, MATMULS, is_stored
+from neuronjax.timing.instruction_kinds import ELEMENTWISE, MATMULS, is_kind, is_stored
 from neuronjax.timing.passes import (
     change_places,
     folding_pass,
@@ -49,12 +48,7 @@ _AFFINE = frozenset({"multiply", "add", "subtract", "negate"})
 
 
 def fuse(block: Block, functions: Mapping[str, Block]) -> Fused:
-    """Fuses a block.
-
-    Args:
-        block: of a program.
-        functions: the program's callees.
-    """
+    """Fuses a block."""
     flat = Flattening(functions)
     arguments = tuple([flat.new(b.type) for b in block.arguments])
     results = flat.add(block, arguments)
@@ -126,7 +120,7 @@ class _Fusion:
         """The nodes whose results somebody reads, or that do something besides."""
         read, kept = set(self.results), []
         for node in reversed(self.nodes):
-            if read.isdisjoint(node.results) and _is_pure(type(node.instruction)):
+            if read.isdisjoint(node.results) and is_kind(type(node.instruction), _PURE):
                 continue
             read.update(node.operands)
             kept.append(node)
@@ -141,7 +135,7 @@ class _Fusion:
             self.constants.add(node.results[0])
             return True
         roots = [access[v].roots for v in operands]
-        if not any(roots) and _may_be_constant(type(i)):
+        if not any(roots) and is_kind(type(i), _CONSTANT):
             for value in node.results:
                 access[value] = ValueAccess(())
             self.triangles.add(node)
@@ -185,7 +179,7 @@ class _Fusion:
         step = FusedStep(
             i, [i], node.operands, list(node.results), "other", _first(node.results)
         )
-        if _is_elementwise(type(i)):
+        if is_kind(type(i), ELEMENTWISE):
             self._elementwise(step)
             return
         if isinstance(i, TensorReduce):
@@ -196,7 +190,7 @@ class _Fusion:
             step.form, step.binds_rows = "scan", True
         elif isinstance(i, MATMULS):
             step.form = "matmul"
-        elif is_control(type(i)):
+        elif is_kind(type(i), CONTROL):
             step.form = "control"
         elif isinstance(i, Collective):
             step.form = "collective"
@@ -368,21 +362,6 @@ class _Fusion:
 
 def _first(results: Sequence[int]) -> int:
     return results[0] if results else -1
-
-
-@cache
-def _is_elementwise(kind: type[Instruction]) -> bool:
-    return issubclass(kind, ELEMENTWISE)
-
-
-@cache
-def _may_be_constant(kind: type[Instruction]) -> bool:
-    return issubclass(kind, _CONSTANT)
-
-
-@cache
-def _is_pure(kind: type[Instruction]) -> bool:
-    return issubclass(kind, _PURE)
 
 
 def _merged_form(

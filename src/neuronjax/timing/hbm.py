@@ -56,12 +56,7 @@ def category_of(name: str) -> Category | None:
 
 
 def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
-    """The peak of a program.
-
-    Args:
-        plan: of main.
-        arguments: the tensors of its arguments.
-    """
+    """The peak of a program."""
     tensors = _temporaries(plan)
     fixed = sum(t.bytes for t in arguments)
     count = len(plan.units)
@@ -142,18 +137,10 @@ def _is_backward(i: Instruction) -> bool:
 
 def _inner_peak(plan: BlockPlan) -> int:
     """What a nested block has in HBM at a time, its arguments and results apart."""
-    return max(
-        0,
-        peak_of(plan, ()).bytes - sum(_result_bytes(plan)),
-    )
-
-
-def _result_bytes(plan: BlockPlan) -> list[int]:
     fused = plan.fused
     roots = {r for v in fused.results for r in fused.access[v].roots}
-    return [
-        fused.sizes[r] for r in roots if r in plan.in_hbm and r not in fused.arguments
-    ]
+    results = roots.intersection(plan.in_hbm).difference(fused.arguments)
+    return max(0, peak_of(plan, ()).bytes - sum(fused.sizes[r] for r in results))
 
 
 def capacity_bytes(core: Core) -> int:
@@ -165,10 +152,6 @@ def capacity_bytes(core: Core) -> int:
 
 def check_fits(plan: MemoryPlan, core: Core) -> InvalidProgramError | None:
     """What is wrong with a program that HBM does not hold.
-
-    Args:
-        plan: of the program.
-        core: the logical core.
 
     Returns:
         An error, for the caller to raise or to show, with the biggest tensors and what

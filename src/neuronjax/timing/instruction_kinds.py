@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
+from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import (
     Activation,
     Compare,
@@ -30,6 +33,12 @@ ELEMENTWISE = (
     Select,
     ReducePrecision,
 )
+
+
+@cache
+def is_kind(kind: type[Instruction], kinds: tuple[type[Instruction], ...]) -> bool:
+    """Whether instructions of a class are of one of these kinds."""
+    return issubclass(kind, kinds)
 
 
 def is_stored(instruction: Memset) -> bool:

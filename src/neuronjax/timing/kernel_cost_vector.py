@@ -78,7 +78,9 @@ def _speed(i: KernelInstruction, core: Core) -> float:
     )
 
 
-def _one_stream(i: KernelInstruction, core: Core, opcode: str) -> KernelPrice:
+@prices("tensor_copy", "tensor_scalar")
+def one_stream(i: KernelInstruction, core: Core) -> KernelPrice:
+    opcode = i.name.upper()
     if i.engine == "gpsimd":
         return _on_gpsimd(i, core, opcode)
     speed = _speed(i, core)
@@ -88,16 +90,6 @@ def _one_stream(i: KernelInstruction, core: Core, opcode: str) -> KernelPrice:
         cycles = max(a.DYNAMIC_COPY_MINIMUM.value, cycles)
     name = opcode if i.engine == "vector" else "ACTIVATE"
     return on_engine(i, core, cycles, name, mode=_mode(speed))
-
-
-@prices("tensor_copy")
-def tensor_copy(i: KernelInstruction, core: Core) -> KernelPrice:
-    return _one_stream(i, core, "TENSOR_COPY")
-
-
-@prices("tensor_scalar")
-def tensor_scalar(i: KernelInstruction, core: Core) -> KernelPrice:
-    return _one_stream(i, core, "TENSOR_SCALAR")
 
 
 @prices("memset")

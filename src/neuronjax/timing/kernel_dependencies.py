@@ -160,7 +160,7 @@ class KernelDependencies:
         self._given = program.dependencies
 
     def run(self, spec: CoreSpec) -> KernelDependencies:
-        """Finds everything."""
+        """Finds what every entry waits for, on cores of this kind."""
         sizes = {
             "sbuf": spec.sbuf_usable_bytes_per_partition,
             "psum": spec.psum_bytes // spec.partitions,
@@ -196,24 +196,17 @@ class KernelDependencies:
         first, last = self._first, self._last
         for n, i in enumerate(self._entries):
             core = i.program % self._cores
-            for access in i.outputs:
-                s = access.storage
-                if s.memory in _HBM:
-                    self._written.add(s.number)
-                elif s.memory != "registers":
-                    if s.number not in first:
-                        first[s.number] = (s, n, core)
-                    last[s.number] = n
-            for access in i.inputs:
-                if type(access) is not Access:
-                    continue
-                s = access.storage
-                if s.memory in _HBM:
-                    self._read_in_hbm.add(s.number)
-                elif s.memory != "registers":
-                    if s.number not in first:
-                        first[s.number] = (s, n, core)
-                    last[s.number] = n
+            found = ((i.outputs, self._written), (i.inputs, self._read_in_hbm))
+            for accesses, in_hbm in found:
+                for access in accesses:
+                    if type(access) is not Access:
+                        continue
+                    s = access.storage
+                    if s.memory in _HBM:
+                        in_hbm.add(s.number)
+                    elif s.memory != "registers":
+                        first.setdefault(s.number, (s, n, core))
+                        last[s.number] = n
 
     def _entry(
         self, n: int, i: KernelInstruction, stationary: dict[int, tuple[object, int]]

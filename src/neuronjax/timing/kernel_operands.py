@@ -67,7 +67,7 @@ class KernelOperand(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """All elements."""
+        """Bytes of all elements."""
         return self.partitions * self.free * self.dtype.itemsize
 
     @property
@@ -108,7 +108,7 @@ def _operand(
 
 
 def first_partition(access: Access) -> int:
-    """Of an access on chip."""
+    """The partition at which an access on chip begins."""
     free = access.pattern[0][0] if access.pattern else 0
     return access.offset // free if free else 0
 

@@ -103,30 +103,6 @@ def schedule_kernel(
     found = KernelDependencies(program, stream.entries, core.lnc).run(one.spec)
     prices = Prices(one, target)
     priced = [prices.price(i) for i in stream.entries]
-    return _scheduled(program, core, stream, found, priced)
-
-
-@no_collection()
-def what_if(schedule: KernelSchedule, change: Change) -> float:
-    """Seconds of the same kernel when instructions cost something else.
-
-    Args:
-        schedule: of the kernel.
-        change: of a number in the stream and its cost, the cost then.
-    """
-    priced = [change(n, p) for n, p in enumerate(schedule.priced)]
-    run = _Scheduling(schedule.stream, priced, schedule.found, schedule.core)
-    run.all()
-    return run.total
-
-
-def _scheduled(
-    program: KernelProgram,
-    core: Core,
-    stream: Stream,
-    found: KernelDependencies,
-    priced: list[KernelPrice],
-) -> KernelSchedule:
     run = _Scheduling(stream, priced, found, core)
     run.all()
     notes = list(stream.notes)
@@ -151,6 +127,20 @@ def _scheduled(
         periods=run.periods,
         notes=tuple(notes),
     )
+
+
+@no_collection()
+def what_if(schedule: KernelSchedule, change: Change) -> float:
+    """Seconds of the same kernel when instructions cost something else.
+
+    Args:
+        schedule: of the kernel.
+        change: of a number in the stream and its cost, the cost then.
+    """
+    priced = [change(n, p) for n, p in enumerate(schedule.priced)]
+    run = _Scheduling(schedule.stream, priced, schedule.found, schedule.core)
+    run.all()
+    return run.total
 
 
 def _cores(program: KernelProgram, target: Target, lnc: int | None) -> int:

@@ -27,12 +27,7 @@ _NAME = re.compile(r"(neuronjax_[a-z_]*[a-z])(_\d+)?(\.\d+)?")
 def with_chip_instructions(
     program: InstructionProgram, core: Core
 ) -> InstructionProgram:
-    """The program with our functions as instructions; itself if it calls none.
-
-    Args:
-        program: what a core executes.
-        core: the core.
-    """
+    """The program with our functions as instructions; itself if it calls none."""
     found = {
         name: dataclasses.replace(block, instructions=(made,))
         for name, block in program.functions.items()

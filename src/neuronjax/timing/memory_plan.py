@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from neuronjax.timing.fused import Fused, TiledRegion
 from neuronjax.timing.work import Reason, Transfer
@@ -16,14 +16,7 @@ from neuronjax.timing.work import Reason, Transfer
 Category = Literal[
     "parameters", "optimizer state", "inputs", "activations", "workspace", "outputs"
 ]
-CATEGORIES: tuple[Category, ...] = (
-    "parameters",
-    "optimizer state",
-    "inputs",
-    "activations",
-    "workspace",
-    "outputs",
-)
+CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

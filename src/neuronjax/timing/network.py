@@ -15,15 +15,7 @@ from collections.abc import Mapping
 
 from neuronjax.errors import UnsupportedError
 from neuronjax.hardware import INSTANCES, InstanceSpec, Target, Topology
-from neuronjax.timing.collective_constants import (
-    CHIP_HOP,
-    CHIP_START,
-    DMA_SHARE,
-    EFA_HOP,
-    EFA_SHARE,
-    LINK_SHARE,
-    LINK_START,
-)
+from neuronjax.timing import collective_constants as c
 from neuronjax.timing.collective_steps import CollectiveStep
 from neuronjax.timing.routes import routes_of
 
@@ -50,11 +42,11 @@ class Network:
     ranks_per_chip: int
     dma_bytes_per_second: float
     efa_bytes_per_second: float | None
-    link_share: float = LINK_SHARE.value
-    chip_start_seconds: float = CHIP_START.value
-    link_start_seconds: float = LINK_START.value
-    chip_hop_seconds: float = CHIP_HOP.value
-    efa_hop_seconds: float = EFA_HOP.value
+    link_share: float = c.LINK_SHARE.value
+    chip_start_seconds: float = c.CHIP_START.value
+    link_start_seconds: float = c.LINK_START.value
+    chip_hop_seconds: float = c.CHIP_HOP.value
+    efa_hop_seconds: float = c.EFA_HOP.value
 
     @property
     def chips_per_node(self) -> int:
@@ -145,8 +137,8 @@ def network_of(target: Target, lnc: int | None = None) -> Network:
         ranks_per_chip=ranks,
         dma_bytes_per_second=engines
         * chip.dma_engine_bytes_per_second
-        * DMA_SHARE.value,
-        efa_bytes_per_second=per_rank and per_rank * EFA_SHARE.value,
+        * c.DMA_SHARE.value,
+        efa_bytes_per_second=per_rank and per_rank * c.EFA_SHARE.value,
     )
 
 

@@ -30,12 +30,7 @@ from neuronjax.timing.work import Core
 
 
 def with_scans(program: InstructionProgram, core: Core) -> InstructionProgram:
-    """The program with loops that are recurrences as scans; itself if there are none.
-
-    Args:
-        program: what a core executes.
-        core: the core.
-    """
+    """The program with recurrent loops as scans; itself if there are none."""
     if not any(isinstance(i, Loop) for i in program.walk()):
         return program
     rewriting = _ScanRewriting(program, core)

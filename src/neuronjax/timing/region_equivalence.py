@@ -37,12 +37,7 @@ class RegionEquivalence:
         self._regions: dict[tuple, int] = {}
 
     def mark(self, fused: Fused, regions: Iterable[TiledRegion]) -> None:
-        """Sets `key` and `values` of regions, control flow and collectives left out.
-
-        Args:
-            fused: a block.
-            regions: of it, complete.
-        """
+        """Sets `key` and `values` of regions, control flow and collectives left out."""
         kinds: dict[int, int] = {}
         for region in regions:
             if not region.is_single:
@@ -118,7 +113,7 @@ def _attributes(kind: type[Instruction]) -> Callable[[Instruction], Any]:
 
 @dataclass(frozen=True, slots=True)
 class RegionFacts:
-    """Of a region.
+    """What follows from a region's steps.
 
     Attributes:
         matmuls: indices of steps.
@@ -164,13 +159,7 @@ class KnownRegions:
     def working_bytes(
         self, fused: Fused, region: TiledRegion, turned: tuple[tuple[int, int], ...]
     ) -> int:
-        """SBUF for a region's tiles in flight.
-
-        Args:
-            fused: its block.
-            region: any.
-            turned: operands that the array transposes, by step and position.
-        """
+        """SBUF for a region's tiles in flight."""
         found = self._working.get((region.key, turned))
         if found is None:
             steps = {region.steps[n] for n, position in turned if position == 0}

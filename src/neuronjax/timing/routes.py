@@ -46,11 +46,7 @@ class Routes:
         return cables * link.bytes_per_second
 
     def slowest(self, flows: Mapping[tuple[int, int], float]) -> float:
-        """Seconds for messages that all travel at once: of the wire with most to do.
-
-        Args:
-            flows: bytes by source and destination, chips by number.
-        """
+        """Seconds for messages that all travel at once: of the wire with most to do."""
         load: dict[Wire, float] = {}
         for ends, size in flows.items():
             for wire, part in self.between(*ends):

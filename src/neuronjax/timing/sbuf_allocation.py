@@ -300,6 +300,10 @@ class SbufAllocation:
             size = self.output_bytes.get(value, size)
         if size:
             self._move(unit, value, size, reason, False, whole=False)
+        self._lies_in_hbm(n, value)
+
+    def _lies_in_hbm(self, n: int, value: int) -> None:
+        """From unit n on, until its last use; a result until the end."""
         last = len(self.units) if value in self.results else n
         uses = self.next_use.get(value)
         self.in_hbm[value] = (n, max(last, uses[0] if uses else n))
@@ -406,9 +410,7 @@ class SbufAllocation:
             self.updated[result] = origin
         reason = "output" if is_result else "update" if is_argument else "spill_save"
         self._move(unit, result, written, reason, False, False)
-        uses = self.next_use.get(result)
-        last = len(self.units) if is_result else n
-        self.in_hbm[result] = (n, max(last, uses[0] if uses else n))
+        self._lies_in_hbm(n, result)
         return True
 
     # -- control flow ------------------------------------------------------------------
@@ -442,9 +444,7 @@ class SbufAllocation:
                 if self._next(value, n) != _NEVER or value in self.kept_results:
                     self._hold(n, value)
             else:
-                uses = self.next_use.get(value)
-                last = len(self.units) if value in self.results else n
-                self.in_hbm[value] = (n, max(last, uses[0] if uses else n))
+                self._lies_in_hbm(n, value)
         unit.sbuf_bytes = min(self.capacity, self.sbuf.total + carried)
 
     def _sizes(self, step: FusedStep, positions: frozenset[int]) -> Iterator[int]:

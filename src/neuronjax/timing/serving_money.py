@@ -77,7 +77,7 @@ class ServingCost:
         loaded_inter_token_seconds: the mean on a full copy, with others' prefills.
         request_seconds: from the prompt to the last token, if no prefill comes between.
         output_tokens_per_second: of all copies, full.
-        requests_per_second: likewise.
+        requests_per_second: of all copies, full.
         dollars_per_million_input_tokens: prefill's share of the price.
         dollars_per_million_output_tokens: decode's.
         dollars_per_million_tokens: of prompts and answers together.
@@ -161,7 +161,7 @@ def serving_cost(
     Args:
         machine: its name.
         prefill_seconds: of one call, launch included.
-        decode_seconds: likewise.
+        decode_seconds: of one call, launch included.
         price: of the whole machine.
         traffic: what is served.
         memory: of one device.

@@ -20,13 +20,7 @@ from neuronjax.timing.flattening import FlatNode
 def swap(
     nodes: Sequence[FlatNode], types: list[TensorType], results: Sequence[int]
 ) -> None:
-    """Exchanges the sides of matmuls whose result is only read transposed, in place.
-
-    Args:
-        nodes: of a block, in order.
-        types: of its values.
-        results: values that it gives.
-    """
+    """Exchanges the sides of matmuls whose result is only read transposed, in place."""
     for chain in _chains(nodes, results):
         node = chain[0]
         exchanged = _swapped([n.instruction for n in chain])
@@ -73,9 +67,6 @@ def _swapped(
     chain: Sequence[Instruction],
 ) -> list[Instruction] | None:
     """A matmul, casts of its result and a transposition, the other way round.
-
-    Args:
-        chain: the instructions, each the only reader of the one before.
 
     Returns:
         Instructions that compute the same, in place of each; None where the

@@ -290,7 +290,7 @@ class _Grouping:
     def _streaming(
         self, rows: frozenset[int], step: FusedStep, region: TiledRegion
     ) -> frozenset[int]:
-        """Of the row counts those in which operands from outside can stream too."""
+        """Those row counts in which operands from outside can stream too."""
         if step.form in ("matmul", "control", "collective", "other"):
             return rows
         enough = min(max(rows, default=1), FEW_TILES.value * self.per_tile)

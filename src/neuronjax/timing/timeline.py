@@ -31,47 +31,29 @@ class Events(Sequence[Event]):
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = rows
-        self._made: tuple[Event, ...] = ()
 
+    @cached_property
     def _all(self) -> tuple[Event, ...]:
-        if len(self._made) < len(self._rows):
-            self._made = tuple(map(_event, self._rows))
-        return self._made
+        return tuple([Event(*row) for row in self._rows])
 
     @overload
     def __getitem__(self, index: int) -> Event: ...
     @overload
     def __getitem__(self, index: slice) -> tuple[Event, ...]: ...
     def __getitem__(self, index: int | slice) -> Event | tuple[Event, ...]:
-        return self._all()[index]
+        return self._all[index]
 
     def __iter__(self) -> Iterator[Event]:
-        return iter(self._all())
+        return iter(self._all)
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Events | tuple) and self._all() == tuple(other)
+        return isinstance(other, Events | tuple) and self._all == tuple(other)
 
     def __repr__(self) -> str:
-        return repr(self._all())
-
-
-def _event(row: Row) -> Event:
-    queue, start, end, name, source, number, count, wait, pieces, busy = row
-    return Event(
-        queue=queue,
-        start_seconds=start,
-        end_seconds=end,
-        name=name,
-        source=source,
-        instruction=number,
-        count=count,
-        wait_seconds=wait,
-        pieces=pieces,
-        queue_seconds=busy,
-    )
+        return repr(self._all)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

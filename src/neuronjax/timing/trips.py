@@ -112,23 +112,10 @@ def _increment(
             for b, v in zip(inner.arguments, i.operands, strict=True)
             if v.buffer.number in written
         }
-        return _called(inner, sources.index(counter), at, given, functions, depth - 1)
+        own = inner.arguments[sources.index(counter)]
+        reduced = Block((own,), inner.instructions, (inner.results[at],))
+        return _increment(reduced, 0, given, functions, depth - 1)
     return None
-
-
-def _called(
-    inner: Block,
-    position: int,
-    result: int,
-    given: Mapping[int, Instruction],
-    functions: Mapping[str, Block],
-    depth: int,
-) -> int | None:
-    """The increment inside a callee: argument `position` to result `result`."""
-    reduced = Block(
-        (inner.arguments[position],), inner.instructions, (inner.results[result],)
-    )
-    return _increment(reduced, 0, given, functions, depth)
 
 
 def _added(

@@ -9,23 +9,14 @@ floating-point operations; nothing here knows a value of a tensor.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from neuronjax.hardware import ChipSpec, CoreSpec, Target
 from neuronjax.ir.instruction import Buffer
 
 #: What works by itself: the engines, the DMA rings, the CC-cores, the driving host.
 Queue = Literal["tensor", "vector", "scalar", "gpsimd", "sync", "dma", "cc", "host"]
-QUEUES: tuple[Queue, ...] = (
-    "tensor",
-    "vector",
-    "scalar",
-    "gpsimd",
-    "sync",
-    "dma",
-    "cc",
-    "host",
-)
+QUEUES: tuple[Queue, ...] = get_args(Queue)
 
 
 @dataclass(frozen=True)
@@ -157,7 +148,7 @@ class Transfer:
     transposes: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something that happens on a queue.
 
