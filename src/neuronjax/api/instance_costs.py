@@ -63,7 +63,7 @@ class PricedTable(Displayed):
         return [cost.record for cost in self.costs]
 
     def _cheapest(self, dollars: Callable[[Any], float]) -> Any:
-        """Of the rows that fit, or of all if none does."""
+        """The row with the least dollars: of those that fit, or of all if none does."""
         return min([c for c in self.costs if c.fits] or self.costs, key=dollars)
 
     def check_memory(self) -> None:
@@ -181,6 +181,7 @@ class Profiler:
 
 
 def targets_of(step: Step, instance: Names) -> tuple[Target, ...]:
+    """The machines that are asked for, each once; else the step's own."""
     if instance is None:
         own = getattr(step, "target", None)
         if isinstance(own, Target) and own.instance is not None:
@@ -201,6 +202,7 @@ def own_policy(step: Step) -> Policy | None:
 
 
 def policies_of(policy: Policies) -> tuple[Policy | None, ...]:
+    """The numerics that are asked for, each once; None for the step's own."""
     one = policy is None or isinstance(policy, str | Policy)
     several: Any = (policy,) if one else policy
     found = (None if p is None else Policy.resolve(p) for p in several)
@@ -246,7 +248,7 @@ def name_of(step: Step) -> str:
 
 
 def parameter_bytes(found: Profile) -> int:
-    """Of the parameters that a device holds."""
+    """How many bytes of parameters a device holds."""
     tensors = found.memory.arguments
     return sum(t.bytes for t in tensors if t.category == "parameters")
 
