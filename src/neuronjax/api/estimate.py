@@ -9,6 +9,7 @@ prices (`hardware.instances`). Rented machines are paid whole.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -305,13 +306,12 @@ class _Training:
             raise InvalidProgramError(
                 f"an overlap of {self.overlap}", remedy="from 0 to 1"
             )
-        for target in targets:
-            for policy in policies:
-                numerics = policy or own
-                given = numerics.lnc if numerics and self.lnc is None else self.lnc
-                copies_of(target, 1, self.devices, given)
-                if policy is not None or not isinstance(self.steps, Mapping):
-                    self._run(target, policy).check()
+        for target, policy in itertools.product(targets, policies):
+            numerics = policy or own
+            given = numerics.lnc if numerics and self.lnc is None else self.lnc
+            copies_of(target, 1, self.devices, given)
+            if policy is not None or not isinstance(self.steps, Mapping):
+                self._run(target, policy).check()
 
     def _run(self, target: Target, policy: Policy | None) -> Run:
         name = target.name.partition(":")[0]

@@ -6,6 +6,7 @@ many copies of it a machine runs; what of HBM it needs; and the table they make.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -137,19 +138,18 @@ class Profiler:
         # A program of one device is the same on all machines with its chip.
         known: dict[tuple, Profile] = {}
         alone = len(targets) * len(policies) == 1
-        for target in targets:
-            for policy in policies:
-                key = (target.chip.name, target.lnc_default, policy)
-                try:
-                    profiled = known.get(key) or self._one(target, policy, args, kwargs)
-                except NeuronJaxError as error:
-                    if alone:
-                        raise
-                    refused[f"{target.name}, {policy_name(policy)}"] = error.what
-                    continue
-                if shards_of(profiled) == 1:
-                    known[key] = profiled
-                found.append((target, profiled))
+        for target, policy in itertools.product(targets, policies):
+            key = (target.chip.name, target.lnc_default, policy)
+            try:
+                profiled = known.get(key) or self._one(target, policy, args, kwargs)
+            except NeuronJaxError as error:
+                if alone:
+                    raise
+                refused[f"{target.name}, {policy_name(policy)}"] = error.what
+                continue
+            if shards_of(profiled) == 1:
+                known[key] = profiled
+            found.append((target, profiled))
         if not found:
             raise InvalidProgramError(
                 "no machine runs this program: "
