@@ -13,7 +13,6 @@ import pytest
 from typer.testing import CliRunner
 
 from neuronjax import cli
-from neuronjax.cli import quickstart
 from neuronjax.cli.quickstart import data, model
 from neuronjax.cli.quickstart.experiment import EMULATED, NATIVE, Setup
 from neuronjax.cli.quickstart.train import TINY, TrainingRecipe, train
@@ -89,17 +88,18 @@ def test_bad_machines_are_refused(text):
 
 def test_it_is_an_application():
     """Of neuronjax its files import the public package, and one another."""
-    folder = Path(quickstart.__file__).parent
-    for path in folder.glob("*.py"):
+    for path in Path(model.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
-                names = [node.module]
+                names = [node.module or ""]
             else:
                 continue
             inside = [name for name in names if name.startswith("neuronjax.")]
-            assert all(name.startswith(quickstart.__name__) for name in inside), path
+            assert all(
+                name.startswith("neuronjax.cli.quickstart.") for name in inside
+            ), path
 
 
 def test_native_is_jax():
