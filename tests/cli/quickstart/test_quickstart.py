@@ -97,9 +97,8 @@ def test_it_is_an_application():
             else:
                 continue
             inside = [name for name in names if name.startswith("neuronjax.")]
-            assert all(
-                name.startswith("neuronjax.cli.quickstart.") for name in inside
-            ), path
+            own = "neuronjax.cli.quickstart"
+            assert all(name.startswith(own) for name in inside), path
 
 
 def test_native_is_jax():
