@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (registers its dtypes' names with NumPy)
@@ -37,6 +37,7 @@ _SHORT = {
 }
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _SIZE = re.compile(r"(\d+)([KMG]?)")
+_RANGE = re.compile(r"(\w+):(\w+)(?::x?(\d+))?")
 _MOST_LISTED = 1024  # ranks of a group that are named one by one
 _OVER_NODES = ("all_reduce", "reduce_scatter", "all_gather")
 _HEADINGS = ("size(B)", "count", "type", "algorithm", "time(us)", "algbw", "busbw")
@@ -231,22 +232,17 @@ def _element(dtype: str) -> tuple[str, int]:
 def _sizes(sizes: str | Sequence[int | str]) -> list[int]:
     if not isinstance(sizes, str):
         return [_size(size) for size in sizes]
-    if ":" not in sizes:
+    match = _RANGE.fullmatch(sizes)
+    if not match:
         return [_size(sizes)]
-    low, high, *rest = sizes.split(":")
-    factor = rest[0].removeprefix("x") if rest else "2"
-    if len(rest) > 1 or not factor.isdigit() or int(factor) < 2:
-        raise _no_size(sizes)
-    found = list(_powers(_size(low), _size(high), int(factor)))
+    size, largest, factor = _size(match[1]), _size(match[2]), int(match[3] or 2)
+    found = []
+    while 0 < size <= largest and factor > 1:
+        found.append(size)
+        size *= factor
     if not found:
         raise _no_size(sizes)
     return found
-
-
-def _powers(size: int, largest: int, factor: int) -> Iterator[int]:
-    while 0 < size <= largest:
-        yield size
-        size *= factor
 
 
 def _size(size: int | str) -> int:

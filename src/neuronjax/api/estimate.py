@@ -9,6 +9,7 @@ prices (`hardware.instances`). Rented machines are paid whole.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -227,32 +228,32 @@ class Estimate(PricedTable):
 
     @property
     def step_seconds(self) -> float:
-        """From one step to the next."""
+        """Seconds from the start of a step to that of the next."""
         return self.costs[0].step_seconds
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of all copies, while steps run."""
+        """What all copies together read per second while steps run."""
         return self.costs[0].tokens_per_second
 
     @property
     def hours(self) -> float | None:
-        """Rented."""
+        """For how long the instance is rented."""
         return self.costs[0].hours
 
     @property
     def dollars(self) -> float | None:
-        """For the trained model."""
+        """What the trained model costs."""
         return self.costs[0].dollars
 
     @property
     def dollars_per_million_tokens(self) -> float | None:
-        """At the utilization given."""
+        """What a million tokens cost at the utilization given."""
         return self.costs[0].dollars_per_million_tokens
 
     @property
     def energy_kwh(self) -> float | None:
-        """Of the rented hours, from the caller's watts."""
+        """What the caller's watts come to in the rented hours."""
         return self.costs[0].energy_kwh
 
     def __rich__(self) -> Group:
@@ -308,13 +309,12 @@ class _Training:
             raise InvalidProgramError(
                 f"an overlap of {self.overlap}", remedy="from 0 to 1"
             )
-        for target in targets:
-            for policy in policies:
-                numerics = policy or own
-                given = numerics.lnc if numerics and self.lnc is None else self.lnc
-                copies_of(target, 1, self.devices, given)
-                if policy is not None or not isinstance(self.steps, Mapping):
-                    self._run(target, policy).check()
+        for target, policy in itertools.product(targets, policies):
+            numerics = policy or own
+            given = numerics.lnc if numerics and self.lnc is None else self.lnc
+            copies_of(target, 1, self.devices, given)
+            if policy is not None or not isinstance(self.steps, Mapping):
+                self._run(target, policy).check()
 
     def _run(self, target: Target, policy: Policy | None) -> TrainingRun:
         name = target.name.partition(":")[0]

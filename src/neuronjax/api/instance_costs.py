@@ -6,6 +6,7 @@ many copies of it a machine runs; what of HBM it needs; and the table they make.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ class PricedTable(Displayed):
         return [cost.record for cost in self.costs]
 
     def _cheapest(self, dollars: Callable[[Any], float]) -> Any:
-        """Of the rows that fit, or of all if none does."""
+        """The row with the least dollars: of those that fit, or of all if none does."""
         return min([c for c in self.costs if c.fits] or self.costs, key=dollars)
 
     def check_memory(self) -> None:
@@ -135,19 +136,18 @@ class Profiler:
         # A program of one device is the same on all machines with its chip.
         known: dict[tuple, Profile] = {}
         alone = len(targets) * len(policies) == 1
-        for target in targets:
-            for policy in policies:
-                key = (target.chip.name, target.lnc_default, policy)
-                try:
-                    profiled = known.get(key) or self._one(target, policy, args, kwargs)
-                except NeuronJaxError as error:
-                    if alone:
-                        raise
-                    refused[f"{target.name}, {policy_name(policy)}"] = error.what
-                    continue
-                if shards_of(profiled) == 1:
-                    known[key] = profiled
-                found.append((target, profiled))
+        for target, policy in itertools.product(targets, policies):
+            key = (target.chip.name, target.lnc_default, policy)
+            try:
+                profiled = known.get(key) or self._one(target, policy, args, kwargs)
+            except NeuronJaxError as error:
+                if alone:
+                    raise
+                refused[f"{target.name}, {policy_name(policy)}"] = error.what
+                continue
+            if shards_of(profiled) == 1:
+                known[key] = profiled
+            found.append((target, profiled))
         if not found:
             raise InvalidProgramError(
                 "no machine runs this program: "
@@ -179,6 +179,7 @@ class Profiler:
 
 
 def targets_of(step: Step, instance: Names) -> tuple[Target, ...]:
+    """The machines that are asked for, each once; else the step's own."""
     if instance is None:
         own = getattr(step, "target", None)
         if isinstance(own, Target) and own.instance is not None:
@@ -199,6 +200,7 @@ def own_policy(step: Step) -> Policy | None:
 
 
 def policies_of(policy: Policies) -> tuple[Policy | None, ...]:
+    """The numerics that are asked for, each once; None for the step's own."""
     one = policy is None or isinstance(policy, str | Policy)
     several: Any = (policy,) if one else policy
     found = (None if p is None else Policy.resolve(p) for p in several)
@@ -244,7 +246,7 @@ def name_of(step: Step) -> str:
 
 
 def parameter_bytes(found: Profile) -> int:
-    """Of the parameters that a device holds."""
+    """How many bytes of parameters a device holds."""
     tensors = found.memory.arguments
     return sum(t.bytes for t in tensors if t.category == "parameters")
 

@@ -26,7 +26,7 @@ from neuronjax.cli.collectives import cc_test
 from neuronjax.cli.comparing import compare
 from neuronjax.cli.conformance import conformance
 from neuronjax.cli.coverage import ops
-from neuronjax.cli.hardware import list_hardware
+from neuronjax.cli.hardware import ls
 from neuronjax.cli.money import estimate, estimate_serving
 from neuronjax.cli.portability import check
 from neuronjax.cli.running import run
@@ -36,22 +36,12 @@ from neuronjax.cli.tour import quickstart
 
 __all__ = ["app", "main"]
 
-# In the order of `--help`.
-app.command()(quickstart)
-app.command()(run)
-app.command()(check)
-app.command()(compare)
-app.command()(search)
-app.command()(profile)
-app.command("compare-targets")(compare_targets)
-app.command()(estimate)
-app.command("estimate-serving")(estimate_serving)
-app.command("ls")(list_hardware)
-app.command()(ops)
-app.command()(conformance)
-app.command("cc-test")(cc_test)
-app.command()(constants)
-app.command()(exactness)
+# In the order of `--help`; a command is called as its function is.
+for command in (
+    *(quickstart, run, check, compare, search, profile, compare_targets, estimate),
+    *(estimate_serving, ls, ops, conformance, cc_test, constants, exactness),
+):
+    app.command()(command)
 app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
 )(bench)

@@ -1,4 +1,4 @@
-"""`neuronjax compare`."""
+"""`neuronjax compare`: which op errs, and where the errors begin."""
 
 from __future__ import annotations
 

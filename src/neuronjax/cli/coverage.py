@@ -12,7 +12,7 @@ from rich.table import Table
 from neuronjax.cli.application import JsonOption, TargetOption, print_json, table
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
-from neuronjax.report.operations import KINDS, MEANINGS, Operation, Status, Use, select
+from neuronjax.report.operations import KINDS, MEANINGS, Operation, Use, select
 
 if TYPE_CHECKING:
     from neuronjax.report.nki_operations import KernelOperation
@@ -65,12 +65,8 @@ def ops(
     for status, meaning in MEANINGS.items():
         rows = [operation for operation in chosen if operation.status == status]
         if rows:
-            console.print(_table(status, meaning, rows))
-
-
-def _table(status: Status, meaning: str, rows: Sequence[Operation]) -> Table:
-    title = f"{status}: {meaning} ({len(rows)} ops)"
-    return _emulated(title, rows) if status == "emulated" else _absent(title, rows)
+            shown = _emulated if status == "emulated" else _absent
+            console.print(shown(f"{status}: {meaning} ({len(rows)} ops)", rows))
 
 
 _LETTERS = {

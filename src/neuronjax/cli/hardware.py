@@ -28,7 +28,7 @@ from neuronjax.hardware import (
 )
 
 
-def list_hardware(
+def ls(
     target: Annotated[
         str | None, typer.Argument(help="A chip, instance or UltraServer.")
     ] = None,

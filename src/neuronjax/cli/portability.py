@@ -1,4 +1,4 @@
-"""`neuronjax check`."""
+"""`neuronjax check`: what the real compiler would refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`neuronjax search`."""
+"""`neuronjax search`: the lowest precision within a tolerance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`neuronjax quickstart`."""
+"""`neuronjax quickstart`: a GPT, natively and on emulated chips."""
 
 from __future__ import annotations
 

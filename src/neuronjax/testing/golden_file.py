@@ -59,7 +59,7 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """How many elements the array has."""
         return int(np.prod(self.shape))
 
     @property
@@ -245,7 +245,7 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-# -- JSON.
+# -- JSON -----------------------------------------------------------------------------
 
 
 def policy_fields(policy: Policy) -> dict[str, Any]:
@@ -270,7 +270,7 @@ def _leaf(fields: dict[str, Any]) -> Leaf:
     return Leaf(**{**fields, "shape": tuple(fields["shape"])})
 
 
-# -- Hashes of ops.
+# -- Hashes of ops --------------------------------------------------------------------
 
 
 def _of_ops(ops: OpHashes) -> dict[str, np.ndarray]:

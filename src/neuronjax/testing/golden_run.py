@@ -81,7 +81,7 @@ class Today:
         )
 
     def run(self, rounding_seed: int) -> StoredRun:
-        """Ready to be executed."""
+        """The program, ready to be executed."""
         return StoredRun.of(self.program, self.target, self.policy, rounding_seed)
 
 
@@ -130,7 +130,7 @@ class StoredRun:
     def watched(
         self, inputs: Sequence[np.ndarray]
     ) -> tuple[list[np.ndarray], OpHashes]:
-        """The same, and the hashes of every op's results."""
+        """The flat results, and the hashes of every op's results."""
         run = watched(self.instructions, self._traced)
         outputs, ops = run(*map(jnp.asarray, inputs))
         return [np.asarray(x) for x in outputs], ops
@@ -164,12 +164,12 @@ def x64() -> bool:
 
 
 def stored_program(stored: GoldenFile) -> Program:
-    """As this version of jaxlib reads it."""
+    """The program of a golden, as this version of jaxlib reads it."""
     return read_program(stored.program, [leaf.path for leaf in stored.inputs])
 
 
 def stored_inputs(stored: GoldenFile) -> list[np.ndarray]:
-    """The arrays, those that are drawn made anew."""
+    """The arguments of a golden; those that are drawn are made anew."""
     found = []
     for i, leaf in enumerate(stored.inputs):
         if leaf.seed is None:

@@ -73,7 +73,7 @@ class Neuronjax:
     def matmul(
         self, lhs: np.ndarray, rhs: np.ndarray, *, format: str, model: str
     ) -> np.ndarray:
-        """Dense operands."""
+        """The product of dense operands."""
         # The model follows from the operands: narrow, FP32, or FP8 of 256 rows or more.
         step = jit(_dot, target="trn2", policy="fp32")
         return _bits(step(_as(lhs, format), _as(rhs, format)))
@@ -87,7 +87,7 @@ class Neuronjax:
         *,
         format: str,
     ) -> np.ndarray:
-        """Operands in blocks."""
+        """The product of operands in blocks with scales."""
         step = jit(_scaled_dot, target="trn3")
         elements = (_as(a, format)[None] for a in (lhs, rhs))
         scales = (_as(a, "float8_e8m0fnu")[None] for a in (lhs_scales, rhs_scales))
@@ -96,7 +96,7 @@ class Neuronjax:
     def matmul_sparse(
         self, x: np.ndarray, w: np.ndarray, *, pattern: str
     ) -> np.ndarray:
-        """A weight of which few rows are kept."""
+        """The product with a weight of which few rows are kept."""
         policy = Policy(auto_cast="matmult", auto_cast_type="bf16", sparsity=pattern)
         step = jit(_layer, target="trn2", policy=policy)
         wide = [_as(a, "bfloat16").astype(jnp.float32) for a in (w, x)]

@@ -13,7 +13,6 @@ import pytest
 from typer.testing import CliRunner
 
 from neuronjax import cli
-from neuronjax.cli import quickstart
 from neuronjax.cli.quickstart import data, model
 from neuronjax.cli.quickstart.experiment import EMULATED, NATIVE, Setup
 from neuronjax.cli.quickstart.train import TINY, TrainingRecipe, train
@@ -89,14 +88,17 @@ def test_bad_machines_are_refused(text):
 
 def test_it_is_an_application():
     """Of neuronjax its files import the public package, and one another."""
-    package = "neuronjax.cli.quickstart"
-    for path in Path(data.__file__).parent.glob("*.py"):
+    for path in Path(model.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in getattr(node, "names", ())]
-            if isinstance(node, ast.ImportFrom):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
                 names = [node.module or ""]
+            else:
+                continue
             inside = [name for name in names if name.startswith("neuronjax.")]
-            assert all(name.startswith(package) for name in inside), path
+            own = "neuronjax.cli.quickstart"
+            assert all(name.startswith(own) for name in inside), path
 
 
 def test_native_is_jax():

@@ -65,11 +65,8 @@ class GPTConfig:
 def rotate(x: jax.Array) -> jax.Array:
     """Rotary position embedding (Su et al. 2021) in the half-split layout.
 
-    Args:
-        x: [B, T, H, head width], the head width even; position is the index in T.
-
-    Returns:
-        The rotated array, of the type and shape of x; the angles are float32.
+    x is [B, T, H, head width] with an even head width; the position is the index in T,
+    and the angles are float32.
     """
     half = x.shape[-1] // 2
     frequency = 10_000.0 ** (-jnp.arange(half, dtype=jnp.float32) / half)
@@ -84,13 +81,8 @@ def rotate(x: jax.Array) -> jax.Array:
 def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     """Softmax attention in which a token sees itself and the tokens before it.
 
-    Args:
-        q: queries, [B, T, H, head width].
-        k: keys, of q's shape.
-        v: values, of q's shape.
-
-    Returns:
-        [B, T, H, head width] of v's type; scores and softmax are float32.
+    Queries, keys, values and the result are [B, T, H, head width]; scores and softmax
+    are float32.
     """
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
     scores *= q.shape[-1] ** -0.5
@@ -223,16 +215,9 @@ def logits(
     tokens: jax.Array,
     key: jax.Array | None = None,
 ) -> jax.Array:
-    """The next-token logits.
+    """The next-token logits, float32 [B, T, V], of int32 tokens [B, T] in [0, V).
 
-    Args:
-        graphdef: the structure of the model, from `create`.
-        params: its parameters, from `create`.
-        tokens: [B, T] int32, each in [0, V).
-        key: PRNG key for dropout; None evaluates without dropout.
-
-    Returns:
-        [B, T, V] float32.
+    Structure and parameters come from `create`; without a key nothing is dropped.
     """
     return nnx.merge(graphdef, params)(tokens, key)
 
