@@ -23,7 +23,7 @@ from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.policy import Policy
 from neuronjax.report.quantities import binary
-from neuronjax.report.rendering import as_html, as_text
+from neuronjax.report.tables import as_html, as_text
 from neuronjax.timing.donation import with_donation
 from neuronjax.timing.hbm import capacity_bytes, check_fits
 from neuronjax.timing.money import Price, PricePerHour, Terms, price_of

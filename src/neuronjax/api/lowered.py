@@ -27,9 +27,9 @@ from neuronjax.ir.instruction import Instruction, InstructionProgram
 from neuronjax.ir.program import Program
 from neuronjax.ir.text import instruction_text
 from neuronjax.policy import Policy
-from neuronjax.report.html import Displayed
 from neuronjax.report.places import place
 from neuronjax.report.program_display import program_table
+from neuronjax.report.tables import Displayed
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.timeline import Timeline

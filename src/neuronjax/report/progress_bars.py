@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn
 
-from neuronjax.report.rendering import as_html
+from neuronjax.report.tables import as_html
 
 _REDRAW_SECONDS = 0.2  # at most so often in a notebook
 

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from rich import box
 from rich.table import Table
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.report.html import Displayed
+from neuronjax.report.tables import PLAIN, RIGHT, Displayed, new_table
 from neuronjax.testing.archive import npz_bytes, read_npz, sha256, write_atomically
 from neuronjax.testing.bits import LeafDifference, compared
 
@@ -145,21 +144,20 @@ class ConformanceReport(Displayed):
         ]
 
     def __rich__(self) -> Table:
-        table = Table(
-            title=f"Conformance of {self.runner}, vectors version {VERSION}",
-            title_justify="left",
-            caption_justify="left",
-            box=box.SIMPLE_HEAD,
-        )
-        table.add_column("family")
-        for outcome in ("passed", "failed", "skipped"):
-            table.add_column(outcome, justify="right")
+        outcomes = ("passed", "failed", "skipped")
         counts = Counter((r.case.family, r.outcome) for r in self.results)
-        for family in dict.fromkeys(r.case.family for r in self.results):
-            found = (counts[family, o] for o in ("passed", "failed", "skipped"))
-            table.add_row(family, *map(str, found))
-        table.caption = "\n".join(_first_difference(r) for r in self.failed[:8])
-        return table
+        return new_table(
+            f"Conformance of {self.runner}, vectors version {VERSION}",
+            {"family": PLAIN} | dict.fromkeys(outcomes, RIGHT),
+            (
+                (family, *(str(counts[family, outcome]) for outcome in outcomes))
+                for family in dict.fromkeys(r.case.family for r in self.results)
+            ),
+            caption="\n".join(_first_difference(r) for r in self.failed[:8]),
+            collapse_padding=False,
+            min_width=None,
+            pad_edge=True,
+        )
 
 
 def _first_difference(result: Result) -> str:
