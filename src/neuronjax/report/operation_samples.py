@@ -1,4 +1,4 @@
-"""A small program for every StableHLO and CHLO op that can be emulated.
+"""A small program for every StableHLO and CHLO op of one device that can be emulated.
 
 Used to find out which engines an op needs and which dtypes it takes, by lowering the
 program. Kinds of dtypes are those that the StableHLO specification allows an op: "f"
@@ -23,7 +23,6 @@ from neuronjax.ir.program import (
     TensorType,
     Value,
 )
-from neuronjax.report.collective_samples import COLLECTIVE_SAMPLES
 
 KIND_DTYPES: Mapping[str, np.dtype] = {
     "f": np.dtype(np.float32),
@@ -101,7 +100,8 @@ def _binary_region(
     return Region((a, b), (op(name, [a, b], [r], attributes),), (r,))
 
 
-def _combiner(dtype: np.dtype) -> Region:
+def combiner(dtype: np.dtype) -> Region:
+    """The region of a reduction that adds, or of booleans the one of `or`."""
     return _binary_region("stablehlo.or" if dtype == _BOOL else "stablehlo.add", dtype)
 
 
@@ -185,18 +185,18 @@ def _scatter(name: str, dtype: np.dtype) -> Op:
     }
     operands = [value(dtype, _N), value(_INT, 2, 1), value(dtype, 2)]
     attributes = {"scatter_dimension_numbers": numbers}
-    return op(name, operands, [value(dtype, _N)], attributes, [_combiner(dtype)])
+    return op(name, operands, [value(dtype, _N)], attributes, [combiner(dtype)])
 
 
 def _reduce(name: str, dtype: np.dtype) -> Op:
     operands = [value(dtype, _N), value(dtype)]
-    return op(name, operands, [value(dtype)], {"dimensions": (0,)}, [_combiner(dtype)])
+    return op(name, operands, [value(dtype)], {"dimensions": (0,)}, [combiner(dtype)])
 
 
 def _window(name: str, dtype: np.dtype) -> Op:
     operands = [value(dtype, _N), value(dtype)]
     attributes = {"window_dimensions": (2,)}
-    return op(name, operands, [value(dtype, 3)], attributes, [_combiner(dtype)])
+    return op(name, operands, [value(dtype, 3)], attributes, [combiner(dtype)])
 
 
 def _select_and_scatter(name: str, dtype: np.dtype) -> Op:
@@ -205,14 +205,14 @@ def _select_and_scatter(name: str, dtype: np.dtype) -> Op:
         "stablehlo.compare", dtype, _BOOL, comparison_direction="GE"
     )
     attributes = {"window_dimensions": (2,), "window_strides": (2,)}
-    regions = [prefer, _combiner(dtype)]
+    regions = [prefer, combiner(dtype)]
     return op(name, operands, [value(dtype, _N)], attributes, regions)
 
 
 def _map(name: str, dtype: np.dtype) -> Op:
     operands = [value(dtype, _N), value(dtype, _N)]
     attributes = {"dimensions": (0,)}
-    return op(name, operands, [value(dtype, _N)], attributes, [_combiner(dtype)])
+    return op(name, operands, [value(dtype, _N)], attributes, [combiner(dtype)])
 
 
 def _sort(name: str, dtype: np.dtype) -> Op:
@@ -382,7 +382,7 @@ def _elementwise_samples() -> Iterator[tuple[str, tuple[str, Build]]]:
             yield f"{dialect}.{name}", (kinds, build)
 
 
-SAMPLES: Mapping[str, tuple[str, Build]] = {
+LOCAL_SAMPLES: Mapping[str, tuple[str, Build]] = {
     **dict(_elementwise_samples()),
     **_group("fic", _abs, _S, "abs"),
     **_group("fibc", _compare, _S, "compare"),
@@ -471,6 +471,5 @@ SAMPLES: Mapping[str, tuple[str, Build]] = {
     ),
     **_group("fibc", _compare, _C, "broadcast_compare"),
     **_group("fibc", _select, _C, "broadcast_select"),
-    **COLLECTIVE_SAMPLES,
 }
-"""Of every op, the kinds of dtypes that StableHLO allows, and how to make a sample."""
+"""Op -> the kinds of dtypes that StableHLO allows it, and how to make a sample."""
