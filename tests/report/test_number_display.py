@@ -13,7 +13,7 @@ import pytest
 import neuronjax as nj
 from neuronjax.numerics.shown import Shown, display_of
 from neuronjax.report.number_display import format_table
-from neuronjax.report.rendering import as_text
+from neuronjax.report.tables import as_text
 
 
 def shown(value):

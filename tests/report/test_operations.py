@@ -10,7 +10,8 @@ from neuronjax.hardware import TARGETS
 from neuronjax.lowering.refused import REFUSED
 from neuronjax.lowering.registry import RULES
 from neuronjax.report import operations as table
-from neuronjax.report.operation_samples import KIND_DTYPES, SAMPLES
+from neuronjax.report.collective_samples import SAMPLES
+from neuronjax.report.operation_samples import KIND_DTYPES
 from neuronjax.report.operations import NAMES, STRUCTURE, operations
 
 ROWS = {operation.name: operation for operation in operations()}

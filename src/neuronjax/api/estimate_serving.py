@@ -39,7 +39,12 @@ from neuronjax.report.money_tables import serving_tables
 from neuronjax.timing.collectives import execution_seconds
 from neuronjax.timing.hbm import capacity_bytes
 from neuronjax.timing.money import PricePerHour, Terms, check_watts
-from neuronjax.timing.serving_money import ServedMemory, ServingCost, Traffic, serving_cost
+from neuronjax.timing.serving_money import (
+    ServedMemory,
+    ServingCost,
+    Traffic,
+    serving_cost,
+)
 
 
 def estimate_serving(

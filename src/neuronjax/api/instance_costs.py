@@ -21,8 +21,8 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.policy import Policy
-from neuronjax.report.html import Displayed
 from neuronjax.report.quantities import binary
+from neuronjax.report.tables import Displayed
 from neuronjax.timing.hbm import capacity_bytes, check_fits, with_donation
 from neuronjax.timing.money import Price, PricePerHour, Terms, price_of
 

@@ -12,7 +12,7 @@ from neuronjax.hardware import resolve_target
 from neuronjax.ir.text import instruction_text
 from neuronjax.report.places import place
 from neuronjax.report.program_display import program_table
-from neuronjax.report.rendering import as_html, as_text
+from neuronjax.report.tables import as_html, as_text
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.timeline import Timeline

@@ -32,7 +32,6 @@ from neuronjax.diagnostics.precision_metrics import (
     on_host,
 )
 from neuronjax.diagnostics.precision_policies import DEFAULT_CANDIDATES, Candidates
-from neuronjax.diagnostics.precision_progress import SearchProgress
 from neuronjax.diagnostics.precision_result import PrecisionSearch, Tried
 from neuronjax.diagnostics.precision_strategies import (
     OBJECTIVES,
@@ -47,6 +46,7 @@ from neuronjax.diagnostics.precision_trials import (
 )
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.policy import Policy
+from neuronjax.report.progress import SearchProgress
 
 NATIVE = "native"
 _DONATION = ("donate_argnums", "donate_argnames")

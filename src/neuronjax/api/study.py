@@ -36,10 +36,10 @@ from neuronjax.diagnostics.run_files import (
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
-from neuronjax.report.html import Displayed
+from neuronjax.report.progress import StudyProgress
 from neuronjax.report.study_curves import Curves, curves
-from neuronjax.report.study_progress import StudyProgress
 from neuronjax.report.study_tables import final_figures, final_table
+from neuronjax.report.tables import Displayed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.table import Table
 
 from neuronjax.diagnostics.limits import Change
-from neuronjax.report.html import Displayed
 from neuronjax.report.profile_tables import changes_table
+from neuronjax.report.tables import Displayed
 
 
 class Changes(Displayed, tuple[Change, ...]):

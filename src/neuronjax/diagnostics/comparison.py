@@ -27,7 +27,7 @@ from neuronjax.diagnostics.comparison_tables import (
 from neuronjax.diagnostics.op_errors import Errors
 from neuronjax.diagnostics.op_records import FirstDivergence, OpRecord
 from neuronjax.errors import InvalidProgramError
-from neuronjax.report.html import Displayed
+from neuronjax.report.tables import Displayed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

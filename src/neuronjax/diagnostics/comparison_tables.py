@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from neuronjax.diagnostics.op_records import OpRecord
+from neuronjax.report.tables import RIGHT, Look, new_table
 
 #: From which on the vendor's three-way comparison calls an error unexpected.
 R_RATIO = 1.2
@@ -19,46 +19,35 @@ def short(value: float) -> str:
     return "0" if value == 0 else f"{value:.2g}"
 
 
-def _plain_table(title: str, columns: Iterable[tuple[str, str]]) -> Table:
-    """Modules have what ops, lines and numbers leave."""
-    table = Table(
-        title=title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
+def _fixed_table(
+    title: str, rows: Iterable[Sequence[str]], names: str, numbers: str
+) -> Table:
+    """80 columns, of which modules have what ops, lines and numbers leave."""
+    return new_table(
+        title,
+        {name: _CUT | _LOOKS.get(name, {}) for name in names.split("|")}
+        | {name: _CUT | RIGHT for name in numbers.split("|")},
+        rows,
+        collapse_padding=False,
+        min_width=None,
         padding=(0, 1, 0, 0),
-        pad_edge=False,
         width=80,
     )
-    for name, justify in columns:
-        table.add_column(
-            name,
-            justify=justify,  # type: ignore[arg-type]
-            no_wrap=True,
-            overflow="ellipsis",
-            ratio=1 if name == "module" else None,
-            max_width=_WIDTHS.get(name),
-        )
-    return table
 
 
-_WIDTHS = {"op": 15, "line": 22}
+_CUT: Look = {"no_wrap": True, "overflow": "ellipsis"}
+_LOOKS: dict[str, Look] = {
+    "#": RIGHT,
+    "op": {"max_width": 15},
+    "line": {"max_width": 22},
+    "module": {"ratio": 1},
+}
 
 
 def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
     """One row per op."""
-    columns = (
-        ("#", "right"),
-        ("op", "left"),
-        ("module", "left"),
-        ("line", "left"),
-        ("ulp", "right"),
-        ("isolated", "right"),
-        ("in run", "right"),
-        ("SQNR", "right"),
-    )
-    table = _plain_table(title, columns)
-    for r in ops:
-        table.add_row(
+    rows = (
+        (
             str(r.number),
             r.short_op,
             r.module,
@@ -68,22 +57,15 @@ def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
             short(r.accumulation.relative_l2),
             short(r.accumulation.sqnr_db),
         )
-    return table
+        for r in ops
+    )
+    return _fixed_table(title, rows, "#|op|module|line", "ulp|isolated|in run|SQNR")
 
 
 def group_table(groups: Sequence[Mapping[str, Any]]) -> Table:
     """One row per module."""
-    columns = (
-        ("module", "left"),
-        ("ops", "right"),
-        ("differ", "right"),
-        ("ulp", "right"),
-        ("isolated", "right"),
-        ("in run", "right"),
-    )
-    table = _plain_table("by module, the worst op of each", columns)
-    for g in groups:
-        table.add_row(
+    rows = (
+        (
             g["module"],
             str(g["ops"]),
             str(g["differing"]),
@@ -91,25 +73,18 @@ def group_table(groups: Sequence[Mapping[str, Any]]) -> Table:
             short(g["isolation_relative_l2"]),
             short(g["accumulation_relative_l2"]),
         )
-    return table
+        for g in groups
+    )
+    title = "by module, the worst op of each"
+    return _fixed_table(title, rows, "module", "ops|differ|ulp|isolated|in run")
 
 
 def three_way_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The ops whose actual error exceeds the expected one, the largest first."""
-    columns = (
-        ("#", "right"),
-        ("op", "left"),
-        ("module", "left"),
-        ("expected", "right"),
-        ("actual", "right"),
-        ("ratio", "right"),
-    )
-    title = f"errors against the baseline, where actual > {R_RATIO} expected"
-    table = _plain_table(title, columns)
     worse = [row for row in rows if row["ratio"] > R_RATIO]
     worse.sort(key=lambda row: row["actual_relative_l2"], reverse=True)
-    for row in worse[:6]:
-        table.add_row(
+    cells = (
+        (
             str(row["number"]),
             row["op"].rpartition(".")[2],
             row["module"],
@@ -117,4 +92,7 @@ def three_way_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             short(row["actual_relative_l2"]),
             short(row["ratio"]),
         )
-    return table
+        for row in worse[:6]
+    )
+    title = f"errors against the baseline, where actual > {R_RATIO} expected"
+    return _fixed_table(title, cells, "#|op|module", "expected|actual|ratio")

@@ -74,7 +74,7 @@ class Executor(Protocol):
 
     @property
     def first_key(self) -> RoundingKey:
-        """Of the instructions of main."""
+        """The key of the instructions of main."""
         ...
 
     @property
@@ -150,9 +150,9 @@ class Emulator:
         return self._stepper.execute(i, operands, key.array)
 
     def enter(self, array: Any) -> Any:
-        """As it is."""
+        """The emulator holds arrays as they are declared."""
         return array
 
     def leave(self, array: Any, dtype: Any) -> Any:
-        """As it is."""
+        """The emulator holds arrays as they are declared."""
         return array

@@ -13,12 +13,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from neuronjax.report.html import Displayed
 from neuronjax.report.places import place
+from neuronjax.report.tables import WORD, Displayed, new_table
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
@@ -130,26 +129,22 @@ def cited_keys(source: str) -> set[str]:
 def as_table(report: PortabilityReport) -> Table:
     """The report as a table that needs no more than 80 columns."""
     title = f"{report.program} on {report.target}, Neuron SDK {report.sdk}"
-    table = Table(
-        title=title,
-        caption=_summary(report) if report.findings else None,
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        min_width=min(80, len(title)),
-        leading=1,
-        show_header=bool(report.findings),
-    )
+    style = {"collapse_padding": False, "leading": 1}
     if not report.findings:
-        table.add_row("Nothing found.")
-        return table
-    table.add_column("severity", no_wrap=True)
-    table.add_column("what, where, and what to write instead", overflow="fold")
-    for finding in report.findings:
-        severity = Text(finding.severity, _STYLES[finding.severity])
-        table.add_row(severity, Text("\n").join(_lines(finding)))
-    return table
+        return new_table(title, {}, [["Nothing found."]], show_header=False, **style)
+    return new_table(
+        title,
+        {
+            "severity": WORD,
+            "what, where, and what to write instead": {"overflow": "fold"},
+        },
+        (
+            (Text(f.severity, _STYLES[f.severity]), Text("\n").join(_lines(f)))
+            for f in report.findings
+        ),
+        _summary(report),
+        **style,
+    )
 
 
 def _lines(finding: Finding) -> Iterator[Text]:

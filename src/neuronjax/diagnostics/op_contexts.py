@@ -182,7 +182,7 @@ class _Walker:
 
 
 def _call_lines(program: Program) -> dict[str, set[str]]:
-    """Of every function, the lines of its calls."""
+    """The lines that call each function."""
     lines: dict[str, set[str]] = {}
     for op in program.walk():
         callee = callee_of(op)

@@ -14,9 +14,17 @@ from neuronjax.diagnostics.precision_groups import OpGroup
 from neuronjax.diagnostics.precision_policies import Assignment, policy_code
 from neuronjax.diagnostics.precision_strategies import Decision
 from neuronjax.policy import Policy
-from neuronjax.report.html import Displayed
-from neuronjax.report.profile_tables import new_table
 from neuronjax.report.quantities import seconds as in_words
+from neuronjax.report.tables import (
+    NAME,
+    NUMBER,
+    PLAIN,
+    RIGHT,
+    TEXT,
+    WORD,
+    Displayed,
+    new_table,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -187,16 +195,22 @@ class PrecisionSearch(Displayed):
         shown = self.groups[:_SHOWN_GROUPS]
         hidden = len(self.groups) - len(shown)
         caption = f"and {hidden} more: .precisions" if hidden else None
-        table = new_table("What every group of ops got", caption)
-        table.add_column("group", overflow="fold", ratio=1)
-        table.add_column("ops", justify="right")
-        table.add_column("precision", style="bold", no_wrap=True)
-        table.add_column("not", no_wrap=True)
-        table.add_column("because", no_wrap=True)
-        for number, group in enumerate(shown):
-            chosen = self.candidates[self.assignment[number]]
-            table.add_row(group.name, str(group.ops), chosen, *self._refused(number))
-        return table
+        chosen = [self.candidates[a] for a in self.assignment]
+        return new_table(
+            "What every group of ops got",
+            {
+                "group": TEXT,
+                "ops": RIGHT,
+                "precision": NAME,
+                "not": WORD,
+                "because": WORD,
+            },
+            (
+                (group.name, str(group.ops), chosen[n], *self._refused(n))
+                for n, group in enumerate(shown)
+            ),
+            caption,
+        )
 
     def _refused(self, group: int) -> tuple[str, str]:
         """The nearest candidate that was refused to a group, and why: its error alone,
@@ -220,16 +234,9 @@ class PrecisionSearch(Displayed):
         run = [(n, d) for n, d in enumerate(self.decisions) if d.error is not None]
         shown = run if rows is None else run[-rows:]
         title = f"{len(shown)} of {len(run)} decisions that were measured"
-        table = new_table(title, "Error and time are those of the whole program.")
-        table.add_column("#", justify="right")
-        table.add_column("stage")
-        table.add_column("group", overflow="fold", ratio=1)
-        table.add_column("to", no_wrap=True)
-        table.add_column("error", justify="right", no_wrap=True)
-        table.add_column("predicted", justify="right", no_wrap=True)
-        table.add_column("", no_wrap=True)
-        for number, d in shown:
-            table.add_row(
+        columns = {"#": RIGHT, "stage": PLAIN, "group": TEXT, "to": WORD}
+        cells = (
+            (
                 str(number),
                 d.stage,
                 self._names(d.groups),
@@ -238,7 +245,14 @@ class PrecisionSearch(Displayed):
                 "" if d.seconds is None else in_words(d.seconds),
                 Text(d.outcome, style=_STYLES[d.outcome]),
             )
-        return table
+            for number, d in shown
+        )
+        return new_table(
+            title,
+            columns | {"error": NUMBER, "predicted": NUMBER, "": WORD},
+            cells,
+            caption="Error and time are those of the whole program.",
+        )
 
     def _names(self, groups: Sequence[int]) -> str:
         if len(groups) == len(self.groups):

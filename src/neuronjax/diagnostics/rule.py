@@ -6,9 +6,10 @@ rule's severity and remedy for this one op. Rules are collected in `rules/`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from neuronjax.diagnostics.findings import Severity
 from neuronjax.diagnostics.op_contexts import OpContext, Settings
@@ -30,6 +31,8 @@ class Verdict:
 
 
 YES = Verdict()
+
+Check = Callable[[OpContext], Verdict | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +57,7 @@ class PortabilityRule:
     remedy: str
     source: str
     ops: frozenset[str] = frozenset()
-    check: Callable[[OpContext], Verdict | None]
+    check: Check
     per: Literal["line", "program"] = "line"
 
 
@@ -74,12 +77,63 @@ class ProgramRule:
     check: Callable[[Settings, int], Verdict | None]
 
 
-def ops(*names: str) -> frozenset[str]:
-    """Names of ops."""
-    return frozenset(names)
-
-
 def always(context: OpContext) -> Verdict | None:
     """For rules whose op alone decides."""
     del context
     return YES
+
+
+# -- reading ---------------------------------------------------------------------------
+
+_ENTRY = re.compile(
+    r"(?P<id>\S+): (?P<severity>\w+)( (in|of) (?P<names>[\w, ]+?))?"
+    r"( (?P<limit>(per|before|since|with|without) \S+))?\n"
+    r"(?P<title>.+?)\n> (?P<remedy>.+?)\n\[(?P<source>.+)\]",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A paragraph of a text of rules, whose remedy follows ">", its source in "[]".
+
+    Attributes:
+        fields: the fields of the rule that are words.
+        names: of ops ("in gather, scatter") or dtypes ("of float64").
+        limit: "per program"; of a dtype "before 2.32", "without mx_matmul"; or "".
+    """
+
+    fields: dict[str, Any]
+    names: tuple[str, ...]
+    limit: str
+
+
+def read_entries(text: str) -> Iterator[Entry]:
+    """The paragraphs of a text of rules."""
+    for paragraph in text.strip().split("\n\n"):
+        found = _ENTRY.fullmatch(paragraph)
+        assert found is not None, paragraph
+        words = {
+            name: " ".join((part or "").split())
+            for name, part in found.groupdict().items()
+        }
+        names = tuple(filter(None, words.pop("names").split(", ")))
+        yield Entry(words, names, words.pop("limit"))
+
+
+def read_rules(text: str, checks: Mapping[str, Check]) -> tuple[PortabilityRule, ...]:
+    """The rules of a text.
+
+    Args:
+        text: a paragraph for each, as `Entry` says.
+        checks: the predicates, by the rules' ids.
+    """
+    return tuple(
+        PortabilityRule(
+            **entry.fields,
+            ops=frozenset(entry.names),
+            check=checks[entry.fields["id"]],
+            per="program" if entry.limit else "line",
+        )
+        for entry in read_entries(text)
+    )

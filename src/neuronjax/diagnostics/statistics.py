@@ -11,9 +11,8 @@ from rich.table import Table
 from neuronjax.execution.probes.statistics import Statistics as Statistics, fraction
 from neuronjax.lowering.context import is_cotangent_scope
 from neuronjax.numerics.shown import display_of
-from neuronjax.report.html import Displayed
 from neuronjax.report.places import place
-from neuronjax.report.profile_tables import new_table
+from neuronjax.report.tables import NUMBER, TEXT, Displayed, new_table
 
 
 @dataclass(frozen=True)
@@ -29,16 +28,12 @@ class StatisticsTable(Displayed):
         ]
         cells = {name: list(map(show, records)) for name, show in _COLUMNS.items()}
         told = {name: column for name, column in cells.items() if any(column)}
-        table = new_table(
+        return new_table(
             f"{len(self.statistics.sites)} results, the worst {len(records)} first",
+            {"where": TEXT} | dict.fromkeys(told, NUMBER),
+            zip(map(_where, records), *told.values(), strict=True),
             caption="; ".join(text for name, text in _LEGEND.items() if name in told),
         )
-        table.add_column("where", overflow="fold", ratio=1)
-        for name in told:
-            table.add_column(name, justify="right", no_wrap=True)
-        for record, *row in zip(records, *told.values(), strict=True):
-            table.add_row(_where(record), *row)
-        return table
 
 
 display_of.register(Statistics, StatisticsTable)

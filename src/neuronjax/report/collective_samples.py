@@ -1,16 +1,17 @@
-"""Samples, as `operation_samples` has them, of the ops that join devices.
+"""Samples of all ops: those of `operation_samples`, and of the ops that join devices.
 
-Each is a manual computation on two devices that holds the one op.
+Each of these is a manual computation on two devices that holds the one op.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from neuronjax.ir.program import Location, Mesh, Op, Region, Sharding, TensorType, Value
+from neuronjax.ir.program import Mesh, Op, Region, Sharding, Value
+from neuronjax.report.operation_samples import LOCAL_SAMPLES, Build, combiner, op, value
 
 _DEVICES, _LOCAL = 2, 4
 _MESH = Mesh((("x", _DEVICES),))
@@ -22,32 +23,16 @@ _GROUPS: Mapping[str, Any] = {
 _GLOBAL: Mapping[str, Any] = {**_GROUPS, "use_global_device_ids": True}
 
 
-def _value(dtype: np.dtype, *shape: int) -> Value:
-    return Value(0, TensorType(shape, dtype))
-
-
-def _op(name: str, operands: Any, results: Any, attributes: Any, regions: Any) -> Op:
-    return Op(
-        name, tuple(operands), tuple(results), attributes, tuple(regions), Location()
-    )
-
-
-def _combiner(dtype: np.dtype) -> Region:
-    a, b, result = (_value(dtype) for _ in range(3))
-    name = "stablehlo.or" if dtype.kind == "b" else "stablehlo.add"
-    return Region((a, b), (_op(name, (a, b), (result,), {}, ()),), (result,))
-
-
 def _sample(
     length: int, attributes: Mapping[str, Any], *, reduces: bool = False
-) -> Callable[[str, np.dtype], Op]:
+) -> Build:
     """An op of one operand, whose result has `length` elements on each device."""
 
     def build(name: str, dtype: np.dtype) -> Op:
-        part, result = _value(dtype, _LOCAL), _value(dtype, length)
-        regions = [_combiner(dtype)] if reduces else []
-        inner = _op(name, (part,), (result,), attributes, regions)
-        return _manual(inner, _value(dtype, _DEVICES * length), part)
+        part, result = value(dtype, _LOCAL), value(dtype, length)
+        regions = [combiner(dtype)] if reduces else []
+        inner = op(name, (part,), (result,), attributes, regions)
+        return _manual(inner, value(dtype, _DEVICES * length), part)
 
     return build
 
@@ -61,18 +46,18 @@ def _manual(inner: Op, result: Value, *parts: Value) -> Op:
         "manual_axes": ("x",),
     }
     body = Region(parts, (inner,), inner.results)
-    operands = [_value(dtype, length) for dtype, length in shapes]
-    return _op("sdy.manual_computation", operands, (result,), attributes, [body])
+    operands = [value(dtype, length) for dtype, length in shapes]
+    return op("sdy.manual_computation", operands, (result,), attributes, [body])
 
 
 def _partition_id(name: str, dtype: np.dtype) -> Op:
-    number, one = _value(np.dtype(np.uint32)), _value(np.dtype(np.uint32), 1)
-    inner = _op(name, (), (number,), {}, ())
-    reshape = _op("stablehlo.reshape", (number,), (one,), {}, ())
-    result = _value(np.dtype(np.uint32), _DEVICES)
+    number, one = value(np.dtype(np.uint32)), value(np.dtype(np.uint32), 1)
+    inner = op(name, (), (number,), {}, ())
+    reshape = op("stablehlo.reshape", (number,), (one,), {}, ())
+    result = value(np.dtype(np.uint32), _DEVICES)
     manual = _manual(inner, result)
     body = Region((), (inner, reshape), (one,))
-    return _op(manual.name, (), (result,), manual.attributes, [body])
+    return op(manual.name, (), (result,), manual.attributes, [body])
 
 
 _SPLIT_AND_CONCATENATED = {
@@ -82,7 +67,8 @@ _SPLIT_AND_CONCATENATED = {
 }
 _PAIRS = {"source_target_pairs": np.array([[0, 1]])}
 
-COLLECTIVE_SAMPLES: Mapping[str, tuple[str, Callable[[str, np.dtype], Op]]] = {
+SAMPLES: Mapping[str, tuple[str, Build]] = {
+    **LOCAL_SAMPLES,
     "stablehlo.all_gather": (
         "fibc",
         _sample(_DEVICES * _LOCAL, {**_GLOBAL, "all_gather_dim": 0}),
@@ -100,4 +86,4 @@ COLLECTIVE_SAMPLES: Mapping[str, tuple[str, Callable[[str, np.dtype], Op]]] = {
         _sample(_LOCAL // _DEVICES, {**_GLOBAL, "scatter_dimension": 0}, reduces=True),
     ),
 }
-"""Of every op, the kinds of dtypes that StableHLO allows, and how to make a sample."""
+"""`LOCAL_SAMPLES` and those of the collectives."""

@@ -10,8 +10,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from neuronjax.report.profile_tables import new_table
 from neuronjax.report.quantities import binary, decimal, percent, seconds
+from neuronjax.report.tables import NUMBER, new_table
 from neuronjax.timing.money import TrainingCost
 from neuronjax.timing.serving_money import ServingCost
 
@@ -77,15 +77,13 @@ def _table(
         names["policy"] = lambda cost: cost.policy or _NOBODY
     cells = {heading: list(map(cell, costs)) for heading, cell in columns.items()}
     known = {h: column for h, column in cells.items() if {*column} != {_NOBODY}}
-    rows = new_table(title)
-    for heading in names:
-        rows.add_column(heading, style="bold", overflow="fold")
-    for heading in known:
-        rows.add_column(heading, justify="right", no_wrap=True)
-    for number, cost in enumerate(costs):
-        shown = [cell(cost) for cell in names.values()]
-        rows.add_row(*shown, *(column[number] for column in known.values()))
-    return rows
+    named = [map(cell, costs) for cell in names.values()]
+    return new_table(
+        title,
+        {name: {"style": "bold", "overflow": "fold"} for name in names}
+        | dict.fromkeys(known, NUMBER),
+        zip(*named, *known.values(), strict=True),
+    )
 
 
 def training_tables(

@@ -15,7 +15,6 @@ import jax
 import numpy as np
 from jax.core import Tracer
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from neuronjax.numerics.float_format import (
@@ -28,8 +27,15 @@ from neuronjax.numerics.float_format import (
 from neuronjax.numerics.microscaling import BLOCK_SIZE, MX_FORMATS, MXArray, MXFormat
 from neuronjax.numerics.shown import display_of
 from neuronjax.numerics.sparsity import SparseArray
-from neuronjax.report.html import Displayed, Drawing
-from neuronjax.report.profile_tables import new_table
+from neuronjax.report.tables import (
+    NAME,
+    NUMBER,
+    RIGHT,
+    WORD,
+    Displayed,
+    Drawing,
+    new_table,
+)
 
 _SIGN, _EXPONENT, _MANTISSA = "#D55E00", "#0072B2", "#009E73"
 _BLOCKS = 6  # of an MX array that are drawn
@@ -79,52 +85,54 @@ formats = Formats()
 
 def formats_table() -> Group:
     """The float formats side by side, and the block formats."""
-    rows = new_table("Float formats; S sign, E exponent, M mantissa bits")
-    rows.add_column("name", style="bold", no_wrap=True)
-    rows.add_column("S E M", justify="right", no_wrap=True)
-    for heading in ("largest", "least normal", "least", "1 to next"):
-        rows.add_column(heading, justify="right", no_wrap=True)
-    rows.add_column("Inf, NaN", no_wrap=True)
-    for fmt in FORMATS.values():
-        rows.add_row(
-            fmt.name,
-            f"{int(fmt.signed)} {fmt.exponent_bits} {fmt.mantissa_bits}",
-            _number(fmt.max_finite),
-            _power(fmt.min_normal),
-            _power(fmt.min_subnormal),
-            _power(fmt.eps),
-            _specials(fmt),
-        )
-    blocks = new_table(f"Block formats: {BLOCK_SIZE} elements share an E8M0 scale")
-    blocks.add_column("name", style="bold", no_wrap=True)
-    blocks.add_column("elements", no_wrap=True)
-    blocks.add_column("bits per element, with the scale", justify="right")
-    for block in MX_FORMATS.values():
-        blocks.add_row(block.name, block.element.name, _number(_block_bits(block)))
-    return Group(rows, blocks)
+    limits = ("S E M", "largest", "least normal", "least", "1 to next")
+    floats = new_table(
+        "Float formats; S sign, E exponent, M mantissa bits",
+        {"name": NAME} | dict.fromkeys(limits, NUMBER) | {"Inf, NaN": WORD},
+        (
+            (
+                fmt.name,
+                f"{int(fmt.signed)} {fmt.exponent_bits} {fmt.mantissa_bits}",
+                _number(fmt.max_finite),
+                _power(fmt.min_normal),
+                _power(fmt.min_subnormal),
+                _power(fmt.eps),
+                _specials(fmt),
+            )
+            for fmt in FORMATS.values()
+        ),
+    )
+    bits = "bits per element, with the scale"
+    blocks = new_table(
+        f"Block formats: {BLOCK_SIZE} elements share an E8M0 scale",
+        {"name": NAME, "elements": WORD, bits: RIGHT},
+        (
+            (block.name, block.element.name, _number(_block_bits(block)))
+            for block in MX_FORMATS.values()
+        ),
+    )
+    return Group(floats, blocks)
 
 
 def format_table(fmt: FloatFormat) -> Group:
     """The layout of a code and the limits of a format."""
-    rows = _facts(fmt.name)
-    rows.add_row("bits", _layout(fmt))
-    rows.add_row("exponent bias", str(fmt.bias))
-    rows.add_row("largest", _with_power(fmt.max_finite))
-    rows.add_row("smallest normal", _with_power(fmt.min_normal))
+    facts: dict[str, RenderableType] = {
+        "bits": _layout(fmt),
+        "exponent bias": str(fmt.bias),
+        "largest": _with_power(fmt.max_finite),
+        "smallest normal": _with_power(fmt.min_normal),
+    }
     if fmt.has_zero:
-        rows.add_row("smallest", _with_power(fmt.min_subnormal))
-    rows.add_row("step from 1 to the next", _with_power(fmt.eps))
-    rows.add_row("Inf, NaN", _specials(fmt))
-    rows.add_row("kept as", str(fmt.dtype))
-    return Group(rows)
+        facts["smallest"] = _with_power(fmt.min_subnormal)
+    facts["step from 1 to the next"] = _with_power(fmt.eps)
+    facts["Inf, NaN"] = _specials(fmt)
+    facts["kept as"] = str(fmt.dtype)
+    return _facts(fmt.name, facts)
 
 
-def _facts(title: str) -> Table:
-    rows = new_table(title)
-    rows.show_header = False
-    rows.add_column(no_wrap=True)
-    rows.add_column(style="bold")
-    return rows
+def _facts(title: str, facts: Mapping[str, RenderableType]) -> Group:
+    columns = {"fact": WORD, "value": {"style": "bold"}}
+    return Group(new_table(title, columns, facts.items(), show_header=False))
 
 
 def _layout(fmt: FloatFormat) -> Text:
@@ -162,20 +170,19 @@ def _number(value: float) -> str:
 
 
 def _mx_format_table(block: MXFormat) -> Group:
-    rows = _facts(block.name)
-    rows.add_row("a block", f"{BLOCK_SIZE} neighbours along the contraction axis")
-    rows.add_row("elements", block.element.name)
-    rows.add_row("scale", "float8_e8m0fnu, a power of two: 2^-127 to 2^127")
-    rows.add_row("bits per element", _number(_block_bits(block)))
-    rows.add_row("largest value", f"{_number(block.element.max_finite)} × the scale")
-    return Group(rows)
+    facts = {
+        "a block": f"{BLOCK_SIZE} neighbours along the contraction axis",
+        "elements": block.element.name,
+        "scale": "float8_e8m0fnu, a power of two: 2^-127 to 2^127",
+        "bits per element": _number(_block_bits(block)),
+        "largest value": f"{_number(block.element.max_finite)} × the scale",
+    }
+    return _facts(block.name, facts)
 
 
 def _int_format_table(fmt: IntFormat) -> Group:
-    rows = _facts(fmt.name)
-    rows.add_row("bits", str(fmt.width))
-    rows.add_row("range", f"{fmt.min:,} to {fmt.max:,}")
-    return Group(rows)
+    facts = {"bits": str(fmt.width), "range": f"{fmt.min:,} to {fmt.max:,}"}
+    return _facts(fmt.name, facts)
 
 
 # -- arrays ----------------------------------------------------------------------------
@@ -187,11 +194,9 @@ def _mx_table(array: MXArray) -> RenderableType:
     bits = f"{array.bits_per_element:.4g} bits per element"
     rows = new_table(
         f"{array.format.name}, shape {array.shape}, blocks of {array.block_size} along "
-        f"axis {array.axis}: {bits}, {_size(array.nbytes, array.elements.size)}"
+        f"axis {array.axis}: {bits}, {_size(array.nbytes, array.elements.size)}",
+        {"block": WORD, "scale": NUMBER, "× its elements": WORD},
     )
-    rows.add_column("block", no_wrap=True)
-    rows.add_column("scale", justify="right", no_wrap=True)
-    rows.add_column("× its elements", no_wrap=True)
     size = array.block_size
     lines = _last(array.elements, array.axis)
     scales = _last(array.scales, array.axis)
@@ -214,14 +219,13 @@ def _sparse_table(array: SparseArray) -> RenderableType:
     if not _is_drawable(array.values, array.tags) or not array.values.size:
         return Text(repr(array))
     dense = math.prod(array.shape) * array.dtype.itemsize
+    kept, group = array.pattern.kept, array.pattern.group
     rows = new_table(
         f"{array.pattern} {array.dtype}, shape {array.shape}, sparse along axis "
         f"{array.axis}: {array.nbytes:,} bytes with tags, "
-        f"{dense / array.nbytes:.2f} times smaller than dense"
+        f"{dense / array.nbytes:.2f} times smaller than dense",
+        {"line": WORD, f"which {kept} of every {group} are kept": WORD},
     )
-    rows.add_column("line", no_wrap=True)
-    kept, group = array.pattern.kept, array.pattern.group
-    rows.add_column(f"which {kept} of every {group} are kept", no_wrap=True)
     tags = _last(array.tags, array.axis)
     lines = list(np.ndindex(tags.shape[:-1]))
     for index in lines[:_ROWS]:

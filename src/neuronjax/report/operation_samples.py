@@ -1,4 +1,4 @@
-"""A small program for every StableHLO and CHLO op that can be emulated.
+"""A small program for every StableHLO and CHLO op of one device that can be emulated.
 
 Used to find out which engines an op needs and which dtypes it takes, by lowering the
 program. Kinds of dtypes are those that the StableHLO specification allows an op: "f"
@@ -7,7 +7,8 @@ floats, "i" integers, "b" booleans, "c" complex. Shapes are the smallest that ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -22,7 +23,6 @@ from neuronjax.ir.program import (
     TensorType,
     Value,
 )
-from neuronjax.report.collective_samples import COLLECTIVE_SAMPLES
 
 KIND_DTYPES: Mapping[str, np.dtype] = {
     "f": np.dtype(np.float32),
@@ -100,7 +100,8 @@ def _binary_region(
     return Region((a, b), (op(name, [a, b], [r], attributes),), (r,))
 
 
-def _combiner(dtype: np.dtype) -> Region:
+def combiner(dtype: np.dtype) -> Region:
+    """The region of a reduction that adds, or of booleans the one of `or`."""
     return _binary_region("stablehlo.or" if dtype == _BOOL else "stablehlo.add", dtype)
 
 
@@ -184,18 +185,18 @@ def _scatter(name: str, dtype: np.dtype) -> Op:
     }
     operands = [value(dtype, _N), value(_INT, 2, 1), value(dtype, 2)]
     attributes = {"scatter_dimension_numbers": numbers}
-    return op(name, operands, [value(dtype, _N)], attributes, [_combiner(dtype)])
+    return op(name, operands, [value(dtype, _N)], attributes, [combiner(dtype)])
 
 
 def _reduce(name: str, dtype: np.dtype) -> Op:
     operands = [value(dtype, _N), value(dtype)]
-    return op(name, operands, [value(dtype)], {"dimensions": (0,)}, [_combiner(dtype)])
+    return op(name, operands, [value(dtype)], {"dimensions": (0,)}, [combiner(dtype)])
 
 
 def _window(name: str, dtype: np.dtype) -> Op:
     operands = [value(dtype, _N), value(dtype)]
     attributes = {"window_dimensions": (2,)}
-    return op(name, operands, [value(dtype, 3)], attributes, [_combiner(dtype)])
+    return op(name, operands, [value(dtype, 3)], attributes, [combiner(dtype)])
 
 
 def _select_and_scatter(name: str, dtype: np.dtype) -> Op:
@@ -204,14 +205,14 @@ def _select_and_scatter(name: str, dtype: np.dtype) -> Op:
         "stablehlo.compare", dtype, _BOOL, comparison_direction="GE"
     )
     attributes = {"window_dimensions": (2,), "window_strides": (2,)}
-    regions = [prefer, _combiner(dtype)]
+    regions = [prefer, combiner(dtype)]
     return op(name, operands, [value(dtype, _N)], attributes, regions)
 
 
 def _map(name: str, dtype: np.dtype) -> Op:
     operands = [value(dtype, _N), value(dtype, _N)]
     attributes = {"dimensions": (0,)}
-    return op(name, operands, [value(dtype, _N)], attributes, [_combiner(dtype)])
+    return op(name, operands, [value(dtype, _N)], attributes, [combiner(dtype)])
 
 
 def _sort(name: str, dtype: np.dtype) -> Op:
@@ -342,36 +343,50 @@ def _group(kinds: str, build: Build, dialect: str, names: str) -> dict[str, Any]
 _S, _C = "stablehlo", "chlo"
 _MATRIX = (2, 2)
 
-SAMPLES: Mapping[str, tuple[str, Build]] = {
-    # Elementwise.
-    **_group("fic", _elementwise(1), _S, "negate sign"),
+_ELEMENTWISE = """
+stablehlo fic 1: negate sign
+stablehlo ibfc 2: add multiply maximum minimum
+stablehlo fic 2: subtract divide power remainder
+stablehlo fc 2: atan2
+stablehlo ib 2: and or xor
+stablehlo ib 1: not
+stablehlo i 2: shift_left shift_right_logical shift_right_arithmetic
+stablehlo i 1: popcnt count_leading_zeros
+stablehlo f 1: ceil floor round_nearest_afz round_nearest_even
+stablehlo f 1?: is_finite
+stablehlo fc 1: cbrt cosine exponential exponential_minus_one log log_plus_one
+  logistic rsqrt sine sqrt tan tanh
+stablehlo fib 3: clamp
+stablehlo fibc 1: optimization_barrier
+chlo fc 1: acos acosh asin asinh atan atanh cosh sinh tan square conj
+chlo f 1: bessel_i1e digamma erf erf_inv erfc lgamma
+chlo f 1?: is_inf is_neg_inf is_pos_inf
+chlo f 2: next_after polygamma zeta broadcast_atan2 broadcast_next_after
+  broadcast_polygamma broadcast_zeta
+chlo i 2: mulhi broadcast_shift_left broadcast_shift_right_arithmetic
+  broadcast_shift_right_logical
+chlo ibfc 2: broadcast_add broadcast_multiply
+chlo ibf 2: broadcast_maximum broadcast_minimum
+chlo fi 2: broadcast_subtract broadcast_divide broadcast_power broadcast_remainder
+chlo ib 2: broadcast_and broadcast_or broadcast_xor
+"""
+"""Dialect, kinds of dtypes, number of operands ("?": a boolean result), and the ops."""
+
+
+def _elementwise_samples() -> Iterator[tuple[str, tuple[str, Build]]]:
+    for head, names in re.findall(r"^(\w.*?):((?: .*\n)+)", _ELEMENTWISE, re.MULTILINE):
+        dialect, kinds, operands = head.split()
+        result = _BOOL if operands.endswith("?") else None
+        build = _elementwise(int(operands[0]), result)
+        for name in names.split():
+            yield f"{dialect}.{name}", (kinds, build)
+
+
+LOCAL_SAMPLES: Mapping[str, tuple[str, Build]] = {
+    **dict(_elementwise_samples()),
     **_group("fic", _abs, _S, "abs"),
-    **_group("ibfc", _elementwise(2), _S, "add multiply maximum minimum"),
-    **_group("fic", _elementwise(2), _S, "subtract divide power remainder"),
-    **_group("fc", _elementwise(2), _S, "atan2"),
-    **_group("ib", _elementwise(2), _S, "and or xor"),
-    **_group("ib", _elementwise(1), _S, "not"),
-    **_group(
-        "i",
-        _elementwise(2),
-        _S,
-        "shift_left shift_right_logical shift_right_arithmetic",
-    ),
-    **_group("i", _elementwise(1), _S, "popcnt count_leading_zeros"),
-    **_group(
-        "f", _elementwise(1), _S, "ceil floor round_nearest_afz round_nearest_even"
-    ),
-    **_group("f", _elementwise(1, _BOOL), _S, "is_finite"),
-    **_group(
-        "fc",
-        _elementwise(1),
-        _S,
-        "cbrt cosine exponential exponential_minus_one log log_plus_one logistic rsqrt "
-        "sine sqrt tan tanh",
-    ),
     **_group("fibc", _compare, _S, "compare"),
     **_group("fibc", _select, _S, "select"),
-    **_group("fib", _elementwise(3), _S, "clamp"),
     **_group("fibc", _convert, _S, "convert"),
     **_group("fi", _bitcast, _S, "bitcast_convert"),
     **_group("fibc", _constant, _S, "constant"),
@@ -384,9 +399,7 @@ SAMPLES: Mapping[str, tuple[str, Build]] = {
     ),
     **_group("c", _real, _S, "real imag"),
     **_group("f", _complex, _S, "complex"),
-    **_group("fibc", _elementwise(1), _S, "optimization_barrier"),
     **_group("fibc", _map, _S, "map"),
-    # Movement.
     **_group("fibc", _with(((2, 2),), (4,)), _S, "reshape"),
     **_group(
         "fibc",
@@ -422,13 +435,11 @@ SAMPLES: Mapping[str, tuple[str, Build]] = {
     **_group("fibc", _scatter, _S, "scatter"),
     **_group("fibc", _torch_index_select, _S, "torch_index_select"),
     **_group("fibc", _dimension_size, _S, "get_dimension_size"),
-    # Reductions, windows, sorting.
     **_group("fibc", _reduce, _S, "reduce"),
     **_group("fibc", _window, _S, "reduce_window"),
     **_group("fi", _select_and_scatter, _S, "select_and_scatter"),
     **_group("fib", _sort, _S, "sort"),
     **_group("fi", _top_k, _C, "top_k"),
-    # Contractions, linear algebra, normalization.
     **_group(
         "fic",
         _with((_MATRIX, _MATRIX), _MATRIX, dot_dimension_numbers=_DOT_NUMBERS),
@@ -448,52 +459,17 @@ SAMPLES: Mapping[str, tuple[str, Build]] = {
     **_group("f", _batch_norm(3, 3), _S, "batch_norm_training"),
     **_group("f", _batch_norm(5, 1), _S, "batch_norm_inference"),
     **_group("f", _batch_norm(5, 3), _S, "batch_norm_grad"),
-    # Random bits, control flow, calls.
     **_group("i", _rng, _S, "rng_bit_generator"),
     **_group("fibc", _while, _S, "while"),
     **_group("fibc", _case(_INT), _S, "case"),
     **_group("fibc", _case(_BOOL), _S, "if"),
     **_group("f", _composite, _S, "composite"),
     **_group("f", _custom_call, _S, "custom_call"),
-    # CHLO.
-    **_group(
-        "fc",
-        _elementwise(1),
-        _C,
-        "acos acosh asin asinh atan atanh cosh sinh tan square conj",
-    ),
-    **_group("f", _elementwise(1), _C, "bessel_i1e digamma erf erf_inv erfc lgamma"),
-    **_group("f", _elementwise(1, _BOOL), _C, "is_inf is_neg_inf is_pos_inf"),
-    **_group("f", _elementwise(2), _C, "next_after polygamma zeta"),
-    **_group("i", _elementwise(2), _C, "mulhi"),
     **_group("fibc", _constant, _C, "constant"),
     **_group(
         "fi", _with(((_N,),), (_N,), value=np.ones((), np.float32)), _C, "constant_like"
     ),
-    **_group("ibfc", _elementwise(2), _C, "broadcast_add broadcast_multiply"),
-    **_group("ibf", _elementwise(2), _C, "broadcast_maximum broadcast_minimum"),
-    **_group(
-        "fi",
-        _elementwise(2),
-        _C,
-        "broadcast_subtract broadcast_divide broadcast_power broadcast_remainder",
-    ),
-    **_group(
-        "f",
-        _elementwise(2),
-        _C,
-        "broadcast_atan2 broadcast_next_after broadcast_polygamma broadcast_zeta",
-    ),
-    **_group("ib", _elementwise(2), _C, "broadcast_and broadcast_or broadcast_xor"),
-    **_group(
-        "i",
-        _elementwise(2),
-        _C,
-        "broadcast_shift_left broadcast_shift_right_arithmetic "
-        "broadcast_shift_right_logical",
-    ),
     **_group("fibc", _compare, _C, "broadcast_compare"),
     **_group("fibc", _select, _C, "broadcast_select"),
-    **COLLECTIVE_SAMPLES,
 }
-"""Of every op, the kinds of dtypes that StableHLO allows, and how to make a sample."""
+"""Op -> the kinds of dtypes that StableHLO allows it, and how to make a sample."""

@@ -18,7 +18,8 @@ from neuronjax.lowering import lower
 from neuronjax.lowering.refused import REFUSED
 from neuronjax.lowering.registry import RULES
 from neuronjax.policy import Policy
-from neuronjax.report.operation_samples import KIND_DTYPES, SAMPLES, Build, program
+from neuronjax.report.collective_samples import SAMPLES
+from neuronjax.report.operation_samples import KIND_DTYPES, Build, program
 
 Status = Literal["emulated", "refused", "missing"]
 MEANINGS: dict[Status, str] = {

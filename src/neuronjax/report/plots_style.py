@@ -23,7 +23,7 @@ COLOURS: Mapping[Queue, str] = {
     "cc": "#D55E00",
     "host": "#4D4D4D",
 }
-"""Of a queue, in every picture."""
+"""The colour of a queue in every picture."""
 SPILL_COLOUR = "#8B1A1A"
 INK = "#333333"
 FAINT = "#BBBBBB"

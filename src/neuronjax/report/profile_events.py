@@ -107,7 +107,7 @@ def _when(event: Event) -> dict[str, Any]:
 
 
 def _what(event: Event) -> dict[str, Any]:
-    """Of one trip."""
+    """What an event does in one trip."""
     if isinstance(event.source, Transfer):
         return {**_NO_WORK, **_transfer(event.source)}
     work = event.source

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from rich import box
 from rich.console import Group
 from rich.table import Table
 
 from neuronjax.report.profile_summary import ENGINES, METRICS
 from neuronjax.report.profile_usage import Usage, total
 from neuronjax.report.quantities import binary, decimal, percent, seconds, time_unit
+from neuronjax.report.tables import NAME, NUMBER, PLAIN, TEXT, WORD, new_table
 from neuronjax.timing.hbm import capacity_bytes
 from neuronjax.timing.memory_plan import MemoryPlan
 from neuronjax.timing.work import QUEUES, Core, Queue
@@ -31,20 +31,6 @@ QUEUE_TITLES: Mapping[Queue, str] = {
 _BAR = 24
 
 
-def new_table(title: str, caption: str | None = None) -> Table:
-    """An empty table in the style of all reports."""
-    return Table(
-        title=title,
-        caption=caption,
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        collapse_padding=True,
-        min_width=min(80, len(title)),
-        pad_edge=False,
-    )
-
-
 def summary_tables(
     title: str, figures: Mapping[str, float], bound: Queue | Literal["waiting"]
 ) -> Group:
@@ -59,11 +45,6 @@ def summary_tables(
 
 
 def _headline(title: str, figures: Mapping[str, float]) -> Table:
-    rows = new_table(title)
-    rows.show_header = False
-    for _ in range(3):
-        rows.add_column(no_wrap=True)
-        rows.add_column(justify="right", no_wrap=True, style="bold")
     flops = figures["model_flops"]
     read, write = figures["hbm_read_bytes"], figures["hbm_write_bytes"]
     transposes = figures["adjusted_transpose_flops"]
@@ -82,9 +63,12 @@ def _headline(title: str, figures: Mapping[str, float]) -> Table:
         ("MFU at best", percent(figures["mfu_max_achievable_estimated_percent"])),
         ("DMA efficiency", percent(figures["dma_efficiency_percent"])),
     ]
-    for start in range(0, len(cells), 3):
-        rows.add_row(*[part for cell in cells[start : start + 3] for part in cell])
-    return rows
+    columns = {str(n): NAME | NUMBER if n % 2 else WORD for n in range(6)}
+    rows = (
+        [part for cell in cells[start : start + 3] for part in cell]
+        for start in range(0, len(cells), 3)
+    )
+    return new_table(title, columns, rows, show_header=False)
 
 
 def _share(part: float, figures: Mapping[str, float]) -> float:
@@ -94,64 +78,66 @@ def _share(part: float, figures: Mapping[str, float]) -> float:
 
 def _queues(figures: Mapping[str, float], bound: Queue | Literal["waiting"]) -> Table:
     limit = "waiting for each other" if bound == "waiting" else QUEUE_TITLES[bound]
-    rows = new_table(f"Queues, and how long each works; the limit is {limit}")
-    rows.add_column("queue", style="bold", no_wrap=True)
-    for heading in ("active", "share", "instructions"):
-        rows.add_column(heading, justify="right", no_wrap=True)
-    rows.add_column("", no_wrap=True)
-    for engine in ENGINES:
-        name = f"{engine}_engine"
-        count = figures[f"{name}_instruction_count"]
-        if count:
-            _queue_row(rows, figures, engine, f"{name}_active_time", count)
-    _queue_row(rows, figures, "dma", "dma_active_time", figures["dma_transfer_count"])
-    if figures["cc_op_count"]:
-        _queue_row(rows, figures, "cc", "cc_op_active_time", figures["cc_op_count"])
-    return rows
+    counted: list[tuple[Queue, str, str]] = [
+        *(
+            (e, f"{e}_engine_active_time", f"{e}_engine_instruction_count")
+            for e in ENGINES
+        ),
+        ("dma", "dma_active_time", "dma_transfer_count"),
+        ("cc", "cc_op_active_time", "cc_op_count"),
+    ]
+    return new_table(
+        f"Queues, and how long each works; the limit is {limit}",
+        {"queue": NAME, "active": NUMBER, "share": NUMBER}
+        | {"instructions": NUMBER, "": WORD},
+        (
+            _queue_row(figures, queue, time, figures[count])
+            for queue, time, count in counted
+            if figures[count] or queue == "dma"
+        ),
+    )
 
 
 def _queue_row(
-    rows: Table, figures: Mapping[str, float], queue: Queue, time: str, count: float
-) -> None:
+    figures: Mapping[str, float], queue: Queue, time: str, count: float
+) -> tuple[str, ...]:
     share = figures[f"{time}_percent"]
     bar = "█" * round(_BAR * share) + "░" * (_BAR - round(_BAR * share))
     active = seconds(figures[time])
-    rows.add_row(QUEUE_TITLES[queue], active, percent(share), f"{count:,.0f}", bar)
+    return QUEUE_TITLES[queue], active, percent(share), f"{count:,.0f}", bar
 
 
 def memory_table(memory: MemoryPlan, core: Core) -> Table:
     """HBM at its fullest, by what it is for, and SBUF, against what there is."""
     peak, capacity = memory.hbm, capacity_bytes(core)
-    rows = new_table("Memory at its fullest")
-    rows.add_column("memory", style="bold", no_wrap=True)
-    for heading in ("needed", "of", "share"):
-        rows.add_column(heading, justify="right", no_wrap=True)
-    rows.add_column("what for")
     parts = (f"{kind} {binary(b)}" for kind, b in peak.categories.items() if b)
-    _memory_row(rows, "HBM", peak.bytes, capacity, ", ".join(parts))
-    _memory_row(rows, "SBUF", memory.sbuf_peak_bytes, core.sbuf_bytes, "")
-    return rows
+    rows = (
+        _memory_row("HBM", peak.bytes, capacity, ", ".join(parts)),
+        _memory_row("SBUF", memory.sbuf_peak_bytes, core.sbuf_bytes, ""),
+    )
+    columns = {"memory": NAME, "needed": NUMBER, "of": NUMBER, "share": NUMBER}
+    return new_table("Memory at its fullest", columns | {"what for": PLAIN}, rows)
 
 
 def _memory_row(
-    rows: Table, name: str, needed: int, capacity: int, what_for: str
-) -> None:
+    name: str, needed: int, capacity: int, what_for: str
+) -> tuple[str, ...]:
     share = percent(needed / capacity)
     if needed > capacity:
         share = f"[red]{share}: does not fit[/red]"
-    rows.add_row(name, binary(needed), binary(capacity), share, what_for)
+    return name, binary(needed), binary(capacity), share, what_for
 
 
 def metrics_table(figures: Mapping[str, float]) -> Table:
     """Every figure by the vendor's name, with what it means."""
-    rows = new_table("Figures, by the names of the vendor's profiler")
-    rows.add_column("name", style="bold", no_wrap=True)
-    rows.add_column("value", justify="right", no_wrap=True)
-    rows.add_column("meaning", overflow="fold")
-    for name, value in figures.items():
-        metric = METRICS[name]
-        rows.add_row(name, _figure(value, metric.unit), metric.meaning)
-    return rows
+    return new_table(
+        "Figures, by the names of the vendor's profiler",
+        {"name": NAME, "value": NUMBER, "meaning": {"overflow": "fold"}},
+        (
+            (name, _figure(value, METRICS[name].unit), METRICS[name].meaning)
+            for name, value in figures.items()
+        ),
+    )
 
 
 def _figure(value: float, unit: str) -> str:
@@ -180,12 +166,11 @@ def groups_table(
         shown[f"{len(rest)} more"] = total(rest)
     unit, name = time_unit(max(whole.seconds.values(), default=0.0))
     queues: list[Queue] = [queue for queue in QUEUES if _is_shown(whole, queue)]
-    rows = new_table(f"{title}: share of the time of all queues; {name} of each")
-    rows.add_column(heading, overflow="fold", ratio=1, min_width=22)
-    rows.add_column("share", justify="right", no_wrap=True)
-    for queue in queues:
-        short = QUEUE_TITLES[queue].removesuffix("E").removesuffix("-cores")
-        rows.add_column(short, justify="right", no_wrap=True)
+    short = [QUEUE_TITLES[q].removesuffix("E").removesuffix("-cores") for q in queues]
+    rows = new_table(
+        f"{title}: share of the time of all queues; {name} of each",
+        {heading: TEXT | {"min_width": 22}} | dict.fromkeys(("share", *short), NUMBER),
+    )
     for key, used in shown.items():
         spent = [used.seconds.get(queue, 0.0) / unit for queue in queues]
         share = used.busy_seconds / whole.busy_seconds if whole.busy_seconds else 0.0
@@ -211,14 +196,12 @@ def changes_table(changes: Iterable[tuple[str, float, float, bool]]) -> Table:
         changes: what to do, the time then, how many times faster that is, and whether
             no program reaches it.
     """
-    rows = new_table("What would save most")
-    rows.add_column("change", overflow="fold", ratio=1)
-    for heading in ("time", "× faster"):
-        rows.add_column(heading, justify="right", no_wrap=True)
-    rows.add_column("", no_wrap=True)
-    for what, time, speedup, is_bound in changes:
-        basis = "at best" if is_bound else "predicted"
-        rows.add_row(what, seconds(time), f"{speedup:.2f}", basis)
-    if not rows.row_count:
-        rows.add_row("nothing of what is tried", "", "", "")
-    return rows
+    rows = [
+        (what, seconds(time), f"{speedup:.2f}", "at best" if bound else "predicted")
+        for what, time, speedup, bound in changes
+    ]
+    return new_table(
+        "What would save most",
+        {"change": TEXT, "time": NUMBER, "× faster": NUMBER, "": WORD},
+        rows or [("nothing of what is tried", "", "", "")],
+    )

@@ -55,7 +55,7 @@ class Usage:
 
     @property
     def busy_seconds(self) -> float:
-        """Of all queues together."""
+        """The busy time of all queues together."""
         return sum(self.seconds.values())
 
     @property

@@ -19,7 +19,7 @@ from rich.text import Text
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram, Label
 from neuronjax.ir.program import TensorType
 from neuronjax.report.places import place
-from neuronjax.report.profile_tables import new_table
+from neuronjax.report.tables import WORD, new_table
 
 _SHOWN = 40
 _STYLES: dict[Label, str] = {"exact": "green", "modelled": "yellow", "host": "red"}
@@ -54,15 +54,19 @@ def program_table(
         rows: at most so many.
     """
     every = list(program.walk())
-    table = new_table(f"{name} on {setting}: {len(every)} instructions")
-    table.add_column("writes", no_wrap=True, overflow="ellipsis", max_width=24)
-    table.add_column("instruction", no_wrap=True, overflow="ellipsis", ratio=1)
-    table.add_column("label", no_wrap=True)
-    table.add_column("line", no_wrap=True, overflow="ellipsis", max_width=18)
-    table.expand = True
+    cut = {"no_wrap": True, "overflow": "ellipsis"}
     found = list(itertools.islice(_program(program), rows + 1))
-    for row in found[:rows]:
-        table.add_row(*row)
+    table = new_table(
+        f"{name} on {setting}: {len(every)} instructions",
+        {
+            "writes": cut | {"max_width": 24},
+            "instruction": cut | {"ratio": 1},
+            "label": WORD,
+            "line": cut | {"max_width": 18},
+        },
+        found[:rows],
+        expand=True,
+    )
     more = [Text("the rest, and every attribute: .as_text('instructions')", "dim")]
     return Group(table, *(more if len(found) > rows else ()), _counts(every))
 

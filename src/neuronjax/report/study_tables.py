@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from neuronjax.report.profile_tables import new_table
 from neuronjax.report.study_curves import Curve, Curves
+from neuronjax.report.tables import RIGHT, new_table
 
 
 def final_figures(found: Curves, baseline: str, last: int) -> list[dict[str, Any]]:
@@ -52,24 +52,25 @@ def final_table(
 ) -> Table:
     """`final_figures` as a table of at most 80 columns."""
     of = f"mean of the last {last} steps" if last > 1 else "at the last step"
-    table = new_table(
+    headings = ("seeds", "steps", metric, f"− {baseline}", "diverged")
+    return new_table(
         f"{metric}, {of}, mean ± std over seeds",
+        {"machine": {"overflow": "fold"}} | dict.fromkeys(headings, RIGHT),
+        [_cells(row, baseline) for row in figures],
         caption=f"Differences are taken seed by seed against {baseline}.",
     )
-    table.add_column("machine", overflow="fold")
-    for heading in ("seeds", "steps", metric, f"− {baseline}", "diverged"):
-        table.add_column(heading, justify="right")
-    for row in figures:
-        same = row["machine"] == baseline
-        table.add_row(
-            row["machine"],
-            str(row["seeds"]),
-            str(row["steps"]),
-            _pair(row["mean"], row["std"]),
-            "" if same else _pair(row["difference"], row["difference_std"], "+"),
-            str(row["diverged"]) if row["diverged"] else "",
-        )
-    return table
+
+
+def _cells(row: Mapping[str, Any], baseline: str) -> tuple[str, ...]:
+    same = row["machine"] == baseline
+    return (
+        row["machine"],
+        str(row["seeds"]),
+        str(row["steps"]),
+        _pair(row["mean"], row["std"]),
+        "" if same else _pair(row["difference"], row["difference_std"], "+"),
+        str(row["diverged"]) if row["diverged"] else "",
+    )
 
 
 def _pair(mean: float, deviation: float, sign: str = "") -> str:

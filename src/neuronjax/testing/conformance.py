@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from rich import box
 from rich.table import Table
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.report.html import Displayed
+from neuronjax.report.tables import PLAIN, RIGHT, Displayed, new_table
 from neuronjax.testing.archive import npz_bytes, read_npz, sha256, write_atomically
 from neuronjax.testing.bits import LeafDifference, compared
 
@@ -140,22 +139,20 @@ class ConformanceReport(Displayed):
         ]
 
     def __rich__(self) -> Table:
-        table = Table(
-            title=f"Conformance of {self.runner}, vectors version {VERSION}",
-            title_justify="left",
-            caption_justify="left",
-            box=box.SIMPLE_HEAD,
-        )
-        table.add_column("family")
         outcomes = ("passed", "failed", "skipped")
-        for outcome in outcomes:
-            table.add_column(outcome, justify="right")
         counts = Counter((r.case.family, r.outcome) for r in self.results)
-        for family in dict.fromkeys(r.case.family for r in self.results):
-            table.add_row(family, *(str(counts[family, o]) for o in outcomes))
-        firsts = (f"{r.case.name}: {r.differences[0]}" for r in self.failed[:8])
-        table.caption = "\n".join(firsts)
-        return table
+        return new_table(
+            f"Conformance of {self.runner}, vectors version {VERSION}",
+            {"family": PLAIN} | dict.fromkeys(outcomes, RIGHT),
+            (
+                (family, *(str(counts[family, outcome]) for outcome in outcomes))
+                for family in dict.fromkeys(r.case.family for r in self.results)
+            ),
+            caption="\n".join(f"{r.case.name}: {r.differences[0]}" for r in self.failed[:8]),
+            collapse_padding=False,
+            min_width=None,
+            pad_edge=True,
+        )
 
 
 # -- Files -----------------------------------------------------------------------------

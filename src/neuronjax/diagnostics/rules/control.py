@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from neuronjax.diagnostics.facts import is_integer
 from neuronjax.diagnostics.op_contexts import OpContext, branch_taken
-from neuronjax.diagnostics.rule import YES, PortabilityRule, Verdict, ops
+from neuronjax.diagnostics.rule import YES, Verdict, read_rules
 from neuronjax.ir.program import Op, Region
 
 
@@ -96,108 +96,75 @@ def _strided_dilation(context: OpContext) -> Verdict | None:
     return YES if both else None
 
 
-RULES = (
-    PortabilityRule(
-        id="dynamic-while",
-        severity="error",
-        title="a loop whose trip count is not in the program",
-        remedy="lax.scan or fori_loop with constant bounds; mask the trips that should "
-        "do nothing",
-        source="JK: static while_loop only",
-        ops=ops("while"),
-        check=_dynamic_while,
-    ),
-    PortabilityRule(
-        id="traced-cond",
-        severity="error",
-        title="a branch that depends on a traced value",
-        remedy="compute both sides and choose with jnp.where, or branch in Python on a "
-        "static value",
-        source="JK: no cond",
-        ops=ops("case", "if"),
-        check=_traced_branch,
-    ),
-    PortabilityRule(
-        id="variadic-reduction",
-        severity="error",
-        title="a reduction of several tensors (argmax and argmin are such)",
-        remedy="for an argmax: jnp.where(x == x.max(axis, keepdims=True), iota, n)"
-        ".min(axis), or lax.top_k(x, 1)",
-        source="JK: no variadic reductions",
-        ops=ops("reduce"),
-        check=_variadic,
-    ),
-    PortabilityRule(
-        id="reduction-body",
-        severity="error",
-        title="a reduction other than min, max, add or mul",
-        remedy="reduce with jnp.min, max, sum or prod; any and all as max and min of "
-        "numbers",
-        source="RN-CC, Supported Operators, footnote 4",
-        ops=ops("reduce", "reduce_window", "all_reduce", "reduce_scatter"),
-        check=_body,
-    ),
-    PortabilityRule(
-        id="reduction-init",
-        severity="warning",
-        title="a reduction that starts from a value computed in the program",
-        remedy="reduce from a constant and combine the start afterwards",
-        source="RN-CC, Supported Operators, footnote 4",
-        ops=ops("reduce"),
-        check=_initial,
-    ),
-    PortabilityRule(
-        id="sort-comparator",
-        severity="error",
-        title="a sort whose comparator is more than one <, <=, > or >=",
-        remedy="sort by one key (jnp.sort, jnp.argsort); fold several keys into one",
-        source="JK: sort only with LE, GE, LT, GT",
-        ops=ops("sort"),
-        check=_comparator,
-    ),
-    PortabilityRule(
-        id="topk-integer",
-        severity="error",
-        title="top_k",
-        remedy="top_k of float32: exact for integers up to 2^24",
-        source="ERR/EVRF013",
-        ops=ops("top_k"),
-        check=_topk_integers,
-    ),
-    PortabilityRule(
-        id="window-dilation",
-        severity="error",
-        title="a sliding window with dilation",
-        remedy="take the strided slices first, then reduce without dilation",
-        source="ERR/EVRF017, EVRF018",
-        ops=ops("reduce_window"),
-        check=_window_dilation,
-    ),
-    PortabilityRule(
-        id="window-operands",
-        severity="error",
-        title="a sliding window over several tensors",
-        remedy="reduce one tensor at a time",
-        source="ERR/EVRF019",
-        ops=ops("reduce_window"),
-        check=_window_operands,
-    ),
-    PortabilityRule(
-        id="convolution-dilations",
-        severity="error",
-        title="a convolution that dilates both its input and its kernel",
-        remedy="dilate one of them with lax.pad (interior padding) before it",
-        source="ERR/EVRF010",
-        ops=ops("convolution"),
-        check=_both_dilations,
-    ),
-    PortabilityRule(
-        id="convolution-stride",
-        severity="error",
-        title="a strided convolution with a dilated input",
-        remedy="convolve without stride and take every n-th result",
-        source="ERR/EVRF011",
-        ops=ops("convolution"),
-        check=_strided_dilation,
-    ),
+RULES = read_rules(
+    """
+dynamic-while: error in while
+a loop whose trip count is not in the program
+> lax.scan or fori_loop with constant bounds; mask the trips that should do nothing
+[JK: static while_loop only]
+
+traced-cond: error in case, if
+a branch that depends on a traced value
+> compute both sides and choose with jnp.where, or branch in Python on a static value
+[JK: no cond]
+
+variadic-reduction: error in reduce
+a reduction of several tensors (argmax and argmin are such)
+> for an argmax: jnp.where(x == x.max(axis, keepdims=True), iota, n).min(axis), or
+lax.top_k(x, 1)
+[JK: no variadic reductions]
+
+reduction-body: error in reduce, reduce_window, all_reduce, reduce_scatter
+a reduction other than min, max, add or mul
+> reduce with jnp.min, max, sum or prod; any and all as max and min of numbers
+[RN-CC, Supported Operators, footnote 4]
+
+reduction-init: warning in reduce
+a reduction that starts from a value computed in the program
+> reduce from a constant and combine the start afterwards
+[RN-CC, Supported Operators, footnote 4]
+
+sort-comparator: error in sort
+a sort whose comparator is more than one <, <=, > or >=
+> sort by one key (jnp.sort, jnp.argsort); fold several keys into one
+[JK: sort only with LE, GE, LT, GT]
+
+topk-integer: error in top_k
+top_k
+> top_k of float32: exact for integers up to 2^24
+[ERR/EVRF013]
+
+window-dilation: error in reduce_window
+a sliding window with dilation
+> take the strided slices first, then reduce without dilation
+[ERR/EVRF017, EVRF018]
+
+window-operands: error in reduce_window
+a sliding window over several tensors
+> reduce one tensor at a time
+[ERR/EVRF019]
+
+convolution-dilations: error in convolution
+a convolution that dilates both its input and its kernel
+> dilate one of them with lax.pad (interior padding) before it
+[ERR/EVRF010]
+
+convolution-stride: error in convolution
+a strided convolution with a dilated input
+> convolve without stride and take every n-th result
+[ERR/EVRF011]
+""",
+    {
+        "dynamic-while": _dynamic_while,
+        "traced-cond": _traced_branch,
+        "variadic-reduction": _variadic,
+        "reduction-body": _body,
+        "reduction-init": _initial,
+        "sort-comparator": _comparator,
+        "topk-integer": _topk_integers,
+        "window-dilation": _window_dilation,
+        "window-operands": _window_operands,
+        "convolution-dilations": _both_dilations,
+        "convolution-stride": _strided_dilation,
+    },
 )

@@ -6,7 +6,7 @@ program are named as such. Which chip has what is `hardware/chips.py`'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from neuronjax.diagnostics.facts import Fact
 from neuronjax.diagnostics.findings import Severity
 from neuronjax.diagnostics.op_contexts import OpContext, Settings
-from neuronjax.diagnostics.rule import YES, PortabilityRule, Verdict, ops
+from neuronjax.diagnostics.rule import YES, Verdict, read_entries, read_rules
 from neuronjax.ir.program import TensorType
 
 
@@ -24,7 +24,8 @@ class DtypeRule:
 
     Attributes:
         dtypes: their names.
-        applies: whether the target and SDK refuse or change them.
+        limit: where they are refused or changed: "with" or "without" a capability,
+            "before" or "since" an SDK; "" for everywhere.
     """
 
     id: str
@@ -33,128 +34,88 @@ class DtypeRule:
     title: str
     remedy: str
     source: str
-    applies: Callable[[Settings], bool] = lambda settings: True
+    limit: str
 
     def judge(self, type: TensorType, settings: Settings) -> bool:
         """Whether a value of this type is meant."""
-        return type.dtype.name in self.dtypes and self.applies(settings)
+        return type.dtype.name in self.dtypes and self._applies(settings)
+
+    def _applies(self, settings: Settings) -> bool:
+        word, _, what = self.limit.partition(" ")
+        if word in ("with", "without"):
+            has = what in settings.target.core.capabilities
+            return has == (word == "with")
+        if word in ("before", "since"):
+            is_older = settings.sdk < tuple(map(int, what.split(".")))
+            return is_older == (word == "before")
+        return True
 
 
-def _lacks(*capabilities: str) -> Callable[[Settings], bool]:
-    return lambda settings: not settings.target.core.capabilities & set(capabilities)
+DTYPE_RULES = tuple(
+    DtypeRule(**entry.fields, dtypes=entry.names, limit=entry.limit)
+    for entry in read_entries(
+        """
+float64: error of float64
+no NeuronCore has float64
+> float32, and jax_enable_x64 off
+[DT: data types of the NeuronCores]
 
+complex: error of complex64 before 2.32
+complex numbers are not supported
+> a pair of float32 arrays
+[ERR/EVRF004, JK]
 
-def _has(capability: str) -> Callable[[Settings], bool]:
-    return lambda settings: capability in settings.target.core.capabilities
+complex: warning of complex64 since 2.32
+complex64: 30 ops since SDK 2.32 by its release notes, none by its error codes
+> a pair of float32 arrays
+[RN-CC 2.32 against ERR/EVRF004, JK]
 
+complex: error of complex128
+complex128 is not supported
+> a pair of float32 arrays
+[ERR/EVRF004, JK]
 
-_COMPLEX_SINCE = (2, 32)
+fp8-fnuz: error of float8_e4m3fnuz, float8_e5m2fnuz, float8_e4m3b11fnuz
+FP8 without negative zero (FNUZ) is not supported
+> float8_e4m3 or float8_e5m2
+[ERR/EVRF005, ESPP047]
 
-DTYPE_RULES = (
-    DtypeRule(
-        id="float64",
-        severity="error",
-        dtypes=("float64",),
-        title="no NeuronCore has float64",
-        remedy="float32, and jax_enable_x64 off",
-        source="DT: data types of the NeuronCores",
-    ),
-    DtypeRule(
-        id="complex",
-        severity="error",
-        dtypes=("complex64",),
-        title="complex numbers are not supported",
-        remedy="a pair of float32 arrays",
-        source="ERR/EVRF004, JK",
-        applies=lambda settings: settings.sdk < _COMPLEX_SINCE,
-    ),
-    DtypeRule(
-        id="complex",
-        severity="warning",
-        dtypes=("complex64",),
-        title="complex64: 30 ops since SDK 2.32 by its release notes, none by its "
-        "error codes",
-        remedy="a pair of float32 arrays",
-        source="RN-CC 2.32 against ERR/EVRF004, JK",
-        applies=lambda settings: settings.sdk >= _COMPLEX_SINCE,
-    ),
-    DtypeRule(
-        id="complex",
-        severity="error",
-        dtypes=("complex128",),
-        title="complex128 is not supported",
-        remedy="a pair of float32 arrays",
-        source="ERR/EVRF004, JK",
-    ),
-    DtypeRule(
-        id="fp8-fnuz",
-        severity="error",
-        dtypes=("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e4m3b11fnuz"),
-        title="FP8 without negative zero (FNUZ) is not supported",
-        remedy="float8_e4m3 or float8_e5m2",
-        source="ERR/EVRF005, ESPP047",
-    ),
-    DtypeRule(
-        id="fp8-e4m3fn",
-        severity="error",
-        dtypes=("float8_e4m3fn",),
-        title="float8_e4m3fn does not exist before Trainium3",
-        remedy="float8_e4m3 (largest value 240 instead of 448), or a trn3 target",
-        source="ERR/EVRF051",
-        applies=_lacks("float8_e4m3fn"),
-    ),
-    DtypeRule(
-        id="fp8-e4m3fn",
-        severity="warning",
-        dtypes=("float8_e4m3fn",),
-        title="float8_e4m3fn from JAX: the chip has it, the list of JAX's FP8 types "
-        "does not",
-        remedy="float8_e5m2, or float8_e4m3 (largest value 240)",
-        source="JK against ERR/EVRF051",
-        applies=_has("float8_e4m3fn"),
-    ),
-    DtypeRule(
-        id="fp8-e4m3",
-        severity="error",
-        dtypes=("float8_e4m3",),
-        title="float8_e4m3 does not exist after Trainium3",
-        remedy="float8_e4m3fn",
-        source="ERR/EVRF052",
-        applies=_lacks("float8_e4m3"),
-    ),
-    DtypeRule(
-        id="fp8-e3m4",
-        severity="error",
-        dtypes=("float8_e3m4",),
-        title="float8_e3m4 has no interface",
-        remedy="float8_e4m3 or float8_e5m2",
-        source="ERR/ESPP047; A3, footnote on FP8_E3",
-    ),
-    DtypeRule(
-        id="float4",
-        severity="error",
-        dtypes=("float4_e2m1fn",),
-        title="float4_e2m1fn is no dtype of JAX programs on any chip",
-        remedy="microscaled operands: jax.nn.scaled_matmul on trn3",
-        source="ERR/ESPP004",
-    ),
-    DtypeRule(
-        id="mx-scales",
-        severity="error",
-        dtypes=("float8_e8m0fnu",),
-        title="scales of microscaled operands before Trainium3",
-        remedy="a trn3 target",
-        source="A4, MXG",
-        applies=_lacks("mx_matmul"),
-    ),
-    DtypeRule(
-        id="small-integer",
-        severity="error",
-        dtypes=("int4", "uint4", "int2", "uint2"),
-        title="integers narrower than 8 bits are not supported",
-        remedy="int8 or uint8, two to a byte where memory counts",
-        source="ERR/ESPP047; SH: 8, 16 and 32 bits",
-    ),
+fp8-e4m3fn: error of float8_e4m3fn without float8_e4m3fn
+float8_e4m3fn does not exist before Trainium3
+> float8_e4m3 (largest value 240 instead of 448), or a trn3 target
+[ERR/EVRF051]
+
+fp8-e4m3fn: warning of float8_e4m3fn with float8_e4m3fn
+float8_e4m3fn from JAX: the chip has it, the list of JAX's FP8 types does not
+> float8_e5m2, or float8_e4m3 (largest value 240)
+[JK against ERR/EVRF051]
+
+fp8-e4m3: error of float8_e4m3 without float8_e4m3
+float8_e4m3 does not exist after Trainium3
+> float8_e4m3fn
+[ERR/EVRF052]
+
+fp8-e3m4: error of float8_e3m4
+float8_e3m4 has no interface
+> float8_e4m3 or float8_e5m2
+[ERR/ESPP047; A3, footnote on FP8_E3]
+
+float4: error of float4_e2m1fn
+float4_e2m1fn is no dtype of JAX programs on any chip
+> microscaled operands: jax.nn.scaled_matmul on trn3
+[ERR/ESPP004]
+
+mx-scales: error of float8_e8m0fnu without mx_matmul
+scales of microscaled operands before Trainium3
+> a trn3 target
+[A4, MXG]
+
+small-integer: error of int4, uint4, int2, uint2
+integers narrower than 8 bits are not supported
+> int8 or uint8, two to a byte where memory counts
+[ERR/ESPP047; SH: 8, 16 and 32 bits]
+"""
+    )
 )
 
 # Their results are made by ops inside, which are looked at themselves.
@@ -216,36 +177,29 @@ def _fp8_overflow(context: OpContext) -> Verdict | None:
 
 _TRUNCATED = "the high 32 bits are dropped"
 
-RULES = (
-    PortabilityRule(
-        id="int64",
-        severity="warning",
-        title=f"64-bit integers: {_TRUNCATED}",
-        remedy="int32 and jax_enable_x64 off; on trn2 and later also "
-        "--native-int64=enabled, 20 to 30 % slower",
-        source="CLI, DT: INT64 is treated as INT32",
-        check=_int64,
-    ),
-    PortabilityRule(
-        id="int64-constant",
-        severity="error",
-        title=f"a constant that needs more than 32 bits: {_TRUNCATED}, or it is "
-        "refused",
-        remedy="a constant that fits, or two 32-bit halves",
-        source="ERR/ESFH002; CLI",
-        ops=ops("constant"),
-        check=_int64_constant,
-    ),
-    PortabilityRule(
-        id="fp8-overflow",
-        severity="info",
-        title="float8_e4m3 of a value beyond 240 is NaN on the device by one document, "
-        "Inf by another",
-        remedy="jnp.clip(x, -240, 240) before the cast",
-        source="CQ against ISA",
-        ops=ops("convert"),
-        check=_fp8_overflow,
-    ),
+RULES = read_rules(
+    f"""
+int64: warning
+64-bit integers: {_TRUNCATED}
+> int32 and jax_enable_x64 off; on trn2 and later also --native-int64=enabled, 20 to
+30 % slower
+[CLI, DT: INT64 is treated as INT32]
+
+int64-constant: error in constant
+a constant that needs more than 32 bits: {_TRUNCATED}, or it is refused
+> a constant that fits, or two 32-bit halves
+[ERR/ESFH002; CLI]
+
+fp8-overflow: info in convert
+float8_e4m3 of a value beyond 240 is NaN on the device by one document, Inf by another
+> jnp.clip(x, -240, 240) before the cast
+[CQ against ISA]
+""",
+    {
+        "int64": _int64,
+        "int64-constant": _int64_constant,
+        "fp8-overflow": _fp8_overflow,
+    },
 )
 
 

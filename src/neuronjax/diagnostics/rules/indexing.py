@@ -13,7 +13,7 @@ import numpy as np
 
 from neuronjax.diagnostics.facts import Fact, unknown
 from neuronjax.diagnostics.op_contexts import OpContext
-from neuronjax.diagnostics.rule import YES, PortabilityRule, Verdict, ops
+from neuronjax.diagnostics.rule import YES, Verdict, read_rules
 from neuronjax.ir.program import Op
 
 
@@ -100,44 +100,34 @@ def _update_index(context: OpContext) -> Verdict | None:
     return YES if _unbounded(context, context.op.operands[2:]) else None
 
 
-RULES = (
-    PortabilityRule(
-        id="out-of-bounds",
-        severity="error",
-        title="a gather or scatter that is out of bounds",
-        remedy="correct the index: JAX clamps or drops it silently, the compiler "
-        "refuses it",
-        source="ERR/EVRF031, EVRF056",
-        ops=ops("gather", "scatter"),
-        check=_outside,
-    ),
-    PortabilityRule(
-        id="index-range",
-        severity="info",
-        title="a gather or scatter whose indices may be out of bounds: an error at run "
-        "time, where JAX's modes (fill, clip, drop) go on",
-        remedy="jnp.clip the indices where the data do not guarantee them",
-        source="JK: out-of-bounds gather and scatter",
-        ops=ops("gather", "scatter"),
-        check=_unproven,
-    ),
-    PortabilityRule(
-        id="gather-window",
-        severity="warning",
-        title="a gather of slices along the axis that it indexes",
-        remedy="index single elements (x[i + arange(n)]), or lax.dynamic_slice",
-        source="RN-CC, Supported Operators, footnote 2",
-        ops=ops("gather"),
-        check=_remapped,
-    ),
-    PortabilityRule(
-        id="update-slice-index",
-        severity="info",
-        title="dynamic_update_slice at an index known only at run time; the list of "
-        "operators has it for constant indices",
-        remedy="jnp.where(iota == i, update, x) where the compiler refuses it",
-        source="RN-CC, Supported Operators, footnote 1",
-        ops=ops("dynamic_update_slice"),
-        check=_update_index,
-    ),
+RULES = read_rules(
+    """
+out-of-bounds: error in gather, scatter
+a gather or scatter that is out of bounds
+> correct the index: JAX clamps or drops it silently, the compiler refuses it
+[ERR/EVRF031, EVRF056]
+
+index-range: info in gather, scatter
+a gather or scatter whose indices may be out of bounds: an error at run time, where
+JAX's modes (fill, clip, drop) go on
+> jnp.clip the indices where the data do not guarantee them
+[JK: out-of-bounds gather and scatter]
+
+gather-window: warning in gather
+a gather of slices along the axis that it indexes
+> index single elements (x[i + arange(n)]), or lax.dynamic_slice
+[RN-CC, Supported Operators, footnote 2]
+
+update-slice-index: info in dynamic_update_slice
+dynamic_update_slice at an index known only at run time; the list of operators has it
+for constant indices
+> jnp.where(iota == i, update, x) where the compiler refuses it
+[RN-CC, Supported Operators, footnote 1]
+""",
+    {
+        "out-of-bounds": _outside,
+        "index-range": _unproven,
+        "gather-window": _remapped,
+        "update-slice-index": _update_index,
+    },
 )

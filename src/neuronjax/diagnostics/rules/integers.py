@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from neuronjax.diagnostics.facts import Fact, is_integer
 from neuronjax.diagnostics.op_contexts import OpContext
-from neuronjax.diagnostics.rule import YES, PortabilityRule, Verdict, ops
+from neuronjax.diagnostics.rule import YES, Verdict, read_rules
 from neuronjax.diagnostics.rules.control import combiner_of
 from neuronjax.ir.program import Op, TensorType
 
@@ -138,81 +138,58 @@ def _is_integral(producer: Op) -> bool:
     return name in _INTEGRAL
 
 
-RULES = (
-    PortabilityRule(
-        id="integer-fp32",
-        severity="info",
-        title=f"integer arithmetic, where it goes through VectorE, is {_FP32}",
-        remedy="keep integers below 2^24, or check the values; "
-        'integer_path="fp32" shows the effect',
-        source="ISA: tensor_tensor; A2: arithmetic in FP32",
-        ops=ops("add", "subtract", "multiply"),
-        check=_arithmetic,
-    ),
-    PortabilityRule(
-        id="integer-reduction",
-        severity="warning",
-        title=f"an integer reduction is {_FP32}",
-        remedy="keep partial results below 2^24, or reduce halves of 16 bits apart",
-        source="A2: VectorE reduces in FP32",
-        ops=ops("reduce", "reduce_window"),
-        check=_reduction,
-    ),
-    PortabilityRule(
-        id="integer-dot",
-        severity="error",
-        title=f"an integer dot: refused, or computed {_FP32}",
-        remedy="a dot of bfloat16 or float32, rounded to an integer afterwards",
-        source="ERR/EVRF035, JK",
-        ops=ops("dot_general", "dot", "convolution"),
-        check=_dot,
-    ),
-    PortabilityRule(
-        id="integer-scatter",
-        severity="error",
-        title=f"a scatter that combines integers: refused, or computed {_FP32}",
-        remedy="scatter float32, or one-hot rows times a matrix",
-        source="ERR/EVRF016, EVRF060",
-        ops=ops("scatter"),
-        check=_scatter,
-    ),
-    PortabilityRule(
-        id="integer-collective",
-        severity="warning",
-        title=f"a collective that adds integers computes {_FP32}, and is refused under "
-        "--implicit-integer-downcast=none",
-        remedy="reduce float32",
-        source="ERR/EVRF061, EVRF063",
-        ops=ops("all_reduce", "reduce_scatter"),
-        check=_collective,
-    ),
-    PortabilityRule(
-        id="arithmetic-shift",
-        severity="error",
-        title="an arithmetic shift to the right",
-        remedy="shift int32 and convert the result",
-        source="ERR/EVRF022",
-        ops=ops("shift_right_arithmetic"),
-        check=_shift,
-    ),
-    PortabilityRule(
-        id="integer-division",
-        severity="warning",
-        title="integer division is off by one for some operands before SDK 2.30",
-        remedy="SDK 2.30 or later, or shifts and masks for powers of two",
-        source="RN-CC 2.30.0",
-        ops=ops("divide", "remainder"),
-        check=_division,
-    ),
-    PortabilityRule(
-        id="float-to-int",
-        severity="warning",
-        title="a float becomes an integer: XLA truncates, the engine rounds to nearest "
-        "even",
-        remedy="say which: jnp.trunc, floor or round before the cast; "
-        'float_to_int="rne" shows the effect',
-        source="RN-NKI 0.6.0; StableHLO convert",
-        ops=ops("convert"),
-        check=_float_to_int,
-    ),
+RULES = read_rules(
+    f"""
+integer-fp32: info in add, subtract, multiply
+integer arithmetic, where it goes through VectorE, is {_FP32}
+> keep integers below 2^24, or check the values; integer_path="fp32" shows the effect
+[ISA: tensor_tensor; A2: arithmetic in FP32]
+
+integer-reduction: warning in reduce, reduce_window
+an integer reduction is {_FP32}
+> keep partial results below 2^24, or reduce halves of 16 bits apart
+[A2: VectorE reduces in FP32]
+
+integer-dot: error in dot_general, dot, convolution
+an integer dot: refused, or computed {_FP32}
+> a dot of bfloat16 or float32, rounded to an integer afterwards
+[ERR/EVRF035, JK]
+
+integer-scatter: error in scatter
+a scatter that combines integers: refused, or computed {_FP32}
+> scatter float32, or one-hot rows times a matrix
+[ERR/EVRF016, EVRF060]
+
+integer-collective: warning in all_reduce, reduce_scatter
+a collective that adds integers computes {_FP32}, and is refused under
+--implicit-integer-downcast=none
+> reduce float32
+[ERR/EVRF061, EVRF063]
+
+arithmetic-shift: error in shift_right_arithmetic
+an arithmetic shift to the right
+> shift int32 and convert the result
+[ERR/EVRF022]
+
+integer-division: warning in divide, remainder
+integer division is off by one for some operands before SDK 2.30
+> SDK 2.30 or later, or shifts and masks for powers of two
+[RN-CC 2.30.0]
+
+float-to-int: warning in convert
+a float becomes an integer: XLA truncates, the engine rounds to nearest even
+> say which: jnp.trunc, floor or round before the cast; float_to_int="rne" shows the
+effect
+[RN-NKI 0.6.0; StableHLO convert]
+""",
+    {
+        "integer-fp32": _arithmetic,
+        "integer-reduction": _reduction,
+        "integer-dot": _dot,
+        "integer-scatter": _scatter,
+        "integer-collective": _collective,
+        "arithmetic-shift": _shift,
+        "integer-division": _division,
+        "float-to-int": _float_to_int,
+    },
 )

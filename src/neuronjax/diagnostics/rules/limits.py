@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from neuronjax.diagnostics.op_contexts import OpContext, Settings
-from neuronjax.diagnostics.rule import ProgramRule, Verdict
+from neuronjax.diagnostics.rule import ProgramRule, Verdict, read_entries
 from neuronjax.ir.program import TensorType
 
 # "over the threshold (5000000)": aws-neuron-sdk, issue 987.
@@ -82,31 +82,29 @@ def _x64(settings: Settings, count: int) -> Verdict | None:
     return Verdict(str(found[0].type.dtype)) if found else None
 
 
-PROGRAM_RULES = (
-    ProgramRule(
-        id="hbm-capacity",
-        severity="error",
-        title="arguments, results and constants alone do not fit in the HBM of one "
-        "device",
-        remedy="shard the arrays over devices, or use a narrower dtype",
-        source="ERR/EVRF009, EOOM001, EOOM002",
-        check=_memory,
-    ),
-    ProgramRule(
-        id="instruction-count",
-        severity="warning",
-        title="more instructions than the compiler accepts",
-        remedy="smaller batches or shorter loops per program; -O1; more devices",
-        source="ERR/EVRF007, EXTP004, EBVF030",
-        check=_too_many,
-    ),
-    ProgramRule(
-        id="x64-mode",
-        severity="info",
-        title="64-bit arguments or results: jax_enable_x64 is on",
-        remedy='jax.config.update("jax_enable_x64", False); the device computes in 32 '
-        "bits",
-        source="CLI, DT",
-        check=_x64,
-    ),
+_TEXT = """
+hbm-capacity: error
+arguments, results and constants alone do not fit in the HBM of one device
+> shard the arrays over devices, or use a narrower dtype
+[ERR/EVRF009, EOOM001, EOOM002]
+
+instruction-count: warning
+more instructions than the compiler accepts
+> smaller batches or shorter loops per program; -O1; more devices
+[ERR/EVRF007, EXTP004, EBVF030]
+
+x64-mode: info
+64-bit arguments or results: jax_enable_x64 is on
+> jax.config.update("jax_enable_x64", False); the device computes in 32 bits
+[CLI, DT]
+"""
+_CHECKS = {
+    "hbm-capacity": _memory,
+    "instruction-count": _too_many,
+    "x64-mode": _x64,
+}
+
+PROGRAM_RULES = tuple(
+    ProgramRule(**entry.fields, check=_CHECKS[entry.fields["id"]])
+    for entry in read_entries(_TEXT)
 )

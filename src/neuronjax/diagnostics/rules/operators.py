@@ -12,72 +12,28 @@ import re
 import numpy as np
 
 from neuronjax.diagnostics.op_contexts import OpContext
-from neuronjax.diagnostics.rule import YES, PortabilityRule, Verdict, always, ops
+from neuronjax.diagnostics.rule import YES, Verdict, always, read_rules
 from neuronjax.ir import host_functions, kernel_call
 from neuronjax.lowering.refused import REFUSED
 from neuronjax.lowering.registry import RULES as LOWERING_RULES
 
-LISTED = ops(
-    "abs",
-    "add",
-    "all_gather",
-    "all_reduce",
-    "and",
-    "atan2",
-    "batch_norm_grad",
-    "batch_norm_inference",
-    "batch_norm_training",
-    "bitcast_convert",
-    "broadcast",
-    "broadcast_in_dim",
-    "ceil",
-    "clamp",
-    "compare",
-    "concatenate",
-    "constant",
-    "convert",
-    "cosine",
-    "custom_call",
-    "divide",
-    "dot",
-    "dot_general",
-    "dynamic_update_slice",
-    "exponential",
-    "floor",
-    "gather",
-    "get_tuple_element",
-    "iota",
-    "log",
-    "maximum",
-    "minimum",
-    "multiply",
-    "negate",
-    "not",
-    "pad",
-    "power",
-    "reduce",
-    "reshape",
-    "reverse",
-    "rng",
-    "rng_bit_generator",
-    "rsqrt",
-    "scatter",
-    "select",
-    "select_and_scatter",
-    "shift_right_logical",
-    "sign",
-    "sine",
-    "slice",
-    "sqrt",
-    "subtract",
-    "tanh",
-    "transpose",
-    "tuple",
+LISTED = frozenset(
+    """
+    abs add all_gather all_reduce and atan2 batch_norm_grad batch_norm_inference
+    batch_norm_training bitcast_convert broadcast broadcast_in_dim ceil clamp
+    compare concatenate constant convert cosine custom_call divide dot dot_general
+    dynamic_update_slice exponential floor gather get_tuple_element iota log maximum
+    minimum multiply negate not pad power reduce reshape reverse rng
+    rng_bit_generator rsqrt scatter select select_and_scatter shift_right_logical
+    sign sine slice sqrt subtract tanh transpose tuple
+    """.split()
 )
-NOWHERE = ops("cholesky", "fft", "triangular_solve", "all_to_all", "collective_permute")
+NOWHERE = frozenset(
+    {"cholesky", "fft", "triangular_solve", "all_to_all", "collective_permute"}
+)
 # Structure, and ops with a rule of their own.
-_NO_OPERATORS = ops(
-    "case", "composite", "if", "optimization_barrier", "reduce_precision", "while"
+_NO_OPERATORS = frozenset(
+    {"case", "composite", "if", "optimization_barrier", "reduce_precision", "while"}
 )
 
 
@@ -182,96 +138,70 @@ def _unimplemented(context: OpContext) -> Verdict | None:
     return None if known else Verdict("no rule")
 
 
-RULES = (
-    PortabilityRule(
-        id="threefry",
-        severity="warning",
-        title="the threefry generator is incomplete",
-        remedy='jax.random.key(seed, impl="rbg"), or jax_default_prng_impl="rbg"',
-        source="JK: threefry incomplete",
-        ops=ops("call"),
-        check=_threefry,
-    ),
-    PortabilityRule(
-        id="randint",
-        severity="warning",
-        title="jax.random.randint has a wrong distribution",
-        remedy="draw the integers outside, or floor(uniform * n)",
-        source="JK: randint",
-        ops=ops("call"),
-        check=lambda context: _calls(_RANDINT, context),
-    ),
-    PortabilityRule(
-        id="rng-seed",
-        severity="warning",
-        title="rng_bit_generator ignores the seed that the program gives it",
-        remedy="pass random numbers as arguments where runs must repeat",
-        source="RN-CC, Supported Operators, footnote 5",
-        ops=ops("rng_bit_generator"),
-        check=always,
-    ),
-    PortabilityRule(
-        id="power-exponent",
-        severity="warning",
-        title="a power whose exponent is no integer constant",
-        remedy="x ** n with a Python integer, or exp(y * log(x)) for x > 0",
-        source="RN-CC, Supported Operators, footnote 3",
-        ops=ops("power"),
-        check=_exponent,
-    ),
-    PortabilityRule(
-        id="reduce-precision",
-        severity="error",
-        title="lax.reduce_precision is not supported",
-        remedy="a cast to the narrower dtype and back",
-        source="JK: no reduce_precision",
-        ops=ops("reduce_precision"),
-        check=always,
-    ),
-    PortabilityRule(
-        id="dot-algorithm",
-        severity="warning",
-        title="a dot computes in the dtype of its operands; the algorithm asked for is "
-        "not always respected",
-        remedy="cast the operands to that dtype",
-        source="JK: lax.DotAlgorithmPreset",
-        ops=ops("dot_general"),
-        check=_algorithm,
-    ),
-    PortabilityRule(
-        id="custom-call",
-        severity="error",
-        title="a custom call that the compiler does not know",
-        remedy="write it with JAX operations, or compute it on the host",
-        source="ERR/EVRF015, EHCA005",
-        ops=ops("custom_call"),
-        check=_custom_call,
-    ),
-    PortabilityRule(
-        id="linear-algebra",
-        severity="error",
-        title="linear algebra that JAX lowers for CPU, GPU and TPU alone",
-        remedy="compute it on the host; neuronjax runs it on the host too, where the "
-        "policy says host_custom_calls",
-        source="JAX: no lowering for platform neuron",
-        ops=ops("custom_call"),
-        check=_linear_algebra,
-    ),
-    PortabilityRule(
-        id="unlisted-operator",
-        severity="info",
-        title="not in the compiler's list of operators, which is stale",
-        remedy="nothing, unless the compiler refuses it (EVRF001, EUOC002)",
-        source="RN-CC, Supported Operators",
-        check=_unlisted,
-        per="program",
-    ),
-    PortabilityRule(
-        id="not-emulated",
-        severity="error",
-        title="neuronjax does not run it",
-        remedy="rewrite the line with other operations",
-        source="neuronjax ops",
-        check=_unimplemented,
-    ),
+RULES = read_rules(
+    """
+threefry: warning in call
+the threefry generator is incomplete
+> jax.random.key(seed, impl="rbg"), or jax_default_prng_impl="rbg"
+[JK: threefry incomplete]
+
+randint: warning in call
+jax.random.randint has a wrong distribution
+> draw the integers outside, or floor(uniform * n)
+[JK: randint]
+
+rng-seed: warning in rng_bit_generator
+rng_bit_generator ignores the seed that the program gives it
+> pass random numbers as arguments where runs must repeat
+[RN-CC, Supported Operators, footnote 5]
+
+power-exponent: warning in power
+a power whose exponent is no integer constant
+> x ** n with a Python integer, or exp(y * log(x)) for x > 0
+[RN-CC, Supported Operators, footnote 3]
+
+reduce-precision: error in reduce_precision
+lax.reduce_precision is not supported
+> a cast to the narrower dtype and back
+[JK: no reduce_precision]
+
+dot-algorithm: warning in dot_general
+a dot computes in the dtype of its operands; the algorithm asked for is not always
+respected
+> cast the operands to that dtype
+[JK: lax.DotAlgorithmPreset]
+
+custom-call: error in custom_call
+a custom call that the compiler does not know
+> write it with JAX operations, or compute it on the host
+[ERR/EVRF015, EHCA005]
+
+linear-algebra: error in custom_call
+linear algebra that JAX lowers for CPU, GPU and TPU alone
+> compute it on the host; neuronjax runs it on the host too, where the policy says
+host_custom_calls
+[JAX: no lowering for platform neuron]
+
+unlisted-operator: info per program
+not in the compiler's list of operators, which is stale
+> nothing, unless the compiler refuses it (EVRF001, EUOC002)
+[RN-CC, Supported Operators]
+
+not-emulated: error
+neuronjax does not run it
+> rewrite the line with other operations
+[neuronjax ops]
+""",
+    {
+        "threefry": _threefry,
+        "randint": lambda context: _calls(_RANDINT, context),
+        "rng-seed": always,
+        "power-exponent": _exponent,
+        "reduce-precision": always,
+        "dot-algorithm": _algorithm,
+        "custom-call": _custom_call,
+        "linear-algebra": _linear_algebra,
+        "unlisted-operator": _unlisted,
+        "not-emulated": _unimplemented,
+    },
 )

@@ -123,7 +123,7 @@ class ProbePlan:
         return self._wide.get(id(i))
 
     def slots(self, blocks: Sequence[Block]) -> tuple[int, ...]:
-        """Of all that blocks run, callees included."""
+        """The numbers of all probes that blocks run, callees included."""
         return tuple(sorted({s for block in blocks for s in self._slots_of(block)}))
 
     def _slots_of(self, block: Block) -> Iterator[int]:

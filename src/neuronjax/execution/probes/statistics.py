@@ -90,12 +90,12 @@ class Statistics(Shown):
 
     @classmethod
     def empty(cls, plan: ProbePlan) -> Statistics:
-        """Of no call."""
+        """The statistics of no call: every counter is zero."""
         rows = [CounterLayout.of(probe, plan.collect).empty() for probe in plan.probes]
         return cls(arrays=as_arrays(rows), sites=plan.probes, collect=plan.collect)
 
     def merge(self, other: Statistics) -> Statistics:
-        """Of both calls; also inside a trace.
+        """The statistics of both calls together; also inside a trace.
 
         Raises:
             InvalidProgramError: they are not of the same program.

@@ -7,9 +7,8 @@ import functools
 import pytest
 from rich.console import Console
 
-from neuronjax.diagnostics.precision_progress import SearchProgress
-from neuronjax.report import progress_bars
-from neuronjax.report.study_progress import StudyProgress
+from neuronjax.report import progress
+from neuronjax.report.progress import SearchProgress, StudyProgress
 
 
 class Place:
@@ -29,7 +28,7 @@ def place(monkeypatch):
     found = Place()
     monkeypatch.setattr(ipython.display, "display", lambda *args, **kwargs: found)
     notebook = functools.partial(Console, force_jupyter=True)
-    monkeypatch.setattr(progress_bars, "Console", notebook)
+    monkeypatch.setattr(progress, "Console", notebook)
     return found
 
 

@@ -1,0 +1,111 @@
+"""The renderer of tables: rows in; text of 80 columns, colours, or HTML out.
+
+A class of results says once what it looks like, in `__rich__`; `print` shows that as
+text of 80 columns, a terminal that knows Rich in colours, and Jupyter as HTML.
+"""
+
+from __future__ import annotations
+
+import abc
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+WIDTH = 80
+
+Look = dict[str, Any]
+PLAIN: Look = {}
+WORD: Look = {"no_wrap": True}
+NAME: Look = {"style": "bold", "no_wrap": True}
+RIGHT: Look = {"justify": "right"}
+NUMBER: Look = {"justify": "right", "no_wrap": True}
+TEXT: Look = {"overflow": "fold", "ratio": 1}
+"""How a column looks: as it comes, a word, a name, right-aligned, a number, a text
+that is folded."""
+
+_HTML = (
+    "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',consolas,monospace;"
+    'line-height:1.15">{code}</pre>'
+)
+
+
+def new_table(
+    title: str,
+    columns: Mapping[str, Look] | None = None,
+    rows: Iterable[Sequence[RenderableType]] = (),
+    caption: str | None = None,
+    **style: Any,
+) -> Table:
+    """A table in the style of all reports.
+
+    Args:
+        title: above it.
+        columns: heading -> how the column looks.
+        rows: a cell for every column.
+        caption: below it.
+        style: what is different from other tables, as `rich.table.Table` takes it.
+    """
+    usual = {
+        "title_justify": "left",
+        "caption_justify": "left",
+        "box": box.SIMPLE_HEAD,
+        "collapse_padding": True,
+        "min_width": min(WIDTH, len(title)),
+        "pad_edge": False,
+    }
+    table = Table(title=title, caption=caption, **(usual | style))
+    for heading, look in (columns or {}).items():
+        table.add_column(heading, **look)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def as_text(drawn: RenderableType) -> str:
+    """Plain text, no line longer than `WIDTH`, no blanks at the end of one."""
+    out = io.StringIO()
+    _console(out).print(drawn)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def as_html(drawn: RenderableType) -> str:
+    """Coloured text in a <pre>, without a style sheet."""
+    console = _console(io.StringIO(), record=True)
+    console.print(drawn)
+    return console.export_html(inline_styles=True, code_format=_HTML)
+
+
+def _console(out: io.StringIO, *, record: bool = False) -> Console:
+    """One that writes to `out` in a notebook too, where Rich would show by itself."""
+    return Console(
+        file=out, width=WIDTH, color_system=None, record=record, force_jupyter=False
+    )
+
+
+class Displayed(abc.ABC):
+    """Mix-in of result objects: define `__rich__`."""
+
+    @abc.abstractmethod
+    def __rich__(self) -> RenderableType:
+        """What Rich draws."""
+
+    def __str__(self) -> str:
+        return as_text(self.__rich__())
+
+    def _repr_html_(self) -> str:
+        return as_html(self.__rich__())
+
+
+@dataclass(frozen=True)
+class Drawing(Displayed):
+    """Something drawn, to be shown in place of a value."""
+
+    drawn: RenderableType
+
+    def __rich__(self) -> RenderableType:
+        return self.drawn
