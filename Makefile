@@ -1,6 +1,6 @@
 # Needs Python >= 3.11 and make; everything else is installed into .venv.
 #   make test | slow | matrix | exhaustive | fuzz | lint | types | quickstart | bench
-#   make validate | figures | notebooks | docs | bench-all | clean
+#   make bench-test | validate | figures | notebooks | docs | bench-all | clean
 #   make notebooks-refresh | docs-update
 
 PYTHON ?= python3
@@ -15,8 +15,9 @@ CODE := $(wildcard src tests benchmarks examples scripts docs)
 # The emulator is defined on every host; its tests run where every host can follow.
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: help .venv test slow lint format types quickstart bench validate figures \
-	bench-all matrix exhaustive fuzz notebooks notebooks-refresh docs docs-update clean
+.PHONY: help .venv test slow lint format types quickstart bench bench-test validate \
+	figures bench-all matrix exhaustive fuzz notebooks notebooks-refresh docs \
+	docs-update clean
 
 help:
 	@sed -n 's/^# *make /make /p' Makefile
@@ -50,6 +51,10 @@ quickstart: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
+# The tests of the benchmarks themselves, and of the time model against published times.
+bench-test: $(STAMP)
+	$(PYTEST) -m "not slow" benchmarks/tests $(ARGS)
+
 # All benchmarks, then docs/benchmarks.md; peers that are not installed are skipped:
 # .venv/bin/pip install -e '.[peers]' installs them, after a torch for the CPU.
 bench-all: $(STAMP)
@@ -71,7 +76,7 @@ figures: $(STAMP)
 	$(BIN)/neuronjax quickstart --output docs/images/loss_curves.png
 
 slow: $(STAMP)
-	$(PYTEST) -m slow tests $(ARGS)
+	$(PYTEST) -m slow tests benchmarks/tests $(ARGS)
 
 matrix: $(STAMP)
 	$(PYTEST) -m matrix tests $(ARGS)
@@ -107,5 +112,5 @@ docs-update: $(DOCS_STAMP)
 	NEURONJAX_UPDATE_DOCS=1 $(PYTEST) docs $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis .cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -137,7 +137,7 @@ def pricing(
     """CPU time per executed instruction, of a plan and a schedule from nothing."""
     function, arguments = make()
     lowered = nj.jit(function, target=TARGET, policy="bf16").lower(*arguments)
-    program, target = lowered._instructions, resolve_target(TARGET)
+    program, target = lowered.captured.instructions, resolve_target(TARGET)
     core, count = Core.of(target), executed(program)
     predicted, seconds, start = 0.0, [], time.perf_counter()
     while effort.goes_on(len(seconds), start):

@@ -27,9 +27,9 @@ from rich.table import Table
 from neuronjax.capture.trace import capture
 from neuronjax.diagnostics.compare import Setting, compare_sides
 from neuronjax.diagnostics.comparison import Comparison
-from neuronjax.diagnostics.executors import Executor, Key, Place
-from neuronjax.diagnostics.op_walk import Compared, Walk
-from neuronjax.diagnostics.parallel_runs import Side, Site
+from neuronjax.diagnostics.executors import Executor, Position, RoundingKey
+from neuronjax.diagnostics.op_walk import Compared, ParallelWalk
+from neuronjax.diagnostics.parallel_runs import OpPath, Side
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import (
@@ -47,7 +47,7 @@ SHAPE = (12, 12)
 TRIPS = 40
 FAULTY_ITERATION = 37
 # An op as the walk reaches it, and the iteration at which the fault is.
-Where = tuple[Site, tuple[int, ...]]
+Where = tuple[OpPath, tuple[int, ...]]
 
 # ---- Programs.
 
@@ -106,12 +106,12 @@ class Fault:
     """One wrong execution of one op; `kind` is one of `KINDS`."""
 
     kind: str
-    site: Site
+    path: OpPath
     iteration: tuple[int, ...]
 
-    def is_at(self, place: Place) -> bool:
+    def is_at(self, position: Position) -> bool:
         """Whether it is the op, and the iteration, that the walk has come to."""
-        return place.site == self.site and place.iterations == self.iteration
+        return position.path == self.path and position.iterations == self.iteration
 
 
 class Faulty:
@@ -127,20 +127,26 @@ class Faulty:
         self.is_wide = inner.is_wide
         self.changed = False
 
-    def identity(self, i: Instruction, key: Key, place: Place) -> Hashable:
+    def identity(
+        self, i: Instruction, key: RoundingKey, position: Position
+    ) -> Hashable:
         """What is faulty is nothing else's."""
-        if self._fault.is_at(place):
-            return "faulty", self._inner.identity(i, key, place)
-        return self._inner.identity(i, key, place)
+        if self._fault.is_at(position):
+            return "faulty", self._inner.identity(i, key, position)
+        return self._inner.identity(i, key, position)
 
     def execute(
-        self, i: Instruction, operands: Sequence[Any], key: Key, place: Place
+        self,
+        i: Instruction,
+        operands: Sequence[Any],
+        key: RoundingKey,
+        position: Position,
     ) -> Sequence[Any]:
         """Rightly, but at the fault."""
-        right = self._inner.execute(i, operands, key, place)
-        if not (self._fault.is_at(place) and is_suitable(i, self._fault.kind)):
+        right = self._inner.execute(i, operands, key, position)
+        if not (self._fault.is_at(position) and is_suitable(i, self._fault.kind)):
             return right
-        wrong = self._wrong(i, operands, right, key, place)
+        wrong = self._wrong(i, operands, right, key, position)
         pairs = zip(wrong, right, strict=True)
         self.changed |= any(
             bytes(np.asarray(w)) != bytes(np.asarray(r)) for w, r in pairs
@@ -152,12 +158,12 @@ class Faulty:
         i: Instruction,
         operands: Sequence[Any],
         right: Sequence[Any],
-        key: Key,
-        place: Place,
+        key: RoundingKey,
+        position: Position,
     ) -> Sequence[Any]:
         kind = self._fault.kind
         if kind == "order":
-            return self._inner.execute(i, _reversed(i, operands), key, place)
+            return self._inner.execute(i, _reversed(i, operands), key, position)
         x = np.array(right[0], np.float32)
         return [jnp.asarray(_SPOILED[kind](x).astype(right[0].dtype)), *right[1:]]
 
@@ -228,7 +234,7 @@ class Case:
     float32: Side
     arguments: Sequence[Any]
     places: dict[str, list[Where]]
-    numbers: dict[Site, int]
+    numbers: dict[OpPath, int]
 
     @property
     def ops(self) -> int:
@@ -248,10 +254,10 @@ class Case:
         sides = [setting.emulated(policy), setting.emulated(policy)]
         found: list[Where] = []
 
-        def heard(site: Site, iterations: tuple[int, ...], errors: Compared) -> None:
-            found.append((site, iterations))
+        def heard(path: OpPath, iterations: tuple[int, ...], errors: Compared) -> None:
+            found.append((path, iterations))
 
-        Walk(sides[0], sides[1], heard, isolates=False).run(values)
+        ParallelWalk(sides[0], sides[1], heard, isolates=False).run(values)
         return cls(
             setting,
             sides[0],
@@ -259,7 +265,7 @@ class Case:
             setting.side("float32", policy),
             values,
             {kind: list(_places(sides[0], found, kind)) for kind in KINDS},
-            {site: n for n, site in enumerate(dict.fromkeys(s for s, _ in found))},
+            {path: n for n, path in enumerate(dict.fromkeys(s for s, _ in found))},
         )
 
     def faulty(self, fault: Fault) -> Side:
@@ -288,10 +294,10 @@ def _places(side: Side, found: Sequence[Where], kind: str) -> Iterator[Where]:
         for op, span in zip(lowered.region.ops, side.spans(block), strict=True)
         if any(is_suitable(i, kind) for i in span.instructions if not i.blocks)
     }
-    for site, iterations in found:
+    for path, iterations in found:
         in_time = not iterations or iterations[0] == FAULTY_ITERATION
-        if site.op in suitable and in_time:
-            yield site, iterations
+        if path.op in suitable and in_time:
+            yield path, iterations
 
 
 @dataclass(frozen=True)
@@ -334,14 +340,14 @@ def _trial(case: Case, kind: str, generator: np.random.Generator) -> Trial | Non
     places = case.places[kind]
     if kind == "sign":
         places = [p for p in places if p[1]]
-    site, iteration = places[generator.integers(len(places))]
-    side = case.faulty(Fault(kind, site, iteration))
+    path, iteration = places[generator.integers(len(places))]
+    side = case.faulty(Fault(kind, path, iteration))
     against_same = case.compare(side, case.same, 0.0)
     assert isinstance(side.executor, Faulty)
     if not side.executor.changed:
         return None
     first = against_same.first_divergence
-    number = case.numbers[site]
+    number = case.numbers[path]
     against_float32 = case.compare(side, case.float32, 0.1)
     far = against_float32.first_divergence
     outliers = against_float32.outliers()

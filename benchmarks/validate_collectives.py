@@ -21,8 +21,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.collective_measurements import EXECUTIONS, SERIES, Execution, Series
 from neuronjax.hardware import resolve_target
-from neuronjax.timing.collectives import CollectiveTime, collective_time
-from neuronjax.timing.execution import execution_seconds
+from neuronjax.timing.collectives import (
+    CollectiveTime,
+    collective_time,
+    execution_seconds,
+)
 
 ALL_REDUCE_BYTES = 32 * 2**10  # of T16
 

@@ -22,7 +22,7 @@ from flax import nnx
 from rich.console import Console
 
 import neuronjax as nj
-from neuronjax.cli.quickstart.model import Block, GPTConfig, create, loss
+from neuronjax.cli.quickstart.model import DecoderBlock, GPTConfig, create, loss
 
 CONFIG = GPTConfig(
     vocab_size=32_768,
@@ -114,7 +114,10 @@ def rotate(x: jax.Array, position: jax.Array) -> jax.Array:
 
 
 def attend(
-    block: Block, x: jax.Array, cache: tuple[jax.Array, jax.Array], start: jax.Array
+    block: DecoderBlock,
+    x: jax.Array,
+    cache: tuple[jax.Array, jax.Array],
+    start: jax.Array,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     """Attention of T new tokens to a layer's cache, [B, positions, H, head width]."""
     batch, length, _ = x.shape

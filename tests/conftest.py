@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,9 @@ import jax
 import pytest
 
 from neuronjax.execution import interpreter
+from tests import compilation_cache
+
+compilation_cache.use()
 
 # A first example compiles, so no deadline; CI repeats the same examples every time.
 hypothesis.settings.register_profile("default", deadline=None)
@@ -26,6 +30,12 @@ hypothesis.settings.register_profile(
     "ci", deadline=None, derandomize=True, print_blob=True
 )
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keeps the cache small: the process that starts the workers, before they do."""
+    if not hasattr(config, "workerinput"):
+        compilation_cache.forget_if_large()
 
 
 SLOW_TESTS = Path(__file__).parent / "slow_tests.txt"
@@ -51,12 +61,19 @@ def pytest_collection_modifyitems(
 # Linux lets a process map 65,530 regions (vm.max_map_count); every program that XLA
 # compiles takes some, and past the limit it ends in a segmentation fault.
 MOST_REGIONS = 50_000
+#: Counting them takes 10 ms; in so many seconds at most a few thousand are added.
+SECONDS_BETWEEN_COUNTS = 5.0
+_counted_at = 0.0
 
 
 @pytest.fixture(autouse=True)
 def forget_compiled_programs() -> Iterator[None]:
     """Keeps a process that runs hundreds of tests within the limit."""
+    global _counted_at
     yield
+    if time.monotonic() - _counted_at < SECONDS_BETWEEN_COUNTS:
+        return
+    _counted_at = time.monotonic()
     if _mapped_regions() > MOST_REGIONS:
         interpreter.forget_kernels()
         jax.clear_caches()

@@ -19,17 +19,15 @@ import ml_dtypes
 import numpy as np
 
 from neuronjax.hardware import CHIPS
-from neuronjax.ir.instruction import Buffer, Instruction, View
+from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import (
     Activation,
-    DotDimensions,
     NcMatmul,
     TensorCopy,
     TensorScalar,
     TensorTensor,
     TensorTensorScan,
 )
-from neuronjax.ir.program import TensorType
 from neuronjax.timing import assumptions
 from neuronjax.timing.cost import ways
 from neuronjax.timing.cost_dma import engine_seconds, first_byte_seconds, stream_seconds
@@ -40,26 +38,12 @@ from neuronjax.timing.cost_tensor import (
 )
 from neuronjax.timing.passes import ReducingPass, ScalarTensorTensor
 from neuronjax.timing.work import Core, Work
+from tests.timing.instructions import MATRICES, make
 
 BF16, FP32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 FP8 = np.dtype(ml_dtypes.float8_e4m3)
 NS, US, MS = 1e-9, 1e-6, 1e-3
 TRN1, TRN2 = Core(CHIPS["trn1"], 1), Core(CHIPS["trn2"], 1)
-MATRICES = DotDimensions((), (), (1,), (0,))
-
-
-def make(
-    cls: type[Instruction],
-    operands: list[tuple[tuple[int, ...], np.dtype]],
-    result: tuple[tuple[int, ...], np.dtype],
-    **fields: Any,
-) -> Instruction:
-    """An instruction of operands and a result by shape and dtype."""
-    types = [TensorType(*pair) for pair in (*operands, result)]
-    *inputs, output = [Buffer(n, t) for n, t in enumerate(types)]
-    views = tuple(map(View, inputs))
-    engine = fields.pop("engine", "vector")
-    return cls(operands=views, results=(output,), engine=engine, **fields)
 
 
 def on(core: Core, queue: str, instruction: Instruction, **reading: Any) -> Work:

@@ -1,8 +1,8 @@
 """Published times of NKI kernels, against the schedule of the traced kernel.
 
-`nki_kernels` has the kernels; a row names one, its arguments and its time. No constant
-of the model was fitted to a row. The same times are rows of `rows`, where programs of
-JAX stand for the kernels.
+`tests.nki.published_kernels` has the kernels; a row names one, its arguments and its
+time. No constant of the model was fitted to a row. The same times are rows of `rows`,
+where programs of JAX stand for the kernels.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.validation import nki_kernels
 from neuronjax.hardware import resolve_target
 from neuronjax.timing.kernel_schedule import schedule_kernel
 from neuronjax.timing.kernel_timeline import kernel_timeline
 from neuronjax.timing.work import QUEUES, Queue
+from tests.nki import published_kernels
 
 MS, US = 1e-3, 1e-6
 Shape = tuple[int, ...]
@@ -37,7 +37,7 @@ class KernelRow:
         chip: on which; one physical core.
         seconds: published.
         source: page; keys as in `rows`.
-        kernel: its name in `nki_kernels`.
+        kernel: its name in `tests.nki.published_kernels`.
         shapes: of its arguments.
         dtype: of all of them.
         options: static arguments.
@@ -159,7 +159,7 @@ class KernelPrediction:
 @functools.cache
 def predict(row: KernelRow) -> KernelPrediction:
     """The model's time for a row's kernel; deterministic."""
-    kernel = getattr(nki_kernels, row.kernel).with_target(row.chip)
+    kernel = getattr(published_kernels, row.kernel).with_target(row.chip)
     arguments = [jax.ShapeDtypeStruct(shape, row.dtype) for shape in row.shapes]
     schedule = schedule_kernel(
         kernel.trace(*arguments, **row.options), resolve_target(row.chip)

@@ -318,4 +318,4 @@ def lowered(row: Row) -> InstructionProgram:
     """The instructions of a row's program on its chip; FP32 stays FP32."""
     function, structs = PROGRAMS[row.program](**row.arguments)
     program = nj.jit(function, target=row.chip, policy="fp32").lower(*structs)
-    return program._instructions
+    return program.captured.instructions

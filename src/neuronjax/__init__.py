@@ -18,6 +18,7 @@ command of `cli/`.
 
 import importlib
 
+import neuronjax.api.readings  # noqa: F401
 from neuronjax.api.check import check as check
 from neuronjax.api.collective_bench import collective_bench as collective_bench
 from neuronjax.api.compare import compare as compare

@@ -14,7 +14,7 @@ from neuronjax.api.jit import jit
 from neuronjax.capture.trace import capture
 from neuronjax.cli import app
 from neuronjax.diagnostics.compare import Setting
-from neuronjax.diagnostics.op_walk import Walk
+from neuronjax.diagnostics.op_walk import ParallelWalk
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy, Rule
@@ -56,7 +56,7 @@ def test_a_cast_dot_errs_and_the_rest_does_not():
     modules = {row["module"] for row in comparison.by_module()}
     assert modules == {"first", "second"}
     lines = [row["source"] for row in comparison.by_source()]
-    assert any("test_comparing.py" in line for line in lines)
+    assert any("test_compare.py" in line for line in lines)
 
 
 def test_isolation_is_the_op_on_the_references_values():
@@ -278,7 +278,7 @@ def test_the_emulated_values_are_those_of_a_run():
         program=program, target=resolve_target("trn2"), call_index=np.uint32(7)
     )
     sides = setting.side("float32", policy), setting.emulated(policy)
-    [ours] = Walk(*sides, lambda *heard: None).run([x, w])
+    [ours] = ParallelWalk(*sides, lambda *heard: None).run([x, w])
     [run] = jit(function, policy=policy).with_rounding_seed(7)(x, w)
     assert np.asarray(ours).tobytes() == np.asarray(run).tobytes()
 
@@ -385,7 +385,7 @@ def test_values_are_freed_after_their_last_use(monkeypatch):
     from neuronjax.diagnostics import op_walk
 
     most = 0
-    original = op_walk.Walk._op
+    original = op_walk.ParallelWalk._op
 
     def counted(self, *args):
         nonlocal most
@@ -395,7 +395,7 @@ def test_values_are_freed_after_their_last_use(monkeypatch):
         most = max(most, sum(a.size > 1000 for a in arrays.values()))
         original(self, *args)
 
-    monkeypatch.setattr(op_walk.Walk, "_op", counted)
+    monkeypatch.setattr(op_walk.ParallelWalk, "_op", counted)
 
     def function(x):
         for _ in range(30):

@@ -16,8 +16,7 @@ from neuronjax.api.profile import profile
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.collectives.placement import Placement
-from neuronjax.timing.collectives import collective_time
-from neuronjax.timing.execution import execution_seconds
+from neuronjax.timing.collectives import collective_time, execution_seconds
 
 W = jax.ShapeDtypeStruct((1024, 2048), jnp.float32)
 X = jax.ShapeDtypeStruct((512, 1024), jnp.float32)

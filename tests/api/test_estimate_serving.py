@@ -13,7 +13,7 @@ from neuronjax.api.estimate_serving import estimate_serving
 from neuronjax.api.profile import profile
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
-from neuronjax.timing.execution import execution_seconds
+from neuronjax.timing.collectives import execution_seconds
 
 WIDTH, LENGTH, BATCH = 512, 1024, 4
 PARAMS = {

@@ -40,8 +40,8 @@ def run(
     main = Block(tuple(arguments), (instruction,), tuple(map(View, written)))
     stochastic = instruction.rounding == "stochastic"
     program = InstructionProgram(main, {}, stochastic=stochastic)
-    compiled = jax.jit(lambda *x: interpreter.run(program, x))(*arrays)
+    compiled = jax.jit(lambda *x: interpreter.run(program, x).results)(*arrays)
     with jax.disable_jit():
-        alone = interpreter.run(program, arrays)
+        alone = interpreter.run(program, arrays).results
     bits.assert_same(list(compiled), list(alone), cls.__name__)
     return [np.asarray(x) for x in compiled]

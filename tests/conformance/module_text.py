@@ -80,10 +80,10 @@ def run(
     """What main returns; asserted to be the same op by op, unless `compiled_only`."""
     program = lowered(text, target=target, policy=policy)
     taken = [jnp.asarray(a) for a in arrays]
-    compiled = jax.jit(lambda *a: interpreter.run(program, a))(*taken)
+    compiled = jax.jit(lambda *a: interpreter.run(program, a).results)(*taken)
     if not compiled_only:
         with jax.disable_jit():
-            alone = interpreter.run(program, taken)
+            alone = interpreter.run(program, taken).results
         bits.assert_same(list(compiled), list(alone), text)
     return [np.asarray(a) for a in compiled]
 

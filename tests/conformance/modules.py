@@ -109,7 +109,9 @@ def run_both_ways(text: str, *arrays: Any, **options: Any) -> list[np.ndarray]:
     with jax.enable_x64(_any_of_64_bits(arrays)):
         compiled = _compiled(program, arrays)
         with jax.disable_jit():
-            alone = interpreter.run(program, [jax.numpy.asarray(a) for a in arrays])
+            alone = interpreter.run(
+                program, [jax.numpy.asarray(a) for a in arrays]
+            ).results
     bits.assert_same(compiled, list(alone), "op by op")
     return [np.asarray(x) for x in compiled]
 
@@ -121,7 +123,7 @@ def _any_of_64_bits(arrays: Sequence[Any]) -> bool:
 
 def _compiled(program: InstructionProgram, arrays: Any) -> list[jax.Array]:
     inputs = [jax.numpy.asarray(a) for a in arrays]
-    return list(jax.jit(lambda *x: interpreter.run(program, x))(*inputs))
+    return list(jax.jit(lambda *x: interpreter.run(program, x).results)(*inputs))
 
 
 _TYPES = {

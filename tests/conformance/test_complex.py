@@ -61,7 +61,7 @@ def single(
 
     def run(*arrays: Any) -> jax.Array:
         parts = split_complex([jnp.asarray(a) for a in arrays])
-        return join_complex(interpreter.run(lowered, parts), program)[0]
+        return join_complex(interpreter.run(lowered, parts).results, program)[0]
 
     return run
 

@@ -11,7 +11,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 import neuronjax as nj
-from neuronjax.diagnostics.order import Probe, SummationTree, left_fold, reveal_order
+from neuronjax.diagnostics.order import (
+    SummationProbe,
+    SummationTree,
+    left_fold,
+    reveal_order,
+)
 
 
 def evaluate(node, x, dtype=np.float32):
@@ -100,7 +105,7 @@ def test_double_row_fp8_pairs_rows():
 
     dot = nj.jit(fp8_dot, target="trn2", policy="fp32")
     ones = jnp.ones((rows, 1), jnp.float8_e5m2) * 0.5
-    probe = Probe(huge=2.0**15, unit=2.0**-15, exact_units=2**24)
+    probe = SummationProbe(huge=2.0**15, unit=2.0**-15, exact_units=2**24)
     found = reveal_order(
         lambda x: dot(jnp.asarray(x, jnp.float8_e5m2), ones)[0] * 2, rows, probe=probe
     )

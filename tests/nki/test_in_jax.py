@@ -13,10 +13,10 @@ from neuronjax import nki
 from neuronjax.capture.host_calls import leaves
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution.tiles.registry import (
-    Context,
     Operands,
     Results,
     Signature,
+    TileContext,
     executes,
 )
 from neuronjax.nki.trace import emit
@@ -38,7 +38,7 @@ def affine():
 
 
 @executes("test_key")
-def key_bits(i: Signature, x: Operands, c: Context) -> Results:
+def key_bits(i: Signature, x: Operands, c: TileContext) -> Results:
     """An instruction that shows the key which random bits derive from."""
     return (jnp.full(i.outputs[0].shape, c.key),)
 

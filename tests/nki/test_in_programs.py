@@ -17,10 +17,10 @@ import neuronjax.nki.language as nl
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.tiles.registry import (
-    Context,
     Operands,
     Results,
     Signature,
+    TileContext,
     executes,
 )
 from neuronjax.ir import kernel_call
@@ -65,7 +65,7 @@ def generation(x):
 
 
 @executes("test_program_key")
-def key_bits(i: Signature, x: Operands, c: Context) -> Results:
+def key_bits(i: Signature, x: Operands, c: TileContext) -> Results:
     return (jnp.full(i.outputs[0].shape, c.key),)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import neuronjax as nj
-from neuronjax.numerics.shown import Shown, html_of
+from neuronjax.numerics.shown import Shown, display_of
 from neuronjax.report.number_display import format_table
 from neuronjax.report.rendering import as_text
 
@@ -128,7 +128,7 @@ def test_a_class_without_a_rule_shows_its_text():
         def __str__(self):
             return "a < b"
 
-    assert "a &lt; b" in html_of(Plain())
+    assert "a &lt; b" in display_of(Plain())._repr_html_()
 
 
 def test_a_table_of_collective_times_shows_its_text():

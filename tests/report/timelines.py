@@ -20,9 +20,9 @@ import numpy as np
 from neuronjax.ir.instruction import Buffer, Instruction, View
 from neuronjax.ir.instruction_set import Activation, DotDimensions, NcMatmul
 from neuronjax.ir.program import Location, TensorType
-from neuronjax.timing.fusion import Fused
+from neuronjax.timing.fused import Fused
 from neuronjax.timing.hbm import peak_of
-from neuronjax.timing.memory import BlockPlan, MemoryPlan
+from neuronjax.timing.memory_plan import BlockPlan, MemoryPlan
 from neuronjax.timing.timeline import LoopSpan, Timeline
 from neuronjax.timing.work import Event, Queue, Transfer, Work
 

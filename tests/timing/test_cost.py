@@ -13,7 +13,6 @@ import pytest
 import neuronjax.ir.algebra_set
 import neuronjax.ir.block_set
 import neuronjax.ir.collective_set  # noqa: F401
-from benchmarks.validation.micro_rows import make
 from neuronjax.errors import InternalError
 from neuronjax.hardware import CHIPS
 from neuronjax.ir.instruction import Instruction
@@ -37,9 +36,10 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.lowering import elementwise
 from neuronjax.timing.cost import SCHEDULED, own_seconds, ways
-from neuronjax.timing.cost_dispatch import rule
+from neuronjax.timing.cost_rules import rule
 from neuronjax.timing.cost_scalar import IN_EVERY_TABLE, RECIPES
 from neuronjax.timing.work import Core
+from tests.timing.instructions import make
 
 BF16, FP16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
 FP32, INT32 = np.dtype(np.float32), np.dtype(np.int32)

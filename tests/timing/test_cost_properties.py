@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from benchmarks.validation.micro_rows import make
 from neuronjax.hardware import CHIPS
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import (
@@ -25,8 +24,10 @@ from neuronjax.ir.instruction_set import (
     TensorTensorScan,
     TopK,
 )
-from neuronjax.timing.cost import dma_latency_seconds, dma_seconds, ways
+from neuronjax.timing.cost import ways
+from neuronjax.timing.cost_dma import dma_latency_seconds, dma_seconds
 from neuronjax.timing.work import Core, Transfer
+from tests.timing.instructions import make
 
 BF16, FP32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 CHIP = st.sampled_from(["trn1", "trn2", "trn3", "trn4"])

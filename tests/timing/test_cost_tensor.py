@@ -8,7 +8,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from benchmarks.validation.micro_rows import MATRICES, make
 from neuronjax.errors import InternalError
 from neuronjax.hardware import CHIPS
 from neuronjax.ir.instruction import Instruction
@@ -19,13 +18,10 @@ from neuronjax.ir.instruction_set import (
     NcMatmulSparse,
     NcTranspose,
 )
-from neuronjax.timing.cost import (
-    after_idle_seconds,
-    contracted_in_rows,
-    peak_flops_per_second,
-    ways,
-)
+from neuronjax.timing.cost import ways
+from neuronjax.timing.cost_tensor import after_idle_seconds, peak_flops_per_second
 from neuronjax.timing.work import Core, Work
+from tests.timing.instructions import MATRICES, make
 
 BF16, FP32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 FP8, TAGS = np.dtype(ml_dtypes.float8_e4m3), np.dtype(np.uint8)
@@ -213,17 +209,6 @@ def test_transposed_operands_cost_the_array():
     assert turned[0].transpose_flops == 2.0 * 1024 * 1024 * 128
     # 64 squares of 128 columns.
     assert turned[0].seconds == pytest.approx(64 * 128 / 2.4e9)
-
-
-def test_which_operands_have_their_contracted_axis_inside():
-    assert contracted_in_rows(matmul(64, 64, 64)) == frozenset({0})
-    assert contracted_in_rows(matmul(64, 64, 64, batch=4)) == frozenset({0})
-    both = DotDimensions((), (), (1,), (1,))
-    i = make(
-        NcMatmul, [((8, 64), BF16)] * 2, ((8, 8), FP32), engine="tensor",
-        dimensions=both,
-    )  # fmt: skip
-    assert contracted_in_rows(i) == frozenset({0, 1})
 
 
 @pytest.mark.parametrize(

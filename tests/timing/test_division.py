@@ -12,7 +12,6 @@ from neuronjax.timing.division import copies, row_copies
 from neuronjax.timing.fusion import fuse
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.schedule import schedule
-from neuronjax.timing.tiling import sbuf_bytes
 from neuronjax.timing.work import Core
 
 BF16, F32 = jnp.bfloat16, jnp.float32
@@ -25,7 +24,7 @@ def struct(*shape: int, dtype=BF16):
 
 def program_of(function, *arguments):
     lowered = nj.jit(function, target="trn2", policy="fp32").lower(*arguments)
-    return lowered._instructions
+    return lowered.captured.instructions
 
 
 def plan_of(function, *arguments, lnc=1):
@@ -121,7 +120,7 @@ def test_weights_pass_by_where_they_do_not_fit():
     plan = plan_of(norm_mlp, *norm_mlp_arguments(rows, hidden, width))
     (unit,) = plan.main.units
     weights = 2 * hidden * width * 2
-    assert weights < sbuf_bytes(Core.of(TRN2, 1))
+    assert weights < Core.of(TRN2, 1).sbuf_bytes
     assert unit.passes > 1
     assert plan.hbm_read_bytes > rows * hidden * 2 + 2 * weights
 

@@ -8,7 +8,7 @@ import pytest
 
 import neuronjax as nj
 from neuronjax.hardware import resolve_target
-from neuronjax.timing.donation import with_donation
+from neuronjax.timing.hbm import with_donation
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.work import Core
 
@@ -19,7 +19,7 @@ BYTES = 4 * 8192 * 8192
 
 def plan_of(function, *arguments):
     low = nj.jit(function, target="trn2", policy="fp32").lower(*arguments)
-    return plan_memory(low._instructions, CORE, low.program.argument_names)
+    return plan_memory(low.captured.instructions, CORE, low.program.argument_names)
 
 
 def peak(function, *arguments, donated):

@@ -10,7 +10,7 @@ import pytest
 import neuronjax as nj
 from neuronjax.timing.fusion import fuse
 from neuronjax.timing.passes import ReducingPass, ScalarTensorTensor
-from neuronjax.timing.priced_step import priced
+from neuronjax.timing.pricing import priced
 
 F32, BF16 = jnp.float32, jnp.bfloat16
 
@@ -18,8 +18,8 @@ F32, BF16 = jnp.float32, jnp.bfloat16
 def steps_of(function, *shapes, dtype=F32):
     arguments = [jax.ShapeDtypeStruct(s, dtype) for s in shapes]
     program = nj.jit(function, target="trn2", policy="fp32").lower(*arguments)
-    block = program._instructions.main
-    return fuse(block, program._instructions.functions)
+    block = program.captured.instructions.main
+    return fuse(block, program.captured.instructions.functions)
 
 
 def names(fused):

@@ -1,7 +1,7 @@
 """The cost of single kernel instructions, by hand from the published formulas.
 
 Cycles of VectorE and ScalarE are what the formula says and the start of one access (60
-cycles), 64 at least; see `timing.cost_layout.seconds`.
+cycles), 64 at least; see `timing.cost_rules.seconds`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from neuronjax.hardware import CHIPS, resolve_target
 from neuronjax.ir.kernel import Access, KernelInstruction, Storage
 from neuronjax.nki import collectives as ncc
 from neuronjax.timing import assumptions as a
+from neuronjax.timing.cost_collective import OPS
 from neuronjax.timing.kernel_constants import CONSTANTS
 from neuronjax.timing.kernel_cost import Prices, price
-from neuronjax.timing.kernel_cost_collective import OPS
 from neuronjax.timing.kernel_operands import box, contains, overlap, run_bytes
 from neuronjax.timing.kernel_price import RULES
 from neuronjax.timing.work import Core, Transfer

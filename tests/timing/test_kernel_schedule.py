@@ -27,10 +27,10 @@ from neuronjax.ir.kernel import (
 )
 from neuronjax.timing import assumptions as a, kernel_unroll
 from neuronjax.timing.cost_scalar import table_load_seconds
-from neuronjax.timing.kernel_price import Priced
+from neuronjax.timing.kernel_price import KernelPrice
 from neuronjax.timing.kernel_schedule import KernelSchedule, schedule_kernel, what_if
 from neuronjax.timing.kernel_timeline import critical_seconds, kernel_timeline
-from neuronjax.timing.schedule import LOOP_TURN
+from neuronjax.timing.planning_constants import LOOP_TURN
 from neuronjax.timing.work import QUEUES
 
 TRN1, TRN2 = resolve_target("trn1"), resolve_target("trn2")
@@ -467,7 +467,7 @@ def test_in_line_slower_instructions_never_end_earlier():
     times = []
     for factor in (0.5, 1.0, 2.0):
 
-        def slower(n, p: Priced, factor=factor):
+        def slower(n, p: KernelPrice, factor=factor):
             return dataclasses.replace(p, seconds=p.seconds * (factor if n == 2 else 1))
 
         times.append(what_if(s, slower))

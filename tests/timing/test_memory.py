@@ -11,7 +11,6 @@ import neuronjax as nj
 from neuronjax.hardware import resolve_target
 from neuronjax.timing.hbm import capacity_bytes, category_of, check_fits
 from neuronjax.timing.memory import plan_memory
-from neuronjax.timing.tiling import sbuf_bytes
 from neuronjax.timing.work import Core
 
 BF16, F32 = jnp.bfloat16, jnp.float32
@@ -24,7 +23,7 @@ def struct(*shape: int, dtype=BF16):
 
 def plan_of(function, *arguments, core=CORE):
     low = nj.jit(function, target=core.chip.name, policy="fp32").lower(*arguments)
-    return plan_memory(low._instructions, core, low.program.argument_names)
+    return plan_memory(low.captured.instructions, core, low.program.argument_names)
 
 
 def moved(plan):
@@ -91,7 +90,7 @@ def test_what_does_not_fit_is_saved_once_and_read_again():
         return y + jnp.sum(y, 0)
 
     size = 32768 * 4096 * 2
-    assert size > sbuf_bytes(CORE)
+    assert size > CORE.sbuf_bytes
     plan = plan_of(f, struct(32768, 4096))
     assert plan.spill_save_bytes == size
     assert size <= plan.spill_reload_bytes <= 2 * size
@@ -144,7 +143,7 @@ def test_a_small_carry_stays_in_sbuf():
 
 
 def test_lnc_2_has_twice_the_sbuf():
-    assert sbuf_bytes(Core(CORE.chip, 2)) == 2 * sbuf_bytes(CORE)
+    assert Core(CORE.chip, 2).sbuf_bytes == 2 * CORE.sbuf_bytes
 
 
 # -- HBM -------------------------------------------------------------------------------
@@ -209,7 +208,7 @@ def test_what_looks_like_a_parameter_does_under_every_policy(policy):
     arguments = [struct(*shape, dtype=F32) for shape in shapes]
     for function in (step, jax.grad(step)):
         low = nj.jit(function, target="trn3", policy=policy).lower(*arguments)
-        plan = plan_memory(low._instructions, CORE, low.program.argument_names)
+        plan = plan_memory(low.captured.instructions, CORE, low.program.argument_names)
         found = [tensor.category for tensor in plan.arguments]
         assert found == ["parameters"] * 3 + ["inputs"]
 

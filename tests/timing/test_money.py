@@ -83,7 +83,9 @@ def test_terms():
 
 def test_training_by_hand():
     """0.5 s a step; 7,200 steps are an hour, or at 80 % of the time 1.25 hours."""
-    run = money.Run(steps=7_200, tokens_per_step=1_000, utilization=0.8, watts=2_000)
+    run = money.TrainingRun(
+        steps=7_200, tokens_per_step=1_000, utilization=0.8, watts=2_000
+    )
     cost = money.training_cost("m", TIME, GIVEN, run, copies=4)
     assert cost.step_seconds == pytest.approx(0.5)
     assert cost.tokens_per_second == pytest.approx(8_000)
@@ -96,12 +98,12 @@ def test_training_by_hand():
 
 
 def test_tokens_in_place_of_steps():
-    run = money.Run(tokens=10_001, tokens_per_step=1_000)
+    run = money.TrainingRun(tokens=10_001, tokens_per_step=1_000)
     assert money.training_cost("m", TIME, GIVEN, run, copies=2).steps == 6
 
 
 def test_what_is_not_known_is_none():
-    cost = money.training_cost("m", TIME, GIVEN, money.Run())
+    cost = money.training_cost("m", TIME, GIVEN, money.TrainingRun())
     unknown = ("tokens_per_second", "steps", "tokens", "hours", "dollars", "energy_kwh")
     assert {getattr(cost, name) for name in unknown} == {None}
     assert cost.record["dollars_per_million_tokens"] is None
@@ -112,12 +114,12 @@ def test_what_is_not_known_is_none():
 @pytest.mark.parametrize(
     ("run", "message"),
     [
-        (money.Run(steps=1, tokens=1.0, tokens_per_step=1), "not both"),
-        (money.Run(tokens=1.0), "tokens_per_step"),
-        (money.Run(steps=0), "steps of 0"),
-        (money.Run(watts=-1.0), "watts of -1"),
-        (money.Run(utilization=0.0), "utilization of 0"),
-        (money.Run(utilization=1.1), "utilization of 1.1"),
+        (money.TrainingRun(steps=1, tokens=1.0, tokens_per_step=1), "not both"),
+        (money.TrainingRun(tokens=1.0), "tokens_per_step"),
+        (money.TrainingRun(steps=0), "steps of 0"),
+        (money.TrainingRun(watts=-1.0), "watts of -1"),
+        (money.TrainingRun(utilization=0.0), "utilization of 0"),
+        (money.TrainingRun(utilization=1.1), "utilization of 1.1"),
     ],
 )
 def test_runs_that_make_no_sense(run, message):
@@ -130,7 +132,7 @@ positive = st.floats(1e-6, 1e6)
 
 @given(positive, positive, st.integers(1, 10**9), st.floats(0.01, 1.0), positive)
 def test_dollars_of_a_run_are_those_of_its_tokens(seconds, usd, steps, share, tokens):
-    run = money.Run(steps=steps, tokens_per_step=tokens, utilization=share)
+    run = money.TrainingRun(steps=steps, tokens_per_step=tokens, utilization=share)
     time = money.StepTime(compute_seconds=seconds)
     cost = money.training_cost("m", time, money.Price(usd, "given"), run, copies=3)
     per_million, total = cost.dollars_per_million_tokens, cost.tokens
@@ -145,7 +147,7 @@ def test_dollars_of_a_run_are_those_of_its_tokens(seconds, usd, steps, share, to
 TRAFFIC = serving_money.Traffic(
     prompt_tokens=100, output_tokens=11, batch=4, prefill_batch=2
 )
-MEMORY = serving_money.Memory(
+MEMORY = serving_money.ServedMemory(
     needed_bytes=700, capacity_bytes=1_000, weights_bytes=200, kv_cache_bytes=400
 )
 

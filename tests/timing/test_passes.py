@@ -6,12 +6,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from benchmarks.validation.micro_rows import make
 from neuronjax.hardware import CHIPS
 from neuronjax.ir.instruction_set import TensorReduce, TensorTensor, TensorTensorScan
 from neuronjax.timing.cost import ways
 from neuronjax.timing.passes import ReducingPass, ScalarTensorTensor
 from neuronjax.timing.work import Core
+from tests.timing.instructions import make
 
 BF16, FP32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 V2, V3, V4 = (Core(CHIPS[name], 1) for name in ("trn1", "trn2", "trn3"))

@@ -26,7 +26,8 @@ def struct(*shape: int, dtype=F32):
 
 def rewritten(function, *arguments):
     lowered = nj.jit(function, target="trn2", policy="fp32").lower(*arguments)
-    return lowered._instructions, with_scans(lowered._instructions, CORE)
+    program = lowered.captured.instructions
+    return program, with_scans(program, CORE)
 
 
 def found(program, kind):
@@ -175,7 +176,7 @@ def test_a_loop_inside_a_loop_is_rewritten():
 
 def test_a_scan_is_quicker_and_turns_are_given_up_for_it():
     lowered = nj.jit(selective, target="trn2", policy="fp32").lower(*SELECTIVE)
-    timeline = schedule(lowered._instructions, CORE, TRN2)
+    timeline = schedule(lowered.captured.instructions, CORE, TRN2)
     assert not timeline.loops
     (note,) = timeline.memory.notes
     assert "test_recurrences.py" in note

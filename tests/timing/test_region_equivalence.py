@@ -12,10 +12,10 @@ import pytest
 
 import neuronjax as nj
 from neuronjax.hardware import resolve_target
-from neuronjax.timing.cost import dma_latency_seconds, dma_seconds
+from neuronjax.timing.cost_dma import dma_latency_seconds, dma_seconds
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.pricing import Pricing
-from neuronjax.timing.region_equivalence import Alike
+from neuronjax.timing.region_equivalence import RegionEquivalence
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.work import Core
 from tests.timing.test_schedule_properties import OPS, build
@@ -36,7 +36,7 @@ def layers(*widths: int):
     pairs = itertools.pairwise(widths)
     weights = [jax.ShapeDtypeStruct(pair, jnp.bfloat16) for pair in pairs]
     x = jax.ShapeDtypeStruct((8192, widths[0]), jnp.bfloat16)
-    return nj.jit(f, target="trn2").lower(x, weights)._instructions
+    return nj.jit(f, target="trn2").lower(x, weights).captured.instructions
 
 
 def keys(program) -> list[int]:
@@ -61,7 +61,7 @@ def alone(monkeypatch):
 
     def mark(self, fused, regions):
         for region in regions:  # every region like itself alone
-            original(Alike(), fused, [region])
+            original(RegionEquivalence(), fused, [region])
             region.key = id(region)
 
     def transfer(self, moved):
@@ -71,11 +71,11 @@ def alone(monkeypatch):
         self._ways.clear()
         return own(self, plan, unit, n)
 
-    original, own = Alike.mark, Pricing._options
+    original, own = RegionEquivalence.mark, Pricing._options
 
     def scheduled(program, core=CORE):
         with monkeypatch.context() as patch:
-            patch.setattr(Alike, "mark", mark)
+            patch.setattr(RegionEquivalence, "mark", mark)
             patch.setattr(Pricing, "_transfer", transfer)
             patch.setattr(Pricing, "_options", options)
             return schedule(program, core, TRN2)
@@ -108,7 +108,7 @@ def test_what_is_shared_changes_no_time_of_the_zoo(alone, program):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         function, args = program.make(0)
         lowered = nj.jit(function, target="trn3", policy="bf16").lower(*args)
-    found = lowered._instructions
+    found = lowered.captured.instructions
     core = Core.of(resolve_target("trn3"))
     assert same(schedule(found, core, TRN2), alone(found, core))
 

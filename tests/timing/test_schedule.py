@@ -14,8 +14,10 @@ from neuronjax.hardware import resolve_target
 from neuronjax.ir.collective_set import AllReduce, Collective
 from neuronjax.ir.collectives.placement import Placement
 from neuronjax.timing.collectives import collective_time
-from neuronjax.timing.cost import after_idle_seconds, dma_seconds, table_load_seconds
 from neuronjax.timing.cost_collective import collective_seconds
+from neuronjax.timing.cost_dma import dma_seconds
+from neuronjax.timing.cost_scalar import table_load_seconds
+from neuronjax.timing.cost_tensor import after_idle_seconds
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.planning_constants import PLANNING_CONSTANTS
 from neuronjax.timing.schedule import schedule
@@ -32,7 +34,7 @@ def struct(*shape: int, dtype=BF16):
 
 def program_of(function, *arguments, target="trn2"):
     lowered = nj.jit(function, target=target, policy="fp32").lower(*arguments)
-    return lowered._instructions
+    return lowered.captured.instructions
 
 
 def timeline_of(function, *arguments, **options):
@@ -323,7 +325,7 @@ def test_a_collective_takes_what_its_placement_makes_it_take(placement):
     profile = nj.profile(emulated)(struct(512, 1024))
     assert profile.timeline.busy_seconds("cc") == expected
     core = Core.of(target)
-    alone = schedule(lowered._instructions, core, target, placement=placement)
+    alone = schedule(lowered.captured.instructions, core, target, placement=placement)
     assert alone.busy_seconds("cc") == expected
 
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings, strategies as st
 import neuronjax as nj
 from neuronjax.hardware import resolve_target
 from neuronjax.timing.access import rows_of
-from neuronjax.timing.blocking import BLOCK_K, blocked_bytes
 from neuronjax.timing.fusion import fuse
-from neuronjax.timing.tiling import group, sbuf_bytes
+from neuronjax.timing.planning_constants import BLOCK_K
+from neuronjax.timing.tiling import blocked_bytes, group
 from neuronjax.timing.work import Core
 
 CORE = Core.of(resolve_target("trn2"), 1)
@@ -24,8 +24,8 @@ BF16, F32 = jnp.bfloat16, jnp.float32
 def regions_of(function, *shapes, dtype=BF16):
     arguments = [jax.ShapeDtypeStruct(s, dtype) for s in shapes]
     program = nj.jit(function, target="trn2", policy="fp32").lower(*arguments)
-    block = program._instructions.main
-    return group(fuse(block, program._instructions.functions), CORE)
+    block = program.captured.instructions.main
+    return group(fuse(block, program.captured.instructions.functions), CORE)
 
 
 def attention(q, k, v):
@@ -79,7 +79,7 @@ def test_a_reduction_over_rows_is_not_in_their_loop():
 def test_sbuf_is_what_the_toolchain_leaves(target):
     core = Core.of(resolve_target(target))
     usable = core.spec.sbuf_usable_bytes_per_partition
-    assert sbuf_bytes(core) == usable * 128 * core.lnc
+    assert core.sbuf_bytes == usable * 128 * core.lnc
 
 
 def test_operands_of_which_one_fits_are_read_once():
@@ -100,7 +100,7 @@ def test_a_blocked_matmul_by_hand():
 
 def _fits(rows: int, columns: int, room: int) -> bool:
     """FP32 sums, and both operands' blocks twice."""
-    return 4 * rows * columns + 2 * 2 * BLOCK_K * (rows + columns) <= room
+    return 4 * rows * columns + 2 * 2 * BLOCK_K.value * (rows + columns) <= room
 
 
 @settings(max_examples=50, deadline=None, derandomize=True, database=None)

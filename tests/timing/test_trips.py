@@ -13,7 +13,7 @@ from neuronjax.timing.trips import _count, static_trips, writers
 
 
 def trips_of(function, *arguments):
-    program = nj.jit(function, target="trn2").lower(*arguments)._instructions
+    program = nj.jit(function, target="trn2").lower(*arguments).captured.instructions
     written = {}
     for block in (program.main, *program.functions.values()):
         written |= writers(block)

@@ -60,8 +60,7 @@ def check(
     def checked(*args: Any, **kwargs: Any) -> PortabilityReport:
         options: dict[str, Any] = dict(target=emulated.target, sdk=version, name=name)
         try:
-            emulation, leaves, _ = emulated._bind(args, kwargs)
-            captured = emulation.capture(leaves)
+            captured = emulated.captured(*args, **kwargs)
         except NeuronJaxError as error:
             return report([from_error(error)], **options)
         return examine(captured.program, policy=chosen, **options)

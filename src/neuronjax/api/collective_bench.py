@@ -22,10 +22,10 @@ from neuronjax.hardware import Target, resolve_target
 from neuronjax.numerics.shown import Shown
 from neuronjax.timing.collectives import (
     CollectiveTime,
+    barrier_seconds,
     collective_time,
     time_over_nodes,
 )
-from neuronjax.timing.execution import barrier_seconds
 
 # As nccom-test spells them.
 _SHORT = {
@@ -107,12 +107,13 @@ def collective_bench(
             "collective_permute" (every rank sends to the next) or
             "collective_broadcast".
         target: a chip, instance or UltraServer, or several: "trn2.48xlarge:4".
-        ranks: the devices of the only group; a number for so many from 0, None for all.
+        ranks: how many devices the only group has, from device 0 on; None for all. Or
+            which, by number.
         sizes: bytes, numbers or "64K" (K, M, G are binary), or "1K:1G:x2", from, to
             and factor.
         dtype: of the elements, NumPy's name or nccom-test's ("bf16", "fp32", "fp8e4").
-        algorithm: one of `collectives`, such as "ring"; None for the one that size and
-            group select.
+        algorithm: how it is done, "ring" or "rdh", say; None for what size and group
+            select.
         lnc: physical cores per logical core; None for the target's default.
 
     Raises:

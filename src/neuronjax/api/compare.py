@@ -101,12 +101,8 @@ def compare(
     )
 
     def compared(*args: Any, **kwargs: Any) -> Comparison:
-        emulation, leaves, _ = emulated._bind(args, kwargs)
-        captured = emulation.capture(leaves)
-        arrays = _arrays(leaves)
-        return compare_program(
-            captured.program, arrays, cotangents=emulation.cotangents, **options
-        )
+        captured = emulated.captured(*args, **kwargs)
+        return compare_program(captured.program, _arrays(captured.inputs), **options)
 
     return compared
 

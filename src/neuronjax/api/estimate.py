@@ -29,6 +29,7 @@ from neuronjax.api.instance_costs import (
     needed_bytes,
     notes_of,
     own_policy,
+    parameter_bytes,
     policies_of,
     policy_name,
     prices_of,
@@ -44,16 +45,19 @@ from neuronjax.policy import Policy
 from neuronjax.report.money_tables import training_tables
 from neuronjax.report.quantities import decimal
 from neuronjax.timing.backward import backward_share
-from neuronjax.timing.collectives import collective_time, time_over_nodes
-from neuronjax.timing.execution import execution_seconds
+from neuronjax.timing.collectives import (
+    collective_time,
+    execution_seconds,
+    time_over_nodes,
+)
 from neuronjax.timing.hbm import capacity_bytes
 from neuronjax.timing.money import (
     Price,
     PricePerHour,
-    Run,
     StepTime,
     Terms,
     TrainingCost,
+    TrainingRun,
     training_cost,
 )
 
@@ -120,22 +124,23 @@ def estimate(
         step: what `profile` takes, or the `Path` of a saved program.
         instance: an instance or UltraServer, or several to compare, with ":4" several
             of one; None for the step's own, else "trn2.48xlarge".
-        policy: the numerics, or several to compare; None for the step's own.
-        steps: of the optimizer, to the end or to a target loss; by the policy's name
-            where one needs more than another.
-        tokens: instead, to train on in all: what makes machines comparable that run
-            different numbers of copies.
+        policy: the numerics, or several to compare; None for the step's own, else the
+            SDK's.
+        steps: of the optimizer, to the end or to a target loss. Where one policy needs
+            more than another, by the policies' names.
+        tokens: instead of steps, to train on in all: what makes machines comparable
+            that run different numbers of copies.
         tokens_per_step: of the arguments of one call of `step`. Without it there are
             no figures per token.
-        price_per_hour: US dollars for the whole instance; of several instances by
-            name. None for the list price.
+        price_per_hour: US dollars for the whole instance; None for the list price. Of
+            several instances by name.
         terms: of the list price: "on demand" or "Capacity Block"; None for on demand,
             and where that is not sold the Capacity Block.
         devices: logical cores in use; None for all that whole copies fill.
         gradient_bytes: that one device adds up over the copies; None for the bytes of
             the arguments that are parameters, if `step` computes gradients.
         overlap: share of the backward pass that the gradients' all-reduce hides behind.
-        watts: of the whole instance, on average; by name.
+        watts: of the whole instance, on average. Of several instances by name.
         utilization: share of the rented time in which steps run.
         against: machines to compare with, as `Machine` or a dict of its fields.
         lnc: physical cores per logical core; None for the policy's, else the target's
@@ -164,7 +169,7 @@ def estimate(
     """
     targets, policies = targets_of(step, instance), policies_of(policy)
     training = _Training(
-        run=Run(
+        run=TrainingRun(
             tokens=tokens, tokens_per_step=tokens_per_step, utilization=utilization
         ),
         steps=steps,
@@ -218,8 +223,7 @@ class Estimate(PricedTable):
     @property
     def cheapest(self) -> TrainingCost:
         """The row with the least dollars for the same data, of those that fit."""
-        fitting = [cost for cost in self.costs if cost.fits] or self.costs
-        return min(fitting, key=lambda cost: cost.dollars_per_batch)
+        return self._cheapest(lambda cost: cost.dollars_per_batch)
 
     @property
     def step_seconds(self) -> float:
@@ -284,7 +288,7 @@ def _machines(given: Any) -> tuple[Machine, ...]:
 class _Training:
     """What is asked of all machines; see `estimate`."""
 
-    run: Run
+    run: TrainingRun
     steps: int | Mapping[str, int] | None
     watts: float | Mapping[str, float] | None
     prices: Mapping[str, Price]
@@ -299,13 +303,7 @@ class _Training:
         policies: Sequence[Policy | None],
         own: Policy | None,
     ) -> None:
-        """Refuses, before the work, what no program could make sense of.
-
-        Args:
-            targets: the machines.
-            policies: None for the step's own.
-            own: the step's, if it has one.
-        """
+        """Refuses, before the work, what no program could make sense of."""
         if not 0 <= self.overlap <= 1:
             raise InvalidProgramError(
                 f"an overlap of {self.overlap}", remedy="from 0 to 1"
@@ -318,7 +316,7 @@ class _Training:
                 if policy is not None or not isinstance(self.steps, Mapping):
                     self._run(target, policy).check()
 
-    def _run(self, target: Target, policy: Policy | None) -> Run:
+    def _run(self, target: Target, policy: Policy | None) -> TrainingRun:
         name = target.name.partition(":")[0]
         return replace(
             self.run,
@@ -384,11 +382,8 @@ class _Training:
 
 
 def _gradient_bytes(found: Profile) -> int:
-    """Parameters of a device: gradients have their types; 0 of what does not train."""
-    if not _trains(found):
-        return 0
-    tensors = found.memory.arguments
-    return sum(t.bytes for t in tensors if t.category == "parameters")
+    """Those of the parameters: gradients have their types; 0 of what does not train."""
+    return parameter_bytes(found) if _trains(found) else 0
 
 
 def _all_reduce_seconds(
@@ -436,13 +431,13 @@ def _groups(copies: int, shards: int) -> list[list[int]]:
 
 def _trains(found: Profile) -> bool:
     """Whether a program computes gradients."""
-    scopes = {i.location.scope for i in found._lowered.instructions}
+    scopes = {i.location.scope for i in found.lowered.instructions}
     return any(map(is_cotangent_scope, scopes))
 
 
 def _backward_seconds(found: Profile) -> float:
     return found.total_seconds * backward_share(
-        found._lowered._instructions, found.timeline
+        found.lowered.captured.instructions, found.timeline
     )
 
 
@@ -460,11 +455,9 @@ def _gradient_notes(
     profiles: Sequence[Profile], costs: Sequence[TrainingCost]
 ) -> list[str]:
     """Why copies exchange nothing, where they do not."""
-    silent = [
-        profiled
-        for profiled, cost in zip(profiles, costs, strict=True)
-        if cost.copies > 1 and not cost.time.all_reduce_seconds
-    ]
+    pairs = zip(profiles, costs, strict=True)
+    alone = (p for p, c in pairs if c.copies > 1 and not c.time.all_reduce_seconds)
+    silent = list(alone)
     if not silent:
         return []
     if not any(map(_trains, silent)):
@@ -478,16 +471,15 @@ def _gradient_notes(
 def _placement_notes(
     profiles: Sequence[Profile], costs: Sequence[TrainingCost]
 ) -> list[str]:
-    found: dict[str, None] = {}
+    found = []
     for profiled, cost in zip(profiles, costs, strict=True):
         placement, copies = profiled.policy.placement, int(cost.copies)
-        shards = cost.devices // copies
-        if copies > 1 and _placed(placement, copies, shards) is None:
-            found[
+        if copies > 1 and _placed(placement, copies, cost.devices // copies) is None:
+            found.append(
                 f"the placement is of {len(placement)} devices, of {cost.devices}: "
                 "gradients are added up as if copies lay in order"
-            ] = None
-    return list(found)
+            )
+    return list(dict.fromkeys(found))
 
 
 def _data_notes(costs: Sequence[TrainingCost]) -> list[str]:

@@ -2,7 +2,7 @@
 
 Prefill and decode are two programs over the same weights and KV cache, each profiled as
 `profile` does; latency, throughput, dollars and energy follow (`timing.serving_money`).
-Instances run copies of both, as in `estimating`.
+Instances run copies of both, as in `estimate`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from neuronjax.api.instance_costs import (
     name_of,
     needed_bytes,
     notes_of,
+    parameter_bytes,
     policies_of,
     policy_name,
     prices_of,
@@ -35,10 +36,10 @@ from neuronjax.api.instance_costs import (
 from neuronjax.api.profile import Profile, Trips
 from neuronjax.hardware import Target
 from neuronjax.report.money_tables import serving_tables
-from neuronjax.timing.execution import execution_seconds
+from neuronjax.timing.collectives import execution_seconds
 from neuronjax.timing.hbm import capacity_bytes
 from neuronjax.timing.money import PricePerHour, Terms, check_watts
-from neuronjax.timing.serving_money import Memory, ServingCost, Traffic, serving_cost
+from neuronjax.timing.serving_money import ServingCost, Traffic, serving_cost
 
 
 def estimate_serving(
@@ -119,7 +120,12 @@ def estimate_serving(
             then.total_seconds + launch,
             prices[target.name],
             traffic,
-            _serving_memory(first, then),
+            ServedMemory(
+                needed_bytes=max(needed_bytes(first), needed_bytes(then)),
+                capacity_bytes=capacity_bytes(then.core),
+                weights_bytes=parameter_bytes(then),
+                kv_cache_bytes=sum(size for size, _ in carried(then)),
+            ),
             policy=policy_name(then.policy),
             devices=copies * shards,
             copies=copies,
@@ -161,8 +167,7 @@ class ServingEstimate(PricedTable):
     @property
     def cheapest(self) -> ServingCost:
         """The row with the least dollars per token that fits."""
-        fitting = [cost for cost in self.costs if cost.fits] or list(self.costs)
-        return min(fitting, key=lambda cost: cost.dollars_per_million_tokens)
+        return self._cheapest(lambda cost: cost.dollars_per_million_tokens)
 
     def __rich__(self) -> Group:
         traffic = self.traffic
@@ -182,14 +187,3 @@ def _both(firsts: Found, thens: Found) -> list[tuple[Target, Profile, Profile]]:
         for target, then in thens
         if (target.name, then.policy) in known
     ]
-
-
-def _serving_memory(first: Profile, then: Profile) -> Memory:
-    cache = sum(size for size, _ in carried(then))
-    arguments = then.memory.arguments
-    return Memory(
-        needed_bytes=max(needed_bytes(first), needed_bytes(then)),
-        capacity_bytes=capacity_bytes(then.core),
-        weights_bytes=sum(t.bytes for t in arguments if t.category == "parameters"),
-        kv_cache_bytes=cache,
-    )

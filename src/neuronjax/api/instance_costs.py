@@ -1,4 +1,4 @@
-"""Programs on rented machines: what `estimate` and `estimate_serving` share.
+"""Programs on priced instances: what `estimate` and `estimate_serving` share.
 
 Which machines, policies and prices are asked for; the profile of a program on each; how
 many copies of it a machine runs; what of HBM it needs; and the table they make.
@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group
-
 from neuronjax.api.jit import Emulated
 from neuronjax.api.load import load
 from neuronjax.api.lowered import Lowered
@@ -22,12 +20,10 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.policy import Policy
+from neuronjax.report.html import Displayed
 from neuronjax.report.quantities import binary
-from neuronjax.report.rendering import as_html, as_text
-from neuronjax.timing.donation import with_donation
-from neuronjax.timing.hbm import capacity_bytes, check_fits
+from neuronjax.timing.hbm import capacity_bytes, check_fits, with_donation
 from neuronjax.timing.money import Price, PricePerHour, Terms, price_of
-from neuronjax.timing.tiling import value_bytes
 
 DEFAULT_INSTANCE = "trn2.48xlarge"
 
@@ -40,7 +36,7 @@ Found = list[tuple[Target, Profile]]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class PricedTable:
+class PricedTable(Displayed):
     """What both estimates share: rows, and how they are shown.
 
     Attributes:
@@ -63,6 +59,10 @@ class PricedTable:
     def records(self) -> list[dict[str, Any]]:
         """A flat dict for every row: `pandas.DataFrame(found.records)`."""
         return [cost.record for cost in self.costs]
+
+    def _cheapest(self, dollars: Callable[[Any], float]) -> Any:
+        """Of the rows that fit, or of all if none does."""
+        return min([c for c in self.costs if c.fits] or self.costs, key=dollars)
 
     def check_memory(self) -> None:
         """Does nothing if HBM holds the program on every machine.
@@ -92,7 +92,10 @@ class PricedTable:
 
     def _remarks(self) -> list[str]:
         prices = {cost.machine: cost.price for cost in self.costs}
-        lines = [f"price: {m}, {_usd(p)}" for m, p in prices.items()]
+        lines = [
+            f"price: {machine}, {price.usd_per_hour:,.2f} USD/h ({price.basis})"
+            for machine, price in prices.items()
+        ]
         terms = sorted({price.terms for price in prices.values() if price.terms})
         if len(terms) > 1:
             lines.append(f"note: list prices on different terms: {', '.join(terms)}")
@@ -102,21 +105,8 @@ class PricedTable:
     def _shown_utilization(self) -> str:
         return "" if self.utilization == 1 else f", {self.utilization:.0%} utilized"
 
-    def __rich__(self) -> Group:
-        raise NotImplementedError
-
-    def __str__(self) -> str:
-        return as_text(self.__rich__())
-
-    def _repr_html_(self) -> str:
-        return as_html(self.__rich__())
-
     def __repr__(self) -> str:
         return f"<neuronjax.{type(self).__name__} {self.name}, {len(self.costs)} rows>"
-
-
-def _usd(price: Price) -> str:
-    return f"{price.usd_per_hour:,.2f} USD/h ({price.basis})"
 
 
 # -- programs and machines -------------------------------------------------------------
@@ -196,10 +186,8 @@ def targets_of(step: Step, instance: Names) -> tuple[Target, ...]:
         return (resolve_target(DEFAULT_INSTANCE),)
     names = (instance,) if isinstance(instance, str) else tuple(instance)
     if not names:
-        raise InvalidProgramError(
-            "an estimate for no instance",
-            remedy=f"name one, such as {DEFAULT_INSTANCE!r}",
-        )
+        remedy = f"name one, such as {DEFAULT_INSTANCE!r}"
+        raise InvalidProgramError("an estimate for no instance", remedy=remedy)
     found = {target.name: target for target in map(resolve_target, names)}
     return tuple(found.values())
 
@@ -211,11 +199,8 @@ def own_policy(step: Step) -> Policy | None:
 
 
 def policies_of(policy: Policies) -> tuple[Policy | None, ...]:
-    several: tuple[str | Policy | None, ...]
-    if policy is None or isinstance(policy, str | Policy):
-        several = (policy,)
-    else:
-        several = tuple(policy)
+    one = policy is None or isinstance(policy, str | Policy)
+    several: Any = (policy,) if one else policy
     found = (None if p is None else Policy.resolve(p) for p in several)
     return tuple(dict.fromkeys(found)) or (None,)
 
@@ -258,9 +243,15 @@ def name_of(step: Step) -> str:
     return getattr(step, "__name__", "function")
 
 
+def parameter_bytes(found: Profile) -> int:
+    """Of the parameters that a device holds."""
+    tensors = found.memory.arguments
+    return sum(t.bytes for t in tensors if t.category == "parameters")
+
+
 def shards_of(found: Profile) -> int:
     """Devices of the program's own mesh; 1 without one."""
-    return _mesh_size(found._lowered)
+    return _mesh_size(found.lowered)
 
 
 def _mesh_size(lowered: Lowered) -> int:
@@ -306,7 +297,7 @@ def carried(found: Profile) -> list[tuple[int, int]]:
     for value in fused.results:
         sizes = free.get(str(fused.types[value]))
         if sizes:
-            matched.append((sizes.pop(), value_bytes(fused, value)))
+            matched.append((sizes.pop(), fused.sizes[value]))
     return matched
 
 
@@ -328,13 +319,11 @@ def _misfit(found: Profile) -> InvalidProgramError | None:
 def notes_of(profiles: Sequence[Profile]) -> Iterable[str]:
     """What the schedules assumed, and what does not fit."""
     yield from dict.fromkeys(note for found in profiles for note in found.notes)
-    misfits: dict[str, None] = {}
-    for found in profiles:
-        error = _misfit(found)
-        if error is not None:
-            needed, room = needed_bytes(found), capacity_bytes(found.core)
-            misfits[
-                f"{found.name} does not fit a device of {found.core.chip.name}: "
-                f"{binary(needed)} of {binary(room)}; {error.remedy}"
-            ] = None
-    yield from misfits
+    misfits = ((found, _misfit(found)) for found in profiles)
+    yield from dict.fromkeys(
+        f"{found.name} does not fit a device of {found.core.chip.name}: "
+        f"{binary(needed_bytes(found))} of {binary(capacity_bytes(found.core))}; "
+        f"{error.remedy}"
+        for found, error in misfits
+        if error is not None
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,12 +24,14 @@ from neuronjax.api.lowered import (
     may_round_stochastically,
 )
 from neuronjax.api.signatures import Named, as_array, signature_of
-from neuronjax.capture.mesh_context import Surroundings
-from neuronjax.capture.trace import ClosesOverTracersError, capturing
-from neuronjax.diagnostics.statistics import Statistics
+from neuronjax.capture.mesh_context import MeshContext
+from neuronjax.capture.trace import capturing
 from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.execution.call import CallContext
+from neuronjax.execution.captured import CapturedProgram
 from neuronjax.execution.probes.collect import Collect
-from neuronjax.execution.probes.plan import Collector, Plan
+from neuronjax.execution.probes.plan import Collector, ProbePlan
+from neuronjax.execution.probes.statistics import Statistics
 from neuronjax.execution.transformations import Emulation
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.policy import Policy
@@ -94,70 +96,79 @@ def jit(
     return Emulated(function, **options)
 
 
-class Emulated:
-    """A function emulated on a chip; made by `neuronjax.jit`."""
+_STATIC = ("static_argnums", "static_argnames")
+_SHARDINGS = ("in_shardings", "out_shardings")
+_NOT_JAX = ("target", "policy", "collect")
+#: What `jax.jit` of the emulation is given by other means, or not at all.
+_OWN = (*_NOT_JAX, *_SHARDINGS, *_STATIC, "donate_argnums", "donate_argnames")
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        *,
-        target: str,
-        policy: str | Policy | None,
-        static_argnums: Any,
-        static_argnames: Any,
-        donate_argnums: Any,
-        donate_argnames: Any,
-        in_shardings: Any = None,
-        out_shardings: Any = None,
-        collect: Any = None,
-        **jit_options: Any,
-    ) -> None:
+
+class Emulated:
+    """A function emulated on a chip; made by `neuronjax.jit`.
+
+    Attributes:
+        target: the machine.
+        policy: the numerics in force: the one given, else the SDK's defaults.
+        options: the keywords of `jit` that it was made with.
+    """
+
+    __wrapped__: Callable[..., Any]
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         functools.update_wrapper(self, function)
-        self.target: Target = resolve_target(target)
-        self._given_policy = None if policy is None else Policy.resolve(policy)
-        #: The numerics in force: the one given, else the SDK's defaults.
+        given = options["policy"]
+        self._given_policy = None if given is None else Policy.resolve(given)
+        self.target: Target = resolve_target(options["target"])
         self.policy: Policy = self._given_policy or Policy.resolve(None)
+        # To jax.jit no sharding is another thing than None.
+        self.options: Mapping[str, Any] = {
+            name: value
+            for name, value in options.items()
+            if value is not None or name not in _SHARDINGS
+        }
         self._stochastic = may_round_stochastically(self.policy)
-        self._function = function
-        self._collect = Collect.of(collect)
+        self._collect = Collect.of(options["collect"])
         self._signature = signature_of(function)
-        self._static = Named.of(self._signature, static_argnums, static_argnames)
-        donated = Named.of(self._signature, donate_argnums, donate_argnames)
-        shardings = dict(in_shardings=in_shardings, out_shardings=out_shardings)
-        shardings = {k: s for k, s in shardings.items() if s is not None}
-        static = dict(static_argnums=static_argnums, static_argnames=static_argnames)
-        self._native = dict(
-            donate_argnums=donate_argnums,
-            donate_argnames=donate_argnames,
-            **static,
-            **shardings,
-            **jit_options,
-        )
+        self._static = self.named("static")
         # On the emulated devices the arrays are sharded, not on those of the host.
         self._captured = function
-        if shardings:
-            self._captured = jax.jit(function, **static, **shardings)
+        if shardings := self._chosen(_SHARDINGS):
+            self._captured = jax.jit(function, **self._chosen(_STATIC), **shardings)
+        donated = self.named("donate")
+        # In front of the user's arguments are the context and the mesh context.
         self._jitted = jax.jit(
             self._emulate,
-            static_argnums=tuple(n + 1 for n in self._static.numbers),
+            static_argnums=tuple(n + 2 for n in self._static.numbers),
             static_argnames=self._static.names,
-            donate_argnums=tuple(n + 1 for n in donated.numbers),
+            donate_argnums=tuple(n + 2 for n in donated.numbers),
             donate_argnames=donated.names,
-            **jit_options,
+            **{k: v for k, v in options.items() if k not in _OWN},
         )
         self._state = CallState(self._name)
+
+    def _chosen(self, names: Sequence[str]) -> dict[str, Any]:
+        return {name: self.options[name] for name in names if name in self.options}
+
+    def named(self, what: str) -> Named:
+        """The arguments of which `static_argnums` and `static_argnames` speak, or, if
+        `what` is "donate", `donate_argnums` and `donate_argnames`."""
+        numbers, names = (self.options[f"{what}_arg{end}"] for end in ("nums", "names"))
+        return Named.of(self._signature, numbers, names)
+
+    def with_options(self, **changes: Any) -> Emulated:
+        """The same function with other keywords of `jit`."""
+        return Emulated(self.__wrapped__, **{**self.options, **changes})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function on the emulated chip."""
         if capturing():
             return self._as_scope(*args, **kwargs)
         try:
-            index = self._next_index(args, kwargs)
-            around = Surroundings.current()
+            context = self._state.context(self._next_index(args, kwargs))
+            around = MeshContext.current()
             around.check_untraced((args, kwargs))
             with around.outside():
-                hidden = (index, self._state.amax_history, around)
-                return self._jitted(hidden, *args, **kwargs)
+                return self._jitted(context, around, *args, **kwargs)
         except TypeError as error:
             if "forward-mode" in str(error):
                 raise forward_mode_error(self._name) from error
@@ -193,9 +204,10 @@ class Emulated:
                 f"{self._name} collects no statistics",
                 remedy="make it with nj.jit(..., collect=True)",
             )
-        lowered = self.lower(*args, **kwargs)
-        names = lowered.program.argument_names
-        return Statistics.empty(Plan.of(lowered._instructions, self._collect, names))
+        captured = self.captured(*args, **kwargs)
+        names = captured.program.argument_names
+        plan = ProbePlan.of(captured.instructions, self._collect, names)
+        return Statistics.empty(plan)
 
     def with_amax_history(self, history: jax.Array) -> Emulated:
         """The same function with delayed scaling's state.
@@ -214,26 +226,22 @@ class Emulated:
         other.__dict__.update(self.__dict__, _state=state)
         return other
 
+    def captured(self, *args: Any, **kwargs: Any) -> CapturedProgram:
+        """The program for arguments of these types, as all verbs share it."""
+        around, (args, kwargs) = MeshContext.of_types((args, kwargs))
+        return self._capture(args, kwargs, around)
+
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The program for arguments of these types (arrays or ShapeDtypeStructs)."""
-        around, (args, kwargs) = Surroundings.of_types((args, kwargs))
-        emulation, leaves, _ = self._bind(args, kwargs, around)
-        captured = emulation.capture(leaves)
-        return Lowered(
-            self._entry(args, kwargs, around),
-            args,
-            kwargs,
-            captured.program,
-            emulation.lower(captured),
-            stochastic=self._stochastic,
-            target=self.target,
-            policy=self.policy,
-        )
+        around, (args, kwargs) = MeshContext.of_types((args, kwargs))
+        captured = self._capture(args, kwargs, around)
+        _ = captured.instructions  # what cannot be lowered is refused here
+        entry = self._entry(args, kwargs, around)
+        return Lowered(entry, args, kwargs, captured, stochastic=self._stochastic)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Shapes and dtypes of the results, as `jax.eval_shape` of the function."""
-        native = jax.jit(self._function, **self._native)
-        return jax.eval_shape(native, *args, **kwargs)
+        return jax.eval_shape(self._native, *args, **kwargs)
 
     def clear_cache(self) -> None:
         """Forgets the compiled programs, as that of a jitted function."""
@@ -253,26 +261,33 @@ class Emulated:
                 remedy="give collect= to the outermost nj.jit; with scope= or source= "
                 "it measures the inner function alone",
             )
-        native = jax.jit(self._function, **self._native)
+        native = self._native
         if self._given_policy is None:
             return native(*args, **kwargs)
         with policy_scope(self._given_policy):
             return native(*args, **kwargs)
 
-    def _entry(self, args: tuple, kwargs: dict, around: Surroundings) -> Entry:
+    @property
+    def _native(self) -> Callable[..., Any]:
+        """The function as JAX alone would jit it."""
+        options = {k: v for k, v in self.options.items() if k not in _NOT_JAX}
+        return jax.jit(self.__wrapped__, **options)
+
+    def _entry(self, args: tuple, kwargs: dict, around: MeshContext) -> Entry:
         """How the program for arguments of these types is compiled and called."""
         static = self._static
 
-        def run(executable: Any, hidden: tuple, args: tuple, kwargs: dict) -> Any:
+        def run(
+            executable: Any, context: CallContext, args: tuple, kwargs: dict
+        ) -> Any:
             if static.names or static.numbers:
                 (args, kwargs), _ = static.split(args, kwargs)
             with around.outside():
-                return executable((*hidden, around), *args, **kwargs)
+                return executable(context, around, *args, **kwargs)
 
-        def compile(hidden: tuple) -> Any:
+        def compile(context: CallContext) -> Any:
             with around.outside():
-                lowered = self._jitted.lower((*hidden, around), *args, **kwargs)
-                return lowered.compile()
+                return self._jitted.lower(context, around, *args, **kwargs).compile()
 
         return Entry(self._state, compile, run)
 
@@ -281,37 +296,41 @@ class Emulated:
         stochastic = may_round_stochastically(active) if active else self._stochastic
         return self._state.next_index(stochastic, args, kwargs)
 
-    def _emulate(self, hidden: tuple, *args: Any, **kwargs: Any) -> Any:
+    def _emulate(
+        self, context: CallContext, around: MeshContext, *args: Any, **kwargs: Any
+    ) -> Any:
         """What jax.jit traces (and, under disable_jit, Python runs)."""
-        call_index, history, around = hidden
         emulation, leaves, out_tree = self._bind(args, kwargs, around)
-        if history is not None:
-            emulation = dataclasses.replace(emulation, has_amax_history=True)
-            leaves.append(history)
         collector = None if self._collect is None else Collector(self._collect)
         emulation = dataclasses.replace(emulation, collector=collector)
-        try:
-            outputs = emulation(call_index, leaves)
-        except ClosesOverTracersError:
-            emulation, leaves = emulation.with_closure(leaves)
-            outputs = emulation(call_index, leaves)
-        statistics = None
+        emulation, leaves = emulation.closed(leaves)
+        outcome = emulation(context, leaves)
+        result = jax.tree.unflatten(out_tree(), outcome.results)
         if collector is not None:
-            outputs, statistics = Statistics.split(outputs, collector)
-        if history is not None:
-            *outputs, history = outputs
-        result = jax.tree.unflatten(out_tree(), outputs)
-        if statistics is not None:
-            result = (result, statistics)
+            result = (result, Statistics.of(outcome.statistics, collector))
+        history = outcome.amax_history
         return result if history is None else (result, history)
 
+    def _capture(
+        self, args: tuple, kwargs: dict, around: MeshContext
+    ) -> CapturedProgram:
+        emulation, leaves, out_tree = self._bind(args, kwargs, around)
+        found = emulation.capture(leaves)
+        return CapturedProgram(
+            emulation=emulation,
+            inputs=leaves,
+            outputs=found.out_avals,
+            out_tree=out_tree(),
+            program=found.program,
+        )
+
     def _bind(
-        self, args: tuple, kwargs: dict, around: Surroundings = Surroundings()
+        self, args: tuple, kwargs: dict, around: MeshContext = MeshContext()
     ) -> tuple[Emulation, list, Callable]:
         """Flattens the call: an emulation of flat leaves, the leaves, the out tree."""
         dynamic, rebuild = self._static.split(args, kwargs)
         paths, in_tree = jax.tree.flatten_with_path(dynamic)
-        names = tuple(self._argument_name(path) for path, _ in paths)
+        names = tuple(self._path_name(path) for path, _ in paths)
         found: list[Any] = []
 
         def function(*leaves: Any) -> list[Any]:
@@ -330,21 +349,23 @@ class Emulated:
         leaves = [as_array(leaf, n) for (_, leaf), n in zip(paths, names, strict=True)]
         return emulation, leaves, lambda: found[0]
 
-    def _argument_name(self, path: tuple) -> str:
+    def argument_name(self, number: int) -> str:
+        """The parameter's name of a positional argument."""
+        parameters = list(self._signature.parameters) if self._signature else []
+        return parameters[number] if number < len(parameters) else f"args[{number}]"
+
+    def _path_name(self, path: tuple) -> str:
         """A pytree path of (args, kwargs) with the parameter's name in front."""
         where, first, *rest = path
         key = first.key if hasattr(first, "key") else first.idx
-        if where.idx == 0:
-            parameters = list(self._signature.parameters) if self._signature else []
-            key = parameters[key] if key < len(parameters) else f"args[{key}]"
-        parts = [str(key)]
+        parts = [self.argument_name(key) if where.idx == 0 else str(key)]
         if rest:
             parts.append(jax.tree_util.keystr(tuple(rest), simple=True, separator="/"))
         return "/".join(parts)
 
     @property
     def _name(self) -> str:
-        return getattr(self._function, "__name__", "the function")
+        return getattr(self.__wrapped__, "__name__", "the function")
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)

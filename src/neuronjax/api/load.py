@@ -28,6 +28,8 @@ from neuronjax.api.lowered import (
 from neuronjax.capture.artifacts import Artifact, Source, read_artifact
 from neuronjax.capture.trace import Capture, capturing
 from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.execution.call import CallContext, Outcome
+from neuronjax.execution.captured import CapturedProgram
 from neuronjax.execution.transformations import Emulation, Leaves, float0, is_inexact
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.policy import Policy
@@ -76,32 +78,34 @@ class _Loaded:
     def __init__(self, artifact: Artifact, target: Target, policy: Policy) -> None:
         self._artifact = artifact
         self._emulation = _SavedEmulation.of(artifact, target, policy)
-        self._jitted = jax.jit(self._emulate)
+        self._jitted = jax.jit(self._emulation.__call__)
 
     def lowered(self) -> Lowered:
         """The program, with the types of the arguments it is called with."""
         artifact, emulation = self._artifact, self._emulation
-        instructions = emulation.lower(emulation.saved)
+        captured = CapturedProgram(
+            emulation=emulation,
+            inputs=artifact.in_avals,
+            outputs=tuple(artifact.out_avals),
+            out_tree=artifact.out_tree,
+            program=artifact.program,
+        )
+        _ = captured.instructions  # what cannot be lowered is refused here
         args, kwargs = artifact.in_avals, {}
         if artifact.in_tree is not None:
             args, kwargs = jax.tree.unflatten(artifact.in_tree, artifact.in_avals)
-        return Lowered(
-            Entry(CallState(artifact.name), self._compile, self._run),
-            args,
-            kwargs,
-            artifact.program,
-            instructions,
-            stochastic=may_round_stochastically(emulation.policy),
-            target=emulation.target,
-            policy=emulation.policy,
-        )
+        entry = Entry(CallState(artifact.name), self._compile, self._run)
+        stochastic = may_round_stochastically(emulation.policy)
+        return Lowered(entry, args, kwargs, captured, stochastic=stochastic)
 
-    def _compile(self, hidden: tuple) -> Any:
+    def _compile(self, context: CallContext) -> Any:
         _check_64_bit(self._artifact)
         used = [self._artifact.in_avals[i] for i in self._artifact.kept]
-        return self._jitted.lower(hidden, used).compile()
+        return self._jitted.lower(context, used).compile()
 
-    def _run(self, executable: Any, hidden: tuple, args: tuple, kwargs: dict) -> Any:
+    def _run(
+        self, executable: Any, context: CallContext, args: tuple, kwargs: dict
+    ) -> Any:
         if capturing():
             raise UnsupportedError(
                 f"{self._artifact.name}, a loaded program, inside an emulated function",
@@ -110,31 +114,21 @@ class _Loaded:
             )
         leaves = self._leaves(args, kwargs)
         used = [leaves[i] for i in self._artifact.kept]
-        traced = any(isinstance(leaf, Tracer) for leaf in [*used, *hidden])
+        around = jax.tree.leaves(context)
+        traced = any(isinstance(leaf, Tracer) for leaf in [*used, *around])
         # The flag is public, its type stub is not complete.
         disabled = jax.config.jax_disable_jit  # type: ignore[attr-defined]
-        if not traced and not disabled:
-            outputs = executable(hidden, used)
-        else:
-            outputs = self._traced(hidden, used)
-        return self._results(outputs, hidden[1])
+        run = executable if not traced and not disabled else self._traced
+        return self._results(run(context, used))
 
-    def _traced(self, hidden: tuple, used: list) -> list:
+    def _traced(self, context: CallContext, used: list) -> Outcome:
         """Inside a transformation, or op by op."""
         try:
-            return self._jitted(hidden, used)
+            return self._jitted(context, used)
         except TypeError as error:
             if "forward-mode" in str(error):
                 raise forward_mode_error(self._artifact.name) from error
             raise
-
-    def _emulate(self, hidden: tuple, used: list) -> list:
-        call_index, history = hidden
-        emulation = self._emulation
-        if history is not None:
-            emulation = replace(emulation, has_amax_history=True)
-            used = [*used, history]
-        return emulation(call_index, used)
 
     # -- arguments and results ---------------------------------------------------------
 
@@ -166,15 +160,15 @@ class _Loaded:
     def _types(self) -> list[Any]:
         return [(aval.shape, aval.dtype) for aval in self._artifact.in_avals]
 
-    def _results(self, outputs: list, history: Any) -> Any:
+    def _results(self, outcome: Outcome) -> Any:
         """The results as the exported function returns them."""
-        tree = self._artifact.out_tree
-        *flat, following = outputs if history is not None else [*outputs, None]
+        tree, flat = self._artifact.out_tree, outcome.results
         if tree is not None:
             results = jax.tree.unflatten(tree, flat)
         else:
             results = flat[0] if len(flat) == 1 else tuple(flat)
-        return results if history is None else (results, following)
+        history = outcome.amax_history
+        return results if history is None else (results, history)
 
 
 def _type(leaf: Any) -> Any:
@@ -266,12 +260,12 @@ class _SavedEmulation(Emulation):
             "emulate the function: jax.vmap(nj.jit(f))",
         )
 
-    def _differentiable(self) -> Callable[..., list[jax.Array]]:
+    def _differentiable(self) -> Callable[..., Outcome]:
         emulated = jax.custom_vjp(self._batchable())
         emulated.defvjp(self._forward, self._backward)
         return emulated
 
-    def _forward(self, call_index: Any, *leaves: Any) -> tuple[list, tuple]:
+    def _forward(self, context: CallContext, *leaves: Any) -> tuple[Outcome, tuple]:
         if self.artifact.vjp is None:
             raise UnsupportedError(
                 f"the derivative of {self.artifact.name}, a loaded program that holds "
@@ -279,24 +273,24 @@ class _SavedEmulation(Emulation):
                 remedy="export it with exported.serialize(vjp_order=1), or emulate the "
                 "function: jax.grad(nj.jit(f))",
             )
-        self._refuse_hidden("grad")
+        self._refuse_accompanied("grad", context)
         if self.policy.loss_scale is not None:
             raise InvalidProgramError(
                 "Policy.loss_scale cannot act inside a saved derivative",
                 remedy="scale the loss in the function and export it again",
             )
-        return self(call_index, leaves), (call_index, leaves)
+        return self(context, leaves), (context, leaves)
 
-    def _backward(self, saved: tuple, cotangents: Sequence[Any]) -> tuple:
+    def _backward(self, saved: tuple, cotangents: Outcome) -> tuple:
         """The saved derivative: primal arguments and cotangents in."""
-        call_index, leaves = saved
+        context, leaves = saved
         artifact, vjp = self.artifact, self.artifact.vjp
         assert vjp is not None
         unused = (np.zeros(a.shape, a.dtype) for a in artifact.in_avals)
         primals = list(unused)
         for i, leaf in zip(artifact.kept, leaves, strict=True):
             primals[i] = leaf
-        flat = [*primals, *cotangents]
+        flat = [*primals, *cotangents.results]
         emulation = replace(
             _SavedEmulation.of(vjp, self.target, self.policy),
             cotangents=frozenset(
@@ -304,16 +298,10 @@ class _SavedEmulation(Emulation):
             ),
             derived=True,
         )
-        gradients = emulation(call_index, [flat[i] for i in vjp.kept])
-        used = [gradients[i] for i in artifact.kept]
-        index = None if call_index is None else float0(call_index)
-        return (
-            index,
-            *[
-                g if is_inexact(leaf) else float0(leaf)
-                for g, leaf in zip(used, leaves, strict=True)
-            ],
-        )
+        gradients = emulation(context, [flat[i] for i in vjp.kept]).results
+        pairs = zip((gradients[i] for i in artifact.kept), leaves, strict=True)
+        # The context has no cotangent.
+        return None, *[g if is_inexact(x) else float0(x) for g, x in pairs]
 
 
 def _no_function(*leaves: Any) -> list[Any]:

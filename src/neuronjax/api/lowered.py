@@ -2,8 +2,7 @@
 
 A `Lowered` is a program before XLA: StableHLO and the instructions of one chip under
 one policy. A `Compiled` is callable, and asks whoever made it (its `Entry`) how
-arguments become flat arrays. Beside the arguments travel the call index of stochastic
-rounding and the amax history of delayed scaling: a `CallState`.
+arguments become flat arrays. A `CallState` is what of one call the next one needs.
 """
 
 from __future__ import annotations
@@ -22,23 +21,17 @@ from jax.core import Tracer
 from rich.console import RenderableType
 
 from neuronjax.errors import InvalidProgramError, UnsupportedError
-from neuronjax.hardware import Target, resolve_target
-from neuronjax.ir.instruction import Instruction, InstructionProgram
+from neuronjax.execution.call import CallContext
+from neuronjax.execution.captured import CapturedProgram
+from neuronjax.hardware import Target
+from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import Program
-from neuronjax.ir.text import instruction_text
 from neuronjax.policy import Policy
-from neuronjax.report.html import Displayed
-from neuronjax.report.places import place
-from neuronjax.report.program_display import program_table
-from neuronjax.timing.memory import plan_memory
-from neuronjax.timing.schedule import schedule
-from neuronjax.timing.timeline import Timeline
-from neuronjax.timing.work import Core
 
 
 @dataclass(frozen=True)
 class CallState:
-    """What travels beside the arguments of a call.
+    """What a function or program keeps between its calls.
 
     Attributes:
         name: of the function, for errors.
@@ -63,6 +56,10 @@ class CallState:
     def with_amax_history(self, history: jax.Array) -> CallState:
         """With a given history."""
         return dataclasses.replace(self, amax_history=history)
+
+    def context(self, index: Any) -> CallContext:
+        """What accompanies the arguments of a call with this index."""
+        return CallContext(call_index=index, amax_history=self.amax_history)
 
     def next_index(self, stochastic: bool, *arguments: Any) -> Any:
         """The call index of this call: the one given, the next, or None.
@@ -113,56 +110,108 @@ class Entry:
 
     Attributes:
         state: what the compiled program starts with.
-        compile: hidden values (or their types) -> `jax.stages.Compiled`.
-        run: (executable, hidden values, args, kwargs) -> results.
+        compile: what accompanies the arguments (or its types) -> a
+            `jax.stages.Compiled`.
+        run: (executable, what accompanies the arguments, args, kwargs) -> results.
     """
 
     state: CallState
-    compile: Callable[[tuple], Any]
-    run: Callable[[Any, tuple, tuple, dict], Any]
+    compile: Callable[[CallContext], Any]
+    run: Callable[[Any, CallContext, tuple, dict], Any]
 
 
-class Lowered(Displayed):
-    """A captured and lowered program, before XLA."""
+#: What of a program needs the time model or the report, by name. Who only runs programs
+#: needs neither, so `api.readings`, which knows both, puts them here.
+READINGS: dict[str, Callable[..., Any]] = {}
+
+
+class _Readable:
+    """What a lowered program and a compiled one can be asked without being run."""
+
+    lowered: Lowered
+
+    @property
+    def instructions(self) -> tuple[Instruction, ...]:
+        """Every instruction, those of loops and callees included."""
+        return tuple(self.lowered.captured.instructions.walk())
+
+    def timeline(self, *, target: str | None = None, lnc: int | None = None) -> Any:
+        """When every engine would do what, for one logical core; see `profile`.
+
+        Args:
+            target: another machine than the one it was lowered for.
+            lnc: physical cores per logical core; None for the policy's, else the
+                target's default.
+
+        Returns:
+            A `neuronjax.timing.timeline.Timeline`.
+        """
+        return READINGS["timeline"](self.lowered, target, lnc)
+
+    def __rich__(self) -> RenderableType:
+        return READINGS["table"](self.lowered)
+
+    def __str__(self) -> str:
+        return READINGS["text"](self.lowered)
+
+    def _repr_html_(self) -> str:
+        return READINGS["html"](self.lowered)
+
+    def __repr__(self) -> str:
+        lowered, count = self.lowered, len(self.instructions)
+        what = f"{lowered.name} on {lowered.setting}, {count} instructions"
+        return f"<neuronjax.{type(self).__name__} {what}>"
+
+
+class Lowered(_Readable):
+    """A captured and lowered program, before XLA.
+
+    Attributes:
+        captured: the program, its arguments and results, and what it was lowered for.
+        entry: how it is compiled and called.
+        args_info: the arguments it is called with: (args, kwargs) of arrays or types.
+    """
 
     def __init__(
         self,
         entry: Entry,
         args: tuple,
         kwargs: dict,
-        program: Program,
-        instructions: InstructionProgram,
+        captured: CapturedProgram,
         *,
         stochastic: bool,
-        target: Target | None = None,
-        policy: Policy | None = None,
     ) -> None:
-        self.target, self.policy = target, policy
-        self._entry = entry
-        self._args, self._kwargs = args, kwargs
-        self._program = program
-        self._instructions = instructions
+        self.entry = entry
+        self.captured = captured
+        self.args_info = args, kwargs
+        self.lowered = self
         self._stochastic = stochastic
+
+    @property
+    def target(self) -> Target:
+        """The machine that it was lowered for."""
+        return self.captured.emulation.target
+
+    @property
+    def policy(self) -> Policy:
+        """The numerics that it was lowered under."""
+        return self.captured.emulation.policy
 
     @property
     def name(self) -> str:
         """Of the function or the file."""
-        return self._entry.state.name
+        return self.entry.state.name
 
     @property
     def program(self) -> Program:
         """The StableHLO program."""
-        return self._program
+        return self.captured.program
 
     @property
-    def instructions(self) -> tuple[Instruction, ...]:
-        """Every instruction, those of loops and callees included."""
-        return tuple(self._instructions.walk())
-
-    @property
-    def args_info(self) -> tuple[tuple, dict]:
-        """The arguments it is called with: (args, kwargs) of arrays or their types."""
-        return self._args, self._kwargs
+    def setting(self) -> str:
+        """Target and policy, in words."""
+        unnamed = "of the SDK" if self.policy == Policy.resolve(None) else "custom"
+        return f"{self.target.name}, policy {self.policy.name or unnamed}"
 
     def as_text(self, dialect: str = "stablehlo") -> str:
         """The program as text.
@@ -173,10 +222,16 @@ class Lowered(Displayed):
         if dialect == "stablehlo":
             return str(self.program)
         if dialect == "instructions":
-            return instruction_text(self._instructions, place)
+            return READINGS["instructions"](self)
         raise InvalidProgramError(
             f"dialect {dialect!r}", remedy='choose "stablehlo" or "instructions"'
         )
+
+    def under(self, policy: Policy) -> Lowered:
+        """The same program, lowered under another policy."""
+        captured, (args, kwargs) = self.captured.under(policy), self.args_info
+        stochastic = captured.instructions.stochastic
+        return Lowered(self.entry, args, kwargs, captured, stochastic=stochastic)
 
     def init_amax_history(self) -> jax.Array:
         """The empty amax history for `scaling="delayed"`: zeros, for scales of 1.
@@ -184,93 +239,47 @@ class Lowered(Displayed):
         Returns:
             float32 [policy.amax_history_length, scaled tensors].
         """
-        program = self._instructions
+        program = self.captured.instructions
         shape = (program.amax_history_length, program.amax_slots)
         return jnp.zeros(shape, jnp.float32)
 
-    def timeline(
-        self, *, target: str | None = None, lnc: int | None = None
-    ) -> Timeline:
-        """When every engine would do what, for one logical core; see `profile`.
-
-        Args:
-            target: where the program does not know what it was lowered for.
-            lnc: physical cores per logical core; None for the target's default.
-
-        Raises:
-            InvalidProgramError: the target is not known.
-        """
-        machine = self.target if target is None else resolve_target(target)
-        if machine is None:
-            raise InvalidProgramError(
-                f"the target that {self.name} was lowered for is not known",
-                remedy="name it: timeline(target=...)",
-            )
-        if lnc is None and self.policy is not None:
-            lnc = self.policy.lnc
-        core = Core.of(machine, lnc)
-        plan = plan_memory(self._instructions, core, self.program.argument_names)
-        placement = () if self.policy is None else self.policy.placement
-        return schedule(
-            self._instructions, core, machine, plan=plan, placement=placement
-        )
-
-    def __repr__(self) -> str:
-        return f"<neuronjax.Lowered {self._shown}>"
-
-    def __rich__(self) -> RenderableType:
-        return program_table(self.name, self._instructions, self._setting)
-
-    @property
-    def _setting(self) -> str:
-        target = "an unnamed target" if self.target is None else self.target.name
-        if self.policy is None:
-            return target
-        unnamed = "of the SDK" if self.policy == Policy.resolve(None) else "custom"
-        return f"{target}, policy {self.policy.name or unnamed}"
-
-    @property
-    def _shown(self) -> str:
-        return f"{self.name} on {self._setting}, {len(self.instructions)} instructions"
-
     def compile(self) -> Compiled:
         """Compiles for the host."""
-        state = self._entry.state
+        state = self.entry.state
         index, history = state.call_index, state.amax_history
         if index is None and self._stochastic:
             index = jax.ShapeDtypeStruct((), jnp.uint32)
-        if history is None and self._instructions.amax_slots:
+        if history is None and self.captured.instructions.amax_slots:
             history = jax.eval_shape(self.init_amax_history)
-        hidden = (index, history)
-        executable = self._entry.compile(hidden)
-        takes = (index is not None, history is not None)
-        return Compiled(self, executable, state, takes)
+        takes = CallContext(index, history)
+        return Compiled(self, self.entry.compile(takes), state, takes)
 
 
-class Compiled(Displayed):
-    """A program compiled for the host; call it with arguments of the lowered types."""
+class Compiled(_Readable):
+    """A program compiled for the host; call it with arguments of the lowered types.
+
+    Attributes:
+        lowered: what it was compiled from.
+    """
 
     def __init__(
-        self,
-        lowered: Lowered,
-        executable: Any,
-        state: CallState,
-        takes: tuple[bool, bool],
+        self, lowered: Lowered, executable: Any, state: CallState, takes: CallContext
     ) -> None:
-        self._lowered = lowered
+        self.lowered = lowered
         self._executable = executable
         self._state = state
-        self._takes_index, self._takes_history = takes
+        self._takes = takes
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        hidden = self._hidden(args, kwargs)
-        return self._lowered._entry.run(self._executable, hidden, args, kwargs)
+        context = self._context(args, kwargs)
+        return self.lowered.entry.run(self._executable, context, args, kwargs)
 
-    def _hidden(self, args: tuple, kwargs: dict) -> tuple:
+    def _context(self, args: tuple, kwargs: dict) -> CallContext:
+        """What of the state the program takes."""
         index = history = None
-        if self._takes_index:
+        if self._takes.call_index is not None:
             index = self._state.next_index(True, args, kwargs)
-        if self._takes_history:
+        if self._takes.amax_history is not None:
             history = self._state.amax_history
             if history is None:
                 raise InvalidProgramError(
@@ -278,7 +287,7 @@ class Compiled(Displayed):
                     remedy="history = lowered.init_amax_history(), then outputs, "
                     "history = compiled.with_amax_history(history)(*args)",
                 )
-        return index, history
+        return CallContext(index, history)
 
     def with_rounding_seed(self, index: Any) -> Compiled:
         """The same program with a given call index for stochastic rounding.
@@ -301,29 +310,11 @@ class Compiled(Displayed):
         return self._with(self._state.with_amax_history(history))
 
     def _with(self, state: CallState) -> Compiled:
-        takes = (self._takes_index, self._takes_history)
-        return Compiled(self._lowered, self._executable, state, takes)
-
-    @property
-    def instructions(self) -> tuple[Instruction, ...]:
-        """Every instruction, those of loops and callees included."""
-        return self._lowered.instructions
+        return Compiled(self.lowered, self._executable, state, self._takes)
 
     def as_text(self, dialect: str = "instructions") -> str:
         """The program as text, with a label on every number: see `Lowered.as_text`."""
-        return self._lowered.as_text(dialect)
-
-    def timeline(
-        self, *, target: str | None = None, lnc: int | None = None
-    ) -> Timeline:
-        """When every engine would do what: see `Lowered.timeline`."""
-        return self._lowered.timeline(target=target, lnc=lnc)
-
-    def __repr__(self) -> str:
-        return f"<neuronjax.Compiled {self._lowered._shown}>"
-
-    def __rich__(self) -> RenderableType:
-        return self._lowered.__rich__()
+        return self.lowered.as_text(dialect)
 
     def cost_analysis(self) -> Any:
         """XLA's estimate of what the emulation costs the host."""

@@ -37,9 +37,9 @@ from neuronjax.report.profile_events import write_csv, write_parquet
 from neuronjax.report.profile_summary import metrics, roofs
 from neuronjax.report.profile_usage import Usage
 from neuronjax.report.rendering import as_text
-from neuronjax.timing.donation import with_donation
-from neuronjax.timing.hbm import check_fits
-from neuronjax.timing.memory import MemoryPlan, plan_memory
+from neuronjax.timing.hbm import check_fits, with_donation
+from neuronjax.timing.memory import plan_memory
+from neuronjax.timing.memory_plan import MemoryPlan
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Core, Queue
@@ -104,8 +104,7 @@ def profile(
         options = dict(target=target, lnc=lnc, trips=trips, peak=peak)
         return kernels.profiler(step, Profile, _values, policy, options)
     emulated = _emulated(step, target, policy, statics)
-    core = _core(emulated.target, emulated.policy, lnc)
-    roofs(core, peak)  # refuses an unknown peak before the work
+    core = _core(emulated.target, emulated.policy, lnc, peak)
     batch = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
 
     def profiled(*args: Any, **kwargs: Any) -> Profile:
@@ -134,26 +133,22 @@ def _emulated(
         return jit(step, target=target or "trn2", policy=policy, **statics)
     if target is None and policy is None:
         return step
-    return jit(
-        step._function,
-        target=target or step.target.name,
-        policy=policy or step._given_policy,
-        **step._native,
+    given = step.options
+    return step.with_options(
+        target=target or given["target"], policy=policy or given["policy"]
     )
 
 
-def _core(target: Target, policy: Policy, lnc: int | None) -> Core:
-    return Core.of(target, policy.lnc if lnc is None else lnc)
+def _core(target: Target, policy: Policy, lnc: int | None, peak: str | float) -> Core:
+    core = Core.of(target, policy.lnc if lnc is None else lnc)
+    roofs(core, peak)  # refuses an unknown peak before the work
+    return core
 
 
 def _donated(emulated: Emulated, names: Sequence[str]) -> frozenset[int]:
     """Positions of the program's arguments that `donate_argnums` gives away."""
-    signature, native = emulated._signature, emulated._native
-    named = emulated._static.of  # which completes numbers and names, as jax.jit does
-    given = named(signature, native["donate_argnums"], native["donate_argnames"])
-    known = list(signature.parameters) if signature else []
-    chosen = set(given.names)
-    chosen |= {known[n] if n < len(known) else f"args[{n}]" for n in given.numbers}
+    given = emulated.named("donate")
+    chosen = {*given.names, *(emulated.argument_name(n) for n in given.numbers)}
     heads = (name.partition("/")[0] for name in names)
     return frozenset(n for n, head in enumerate(heads) if head in chosen)
 
@@ -168,20 +163,16 @@ def _profile_lowered(
 ) -> Callable[..., Profile]:
     machine = _same("target", lowered.target, target, resolve_target)
     own = _same("policy", lowered.policy, policy, Policy.resolve)
-    core = _core(machine, own, lnc)
-    roofs(core, peak)
+    core = _core(machine, own, lnc, peak)
+    options: dict[str, Any] = dict(
+        name=lowered.name, target=machine, policy=own, core=core, peak=peak, trips=trips
+    )
 
     def profiled(*args: Any, **kwargs: Any) -> Profile:
-        return _profile(
-            lowered,
-            name=lowered.name,
-            target=machine,
-            policy=own,
-            core=core,
-            peak=peak,
-            trips=trips,
-            _run=lambda: lowered.compile()(*_values(args), **_values(kwargs)),
-        )
+        def run() -> Any:
+            return lowered.compile()(*_values(args), **_values(kwargs))
+
+        return _profile(lowered, _run=run, **options)
 
     return profiled
 
@@ -234,7 +225,7 @@ def _scaled(
         jax.tree.map(scaled, arg) if i in batch else arg for i, arg in enumerate(args)
     ]
     try:
-        return emulated.lower(*other, **kwargs)._instructions
+        return emulated.captured(*other, **kwargs).instructions
     except (TypeError, ValueError, NeuronJaxError):
         return None  # what JAX raises where the program is written for one batch size
 
@@ -250,7 +241,7 @@ def _profile(
     _with_batch: Callable[[float], InstructionProgram | None] | None = None,
     **options: Any,
 ) -> Profile:
-    instructions, placement = lowered._instructions, policy.placement
+    instructions, placement = lowered.captured.instructions, policy.placement
     plan = plan_memory(instructions, core, lowered.program.argument_names)
     plan = with_donation(plan, donated)
 
@@ -370,7 +361,8 @@ class Profile(Displayed):
         return {queue: used for queue, used in found.items() if used.seconds}
 
     @property
-    def _lowered(self) -> Lowered:
+    def lowered(self) -> Lowered:
+        """The program that was profiled; a kernel has none."""
         return kernels.not_a_kernel(self._program)
 
     @cached_property
@@ -468,12 +460,8 @@ class Profile(Displayed):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON: figures, and time by queue, op, line and module."""
-        groups = {
-            "by_engine": self.by_engine(),
-            "by_op": self.by_op(),
-            "by_source": self.by_source(),
-            "by_module": self.by_module(),
-        }
+        groups = ("by_engine", "by_op", "by_source", "by_module")
+        used = {group: getattr(self, group)() for group in groups}
         return {
             "program": self.name,
             "target": self.target.name,
@@ -483,10 +471,7 @@ class Profile(Displayed):
             "busiest": self.busiest,
             "notes": self.notes,
             "metrics": self.metrics,
-            **{
-                kind: {key: used.as_dict() for key, used in group.items()}
-                for kind, group in groups.items()
-            },
+            **{g: {key: u.as_dict() for key, u in used[g].items()} for g in groups},
         }
 
     def to_json(self) -> str:

@@ -22,10 +22,10 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.timing.collectives import (
     CollectiveTime,
+    barrier_seconds,
     collective_time,
     time_over_nodes,
 )
-from neuronjax.timing.execution import barrier_seconds
 
 CHIPS = (16, 64, 256, 1024, 4096, 16_384, 65_536, 100_000)
 _BACKWARD = 2 / 3  # of the compute of a step: two of its three matmuls
@@ -101,19 +101,14 @@ _HEADINGS = (
 
 
 def _row(p: ScalePoint) -> tuple[str, ...]:
-    seconds = (
-        p.compute_seconds,
-        p.communication_seconds,
-        p.exposed_seconds,
-        p.bubble_seconds,
-        p.step_seconds,
-    )
+    communication = (p.communication_seconds, p.exposed_seconds, p.bubble_seconds)
+    seconds = (p.compute_seconds, *communication, p.step_seconds)
     shown = (f"{1e3 * s:.1f}" if s < 10 else f"{1e3 * s:.0f}" for s in seconds)
     return (str(p.chips), *shown, f"{p.efficiency:.0%}", p.limit or "-")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Job:
+class _Workload:
     """What does not change with the number of chips."""
 
     parameters: float
@@ -185,7 +180,7 @@ def scaling(
             that the target or the mesh does not divide, an unknown target or dtype.
         UnsupportedError: more chips than one target, which no network joins.
     """
-    job = _Job(
+    job = _Workload(
         parameters=parameters,
         tokens_per_step=tokens_per_step,
         tokens_per_device=tokens_per_device,
@@ -210,7 +205,7 @@ def scaling(
     return Scaling(title, tuple(_point(job, count) for count in counts))
 
 
-def _check(job: _Job) -> None:
+def _check(job: _Workload) -> None:
     tokens = (job.tokens_per_step, job.tokens_per_device)
     needed = job.compute_seconds is None or job.tensor > 1 or job.pipeline > 1
     problems = (
@@ -231,9 +226,8 @@ def _check(job: _Job) -> None:
     )
     for is_wrong, what in problems:
         if is_wrong:
-            raise InvalidProgramError(
-                f"scaling with {what}", remedy="see help(neuronjax.scaling)"
-            )
+            remedy = "see help(neuronjax.scaling)"
+            raise InvalidProgramError(f"scaling with {what}", remedy=remedy)
 
 
 def _itemsize(dtype: str) -> int:
@@ -249,7 +243,7 @@ def _itemsize(dtype: str) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Layout:
+class _DeviceLayout:
     """Devices of one pipeline stage, and how they lie on nodes."""
 
     chips: int
@@ -259,15 +253,15 @@ class _Layout:
     nodes: int
 
 
-def _layout(job: _Job, chips: int) -> _Layout:
+def _layout(job: _Workload, chips: int) -> _DeviceLayout:
     per_node = job.target.logical_cores()
     devices = chips * per_node // job.target.chips
     data = devices // (job.tensor * job.pipeline)
     stage = data * job.tensor
-    return _Layout(chips, devices, data, per_node, max(1, stage // per_node))
+    return _DeviceLayout(chips, devices, data, per_node, max(1, stage // per_node))
 
 
-def _misfit(job: _Job, layout: _Layout) -> str:
+def _misfit(job: _Workload, layout: _DeviceLayout) -> str:
     """Why the mesh does not fit on the chips, or ""."""
     stage, per_node = layout.data * job.tensor, layout.per_node
     if layout.chips < 1 or not stage or stage * job.pipeline != layout.devices:
@@ -279,13 +273,13 @@ def _misfit(job: _Job, layout: _Layout) -> str:
     return ""
 
 
-def _default_chips(job: _Job) -> list[int]:
+def _default_chips(job: _Workload) -> list[int]:
     whole = job.target.chips
     rounded = (c // whole * whole if c > whole else c for c in CHIPS)
     return [c for c in dict.fromkeys(rounded) if not _misfit(job, _layout(job, c))]
 
 
-def _point(job: _Job, chips: int) -> ScalePoint:
+def _point(job: _Workload, chips: int) -> ScalePoint:
     layout = _layout(job, chips)
     misfit = _misfit(job, layout)
     if misfit:
@@ -326,7 +320,7 @@ def _point(job: _Job, chips: int) -> ScalePoint:
     )
 
 
-def _compute(job: _Job, layout: _Layout) -> float:
+def _compute(job: _Workload, layout: _DeviceLayout) -> float:
     if job.compute_seconds is not None:
         return job.compute_seconds
     chip = job.target.chip
@@ -335,7 +329,7 @@ def _compute(job: _Job, layout: _Layout) -> float:
     return operations / (layout.chips * peak * job.utilization)
 
 
-def _gradients(job: _Job, layout: _Layout) -> tuple[float, str, str]:
+def _gradients(job: _Workload, layout: _DeviceLayout) -> tuple[float, str, str]:
     """Seconds, algorithm, and what to call it where it is the limit."""
     if layout.data == 1:
         return 0.0, "", "gradients"
@@ -351,7 +345,7 @@ def _gradients(job: _Job, layout: _Layout) -> tuple[float, str, str]:
     return time.seconds, time.algorithm, reason
 
 
-def _all_reduce(job: _Job, layout: _Layout, size: float) -> CollectiveTime:
+def _all_reduce(job: _Workload, layout: _DeviceLayout, size: float) -> CollectiveTime:
     """Over the copies, of all tensor-parallel parts and stages of a node at once."""
     stage = min(layout.data * job.tensor, layout.per_node)
     used = min(layout.devices, layout.per_node)
@@ -365,7 +359,7 @@ def _all_reduce(job: _Job, layout: _Layout, size: float) -> CollectiveTime:
     )
 
 
-def _tensor(job: _Job, layout: _Layout) -> float:
+def _tensor(job: _Workload, layout: _DeviceLayout) -> float:
     """Two all-reduces of the activations per layer, forward and again backward."""
     if job.tensor == 1:
         return 0.0
@@ -378,7 +372,7 @@ def _tensor(job: _Job, layout: _Layout) -> float:
     return 4 * job.layers / job.pipeline * job.microbatches * each
 
 
-def _messages(job: _Job, layout: _Layout) -> float:
+def _messages(job: _Workload, layout: _DeviceLayout) -> float:
     """Activations to the next stage, and their gradients back; none of it hidden."""
     if job.pipeline == 1:
         return 0.0
@@ -390,7 +384,7 @@ def _messages(job: _Job, layout: _Layout) -> float:
     return 2 * job.microbatches * each
 
 
-def _activations(job: _Job, layout: _Layout) -> float:
+def _activations(job: _Workload, layout: _DeviceLayout) -> float:
     """Bytes of one microbatch of one copy, in BF16."""
     tokens = job.tokens(layout.devices) / layout.data / job.microbatches
     return math.ceil(tokens) * job.hidden * 2

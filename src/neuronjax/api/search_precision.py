@@ -8,7 +8,6 @@ because what two policies have in common is then compiled once.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ import jax
 from neuronjax.api.jit import Emulated, jit
 from neuronjax.api.lowered import Lowered
 from neuronjax.api.profile import Trips, profile
-from neuronjax.capture.mesh_context import Surroundings
 from neuronjax.diagnostics.precision_groups import (
     Groups,
     ListeningPolicy,
@@ -44,7 +42,7 @@ from neuronjax.diagnostics.precision_strategies import (
 )
 from neuronjax.diagnostics.precision_trials import (
     PolicyTrials,
-    Priced,
+    PricedPolicy,
     program_identity,
 )
 from neuronjax.errors import InvalidProgramError, UnsupportedError
@@ -86,18 +84,18 @@ def search_precision(
         tolerance: the largest error; an error that equals it is within.
         target: as `neuronjax.jit`.
         metric: of the error: "relative_l2" (norm of the error over norm of the
-            reference), "max_relative" (largest error over largest magnitude), both of
-            the worst array; or a function of the reference's outputs and the outputs,
+            reference) or "max_relative" (largest error over largest magnitude), both of
+            the worst array. Or a function of the reference's outputs and the outputs,
             pytrees of NumPy arrays, that returns a number, 0 for the same.
-        outputs: what is measured: a regular expression of paths of the outputs
-            ("^1/loss$"), a function of the outputs, or None for all of them.
-        candidates: presets' names or named policies without rules, the cheapest first
-            and the baseline last; None for those of mxfp4, mxfp8, fp8, bf16, tf32 and
-            fp32 that the target has.
+        outputs: what is measured, a regular expression of paths of the outputs,
+            "^1/loss$"; None for all of them. Or a function of the outputs.
+        candidates: presets' names, the cheapest first and the baseline last; None for
+            those of mxfp4, mxfp8, fp8, bf16, tf32 and fp32 that the target has. Or
+            named policies without rules.
         groups: what gets one precision: all ops of a "param" (the path of the weight;
             what descends from none, as attention scores and gradients of weights, is
             one more group, "(others)"), a "scope" (module, forward and backward
-            together), a "source" line or an "op"; or selectors of a `Rule` by name,
+            together), a "source" line or an "op". Or selectors of a `Rule` by name,
             {"head": {"param": "head/kernel"}}.
         strategy: "greedy": groups one after another, the least sensitive first, each
             kept if the whole is within the tolerance; "bisection": the longest
@@ -136,7 +134,7 @@ def search_precision(
         >>> step = nj.jit(train_step, target="trn2", policy=found.policy)
     """
     options, function = _jit_options(function, static_argnums, static_argnames)
-    job = _Job(
+    job = _Measured(
         function=function,
         options={**options, "target": target},
         metric=metric,
@@ -152,7 +150,7 @@ def search_precision(
     _check_pattern(outputs)
 
     def searched(*args: Any, **kwargs: Any) -> PrecisionSearch:
-        program = _Program.of(job, args, kwargs, dict(lnc=lnc, trips=trips))
+        program = _SearchedProgram.of(job, args, kwargs, dict(lnc=lnc, trips=trips))
         found = program.groups(given, groups)
         chosen = program.supported(given, found, named=candidates is not None)
         goal = Goal(
@@ -214,62 +212,36 @@ def _jit_options(
         return dict(
             static_argnums=static_argnums, static_argnames=static_argnames
         ), function
-    options = {k: v for k, v in function._native.items() if k not in _DONATION}
-    return options, function._function
+    dropped = (*_DONATION, "target", "policy", "collect")
+    options = {k: v for k, v in function.options.items() if k not in dropped}
+    return options, function.__wrapped__
 
 
 # -- the program -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Program:
-    """The function captured for the types of its arguments.
-
-    Attributes:
-        lower: a policy -> the lowered program.
-        timing: options of `profile`.
-    """
+class _SearchedProgram:
+    """The function captured for the types of its arguments."""
 
     lower: Callable[[Policy], Lowered]
-    timing: Mapping[str, Any]
+    timing: Mapping[str, Any]  # options of `profile`
 
     @classmethod
     def of(
-        cls, job: _Job, args: tuple, kwargs: dict, timing: Mapping[str, Any]
-    ) -> _Program:
-        emulated = jit(job.function, **job.options)
-        around, (args, kwargs) = Surroundings.of_types((args, kwargs))
-        emulation, leaves, _ = emulated._bind(args, kwargs, around)
-        captured = emulation.capture(leaves)
-        entry = emulated._entry(args, kwargs, around)
+        cls, job: _Measured, args: tuple, kwargs: dict, timing: Mapping[str, Any]
+    ) -> _SearchedProgram:
+        lowered = jit(job.function, **job.options).lower(*args, **kwargs)
+        return cls(lower=lowered.under, timing=timing)
 
-        def lower(policy: Policy) -> Lowered:
-            instructions = dataclasses.replace(emulation, policy=policy).lower(captured)
-            return Lowered(
-                entry,
-                args,
-                kwargs,
-                captured.program,
-                instructions,
-                stochastic=instructions.stochastic,
-                target=emulated.target,
-                policy=policy,
-            )
-
-        return cls(lower=lower, timing=timing)
-
-    def price(self, policy: Policy) -> Priced:
+    def price(self, policy: Policy) -> PricedPolicy:
         """What instructions a policy makes, and their predicted time."""
         lowered = self.lower(policy)
         seconds = profile(lowered, **self.timing)().total_seconds
-        return Priced(program_identity(lowered._instructions), seconds)
+        return PricedPolicy(program_identity(lowered.captured.instructions), seconds)
 
     def groups(self, candidates: Candidates, by: str | Selection) -> Groups:
-        """What can be decided about.
-
-        Raises:
-            InvalidProgramError: nothing.
-        """
+        """What can be decided about; refuses a program that has nothing of it."""
         listening = ListeningPolicy.like(candidates.policies[-1])
         self.lower(listening)
         heard = [op for op in listening.heard if candidates.can_change(op.op)]
@@ -286,14 +258,8 @@ class _Program:
     ) -> Candidates:
         """Those that some group can have on the target, and that change it.
 
-        Args:
-            candidates: all.
-            groups: of the program.
-            named: whether the caller named them, so that a missing one is an error.
-
-        Raises:
-            UnsupportedError: the target lacks one that the caller named.
-            InvalidProgramError: none changes anything.
+        It is an error that the target lacks one that the caller `named`, or that none
+        changes anything.
         """
         last = len(candidates.names) - 1
         baseline = self._identity(candidates, groups, (last,) * len(groups.groups))
@@ -337,14 +303,14 @@ class _Program:
         self, candidates: Candidates, groups: Groups, assignment: tuple[int, ...]
     ) -> str:
         policy = candidates.policy(groups, assignment)
-        return program_identity(self.lower(policy)._instructions)
+        return program_identity(self.lower(policy).captured.instructions)
 
 
 # -- runs ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job:
+class _Measured:
     """How the function is run and what is measured of it."""
 
     function: Callable[..., Any]
@@ -358,7 +324,7 @@ class _Job:
 
     def trials(
         self,
-        program: _Program,
+        program: _SearchedProgram,
         candidates: Candidates,
         groups: Groups,
         most: int,
@@ -382,7 +348,7 @@ class _Job:
         if isinstance(self.reference, Policy):
             lowered = program.lower(self.reference)
             by_program = self.evaluate is None
-            identity = program_identity(lowered._instructions)
+            identity = program_identity(lowered.captured.instructions)
             known[identity if by_program else self.reference] = expected
         return PolicyTrials(
             candidates=candidates,
@@ -408,7 +374,8 @@ class _Job:
     def _runner(self, policy: str | Policy) -> Callable[..., Any]:
         """The function under a policy, its calls counted from 0."""
         if isinstance(policy, str):
-            return jax.jit(self.function, **self._without_target)
+            native = {k: v for k, v in self.options.items() if k != "target"}
+            return jax.jit(self.function, **native)
         emulated = jit(self.function, policy=policy, **self.options)
         if self.compiled:
             return emulated
@@ -419,12 +386,8 @@ class _Job:
 
         return op_by_op
 
-    @property
-    def _without_target(self) -> dict[str, Any]:
-        return {k: v for k, v in self.options.items() if k != "target"}
 
-
-def _result(job: _Job, search: Search, trials: PolicyTrials) -> PrecisionSearch:
+def _result(job: _Measured, search: Search, trials: PolicyTrials) -> PrecisionSearch:
     goal, state = search.goal, search.state
     baseline = goal.uniform(goal.baseline)
     reference = job.reference

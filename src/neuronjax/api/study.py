@@ -10,6 +10,7 @@ missing.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import functools
@@ -110,19 +111,19 @@ def study(
         raise InvalidProgramError(
             f"if_changed is {if_changed!r}", remedy='choose "error" or "rerun"'
         )
-    job = _Job(
+    every = _StudyRuns(
         train=train,
         options=dict(options or {}),
         folder=None if folder is None else Path(folder),
     )
-    found = job.stored(machines, chosen, if_changed)
+    found = every.stored(machines, chosen, if_changed)
     total = len(machines) * len(chosen)
     with StudyProgress(total, done=len(found), shown=progress) as bars:
         for machine in machines:
             jit = machine.jit()
             for seed in chosen:
                 if (machine, seed) not in found:
-                    found[machine, seed] = job.run(machine, jit, seed, bars)
+                    found[machine, seed] = every.run(machine, jit, seed, bars)
     runs = (found[machine, seed] for machine in machines for seed in chosen)
     return Study(
         records=[record for run in runs for record in run],
@@ -135,27 +136,20 @@ def study(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Machine:
-    """A target and a policy; `numerics` is None on the host.
-
-    Attributes:
-        policy: its name.
-        target: its name.
-        label: what tables and pictures call it.
-        numerics: the policy.
-    """
+class _StudyMachine:
+    """A target and a policy by name, and what tables and pictures call them."""
 
     policy: str
     target: str
     label: str
-    numerics: Policy | None
+    numerics: Policy | None  # None on the host
 
     def jit(self) -> Callable[..., Any]:
         """What `train` compiles with."""
-        return _Jit(self.target, self.numerics) if self.numerics else jax.jit
+        return _StudyJit(self.target, self.numerics) if self.numerics else jax.jit
 
 
-def _machines(policies: Policies, targets: str | Sequence[str]) -> list[_Machine]:
+def _machines(policies: Policies, targets: str | Sequence[str]) -> list[_StudyMachine]:
     chips = [targets] if isinstance(targets, str) else list(targets)
     pairs: dict[tuple[str, str], Policy | None] = {}
     for name, numerics, own_target in _named(policies):
@@ -168,12 +162,11 @@ def _machines(policies: Policies, targets: str | Sequence[str]) -> list[_Machine
                     f"two policies are called {name!r}", remedy="give each its own name"
                 )
     if not pairs:
-        raise InvalidProgramError(
-            "a study without policies", remedy='give policies=["native", "bf16"]'
-        )
+        remedy = 'give policies=["native", "bf16"]'
+        raise InvalidProgramError("a study without policies", remedy=remedy)
     emulated = {target for name, target in pairs if target != _HOST}
     return [
-        _Machine(
+        _StudyMachine(
             policy=name,
             target=target,
             label=f"{target}/{name}" if p and len(emulated) > 1 else name,
@@ -209,7 +202,7 @@ def _name_of(policy: Any) -> str:
     return name
 
 
-def _baseline(wanted: str | None, machines: Sequence[_Machine]) -> _Machine:
+def _baseline(wanted: str | None, machines: Sequence[_StudyMachine]) -> _StudyMachine:
     if wanted is None:
         return machines[0]
     for machine in machines:
@@ -221,7 +214,7 @@ def _baseline(wanted: str | None, machines: Sequence[_Machine]) -> _Machine:
     )
 
 
-class _Jit:
+class _StudyJit:
     """What `train` compiles with on an emulated machine; keeps what it compiled.
 
     A function given again is the one compiled before with its calls counted from 0:
@@ -247,7 +240,7 @@ class _Jit:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Job:
+class _StudyRuns:
     """What is the same for all runs."""
 
     train: Train
@@ -256,10 +249,10 @@ class _Job:
 
     def stored(
         self,
-        machines: Sequence[_Machine],
+        machines: Sequence[_StudyMachine],
         seeds: Sequence[int],
         if_changed: Literal["error", "rerun"],
-    ) -> dict[tuple[_Machine, int], tuple[Record, ...]]:
+    ) -> dict[tuple[_StudyMachine, int], tuple[Record, ...]]:
         """The runs that are complete in the folder."""
         found = {}
         for machine in machines if self.folder else ():
@@ -276,7 +269,7 @@ class _Job:
 
     def run(
         self,
-        machine: _Machine,
+        machine: _StudyMachine,
         jit: Callable[..., Any],
         seed: int,
         bars: StudyProgress,
@@ -284,18 +277,22 @@ class _Job:
         """Trains once."""
         bars.begin(f"{machine.label} seed {seed}")
         try:
-            if self.folder is None:
-                return tuple(self._records(machine, jit, seed, bars, None))
-            header = self._header(machine, seed)
-            with written_run(self._path(machine, seed), header) as writer:
+            with self._writer(machine, seed) as writer:
                 return tuple(self._records(machine, jit, seed, bars, writer))
         except Exception as error:
             error.add_note(f"in the run of {machine.label} with seed {seed}")
             raise
 
+    def _writer(
+        self, machine: _StudyMachine, seed: int
+    ) -> contextlib.AbstractContextManager[RunWriter | None]:
+        if self.folder is None:
+            return contextlib.nullcontext()
+        return written_run(self._path(machine, seed), self._header(machine, seed))
+
     def _records(
         self,
-        machine: _Machine,
+        machine: _StudyMachine,
         jit: Callable[..., Any],
         seed: int,
         bars: StudyProgress,
@@ -314,11 +311,11 @@ class _Job:
                 "train yielded nothing", remedy="yield the loss after every step"
             )
 
-    def _path(self, machine: _Machine, seed: int) -> Path:
+    def _path(self, machine: _StudyMachine, seed: int) -> Path:
         assert self.folder is not None
         return run_path(self.folder, machine.target, machine.policy, f"seed{seed}")
 
-    def _header(self, machine: _Machine, seed: int) -> Record:
+    def _header(self, machine: _StudyMachine, seed: int) -> Record:
         return {
             "fingerprint": self._fingerprint(machine),
             "policy": machine.policy,
@@ -330,7 +327,7 @@ class _Job:
             "jax": jax.__version__,
         }
 
-    def _fingerprint(self, machine: _Machine) -> str:
+    def _fingerprint(self, machine: _StudyMachine) -> str:
         numerics = machine.numerics
         if numerics is not None:
             numerics = dataclasses.replace(numerics, name=None)
@@ -341,7 +338,7 @@ class _Job:
         return code_fingerprint(self.train, self.options)
 
 
-def _changed_error(path: Path, machine: _Machine) -> InvalidProgramError:
+def _changed_error(path: Path, machine: _StudyMachine) -> InvalidProgramError:
     return InvalidProgramError(
         f"{path} was made by another train function, other options or another policy "
         f"{machine.policy!r}",
@@ -362,7 +359,7 @@ def _number(name: str, value: Any) -> int | float:
             remedy=f"{', '.join(_KEYS)} are the run's own; use another name",
         )
     array = np.asarray(value)
-    if array.size != 1 or array.dtype.kind not in "biuf" + "V":
+    if array.size != 1 or array.dtype.kind not in "biufV":
         raise InvalidProgramError(
             f"train yielded {name!r} of shape {array.shape} and dtype {array.dtype}",
             remedy="yield the loss, or a dict of single numbers",

@@ -23,7 +23,7 @@ _NOTHING = AbstractMesh((), ())
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
-class Surroundings:
+class MeshContext:
     """What a function is captured under; static in a call of the emulation.
 
     Attributes:
@@ -35,13 +35,13 @@ class Surroundings:
     shardings: tuple[NamedSharding | None, ...] = ()
 
     @classmethod
-    def current(cls) -> Surroundings:
+    def current(cls) -> MeshContext:
         """Those of the caller."""
         mesh = jax.sharding.get_abstract_mesh()
         return cls(mesh) if AxisType.Explicit in mesh.axis_types else cls()
 
     @classmethod
-    def of_types(cls, arguments: Any) -> tuple[Surroundings, Any]:
+    def of_types(cls, arguments: Any) -> tuple[MeshContext, Any]:
         """Those of the caller and of the types of arguments, and types without them."""
         here = cls.current()
         leaves, tree = jax.tree.flatten(arguments)

@@ -19,9 +19,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from neuronjax.capture import partition
 from neuronjax.capture.decode import decode_module
-from neuronjax.capture.host_calls import keep_linear_algebra_whole
-from neuronjax.capture.scaled_matmul import keep_whole
-from neuronjax.capture.trace import PLATFORM, _capture_scope, _traced
+from neuronjax.capture.trace import Traced
 from neuronjax.errors import UnsupportedError
 
 #: Older than that of jaxlib 0.10, the oldest supported; newer ones read it as well.
@@ -45,11 +43,8 @@ def portable_artifact(
         UnsupportedError: shardings that only the partitioner of the jaxlib at hand
             could turn into a program, or an op that has no portable form.
     """
-    with _capture_scope(), _without_folders():
-        keep_whole(PLATFORM)
-        keep_linear_algebra_whole(PLATFORM)
-        traced = _traced(function, leaves)
-        module = traced.lower(lowering_platforms=(PLATFORM,)).compiler_ir()
+    with _without_folders():
+        module = Traced.of(function, leaves, names).module()
     if partition.needs_partitioner(decode_module(module, names)):
         raise UnsupportedError(
             "a portable program with shardings: each jaxlib partitions it differently",

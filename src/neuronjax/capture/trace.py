@@ -23,7 +23,7 @@ from neuronjax.capture.decode import decode_module
 from neuronjax.capture.host_calls import keep_linear_algebra_whole
 from neuronjax.capture.refusals import explicit_mesh, refusal
 from neuronjax.capture.scaled_matmul import keep_whole
-from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.errors import InternalError, UnsupportedError
 from neuronjax.ir.program import Program
 
 PLATFORM = "neuron"
@@ -42,10 +42,6 @@ class Capture:
     program: Program
     out_tree: Any
     out_avals: tuple[jax.ShapeDtypeStruct, ...]
-
-
-class ClosesOverTracersError(InvalidProgramError):
-    """The function uses values of an enclosing trace that are not its arguments."""
 
 
 _state = threading.local()
@@ -72,56 +68,103 @@ def trace(function: Callable[..., Any], leaves: Sequence[Any]) -> ClosedJaxpr:
         return jax.make_jaxpr(function)(*leaves)
 
 
+@dataclass(frozen=True)
+class Traced:
+    """A function of flat arguments, traced: the first half of a capture.
+
+    Attributes:
+        types: of the arguments.
+        stage: what `jax.jit(function).trace` returns.
+    """
+
+    types: tuple[jax.ShapeDtypeStruct, ...]
+    stage: Any
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any],
+        types: tuple[jax.ShapeDtypeStruct, ...],
+        names: Sequence[str],
+    ) -> Traced:
+        """Traces `function(*types)`, whose result may be any pytree of arrays.
+
+        Args:
+            function: takes flat leaves.
+            types: shape and dtype of each argument.
+            names: the pytree path of each argument, for errors.
+
+        Raises:
+            UnsupportedError: 64-bit floats, or complex numbers of them.
+        """
+        for leaf, name in zip(types, names, strict=True):
+            check_argument(leaf, name)
+        with _capture_scope():
+            keep_whole(PLATFORM)
+            keep_linear_algebra_whole(PLATFORM)
+            try:
+                return cls(types, jax.jit(function, keep_unused=True).trace(*types))
+            except ValueError as error:
+                if named := explicit_mesh(error) or partition.uneven(error):
+                    raise named from error
+                raise
+
+    @property
+    def closes_over_tracers(self) -> bool:
+        """Whether the function uses values of an enclosing trace that are not its
+        arguments: JAX has put them in front of these."""
+        return len(self.stage.jaxpr.in_avals) != len(self.types)
+
+    def module(self) -> Any:
+        """The MLIR module for platform "neuron"."""
+        with _capture_scope():
+            try:
+                lowered = self.stage.lower(lowering_platforms=(PLATFORM,))
+            except (NotImplementedError, ValueError) as error:
+                raise refusal(self.stage.jaxpr, error) from error
+            return lowered.compiler_ir()
+
+    def capture(self, names: Sequence[str]) -> Capture:
+        """The program, of a function that closes over no tracers.
+
+        Args:
+            names: the pytree path of each argument, for rules.
+        """
+        module = self.module()
+        program = decode_module(module, tuple(names))
+        if partition.needs_partitioner(program):
+            program = partition.partition(program, module)
+        found = len(program.entry.body.arguments)
+        if found != len(self.types):
+            raise InternalError(
+                f"captured {found} arguments of {len(self.types)}",
+                remedy="pass the values that the function closes over as arguments",
+            )
+        out_leaves, out_tree = jax.tree.flatten(self.stage.out_info)
+        avals = tuple(
+            jax.ShapeDtypeStruct(o.shape, o.dtype, weak_type=o.weak_type)
+            for o in out_leaves
+        )
+        return Capture(program, out_tree, avals)
+
+
 def capture(
     function: Callable[..., Any],
-    leaves: tuple[jax.ShapeDtypeStruct, ...],
-    names: tuple[str, ...],
+    types: tuple[jax.ShapeDtypeStruct, ...],
+    names: Sequence[str],
 ) -> Capture:
-    """Captures `function(*leaves)`, whose result may be any pytree of arrays.
+    """Captures a function of flat arguments; see `Traced`."""
+    return Traced.of(function, types, names).capture(names)
 
-    Args:
-        function: takes flat leaves.
-        leaves: shape and dtype of each argument.
-        names: the pytree path of each argument, for rules and errors.
 
-    Raises:
-        UnsupportedError: 64-bit floats, or complex numbers of them, in the arguments.
-    """
-    for leaf, name in zip(leaves, names, strict=True):
-        check_argument(leaf, name)
-    with _capture_scope():
-        keep_whole(PLATFORM)
-        keep_linear_algebra_whole(PLATFORM)
-        traced = _traced(function, leaves)
-        try:
-            lowered = traced.lower(lowering_platforms=(PLATFORM,))
-        except (NotImplementedError, ValueError) as error:
-            raise refusal(traced.jaxpr, error) from error
-        module = lowered.compiler_ir()
-    program = decode_module(module, names)
-    if partition.needs_partitioner(program):
-        program = partition.partition(program, module)
-    out_leaves, out_tree = jax.tree.flatten(traced.out_info)
-    if len(program.entry.body.arguments) != len(leaves):
-        raise ClosesOverTracersError(
-            f"captured {len(program.entry.body.arguments)} arguments of "
-            f"{len(leaves)}: the function closes over traced values",
-            remedy="pass the values as arguments",
-        )
-    avals = tuple(
-        jax.ShapeDtypeStruct(o.shape, o.dtype, weak_type=o.weak_type)
-        for o in out_leaves
+def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape, dtype and weak type of an array, tracer or Python scalar."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    aval = jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(
+        aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False)
     )
-    return Capture(program, out_tree, avals)
-
-
-def _traced(function: Callable[..., Any], leaves: tuple) -> Any:
-    try:
-        return jax.jit(function, keep_unused=True).trace(*leaves)
-    except ValueError as error:
-        if named := explicit_mesh(error) or partition.uneven(error):
-            raise named from error
-        raise
 
 
 def check_argument(leaf: Any, name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,9 +92,23 @@ def plain(value: Any) -> Any:
     return sorted(value) if isinstance(value, frozenset | set) else value
 
 
-def table(title: str) -> Table:
-    """An empty table in the style of all commands."""
-    return Table(
+def show(found: Any, data: Callable[[], Any], as_json: bool) -> None:
+    """A result for people, or its data for programs."""
+    if as_json:
+        print_json(data())
+    else:
+        Console().print(found)
+
+
+def table(title: str, left: Sequence[str] = (), right: Sequence[str] = ()) -> Table:
+    """An empty table in the style of all commands.
+
+    Args:
+        title: above it.
+        left: headings of columns that no line breaks.
+        right: headings of more such columns, of numbers.
+    """
+    made = Table(
         title=title,
         title_justify="left",
         caption_justify="left",
@@ -102,6 +116,11 @@ def table(title: str) -> Table:
         collapse_padding=True,
         pad_edge=False,
     )
+    for heading in left:
+        made.add_column(heading, no_wrap=True)
+    for heading in right:
+        made.add_column(heading, justify="right", no_wrap=True)
+    return made
 
 
 def check_folders(paths: Sequence[Path | None]) -> None:

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from neuronjax.api.collective_bench import collective_bench
 from neuronjax.cli.application import JsonOption, TargetOption, print_json, table
+from neuronjax.cli.options import options_of
 from neuronjax.errors import InvalidProgramError
 from neuronjax.timing.collective_constants import CONSTANTS
 
 
+@options_of(collective_bench, "ranks", "dtype", "algorithm")
 def cc_test(
     op: Annotated[
         str | None,
         typer.Argument(help="all_reduce, all_gather, reduce_scatter, all_to_all, ..."),
     ] = None,
     target: TargetOption = "trn2.48xlarge",
-    ranks: Annotated[
-        int | None, typer.Option(help="How many devices; default: all.")
-    ] = None,
     smallest: Annotated[str, typer.Option("--min", help="Smallest size.")] = "1K",
     largest: Annotated[str, typer.Option("--max", help="Largest size.")] = "1G",
     factor: Annotated[int, typer.Option(help="From one size to the next.")] = 2,
-    dtype: Annotated[str, typer.Option(help="bf16, fp32, fp16, uint8, ...")] = "bf16",
-    algorithm: Annotated[
-        str | None, typer.Option(help="ring, rdh, ...; default: by size and group.")
-    ] = None,
+    *,
     constants: Annotated[
         bool, typer.Option("--constants", help="List the model's figures instead.")
     ] = False,
     as_json: JsonOption = False,
+    **keywords: Any,
 ) -> None:
     """Says how long a collective takes, by size, as nccom-test prints it.
 
@@ -53,9 +50,7 @@ def cc_test(
             "cc-test without a collective", remedy="write: cc-test all_reduce"
         )
     sizes = f"{smallest}:{largest}:x{factor}"
-    found = collective_bench(
-        op, target, ranks=ranks, sizes=sizes, dtype=dtype, algorithm=algorithm
-    )
+    found = collective_bench(op, target, sizes=sizes, **keywords)
     print(found.to_json() if as_json else found)
 
 
@@ -64,9 +59,7 @@ def _print_constants(as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    rows = table("Figures of the time of collectives")
-    for heading in ("name", "value", "unit"):
-        rows.add_column(heading, no_wrap=True)
+    rows = table("Figures of the time of collectives", left=("name", "value", "unit"))
     rows.add_column("source")
     for constant in CONSTANTS.values():
         fitted = f"; fitted to {constant.fitted_to}" if constant.fitted_to else ""

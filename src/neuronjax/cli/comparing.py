@@ -12,8 +12,8 @@ from rich.console import Console
 from neuronjax.api.compare import compare as compare_function, compare_saved
 from neuronjax.capture.artifacts import read_artifact
 from neuronjax.cli.application import JsonOption, PolicyOption, TargetOption, print_json
+from neuronjax.cli.options import options_of
 from neuronjax.cli.sources import (
-    FunctionSource,
     InputsOption,
     SeedOption,
     ShapesOption,
@@ -21,33 +21,22 @@ from neuronjax.cli.sources import (
     find,
     with_values,
 )
-from neuronjax.diagnostics.comparison import Comparison
-
-ReferenceOption = Annotated[
-    str,
-    typer.Option(
-        "--reference",
-        help="float32, float64, float64_rounded, or a policy.",
-    ),
-]
 
 
+@options_of(compare_function, "reference", "tolerance")
 def compare(
     source: SourceArgument,
     target: TargetOption = "trn2",
     policy: PolicyOption = None,
-    reference: ReferenceOption = "float32",
     shapes: ShapesOption = None,
     inputs: InputsOption = None,
     seed: SeedOption = 0,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(help="Relative L2 error from which on a run has diverged."),
-    ] = None,
+    *,
     sort: Annotated[
         str, typer.Option(help="isolation, accumulation or order.")
     ] = "isolation",
     as_json: JsonOption = False,
+    **keywords: Any,
 ) -> None:
     """Says which op errs, and where the errors begin, against a reference.
 
@@ -60,14 +49,13 @@ def compare(
         neuronjax compare train.py:step --policy fp8 --args 'f32[8,16] i32[8]'
         neuronjax compare model.mlirbc --policy bf16 --reference float64 --json
     """
-    options: dict[str, Any] = dict(
-        target=target, policy=policy, reference=reference, tolerance=tolerance
-    )
+    keywords.update(target=target, policy=policy)
     found = find(source)
     if isinstance(found, Path):
-        result = _saved(found, inputs, seed, options)
+        result = compare_saved(found, _values_of(found, inputs, seed), **keywords)
     else:
-        result = _function(found, shapes, inputs, seed, options)
+        compared = compare_function(found.function, **keywords)
+        result = compared(*found.values(shapes, inputs, seed))
     if as_json:
         print_json(result.to_json_dict())
     else:
@@ -78,23 +66,9 @@ def compare(
     raise typer.Exit(1 if result.first_divergence else 0)
 
 
-def _saved(
-    path: Path, inputs: Path | None, seed: int, options: dict[str, Any]
-) -> Comparison:
+def _values_of(path: Path, inputs: Path | None, seed: int) -> list[jax.Array]:
+    """The arguments of a saved program's main."""
     program = read_artifact(path).program
     types = [v.type for v in program.entry.body.arguments]
     shapes = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
-    arrays = with_values(shapes, program.argument_names, inputs, seed)
-    return compare_saved(path, arrays, **options)
-
-
-def _function(
-    found: FunctionSource,
-    shapes: str | None,
-    inputs: Path | None,
-    seed: int,
-    options: dict[str, Any],
-) -> Comparison:
-    return compare_function(found.function, **options)(
-        *found.values(shapes, inputs, seed)
-    )
+    return with_values(shapes, program.argument_names, inputs, seed)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from neuronjax.cli.application import JsonOption, print_json
+from neuronjax.cli.application import JsonOption, show
 from neuronjax.testing import conformance as vectors
 from neuronjax.testing.vector_cases import cases
 
@@ -42,9 +42,6 @@ def conformance(
             Console(soft_wrap=True).print(f"{path}  {path.stat().st_size:,} bytes")
         return
     found = vectors.run(vectors.load_runner(runner), vectors.read(folder), runner)
-    if as_json:
-        print_json(found.records)
-    else:
-        Console().print(found)
+    show(found, lambda: found.records, as_json)
     if found.failed:
         raise typer.Exit(1)

@@ -90,10 +90,7 @@ _LEGEND = (
 
 
 def _emulated(title: str, rows: Sequence[Operation]) -> Table:
-    found = table(title)
-    found.add_column("op", no_wrap=True)
-    for kind in KINDS:
-        found.add_column(kind, no_wrap=True)
+    found = table(title, left=("op", *KINDS))
     for operation in rows:
         cells = [_cell(operation.uses.get(kind)) for kind in KINDS]
         found.add_row(operation.name, *(cells if operation.uses else "0" * len(KINDS)))
@@ -156,9 +153,8 @@ _KERNEL_LEGEND = (
 
 
 def _instructions(rows: Sequence[KernelOperation]) -> Table:
-    found = table(f"nki.isa: instructions ({len(rows)})")
-    for column in ("instruction", "engines", "since", "kernels", "runs", "timed"):
-        found.add_column(column, no_wrap=True)
+    columns = ("instruction", "engines", "since", "kernels", "runs", "timed")
+    found = table(f"nki.isa: instructions ({len(rows)})", left=columns)
     for o in rows:
         engines = o.engines + "~" * (o.label == "modelled")
         states = map(_state, (o.front_end, o.semantics, o.cost))
@@ -172,9 +168,8 @@ def _state(value: bool | None) -> str:
 
 
 def _names(title: str, rows: Sequence[KernelOperation]) -> Table:
-    found = table(title)
+    found = table(title, left=["kind"])
     found.leading = 1
-    found.add_column("kind", no_wrap=True)
     found.add_column("names", ratio=1)
     for kind in ("function", "constant"):
         for there, word in ((True, ""), (False, "missing ")):

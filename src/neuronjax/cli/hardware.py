@@ -8,6 +8,7 @@ a host (bus address, processes) is null or empty.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -21,7 +22,6 @@ from neuronjax.hardware import (
     ByDtype,
     ChipSpec,
     CoreSpec,
-    EngineSpec,
     Target,
     Topology,
     resolve_target,
@@ -94,31 +94,21 @@ def neighbours(topology: Topology, index: int) -> list[int]:
     """
     found = set()
     for axis, size in enumerate(topology.shape):
-        stride = _stride(topology.shape, axis)
+        stride = math.prod(topology.shape[axis + 1 :])
         place = index // stride % size
+        every = set(range(size))
         if topology.kind == "switch":
-            places = set(range(size))
+            places = every
+        elif topology.closed[axis]:
+            places = {(place - 1) % size, (place + 1) % size}
         else:
-            places = _beside(place, size, topology.closed[axis])
+            places = {place - 1, place + 1} & every
         found |= {index + (other - place) * stride for other in places}
     return sorted(found - {index})
 
 
-def _stride(shape: tuple[int, ...], axis: int) -> int:
-    stride = 1
-    for size in shape[axis + 1 :]:
-        stride *= size
-    return stride
-
-
-def _beside(place: int, size: int, closed: bool) -> set[int]:
-    beside = {place - 1, place + 1}
-    return {p % size for p in beside} if closed else beside & set(range(size))
-
-
 def _devices_table(target: Target) -> Table:
-    rows = table("Devices, as neuron-ls shows them")
-    rows.add_column("device", justify="right", no_wrap=True)
+    rows = table("Devices, as neuron-ls shows them", right=["device"])
     rows.add_column("cores", no_wrap=True)
     rows.add_column("memory", justify="right", no_wrap=True)
     rows.add_column("connected to")
@@ -150,11 +140,11 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def _targets_table() -> Table:
-    rows = table("Targets (chips first, then what can be rented)")
-    for heading in ("target", "chip", "core"):
-        rows.add_column(heading, no_wrap=True)
-    for heading in ("chips", "devices", "HBM"):
-        rows.add_column(heading, justify="right", no_wrap=True)
+    rows = table(
+        "Targets (chips first, then what can be rented)",
+        left=("target", "chip", "core"),
+        right=("chips", "devices", "HBM"),
+    )
     for name, target in TARGETS.items():
         rows.add_row(
             name,
@@ -232,18 +222,14 @@ def _engines_table(core: CoreSpec) -> Table:
     rows.add_column("elements/cycle")
     rows.add_column("dtypes")
     for engine in core.engines:
-        rows.add_row(*_engine_row(engine))
+        width = engine.elements_per_cycle
+        rows.add_row(
+            engine.name,
+            f"{engine.clock_hz / 1e9:g} GHz",
+            _by_dtype(width, "\n") if width else "-",
+            ", ".join(engine.dtypes) or "-",
+        )
     return rows
-
-
-def _engine_row(engine: EngineSpec) -> tuple[str, ...]:
-    width = engine.elements_per_cycle
-    return (
-        engine.name,
-        f"{engine.clock_hz / 1e9:g} GHz",
-        _by_dtype(width, "\n") if width else "-",
-        ", ".join(engine.dtypes) or "-",
-    )
 
 
 def _by_dtype(values: ByDtype, separator: str = ", ") -> str:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
 from rich.console import Console
 
 from neuronjax.api.check import check as check_function, check_saved
 from neuronjax.cli.application import JsonOption, PolicyOption, TargetOption
+from neuronjax.cli.options import options_of
 from neuronjax.cli.sources import ShapesOption, SourceArgument, find
-from neuronjax.diagnostics.findings import PortabilityReport
 
 
+@options_of(check_function, "sdk")
 def check(
     source: SourceArgument,
     target: TargetOption = "trn2",
     policy: PolicyOption = None,
-    sdk: Annotated[
-        str | None, typer.Option(help="The Neuron SDK to check for; default: newest.")
-    ] = None,
     shapes: ShapesOption = None,
+    *,
     as_json: JsonOption = False,
+    **keywords: Any,
 ) -> None:
     """Says what Trainium's own compiler would refuse or change in a program.
 
@@ -36,20 +36,15 @@ def check(
         neuronjax check train.py:step --args 'f32[8,16] i32[8]'
         neuronjax check package.model:forward --sdk 2.29 --json
     """
-    report = _report(source, target, policy, sdk, shapes)
+    keywords.update(target=target, policy=policy)
+    found = find(source)
+    if isinstance(found, Path):
+        report = check_saved(found, **keywords)
+    else:
+        checked = check_function(found.function, **keywords)
+        report = checked(*found.arguments(shapes))
     if as_json:
         print(report.to_json())
     else:
         Console().print(report)
     raise typer.Exit(0 if report.ok else 1)
-
-
-def _report(
-    source: str, target: str, policy: str | None, sdk: str | None, shapes: str | None
-) -> PortabilityReport:
-    found = find(source)
-    if isinstance(found, Path):
-        return check_saved(found, target=target, policy=policy, sdk=sdk)
-    arguments = found.arguments(shapes)
-    checked = check_function(found.function, target=target, policy=policy, sdk=sdk)
-    return checked(*arguments)

@@ -39,19 +39,14 @@ from neuronjax.cli.sources import (
     with_values,
 )
 from neuronjax.diagnostics.differences import Difference, difference
+from neuronjax.testing.bits import leaves_of, path_text
 
 _ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma", "sync", "cc", "offline")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a run left.
-
-    Attributes:
-        results: array by pytree path.
-        instructions: number by engine.
-        native: the same results from jax.jit, where they were asked for.
-    """
+    """What a run left: arrays by path, instructions by engine, what jax.jit left."""
 
     results: Mapping[str, np.ndarray]
     instructions: Mapping[str, int]
@@ -113,7 +108,7 @@ def _run_function(
 ) -> Outcome:
     values = source.values(shapes, inputs, seed)
     lowered = nj.jit(source.function, **options).lower(*values)
-    native = _flat(jax.jit(source.function)(*values)) if compare else None
+    native = leaves_of(jax.jit(source.function)(*values)) if compare else None
     return _outcome(lowered, values, {}, native)
 
 
@@ -128,7 +123,7 @@ def _run_saved(
         )
     lowered = nj.load(path, **options)
     leaves, tree = jax.tree.flatten_with_path(lowered.args_info)
-    names = [_path(path[1:]) for path, _ in leaves]
+    names = [path_text(path[1:]) for path, _ in leaves]
     values = with_values([leaf for _, leaf in leaves], names, inputs, seed)
     args, kwargs = jax.tree.unflatten(tree, values)
     return _outcome(lowered, args, kwargs, None)
@@ -141,23 +136,8 @@ def _outcome(
     native: Mapping[str, np.ndarray] | None,
 ) -> Outcome:
     counts = collections.Counter(i.engine for i in lowered.instructions)
-    results = _flat(lowered.compile()(*args, **kwargs))
+    results = leaves_of(lowered.compile()(*args, **kwargs))
     return Outcome(results=results, instructions=counts, native=native)
-
-
-def _flat(results: Any) -> dict[str, np.ndarray]:
-    leaves = jax.tree.leaves_with_path(results)
-    return {_path(path) or "result": _numpy(leaf) for path, leaf in leaves}
-
-
-def _numpy(leaf: Any) -> np.ndarray:
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
-    return np.asarray(leaf)
-
-
-def _path(path: Sequence[Any]) -> str:
-    return jax.tree_util.keystr(tuple(path), simple=True, separator="/")
 
 
 def _save(path: Path, results: Mapping[str, np.ndarray]) -> None:
@@ -245,10 +225,8 @@ def _differences_table(outcome: Outcome) -> Table:
 
 
 def _instructions_table(counts: Mapping[str, int]) -> Table:
-    rows = table("Instructions by engine")
     engines = [engine for engine in _ENGINES if counts.get(engine)]
-    for engine in engines:
-        rows.add_column(engine, justify="right")
+    rows = table("Instructions by engine", right=engines)
     rows.add_row(*[str(counts[engine]) for engine in engines])
     return rows
 

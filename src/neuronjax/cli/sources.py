@@ -27,6 +27,7 @@ import numpy as np
 import typer
 
 from neuronjax.errors import InvalidProgramError
+from neuronjax.testing.bits import path_text
 
 SourceArgument = Annotated[
     str,
@@ -56,12 +57,7 @@ SeedOption = Annotated[int, typer.Option(help="Of inputs that are not given.")]
 
 @dataclass(frozen=True)
 class FunctionSource:
-    """A Python function.
-
-    Attributes:
-        name: as the user wrote it.
-        function: what was found there.
-    """
+    """A Python function, and its name as the user wrote it."""
 
     name: str
     function: Callable[..., Any]
@@ -94,7 +90,7 @@ class FunctionSource:
             InvalidProgramError: as `arguments` and `with_values`.
         """
         leaves, tree = jax.tree.flatten_with_path(self.arguments(shapes))
-        names = [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in leaves]
+        names = [path_text(path) for path, _ in leaves]
         types = [
             x if isinstance(x, jax.ShapeDtypeStruct) else jnp.asarray(x)
             for _, x in leaves
@@ -136,6 +132,14 @@ def find(source: str) -> FunctionSource | Path:
             remedy=f"it has: {', '.join(_functions(module)) or 'none'}",
         )
     return FunctionSource(source, function)
+
+
+def program(source: str, shapes: str | None) -> tuple[Any, tuple[Any, ...]]:
+    """A function or the path of a saved program, and the arguments of its call."""
+    found = find(source)
+    if isinstance(found, Path):
+        return found, ()
+    return found.function, found.arguments(shapes)
 
 
 def _saved(source: str) -> Path:
@@ -260,23 +264,17 @@ def with_values(
     inputs: Path | None,
     seed: int,
 ) -> list[jax.Array]:
-    """Arrays of these types: from a file, as they are, or drawn.
-
-    Args:
-        types: arrays or ShapeDtypeStructs, flat.
-        names: of the arguments; keys of the file beside arr_0, arr_1, ...
-        inputs: an .npz file, or None.
-        seed: of the values that are drawn.
+    """Arrays of these types, flat: from an .npz file, as they are, or drawn.
 
     Raises:
         InvalidProgramError: an array is missing in the file, or of another shape.
     """
-    given = {} if inputs is None else _read(inputs)
     generator = np.random.default_rng(seed)
-    return [
-        _value(type, index, names[index], given, generator, bool(inputs))
-        for index, type in enumerate(types)
-    ]
+    if inputs is None:
+        return [jnp.asarray(_drawn(type, generator)) for type in types]
+    given = _read(inputs)
+    numbered = enumerate(zip(types, names, strict=True))
+    return [_given(given, *of, index) for index, of in numbered]
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
@@ -289,30 +287,26 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         ) from error
 
 
-def _value(
-    type: Any,
-    index: int,
-    name: str,
-    given: Mapping[str, np.ndarray],
-    generator: np.random.Generator,
-    must_be_given: bool,
+def _given(
+    given: Mapping[str, np.ndarray], type: Any, name: str, index: int
 ) -> jax.Array:
     array = given.get(name, given.get(f"arr_{index}"))
-    if array is None and must_be_given:
+    if array is None:
         raise InvalidProgramError(
             f"--inputs has no array {name!r} (or 'arr_{index}')",
             remedy=f"it has: {', '.join(given)}",
         )
-    if array is None:
-        drawn = isinstance(type, jax.ShapeDtypeStruct)
-        return jax.numpy.asarray(draw(type, generator) if drawn else type)
     if array.shape != type.shape:
         raise InvalidProgramError(
             f"argument {name} has shape {array.shape} in --inputs, the program takes "
             f"{tuple(type.shape)}",
             remedy="give an array of that shape",
         )
-    return jax.numpy.asarray(array.astype(type.dtype))
+    return jnp.asarray(array.astype(type.dtype))
+
+
+def _drawn(type: Any, generator: np.random.Generator) -> Any:
+    return draw(type, generator) if isinstance(type, jax.ShapeDtypeStruct) else type
 
 
 def draw(type: jax.ShapeDtypeStruct, generator: np.random.Generator) -> np.ndarray:

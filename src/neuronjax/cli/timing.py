@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ from neuronjax.cli.application import (
     print_json,
     table,
 )
+from neuronjax.cli.options import Offer, options_of
 from neuronjax.cli.sources import ShapesOption, SourceArgument, find
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.policy import Policy
@@ -38,22 +39,41 @@ from neuronjax.timing.planning_constants import PLANNING_CONSTANTS as PLANNING
 
 _TARGETS = ("trn1", "inf2", "trn2", "trn3")
 
-LncOption = Annotated[
-    int | None,
-    typer.Option("--lnc", help="Physical cores per logical core; default: the chip's."),
-]
+
+def _peak(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
+def _turns(text: str) -> tuple[str, int]:
+    """ "train.py:12=100" as line and number."""
+    line, _, number = text.rpartition("=")
+    if not line or not number.isdecimal():
+        raise InvalidProgramError(
+            f"--trips {text}", remedy="write FILE:LINE=N, as in --trips train.py:12=100"
+        )
+    return line, int(number)
+
+
+@options_of(
+    profile_step,
+    "lnc",
+    peak=Offer(read=_peak),
+    batch_argnums=Offer(flag="--batch", repeated=True),
+    trips=Offer(
+        metavar="FILE:LINE=N",
+        repeated=True,
+        read=lambda given: dict(map(_turns, given)),
+    ),
+)
 def profile(
     source: SourceArgument,
     target: TargetOption = "trn2",
     policy: PolicyOption = None,
-    lnc: LncOption = None,
     shapes: ShapesOption = None,
-    peak: Annotated[
-        str,
-        typer.Option(help="What MFU refers to: bf16, fp32, fp8, mx, sparse, TFLOPS."),
-    ] = "bf16",
+    *,
     by: Annotated[
         str, typer.Option(metavar="op|source|module", help="How to group the time.")
     ] = "op",
@@ -64,18 +84,6 @@ def profile(
     limits: Annotated[
         bool, typer.Option(help="Price the changes that would save most.")
     ] = True,
-    batch: Annotated[
-        list[int] | None,
-        typer.Option("--batch", help="Arguments with a batch axis; repeatable."),
-    ] = None,
-    trips: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--trips",
-            metavar="FILE:LINE=N",
-            help="Turns of a loop where values decide; repeatable.",
-        ),
-    ] = None,
     plot: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write a picture.")
     ] = None,
@@ -87,6 +95,7 @@ def profile(
         Path | None, typer.Option(dir_okay=False, help="Write every event as a line.")
     ] = None,
     as_json: JsonOption = False,
+    **keywords: Any,
 ) -> None:
     """Predicts where the time of a program goes on a chip, and what would save some.
 
@@ -103,16 +112,7 @@ def profile(
     check_folders([plot, perfetto, csv])
     if by not in _GROUPS:
         raise InvalidProgramError(f"--by {by}", remedy=f"one of {', '.join(_GROUPS)}")
-    found = _profile(
-        source,
-        shapes,
-        target=target,
-        policy=policy,
-        lnc=lnc,
-        peak=_peak(peak),
-        batch=tuple(batch or ()),
-        trips=dict(map(_turns, trips or ())),
-    )
+    found = _profile(source, shapes, target=target, policy=policy, **keywords)
     _write(found, plot, perfetto, csv)
     if as_json:
         priced = found.limits() if limits else ()
@@ -145,42 +145,22 @@ def _short(lines: Mapping[str, Usage]) -> dict[str, Usage]:
     return {shown[line]: used for line, used in lines.items()}
 
 
-def _peak(text: str) -> str | float:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _turns(text: str) -> tuple[str, int]:
-    """ "train.py:12=100" as line and number."""
-    line, _, number = text.rpartition("=")
-    if not line or not number.isdecimal():
-        raise InvalidProgramError(
-            f"--trips {text}", remedy="write FILE:LINE=N, as in --trips train.py:12=100"
-        )
-    return line, int(number)
-
-
 def _profile(
     source: str,
     shapes: str | None,
     *,
     target: str,
     policy: str | None,
-    lnc: int | None = None,
-    peak: str | float = "bf16",
-    batch: tuple[int, ...] = (),
-    trips: Mapping[str | int, int] | None = None,
+    batch_argnums: Sequence[int] = (),
+    **keywords: Any,
 ) -> Profile:
     found = find(source)
-    options: dict[str, Any] = dict(target=target, lnc=lnc, peak=peak, trips=trips)
     if isinstance(found, Path):
         chosen = Policy.resolve(policy)
         lowered = nj.load(found, target=target, policy=chosen)
-        return profile_step(lowered, policy=chosen, **options)()
-    step = profile_step(found.function, policy=policy, batch_argnums=batch, **options)
-    return step(*found.arguments(shapes))
+        return profile_step(lowered, target=target, policy=chosen, **keywords)()
+    keywords.update(target=target, policy=policy, batch_argnums=batch_argnums)
+    return profile_step(found.function, **keywords)(*found.arguments(shapes))
 
 
 def _write(

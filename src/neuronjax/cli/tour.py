@@ -47,11 +47,11 @@ def quickstart(
         neuronjax quickstart --json results.json --output curves.png
     """
     # Flax, Optax and matplotlib take seconds to import and only this command uses them.
-    from neuronjax.cli.quickstart import data, experiment, recipe, report
+    from neuronjax.cli.quickstart import data, experiment, report, train
 
-    chosen = recipe.TINY if tiny else recipe.Recipe()
+    chosen = train.TINY if tiny else train.TrainingRecipe()
     chosen = dataclasses.replace(chosen, seed=seed, steps=steps or chosen.steps)
-    emulated = map(experiment.Machine.parse, targets or experiment.EMULATED)
+    emulated = map(experiment.Setup.parse, targets or experiment.EMULATED)
     machines = [experiment.NATIVE, *emulated]
     corpus = data.load()
     console = Console()

@@ -31,11 +31,11 @@ def code_fingerprint(*things: Any) -> str:
         *things: functions, numbers, text, arrays, dataclasses, and containers of them.
             Of any other object only the class counts.
     """
-    text = "\n".join(_Walk().of(thing) for thing in things)
+    text = "\n".join(_CodeWriter().of(thing) for thing in things)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
-class _Walk:
+class _CodeWriter:
     """One description; what was described before is named by its place."""
 
     def __init__(self) -> None:

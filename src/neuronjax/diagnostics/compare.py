@@ -20,8 +20,8 @@ from neuronjax.diagnostics.executors import Emulator, Executor, Signatures
 from neuronjax.diagnostics.first_divergence import ancestors, smallest_set
 from neuronjax.diagnostics.op_errors import Errors
 from neuronjax.diagnostics.op_records import FirstDivergence, Iteration, OpRecord
-from neuronjax.diagnostics.op_walk import Compared, Walk
-from neuronjax.diagnostics.parallel_runs import Side, Site
+from neuronjax.diagnostics.op_walk import Compared, ParallelWalk
+from neuronjax.diagnostics.parallel_runs import OpPath, Side
 from neuronjax.diagnostics.reference64 import Reference64
 from neuronjax.errors import UnsupportedError
 from neuronjax.hardware import Target
@@ -170,12 +170,12 @@ def _errs(errors: Errors) -> bool:
     return errors.differing > 0 or errors.sum_error2 > 0 or errors.nonfinite_changed > 0
 
 
-def exceeds(errors: Errors, site: Site, tolerance: float) -> bool:
+def exceeds(errors: Errors, path: OpPath, tolerance: float) -> bool:
     """Whether an op has diverged. A predicate that flips, or a number made of it, has
     not: what it selects may have."""
     if tolerance == 0:
         return errors.differing > 0
-    op = site.op
+    op = path.op
     read = op.operands if op.name == "stablehlo.convert" else op.results
     kinds = [value.type.dtype.kind for value in read]
     discrete = bool(kinds) and all(kind == "b" for kind in kinds)
@@ -185,39 +185,39 @@ def exceeds(errors: Errors, site: Site, tolerance: float) -> bool:
 class _First(NamedTuple):
     """The first divergence; `alone` where it is one in isolation too."""
 
-    site: Site
+    path: OpPath
     iterations: tuple[int, ...]
     errors: Errors
     alone: bool
 
 
-class Recorder:
+class ErrorRecorder:
     """Adds up what a walk says, and notes where it first diverges."""
 
     def __init__(self, tolerance: float) -> None:
         self._tolerance = tolerance
-        self._sums: dict[Site, _Sums] = {}
+        self._sums: dict[OpPath, _Sums] = {}
         self.first: _First | None = None
 
     def __call__(
-        self, site: Site, iterations: tuple[int, ...], found: Compared
+        self, path: OpPath, iterations: tuple[int, ...], found: Compared
     ) -> None:
-        sums = self._sums.get(site)
+        sums = self._sums.get(path)
         if sums is None:
-            sums = self._sums[site] = _Sums(number=len(self._sums))
+            sums = self._sums[path] = _Sums(number=len(self._sums))
         sums.add(iterations, found)
         errors = found.accumulation
-        if self.first is None and errors and exceeds(errors, site, self._tolerance):
+        if self.first is None and errors and exceeds(errors, path, self._tolerance):
             isolated = found.isolation or Errors()
-            alone = exceeds(isolated, site, self._tolerance)
-            self.first = _First(site, iterations, errors, alone)
+            alone = exceeds(isolated, path, self._tolerance)
+            self.first = _First(path, iterations, errors, alone)
 
-    def suspects(self, program: Program) -> list[Site]:
+    def suspects(self, program: Program) -> list[OpPath]:
         """What may have caused the first divergence: the op itself, then the ancestors
         that err in isolation, the worst first."""
         assert self.first is not None
-        site = self.first.site
-        behind = ancestors(program, site.op)
+        path = self.first.path
+        behind = ancestors(program, path.op)
         erring = [
             s
             for s, sums in self._sums.items()
@@ -226,22 +226,22 @@ class Recorder:
         worst = {s: self._sums[s].isolation for s in erring}
         return sorted(
             erring,
-            key=lambda s: (s == site, worst[s].relative_l2, worst[s].max_ulp),
+            key=lambda s: (s == path, worst[s].relative_l2, worst[s].max_ulp),
             reverse=True,
         )
 
-    def records(self) -> dict[Site, OpRecord]:
+    def records(self) -> dict[OpPath, OpRecord]:
         """In program order."""
-        return {site: _record(site, sums) for site, sums in self._sums.items()}
+        return {path: _record(path, sums) for path, sums in self._sums.items()}
 
 
-def _record(site: Site, sums: _Sums) -> OpRecord:
+def _record(path: OpPath, sums: _Sums) -> OpRecord:
     return OpRecord(
         number=sums.number,
-        op=site.op.name,
-        scope=site.scope,
-        source=site.source,
-        result=", ".join(str(v.type) for v in site.op.results),
+        op=path.op.name,
+        scope=path.scope,
+        source=path.source,
+        result=", ".join(str(v.type) for v in path.op.results),
         executions=sums.executions,
         isolation=sums.isolation,
         accumulation=sums.accumulation,
@@ -259,7 +259,7 @@ class _ReachedError(Exception):
 
 
 def _is_explained(
-    walk: Walk,
+    walk: ParallelWalk,
     arguments: Sequence[Any],
     first: _First,
     tolerance: float,
@@ -267,11 +267,11 @@ def _is_explained(
     """Whether the divergence is gone in a walk."""
     diverged = False
 
-    def heard(site: Site, iterations: tuple[int, ...], found: Compared) -> None:
+    def heard(path: OpPath, iterations: tuple[int, ...], found: Compared) -> None:
         nonlocal diverged
-        if (site, iterations) == (first.site, first.iterations):
+        if (path, iterations) == (first.path, first.iterations):
             errors = found.accumulation
-            diverged = errors is not None and exceeds(errors, site, tolerance)
+            diverged = errors is not None and exceeds(errors, path, tolerance)
             raise _ReachedError
 
     walk.heard = heard
@@ -283,23 +283,23 @@ def _is_explained(
 
 
 def _explanation(
-    recorder: Recorder,
+    recorder: ErrorRecorder,
     setting: Setting,
     sides: tuple[Side, Side],
     arguments: Sequence[Any],
     tolerance: float,
-) -> tuple[Site, ...]:
+) -> tuple[OpPath, ...]:
     first = recorder.first
     assert first is not None
     if first.alone:  # on the reference's values: no other op is needed
-        return (first.site,)
+        return (first.path,)
     suspects = recorder.suspects(setting.program)
     if not suspects:
         return ()
     reference, actual = sides
 
     def explains(chosen: Sequence[Any]) -> bool:
-        walk = Walk(
+        walk = ParallelWalk(
             reference, actual, recorder, isolates=False, replaced=frozenset(chosen)
         )
         return _is_explained(walk, arguments, first, tolerance)
@@ -334,17 +334,17 @@ def compare_sides(
         names: the fields of `Comparison` that only say what this is.
     """
     start = time.perf_counter()
-    recorder = Recorder(tolerance)
-    Walk(reference, actual, recorder, baseline=baseline).run(arguments)
+    recorder = ErrorRecorder(tolerance)
+    ParallelWalk(reference, actual, recorder, baseline=baseline).run(arguments)
     records, first = recorder.records(), None
     if recorder.first is not None:
-        causes: tuple[Site, ...] = ()
+        causes: tuple[OpPath, ...] = ()
         if explain:
             sides = (reference, actual)
             causes = _explanation(recorder, setting, sides, arguments, tolerance)
         found = recorder.first
         first = FirstDivergence(
-            record=records[found.site],
+            record=records[found.path],
             iteration=found.iterations,
             errors=found.errors,
             causes=tuple(sorted((records[c] for c in causes), key=lambda r: r.number)),

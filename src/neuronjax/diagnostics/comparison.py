@@ -180,9 +180,13 @@ class Comparison(Displayed):
 
     def plot(self) -> Figure:
         """The error along the program, as a Matplotlib figure."""
-        from neuronjax.diagnostics.comparison_plot import error_plot
+        from neuronjax.report.plots_errors import draw_errors
 
-        return error_plot(self)
+        found = self.first_divergence
+        first = None if found is None else (found.record.number, found.record.short_op)
+        title = f"{self.name}: {self.policy} against {self.reference}"
+        computing = {r.number for r in self.ops if r.is_arithmetic}
+        return draw_errors(title, self.records, computing, first)
 
     def to_json_dict(self) -> dict[str, Any]:
         """A JSON value; Inf is None."""

@@ -20,7 +20,7 @@ from neuronjax.ir.instruction_set import Call
 from neuronjax.numerics.random_bits import fold
 
 
-class Key(NamedTuple):
+class RoundingKey(NamedTuple):
     """A key of stochastic rounding, and how it was derived.
 
     Attributes:
@@ -31,22 +31,24 @@ class Key(NamedTuple):
     array: Any
     path: tuple[int, ...] = ()
 
-    def folded(self, number: int) -> Key:
+    def folded(self, number: int) -> RoundingKey:
         """As the interpreter derives the key of a call, a loop or an iteration."""
         with jax.disable_jit(False):
-            return Key(fold(self.array, jnp.uint32(number)), (*self.path, number))
+            return RoundingKey(
+                fold(self.array, jnp.uint32(number)), (*self.path, number)
+            )
 
 
 @dataclass
-class Place:
+class Position:
     """Where the walk is: what a hook of an executor can ask.
 
     Attributes:
-        site: the op, with the calls that lead to it.
+        path: the op, with the calls that lead to it.
         iterations: those of the loops around it, the outermost first.
     """
 
-    site: Hashable = None
+    path: Hashable = None
     iterations: tuple[int, ...] = ()
 
 
@@ -71,7 +73,7 @@ class Executor(Protocol):
     """Executes instructions on arrays of its own kind."""
 
     @property
-    def first_key(self) -> Key:
+    def first_key(self) -> RoundingKey:
         """Of the instructions of main."""
         ...
 
@@ -85,12 +87,18 @@ class Executor(Protocol):
         """Whether its floats are not of the declared dtypes."""
         ...
 
-    def identity(self, i: Instruction, key: Key, place: Place) -> Hashable:
+    def identity(
+        self, i: Instruction, key: RoundingKey, position: Position
+    ) -> Hashable:
         """Equal where the same operands give the same results."""
         ...
 
     def execute(
-        self, i: Instruction, operands: Sequence[Any], key: Key, place: Place
+        self,
+        i: Instruction,
+        operands: Sequence[Any],
+        key: RoundingKey,
+        position: Position,
     ) -> Sequence[Any]:
         """One array per result."""
         ...
@@ -118,9 +126,11 @@ class Emulator:
         self._stepper = Stepper(program, call_index)
         self._signatures = signatures
         self.stochastic = program.stochastic
-        self.first_key = Key(self._stepper.first_key, (program.seed,))
+        self.first_key = RoundingKey(self._stepper.first_key, (program.seed,))
 
-    def identity(self, i: Instruction, key: Key, place: Place) -> Hashable:
+    def identity(
+        self, i: Instruction, key: RoundingKey, position: Position
+    ) -> Hashable:
         """The signature; with the key where numbers are drawn."""
         signature = self._signatures.of(i)
         if i.blocks or isinstance(i, Call):  # blocks belong to one program
@@ -130,7 +140,11 @@ class Emulator:
         return signature
 
     def execute(
-        self, i: Instruction, operands: Sequence[Any], key: Key, place: Place
+        self,
+        i: Instruction,
+        operands: Sequence[Any],
+        key: RoundingKey,
+        position: Position,
     ) -> Sequence[Any]:
         """On the engine that the instruction names."""
         return self._stepper.execute(i, operands, key.array)

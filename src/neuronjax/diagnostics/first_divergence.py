@@ -2,10 +2,10 @@
 
 The candidates are the ancestors of the op, itself included, that err in isolation. A
 set explains the divergence if it is gone once the reference executes those ops, whose
-results are not rounded on write where the reference is wider (`healing`). The
-smallest one is searched greedily: of the worst candidates as few as suffice, of which
-each is left out that is not needed. Every trial is a run up to the op, so their number
-is limited; a smaller set may exist.
+results are not rounded on write where the reference is wider (see
+`reference_substitution`). The smallest one is searched greedily: of the worst
+candidates as few as suffice, of which each is left out that is not needed. Every trial
+is a run up to the op, so their number is limited; a smaller set may exist.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def ancestors(program: Program, op: Op) -> set[Op]:
 
     Calls are not told apart: what one call of a function depends on, all do.
     """
-    readers = _Dependencies(program)
+    readers = _ValueReaders(program)
     found, values = {op}, [*op.operands]
     for region in op.regions:
         values.extend(region.results)
@@ -42,7 +42,7 @@ def ancestors(program: Program, op: Op) -> set[Op]:
     return found
 
 
-class _Dependencies:
+class _ValueReaders:
     """From which values each value is computed, and by which op."""
 
     def __init__(self, program: Program) -> None:
@@ -112,7 +112,7 @@ def smallest_set(
     Returns:
         The set; empty if not even all candidates together explain.
     """
-    trial = _Trials(explains)
+    trial = _RememberedTrials(explains)
     size = _fewest(candidates, trial)
     if size is None:
         return ()
@@ -124,7 +124,7 @@ def smallest_set(
     return tuple(found)
 
 
-class _Trials:
+class _RememberedTrials:
     """Trials until there are too many, from when on all fail."""
 
     def __init__(self, explains: Callable[[Sequence[Hashable]], bool]) -> None:
@@ -136,7 +136,7 @@ class _Trials:
         return self._left >= 0 and self._explains(chosen)
 
 
-def _fewest(candidates: Sequence[Hashable], trial: _Trials) -> int | None:
+def _fewest(candidates: Sequence[Hashable], trial: _RememberedTrials) -> int | None:
     """How many of the first candidates explain: 1, 2, 4, ..., then by bisection."""
     low, high = 0, 1
     while not trial(candidates[:high]):

@@ -17,7 +17,7 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
 from neuronjax.report.profile_summary import roofs
-from neuronjax.timing.kernel_price import Priced
+from neuronjax.timing.kernel_price import KernelPrice
 from neuronjax.timing.kernel_schedule import KernelSchedule, schedule_kernel, what_if
 from neuronjax.timing.kernel_timeline import bottleneck, kernel_timeline
 from neuronjax.timing.timeline import Timeline
@@ -123,17 +123,19 @@ def _change(schedule_seconds: float, kind: str, what: str, seconds: float) -> Ch
     )
 
 
-def _free(p: Priced) -> Priced:
+def _free(p: KernelPrice) -> KernelPrice:
     return dataclasses.replace(
         p, seconds=0.0, load_seconds=0.0, start_seconds=0.0, issue_seconds=0.0
     )
 
 
-def _once(change: Callable[[Priced], Priced]) -> Callable[[int, Priced], Priced]:
+def _once(
+    change: Callable[[KernelPrice], KernelPrice],
+) -> Callable[[int, KernelPrice], KernelPrice]:
     """Equal costs are one object: each is changed once."""
-    known: dict[int, Priced] = {}
+    known: dict[int, KernelPrice] = {}
 
-    def changed(_: int, p: Priced) -> Priced:
+    def changed(_: int, p: KernelPrice) -> KernelPrice:
         if id(p) not in known:
             known[id(p)] = change(p)
         return known[id(p)]
@@ -161,7 +163,7 @@ def _line(schedule: KernelSchedule, timeline: Timeline) -> Iterator[Change]:
 
 
 def _transfers(schedule: KernelSchedule) -> Iterator[Change]:
-    def at_once(p: Priced) -> Priced:
+    def at_once(p: KernelPrice) -> KernelPrice:
         if not p.ring:
             return p
         return dataclasses.replace(p, start_seconds=0.0, issue_seconds=0.0)

@@ -52,7 +52,7 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class OpContext:
     """One op in its context.
 
     Attributes:
@@ -106,12 +106,12 @@ class Details(NamedTuple):
     source: str = ""
 
 
-Rules = Callable[[Site], Iterator["Noted"]]
+Rules = Callable[[OpContext], Iterator["Noted"]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noted:
-    """What a rule says of one site.
+    """What a rule says of one context.
 
     Attributes:
         rule: the id of the rule.
@@ -170,9 +170,9 @@ class _Walker:
         key = (name, trips, in_generator, *[fact.key for fact in facts])
         if key not in self._called:
             body = self.settings.program.functions[name].body
-            context = _Context(self, name, scope, trips, in_generator)
+            walk = _FunctionWalk(self, name, scope, trips, in_generator)
             arguments = dict(zip(body.arguments, facts, strict=True))
-            self._called[key] = context.region(body, arguments)
+            self._called[key] = walk.region(body, arguments)
         return self._called[key]
 
     def location(self, function: str, op: Op) -> str:
@@ -201,7 +201,7 @@ def callee_of(op: Op) -> str | None:
 
 
 @dataclass(frozen=True)
-class _Context:
+class _FunctionWalk:
     """One function, walked with facts about its arguments."""
 
     walker: _Walker
@@ -231,7 +231,7 @@ class _Context:
         loop = None
         if op.name == "stablehlo.while":
             loop = trip_count(op, operands, self.functions)
-        site = Site(
+        context = OpContext(
             op=op,
             settings=self.walker.settings,
             facts=facts,
@@ -247,12 +247,13 @@ class _Context:
             in_generator=self.in_generator,
             loop=loop,
         )
-        notes = list(self.walker.rules(site))
+        notes = list(self.walker.rules(context))
         callee = callee_of(op)
         if callee is not None:
-            called = self._call(callee, operands, site)
+            called = self._call(callee, operands, context)
             notes += [
-                replace(n, location=n.location or site.location) for n in called.notes
+                replace(n, location=n.location or context.location)
+                for n in called.notes
             ]
             return called.results, notes
         if op.name == "stablehlo.while":
@@ -262,10 +263,12 @@ class _Context:
             return evaluate(op, operands), notes
         return self._branches(op, operands, facts, notes)
 
-    def _call(self, callee: str, operands: Sequence[Fact], site: Site) -> _Called:
+    def _call(
+        self, callee: str, operands: Sequence[Fact], context: OpContext
+    ) -> _Called:
         in_generator = self.in_generator or bool(_GENERATORS.fullmatch(callee))
         return self.walker.function(
-            callee, operands, site.scope, self.trips, in_generator
+            callee, operands, context.scope, self.trips, in_generator
         )
 
     def _branches(

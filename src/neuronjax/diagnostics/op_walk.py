@@ -17,18 +17,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neuronjax.diagnostics.executors import Key, Place
+from neuronjax.diagnostics.executors import Position, RoundingKey
 from neuronjax.diagnostics.op_errors import Errors, errors_of, same_bits
-from neuronjax.diagnostics.parallel_runs import Lane, Side, Site, Span
+from neuronjax.diagnostics.parallel_runs import Lane, OpPath, Side, Span
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.reference_substitution import (
-    Healed,
+    Substituted,
     declared,
     handed_on,
-    healed,
+    substituted,
 )
 from neuronjax.errors import InternalError
-from neuronjax.execution.spmd import chosen_branch
+from neuronjax.execution.interpreter import chosen_branch
 from neuronjax.ir.instruction import Block, Instruction
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.ir.program import Op, Value
@@ -43,15 +43,15 @@ class Compared(NamedTuple):
     actual: Errors | None = None
 
 
-# Called after every op that any lane executed: (site, iterations, errors).
-Heard = Callable[[Site, tuple[int, ...], Compared], None]
+# Called after every op that any lane executed: (path, iterations, errors).
+Heard = Callable[[OpPath, tuple[int, ...], Compared], None]
 Blocks = Mapping[Side, Block]
-Keys = Mapping[Side, Key]
+Keys = Mapping[Side, RoundingKey]
 _NONE = Errors()
 
 
 @dataclass
-class Walk:
+class ParallelWalk:
     """One pass over the program.
 
     Attributes:
@@ -59,7 +59,7 @@ class Walk:
         baseline: a third lowering to measure both against, or None.
         heard: receives the errors.
         isolates: whether ops are also run on the reference's values.
-        replaced: sites at which the actual lane executes the reference's instructions.
+        replaced: paths at which the actual lane executes the reference's instructions.
     """
 
     reference: Side
@@ -67,7 +67,7 @@ class Walk:
     heard: Heard
     baseline: Side | None = None
     isolates: bool = True
-    replaced: frozenset[Site] = frozenset()
+    replaced: frozenset[OpPath] = frozenset()
 
     def __post_init__(self) -> None:
         wide = self.reference.executor.is_wide
@@ -80,7 +80,7 @@ class Walk:
         self._baseline = Lane("baseline", self.baseline) if self.baseline else None
         if not self.isolates:
             self._rounded = None
-        self._place = Place()
+        self._position = Position()
         self._calls: tuple[Op, ...] = ()
         self._done: dict[Hashable, tuple[Any, Any]] = {}
 
@@ -133,28 +133,30 @@ class Walk:
             kind = type(next(iter(control.values())))
             _HANDLERS[kind](self, op, control, keys, lanes)
             return
-        site = Site(self._calls, op)
-        self._place.site = site
+        path = OpPath(self._calls, op)
+        self._position.path = path
         self._done.clear()
         for lane in lanes:
-            if lane is self._actual and self._heals(op, site, views):
-                self._heal(op, spans, views, keys, is_replaced=site in self.replaced)
-            elif lane is self._actual and site in self.replaced:
+            if lane is self._actual and self._substitutes(op, path, views):
+                self._substitute(
+                    op, spans, views, keys, is_replaced=path in self.replaced
+                )
+            elif lane is self._actual and path in self.replaced:
                 self._replace(op, spans, views, keys)
             else:
                 self._execute(lane, spans[lane.side].instructions, keys[lane.side])
-        self._compare(site, views, lanes)
+        self._compare(path, views, lanes)
 
     def _execute(
-        self, lane: Lane, instructions: Sequence[Instruction], key: Key
+        self, lane: Lane, instructions: Sequence[Instruction], key: RoundingKey
     ) -> None:
         executor = lane.side.executor
         for i in instructions:
             operands = [*map(declared, lane.read(i.operands))]
-            same = (executor.identity(i, key, self._place), *map(id, operands))
+            same = (executor.identity(i, key, self._position), *map(id, operands))
             known = self._done.get(same)
             if known is None:
-                results = executor.execute(i, operands, key, self._place)
+                results = executor.execute(i, operands, key, self._position)
                 # The operands are kept, for their ids are the key.
                 known = self._done[same] = (results, operands)
             lane.take(known[0], i.results)
@@ -183,19 +185,19 @@ class Walk:
             if number in written:  # else it stands for another value
                 self._actual.arrays[number] = executor.leave(array, value.type.dtype)
 
-    def _heals(
-        self, op: Op, site: Site, views: Mapping[Side, Mapping[Value, Any]]
+    def _substitutes(
+        self, op: Op, path: OpPath, views: Mapping[Side, Mapping[Value, Any]]
     ) -> bool:
         """Whether an op is replaced by a wide one, or reads what such a one made."""
         if not self.replaced or not self.reference.executor.is_wide:
             return False
         known, arrays = views[self.actual], self._actual.arrays
         reads = (known[v].buffer.number for v in op.operands if v in known)
-        return site in self.replaced or any(
-            isinstance(arrays.get(number), Healed) for number in reads
+        return path in self.replaced or any(
+            isinstance(arrays.get(number), Substituted) for number in reads
         )
 
-    def _heal(
+    def _substitute(
         self,
         op: Op,
         spans: Mapping[Side, Span],
@@ -204,7 +206,7 @@ class Walk:
         *,
         is_replaced: bool,
     ) -> None:
-        """The actual instructions; their results as `healing` says."""
+        """The actual instructions; their results as `reference_substitution` says."""
         reference, actual = self.reference, self.actual
         executor, arrays = reference.executor, self._actual.arrays
         known = views[actual]
@@ -212,7 +214,7 @@ class Walk:
         given = {value: arrays[at[value]] for value in op.operands}
         narrow = {value: executor.enter(declared(x)) for value, x in given.items()}
         wide = {
-            value: x.wide if isinstance(x, Healed) else narrow[value]
+            value: x.wide if isinstance(x, Substituted) else narrow[value]
             for value, x in given.items()
         }
         expected = [
@@ -230,7 +232,7 @@ class Walk:
                 found = handed_on(own, found, expected[1][n])
             if is_float(dtype):
                 leave = functools.partial(executor.leave, dtype=dtype)
-                arrays[at[value]] = healed(found, executor.enter, leave)
+                arrays[at[value]] = substituted(found, executor.enter, leave)
             else:
                 arrays[at[value]] = found
 
@@ -253,7 +255,7 @@ class Walk:
 
     def _compare(
         self,
-        site: Site,
+        path: OpPath,
         views: Mapping[Side, Mapping[Value, Any]],
         lanes: Sequence[Lane],
     ) -> None:
@@ -268,7 +270,7 @@ class Walk:
 
         total: list[Errors | None] = [None] * 4
         expected = self._rounded or self._reference
-        for value in site.op.results:
+        for value in path.op.results:
             # The reference first: an array that becomes the baseline's is then shared.
             base = errors(self._reference, self._baseline, value)
             found = (
@@ -282,7 +284,7 @@ class Walk:
                 for t, f in zip(total, found, strict=True)
             ]
             self._feed(views, value, lanes)
-        self.heard(site, self._place.iterations, Compared(*total))
+        self.heard(path, self._position.iterations, Compared(*total))
 
     def _errors(
         self,
@@ -300,7 +302,7 @@ class Walk:
             return Errors(elements=size)
         dtype = value.type.dtype
         executor = left.side.executor
-        if isinstance(ours, Healed):
+        if isinstance(ours, Substituted):
             return errors_of(ours.wide, np.asarray(theirs))
         a, r = np.asarray(executor.leave(ours, dtype)), np.asarray(theirs)
         if same_bits(a, r):
@@ -349,10 +351,10 @@ class Walk:
         bodies = {s: i.body for s, i in instructions.items()}
         keys = self._inner_keys(instructions, keys)
         carries = {lane: lane.read(instructions[lane.side].operands) for lane in lanes}
-        outer, iteration, active = self._place.iterations, 0, list(lanes)
+        outer, iteration, active = self._position.iterations, 0, list(lanes)
         trips: dict[Lane, int] = dict.fromkeys(lanes, 0)
         while active:
-            self._place.iterations = (*outer, iteration)
+            self._position.iterations = (*outer, iteration)
             self._enter(conditions, carries, active)
             self._region(conditions, keys, active)
             active = self._follow(
@@ -367,7 +369,7 @@ class Walk:
                 carries[lane] = lane.leave(bodies[lane.side])
                 trips[lane] += 1
             iteration += 1
-        self._place.iterations = outer
+        self._position.iterations = outer
         for lane in lanes:
             lane.take(carries[lane], instructions[lane.side].results)
         self._control_errors(op, lanes, trips)
@@ -410,8 +412,8 @@ class Walk:
         actual, expected = (np.asarray([decisions[lane]]) for lane in pair)
         error = _NONE if actual == expected else errors_of(actual, expected)
         self.heard(
-            Site(self._calls, op),
-            self._place.iterations,
+            OpPath(self._calls, op),
+            self._position.iterations,
             Compared(isolation=_NONE, accumulation=error),
         )
 
@@ -437,14 +439,14 @@ class Walk:
         return {s: self._folded(s, keys[s], i.ordinal) for s, i in instructions.items()}
 
     @staticmethod
-    def _folded(side: Side, key: Key, number: int) -> Key:
+    def _folded(side: Side, key: RoundingKey, number: int) -> RoundingKey:
         return key.folded(number) if side.executor.stochastic else key
 
 
 _HANDLERS: dict[type, Callable[..., None]] = {
-    Loop: Walk._loop,
-    Branch: Walk._branch,
-    Call: Walk._call,
+    Loop: ParallelWalk._loop,
+    Branch: ParallelWalk._branch,
+    Call: ParallelWalk._call,
 }
 
 

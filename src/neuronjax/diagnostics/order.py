@@ -61,7 +61,7 @@ def left_fold(nodes: Sequence[Node]) -> Node:
 
 
 @dataclass(frozen=True)
-class Probe:
+class SummationProbe:
     """The three values that addends take.
 
     Attributes:
@@ -78,9 +78,9 @@ class Probe:
 #: For addends, and sums, of a dtype: `huge` is a power of two whose last place exceeds
 #: all units together. 2**(p) units are exact in a significand of p bits.
 PROBES = {
-    "float32": Probe(huge=2.0**100, unit=1.0, exact_units=2**24),
-    "bfloat16": Probe(huge=2.0**100, unit=1.0, exact_units=2**8),
-    "float16": Probe(huge=2.0**15, unit=2.0**-14, exact_units=2**11),
+    "float32": SummationProbe(huge=2.0**100, unit=1.0, exact_units=2**24),
+    "bfloat16": SummationProbe(huge=2.0**100, unit=1.0, exact_units=2**8),
+    "float16": SummationProbe(huge=2.0**15, unit=2.0**-14, exact_units=2**11),
 }
 
 
@@ -89,13 +89,13 @@ def reveal_order(
     addends: int,
     *,
     dtype: str = "float32",
-    probe: Probe | None = None,
+    probe: SummationProbe | None = None,
 ) -> SummationTree:
     """The summation tree of a function that adds the elements of an array.
 
     A dot is one too: close over an operand of ones. Narrow operands whose products are
-    added in a wider format need a probe of their own, such as `Probe(240.0, 2.0**-9,
-    2**24)` for FP8 products in FP32.
+    added in a wider format need a probe of their own, such as
+    `SummationProbe(240.0, 2.0**-9, 2**24)` for FP8 products in FP32.
 
     Args:
         function: takes a NumPy array float64 [addends], which it may cast to `dtype`
@@ -127,7 +127,7 @@ def reveal_order(
 
 class _Prober:
     def __init__(
-        self, function: Callable[[np.ndarray], Any], addends: int, probe: Probe
+        self, function: Callable[[np.ndarray], Any], addends: int, probe: SummationProbe
     ) -> None:
         self._function = function
         self._addends = addends

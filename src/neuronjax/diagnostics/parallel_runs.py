@@ -17,7 +17,7 @@ from neuronjax.ir.program import Op, Value
 from neuronjax.lowering.context import LoweredRegion
 
 
-class Site(NamedTuple):
+class OpPath(NamedTuple):
     """An op as the calls reach it.
 
     Attributes:

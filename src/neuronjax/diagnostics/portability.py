@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from neuronjax.diagnostics.findings import SEVERITIES, Finding, PortabilityReport
-from neuronjax.diagnostics.op_contexts import Details, Noted, Settings, Site, visit
-from neuronjax.diagnostics.rule import Rule, Verdict
+from neuronjax.diagnostics.op_contexts import Details, Noted, OpContext, Settings, visit
+from neuronjax.diagnostics.rule import PortabilityRule, Verdict
 from neuronjax.diagnostics.rules import PROGRAM_RULES, RULES
 from neuronjax.diagnostics.rules.dtypes import arguments, entering
 from neuronjax.diagnostics.rules.limits import instructions
@@ -87,8 +87,8 @@ def _line_key(location: str) -> tuple[str, int]:
 # -- one op ----------------------------------------------------------------------------
 
 
-def _rules_by_op() -> dict[str, list[Rule]]:
-    by_op: dict[str, list[Rule]] = {}
+def _rules_by_op() -> dict[str, list[PortabilityRule]]:
+    by_op: dict[str, list[PortabilityRule]] = {}
     for rule in RULES:
         for name in rule.ops or ("",):
             by_op.setdefault(name, []).append(rule)
@@ -98,34 +98,34 @@ def _rules_by_op() -> dict[str, list[Rule]]:
 _BY_OP = _rules_by_op()
 
 
-def _notes(site: Site) -> Iterator[Noted]:
+def _notes(context: OpContext) -> Iterator[Noted]:
     """What all rules say of one op."""
-    name = site.op.name.partition(".")[2]
+    name = context.op.name.partition(".")[2]
     for rule in (*_BY_OP.get(name, ()), *_BY_OP[""]):
-        verdict = rule.check(site)
+        verdict = rule.check(context)
         if verdict is not None:
-            yield _noted(site, rule.id, _details(rule, verdict))
-    for dtype_rule, _ in entering(site):
+            yield _noted(context, rule.id, _details(rule, verdict))
+    for dtype_rule, _ in entering(context):
         severity, title = dtype_rule.severity, dtype_rule.title
         details = Details(severity, title, dtype_rule.remedy, dtype_rule.source)
-        yield _noted(site, dtype_rule.id, details)
-    weight = instructions(site)
+        yield _noted(context, dtype_rule.id, details)
+    weight = instructions(context)
     if weight:
-        yield replace(_noted(site, _COUNT, Details()), weight=weight)
+        yield replace(_noted(context, _COUNT, Details()), weight=weight)
 
 
-def _details(rule: Rule, verdict: Verdict) -> Details:
+def _details(rule: PortabilityRule, verdict: Verdict) -> Details:
     message = f"{rule.title}: {verdict.detail}" if verdict.detail else rule.title
     severity = verdict.severity or rule.severity
     return Details(severity, message, verdict.remedy or rule.remedy, rule.source)
 
 
-def _noted(site: Site, rule: str, details: Details) -> Noted:
+def _noted(context: OpContext, rule: str, details: Details) -> Noted:
     return Noted(
         rule=rule,
-        op=site.op.name,
-        location=site.location,
-        scope=site.scope,
+        op=context.op.name,
+        location=context.location,
+        scope=context.scope,
         details=details,
     )
 

@@ -74,7 +74,7 @@ class ListeningPolicy(Policy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class OpGroup:
     """Ops that get one precision.
 
     Attributes:
@@ -98,7 +98,7 @@ class Groups:
         overlap: whether an op is matched by the selectors of two of them.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[OpGroup, ...]
     overlap: bool
 
 
@@ -208,12 +208,12 @@ def _owned(ops: Mapping[HeardOp, int], named: Selection) -> Groups:
     for op, count in ops.items():
         counts[_owner(op, named)] += count
     groups = [
-        Group(name=name, selectors=selectors, ops=counts[name])
+        OpGroup(name=name, selectors=selectors, ops=counts[name])
         for name, selectors in named.items()
         if name in counts
     ]
     if None in counts:
-        groups.insert(0, Group(name=REST, selectors=None, ops=counts[None]))
+        groups.insert(0, OpGroup(name=REST, selectors=None, ops=counts[None]))
     kept = [g.selectors for g in groups if g.selectors is not None]
     overlap = any(sum(op.matches(s) for s in kept) > 1 for op in ops)
     return Groups(groups=tuple(groups), overlap=overlap)

@@ -10,7 +10,7 @@ from rich.console import Group as Rows, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from neuronjax.diagnostics.precision_groups import Group
+from neuronjax.diagnostics.precision_groups import OpGroup
 from neuronjax.diagnostics.precision_policies import Assignment, policy_code
 from neuronjax.diagnostics.precision_strategies import Decision
 from neuronjax.policy import Policy
@@ -73,7 +73,7 @@ class PrecisionSearch(Displayed):
     metric: str
     tolerance: float
     reference: str
-    groups: tuple[Group, ...]
+    groups: tuple[OpGroup, ...]
     candidates: tuple[str, ...]
     assignment: Assignment
     error: float
@@ -92,7 +92,7 @@ class PrecisionSearch(Displayed):
 
     @property
     def precisions(self) -> dict[str, str]:
-        """Group -> its candidate."""
+        """OpGroup -> its candidate."""
         pairs = zip(self.groups, self.assignment, strict=True)
         return {group.name: self.candidates[chosen] for group, chosen in pairs}
 
@@ -135,9 +135,24 @@ class PrecisionSearch(Displayed):
 
         The line goes through what was kept.
         """
-        from neuronjax.diagnostics.precision_plot import draw_search
+        from neuronjax.report.plots_errors import SearchPicture, Trial, draw_search
 
-        return draw_search(self)
+        kept = [d for d in self.decisions if d.outcome == "kept"]
+        return draw_search(
+            SearchPicture(
+                title=f"{self.name} on {self.target}: {self.speedup:.2f}x predicted",
+                metric=f"{self.metric} against {self.reference}",
+                tolerance=self.tolerance,
+                baseline_seconds=self.baseline_seconds,
+                tried=[Trial(t.seconds, t.error) for t in self.tried],
+                kept=[
+                    Trial(d.seconds, d.error or 0.0)
+                    for d in kept
+                    if d.seconds is not None
+                ],
+                found=Trial(self.seconds, self.error),
+            )
+        )
 
     def summary(self) -> str:
         """Key figures, groups and decisions, in 80 columns."""

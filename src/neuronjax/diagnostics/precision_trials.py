@@ -21,7 +21,7 @@ from neuronjax.ir.instruction import Block, InstructionProgram
 from neuronjax.policy import Policy
 
 
-class Priced(NamedTuple):
+class PricedPolicy(NamedTuple):
     """A policy's program.
 
     Attributes:
@@ -55,7 +55,7 @@ class PolicyTrials:
 
     candidates: Candidates
     groups: Groups
-    price: Callable[[Policy], Priced]
+    price: Callable[[Policy], PricedPolicy]
     outputs: Callable[[Policy], Any]
     error_of: Callable[[Any], float]
     reference: dict[str | Policy, Any]
@@ -63,7 +63,9 @@ class PolicyTrials:
     runs: int = 0
     heard: Heard = lambda runs, error, seconds: None
     by_program: bool = True
-    _priced: dict[Assignment, Priced | UnsupportedError] = field(default_factory=dict)
+    _priced: dict[Assignment, PricedPolicy | UnsupportedError] = field(
+        default_factory=dict
+    )
     _errors: dict[str | Policy, float] = field(default_factory=dict)
 
     def policy(self, assignment: Assignment) -> Policy:
@@ -95,7 +97,7 @@ class PolicyTrials:
     def known_seconds(self, assignment: Assignment) -> float | None:
         """None where the target lacks something."""
         found = self._priced.get(assignment)
-        return found.seconds if isinstance(found, Priced) else None
+        return found.seconds if isinstance(found, PricedPolicy) else None
 
     def tried(self) -> Iterator[tuple[Assignment, float, float]]:
         """Every assignment with an error: (assignment, seconds, error)."""
@@ -115,7 +117,7 @@ class PolicyTrials:
     def _key(self, assignment: Assignment) -> str | Policy:
         return self.program(assignment) if self.by_program else self.policy(assignment)
 
-    def _price(self, assignment: Assignment) -> Priced:
+    def _price(self, assignment: Assignment) -> PricedPolicy:
         if assignment not in self._priced:
             try:
                 found = self.price(self.policy(assignment))

@@ -19,14 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from neuronjax.diagnostics.executors import Emulator, Key, Place, Signatures
+from neuronjax.diagnostics.executors import Emulator, Position, RoundingKey, Signatures
 from neuronjax.diagnostics.reference64_tables import BINARY, REDUCTIONS, UNARY
 from neuronjax.errors import InternalError
 from neuronjax.execution.engines import Registers, execute
 from neuronjax.execution.engines.dma import index_vectors_last
 from neuronjax.execution.engines.scattering import SCATTERS
 from neuronjax.ir.block_set import MapBlock
-from neuronjax.ir.instruction import Instruction, InstructionProgram
+from neuronjax.ir.instruction import Instruction, InstructionProgram, SignedInstruction
 from neuronjax.ir.instruction_set import (
     Activation,
     Compare,
@@ -79,18 +79,24 @@ class Reference64:
         self.first_key = self._emulator.first_key
         self.stochastic = False
 
-    def identity(self, i: Instruction, key: Key, place: Place) -> Hashable:
+    def identity(
+        self, i: Instruction, key: RoundingKey, position: Position
+    ) -> Hashable:
         """The signature, apart from the emulator's."""
-        identity = self._emulator.identity(i, key, place)
+        identity = self._emulator.identity(i, key, position)
         return ("float64", identity) if _has_floats(i) else identity
 
     def execute(
-        self, i: Instruction, operands: Sequence[Any], key: Key, place: Place
+        self,
+        i: Instruction,
+        operands: Sequence[Any],
+        key: RoundingKey,
+        position: Position,
     ) -> Sequence[Any]:
         """In float64 where there is a rule."""
         rule = _rule(i) if _has_floats(i) else None
         if rule is None:
-            return self._in_float32(i, operands, key, place)
+            return self._in_float32(i, operands, key, position)
         with np.errstate(all="ignore"):
             results = rule(i, [np.asarray(x) for x in operands])
         types = [b.type.dtype for b in i.results]
@@ -116,7 +122,11 @@ class Reference64:
         return x.astype(np.float64, copy=False)
 
     def _in_float32(
-        self, i: Instruction, operands: Sequence[Any], key: Key, place: Place
+        self,
+        i: Instruction,
+        operands: Sequence[Any],
+        key: RoundingKey,
+        position: Position,
     ) -> Sequence[Any]:
         if _has_floats(i):
             self.kept_in_float32.add(i.name)
@@ -124,7 +134,7 @@ class Reference64:
             self.leave(x, v.type.dtype)
             for x, v in zip(operands, i.operands, strict=True)
         ]
-        results = self._emulator.execute(i, declared, key, place)
+        results = self._emulator.execute(i, declared, key, position)
         return [self.enter(x) for x in results]
 
 
@@ -271,25 +281,11 @@ def _(i: MapBlock, x: Arrays) -> Sequence[Any]:
 
 def _moved(i: Instruction, x: Arrays) -> Sequence[Any]:
     with jax.disable_jit(False), jax.enable_x64(True):
-        return [np.asarray(a) for a in _kernel(_Signed(i))(*x)]
-
-
-class _Signed:
-    """An instruction as a cache key: equal signatures compute the same function."""
-
-    def __init__(self, instruction: Instruction) -> None:
-        self.instruction = instruction
-        self._signature = instruction.signature()
-
-    def __hash__(self) -> int:
-        return hash(self._signature)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Signed) and self._signature == other._signature
+        return [np.asarray(a) for a in _kernel(SignedInstruction(i))(*x)]
 
 
 @functools.lru_cache(maxsize=2048)
-def _kernel(signed: _Signed) -> Callable[..., Any]:
+def _kernel(signed: SignedInstruction) -> Callable[..., Any]:
     i = signed.instruction
 
     def body(*x: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
-class Healed(NamedTuple):
+class Substituted(NamedTuple):
     """A value in its declared format, and before it was rounded to that."""
 
     declared: Any
@@ -24,10 +24,10 @@ class Healed(NamedTuple):
 
 def declared(array: Any) -> Any:
     """What instructions of the declared formats read."""
-    return array.declared if isinstance(array, Healed) else array
+    return array.declared if isinstance(array, Substituted) else array
 
 
-def healed(wide: np.ndarray, enter: Callable, leave: Callable) -> Any:
+def substituted(wide: np.ndarray, enter: Callable, leave: Callable) -> Any:
     """A value that is known this well; as it is where its format holds it.
 
     Args:
@@ -37,7 +37,7 @@ def healed(wide: np.ndarray, enter: Callable, leave: Callable) -> Any:
     """
     rounded = leave(wide)
     same = np.array_equal(np.asarray(enter(rounded)), wide, equal_nan=True)
-    return rounded if same else Healed(rounded, wide)
+    return rounded if same else Substituted(rounded, wide)
 
 
 def handed_on(own: np.ndarray, wide: np.ndarray, rounded: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """What a portability rule is: an id, a document, and a small predicate over one op.
 
-A predicate gets a `Site` and returns None, or a `Verdict` that may sharpen the rule's
-severity and remedy for this one op. Rules are collected in `rules/`.
+A predicate gets an `OpContext` and returns None, or a `Verdict` that may sharpen the
+rule's severity and remedy for this one op. Rules are collected in `rules/`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from neuronjax.diagnostics.findings import Severity
-from neuronjax.diagnostics.op_contexts import Settings, Site
+from neuronjax.diagnostics.op_contexts import OpContext, Settings
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ YES = Verdict()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class PortabilityRule:
     """Something that the compiler refuses or changes.
 
     Attributes:
@@ -54,13 +54,13 @@ class Rule:
     remedy: str
     source: str
     ops: frozenset[str] = frozenset()
-    check: Callable[[Site], Verdict | None]
+    check: Callable[[OpContext], Verdict | None]
     per: Literal["line", "program"] = "line"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramRule:
-    """A rule about a program as a whole; fields as in `Rule`.
+    """A rule about a program as a whole; fields as in `PortabilityRule`.
 
     Attributes:
         check: gets the settings and the estimated number of instructions.
@@ -79,7 +79,7 @@ def ops(*names: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def always(site: Site) -> Verdict | None:
+def always(context: OpContext) -> Verdict | None:
     """For rules whose op alone decides."""
-    del site
+    del context
     return YES

@@ -11,6 +11,7 @@ where (a core, an accelerator, another machine) is JAX's business.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from neuronjax.errors import InvalidProgramError
+from neuronjax.execution.call import CallContext, Outcome
 from neuronjax.execution.splitting import carried_dimension
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Buffer, Instruction, InstructionProgram
@@ -164,18 +166,18 @@ ALONE = RealDevices()
 def spread(
     mesh: Mesh,
     program: InstructionProgram,
-    run: Callable[[RealDevices, Sequence[Any], Any], list[jax.Array]],
+    run: Callable[[RealDevices, Sequence[Any], CallContext], Outcome],
     arguments: Sequence[Any],
-    hidden: Any,
-) -> list[jax.Array]:
+    context: CallContext,
+) -> Outcome:
     """Runs a program on every device of a mesh.
 
     Args:
         mesh: of several devices.
         program: what is run.
-        run: (real devices, arguments, hidden values) -> results of main, and others.
+        run: what each device does with its part of the arguments.
         arguments: of main.
-        hidden: a tree of arrays that all devices get as they are.
+        context: what accompanies them, which all devices get as it is.
 
     Returns:
         What `run` returns, as global arrays.
@@ -187,19 +189,16 @@ def spread(
         cuts = (parts.get(buffer.number) for buffer in buffers)
         return [_spec(cut, mesh.axis_names) for cut in cuts]
 
-    def body(arguments: Sequence[Any], hidden: Any) -> tuple[list, list]:
-        results = run(real, arguments, hidden)
-        return results[: len(main.results)], results[len(main.results) :]
-
+    everywhere = PartitionSpec()
+    results = specs(view.buffer for view in main.results)
     mapped = jax.shard_map(
-        body,
+        functools.partial(run, real),
         mesh=mesh,
-        in_specs=(specs(main.arguments), PartitionSpec()),
-        out_specs=(specs(v.buffer for v in main.results), PartitionSpec()),
+        in_specs=(specs(main.arguments), everywhere),
+        out_specs=Outcome(results, everywhere, everywhere),
         check_vma=False,
     )
-    results, others = mapped(list(arguments), hidden)
-    return [*results, *others]
+    return mapped(list(arguments), context)
 
 
 def _spec(dimension: int | None, axes: tuple[str, ...]) -> PartitionSpec:

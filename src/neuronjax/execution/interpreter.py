@@ -18,6 +18,7 @@ from jax.core import Tracer
 
 from neuronjax.errors import UnsupportedError
 from neuronjax.execution import inputs_outputs, spmd
+from neuronjax.execution.call import CallContext, Outcome
 from neuronjax.execution.device_sharding import (
     ALONE,
     RealDevices,
@@ -26,11 +27,16 @@ from neuronjax.execution.device_sharding import (
 )
 from neuronjax.execution.engines import Registers, execute
 from neuronjax.execution.exchange import exchange
-from neuronjax.execution.probes.accumulator import Ledger, added
-from neuronjax.execution.probes.plan import Plan
-from neuronjax.execution.uniformity import Variance
+from neuronjax.execution.probes.accumulator import StatisticsAccumulator, added
+from neuronjax.execution.probes.plan import ProbePlan
+from neuronjax.execution.uniformity import Uniformity
 from neuronjax.ir.collective_set import Collective, Spmd
-from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
+from neuronjax.ir.instruction import (
+    Block,
+    Instruction,
+    InstructionProgram,
+    SignedInstruction,
+)
 from neuronjax.ir.instruction_set import (
     Activation,
     BitcastCopy,
@@ -63,66 +69,62 @@ class Listener(Protocol):
 def run(
     program: InstructionProgram,
     arguments: Arrays,
-    call_index: jax.Array | None = None,
-    amax_history: jax.Array | None = None,
+    context: CallContext = CallContext(),
     listeners: Sequence[Listener] = (),
-    plan: Plan | None = None,
-) -> Arrays:
+    plan: ProbePlan | None = None,
+) -> Outcome:
     """Executes a program.
 
     Args:
         program: from `lowering`.
         arguments: one array per argument of main.
-        call_index: uint32 scalar, part of every stochastic rounding key; None is 0.
-        amax_history: float32 [amax_history_length, amax_slots], newest step first, for
-            delayed scaling.
+        context: what accompanies them; a call index that is None counts as 0.
         listeners: called after each instruction, in program order.
         plan: what is measured on the way.
 
     Returns:
-        One array per result of main; with an amax history its successor behind them;
-        with a plan, behind all these, a dict of what `measuring.as_arrays` makes.
+        One array per result of main, and what accompanies them.
     """
     # The flag is public, its type stub is not complete.
     disabled = jax.config.jax_disable_jit  # type: ignore[attr-defined]
     eager = disabled and not any(isinstance(a, Tracer) for a in arguments)
     mesh = active_real_devices()
+    one = functools.partial(_run, program, eager, listeners, plan)
     if mesh is None:
-        hidden = (call_index, amax_history)
-        return _run(program, eager, listeners, plan, ALONE, arguments, hidden)
+        return one(ALONE, arguments, context)
     if eager or listeners or plan:
         raise UnsupportedError(
             "a program on several real devices, op by op, watched or measured",
             remedy="leave the real_devices block: the bits are the same",
         )
-    one = functools.partial(_run, program, eager, listeners, None)
-    return spread(mesh, program, one, arguments, (call_index, amax_history))
+    return spread(mesh, program, one, arguments, context)
 
 
 def _run(
     program: InstructionProgram,
     eager: bool,
     listeners: Sequence[Listener],
-    plan: Plan | None,
+    plan: ProbePlan | None,
     real: RealDevices,
     arguments: Arrays,
-    hidden: tuple[jax.Array | None, jax.Array | None],
-) -> list[Any]:
+    context: CallContext,
+) -> Outcome:
     """Executes a program on one real device."""
-    call_index, amax_history = hidden
+    history = context.amax_history
     with jax.disable_jit(False):
         zero = inputs_outputs.make_zero(eager)
-        key = _first_key(program, call_index)
-        machine = _Machine(program, zero, eager, tuple(listeners), real=real, plan=plan)
-        machine.start_amaxes(amax_history)
+        key = _first_key(program, context.call_index)
+        run = _Interpretation(
+            program, zero, eager, tuple(listeners), real=real, plan=plan
+        )
+        run.start_amaxes(history)
         arguments = inputs_outputs.entering(program.main, arguments, zero)
-        results: list[Any] = machine.block(program.main, arguments, {}, key)
-        results = list(inputs_outputs.leaving(program.main, results))
-        if amax_history is not None and machine.amaxes is not None:
-            results.append(jnp.vstack([machine.amaxes, amax_history[:-1]]))
-        if plan is not None:
-            results.append(machine.ledger.arrays())
-        return results
+        results = run.block(program.main, arguments, {}, key)
+        return Outcome(
+            results=inputs_outputs.leaving(program.main, results),
+            amax_history=run.next_amaxes(history),
+            statistics=None if plan is None else run.accumulator.arrays(),
+        )
 
 
 def _first_key(program: InstructionProgram, call_index: jax.Array | None) -> jax.Array:
@@ -133,7 +135,7 @@ def _first_key(program: InstructionProgram, call_index: jax.Array | None) -> jax
     return fold(fold(jnp.uint32(0), jnp.uint32(program.seed)), index)
 
 
-class _Machine:
+class _Interpretation:
     """One run of one program."""
 
     def __init__(
@@ -144,7 +146,7 @@ class _Machine:
         listeners: tuple[Listener, ...],
         callees: dict[str, Callable[..., Any]] | None = None,
         real: RealDevices = ALONE,
-        plan: Plan | None = None,
+        plan: ProbePlan | None = None,
     ) -> None:
         self._program = program
         self._zero = zero
@@ -153,20 +155,26 @@ class _Machine:
         self.watched = bool(listeners)
         self.real = real
         self.stochastic = program.stochastic
-        # Compiled callees by name, shared with the machines inside them.
+        # Compiled callees by name, shared with the runs inside them.
         self._callees = {} if callees is None else callees
         # Delayed scaling: the largest amax of earlier steps, and this step's so far.
         self.previous_amaxes: jax.Array | None = None
         self.amaxes: jax.Array | None = None
-        self._variance: Variance | None = None
+        self._uniformity: Uniformity | None = None
         # Statistics: what the part of the program that is being run has counted.
-        self.ledger = Ledger(plan)
+        self.accumulator = StatisticsAccumulator(plan)
 
     def start_amaxes(self, history: jax.Array | None) -> None:
         """Begins a step of delayed scaling."""
         if history is not None and self._program.amax_slots:
             self.previous_amaxes = jnp.max(history, axis=0)
             self.amaxes = jnp.zeros_like(history[0])
+
+    def next_amaxes(self, history: jax.Array | None) -> jax.Array | None:
+        """The history of the next step: these amaxes in front, the oldest gone."""
+        if history is None or self.amaxes is None:
+            return history
+        return jnp.vstack([self.amaxes, history[:-1]])
 
     def record_amax(
         self, i: RecordAmax, operands: Arrays, environment: dict, key: jax.Array
@@ -202,7 +210,7 @@ class _Machine:
         operands = [environment[v.buffer.number] for v in i.operands]
         results = self._execute(i, operands, environment, key)
         self._tell(i, operands, results)
-        self.ledger.measure(
+        self.accumulator.count_rounding(
             i, operands, results, lambda i: self._execute(i, operands, {}, key)
         )
         return results
@@ -225,7 +233,7 @@ class _Machine:
         return _execute(i, operands, registers)
 
     def _run_scalars(self, block: Block, arguments: Arrays, key: jax.Array) -> Arrays:
-        inner = _Machine(self._program, self._zero, False, ())
+        inner = _Interpretation(self._program, self._zero, False, ())
         return inner.block(block, arguments, {}, key)
 
     # -- many devices ------------------------------------------------------------------
@@ -244,15 +252,15 @@ class _Machine:
                 location=i.location.source or None,
                 remedy='use scaling="current"',
             )
-        if self._variance is None:
-            self._variance = Variance(self._program.functions)
-        return spmd.run(self, i, operands, self._variance, key)
+        if self._uniformity is None:
+            self._uniformity = Uniformity(self._program.functions)
+        return spmd.run(self, i, operands, self._uniformity, key)
 
     def exchange(
         self, i: Collective, operands: Arrays, devices: int, key: jax.Array
     ) -> Arrays:
         """Executes a collective on arrays with a device axis."""
-        kernel = _exchange_kernel(_Signed(i), devices)
+        kernel = _exchange_kernel(SignedInstruction(i), devices)
         with jax.enable_x64(_is_64_bit(i)):
             results = kernel(operands, self._zero, key)
         self._tell(i, operands, results)
@@ -261,86 +269,137 @@ class _Machine:
     # -- control -----------------------------------------------------------------------
 
     def loop(self, i: Loop, carry: Arrays, environment: dict, key: jax.Array) -> Arrays:
-        """The carry of every loop has a counter in front, for the rounding keys, and
-        this step's amaxes, and what the sites in it count."""
+        """A loop of one device, or of what all devices do alike."""
 
-        def condition(state: tuple) -> jax.Array:
-            return self.block(i.condition, state[3:], environment, key)[0]
+        def condition(carry: Arrays) -> jax.Array:
+            return self.block(i.condition, carry, environment, key)[0]
 
-        def body(state: tuple) -> tuple:
-            counter, self.amaxes, rows, *carry = state
-            inner = fold(key, counter) if self.stochastic else key
-            run = functools.partial(self.block, i.body, carry, environment, inner)
-            out, more = self.ledger.apart(run)
-            return (counter + jnp.uint32(1), self.amaxes, added(rows, more), *out)
+        def body(carry: Arrays, key: jax.Array) -> Arrays:
+            return self.block(i.body, carry, environment, key)
 
-        state = (jnp.uint32(0), self.amaxes, self.ledger.nothing([i.body]), *carry)
-        if self.eager:
-            while bool(condition(state)):
-                state = body(state)
-        else:
-            state = lax.while_loop(condition, body, state)
-        self.amaxes = state[1]
-        self.ledger.add(state[2])
-        return state[3:]
+        return self.turns(i, carry, key, condition, body)
 
     def branch(
         self, i: Branch, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        index = spmd.chosen_branch(i, operands[0])
-        if self.eager:
-            chosen = i.branches[int(index)]
-            return self.block(chosen, (), environment, key)
-        amaxes, none = self.amaxes, self.ledger.nothing(i.branches)
+        """A branch of one device, or of what all devices do alike."""
 
-        def run(block: Block) -> tuple:
+        def run(block: Block) -> Arrays:
+            return self.block(block, (), environment, key)
+
+        return self.chosen(i, operands[0], run)
+
+    def turns(
+        self,
+        i: Loop,
+        carry: Arrays,
+        key: jax.Array,
+        condition: Callable[[Arrays], jax.Array],
+        body: Callable[[Arrays, jax.Array], Arrays],
+    ) -> Arrays:
+        """Turns a loop, in XLA or, op by op, in Python.
+
+        The carry of every loop has a counter in front, for the rounding keys, and this
+        step's amaxes, and what the probes in it count.
+
+        Args:
+            i: the loop.
+            carry: what it starts with.
+            key: of the loop; the number of a turn is folded into it.
+            condition: whether there is another turn.
+            body: one turn, with its key.
+        """
+
+        def turn(state: tuple) -> tuple:
+            counter, self.amaxes, rows, *carry = state
+            inner = fold(key, counter) if self.stochastic else key
+            run = functools.partial(body, carry, inner)
+            out, more = self.accumulator.apart(run)
+            return (counter + jnp.uint32(1), self.amaxes, added(rows, more), *out)
+
+        rows = self.accumulator.nothing([i.body])
+        state = (jnp.uint32(0), self.amaxes, rows, *carry)
+        if self.eager:
+            while bool(condition(state[3:])):
+                state = turn(state)
+        else:
+            state = lax.while_loop(lambda state: condition(state[3:]), turn, state)
+        self.amaxes = state[1]
+        self.accumulator.add(state[2])
+        return state[3:]
+
+    def chosen(
+        self, i: Branch, index: jax.Array, run: Callable[[Block], Arrays]
+    ) -> Arrays:
+        """Runs one of the blocks of a branch; out of range it is the last.
+
+        Args:
+            i: the branch.
+            index: of the block.
+            run: executes a block.
+        """
+        index = chosen_branch(i, index)
+        if self.eager:
+            return run(i.branches[int(index)])
+        amaxes, none = self.amaxes, self.accumulator.nothing(i.branches)
+
+        def apart(block: Block) -> tuple:
             self.amaxes = amaxes
-            out, rows = self.ledger.apart(
-                lambda: self.block(block, (), environment, key)
-            )
+            out, rows = self.accumulator.apart(lambda: run(block))
             return (self.amaxes, added(none, rows), *out)
 
-        branches = [functools.partial(run, b) for b in i.branches]
+        branches = [functools.partial(apart, block) for block in i.branches]
         self.amaxes, rows, *out = lax.switch(index, branches)
-        self.ledger.add(rows)
+        self.accumulator.add(rows)
         return out
 
     def call(
         self, i: Call, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        block = self._program.functions[i.callee]
+        block = self.callee(i)
         if self.eager or self._listeners:
             return self.block(block, operands, {}, key)
         if i.callee not in self._callees:
-            self._callees[i.callee] = self._callee(i.callee)
+            self._callees[i.callee] = self._compiled(i.callee)
         amaxes = (self.previous_amaxes, self.amaxes)
         compiled = self._callees[i.callee]
         self.amaxes, rows, out = compiled(self._zero, key, amaxes, *operands)
-        self.ledger.add(rows)
+        self.accumulator.add(rows)
         return out
 
-    def _callee(self, name: str) -> Callable[..., Any]:
+    def callee(self, i: Call) -> Block:
+        """What a call runs."""
+        return self._program.functions[i.callee]
+
+    def _compiled(self, name: str) -> Callable[..., Any]:
         """A callee as a jit of its own: traced and lowered once for all its calls."""
         program, callees, real = self._program, self._callees, self.real
-        plan = self.ledger.plan
+        plan = self.accumulator.plan
 
         def body(zero: Any, key: Any, amaxes: tuple, *operands: Any) -> tuple:
-            inner = _Machine(program, zero, False, (), callees, real, plan)
+            inner = _Interpretation(program, zero, False, (), callees, real, plan)
             inner.previous_amaxes, inner.amaxes = amaxes
             out = inner.block(program.functions[name], operands, {}, key)
-            return inner.amaxes, inner.ledger.rows, out
+            return inner.amaxes, inner.accumulator.rows, out
 
         body.__name__ = name
         return jax.jit(body)
 
 
+def chosen_branch(i: Branch, index: jax.Array) -> jax.Array:
+    """The number of the branch that is run, int32: out of range it is the last."""
+    last = len(i.branches) - 1
+    index = index.astype(jnp.int32)
+    return jnp.where((index < 0) | (index > last), last, index)
+
+
 _CONTROL: dict[type, Callable[..., Arrays]] = {
-    Loop: _Machine.loop,
-    Branch: _Machine.branch,
-    Call: _Machine.call,
-    RecordAmax: _Machine.record_amax,
-    ReadAmax: _Machine.read_amax,
-    Spmd: _Machine.spmd,
+    Loop: _Interpretation.loop,
+    Branch: _Interpretation.branch,
+    Call: _Interpretation.call,
+    RecordAmax: _Interpretation.record_amax,
+    ReadAmax: _Interpretation.read_amax,
+    Spmd: _Interpretation.spmd,
 }
 
 
@@ -359,7 +418,9 @@ class Stepper:
     ) -> None:
         with jax.disable_jit(False):
             self.first_key = _first_key(program, call_index)
-            self._machine = _Machine(program, inputs_outputs.make_zero(True), True, ())
+            self._run = _Interpretation(
+                program, inputs_outputs.make_zero(True), True, ()
+            )
 
     def execute(self, i: Instruction, operands: Arrays, key: jax.Array) -> Arrays:
         """The results of one instruction that captures nothing.
@@ -370,7 +431,7 @@ class Stepper:
             key: of the block that the instruction is in.
         """
         with jax.disable_jit(False):
-            return self._machine._execute(i, operands, {}, key)
+            return self._run._execute(i, operands, {}, key)
 
 
 # Instructions of one or two XLA ops: cheaper to trace in place than to call.
@@ -405,7 +466,7 @@ def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Ar
     if type(i) is Memset:  # a kernel per constant would be a waste
         with jax.enable_x64(_is_64_bit(i)):
             return execute(i, operands, registers)
-    kernel = _kernel(_Signed(i))
+    kernel = _kernel(SignedInstruction(i))
     zero, key, _ = registers
     if _is_64_bit(i):
         with jax.enable_x64(True):
@@ -413,34 +474,20 @@ def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Ar
     return kernel(operands, zero, key)
 
 
-class _Signed:
-    """An instruction as a cache key: equal signatures compute the same function."""
-
-    def __init__(self, instruction: Instruction) -> None:
-        self.instruction = instruction
-        self._signature = instruction.signature()
-
-    def __hash__(self) -> int:
-        return hash(self._signature)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Signed) and self._signature == other._signature
-
-
 @functools.lru_cache(maxsize=8192)
-def _kernel(signed: _Signed) -> Callable[..., Any]:
+def _kernel(signed: SignedInstruction) -> Callable[..., Any]:
     i = signed.instruction
 
     def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:
         program = InstructionProgram(Block((), (), ()), {}, stochastic=True)
-        run_scalars = _Machine(program, zero, False, ())._run_scalars
+        run_scalars = _Interpretation(program, zero, False, ())._run_scalars
         return execute(i, operands, Registers(zero, key, run_scalars))
 
     return jax.jit(body)
 
 
 @functools.lru_cache(maxsize=1024)
-def _exchange_kernel(signed: _Signed, devices: int) -> Callable[..., Any]:
+def _exchange_kernel(signed: SignedInstruction, devices: int) -> Callable[..., Any]:
     def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:
         return exchange(signed.instruction, operands, devices, zero, key)
 

@@ -7,7 +7,7 @@ loop over the devices, so that a device's bits are those of the program alone, a
 compile time does not depend on how many devices there are. Loops, branches and calls
 that hold collectives run for all devices at once: by the rules of SPMD they agree on
 every condition, and the first device's is taken. Which values differ is found by
-`variance`, without running anything.
+`uniformity`, without running anything.
 
 Where several real devices carry the emulated ones, this is what each of them does with
 its own; see `carriers`.
@@ -15,7 +15,6 @@ its own; see `carriers`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -24,7 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from neuronjax.execution.device_sharding import RealDevices
-from neuronjax.execution.probes.accumulator import Ledger, Rows, added, total
+from neuronjax.execution.probes.accumulator import Rows, StatisticsAccumulator, total
 from neuronjax.execution.sliced_reduction import all_reduced, is_sliceable
 from neuronjax.execution.splitting import (
     carried_dimension,
@@ -34,7 +33,7 @@ from neuronjax.execution.splitting import (
     part_of,
     split_array,
 )
-from neuronjax.execution.uniformity import Variance
+from neuronjax.execution.uniformity import Uniformity
 from neuronjax.ir.collective_set import AllReduce, Collective, DeviceMesh, Split, Spmd
 from neuronjax.ir.instruction import Block, Instruction
 from neuronjax.ir.instruction_set import Branch, Call, Loop
@@ -44,17 +43,38 @@ from neuronjax.numerics.random_bits import fold
 Arrays = Sequence[jax.Array]
 
 
-class Machine(Protocol):
+class Interpreter(Protocol):
     """What this file needs of the interpreter."""
 
     eager: bool
     stochastic: bool
     watched: bool
     real: RealDevices
-    ledger: Ledger
+    accumulator: StatisticsAccumulator
 
     def step(self, i: Instruction, environment: dict, key: jax.Array) -> Arrays:
         """Executes one instruction whose operands are in the environment."""
+        ...
+
+    def callee(self, i: Call) -> Block:
+        """What a call runs."""
+        ...
+
+    def turns(
+        self,
+        i: Loop,
+        carry: Arrays,
+        key: jax.Array,
+        condition: Callable[[Arrays], jax.Array],
+        body: Callable[[Arrays, jax.Array], Arrays],
+    ) -> Arrays:
+        """Turns a loop."""
+        ...
+
+    def chosen(
+        self, i: Branch, index: jax.Array, run: Callable[[Block], Arrays]
+    ) -> Arrays:
+        """Runs one of the blocks of a branch."""
         ...
 
     def exchange(
@@ -65,13 +85,17 @@ class Machine(Protocol):
 
 
 def run(
-    machine: Machine, i: Spmd, operands: Arrays, variance: Variance, key: jax.Array
+    interpreter: Interpreter,
+    i: Spmd,
+    operands: Arrays,
+    uniformity: Uniformity,
+    key: jax.Array,
 ) -> list[jax.Array]:
     """Executes an `Spmd`: global arrays in, global arrays out.
 
     Those that the real devices have in part come and go so.
     """
-    real, scope = machine.real, _Scope({}, set())
+    real, scope = interpreter.real, _Scope({}, set())
     arguments = zip(i.body.arguments, i.operands, operands, i.splits, strict=True)
     for buffer, view, x, split in arguments:
         differs = not is_replicated(split, i.mesh)
@@ -79,7 +103,7 @@ def run(
             whole = view.buffer.number not in real.parts
             x = _rows(x, split, i.mesh, real, whole=whole)
         scope.put(buffer.number, x, differs)
-    devices = _Devices(machine, variance, i.mesh.size)
+    devices = _Devices(interpreter, uniformity, i.mesh.size)
     devices.block(i.body, scope, key)
     results = []
     for view, buffer, split in zip(i.body.results, i.results, i.joins, strict=True):
@@ -117,13 +141,6 @@ def _joined(
     return real.everyone(x, cut) if whole else x
 
 
-def chosen_branch(i: Branch, index: jax.Array) -> jax.Array:
-    """The number of the branch that is run, int32: out of range it is the last."""
-    last = len(i.branches) - 1
-    index = index.astype(jnp.int32)
-    return jnp.where((index < 0) | (index > last), last, index)
-
-
 class _Scope(NamedTuple):
     """Values by the number of their buffer; those in `varying` have a device axis."""
 
@@ -144,12 +161,14 @@ class _Scope(NamedTuple):
 class _Devices:
     """Executes blocks on those devices of a mesh that this real device carries."""
 
-    def __init__(self, machine: Machine, variance: Variance, count: int) -> None:
-        self._machine = machine
-        self._variance = variance
+    def __init__(
+        self, interpreter: Interpreter, uniformity: Uniformity, count: int
+    ) -> None:
+        self._interpreter = interpreter
+        self._uniformity = uniformity
         self._count = count
-        self._real = machine.real
-        self._carried = machine.real.share(count)
+        self._real = interpreter.real
+        self._carried = interpreter.real.share(count)
 
     def stacked(self, x: jax.Array, differs: bool) -> jax.Array:
         """With a device axis, also where all devices have the same."""
@@ -169,8 +188,8 @@ class _Devices:
         """Executes the instructions of a block; their results enter the scope."""
         waiting: list[Instruction] = []
         for position, i in enumerate(block.instructions):
-            flags = self._variance.results(i, scope.varying, self._count)
-            if self._variance.joins(i):
+            flags = self._uniformity.results(i, scope.varying, self._count)
+            if self._uniformity.joins(i):
                 self._each(waiting, block, position, scope, key)
                 waiting = []
                 results = self._together(i, flags, scope, key)
@@ -179,7 +198,7 @@ class _Devices:
                 scope.varying.update(buffer.number for buffer in i.results)
                 continue
             else:
-                results = self._machine.step(i, scope.arrays, key)
+                results = self._interpreter.step(i, scope.arrays, key)
             for buffer, x, differs in zip(i.results, results, flags, strict=True):
                 scope.put(buffer.number, x, differs)
         self._each(waiting, block, len(block.instructions), scope, key)
@@ -205,10 +224,10 @@ class _Devices:
         """
         if not waiting:
             return
-        variance = self._variance
-        reads = set().union(*map(variance.reads, waiting)) & scope.arrays.keys()
+        uniformity = self._uniformity
+        reads = set().union(*map(uniformity.reads, waiting)) & scope.arrays.keys()
         later = {view.buffer.number for view in block.results}
-        later = later.union(*map(variance.reads, block.instructions[position:]))
+        later = later.union(*map(uniformity.reads, block.instructions[position:]))
         outputs = [b.number for i in waiting for b in i.results if b.number in later]
         once = {n: scope.arrays[n] for n in reads - scope.varying}
         own = {n: scope.arrays[n] for n in reads & scope.varying}
@@ -219,23 +238,25 @@ class _Devices:
 
             def run() -> None:
                 for i in waiting:
-                    results = self._machine.step(i, arrays, device_key)
+                    results = self._interpreter.step(i, arrays, device_key)
                     numbers = (buffer.number for buffer in i.results)
                     arrays.update(zip(numbers, results, strict=True))
 
-            _, rows = self._machine.ledger.apart(run)
+            _, rows = self._interpreter.accumulator.apart(run)
             return tuple(arrays[n] for n in outputs), rows
 
         results, rows = self._map(one, own)
         scope.arrays.update(zip(outputs, results, strict=True))
-        self._machine.ledger.add({slot: total(row) for slot, row in rows.items()})
+        self._interpreter.accumulator.add(
+            {slot: total(row) for slot, row in rows.items()}
+        )
 
     def _map(
         self, one: Callable[..., tuple], own: dict[int, jax.Array]
     ) -> tuple[Arrays, Rows]:
         first = self._real.number() * jnp.uint32(self._carried)
         devices = first + jnp.arange(self._carried, dtype=jnp.uint32)
-        if not self._machine.eager:
+        if not self._interpreter.eager:
             return lax.map(lambda each: one(*each), (devices, own))
         rows = [
             one(devices[d], {n: x[d] for n, x in own.items()})
@@ -248,18 +269,18 @@ class _Devices:
     def _together(
         self, i: Instruction, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
-        if self._machine.stochastic and i.ordinal:
+        if self._interpreter.stochastic and i.ordinal:
             key = fold(key, jnp.uint32(i.ordinal))
         return _TOGETHER[_kind(i)](self, i, flags, scope, key)
 
     def _collective(
         self, i: Collective, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
-        whole = self._machine.eager or self._machine.watched
+        whole = self._interpreter.eager or self._interpreter.watched
         if isinstance(i, AllReduce) and is_sliceable(i) and not whole:
             return self._all_reduce(i, flags, scope, key)
         operands = [self._everyone(*scope.get(v.buffer.number)) for v in i.operands]
-        results = self._machine.exchange(i, operands, self._count, key)
+        results = self._interpreter.exchange(i, operands, self._count, key)
         pairs = zip(results, flags, strict=True)
         return [self._real.own(x) if f else x[0] for x, f in pairs]
 
@@ -269,7 +290,7 @@ class _Devices:
         """A kernel whose collectives join the devices, on the arrays of all of them."""
         numbers = (view.buffer.number for view in i.operands)
         arrays = {number: self._everyone(*scope.get(number)) for number in numbers}
-        results = self._machine.step(i, arrays, key)
+        results = self._interpreter.step(i, arrays, key)
         pairs = zip(results, flags, strict=True)
         return [self._real.own(x) if f else x[0] for x, f in pairs]
 
@@ -279,7 +300,7 @@ class _Devices:
         """The same, every operand in slices."""
 
         def reduce(x: jax.Array) -> jax.Array:
-            (total,) = self._machine.exchange(i, [x], self._count, key)
+            (total,) = self._interpreter.exchange(i, [x], self._count, key)
             return total if flags[0] else total[0]
 
         return [
@@ -313,58 +334,34 @@ class _Devices:
     def _call(
         self, i: Call, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
-        (block,) = self._variance.blocks(i)
+        block = self._interpreter.callee(i)
         arguments = [scope.get(v.buffer.number) for v in i.operands]
         return self._as_flagged(self._inner(block, arguments, scope, key), flags)
 
     def _loop(
         self, i: Loop, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
-        machine = self._machine
-
-        def condition(state: tuple) -> jax.Array:
-            carry = list(zip(state[2:], flags, strict=True))
-            (value,) = self._inner(i.condition, carry, scope, key)
+        def condition(carry: Arrays) -> jax.Array:
+            pairs = list(zip(carry, flags, strict=True))
+            (value,) = self._inner(i.condition, pairs, scope, key)
             return self._agreed(*value)
 
-        def body(state: tuple) -> tuple:
-            counter, rows, *values = state
-            inner = fold(key, counter) if machine.stochastic else key
-            carry = list(zip(values, flags, strict=True))
-            run = functools.partial(self._inner, i.body, carry, scope, inner)
-            out, more = machine.ledger.apart(run)
-            rows = added(rows, more)
-            return (counter + jnp.uint32(1), rows, *self._as_flagged(out, flags))
+        def body(carry: Arrays, key: jax.Array) -> Arrays:
+            pairs = list(zip(carry, flags, strict=True))
+            return self._as_flagged(self._inner(i.body, pairs, scope, key), flags)
 
         start = (scope.get(v.buffer.number) for v in i.operands)
-        rows = machine.ledger.nothing([i.body])
-        state: tuple = (jnp.uint32(0), rows, *self._as_flagged(start, flags))
-        if not machine.eager:
-            state = lax.while_loop(condition, body, state)
-        else:
-            while bool(condition(state)):
-                state = body(state)
-        machine.ledger.add(state[1])
-        return state[2:]
+        carry = self._as_flagged(start, flags)
+        return self._interpreter.turns(i, carry, key, condition, body)
 
     def _branch(
         self, i: Branch, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
+        def run(block: Block) -> Arrays:
+            return self._as_flagged(self._inner(block, (), scope, key), flags)
+
         index = self._agreed(*scope.get(i.operands[0].buffer.number))
-        index = chosen_branch(i, index)
-
-        none = self._machine.ledger.nothing(i.branches)
-
-        def run(block: Block) -> tuple[list[jax.Array], Rows]:
-            inner = functools.partial(self._inner, block, (), scope, key)
-            out, rows = self._machine.ledger.apart(inner)
-            return self._as_flagged(out, flags), added(none, rows)
-
-        runs = [functools.partial(run, block) for block in i.branches]
-        eager = self._machine.eager
-        out, rows = runs[int(index)]() if eager else lax.switch(index, runs)
-        self._machine.ledger.add(rows)
-        return out
+        return self._interpreter.chosen(i, index, run)
 
 
 def _kind(i: Instruction) -> type:

@@ -9,7 +9,8 @@ grad, vmap of grad and grad of vmap follow. Forward mode is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,10 +22,11 @@ from jax.core import Tracer
 from jax.custom_batching import custom_vmap
 from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
 
-from neuronjax.capture.mesh_context import Surroundings
-from neuronjax.capture.trace import Capture, capture, trace
+from neuronjax.capture.mesh_context import MeshContext
+from neuronjax.capture.trace import Capture, Traced, abstract, trace
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import interpreter
+from neuronjax.execution.call import CallContext, Outcome
 from neuronjax.execution.probes.plan import Collector
 from neuronjax.hardware import Target
 from neuronjax.ir.instruction import InstructionProgram
@@ -48,11 +50,9 @@ class Emulation:
         policy: the numerics.
         cotangents: indices of arguments that carry gradients.
         derived: made by a transformation; a policy rule need not match in it.
-        has_amax_history: the last leaf is the amax history of delayed scaling, which
-            the function does not see, and its successor is the last output.
         around: the mesh that the function is captured under.
-        collector: what is measured; the arrays of the statistics are then the last
-            outputs, behind the amax history.
+        collector: what is measured.
+        traced: the function, traced for one list of types; see `closed`.
     """
 
     function: Callable[..., list[Any]]
@@ -61,83 +61,87 @@ class Emulation:
     policy: Policy
     cotangents: frozenset[int] = field(default=frozenset())
     derived: bool = False
-    has_amax_history: bool = False
-    around: Surroundings = field(default=Surroundings())
+    around: MeshContext = field(default=MeshContext())
     collector: Collector | None = None
+    traced: Traced | None = None
 
     # -- capture and lowering ----------------------------------------------------------
 
     def capture(self, leaves: Leaves) -> Capture:
         """The StableHLO program for arguments of these types."""
-        with self.around.inside(), compiling_for(self.target):
-            return capture(self.function, tuple(map(abstract, leaves)), self.names)
+        types = tuple(map(abstract, leaves))
+        with self._surrounded():
+            traced = self.traced
+            if traced is None or traced.types != types:
+                traced = Traced.of(self.function, types, self.names)
+            return traced.capture(self.names)
 
-    def lower(self, captured: Capture) -> InstructionProgram:
+    def closed(self, leaves: Leaves) -> tuple[Emulation, Leaves]:
+        """The same emulation with the tracers that the function closes over, if there
+        are any, as leading leaves; traced already, for these types."""
+        types = tuple(map(abstract, leaves))
+        with self._surrounded():
+            traced = Traced.of(self.function, types, self.names)
+            if not traced.closes_over_tracers:
+                return replace(self, traced=traced), leaves
+            function, closure = with_closure(self.function, types)
+        names = tuple(f"closure/{i}" for i in range(len(closure)))
+        emulation = replace(self, function=function, names=names + self.names)
+        return emulation, [*closure, *leaves]
+
+    @contextlib.contextmanager
+    def _surrounded(self) -> Iterator[None]:
+        """Where the function is traced and lowered."""
+        with self.around.inside(), compiling_for(self.target):
+            yield
+
+    def lower(self, program: Program) -> InstructionProgram:
         """The instructions of a captured program."""
         if self.policy.loss_scale is not None and not self.derived:
-            _check_loss_scale(captured)
+            _check_loss_scale(program)
         return lower(
-            captured.program,
+            program,
             target=self.target,
             policy=self.policy,
             cotangents=self.cotangents,
             every_rule_matches=not self.derived,
         )
 
-    def run(self, call_index: jax.Array | None, leaves: Leaves) -> list[jax.Array]:
+    def run(self, context: CallContext, leaves: Leaves) -> Outcome:
         """Captures, lowers and executes; no transformation looks inside."""
-        history = None
-        if self.has_amax_history:
-            *leaves, history = leaves
         captured = self.capture(leaves)
-        program = self.lower(captured)
-        _check_history(program, history)
-        if program.stochastic and call_index is None:
-            raise InvalidProgramError(
-                "the program rounds stochastically but has no call index",
-                remedy="call it with_rounding_seed(i), i a uint32 that changes with "
-                "every call, for instance the step number",
-            )
+        program = self.lower(captured.program)
+        _check_context(program, context)
         arrays = split_complex([_without_key(leaf) for leaf in leaves])
         plan = None
         if self.collector is not None:
             plan = self.collector.plan(program, captured.program.argument_names)
-        arrays_out: list[Any] = list(
-            interpreter.run(program, arrays, call_index, history, plan=plan)
-        )
-        measured = [] if plan is None else jax.tree.leaves(arrays_out.pop())
-        extra = [arrays_out.pop(), *measured] if history is not None else measured
-        arrays_out = join_complex(arrays_out, captured.program)
-        outputs = zip(arrays_out, captured.out_avals, strict=True)
-        return [*[_as_declared(a, aval) for a, aval in outputs], *extra]
+        outcome = interpreter.run(program, arrays, context, plan=plan)
+        results = join_complex(outcome.results, captured.program)
+        declared = map(_as_declared, results, captured.out_avals)
+        return replace(outcome, results=list(declared))
 
     # -- transformations ---------------------------------------------------------------
 
-    def with_closure(self, leaves: Leaves) -> tuple[Emulation, list[Any]]:
-        """The same emulation with what the function closes over as leading leaves."""
-        with self.around.inside(), compiling_for(self.target):
-            function, closure = with_closure(self.function, leaves)
-        names = tuple(f"closure/{i}" for i in range(len(closure)))
-        emulation = replace(self, function=function, names=names + self.names)
-        return emulation, [*closure, *leaves]
-
-    def __call__(self, call_index: jax.Array | None, leaves: Leaves) -> list[jax.Array]:
+    def __call__(self, context: CallContext, leaves: Leaves) -> Outcome:
         """Emulates the function on arrays or tracers of any transformation."""
         if not any(isinstance(leaf, Tracer) for leaf in leaves):
-            return self.run(call_index, leaves)
-        return self._differentiable()(call_index, *leaves)
+            return self.run(context, leaves)
+        return self._differentiable()(context, *leaves)
 
-    def _batchable(self) -> Callable[..., list[jax.Array]]:
+    def _batchable(self) -> Callable[..., Outcome]:
         @custom_vmap
-        def emulated(call_index: Any, *leaves: Any) -> list[jax.Array]:
-            return self.run(call_index, leaves)
+        def emulated(context: CallContext, *leaves: Any) -> Outcome:
+            return self.run(context, leaves)
 
         @emulated.def_vmap
-        def rule(axis_size: int, batched: Any, call_index: Any, *leaves: Any) -> Any:
+        def rule(axis_size: int, batched: Any, context: Any, *leaves: Any) -> Any:
+            self._refuse_accompanied("vmap", context)
             _, *leaf_batched = batched
             emulation, depends = self._batched(axis_size, leaf_batched, leaves)
-            out = emulation(call_index, leaves)
-            return out, depends or [True] * len(out)
+            outcome = emulation(context, leaves)
+            flags = depends or [True] * len(outcome.results)
+            return outcome, replace(outcome, results=flags)
 
         return emulated
 
@@ -146,13 +150,12 @@ class Emulation:
     ) -> tuple[Emulation, list[bool]]:
         """The emulation of `vmap(f)`, and which of its results have the new axis: all,
         if there is no list."""
-        self._refuse_hidden("vmap")
         axes = tuple(0 if b else None for b in batched)
         mapped = jax.vmap(self.function, in_axes=axes, axis_size=axis_size)
         if all(batched):
-            return replace(self, function=mapped), []
+            return self._of(mapped), []
         # Of one trace: another may keep other residuals for the backward pass.
-        with self.around.inside(), compiling_for(self.target):
+        with self._surrounded():
             traced = trace(mapped, leaves)
         depends = _depend_on(traced.jaxpr, batched)
 
@@ -160,9 +163,13 @@ class Emulation:
             outputs = zip(jaxpr_as_fun(traced)(*leaves), depends, strict=True)
             return [x if d else x[0] for x, d in outputs]
 
-        return replace(self, function=function), depends
+        return self._of(function), depends
 
-    def _refuse_hidden(self, transformation: str) -> None:
+    def _of(self, function: Callable[..., list[Any]]) -> Emulation:
+        """The same of another function of the same arguments."""
+        return replace(self, function=function, traced=None)
+
+    def _refuse_accompanied(self, transformation: str, context: CallContext) -> None:
         if self.collector is not None:
             raise UnsupportedError(
                 f"{transformation} of a function that collects statistics: they are "
@@ -170,14 +177,14 @@ class Emulation:
                 remedy=f"put the {transformation} inside the emulated function, "
                 "nj.jit(train_step, collect=True)",
             )
-        if self.has_amax_history:
+        if context.amax_history is not None:
             raise UnsupportedError(
                 f"{transformation} of a function with delayed scaling: its amax "
                 "history belongs to whole steps",
                 remedy=f"put the {transformation} inside the emulated function",
             )
 
-    def _differentiable(self) -> Callable[..., list[jax.Array]]:
+    def _differentiable(self) -> Callable[..., Outcome]:
         emulated = jax.custom_vjp(self._batchable())
         derivative = _Derivative(self)
         emulated.defvjp(derivative.forward, derivative.backward)
@@ -198,19 +205,18 @@ class _Derivative:
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
 
-    def forward(self, call_index: Any, *leaves: Any) -> tuple[list, tuple]:
+    def forward(self, context: CallContext, *leaves: Any) -> tuple[Outcome, tuple]:
         """custom_vjp's forward: outputs, and residuals as flat arrays."""
-        self.primal._refuse_hidden("grad")
+        self.primal._refuse_accompanied("grad", context)
         self.inputs = [abstract(leaf) for leaf in leaves]
 
         def function(*leaves: Any) -> list[Any]:
             outputs, residuals = self._trace_forward(leaves)
             return [*outputs, *residuals]
 
-        emulation = replace(self.primal, function=function)
-        flat = emulation(call_index, leaves)
-        count = len(self.outputs)
-        return flat[:count], (call_index, flat[count:])
+        outcome = self.primal._of(function)(context, leaves)
+        flat, count = outcome.results, len(self.outputs)
+        return replace(outcome, results=flat[:count]), (context, flat[count:])
 
     def _trace_forward(self, leaves: Leaves) -> tuple[list, list]:
         """jax.vjp with respect to the float leaves."""
@@ -229,17 +235,15 @@ class _Derivative:
         self.outputs = [abstract(o) for o in outputs]
         return outputs, residuals
 
-    def backward(self, saved: tuple, cotangents: Leaves) -> tuple:
+    def backward(self, saved: tuple, cotangents: Outcome) -> tuple:
         """custom_vjp's backward: one cotangent per argument of the forward."""
-        call_index, residuals = saved
-        floats = [
-            ct for ct, o in zip(cotangents, self.outputs, strict=True) if is_inexact(o)
-        ]
+        context, residuals = saved
+        pairs = zip(cotangents.results, self.outputs, strict=True)
+        floats = [cotangent for cotangent, o in pairs if is_inexact(o)]
         count = len(residuals)
         scale = self.primal.policy.loss_scale
         emulation = replace(
-            self.primal,
-            function=self._backward_function(count, scale),
+            self.primal._of(self._backward_function(count, scale)),
             names=(
                 *self.residual_names,
                 *[f"cotangent/{i}" for i in range(len(floats))],
@@ -247,12 +251,10 @@ class _Derivative:
             cotangents=frozenset(range(count, count + len(floats))),
             derived=True,
         )
-        gradients = iter(emulation(call_index, [*residuals, *floats]))
-        index = None if call_index is None else float0(call_index)
-        return (
-            index,
-            *[next(gradients) if is_inexact(x) else float0(x) for x in self.inputs],
-        )
+        gradients = iter(emulation(context, [*residuals, *floats]).results)
+        inputs = self.inputs
+        # The context has no cotangent.
+        return None, *[next(gradients) if is_inexact(x) else float0(x) for x in inputs]
 
     def _backward_function(
         self, count: int, scale: float | None
@@ -286,7 +288,9 @@ def _scaled(x: Any, scale: float | None) -> Any:
     return x * jnp.asarray(scale, x.dtype)
 
 
-def _check_history(program: InstructionProgram, history: Any) -> None:
+def _check_context(program: InstructionProgram, context: CallContext) -> None:
+    """Refuses a call that lacks what the program needs beside its arguments."""
+    history = context.amax_history
     expected = (program.amax_history_length, program.amax_slots)
     if program.amax_slots and history is None:
         raise InvalidProgramError(
@@ -300,11 +304,17 @@ def _check_history(program: InstructionProgram, history: Any) -> None:
             f"{expected} (steps, tensors)",
             remedy="make it with step.init_amax_history(*args)",
         )
+    if program.stochastic and context.call_index is None:
+        raise InvalidProgramError(
+            "the program rounds stochastically but has no call index",
+            remedy="call it with_rounding_seed(i), i a uint32 that changes with "
+            "every call, for instance the step number",
+        )
 
 
-def _check_loss_scale(captured: Capture) -> None:
+def _check_loss_scale(program: Program) -> None:
     """loss_scale acts where gradients enter; inside a captured step it cannot."""
-    for op in captured.program.walk():
+    for op in program.walk():
         if is_cotangent_scope(op.location.scope):
             raise InvalidProgramError(
                 "Policy.loss_scale cannot act on gradients that the program itself "
@@ -325,7 +335,7 @@ def with_closure(
         A function of (*closed-over values, *leaves), and the values.
     """
     # As `capture` would: an nj.jit in the function is a scope, not another emulation.
-    closed = trace(function, tuple(map(abstract, leaves)))
+    closed = trace(function, leaves)
     jaxpr = closed.jaxpr
 
     def converted(*leaves: Any) -> list[Any]:
@@ -336,16 +346,6 @@ def with_closure(
 
 
 # -- leaves ----------------------------------------------------------------------------
-
-
-def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Shape, dtype and weak type of an array, tracer or Python scalar."""
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return leaf
-    aval = jax.typeof(leaf)
-    return jax.ShapeDtypeStruct(
-        aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False)
-    )
 
 
 def is_inexact(leaf: Any) -> bool:

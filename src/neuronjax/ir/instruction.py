@@ -122,6 +122,22 @@ class Instruction:
         )
 
 
+class SignedInstruction:
+    """An instruction as a cache key: equal signatures compute the same function."""
+
+    def __init__(self, instruction: Instruction) -> None:
+        self.instruction = instruction
+        self._signature = instruction.signature()
+
+    def __hash__(self) -> int:
+        return hash(self._signature)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, SignedInstruction) and self._signature == other._signature
+        )
+
+
 _COMMON = {f.name for f in dataclasses.fields(Instruction)}
 
 

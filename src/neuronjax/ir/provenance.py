@@ -8,17 +8,11 @@ out. A callee sees the arguments of all its calls, a loop those of its start.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from neuronjax.ir.collective_set import Spmd
-from neuronjax.ir.instruction import (
-    Block,
-    Buffer,
-    Instruction,
-    InstructionProgram,
-    View,
-)
+from neuronjax.ir.instruction import Buffer, Instruction, InstructionProgram, View
 from neuronjax.ir.instruction_set import (
     BitcastCopy,
     Branch,
@@ -31,6 +25,7 @@ from neuronjax.ir.instruction_set import (
     TensorCopy,
     TensorScalar,
 )
+from neuronjax.ir.traversal import DataFlow, Functions, entries
 
 # Hand on what they are given: a parameter stays one.
 _MOVES = (
@@ -45,7 +40,7 @@ _MOVES = (
 
 
 @dataclass(frozen=True)
-class Origins:
+class Provenance:
     """The arguments of main that buffers descend from, by moves and casts.
 
     Attributes:
@@ -73,8 +68,8 @@ class Origins:
             self.whole.add(number)
 
 
-def find_origins(program: InstructionProgram, names: Sequence[str]) -> Origins:
-    """The origins of all buffers of a program.
+def find_provenance(program: InstructionProgram, names: Sequence[str]) -> Provenance:
+    """The provenance of all buffers of a program.
 
     Args:
         program: the instructions.
@@ -82,45 +77,54 @@ def find_origins(program: InstructionProgram, names: Sequence[str]) -> Origins:
     """
     if len(names) != len(program.main.arguments):
         names = [""] * len(program.main.arguments)
-    finder = _Finder(program, Origins(), set())
-    for n, buffer in enumerate(program.main.arguments):
-        finder.origins.put(buffer, frozenset({names[n] or f"argument {n}"}), True)
-    finder.block(program.main)
-    return finder.origins
+    finder = _Finder(program.functions)
+    whole = [(frozenset({n or f"argument {k}"}), True) for k, n in enumerate(names)]
+    finder.block(program.main, whole)
+    return finder.provenance
 
 
-@dataclass(frozen=True)
-class _Finder:
-    program: InstructionProgram
-    origins: Origins
-    called: set[tuple]
+# A combiner, of a reduction or a sort, is given no parameters.
+_CONTROL = (Branch, Call, Loop, Spmd)
+_Descent = tuple[frozenset[str], bool]
 
-    def block(self, block: Block) -> None:
-        for i in block.instructions:
-            for inner, views in self._blocks(i):
-                for buffer, view in zip(inner.arguments, views, strict=True):
-                    self.origins.put(buffer, *self._known(view))
-                self.block(inner)
-            if isinstance(i, _MOVES) and i.operands:
-                names, whole = self._known(i.operands[0])
-                whole = whole and _size(i.results[0]) == _size(i.operands[0].buffer)
-                for result in i.results:
-                    self.origins.put(result, names, whole)
 
-    def _known(self, view: View) -> tuple[frozenset[str], bool]:
-        return self.origins.of(view), self.origins.is_whole(view)
+class _Finder(DataFlow[_Descent]):
+    """The arguments that a buffer descends from, and whether it is all of them."""
 
-    def _blocks(self, i: Instruction) -> Iterator[tuple[Block, Sequence[View]]]:
-        """What an instruction runs and on what; a callee only if that is news."""
-        if isinstance(i, Call):
-            key = (i.callee, *map(self._known, i.operands))
-            if key not in self.called:
-                self.called.add(key)
-                yield self.program.functions[i.callee], i.operands
-        elif isinstance(i, (Loop, Spmd)):
-            yield from ((block, i.operands) for block in i.blocks)
-        elif isinstance(i, Branch):
-            yield from ((block, ()) for block in i.blocks)
+    nothing = (frozenset(), False)
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        self.provenance = Provenance()
+        self._called: set[tuple] = set()
+
+    def of(self, view: View) -> _Descent:
+        return self.provenance.of(view), self.provenance.is_whole(view)
+
+    def bind(self, buffers: Sequence[Buffer], facts: Sequence[_Descent]) -> None:
+        """A buffer of a callee descends from the arguments of all its calls."""
+        for buffer, fact in zip(buffers, facts, strict=True):
+            self.provenance.put(buffer, *fact)
+
+    def join(self, one: _Descent, other: _Descent) -> _Descent:
+        return one[0] | other[0], one[1] or other[1]
+
+    def transfer(self, i: Instruction) -> Sequence[_Descent] | None:
+        if not (isinstance(i, _MOVES) and i.operands):
+            return None
+        names, whole = self.of(i.operands[0])
+        whole = whole and _size(i.results[0]) == _size(i.operands[0].buffer)
+        return [(names, whole)] * len(i.results)
+
+    def nested(self, i: Instruction) -> Sequence[_Descent]:
+        """What blocks return is a parameter no more; a loop has what it starts with."""
+        for entry in entries(i, self.functions) if isinstance(i, _CONTROL) else ():
+            call = (id(entry.block), *self.given(entry))
+            if isinstance(i, Call) and call in self._called:
+                continue
+            self._called.add(call)
+            self.enter(entry)
+        return [self.nothing] * len(i.results)
 
 
 def _size(buffer: Buffer) -> int:

@@ -1,15 +1,15 @@
 """`Shown`: a value that a notebook shows as a table.
 
 Numbers, and what else lies below the reports, know nothing of tables: for every such
-class `report.number_display` registers what is drawn. A class without a rule shows its
-text.
+class a module above registers what is drawn. A class without a rule shows its text.
 """
 
 from __future__ import annotations
 
 import functools
 import html
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 _PRE = (
     "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',consolas,monospace;"
@@ -17,14 +17,39 @@ _PRE = (
 )
 
 
+class Display(Protocol):
+    """What is shown of a value: `str` of it is text of 80 columns."""
+
+    def __rich__(self) -> Any:
+        """What Rich draws."""
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        ...
+
+
+@dataclass(frozen=True)
+class _PlainText:
+    """A value of a class without a rule."""
+
+    value: Any
+
+    def __rich__(self) -> str:
+        return str(self.value)
+
+    def _repr_html_(self) -> str:
+        return _PRE.format(text=html.escape(str(self.value)))
+
+
 @functools.singledispatch
-def html_of(value: Any) -> str:
-    """What a notebook shows of a value, as HTML."""
-    return _PRE.format(text=html.escape(str(value)))
+def display_of(value: Any, **options: Any) -> Display:
+    """What is shown of a value; the options are those of its class' rule."""
+    del options
+    return _PlainText(value)
 
 
 class Shown:
-    """Mix-in of values that a notebook shows by `html_of`."""
+    """Mix-in of values that a notebook shows by `display_of`."""
 
     def _repr_html_(self) -> str:
-        return html_of(self)
+        return display_of(self)._repr_html_()

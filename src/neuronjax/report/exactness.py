@@ -114,7 +114,7 @@ CLAIMS: tuple[Claim, ...] = (
         label="exact",
         rule="no bit of a value changes; who is sent nothing has zeros",
         source="StableHLO specification",
-        tests=("tests/execution/collectives/test_movement.py",),
+        tests=("tests/execution/test_exchange_movement.py",),
         instructions=(
             "AllGather",
             "AllToAll",
@@ -235,11 +235,11 @@ CLAIMS: tuple[Claim, ...] = (
         switch="collective_algorithm, collective_reduce_dtype, integer_path, "
         "implicit_integer_downcast",
         tests=(
-            "tests/execution/collectives/test_oracle_collectives.py",
+            "tests/execution/test_exchange_oracle.py",
             "tests/ir/collectives/test_algorithms.py",
             "tests/execution/test_exchange.py",
-            "tests/execution/collectives/test_host_devices.py",
-            "tests/execution/collectives/test_programs.py",
+            "tests/execution/test_spmd_host_devices.py",
+            "tests/execution/test_spmd_programs.py",
         ),
         instructions=("AllReduce", "ReduceScatter"),
     ),

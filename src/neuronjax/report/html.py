@@ -7,6 +7,7 @@ columns, a terminal that knows Rich in colours, and Jupyter as HTML.
 from __future__ import annotations
 
 import abc
+from dataclasses import dataclass
 
 from rich.console import RenderableType
 
@@ -25,3 +26,13 @@ class Displayed(abc.ABC):
 
     def _repr_html_(self) -> str:
         return as_html(self.__rich__())
+
+
+@dataclass(frozen=True)
+class Drawing(Displayed):
+    """Something drawn, to be shown in place of a value."""
+
+    drawn: RenderableType
+
+    def __rich__(self) -> RenderableType:
+        return self.drawn

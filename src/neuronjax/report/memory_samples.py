@@ -12,8 +12,8 @@ import numpy as np
 
 from neuronjax.ir.instruction import Instruction
 from neuronjax.report.event_spans import outermost
-from neuronjax.timing.kernel_memory import KernelMemory
-from neuronjax.timing.memory import MemoryPlan, Unit
+from neuronjax.timing.kernel_timeline import KernelMemory
+from neuronjax.timing.memory_plan import MemoryPlan, Unit
 from neuronjax.timing.timeline import Timeline
 
 

@@ -2,7 +2,7 @@
 
 One row per documented name of nki.isa, nki.language and nki.collectives. Whether it
 exists, has semantics and has a time is read from the registries, so that the table
-cannot disagree with the emulator; engine and first NeuronCore are the documented ones.
+cannot disagree with the emulator; engines and first NeuronCore are those of its spec.
 Sources: nki/api/nki/{isa,language,collectives}/__init__.py of the Neuron documentation.
 """
 
@@ -15,30 +15,14 @@ from typing import Any, Literal
 
 from neuronjax.execution.tiles import registry
 from neuronjax.ir.instruction import Label
+from neuronjax.ir.nki_instructions import SPECS
+from neuronjax.ir.nki_spec import InstructionSpec
 from neuronjax.nki import collectives, isa, language
 from neuronjax.timing import kernel_cost
 
 Group = Literal["isa", "language", "collectives"]
 Kind = Literal["instruction", "function", "constant"]
 
-# name, engines (T tensor, V vector, S scalar, G gpsimd, D dma, Q the sequencers), first
-# NeuronCore. "~": what it computes is modelled, for the vendor does not publish in
-# which order it adds, which polynomials it takes, or its random generator.
-_INSTRUCTIONS = """
-activate2 S v4 ~; activation S v2 ~; activation_reduce S v2 ~; affine_select G v2;
-bn_aggr V v2 ~; bn_stats V v2 ~; core_barrier Q v3; dma_compute D v2 ~; dma_copy D v2;
-dma_transpose D v2; dropout V v2 ~; exponential V v4 ~; iota G v2; local_gather G v2;
-max8 V v2; memset VG v2; nc_find_index8 V v2; nc_match_replace8 V v2; nc_matmul T v2 ~;
-nc_matmul_mx T v4 ~; nc_n_gather G v2; nc_stream_shuffle V v2; nc_transpose TV v2;
-nonzero_with_count G v3; quantize_mx V v4; rand2 V v4 ~; rand_get_state VG v3 ~;
-rand_set_state VG v3 ~; range_select V v3; reciprocal V v2 ~; register_alloc Q v2;
-register_load Q v2; register_move Q v2; register_store Q v2; rng VG v2 ~;
-scalar_tensor_tensor V v2; select_reduce V v2; sendrecv D v3; sequence_bounds G v2;
-set_rng_seed V v2 ~; tensor_copy VSG v2; tensor_copy_predicated V v2;
-tensor_partition_reduce G v2 ~; tensor_reduce V v2 ~; tensor_scalar VSG v2;
-tensor_scalar_cumulative V v2; tensor_scalar_reduce V v2 ~; tensor_tensor VG v2;
-tensor_tensor_scan V v2; topk G v2
-"""
 _ISA_FUNCTIONS = "get_nc_sub_version get_nc_version"
 _ISA_CONSTANTS = """
 dge_mode dma_engine engine gpsimd_engine matmul_perf_mode nc_version NkiInstruction
@@ -70,8 +54,7 @@ collective_permute_implicit collective_permute_implicit_current_processing_rank_
 collective_permute_implicit_reduce rank_id reduce_scatter
 """
 _PACKAGES = {"isa": isa, "language": language, "collectives": collectives}
-# Without an instruction of its own: it names a register.
-_SILENT = frozenset({"register_alloc"})
+_LETTERS = {"gpsimd": "G", "sync": "Q"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,8 +102,7 @@ def kernel_operations() -> tuple[KernelOperation, ...]:
 
 
 def _rows() -> Iterator[KernelOperation]:
-    for entry in _INSTRUCTIONS.split(";"):
-        yield _instruction(*entry.split())
+    yield from (_instruction(SPECS[name]) for name in sorted(SPECS))
     yield from _named("isa", "function", _ISA_FUNCTIONS)
     yield from _named("isa", "constant", _ISA_CONSTANTS)
     yield from _named("language", "function", _LANGUAGE_FUNCTIONS)
@@ -128,20 +110,18 @@ def _rows() -> Iterator[KernelOperation]:
     yield from _named("collectives", "function", _COLLECTIVES)
 
 
-def _instruction(
-    name: str, engines: str, generation: str, modelled: str = ""
-) -> KernelOperation:
-    silent = name in _SILENT
+def _instruction(spec: InstructionSpec) -> KernelOperation:
+    letters = (_LETTERS.get(name, name[0].upper()) for name in spec.engines)
     return KernelOperation(
-        name=name,
+        name=spec.name,
         group="isa",
         kind="instruction",
-        front_end=_exists("isa", name),
-        semantics=None if silent else registry.has_semantics(name),
-        cost=None if silent else name in kernel_cost.RULES,
-        engines=engines,
-        generation=generation,
-        label="modelled" if modelled else "exact",
+        front_end=_exists("isa", spec.name),
+        semantics=registry.has_semantics(spec.name) if spec.runs else None,
+        cost=spec.name in kernel_cost.RULES if spec.runs else None,
+        engines="".join(letters),
+        generation=spec.generation,
+        label=spec.label,
     )
 
 

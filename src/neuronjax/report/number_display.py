@@ -8,7 +8,7 @@ format of the engines by name.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -26,11 +26,10 @@ from neuronjax.numerics.float_format import (
     get_number_format,
 )
 from neuronjax.numerics.microscaling import BLOCK_SIZE, MX_FORMATS, MXArray, MXFormat
-from neuronjax.numerics.shown import html_of
+from neuronjax.numerics.shown import display_of
 from neuronjax.numerics.sparsity import SparseArray
-from neuronjax.report.html import Displayed
+from neuronjax.report.html import Displayed, Drawing
 from neuronjax.report.profile_tables import new_table
-from neuronjax.report.rendering import as_html
 
 _SIGN, _EXPONENT, _MANTISSA = "#D55E00", "#0072B2", "#009E73"
 _BLOCKS = 6  # of an MX array that are drawn
@@ -275,8 +274,12 @@ def _size(nbytes: int, elements: int) -> str:
 
 # -- rules -----------------------------------------------------------------------------
 
-html_of.register(FloatFormat, lambda value: as_html(format_table(value)))
-html_of.register(IntFormat, lambda value: as_html(_int_format_table(value)))
-html_of.register(MXFormat, lambda value: as_html(_mx_format_table(value)))
-html_of.register(MXArray, lambda value: as_html(_mx_table(value)))
-html_of.register(SparseArray, lambda value: as_html(_sparse_table(value)))
+_TABLES: dict[type, Callable[[Any], RenderableType]] = {
+    FloatFormat: format_table,
+    IntFormat: _int_format_table,
+    MXFormat: _mx_format_table,
+    MXArray: _mx_table,
+    SparseArray: _sparse_table,
+}
+for _class, _draw in _TABLES.items():
+    display_of.register(_class, lambda value, draw=_draw: Drawing(draw(value)))

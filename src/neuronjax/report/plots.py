@@ -11,7 +11,7 @@ from neuronjax.report.plots_memory import draw_hbm, draw_sbuf
 from neuronjax.report.plots_roofline import draw_roofline
 from neuronjax.report.plots_style import INK
 from neuronjax.report.plots_timeline import draw_timeline
-from neuronjax.timing.memory import MemoryPlan
+from neuronjax.timing.memory_plan import MemoryPlan
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core
 

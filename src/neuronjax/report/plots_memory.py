@@ -14,9 +14,8 @@ from matplotlib.axes import Axes
 from neuronjax.report.memory_samples import sbuf_of, unit_edges
 from neuronjax.report.plots_style import INK, plain
 from neuronjax.report.quantities import binary, time_unit
-from neuronjax.timing.hbm import CATEGORIES, capacity_bytes
-from neuronjax.timing.memory import MemoryPlan
-from neuronjax.timing.tiling import sbuf_bytes
+from neuronjax.timing.hbm import capacity_bytes
+from neuronjax.timing.memory_plan import CATEGORIES, MemoryPlan
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core
 
@@ -40,7 +39,7 @@ def draw_sbuf(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) ->
     if used.size:
         heights = used / partitions / 2**10
         axes.stairs(heights, edges, fill=True, color=_SBUF_COLOUR, alpha=0.8)
-    limit = sbuf_bytes(core) / partitions / 2**10
+    limit = core.sbuf_bytes / partitions / 2**10
     axes.set_ylim(0, 1.2 * limit)
     _capacity(axes, limit, f"{limit:.0f} KiB usable")
     axes.set_ylabel("KiB per partition", color=INK, fontsize=9)

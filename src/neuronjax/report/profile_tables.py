@@ -13,8 +13,7 @@ from neuronjax.report.profile_summary import ENGINES, METRICS
 from neuronjax.report.profile_usage import Usage, total
 from neuronjax.report.quantities import binary, decimal, percent, seconds, time_unit
 from neuronjax.timing.hbm import capacity_bytes
-from neuronjax.timing.memory import MemoryPlan
-from neuronjax.timing.tiling import sbuf_bytes
+from neuronjax.timing.memory_plan import MemoryPlan
 from neuronjax.timing.work import QUEUES, Core, Queue
 
 QUEUE_TITLES: Mapping[Queue, str] = {
@@ -130,7 +129,7 @@ def memory_table(memory: MemoryPlan, core: Core) -> Table:
     rows.add_column("what for")
     parts = (f"{kind} {binary(b)}" for kind, b in peak.categories.items() if b)
     _memory_row(rows, "HBM", peak.bytes, capacity, ", ".join(parts))
-    _memory_row(rows, "SBUF", memory.sbuf_peak_bytes, sbuf_bytes(core), "")
+    _memory_row(rows, "SBUF", memory.sbuf_peak_bytes, core.sbuf_bytes, "")
     return rows
 
 

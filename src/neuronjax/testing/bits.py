@@ -8,7 +8,7 @@ those of `diagnostics.differences`. JAX is needed to walk pytrees, not to compar
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,7 +26,7 @@ class LeafDifference:
         what: the difference in a few words, where it is not of elements.
         index: of the first element that differs.
         actual: its value as text, with the bit pattern.
-        expected: likewise.
+        expected: the reference's value, as text in the same form.
         differing: how many elements differ.
         compared: of how many that were compared.
     """
@@ -73,15 +73,14 @@ def assert_bitwise_equal(actual: Any, expected: Any, what: str = "") -> None:
 
     Args:
         actual: a pytree of arrays and numbers.
-        expected: likewise.
+        expected: the reference, a pytree of the same structure.
         what: goes in front of the message.
 
     Raises:
         BitsDiffer: names the leaf, the index, both values and both bit patterns.
     """
     __tracebackhide__ = True
-    found = _pairs(actual, expected, what)
-    _raise_for([d for d in (compared(*pair) for pair in found) if d], what)
+    _raise_for((compared(*pair) for pair in _pairs(actual, expected, what)), what)
 
 
 def assert_ulp(actual: Any, expected: Any, max_ulp: float, what: str = "") -> None:
@@ -92,7 +91,7 @@ def assert_ulp(actual: Any, expected: Any, max_ulp: float, what: str = "") -> No
 
     Args:
         actual: a pytree of arrays and numbers.
-        expected: likewise.
+        expected: the reference, a pytree of the same structure.
         max_ulp: the largest distance allowed.
         what: goes in front of the message.
 
@@ -100,8 +99,8 @@ def assert_ulp(actual: Any, expected: Any, max_ulp: float, what: str = "") -> No
         BitsDiffer: names the leaf, the index of the worst element and its distance.
     """
     __tracebackhide__ = True
-    found = _pairs(actual, expected, what)
-    _raise_for([d for d in (_apart(*pair, max_ulp) for pair in found) if d], what)
+    pairs = _pairs(actual, expected, what)
+    _raise_for((_apart(*pair, max_ulp) for pair in pairs), what)
 
 
 def compared(
@@ -121,7 +120,7 @@ def _apart(
 ) -> LeafDifference | None:
     if mismatch := _of_type(path, actual, expected):
         return mismatch
-    if _is_integer(actual):
+    if actual.dtype.kind in "iub":
         return compared(path, actual, expected)
     distances = ulps(actual, expected)
     wrong = np.flatnonzero(distances > max_ulp)
@@ -142,10 +141,6 @@ def ulps(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
         if not same[i]:
             distances[i] = difference(np.asarray(a), np.asarray(b)).max_ulp or 0
     return distances
-
-
-def _is_integer(array: np.ndarray) -> bool:
-    return array.dtype.kind in "iub"
 
 
 def _of_type(
@@ -171,8 +166,9 @@ def _difference(
     )
 
 
-def _raise_for(found: Sequence[LeafDifference], what: str) -> None:
+def _raise_for(leaves: Iterable[LeafDifference | None], what: str) -> None:
     __tracebackhide__ = True
+    found = [leaf for leaf in leaves if leaf]
     if not found:
         return
     head = f"{what}: " if what else ""

@@ -30,6 +30,7 @@ from neuronjax.testing.bits import LeafDifference, compared
 
 FORMAT, VERSION = "neuronjax-conformance", 1
 MANIFEST = "manifest.json"
+_ARRAYS = ("inputs", "outputs")
 PUBLISHED = Path(__file__).with_name("vectors")
 Outcome = Literal["passed", "failed", "skipped"]
 
@@ -101,13 +102,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a runner made of a case.
-
-    Attributes:
-        case: which.
-        outcome: passed, failed or skipped.
-        differences: of its outputs.
-    """
+    """What a runner made of a case, and how its outputs differ."""
 
     case: Case
     outcome: Outcome
@@ -152,18 +147,15 @@ class ConformanceReport(Displayed):
             box=box.SIMPLE_HEAD,
         )
         table.add_column("family")
-        for outcome in ("passed", "failed", "skipped"):
+        outcomes = ("passed", "failed", "skipped")
+        for outcome in outcomes:
             table.add_column(outcome, justify="right")
         counts = Counter((r.case.family, r.outcome) for r in self.results)
         for family in dict.fromkeys(r.case.family for r in self.results):
-            found = (counts[family, o] for o in ("passed", "failed", "skipped"))
-            table.add_row(family, *map(str, found))
-        table.caption = "\n".join(_first_difference(r) for r in self.failed[:8])
+            table.add_row(family, *(str(counts[family, o]) for o in outcomes))
+        firsts = (f"{r.case.name}: {r.differences[0]}" for r in self.failed[:8])
+        table.caption = "\n".join(firsts)
         return table
-
-
-def _first_difference(result: Result) -> str:
-    return f"{result.case.name}: {result.differences[0]}"
 
 
 # -- Files -----------------------------------------------------------------------------
@@ -181,10 +173,10 @@ def encoded(cases: Iterable[Case]) -> dict[str, bytes]:
             "function": case.function,
             "parameters": dict(case.parameters),
         }
-        for kind in ("inputs", "outputs"):
-            named = {n: _key(a) for n, a in getattr(case, kind).items()}
-            arrays.update(zip(named.values(), getattr(case, kind).values()))
-            entry[kind] = named
+        for kind in _ARRAYS:
+            held = {n: (_key(a), a) for n, a in getattr(case, kind).items()}
+            arrays.update(held.values())
+            entry[kind] = {name: key for name, (key, _) in held.items()}
         described.append(entry)
     files = {f"{name}.npz": npz_bytes(arrays) for name, arrays in families.items()}
     manifest = {
@@ -194,7 +186,7 @@ def encoded(cases: Iterable[Case]) -> dict[str, bytes]:
         "files": {name: sha256(data) for name, data in files.items()},
         "cases": described,
     }
-    lines = json.dumps(manifest, indent=None, separators=(",", ":"))
+    lines = json.dumps(manifest, separators=(",", ":"))
     lines = lines.replace('{"family"', '\n{"family"')
     return {**files, MANIFEST: f"{lines}\n".encode()}
 
@@ -241,7 +233,7 @@ def read(folder: Path = PUBLISHED) -> list[Case]:
 def _case(entry: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Case:
     held = {
         kind: {name: arrays[key] for name, key in entry[kind].items()}
-        for kind in ("inputs", "outputs")
+        for kind in _ARRAYS
     }
     return Case(**{**entry, **held})
 
@@ -265,9 +257,7 @@ def run(
 
 
 def _result(runner: Any, case: Case) -> Result:
-    function: Callable[..., Any] | None = getattr(runner, case.function, None)
-    if function is None:
-        return Result(case=case, outcome="skipped")
+    function: Callable[..., Any] = getattr(runner, case.function, _lacking)
     try:
         returned = function(**case.inputs, **case.parameters)
     except NotImplementedError:
@@ -275,6 +265,10 @@ def _result(runner: Any, case: Case) -> Result:
     differences = tuple(_differences(returned, case.outputs))
     outcome: Outcome = "failed" if differences else "passed"
     return Result(case=case, outcome=outcome, differences=differences)
+
+
+def _lacking(**arguments: Any) -> Any:
+    raise NotImplementedError
 
 
 def _differences(

@@ -23,12 +23,7 @@ _DEFAULTS = {"precision_config": ("DEFAULT", "DEFAULT"), "is_stable": True}
 
 
 class Line(NamedTuple):
-    """One op.
-
-    Attributes:
-        text: canonical.
-        source: "file:line" of the user's program, or "".
-    """
+    """One op: its canonical text, and "file:line" of the user's program or ""."""
 
     text: str
     source: str
@@ -92,7 +87,9 @@ class _Writer:
         yield Line(f"{indent}arguments {arguments}", "")
         for op in region.ops:
             if op.name == "stablehlo.constant":
-                self._values[op.results[0]] = self._constant(op)
+                # Its content in place of a name: where it stands does not matter.
+                value = op.attributes["value"]
+                self._values[op.results[0]] = self._canonical(value)
                 continue
             yield Line(indent + self._op(op), op.location.source)
             for inner in op.regions:
@@ -109,10 +106,6 @@ class _Writer:
         )
         results = " ".join(self._new(v) for v in op.results)
         return f"{results} = {op.name} {operands} {{{attributes}}}"
-
-    def _constant(self, op: Op) -> str:
-        """Its content in place of a name: where it stands does not matter."""
-        return self._canonical(op.attributes["value"])
 
     def _new(self, value: Value) -> str:
         self._count += 1

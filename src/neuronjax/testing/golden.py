@@ -30,7 +30,13 @@ from neuronjax.testing.archive import locked
 from neuronjax.testing.bits import LeafDifference, bits, compared, listed
 from neuronjax.testing.fingerprint import fingerprint, first_difference
 from neuronjax.testing.golden_file import GoldenFile, Leaf
-from neuronjax.testing.golden_run import Run, Today, stored_inputs, stored_program, x64
+from neuronjax.testing.golden_run import (
+    StoredRun,
+    Today,
+    stored_inputs,
+    stored_program,
+    x64,
+)
 from neuronjax.testing.op_hashes import FirstChange, first_change
 
 ChangedProgram = Literal["warn", "bits", "fail"]
@@ -40,7 +46,7 @@ UPDATE, CHANGED = "NEURONJAX_UPDATE_GOLDEN", "NEURONJAX_GOLDEN_PROGRAM"
 _CHOICES = ("warn", "bits", "fail")
 _NAME = re.compile(r"[\w.+=,\[\]-]+")
 _UPDATE_REMEDY = (
-    "if it is intended: pytest --neuronjax-update-golden, and review the difference"
+    "  if it is intended: pytest --neuronjax-update-golden, and review the difference"
 )
 
 
@@ -157,7 +163,7 @@ def golden(
             f"changed_program is {choice!r}", remedy=f"choose of {', '.join(_CHOICES)}"
         )
 
-    @functools.wraps(emulated._function)
+    @functools.wraps(emulated.__wrapped__)
     def check(*args: Any, **kwargs: Any) -> GoldenReport:
         __tracebackhide__ = True
         today = Today.of(emulated, args, kwargs, input_seed)
@@ -218,7 +224,8 @@ def _write(name: str, path: Path, today: Today, rounding_seed: int) -> GoldenRep
             f"golden {name}: its bits depend on whether the ops are watched",
             remedy="please report it, with the function",
         )
-    leaves = _named(today.out_paths, outputs)
+    names = [*today.out_paths, "amax_history"][: len(outputs)]
+    leaves = tuple(Leaf.of(*each) for each in zip(names, outputs, strict=True))
     new = GoldenFile(
         program=today.code,
         fingerprint=fingerprint(today.program),
@@ -239,11 +246,6 @@ def _write(name: str, path: Path, today: Today, rounding_seed: int) -> GoldenRep
     return GoldenReport(
         name=name, path=path, written=written, provenance=dict(new.provenance)
     )
-
-
-def _named(paths: Sequence[str], outputs: Sequence[np.ndarray]) -> tuple[Leaf, ...]:
-    names = [*paths, "amax_history"][: len(outputs)]
-    return tuple(Leaf.of(*each) for each in zip(names, outputs, strict=True))
 
 
 def _kept(
@@ -294,28 +296,22 @@ def _check_arguments(name: str, stored: GoldenFile, today: Today) -> None:
     problems = []
     if stored.target != today.target:
         problems.append(f"  target: {today.target}, expected {stored.target}")
-    if stored.policy != today.policy:
-        problems += _policy_differences(today.policy, stored.policy)
-    names = [[leaf.path for leaf in x] for x in (today.leaves, stored.inputs)]
-    leaves = []
-    if names[0] != names[1]:
-        problems.append(f"  arguments: {names[0]}, expected {names[1]}")
-    else:
-        leaves = _argument_differences(stored, today)
+    problems += _policy_differences(today.policy, stored.policy)
+    now, then = ([leaf.path for leaf in x] for x in (today.leaves, stored.inputs))
+    if now != then:
+        problems.append(f"  arguments: {now}, expected {then}")
+    leaves = _argument_differences(stored, today) if now == then else []
     if problems or leaves:
         lines = [*problems, *([listed(leaves)] if leaves else [])]
         head = f"golden {name}: the arguments are not those that were stored"
-        text = "\n".join([head, *lines, f"  {_UPDATE_REMEDY}"])
+        text = "\n".join([head, *lines, _UPDATE_REMEDY])
         raise GoldenMismatch("arguments", text, leaves)
 
 
 def _policy_differences(now: Policy, then: Policy) -> list[str]:
-    return [
-        f"  policy.{f.name}: {getattr(now, f.name)!r}, expected "
-        f"{getattr(then, f.name)!r}"
-        for f in dataclasses.fields(Policy)
-        if f.compare and getattr(now, f.name) != getattr(then, f.name)
-    ]
+    names = [field.name for field in dataclasses.fields(Policy) if field.compare]
+    pairs = ((name, getattr(now, name), getattr(then, name)) for name in names)
+    return [f"  policy.{n}: {a!r}, expected {b!r}" for n, a, b in pairs if a != b]
 
 
 def _argument_differences(stored: GoldenFile, today: Today) -> list[LeafDifference]:
@@ -335,7 +331,7 @@ def _check_bits(name: str, stored: GoldenFile, inputs: list[np.ndarray]) -> None
     __tracebackhide__ = True
     with jax.enable_x64(stored.x64):
         program = stored_program(stored)
-        run = Run.of(program, stored.target, stored.policy, stored.rounding_seed)
+        run = StoredRun.of(program, stored.target, stored.policy, stored.rounding_seed)
         leaves = _output_differences(stored, run.outputs(inputs))
         if not leaves:
             return
@@ -368,10 +364,7 @@ def _failure(
     then, now = stored.provenance, golden_file.provenance()
     moved = [f"{k} {then[k]} -> {now[k]}" for k in then if now.get(k) != then[k]]
     since = f"  changed since: {', '.join(moved) or 'no version'}"
-    return "\n".join(filter(None, [head, listed(leaves), op, since, _REMEDY_LINE]))
-
-
-_REMEDY_LINE = f"  {_UPDATE_REMEDY}"
+    return "\n".join(filter(None, [head, listed(leaves), op, since, _UPDATE_REMEDY]))
 
 
 def _changed(

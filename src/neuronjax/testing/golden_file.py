@@ -34,7 +34,7 @@ _PACKAGES = ("neuronjax", "jax", "jaxlib", "numpy", "ml_dtypes")
 _REMEDY = "make it anew: pytest --neuronjax-update-golden"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Leaf:
     """One array of the arguments or results.
 
@@ -55,13 +55,7 @@ class Leaf:
     @classmethod
     def of(cls, path: str, array: np.ndarray, seed: int | None = None) -> Leaf:
         """The description of an array."""
-        return cls(
-            path=path,
-            dtype=array.dtype.name,
-            shape=array.shape,
-            sha256=sha256(array),
-            seed=seed,
-        )
+        return cls(path, array.dtype.name, array.shape, sha256(array), seed)
 
     @property
     def size(self) -> int:

@@ -18,8 +18,8 @@ import numpy as np
 from neuronjax.api.jit import Emulated
 from neuronjax.capture.artifacts import read_artifact
 from neuronjax.capture.portable import portable_artifact
-from neuronjax.capture.trace import Capture
 from neuronjax.execution import interpreter
+from neuronjax.execution.call import CallContext
 from neuronjax.execution.transformations import (
     Emulation,
     abstract,
@@ -41,24 +41,14 @@ from neuronjax.testing.op_hashes import OpHashes, watched
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Today:
-    """The function as it is now, for arguments as they are now.
+    """The function as it is now, for arguments as they are now."""
 
-    Attributes:
-        code: the portable artifact.
-        program: read back from it, as the stored one is.
-        target: name of the target.
-        policy: the numerics.
-        inputs: the flat arguments.
-        leaves: their descriptions.
-        out_paths: of the flat results.
-    """
-
-    code: bytes
-    program: Program
+    code: bytes  # the portable artifact
+    program: Program  # read back from it, as the stored one is
     target: str
     policy: Policy
     inputs: tuple[np.ndarray, ...]
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[Leaf, ...]  # descriptions of the inputs
     out_paths: tuple[str, ...]
 
     @classmethod
@@ -71,12 +61,12 @@ class Today:
         with_inputs: bool = True,
     ) -> Today:
         """Captures; arguments without values are drawn from the seed."""
-        emulation, leaves, out_tree = emulated._bind(args, kwargs)
-        captured = emulation.capture(leaves)
+        captured = emulated.captured(*args, **kwargs)
+        emulation, leaves = captured.emulation, captured.inputs
         with emulation.around.inside():
             types = tuple(map(abstract, leaves))
             code = portable_artifact(emulation.function, types, emulation.names)
-        outputs = jax.tree.unflatten(out_tree(), captured.out_avals)
+        outputs = jax.tree.unflatten(captured.out_tree, captured.outputs)
         paths, _ = jax.tree.flatten_with_path(outputs)
         given = zip(emulation.names, leaves, strict=True) if with_inputs else ()
         inputs = [_input(path, leaf, seed, n) for n, (path, leaf) in enumerate(given)]
@@ -90,9 +80,9 @@ class Today:
             out_paths=tuple(path_text(path) for path, _ in paths),
         )
 
-    def run(self, rounding_seed: int) -> Run:
+    def run(self, rounding_seed: int) -> StoredRun:
         """Ready to be executed."""
-        return Run.of(self.program, self.target, self.policy, rounding_seed)
+        return StoredRun.of(self.program, self.target, self.policy, rounding_seed)
 
 
 def _input(path: str, leaf: Any, seed: int, number: int) -> tuple[np.ndarray, Leaf]:
@@ -113,7 +103,7 @@ def read_program(code: bytes, names: Sequence[str]) -> Program:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Run:
+class StoredRun:
     """A program, ready to be executed."""
 
     program: Program
@@ -121,7 +111,7 @@ class Run:
     rounding_seed: int
 
     @classmethod
-    def of(cls, program: Program, target: str, policy: Policy, seed: int) -> Run:
+    def of(cls, program: Program, target: str, policy: Policy, seed: int) -> StoredRun:
         """Lowers the program for a target."""
         emulation = Emulation(
             function=_no_function,
@@ -129,7 +119,7 @@ class Run:
             target=resolve_target(target),
             policy=policy,
         )
-        instructions = emulation.lower(Capture(program, None, ()))
+        instructions = emulation.lower(program)
         return cls(program=program, instructions=instructions, rounding_seed=seed)
 
     def outputs(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -150,13 +140,11 @@ class Run:
         if instructions.amax_slots:
             shape = (instructions.amax_history_length, instructions.amax_slots)
             history = jnp.zeros(shape, jnp.float32)
-        index = jnp.uint32(self.rounding_seed)
+        context = CallContext(jnp.uint32(self.rounding_seed), history)
         flat = split_complex([jnp.asarray(_data(a)) for a in arrays])
-        found = list(
-            interpreter.run(instructions, flat, index, history, tuple(listeners))
-        )
-        extra = [found.pop()] if history is not None else []
-        return [*join_complex(found, self.program), *extra]
+        found = interpreter.run(instructions, flat, context, tuple(listeners))
+        extra = [] if found.amax_history is None else [found.amax_history]
+        return [*join_complex(found.results, self.program), *extra]
 
 
 def _data(leaf: Any) -> Any:

@@ -99,16 +99,11 @@ def _equal_lines(before: Sequence[str], now: Sequence[str]) -> int:
 def watched(
     program: InstructionProgram, run: Callable[..., Any]
 ) -> Callable[..., tuple[Any, OpHashes]]:
-    """A program's run, with hashes.
+    """A program's run, which returns what it did and the hashes.
 
-    Args:
-        program: what runs.
-        run: (listeners, *arrays) -> arrays; calls the interpreter, and can be traced.
-
-    Returns:
-        A function of the arrays that returns what `run` does, and the hashes.
+    `run(listeners, *arrays)` calls the interpreter, and can be traced.
     """
-    recorder = _Recorder(program)
+    recorder = _HashRecorder(program)
     jitted = jax.jit(lambda *arrays: run((recorder,), *arrays))
 
     def watched_run(*arrays: Any) -> tuple[Any, OpHashes]:
@@ -120,7 +115,7 @@ def watched(
     return watched_run
 
 
-class _Recorder:
+class _HashRecorder:
     """A listener of the interpreter."""
 
     def __init__(self, program: InstructionProgram) -> None:
@@ -171,8 +166,5 @@ def _canonical(array: np.ndarray) -> np.ndarray:
     if not jnp.issubdtype(array.dtype, jnp.floating):
         return array
     nan = np.isnan(array.astype(np.float32))
-    return np.where(nan, np.zeros((), np.uint8), _codes(array)) if nan.any() else array
-
-
-def _codes(array: np.ndarray) -> np.ndarray:
-    return array.view(f"u{array.dtype.itemsize}")
+    codes = array.view(f"u{array.dtype.itemsize}")
+    return np.where(nan, np.zeros((), np.uint8), codes) if nan.any() else array

@@ -48,11 +48,10 @@ class Neuronjax:
         flush_subnormals: bool = False,
     ) -> np.ndarray:
         """Codes of the format."""
-        random = (
-            {} if random_bits is None else {"random_bits": jnp.asarray(random_bits)}
-        )
         fmt = get_format(format)
-        options: Any = {"rounding": rounding, "overflow": overflow, **random}
+        options: Any = {"rounding": rounding, "overflow": overflow}
+        if random_bits is not None:
+            options["random_bits"] = jnp.asarray(random_bits)
         rounded = round_to_format(_as(x, "float32"), fmt, **options)
         return _bits(rounded) if fmt.width > 16 else np.asarray(encode(rounded, fmt))
 

@@ -29,7 +29,7 @@ def assert_same_program(
 
     Args:
         function: what `jax.jit` takes, or an `Emulated` function.
-        expected: likewise, or the path of a golden without its ending.
+        expected: another such function, or the path of a golden without its ending.
 
     Returns:
         A function of the arguments (arrays or ShapeDtypeStructs) that returns nothing.

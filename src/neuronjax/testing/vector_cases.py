@@ -8,7 +8,6 @@ compare with oracles that share no code with it. A change of what is generated i
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -33,28 +32,27 @@ _SPECIAL = (0, 1 << 31, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC00000, 0x7F7FFF
 _MX_FORMATS = ("mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Call:
-    """A case without its outputs."""
-
-    family: str
-    name: str
-    function: str
-    inputs: Mapping[str, np.ndarray]
-    parameters: Mapping[str, Any]
-
-
 def cases() -> Iterator[Case]:
     """The set, in the order of the manifest."""
     for make in (_casts, _mx, _sparsity, _matmuls, _collectives):
-        for call in make():
-            returned = getattr(_RUNNER, call.function)(**call.inputs, **call.parameters)
-            named = returned if isinstance(returned, dict) else {_RESULT: returned}
-            outputs = {name: _unsigned(array) for name, array in named.items()}
-            yield Case(**vars(call), outputs=outputs)
+        yield from make()
 
 
-_RESULT = "result"
+def _case(
+    family: str, name: str, inputs: Mapping[str, np.ndarray], **parameters: Any
+) -> Case:
+    """A case as the emulator answers it; its name begins with the function's."""
+    function = name.partition("/")[0]
+    returned = getattr(_RUNNER, function)(**inputs, **parameters)
+    named = returned if isinstance(returned, dict) else {"result": returned}
+    return Case(
+        family=family,
+        name=name,
+        function=function,
+        parameters=parameters,
+        inputs=inputs,
+        outputs={name: _unsigned(array) for name, array in named.items()},
+    )
 
 
 def _unsigned(array: Any) -> np.ndarray:
@@ -80,7 +78,7 @@ _ROUNDINGS = (
 )
 
 
-def _casts() -> Iterator[_Call]:
+def _casts() -> Iterator[Case]:
     for fmt in FORMATS.values():
         if fmt.name == "float32":
             continue
@@ -89,27 +87,12 @@ def _casts() -> Iterator[_Call]:
             given = {"x": x}
             if rounding == "stochastic":
                 given["random_bits"] = _words(f"random {fmt.name}", x.size)
-            yield _cast(fmt, rounding, overflow, given)
-        tiny = _words(f"subnormal {fmt.name}", 32) & np.uint32(0x807FFFFF)
-        yield _cast(fmt, "rne", "ieee", {"x": tiny}, flush_subnormals=True)
-
-
-def _cast(
-    fmt: FloatFormat, rounding: str, overflow: str, given: dict, **more: Any
-) -> _Call:
-    flush = "/subnormals" if more else ""
-    return _Call(
-        family="casts",
-        name=f"cast/{fmt.name}/{rounding}/{overflow}{flush}",
-        function="cast",
-        inputs=given,
-        parameters={
-            "format": fmt.name,
-            "rounding": rounding,
-            "overflow": overflow,
-            **more,
-        },
-    )
+            how = dict(format=fmt.name, rounding=rounding, overflow=overflow)
+            yield _case("casts", "/".join(("cast", *how.values())), given, **how)
+        tiny = {"x": _words(f"subnormal {fmt.name}", 32) & np.uint32(0x807FFFFF)}
+        name = f"cast/{fmt.name}/rne/ieee/subnormals"
+        how = dict(format=fmt.name, rounding="rne", overflow="ieee")
+        yield _case("casts", name, tiny, **how, flush_subnormals=True)
 
 
 def _around(fmt: FloatFormat) -> np.ndarray:
@@ -165,33 +148,23 @@ def _blocks() -> np.ndarray:
 _ORDINARY = 6
 
 
-def _mx() -> Iterator[_Call]:
+def _mx() -> Iterator[Case]:
     for fmt in _MX_FORMATS:
         for rule in SCALE_RULES:
-            yield _Call(
-                family="mx",
-                name=f"quantize_mx/{fmt}/{rule}",
-                function="quantize_mx",
-                inputs={"x": _blocks()[_ORDINARY if rule == "nki_golden" else 0 :]},
-                parameters={"format": fmt, "scale_rule": rule},
-            )
+            x = _blocks()[_ORDINARY if rule == "nki_golden" else 0 :]
+            name = f"quantize_mx/{fmt}/{rule}"
+            yield _case("mx", name, {"x": x}, format=fmt, scale_rule=rule)
 
 
 # -- Sparsity --------------------------------------------------------------------------
 
 
-def _sparsity() -> Iterator[_Call]:
+def _sparsity() -> Iterator[Case]:
     x = _words("sparsity", 48 * 16, 16).reshape(48, 16).astype(np.uint16)
     x[:, :4] &= 0xBF80  # few magnitudes: ties
     x[7, 5], x[9, 5], x[11, 6] = 0x7FC0, 0xFF80, 0x8000
     for pattern in PATTERNS:
-        yield _Call(
-            family="sparsity",
-            name=f"sparsify/{pattern}",
-            function="sparsify",
-            inputs={"x": x},
-            parameters={"pattern": pattern},
-        )
+        yield _case("sparsity", f"sparsify/{pattern}", {"x": x}, pattern=pattern)
 
 
 # -- Matmuls ---------------------------------------------------------------------------
@@ -212,21 +185,14 @@ _DENSE = (
 _ROWS, _COLUMNS = 6, 10
 
 
-def _matmuls() -> Iterator[_Call]:
+def _matmuls() -> Iterator[Case]:
     for model, fmt, k in _DENSE:
         name = f"matmul/{model}/{fmt}/{k}"
         sides = {
             side: _operand(f"{side} {k} {fmt} {model}", fmt, shape)
             for side, shape in (("lhs", (_ROWS, k)), ("rhs", (k, _COLUMNS)))
         }
-        parameters = {"format": fmt, "model": model}
-        yield _Call(
-            family="matmul",
-            name=name,
-            function="matmul",
-            inputs=sides,
-            parameters=parameters,
-        )
+        yield _case("matmul", name, sides, format=fmt, model=model)
     yield from _block_matmuls()
     yield from _sparse_matmuls()
 
@@ -240,7 +206,7 @@ def _operand(name: str, fmt: str, shape: tuple[int, ...]) -> np.ndarray:
     return _unsigned(values.view(np.float32).astype(jnp.dtype(fmt)))
 
 
-def _block_matmuls() -> Iterator[_Call]:
+def _block_matmuls() -> Iterator[Case]:
     for fmt, k in (("float8_e4m3fn", 96), ("float8_e4m3fn", 800), ("float8_e5m2", 544)):
         inputs = {}
         for side, rows in (("lhs", _ROWS), ("rhs", _COLUMNS)):
@@ -248,28 +214,16 @@ def _block_matmuls() -> Iterator[_Call]:
             inputs[side] = _operand(name, fmt, (rows, k))
             scales = 120 + _words(f"{name} s", rows * k // 32, 4)
             inputs[f"{side}_scales"] = scales.reshape(rows, k // 32).astype(np.uint8)
-        yield _Call(
-            family="matmul",
-            name=f"matmul_mx/{fmt}/{k}",
-            function="matmul_mx",
-            inputs=inputs,
-            parameters={"format": fmt},
-        )
+        yield _case("matmul", f"matmul_mx/{fmt}/{k}", inputs, format=fmt)
 
 
-def _sparse_matmuls() -> Iterator[_Call]:
+def _sparse_matmuls() -> Iterator[Case]:
     for pattern, k in (("4:16", 640), ("2:4", 288)):
         inputs = {
             "x": _operand(f"x {k} {pattern}", "bfloat16", (_ROWS, k)),
             "w": _operand(f"w {k} {pattern}", "bfloat16", (k, _COLUMNS)),
         }
-        yield _Call(
-            family="matmul",
-            name=f"matmul_sparse/{pattern}/{k}",
-            function="matmul_sparse",
-            inputs=inputs,
-            parameters={"pattern": pattern},
-        )
+        yield _case("matmul", f"matmul_sparse/{pattern}/{k}", inputs, pattern=pattern)
 
 
 # -- Collectives -----------------------------------------------------------------------
@@ -277,29 +231,24 @@ def _sparse_matmuls() -> Iterator[_Call]:
 _ALGORITHMS = ("ring", "kangaring", "rdh", "mesh", "single_step_mesh", "left_fold")
 
 
-def _collectives() -> Iterator[_Call]:
+def _collectives() -> Iterator[Case]:
     placement = Placement.of(resolve_target("trn2.48xlarge"))
     for ranks, formats in ((64, ("bfloat16",)), (16, ("bfloat16", "float32"))):
         group = placement.group(range(ranks))
         for algorithm in _ALGORITHMS:
             plan = fold_plan(algorithm, ALL_REDUCE, group)
             for fmt in formats:
-                name = f"{algorithm} {ranks} {fmt}"
                 inputs = {
                     "x": _operand(f"x {ranks} {fmt}", fmt, (ranks, 130)),
                     "order": np.array(plan.order, np.uint8),
                 }
-                stages = [[stage.width, stage.hop] for stage in plan.stages]
-                yield _Call(
-                    family="collectives",
-                    name=f"reduce/{name.replace(' ', '/')}",
-                    function="reduce",
-                    inputs=inputs,
-                    parameters={
-                        "format": fmt,
-                        "stages": stages,
-                        "algorithm": algorithm,
-                    },
+                yield _case(
+                    "collectives",
+                    f"reduce/{algorithm}/{ranks}/{fmt}",
+                    inputs,
+                    format=fmt,
+                    stages=[[stage.width, stage.hop] for stage in plan.stages],
+                    algorithm=algorithm,
                 )
 
 

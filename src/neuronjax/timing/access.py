@@ -23,7 +23,7 @@ from neuronjax.ir.program import TensorType
 MOVEMENTS = frozenset({TensorCopy, BitcastCopy, DmaCopy})
 
 
-class Access(NamedTuple):
+class ValueAccess(NamedTuple):
     """Where the bytes of a value are.
 
     Attributes:
@@ -59,10 +59,10 @@ def rows_of(shape: tuple[int, ...], dimensions: int | None = None) -> frozenset[
 def viewed(
     i: Instruction,
     operands: tuple[int, ...],
-    access: list[Access],
+    access: list[ValueAccess],
     types: list[TensorType],
     arguments: tuple[int, ...],
-) -> Access | None:
+) -> ValueAccess | None:
     """How the result of an access pattern is read; None if it is a computation.
 
     Args:
@@ -101,14 +101,14 @@ def viewed(
 
 
 def _view(
-    before: Access,
+    before: ValueAccess,
     rows: frozenset[int],
     is_scalar: bool,
     *,
     transposes: bool = False,
     part: float | None = None,
-) -> Access:
-    return Access(
+) -> ValueAccess:
+    return ValueAccess(
         before.roots,
         is_scalar,
         transposes or before.transposes,
@@ -135,11 +135,11 @@ def _widens(source: np.dtype, target: np.dtype) -> bool:
 
 
 def _broadcast(
-    before: Access,
+    before: ValueAccess,
     shape: tuple[int, ...],
     result: tuple[int, ...],
     dimensions: tuple[int, ...],
-) -> Access:
+) -> ValueAccess:
     rows, scalar = _broadcasted(shape, result, dimensions)
     return _view(before, rows, before.is_scalar if scalar is None else scalar)
 
@@ -165,11 +165,11 @@ def _broadcasted(
 
 
 def _transpose(
-    before: Access,
+    before: ValueAccess,
     shape: tuple[int, ...],
     permutation: tuple[int, ...],
     arguments: tuple[int, ...],
-) -> Access | None:
+) -> ValueAccess | None:
     order = [p for p in permutation if shape[p] != 1]
     if order == sorted(order):
         return _view(before, rows_of(shape), before.is_scalar)
@@ -187,10 +187,10 @@ def _transpose(
 
 def _concatenate(
     operands: tuple[int, ...],
-    access: list[Access],
+    access: list[ValueAccess],
     result: tuple[int, ...],
     axis: int,
-) -> Access | None:
+) -> ValueAccess | None:
     """Parts are written next to each other in the first place."""
     if any(len(access[v].roots) != 1 or access[v].is_scalar for v in operands):
         return None
@@ -199,6 +199,6 @@ def _concatenate(
         own = access[v].rows
         rows = rows if own is None else rows & own
     roots = tuple(dict.fromkeys(r for v in operands for r in access[v].roots))
-    return Access(
+    return ValueAccess(
         roots, rows=rows, transposes=any(access[v].transposes for v in operands)
     )

@@ -7,9 +7,7 @@ weight before the matmul leaves it what it is. What is written into is no parame
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram, View
@@ -28,6 +26,7 @@ from neuronjax.ir.instruction_set import (
     TensorCopy,
     TensorScalar,
 )
+from neuronjax.ir.traversal import DataFlow, Entry, Functions, entries
 
 _HANDED_ON = (BitcastCopy, NcTranspose, QuantizeMx, Sparsify, TensorCopy, TensorScalar)
 _MOVED = (
@@ -40,7 +39,6 @@ _MOVED = (
     "slice",
     "transpose",
 )
-_NONE: frozenset[int] = frozenset()
 
 
 def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
@@ -50,86 +48,54 @@ def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
         program: what a core executes.
     """
     main = program.main
-    sides = _Finder(program).block(main)
-    found = sides.right - sides.left
-    return frozenset(n for n, b in enumerate(main.arguments) if b.number in found)
+    finder = _ParameterFinder(program.functions)
+    finder.block(main, [frozenset({n}) for n in range(len(main.arguments))])
+    return finder.right - finder.left
 
 
-class _Sides(NamedTuple):
-    """The buffers that matmuls read, by their side; tables are on the right.
+class _ParameterFinder(DataFlow[frozenset[int]]):
+    """The arguments of main that a buffer is a form of, by position.
 
     Attributes:
-        left, right: numbers of buffers.
-        results: for each result of the block the buffers that it is a form of.
+        left, right: those that matmuls read, by their side; tables are on the right.
     """
 
-    left: frozenset[int]
-    right: frozenset[int]
-    results: tuple[frozenset[int], ...]
+    nothing = frozenset()
 
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        self.left: frozenset[int] = frozenset()
+        self.right: frozenset[int] = frozenset()
+        self._called: dict[tuple, list[frozenset[int]]] = {}
 
-@dataclass
-class _Finder:
-    program: InstructionProgram
-    #: For every buffer seen the arguments, of main or of a block, that it is a form of.
-    roots: dict[int, frozenset[int]] = field(default_factory=dict)
-    called: dict[str, _Sides] = field(default_factory=dict)
+    def join(self, one: frozenset[int], other: frozenset[int]) -> frozenset[int]:
+        return one | other
 
-    def block(self, block: Block) -> _Sides:
-        self.roots.update((b.number, frozenset({b.number})) for b in block.arguments)
-        left: set[int] = set()
-        right: set[int] = set()
-        for i in block.instructions:
-            for into, views in zip((left, right), _sides(i), strict=True):
-                for view in views:
-                    into |= self._of(view)
-            for inner, operands, results in self._inner(i):
-                places = {
-                    b.number: self._of(v)
-                    for b, v in zip(inner.arguments, operands, strict=False)
-                }
-                sides = self._callee(i, inner)
-                left |= _outside(sides.left, places)
-                right |= _outside(sides.right, places)
-                for number, roots in zip(results, sides.results, strict=False):
-                    self.roots[number] = _outside(roots, places)
-            roots = _NONE.union(*map(self._of, _handed_on(i)))
-            self.roots.update((b.number, roots) for b in i.results if roots)
-        results = tuple(map(self._of, block.results))
-        return _Sides(frozenset(left), frozenset(right), results)
+    def transfer(self, i: Instruction) -> Sequence[frozenset[int]] | None:
+        left, right = _sides(i)
+        self.left = self.left.union(*map(self.of, left))
+        self.right = self.right.union(*map(self.of, right))
+        if isinstance(i, Call) or i.blocks:
+            return None
+        roots = self.nothing.union(*map(self.of, _handed_on(i)))
+        return [roots] * len(i.results)
 
-    def _of(self, view: View) -> frozenset[int]:
-        return self.roots.get(view.buffer.number, _NONE)
+    def nested(self, i: Instruction) -> Sequence[frozenset[int]]:
+        """A loop hands on what every turn leaves as it is; a branch nothing."""
+        found = [self.enter(entry) for entry in entries(i, self.functions)]
+        if isinstance(i, Loop):
+            kept = zip(map(self.of, i.operands), _passed_on(i.body), strict=True)
+            return [roots if keeps else self.nothing for roots, keeps in kept]
+        if isinstance(i, Call | Spmd):
+            return found[0]
+        return [self.nothing] * len(i.results)
 
-    def _callee(self, i: Instruction, block: Block) -> _Sides:
-        if not isinstance(i, Call):
-            return self.block(block)
-        if i.callee not in self.called:
-            self.called[i.callee] = self.block(block)
-        return self.called[i.callee]
-
-    def _inner(
-        self, i: Instruction
-    ) -> Iterator[tuple[Block, Sequence[View], Sequence[int]]]:
-        """The blocks of an instruction, what they are given, and what it is given."""
-        results = [buffer.number for buffer in i.results]
-        if isinstance(i, Call):
-            yield self.program.functions[i.callee], i.operands, results
-        elif isinstance(i, Loop):
-            yield i.condition, i.operands, ()
-            kept = _passed_on(i.body)
-            yield i.body, i.operands, [n if k else -1 for n, k in zip(results, kept)]
-        else:
-            given = i.operands if isinstance(i, Spmd) else ()
-            for block in i.blocks:
-                yield block, given, results if isinstance(i, Spmd) else ()
-
-
-def _outside(
-    numbers: frozenset[int], places: dict[int, frozenset[int]]
-) -> frozenset[int]:
-    """What is inside a block, as its surroundings know it."""
-    return _NONE.union(*(places.get(n, frozenset({n})) for n in numbers))
+    def enter(self, entry: Entry) -> list[frozenset[int]]:
+        given = self.given(entry)
+        known = (id(entry.block), given)
+        if known not in self._called:
+            self._called[known] = self.block(entry.block, given)
+        return self._called[known]
 
 
 def _passed_on(body: Block) -> list[bool]:

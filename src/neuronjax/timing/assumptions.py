@@ -13,256 +13,166 @@ the engine in question unless the unit says otherwise. Keys of sources are those
 
 from __future__ import annotations
 
-from neuronjax.timing.constant import Constant
+from neuronjax.timing.constant import Constant, assumed, named
 
 # -- TensorE ---------------------------------------------------------------------------
 
-MATMUL_MINIMUM = Constant(
-    "MATMUL_MINIMUM", 64, "cycles", "MM_INIT_LATENCY [A2]; min(64, M) [V26]"
-)
+MATMUL_MINIMUM = Constant(64, "cycles", "MM_INIT_LATENCY [A2]; min(64, M) [V26]")
 FAST_LOAD = Constant(
-    "FAST_LOAD",
     4,
     "ratio",
     "LoadStationary is up to 4 times as fast as a MultiplyMoving of its free size [A2]",
 )
-TILE_ROWS_V2 = Constant(
-    "TILE_ROWS_V2", 64, "rows", "row and column tiles of 2 x 64 [ISA]"
-)
+TILE_ROWS_V2 = Constant(64, "rows", "row and column tiles of 2 x 64 [ISA]")
 TILE_ROWS = Constant(
-    "TILE_ROWS", 32, "rows", "row and column tiles of 4 x 32 from NeuronCore-v3 [ISA]"
+    32, "rows", "row and column tiles of 4 x 32 from NeuronCore-v3 [ISA]"
 )
-PARALLEL_INPUT = Constant(
-    "PARALLEL_INPUT",
+PARALLEL_INPUT = assumed(
     256,
     "elements/cycle",
     "row and column tiles run in parallel [ISA] while their moving rows fit the array's"
     " input, 2 x 128 [A2, A3, A4]; that this is the bound is not published",
-    is_assumption=True,
 )
-ONE_ZERO = Constant(
-    "ONE_ZERO", 2, "ratio", "speed of an FP32 matmul with ones and zeros [ISA]"
-)
+ONE_ZERO = Constant(2, "ratio", "speed of an FP32 matmul with ones and zeros [ISA]")
 BACKGROUND_TRANSPOSE = Constant(
-    "BACKGROUND_TRANSPOSE",
     2,
     "ratio",
     "nearly, in chains of transposes on NeuronCore-v4, which overlap each other [A4]",
 )
-ACCESS_CLOCK = Constant(
-    "ACCESS_CLOCK",
+ACCESS_CLOCK = assumed(
     1,
     "clock",
     "SBUF and PSUM accesses of TensorE start in the 60 cycles of A2, counted at the"
     " core's base clock and not at the array's",
-    is_assumption=True,
     fitted_to="trn1, matmul of one moving column: 188 ns [PG, picture]",
 )
 FP32_TRANSPOSE_PASSES = Constant(
-    "FP32_TRANSPOSE_PASSES",
     2,
     "passes",
     "transpose mode of FP32 is twice as fast as 4 passes, from NeuronCore-v3 [A3]",
 )
-THROTTLE_SECONDS = Constant(
-    "THROTTLE_SECONDS", 3e-6, "s", "the ramp after idle, and its window [GL]"
-)
-THROTTLE_MEAN = Constant(
-    "THROTTLE_MEAN",
+THROTTLE_SECONDS = Constant(3e-6, "s", "the ramp after idle, and its window [GL]")
+THROTTLE_MEAN = assumed(
     0.75,
     "fraction",
     "of the array's rate over the ramp: from 50 % [GL], taken to be linear",
-    is_assumption=True,
 )
 
 # -- VectorE and ScalarE ---------------------------------------------------------------
 
-MINIMUM_INTERVAL = Constant(
-    "MINIMUM_INTERVAL", 64, "cycles", "MIN_II of VectorE and ScalarE [V26]"
-)
-VISIBLE_STARTS = Constant(
-    "VISIBLE_STARTS",
+MINIMUM_INTERVAL = Constant(64, "cycles", "MIN_II of VectorE and ScalarE [V26]")
+VISIBLE_STARTS = assumed(
     1,
     "accesses",
     "of an instruction's SBUF and PSUM accesses, which start in 60 cycles each and are"
     " partly hidden [A2], one is not hidden by the instruction before",
-    is_assumption=True,
     fitted_to="trn2, scalar_tensor_tensor of 512 elements: 640 ns apart [RMQ, picture]",
 )
 STATIC_OVERHEAD = Constant(
-    "STATIC_OVERHEAD", 100, "cycles", "added where N is small or work is serial [A2]"
+    100, "cycles", "added where N is small or work is serial [A2]"
 )
 REDUCE_IN_PASSING = Constant(
-    "REDUCE_IN_PASSING",
-    64,
-    "cycles",
-    "what activation_reduce and tensor_scalar_reduce add [V26, A2]",
+    64, "cycles", "what activation_reduce and tensor_scalar_reduce add [V26, A2]"
 )
 STRIDE_BYTES = Constant(
-    "STRIDE_BYTES", 16, "B", "innermost stride that halves an engine's bandwidth [A2]"
+    16, "B", "innermost stride that halves an engine's bandwidth [A2]"
 )
 STRIDED_ACCESS = Constant(
-    "STRIDED_ACCESS",
     2,
     "cycles/element",
     "at such a stride [A2]; later guides do not say that it changed",
 )
-DYNAMIC_COPY_MINIMUM = Constant(
-    "DYNAMIC_COPY_MINIMUM", 600, "cycles", "copy from a dynamic address [V26]"
-)
-RECIPROCAL_PASSES = Constant(
-    "RECIPROCAL_PASSES", 8, "cycles/element", "reciprocal on VectorE [V26, SH]"
-)
-MAX8_EXTRA = Constant(
-    "MAX8_EXTRA", 144, "cycles", "max8 and match_replace8 in nki-library's model"
-)
-ELEMENTS_OF_AN_INSTRUCTION = Constant(
-    "ELEMENTS_OF_AN_INSTRUCTION",
+DYNAMIC_COPY_MINIMUM = Constant(600, "cycles", "copy from a dynamic address [V26]")
+RECIPROCAL_PASSES = Constant(8, "cycles/element", "reciprocal on VectorE [V26, SH]")
+MAX8_EXTRA = Constant(144, "cycles", "max8 and match_replace8 in nki-library's model")
+ELEMENTS_OF_AN_INSTRUCTION = assumed(
     2048,
     "elements",
     "free size that elementwise work is cut to, for streaming; a bank of PSUM is less",
-    is_assumption=True,
 )
-TABLE_LOAD = Constant(
-    "TABLE_LOAD", 1.28e-6, "s", "ACT_TABLE_LOAD of exp on trn2 [DM, picture]"
+TABLE_LOAD = Constant(1.28e-6, "s", "ACT_TABLE_LOAD of exp on trn2 [DM, picture]")
+UNPUBLISHED_RANDOM = assumed(
+    1, "words/lane/cycle", "random words of VectorE before XORWOW's 4 [A4]"
 )
-UNPUBLISHED_RANDOM = Constant(
-    "UNPUBLISHED_RANDOM",
-    1,
-    "words/lane/cycle",
-    "random words of VectorE before XORWOW's 4 [A4]",
-    is_assumption=True,
-)
-RANDOM_XORWOW = Constant(
-    "RANDOM_XORWOW", 4, "words/lane/cycle", "XORWOW of NeuronCore-v4 [A4]"
-)
+RANDOM_XORWOW = Constant(4, "words/lane/cycle", "XORWOW of NeuronCore-v4 [A4]")
 EXPONENTIAL_SPEEDUP = Constant(
-    "EXPONENTIAL_SPEEDUP", 4, "ratio", "exponential on VectorE against ScalarE's [A4]"
+    4, "ratio", "exponential on VectorE against ScalarE's [A4]"
 )
-QUANTIZE_MX_RATE = Constant(
-    "QUANTIZE_MX_RATE", 4, "elements/lane/cycle", "quantize_mx [A4]"
-)
+QUANTIZE_MX_RATE = Constant(4, "elements/lane/cycle", "quantize_mx [A4]")
 
-ROUNDING_PASSES = Constant(
-    "ROUNDING_PASSES",
-    3,
-    "passes",
-    "floor and ceil: to int32 and back, then a correction",
-    is_assumption=True,
+ROUNDING_PASSES = assumed(
+    3, "passes", "floor and ceil: to int32 and back, then a correction"
 )
-BIT_COUNT_PASSES = Constant(
-    "BIT_COUNT_PASSES",
-    15,
-    "passes",
-    "popcnt and count_leading_zeros: five halvings of shift, mask and add",
-    is_assumption=True,
+BIT_COUNT_PASSES = assumed(
+    15, "passes", "popcnt and count_leading_zeros: five halvings of shift, mask and add"
 )
-SCALE_STEPS = Constant(
-    "SCALE_STEPS",
-    8,
-    "instructions",
-    "a power of two out of an amax, on one element",
-    is_assumption=True,
+SCALE_STEPS = assumed(
+    8, "instructions", "a power of two out of an amax, on one element"
 )
 
 # -- GpSimdE ---------------------------------------------------------------------------
 
-GPSIMD_START = Constant("GPSIMD_START", 150, "cycles", "start of an instruction [V26]")
+GPSIMD_START = Constant(150, "cycles", "start of an instruction [V26]")
 GPSIMD_BYTES = Constant(
-    "GPSIMD_BYTES", 4, "B/lane/cycle", "512 bits per 16 partitions read or written [A2]"
+    4, "B/lane/cycle", "512 bits per 16 partitions read or written [A2]"
 )
-GPSIMD_SHARE = Constant(
-    "GPSIMD_SHARE",
+GPSIMD_SHARE = assumed(
     0.5,
     "fraction",
     "of that rate, and of an operation per cycle, which software reaches: loads, the"
     " operation and the store take turns",
-    is_assumption=True,
 )
-GPSIMD_PROCESSORS = Constant("GPSIMD_PROCESSORS", 8, "processors", "[A2]")
-GATHER_INDEX = Constant(
-    "GATHER_INDEX",
+GPSIMD_PROCESSORS = Constant(8, "processors", "[A2]")
+GATHER_INDEX = assumed(
     7,
     "cycles/index",
     "local_gather: (28 + 4 e) / 4 cycles for an index of e elements, and fewer for"
     " narrow ones; V26 divides by that term, which would make big gathers the faster",
-    is_assumption=True,
 )
-TOPK_PASSES = Constant("TOPK_PASSES", 4, "cycles/element", "topk: 4 n + K [ISA]")
+TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K [ISA]")
 THREEFRY_OPERATIONS = Constant(
-    "THREEFRY_OPERATIONS",
     58,
     "operations/word",
     "threefry2x32: 20 rounds of add, rotate (3), xor; 5 injections of 3; 2 words",
 )
 PHILOX_OPERATIONS = Constant(
-    "PHILOX_OPERATIONS",
     25,
     "operations/word",
     "philox4x32: 10 rounds of 2 wide products, 4 xors, 2 additions; 4 words",
 )
-FUNCTION_OPERATIONS = Constant(
-    "FUNCTION_OPERATIONS",
-    32,
-    "operations",
-    "a function of two arguments in software (power, atan2, ...)",
-    is_assumption=True,
+FUNCTION_OPERATIONS = assumed(
+    32, "operations", "a function of two arguments in software (power, atan2, ...)"
 )
-INTEGER_DIVISION = Constant(
-    "INTEGER_DIVISION",
-    32,
-    "operations",
-    "32-bit quotient or remainder in software, a bit each",
-    is_assumption=True,
+INTEGER_DIVISION = assumed(
+    32, "operations", "32-bit quotient or remainder in software, a bit each"
 )
-SORT_OPERATIONS = Constant(
-    "SORT_OPERATIONS",
-    4,
-    "operations",
-    "a step of a merge: two reads, a comparison, a write",
-    is_assumption=True,
+SORT_OPERATIONS = assumed(
+    4, "operations", "a step of a merge: two reads, a comparison, a write"
 )
 
 # -- DMA -------------------------------------------------------------------------------
 
 DMA_ELEMENT = Constant(
-    "DMA_ELEMENT",
     7e-9,
     "s",
     "start of one contiguous piece",
     fitted_to="trn1, 4-byte packet: 7 ns [PG, picture]",
 )
-DMA_SEMAPHORE = Constant(
-    "DMA_SEMAPHORE", 0.3e-6, "s", "end of DMA to dependent start [DM, picture]"
-)
-HBM_LATENCY = Constant(
-    "HBM_LATENCY",
+DMA_SEMAPHORE = Constant(0.3e-6, "s", "end of DMA to dependent start [DM, picture]")
+HBM_LATENCY = assumed(
     0.12e-6,
     "s",
     "a read of DRAM through a network on the chip; nothing is published",
-    is_assumption=True,
     fitted_to="trn2, DMA trigger to first byte of a load: 739 ns [DM, picture]",
 )
-DMA_TRANSPOSE_SHARE = Constant(
-    "DMA_TRANSPOSE_SHARE", 0.9, "fraction", "of DMA's rate, HBM to SBUF [A3]"
-)
-DMA_TRANSPOSE_ON_CHIP = Constant(
-    "DMA_TRANSPOSE_ON_CHIP", 0.5, "fraction", "of DMA's rate, SBUF to SBUF [A3]"
-)
+DMA_TRANSPOSE_SHARE = Constant(0.9, "fraction", "of DMA's rate, HBM to SBUF [A3]")
+DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "fraction", "of DMA's rate, SBUF to SBUF [A3]")
 
 # -- host ------------------------------------------------------------------------------
 
-HOST_BYTES_PER_SECOND = Constant(
-    "HOST_BYTES_PER_SECOND", 16e9, "B/s", "PCIe [pm-memory.png]"
-)
-HOST_CALL = Constant(
-    "HOST_CALL", 50e-6, "s", "interrupt, call, return", is_assumption=True
-)
-HOST_OPERATIONS = Constant(
-    "HOST_OPERATIONS", 1e10, "operations/s", "one processor", is_assumption=True
-)
+HOST_BYTES_PER_SECOND = Constant(16e9, "B/s", "PCIe [pm-memory.png]")
+HOST_CALL = assumed(50e-6, "s", "interrupt, call, return")
+HOST_OPERATIONS = assumed(1e10, "operations/s", "one processor")
 
-CONSTANTS: dict[str, Constant] = {
-    name: value for name, value in globals().items() if isinstance(value, Constant)
-}
+CONSTANTS = named(globals())
 """All of them, by name."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
-from neuronjax.ir.instruction_set import Call
+from neuronjax.ir.traversal import entries
 from neuronjax.timing.timeline import Timeline
 
 
@@ -53,8 +53,5 @@ def _visit(
         inside = is_backward or "transpose(" in instruction.location.scope
         visits[_key(instruction)] += 1
         backward[_key(instruction)] += inside
-        inner = list(instruction.blocks)
-        if isinstance(instruction, Call):
-            inner.append(program.functions[instruction.callee])
-        for nested in inner:
-            _visit(program, nested, inside, visits, backward)
+        for entry in entries(instruction, program.functions):
+            _visit(program, entry.block, inside, visits, backward)

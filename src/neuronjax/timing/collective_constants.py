@@ -10,125 +10,87 @@ the measurements in that benchmark.
 from __future__ import annotations
 
 from neuronjax.hardware import EFA
-from neuronjax.timing.constant import Constant
+from neuronjax.timing.constant import Constant, assumed, named
 
-CHIP_START = Constant(
-    "CHIP_START",
+CHIP_START = assumed(
     6e-07,
     "s",
     "from the trigger to the first step, all ranks on one chip",
-    is_assumption=True,
     fitted_to="T12: 2 ranks, 1 KiB, 2.1 us, less one hop",
 )
-LINK_START = Constant(
-    "LINK_START",
+LINK_START = assumed(
     4.7e-06,
     "s",
     "the same, ranks on several chips; ASSUMPTION: and on several instances",
-    is_assumption=True,
     fitted_to="T12: 8 ranks, 1 KiB, 6.3 us, less one hop",
 )
-CHIP_HOP = Constant(
-    "CHIP_HOP",
+CHIP_HOP = assumed(
     1.5e-06,
     "s",
     "middle of the 1-2 us of a step between chips [IN]; ASSUMPTION: on one too",
-    is_assumption=True,
 )
-EFA_HOP = Constant(
-    "EFA_HOP",
-    EFA.hop_seconds,
-    "s",
-    "[CC, IX]",
-)
-LINK_SHARE = Constant(
-    "LINK_SHARE",
+EFA_HOP = Constant(EFA.hop_seconds, "s", "[CC, IX]")
+LINK_SHARE = assumed(
     0.7,
     "fraction",
     "of the rate of a NeuronLink that transfers reach; ASSUMPTION: on all chips",
-    is_assumption=True,
     fitted_to="T12: 8 ranks, 512 KiB to 1 MiB, 16.8 GB/s more",
 )
-DMA_SHARE = Constant(
-    "DMA_SHARE",
+DMA_SHARE = assumed(
     0.42,
     "fraction",
     "of a core's DMA rate that a collective has; ASSUMPTION: on all chips",
-    is_assumption=True,
     fitted_to="T2: 2 ranks, 16 MiB to 1 GiB, 56.8 GB/s more",
 )
-EFA_SHARE = Constant(
-    "EFA_SHARE",
-    EFA.usable_share,
-    "fraction",
-    "279 of 400 GB/s [MC]",
-)
-NULL_EXECUTION = Constant(
-    "NULL_EXECUTION",
+EFA_SHARE = Constant(EFA.usable_share, "fraction", "279 of 400 GB/s [MC]")
+NULL_EXECUTION = assumed(
     0.00012,
     "s",
     "launching a program without collectives",
-    is_assumption=True,
     fitted_to="T16: mean of the null kernels, 0.086 to 0.154 ms",
 )
-TRN2_PAIR_BARRIER = Constant(
-    "TRN2_PAIR_BARRIER",
+TRN2_PAIR_BARRIER = assumed(
     6.4e-05,
     "s",
     "wait for 2 ranks, once per execution",
-    is_assumption=True,
     fitted_to="T16: 2 ranks, 1 AR less null",
 )
-TRN2_FOUR_BARRIER = Constant(
-    "TRN2_FOUR_BARRIER",
+TRN2_FOUR_BARRIER = assumed(
     0.00089,
     "s",
     "wait for 4 ranks, once per execution",
-    is_assumption=True,
     fitted_to="T16: 4 ranks, 1 AR less null",
 )
-TRN2_DOUBLING_BARRIER = Constant(
-    "TRN2_DOUBLING_BARRIER",
+TRN2_DOUBLING_BARRIER = assumed(
     0.000495,
     "s",
     "more for twice the ranks, once per execution",
-    is_assumption=True,
     fitted_to="T16: 4 to 64 ranks, 1 AR less null",
 )
-TRN1_PAIR_BARRIER = Constant(
-    "TRN1_PAIR_BARRIER",
+TRN1_PAIR_BARRIER = assumed(
     1e-05,
     "s",
     "wait for 2 ranks, once per execution",
-    is_assumption=True,
     fitted_to="T16: ranks 0 and 1 of trn1 less CC_NOP",
 )
-TRN1_FOUR_BARRIER = Constant(
-    "TRN1_FOUR_BARRIER",
+TRN1_FOUR_BARRIER = assumed(
     0.00099,
     "s",
     "wait for 4 ranks, extrapolated, once per execution",
-    is_assumption=True,
     fitted_to="T16: 8 to 32 ranks of trn1, 1 AR",
 )
-TRN1_DOUBLING_BARRIER = Constant(
-    "TRN1_DOUBLING_BARRIER",
+TRN1_DOUBLING_BARRIER = assumed(
     0.00132,
     "s",
     "more for twice the ranks, once per execution",
-    is_assumption=True,
     fitted_to="T16: 8 to 32 ranks of trn1, 1 AR",
 )
-HARDWARE_BARRIER_SHARE = Constant(
-    "HARDWARE_BARRIER_SHARE",
+HARDWARE_BARRIER_SHARE = assumed(
     0.55,
     "fraction",
     "of the wait that is left with the barrier on the device; 2.27: at least half",
-    is_assumption=True,
     fitted_to="T16: 32 ranks of trn1, 2.80 of 5.07 ms",
 )
 
-CONSTANTS: dict[str, Constant] = {
-    name: value for name, value in globals().items() if isinstance(value, Constant)
-}
+CONSTANTS = named(globals())
 """All of them, by name."""

@@ -1,12 +1,13 @@
 """What moves in every step of a collective: between which chips, and in each rank.
 
-A collective is a list of `Step`s, one after the other; bytes are fractions of its size
-(as nccom-test has it: of the larger of what a rank has before and after). Steps of a
-reduce-scatter are those of its fold plan, except for mesh on trn1 (`Topology.mesh`),
-which needs one; an all-gather is its mirror image; an all-reduce is both. Algorithms:
-intranode- and internode-collective-comm.rst (IN, IX). What DMA engines do: a copy costs
-its bytes, an addition those of all that it reads, so that one of two operands runs at
-half the copy rate (trainium3_arch.rst); what lies on the same chip is read in place.
+A collective is a list of `CollectiveStep`s, one after the other; bytes are fractions of
+its size (as nccom-test has it: of the larger of what a rank has before and after).
+Steps of a reduce-scatter are those of its fold plan, except for mesh on trn1
+(`Topology.mesh`), which needs one; an all-gather is its mirror image; an all-reduce is
+both. Algorithms: intranode- and internode-collective-comm.rst (IN, IX). What DMA
+engines do: a copy costs its bytes, an addition those of all that it reads, so that one
+of two operands runs at half the copy rate (trainium3_arch.rst); what lies on the same
+chip is read in place.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Flows = dict[tuple[int, int], float]
 
 
 @dataclass(frozen=True)
-class Step:
+class CollectiveStep:
     """So many equal steps of one or several groups; fractions of the collective's size.
 
     Attributes:
@@ -45,19 +46,19 @@ class Step:
     senders: Mapping[int, int] = field(default_factory=dict)
 
 
-def merged(groups: Sequence[Sequence[Step]]) -> tuple[Step, ...]:
+def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, ...]:
     """The steps of groups that work at the same time; all have equally many."""
     return tuple(_together(steps) for steps in zip(*groups, strict=True))
 
 
-def _together(steps: Sequence[Step]) -> Step:
+def _together(steps: Sequence[CollectiveStep]) -> CollectiveStep:
     flows: defaultdict[tuple[int, int], float] = defaultdict(float)
     senders: Counter[int] = Counter()
     for step in steps:
         senders.update(step.senders)
         for ends, size in step.flows.items():
             flows[ends] += size
-    return Step(
+    return CollectiveStep(
         count=steps[0].count,
         dma=max(step.dma for step in steps),
         sent=max(step.sent for step in steps),
@@ -66,10 +67,10 @@ def _together(steps: Sequence[Step]) -> Step:
     )
 
 
-def _scaled(steps: Sequence[Step], part: float) -> list[Step]:
+def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep]:
     """The steps of a collective over a part of the data."""
     return [
-        Step(
+        CollectiveStep(
             count=step.count,
             dma=step.dma * part,
             sent=step.sent * part,
@@ -83,7 +84,7 @@ def _scaled(steps: Sequence[Step], part: float) -> list[Step]:
 # -- one group -------------------------------------------------------------------------
 
 
-class _Site:
+class _GroupSite:
     """A group as its algorithms see it.
 
     `first_only`: everyone does the same over EFA, so what the first chip sends stands
@@ -108,8 +109,8 @@ class _Site:
 
     def step(
         self, dma: float, sent: float = 0.0, flows: Flows | None = None, count: int = 1
-    ) -> Step:
-        return Step(count, dma, sent, flows or {}, self.on_chip)
+    ) -> CollectiveStep:
+        return CollectiveStep(count, dma, sent, flows or {}, self.on_chip)
 
     def pairs(self, per_pair_of_ranks: float = 0.0, per_chip: float = 0.0) -> Flows:
         """From every chip to every other: for each pair of their ranks, and once."""
@@ -144,10 +145,10 @@ class _Site:
         return dict(flows)
 
 
-Steps = list[Step]
+Steps = list[CollectiveStep]
 
 
-def _ring_scatter(site: _Site, limit: int | None = None) -> Steps:
+def _ring_scatter(site: _GroupSite, limit: int | None = None) -> Steps:
     """The first step sends a copy; all others send what they add.
 
     ASSUMPTION: "ring" has all the channels that the wires allow, "ring:2" two; the
@@ -158,12 +159,12 @@ def _ring_scatter(site: _Site, limit: int | None = None) -> Steps:
     return [first, *_repeated(site.step(2 * c, c, flows, count=site.ranks - 2))]
 
 
-def _ring_gather(site: _Site, limit: int | None = None) -> Steps:
+def _ring_gather(site: _GroupSite, limit: int | None = None) -> Steps:
     c = site.chunk
     return [site.step(c, c, site.along(c, limit), count=site.ranks - 1)]
 
 
-def _kangaring_scatter(site: _Site) -> Steps:
+def _kangaring_scatter(site: _GroupSite) -> Steps:
     """Every step adds two chunks for each pair of ranks, on either of them one [IN]."""
     c, flows = site.chunk, site.along(2 * site.chunk)
     first, then = site.step(2 * c, c, flows), site.step(3 * c, c, flows)
@@ -174,18 +175,18 @@ def _kangaring_scatter(site: _Site) -> Steps:
     return [first, *_repeated(between), site.step(then.dma)]
 
 
-def _kangaring_gather(site: _Site) -> Steps:
+def _kangaring_gather(site: _GroupSite) -> Steps:
     """Every chunk is read once and written twice [IN]."""
     c, pairs = site.chunk, site.ranks // 2
     between = site.step(2 * c, 2 * c, site.along(2 * c), count=pairs - 1)
     return [*_repeated(between), site.step(2 * c, c)]
 
 
-def _repeated(step: Step) -> Steps:
+def _repeated(step: CollectiveStep) -> Steps:
     return [step] if step.count > 0 else []
 
 
-def _rdh_scatter(site: _Site) -> Steps:
+def _rdh_scatter(site: _GroupSite) -> Steps:
     """On the chip first; then half of what is left goes to the other chip."""
     steps = [site.step(1.0, 1 - 1 / site.per_chip)] if site.per_chip > 1 else []
     for number in range(_bits(site)):
@@ -194,7 +195,7 @@ def _rdh_scatter(site: _Site) -> Steps:
     return steps
 
 
-def _rdh_gather(site: _Site) -> Steps:
+def _rdh_gather(site: _GroupSite) -> Steps:
     steps = []
     for number in reversed(range(_bits(site))):
         part = 2.0 ** -(number + 1) / site.per_chip
@@ -203,11 +204,11 @@ def _rdh_gather(site: _Site) -> Steps:
     return [*steps, *([site.step(left, left)] if left else [])]
 
 
-def _bits(site: _Site) -> int:
+def _bits(site: _GroupSite) -> int:
     return len(site.chips).bit_length() - 1
 
 
-def _exchange(site: _Site, number: int, part: float) -> Flows:
+def _exchange(site: _GroupSite, number: int, part: float) -> Flows:
     """Chips whose labels differ in one bit exchange.
 
     ASSUMPTION: every rank of a chip begins with another axis, so that all links are in
@@ -223,7 +224,7 @@ def _exchange(site: _Site, number: int, part: float) -> Flows:
     return dict(flows)
 
 
-def _labels(site: _Site) -> dict[int, int]:
+def _labels(site: _GroupSite) -> dict[int, int]:
     """Corners of a hypercube for chips, neighbours for neighbours on a full torus.
 
     A ring of four is a square: its chips are labelled in Gray code (ASSUMPTION; [IN]
@@ -251,7 +252,7 @@ def _gray_number(place: Sequence[int], values: Sequence[Sequence[int]]) -> int:
     return label
 
 
-def _mesh_scatter(site: _Site) -> Steps:
+def _mesh_scatter(site: _GroupSite) -> Steps:
     n, k, c = len(site.chips), site.per_chip, site.chunk
     if site.topology.mesh == "full" and n > 1:
         return _star_scatter(site)
@@ -264,7 +265,7 @@ def _mesh_scatter(site: _Site) -> Steps:
     return [first, site.step(n * c)]
 
 
-def _mesh_gather(site: _Site) -> Steps:
+def _mesh_gather(site: _GroupSite) -> Steps:
     n, k, c = len(site.chips), site.per_chip, site.chunk
     if site.topology.mesh == "full" and n > 1:
         return _star_gather(site)
@@ -274,44 +275,41 @@ def _mesh_gather(site: _Site) -> Steps:
     return [first, *([site.step(1 - 1 / k, 1 - 1 / k)] if k > 1 else [])]
 
 
-def _star_scatter(site: _Site) -> Steps:
+def _star_scatter(site: _GroupSite) -> Steps:
     """Everyone sends every owner its chunk, who adds all."""
     c, away = site.chunk, site.ranks - site.per_chip
     flows = site.pairs(per_pair_of_ranks=c)
     return [site.step(away * c + 1.0, 1 - c, flows)]
 
 
-def _star_gather(site: _Site) -> Steps:
+def _star_gather(site: _GroupSite) -> Steps:
     c = site.chunk
     return [site.step(1 - c, 1 - c, site.pairs(per_pair_of_ranks=c))]
 
 
-def _single_step(site: _Site) -> Steps:
+def _single_step(site: _GroupSite) -> Steps:
     """Everyone sends all to everyone, who adds all."""
     n, away = site.ranks, site.ranks - site.per_chip
     flows = site.pairs(per_pair_of_ranks=1.0)
     return [site.step(away + n, n - 1, flows)]
 
 
-Way = Callable[[_Site], Steps]
-_SCATTER: Mapping[str, Way] = MappingProxyType(
+Way = Callable[[_GroupSite], Steps]
+#: How each algorithm scatters and gathers.
+_HALVES: Mapping[str, tuple[Way, Way]] = MappingProxyType(
     {
-        "ring": _ring_scatter,
-        **{f"ring:{n}": functools.partial(_ring_scatter, limit=n) for n in range(2, 5)},
-        "kangaring": _kangaring_scatter,
-        "rdh": _rdh_scatter,
-        "mesh": _mesh_scatter,
-        "left_fold": _star_scatter,
-    }
-)
-_GATHER: Mapping[str, Way] = MappingProxyType(
-    {
-        "ring": _ring_gather,
-        **{f"ring:{n}": functools.partial(_ring_gather, limit=n) for n in range(2, 5)},
-        "kangaring": _kangaring_gather,
-        "rdh": _rdh_gather,
-        "mesh": _mesh_gather,
-        "left_fold": _star_gather,
+        "ring": (_ring_scatter, _ring_gather),
+        **{
+            f"ring:{n}": (
+                functools.partial(_ring_scatter, limit=n),
+                functools.partial(_ring_gather, limit=n),
+            )
+            for n in range(2, 5)
+        },
+        "kangaring": (_kangaring_scatter, _kangaring_gather),
+        "rdh": (_rdh_scatter, _rdh_gather),
+        "mesh": (_mesh_scatter, _mesh_gather),
+        "left_fold": (_star_scatter, _star_gather),
     }
 )
 _WHOLE: Mapping[str, Way] = MappingProxyType(
@@ -325,7 +323,7 @@ _WHOLE: Mapping[str, Way] = MappingProxyType(
 @functools.lru_cache(maxsize=256)
 def steps_of(
     op: str, algorithm: str, groups: tuple[Group, ...], topology: Topology
-) -> tuple[Step, ...]:
+) -> tuple[CollectiveStep, ...]:
     """The steps of a collective over groups of one size at once.
 
     Args:
@@ -351,7 +349,7 @@ def _of_group(
     *,
     first_only: bool = False,
 ) -> Steps:
-    site = _Site(group, topology, first_only=first_only)
+    site = _GroupSite(group, topology, first_only=first_only)
     if op == "all_to_all":
         return _star_gather(site)
     inside, plus, between = algorithm.partition("+")
@@ -359,14 +357,12 @@ def _of_group(
         return _over_nodes(op, inside, between, group, topology)
     if op == "all_reduce" and algorithm in _WHOLE:
         return _WHOLE[algorithm](site)
-    if algorithm not in _SCATTER:
+    if algorithm not in _HALVES:
         raise InternalError(f"no steps of {op} by {algorithm!r}")
-    scatter, gather = _SCATTER[algorithm], _GATHER[algorithm]
-    return {
-        "all_reduce": lambda: scatter(site) + gather(site),
-        "reduce_scatter": lambda: scatter(site),
-        "all_gather": lambda: gather(site),
-    }[op]()
+    scatter, gather = _HALVES[algorithm]
+    if op == "all_reduce":
+        return scatter(site) + gather(site)
+    return scatter(site) if op == "reduce_scatter" else gather(site)
 
 
 def _over_nodes(
@@ -398,7 +394,7 @@ def steps_over_nodes(
     inner: Sequence[Group],
     nodes: int,
     topology: Topology,
-) -> tuple[Step, ...]:
+) -> tuple[CollectiveStep, ...]:
     """The steps of groups that reach over many nodes in the same way on each.
 
     What `steps_of` gives for all of them, without naming every rank.
@@ -428,7 +424,9 @@ def steps_over_nodes(
     return tuple(_joined(op, within, _scaled(over, 1 / inner[0].size)))
 
 
-def permute_steps(pairs: Sequence[tuple[int, int]], group: Group) -> tuple[Step, ...]:
+def permute_steps(
+    pairs: Sequence[tuple[int, int]], group: Group
+) -> tuple[CollectiveStep, ...]:
     """One step of messages between ranks.
 
     Args:
@@ -444,4 +442,4 @@ def permute_steps(pairs: Sequence[tuple[int, int]], group: Group) -> tuple[Step,
         a, b = group.chips[source], group.chips[destination]
         if a != b:
             flows[a, b] += 1.0
-    return (Step(1, most, most, dict(flows), Counter(group.chips)),)
+    return (CollectiveStep(1, most, most, dict(flows), Counter(group.chips)),)

@@ -6,15 +6,19 @@ Every message of a step is routed over the wires of the node, those of all group
 once, so that groups contend; steps follow each other. Which algorithm runs is decided
 where the numbers are (`collectives.selection`); an all-gather runs that of a
 reduce-scatter of its size (ASSUMPTION), an all-to-all sends directly, a
-collective-broadcast is an all-gather (compiler 2.29). What a whole execution costs
-besides is `execution_seconds`. Compute that shares HBM or DMA rings is not seen here.
+collective-broadcast is an all-gather (compiler 2.29). Compute that shares HBM or DMA
+rings is not seen here. A program with collectives waits for all ranks of its groups
+besides, once per execution: 1 to 5 ms in the only published measurement (T16 of
+`benchmarks/validate_collectives.py`), and no more for 12 all-reduces than for one.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from neuronjax.errors import InvalidProgramError
@@ -22,8 +26,18 @@ from neuronjax.hardware import Target
 from neuronjax.ir.collectives.placement import Group, Placement
 from neuronjax.ir.collectives.selection import select
 from neuronjax.ir.fold_plan import FoldPlan
+from neuronjax.timing.collective_constants import (
+    HARDWARE_BARRIER_SHARE,
+    NULL_EXECUTION,
+    TRN1_DOUBLING_BARRIER,
+    TRN1_FOUR_BARRIER,
+    TRN1_PAIR_BARRIER,
+    TRN2_DOUBLING_BARRIER,
+    TRN2_FOUR_BARRIER,
+    TRN2_PAIR_BARRIER,
+)
 from neuronjax.timing.collective_steps import (
-    Step,
+    CollectiveStep,
     permute_steps,
     steps_of,
     steps_over_nodes,
@@ -190,7 +204,9 @@ def _found(op: str, size_bytes: float, groups: Sequence[Sequence[int]]) -> _Foun
     return _Found("all_gather", size_bytes * largest, whole)
 
 
-def _permute(pairs: Sequence[Sequence[int]], placement: Placement) -> tuple[Step, ...]:
+def _permute(
+    pairs: Sequence[Sequence[int]], placement: Placement
+) -> tuple[CollectiveStep, ...]:
     devices = sorted({device for pair in pairs for device in pair})
     if not devices:
         return ()
@@ -224,7 +240,7 @@ def _algorithm(
 
 
 @dataclass(frozen=True)
-class Priced:
+class CollectivePrice:
     """Seconds of steps; `by_resource` is what "link", "dma", "efa" decided."""
 
     steps: int
@@ -244,12 +260,14 @@ class Priced:
         return max(BOTTLENECKS, key=lambda name: spent.get(name, 0.0))
 
 
-def priced(steps: Sequence[Step], size_bytes: float, network: Network) -> Priced:
+def priced(
+    steps: Sequence[CollectiveStep], size_bytes: float, network: Network
+) -> CollectivePrice:
     """The time of steps that follow each other, over so many bytes."""
     return _sized(_rates(steps, network), size_bytes)
 
 
-def _rates(steps: Sequence[Step], network: Network) -> Priced:
+def _rates(steps: Sequence[CollectiveStep], network: Network) -> CollectivePrice:
     """The time per byte of steps; their latency."""
     latency = _start(steps, network) if steps else 0.0
     spent = {"link": 0.0, "dma": 0.0, "efa": 0.0}
@@ -259,23 +277,23 @@ def _rates(steps: Sequence[Step], network: Network) -> Priced:
         slowest = max(each, key=lambda name: each[name])
         spent[slowest] += step.count * each[slowest]
     sent = sum(step.count * step.sent for step in steps)
-    return Priced(sum(step.count for step in steps), latency, spent, sent)
+    return CollectivePrice(sum(step.count for step in steps), latency, spent, sent)
 
 
 @functools.lru_cache(maxsize=256)
 def _rates_of(
     op: str, algorithm: str, groups: tuple[Group, ...], network: Network
-) -> Priced:
+) -> CollectivePrice:
     return _rates(steps_of(op, algorithm, groups, network.topology), network)
 
 
-def _sized(rates: Priced, size_bytes: float) -> Priced:
+def _sized(rates: CollectivePrice, size_bytes: float) -> CollectivePrice:
     spent = {name: s * size_bytes for name, s in rates.by_resource.items()}
     sent = rates.sent_bytes * size_bytes
-    return Priced(rates.steps, rates.latency_seconds, spent, sent)
+    return CollectivePrice(rates.steps, rates.latency_seconds, spent, sent)
 
 
-def _start(steps: Sequence[Step], network: Network) -> float:
+def _start(steps: Sequence[CollectiveStep], network: Network) -> float:
     leaves = any(step.flows for step in steps)
     return network.link_start_seconds if leaves else network.chip_start_seconds
 
@@ -288,7 +306,7 @@ def bus_factor(op: str, ranks: int) -> float:
 
 
 def _rated(
-    time: Priced, algorithm: str, op: str, size_bytes: float, ranks: int
+    time: CollectivePrice, algorithm: str, op: str, size_bytes: float, ranks: int
 ) -> CollectiveTime:
     seconds = time.latency_seconds + time.transfer_seconds
     algbw = size_bytes / seconds if seconds else 0.0
@@ -303,3 +321,51 @@ def _rated(
         algbw_bytes_per_second=algbw,
         busbw_bytes_per_second=algbw * bus_factor(op, ranks),
     )
+
+
+# -- a whole execution -----------------------------------------------------------------
+
+
+# For 2 ranks, for 4, and more for every doubling of 4.
+_TRN1 = (TRN1_PAIR_BARRIER, TRN1_FOUR_BARRIER, TRN1_DOUBLING_BARRIER)
+_TRN2 = (TRN2_PAIR_BARRIER, TRN2_FOUR_BARRIER, TRN2_DOUBLING_BARRIER)
+# ASSUMPTION: chips without a measurement are like the one before them.
+_BARRIERS = MappingProxyType(
+    {"trn1": _TRN1, "inf2": _TRN1, "trn2": _TRN2, "trn3": _TRN2, "trn4": _TRN2}
+)
+
+
+def barrier_seconds(target: Target, ranks: int, *, hardware: bool = False) -> float:
+    """The wait for all ranks of the largest group, once per execution.
+
+    Args:
+        target: the machine.
+        ranks: of the largest group; 1 waits for nobody.
+        hardware: with the runtime's barrier on the device (since SDK 2.27).
+    """
+    if ranks < 2:
+        return 0.0
+    pair, four, doubling = (c.value for c in _BARRIERS[target.chip.name])
+    seconds = pair
+    if ranks > 2:
+        seconds = four + doubling * max(0.0, math.log2(ranks / 4))
+    return seconds * (HARDWARE_BARRIER_SHARE.value if hardware else 1.0)
+
+
+def execution_seconds(
+    target: Target,
+    ranks: int,
+    collective_seconds: float = 0.0,
+    *,
+    hardware_barrier: bool = False,
+) -> float:
+    """A launch, the barrier, and the collectives of a program that has nothing else.
+
+    Args:
+        target: the machine.
+        ranks: of the largest group.
+        collective_seconds: of all its collectives together.
+        hardware_barrier: as in `barrier_seconds`.
+    """
+    barrier = barrier_seconds(target, ranks, hardware=hardware_barrier)
+    return NULL_EXECUTION.value + barrier + collective_seconds

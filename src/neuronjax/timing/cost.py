@@ -1,7 +1,7 @@
 """What an instruction costs: the legal ways to execute it, from its shapes alone.
 
 The rules are those of the vendor's guides, one file per engine; figures that are not
-facts of a chip are in `assumptions`; where tensors lie on the lanes is `cost_layout`'s.
+facts of a chip are in `assumptions`; where tensors lie on the lanes is `cost_rules`'s.
 Control flow and collectives have no cost here: `schedule` runs the former, and the
 seconds of the latter are in `collectives`.
 """
@@ -20,34 +20,8 @@ from neuronjax.timing import (
     cost_tensor,
     cost_vector,
 )
-from neuronjax.timing.cost_dispatch import NONE, PLAIN, Positions, Reading, rule
-from neuronjax.timing.cost_dma import (
-    dma_latency_seconds,
-    dma_seconds,
-    hbm_bytes_per_second,
-)
-from neuronjax.timing.cost_scalar import table_load_seconds
-from neuronjax.timing.cost_tensor import (
-    after_idle_seconds,
-    contracted_in_rows,
-    peak_flops_per_second,
-)
-from neuronjax.timing.cost_vector import is_stored
+from neuronjax.timing.cost_rules import NONE, PLAIN, Positions, Reading, rule
 from neuronjax.timing.work import Core, Way
-
-__all__ = [
-    "SCHEDULED",
-    "after_idle_seconds",
-    "contracted_in_rows",
-    "dma_latency_seconds",
-    "dma_seconds",
-    "hbm_bytes_per_second",
-    "is_stored",
-    "own_seconds",
-    "peak_flops_per_second",
-    "table_load_seconds",
-    "ways",
-]
 
 #: Classes without a cost of their own, subclasses included.
 SCHEDULED: tuple[type[Instruction], ...] = (Loop, Branch, Call, Spmd, Collective)

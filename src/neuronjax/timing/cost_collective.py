@@ -1,11 +1,19 @@
-"""The seconds of a collective instruction, transfers included."""
+"""The seconds of collectives of programs and of kernels (`nki.collectives`).
+
+The CC-cores work beside the engines, and wait for the tensors that they read and write
+only. A kernel's rank is a logical NeuronCore; its CC-cores take collectives in the
+kernel's order, those of its physical cores one after the other (ASSUMPTION). Tensors in
+SBUF take as long as in HBM; parts whose lengths the run knows are all of their buffers
+(ASSUMPTION). What a whole launch waits for besides is `execution_seconds`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
+from types import MappingProxyType
 
-from neuronjax.errors import InternalError
+from neuronjax.errors import InternalError, UnimplementedError
 from neuronjax.hardware import Target
 from neuronjax.ir.collective_set import (
     AllGather,
@@ -21,8 +29,12 @@ from neuronjax.ir.collective_set import (
     Reduction,
 )
 from neuronjax.ir.collectives.placement import Placement
+from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.timing.collectives import collective_time
-from neuronjax.timing.work import Core
+from neuronjax.timing.cost_gpsimd import on_sequencer
+from neuronjax.timing.kernel_operands import operand
+from neuronjax.timing.kernel_price import KernelPrice, prices
+from neuronjax.timing.work import Core, Work
 
 _OPS: dict[type[Collective], str] = {
     AllReduce: "all_reduce",
@@ -77,3 +89,89 @@ def _groups(i: Collective) -> Groups:
     ):
         return i.groups
     raise InternalError(f"no cost of {i.name}", op=i.name)
+
+
+# -- kernels ---------------------------------------------------------------------------
+
+
+#: The collective of `timing.collectives` that moves as much, by the kernel's name.
+OPS: Mapping[str, str] = MappingProxyType(
+    {
+        "all_reduce": "all_reduce",
+        "reduce_scatter": "reduce_scatter",
+        "all_gather": "all_gather",
+        "all_gather_v": "all_gather",
+        "all_to_all": "all_to_all",
+        "all_to_all_v": "all_to_all",
+        "collective_permute": "collective_permute",
+        "collective_permute_implicit": "collective_permute",
+        # ASSUMPTION: DMA engines add as they move, at the same rate.
+        "collective_permute_implicit_reduce": "collective_permute",
+    }
+)
+_RINGS = frozenset(
+    {"collective_permute_implicit", "collective_permute_implicit_reduce"}
+)
+#: Their tensor; behind it are numbers of elements.
+_OF_ANY_LENGTH = frozenset({"all_gather_v", "all_to_all_v"})
+
+
+prices("rank_id", "collective_permute_implicit_current_processing_rank_id")(
+    on_sequencer
+)
+
+
+def collective(i: KernelInstruction, target: Target) -> KernelPrice:
+    """The cost of a collective of a kernel.
+
+    Args:
+        i: of engine "cc".
+        target: the machine, whose logical cores are the ranks.
+
+    Raises:
+        UnimplementedError: there is no such collective in the time model.
+        InvalidProgramError: ranks that the machine does not have.
+    """
+    op = OPS.get(i.name)
+    if op is None:
+        raise UnimplementedError(
+            f"no time is known of nki.collectives.{i.name}",
+            op=f"nki.collectives.{i.name}",
+            location=i.location,
+            remedy="profile the kernel without it",
+        )
+    time = collective_time(
+        op, _size(i), _kernel_groups(i), target, plan=i.attributes.get("plan")
+    )
+    work = Work(queue="cc", seconds=time.seconds, opcode=i.name.upper())
+    return KernelPrice(
+        queue="cc", source=work, seconds=time.seconds, latency_seconds=0.0
+    )
+
+
+def _size(i: KernelInstruction) -> int:
+    """Bytes of the larger of what a rank has before and after; of rings, of one."""
+    if i.name in _RINGS:
+        return max(operand(x).bytes for x in i.outputs)
+    read = [x for x in i.inputs if isinstance(x, Access)]
+    if i.name in _OF_ANY_LENGTH:
+        return max(operand(read[0]).bytes, operand(i.outputs[0]).bytes)
+    return max(_bytes(read), _bytes(i.outputs))
+
+
+def _bytes(accesses: Iterable[Access]) -> int:
+    return sum(operand(x).bytes for x in accesses)
+
+
+def _kernel_groups(i: KernelInstruction) -> Groups:
+    """Groups of ranks, or (source, target) pairs."""
+    if i.name == "collective_permute":
+        return i.attributes["source_target_pairs"]
+    if i.name in _RINGS:
+        rings = [ring for channel in i.attributes["rings"] for ring in channel]
+        return tuple(
+            pair
+            for ring in rings
+            for pair in zip(ring, (*ring[1:], ring[0]), strict=True)
+        )
+    return i.attributes["groups"]

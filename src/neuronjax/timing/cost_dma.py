@@ -12,14 +12,14 @@ of 256 bytes [DM]; it is not used.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil, prod
 
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import DmaCopy, Im2col, LocalGather, LocalScatter
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.cost_dispatch import FREE, Reading, rule
 from neuronjax.timing.cost_gpsimd import gpsimd, nbytes, software_cycles
-from neuronjax.timing.cost_layout import clock
+from neuronjax.timing.cost_rules import FREE, Reading, clock, rule
 from neuronjax.timing.cost_tensor import transpose_works
 from neuronjax.timing.cost_vector import elementwise, speed_of_one
 from neuronjax.timing.work import Core, Transfer, Way, Work
@@ -202,8 +202,7 @@ def _dynamic(core: Core, ways: tuple[Way, ...]) -> tuple[Way, ...]:
         if work.queue == "dma":
             return work
         least = a.DYNAMIC_COPY_MINIMUM.value / clock(core, work.queue)
-        fields = {n: getattr(work, n) for n in Work.__slots__}
-        return Work(**{**fields, "seconds": max(work.seconds, least)})
+        return replace(work, seconds=max(work.seconds, least))
 
     return tuple(tuple(map(at_least, way)) for way in ways)
 

@@ -3,7 +3,8 @@
 A documented instruction takes 150 cycles to start and what its formula says [V26];
 software is counted in operations on vectors of 128 lanes, all partitions together, and
 reads or writes 4 bytes per lane and cycle [A2]. How well software does is not
-published: the counts are those of the plain algorithm.
+published: the counts are those of the plain algorithm, in kernels too. Registers and
+barriers of kernels are instructions of the sequencers.
 """
 
 from __future__ import annotations
@@ -22,9 +23,25 @@ from neuronjax.ir.block_set import (
 )
 from neuronjax.ir.instruction import Block, Instruction
 from neuronjax.ir.instruction_set import Iota, Rng, Sort, TopK
+from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.cost_dispatch import Reading, rule
-from neuronjax.timing.cost_layout import columns, latency_seconds, seconds, tiles_of
+from neuronjax.timing.cost_rules import (
+    Reading,
+    columns,
+    latency_seconds,
+    rule,
+    seconds,
+    tiles_of,
+)
+from neuronjax.timing.kernel_constants import REGISTER_CYCLES
+from neuronjax.timing.kernel_price import (
+    KernelPrice,
+    on_engine,
+    outputs,
+    per_partition,
+    prices,
+    tensors,
+)
 from neuronjax.timing.work import Core, Way, Work
 
 
@@ -240,3 +257,65 @@ def _(i: HostCall, core: Core, reading: Reading) -> tuple[Way, ...]:
         opcode="HOST",
     )
     return ((work,),)
+
+
+# -- kernels ---------------------------------------------------------------------------
+
+
+#: Indices that a group of instructions of nc_n_gather takes [ISA].
+_GATHER_GROUP = 512
+
+
+@prices("iota", "affine_select")
+def per_element(i: KernelInstruction, core: Core) -> KernelPrice:
+    """150 + N."""
+    return on_engine(i, core, per_partition(i), i.name.upper())
+
+
+@prices("tensor_partition_reduce", "sequence_bounds", "nonzero_with_count")
+def in_software(i: KernelInstruction, core: Core) -> KernelPrice:
+    """Not published: what a lane holds is read once."""
+    item = max((o.dtype.itemsize for o in tensors(i)), default=4)
+    cycles = per_partition(i) * software_cycles(item)
+    return on_engine(i, core, cycles, i.name.upper())
+
+
+@prices("local_gather")
+def local_gather(i: KernelInstruction, core: Core) -> KernelPrice:
+    """An index at a time; see `assumptions.GATHER_INDEX`."""
+    item = outputs(i)[0].dtype.itemsize
+    elements = int(i.attributes.get("elements", 1))
+    per_index = a.GATHER_INDEX.value + elements / max(1.0, 4 / item)
+    cycles = int(i.attributes.get("valid", per_partition(i))) * per_index
+    return on_engine(i, core, cycles, "LOCAL_GATHER")
+
+
+@prices("nc_n_gather")
+def nc_n_gather(i: KernelInstruction, core: Core) -> KernelPrice:
+    """A group of instructions for 512 indices [ISA]; an index as of local_gather."""
+    n = outputs(i)[0].free
+    starts = (ceil(n / _GATHER_GROUP) - 1) * a.GPSIMD_START.value
+    return on_engine(i, core, n * a.GATHER_INDEX.value + starts, "N_GATHER")
+
+
+@prices("topk")
+def topk(i: KernelInstruction, core: Core) -> KernelPrice:
+    """4 n + K [ISA]."""
+    n, k = int(i.attributes.get("n", per_partition(i))), outputs(i)[0].free
+    return on_engine(i, core, a.TOPK_PASSES.value * n + k, "TOPK")
+
+
+@prices("register_move", "register_load", "register_store", "core_barrier")
+def on_sequencer(i: KernelInstruction, core: Core) -> KernelPrice:
+    """A few cycles; what is in memory has to come first."""
+    spent = REGISTER_CYCLES.value / core.spec.sync.clock_hz
+    latency = latency_seconds(core, "sync")
+    memories = {x.storage.memory for x in i.inputs if isinstance(x, Access)}
+    if any(memory.endswith("hbm") for memory in memories):
+        latency += a.HBM_LATENCY.value
+    work = Work(
+        queue="sync", seconds=spent, latency_seconds=latency, opcode=i.name.upper()
+    )
+    return KernelPrice(
+        queue="sync", source=work, seconds=spent, latency_seconds=latency
+    )

@@ -17,9 +17,15 @@ from neuronjax.ir.instruction_set import (
     TensorTensorScan,
 )
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.cost_dispatch import Reading, rule
 from neuronjax.timing.cost_gpsimd import gpsimd, nbytes, software, software_cycles
-from neuronjax.timing.cost_layout import columns, latency_seconds, seconds, tiles_of
+from neuronjax.timing.cost_rules import (
+    Reading,
+    columns,
+    latency_seconds,
+    rule,
+    seconds,
+    tiles_of,
+)
 from neuronjax.timing.cost_tensor import Contraction, contraction_ways, transpose_works
 from neuronjax.timing.cost_vector import BITWISE, is_half, speed_of_one
 from neuronjax.timing.passes import ReducingPass

@@ -17,13 +17,13 @@ from types import MappingProxyType
 from neuronjax.hardware.activation_functions import ACTIVATION_FUNCTIONS
 from neuronjax.ir.instruction_set import Activation
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.cost_dispatch import Reading, rule
+from neuronjax.timing.cost_rules import Reading, rule
 from neuronjax.timing.cost_vector import elementwise, traffic_of
 from neuronjax.timing.work import Core, Way, Work
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class ActivationRecipe:
     """How a function is computed.
 
     Attributes:
@@ -41,38 +41,38 @@ IN_EVERY_TABLE = frozenset({"copy", "square", "abs", "sign", "relu"})
 # The engine's own by nki.language's names, then StableHLO's: what compilers make of
 # them (ASSUMPTION: the textbook's identities; the number of passes of VectorE is that
 # of the arithmetic around them).
-RECIPES: Mapping[str, Recipe] = MappingProxyType(
+RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
     {
-        name: Recipe(("" if name in IN_EVERY_TABLE else name,))
+        name: ActivationRecipe(("" if name in IN_EVERY_TABLE else name,))
         for name in ACTIVATION_FUNCTIONS
     }
     | {
-        "exponential": Recipe(("exp",)),
-        "log": Recipe(("log",)),
-        "log_plus_one": Recipe(("log",)),  # bias 1
-        "logistic": Recipe(("sigmoid",)),
-        "tanh": Recipe(("tanh",)),
-        "erf": Recipe(("erf",)),
-        "sqrt": Recipe(("sqrt",)),
-        "rsqrt": Recipe(("rsqrt",)),
-        "sine": Recipe(("sin",), 3),  # into [-pi, pi]
-        "cosine": Recipe(("sin",), 3),
-        "tan": Recipe(("sin", "sin", "reciprocal"), 4),
-        "exponential_minus_one": Recipe(("exp",), 1),
-        "cbrt": Recipe(("log", "exp"), 2),
-        "erfc": Recipe(("erf",), 1),
-        "erf_inv": Recipe(("log", "sqrt"), 18),
-        "atan": Recipe(("reciprocal", "arctan"), 3),  # into [-pi / 2, pi / 2]
-        "acos": Recipe(("sqrt", "reciprocal", "arctan"), 5),
-        "asin": Recipe(("sqrt", "reciprocal", "arctan"), 5),
-        "acosh": Recipe(("sqrt", "log"), 3),
-        "asinh": Recipe(("sqrt", "log"), 4),
-        "atanh": Recipe(("log", "log"), 3),
-        "cosh": Recipe(("exp", "exp"), 1),
-        "sinh": Recipe(("exp", "exp"), 1),
-        "lgamma": Recipe(("log", "log"), 20),
-        "digamma": Recipe(("log", "reciprocal"), 24),
-        "bessel_i1e": Recipe(("exp", "rsqrt"), 30),
+        "exponential": ActivationRecipe(("exp",)),
+        "log": ActivationRecipe(("log",)),
+        "log_plus_one": ActivationRecipe(("log",)),  # bias 1
+        "logistic": ActivationRecipe(("sigmoid",)),
+        "tanh": ActivationRecipe(("tanh",)),
+        "erf": ActivationRecipe(("erf",)),
+        "sqrt": ActivationRecipe(("sqrt",)),
+        "rsqrt": ActivationRecipe(("rsqrt",)),
+        "sine": ActivationRecipe(("sin",), 3),  # into [-pi, pi]
+        "cosine": ActivationRecipe(("sin",), 3),
+        "tan": ActivationRecipe(("sin", "sin", "reciprocal"), 4),
+        "exponential_minus_one": ActivationRecipe(("exp",), 1),
+        "cbrt": ActivationRecipe(("log", "exp"), 2),
+        "erfc": ActivationRecipe(("erf",), 1),
+        "erf_inv": ActivationRecipe(("log", "sqrt"), 18),
+        "atan": ActivationRecipe(("reciprocal", "arctan"), 3),  # into [-pi / 2, pi / 2]
+        "acos": ActivationRecipe(("sqrt", "reciprocal", "arctan"), 5),
+        "asin": ActivationRecipe(("sqrt", "reciprocal", "arctan"), 5),
+        "acosh": ActivationRecipe(("sqrt", "log"), 3),
+        "asinh": ActivationRecipe(("sqrt", "log"), 4),
+        "atanh": ActivationRecipe(("log", "log"), 3),
+        "cosh": ActivationRecipe(("exp", "exp"), 1),
+        "sinh": ActivationRecipe(("exp", "exp"), 1),
+        "lgamma": ActivationRecipe(("log", "log"), 20),
+        "digamma": ActivationRecipe(("log", "reciprocal"), 24),
+        "bessel_i1e": ActivationRecipe(("exp", "rsqrt"), 30),
     }
 )
 

@@ -23,9 +23,16 @@ from neuronjax.ir.instruction_set import (
     NcTranspose,
 )
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.cost_dispatch import FREE, Reading, rule
 from neuronjax.timing.cost_gpsimd import software
-from neuronjax.timing.cost_layout import clock, latency_seconds, seconds, tiles_of
+from neuronjax.timing.cost_rules import (
+    FREE,
+    Reading,
+    clock,
+    latency_seconds,
+    rule,
+    seconds,
+    tiles_of,
+)
 from neuronjax.timing.work import Core, Queue, Way, Work
 
 
@@ -61,7 +68,7 @@ class Contraction:
 
 
 @dataclass(frozen=True, slots=True)
-class Tiling:
+class ArrayTiling:
     """A contraction as instructions.
 
     Attributes:
@@ -121,23 +128,6 @@ def sizes(lhs: View, rhs: View, dimensions: DotDimensions) -> tuple[int, int, in
     return batch, m, n, k
 
 
-def contracted_in_rows(instruction: NcMatmul) -> frozenset[int]:
-    """Operands whose contracted axis is not the leading one behind the batch.
-
-    By the layout rule of `cost_layout` these lie with another axis on the partitions:
-    they are transposed on the way from HBM, by their producer, or by the array.
-    """
-    d = instruction.dimensions
-    sides = ((d.lhs_batch, d.lhs_contract), (d.rhs_batch, d.rhs_contract))
-    found = set()
-    for position, (batch, contract) in enumerate(sides):
-        shape = instruction.operands[position].type.shape
-        others = [i for i, s in enumerate(shape) if i not in batch and s > 1]
-        if others and set(contract) and others[0] not in contract:
-            found.add(position)
-    return frozenset(found)
-
-
 def _tile_sizes(core: Core, used: int, allowed: bool) -> int:
     """The smallest tile of the array, in rows or columns, that holds `used`."""
     whole = core.chip.core.partitions
@@ -151,7 +141,7 @@ def _tile_sizes(core: Core, used: int, allowed: bool) -> int:
     return tile
 
 
-def _tiling(c: Contraction, core: Core, held: int, moved: int) -> Tiling:
+def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
     """The contraction with `held` stationary and `moved` moving columns per batch."""
     spec = core.chip.core
     rows = min(spec.partitions, ceil(c.k / c.rows_per_cell))
@@ -171,7 +161,7 @@ def _tiling(c: Contraction, core: Core, held: int, moved: int) -> Tiling:
     least = min(a.MATMUL_MINIMUM.value, columns) * max(1.0, c.column_cycles)
     matmuls = ceil(blocks * strips * passes / parallel)
     streamed = ceil(blocks * moved * passes / parallel)
-    return Tiling(
+    return ArrayTiling(
         cycles=max(matmuls * least, streamed * c.column_cycles),
         groups=max(1, ceil(blocks * banks / parallel)),
         first_load=columns / a.FAST_LOAD.value * max(1.0, c.column_cycles),
@@ -188,7 +178,7 @@ def _moving_limit(c: Contraction, core: Core) -> int:
     return spec.max_moving_free
 
 
-def _best_tiling(c: Contraction, core: Core) -> Tiling:
+def _best_tiling(c: Contraction, core: Core) -> ArrayTiling:
     """The operand is stationary with which array and evacuation end first."""
     tilings = []
     if c.stationary != "rhs":
@@ -198,7 +188,7 @@ def _best_tiling(c: Contraction, core: Core) -> Tiling:
     if len(tilings) == 1 or c.m == c.n:
         return tilings[0]
 
-    def ends(t: Tiling) -> tuple[float, float]:
+    def ends(t: ArrayTiling) -> tuple[float, float]:
         array = (t.first_load + t.cycles) / clock(core, "tensor")
         tiles = _banks(core, t.evacuated, c.psum_bytes)
         engines: tuple[Queue, Queue] = ("vector", "scalar")

@@ -31,9 +31,17 @@ from neuronjax.ir.instruction_set import (
     TensorTensor,
 )
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.cost_dispatch import FREE, Reading, rule
 from neuronjax.timing.cost_gpsimd import nbytes, software, software_cycles
-from neuronjax.timing.cost_layout import columns, latency_seconds, seconds, tiles_of
+from neuronjax.timing.cost_rules import (
+    FREE,
+    Reading,
+    columns,
+    latency_seconds,
+    rule,
+    seconds,
+    tiles_of,
+)
+from neuronjax.timing.instruction_kinds import is_stored
 from neuronjax.timing.passes import ON_SCALAR, ScalarTensorTensor
 from neuronjax.timing.work import Core, Queue, Way, Work
 
@@ -348,16 +356,6 @@ def _(i: ReducePrecision, core: Core, reading: Reading) -> tuple[Way, ...]:
 @rule.register
 def _(i: BitcastCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
     return FREE
-
-
-def is_stored(instruction: Memset) -> bool:
-    """Whether a constant lies in HBM with the program: more than one value of it."""
-    value = instruction.value
-    if value.size < 2:
-        return False
-    bits = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-    item = value.dtype.itemsize
-    return bits[item:].tobytes() != bits[:-item].tobytes()
 
 
 @rule.register

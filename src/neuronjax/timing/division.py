@@ -13,63 +13,56 @@ from collections.abc import Collection
 from math import ceil, prod
 
 from neuronjax.ir.instruction_set import NcMatmul
-from neuronjax.timing.cost import hbm_bytes_per_second, peak_flops_per_second
-from neuronjax.timing.fusion import Fused, Step
+from neuronjax.timing.cost_dma import hbm_bytes_per_second
+from neuronjax.timing.cost_tensor import peak_flops_per_second
+from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.layout import block_bytes, tile_bytes
-from neuronjax.timing.tiling import (
+from neuronjax.timing.planning_constants import (
+    PASSING_SHARE,
     RESIDENT_SHARE,
-    Region,
-    rows_per_tile,
-    sbuf_bytes,
-    value_bytes,
+    STAYING_SHARE,
 )
 from neuronjax.timing.work import Core
 
-#: Share of SBUF for the part of passing weights that is in use. ASSUMPTION.
-PASSING_SHARE = 0.15
-#: Share of what is left of SBUF for those that stay of operands that do not all fit,
-#: if any stay. ASSUMPTION.
-STAYING_SHARE = 0.7
-
 
 def working_bytes(
-    fused: Fused, region: Region, core: Core, turned: Collection[Step] = ()
+    fused: Fused, region: TiledRegion, core: Core, turned: Collection[FusedStep] = ()
 ) -> int:
     """SBUF for tiles in flight: one is computed while the next is loaded."""
     if region.has_matmul and region.rows > 1:
         return 2 * block_bytes(fused, region, core, turned)
-    return min(tile_bytes(fused, region, core), sbuf_bytes(core) // 2)
+    return min(tile_bytes(fused, region, core), core.sbuf_bytes // 2)
 
 
-def copies(fused: Fused, region: Region, core: Core) -> int:
+def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
     """Of whole operands: physical cores that split the rows need each its own."""
     return core.lnc if _splits(fused, region, core) == "rows" else 1
 
 
-def row_copies(fused: Fused, region: Region, core: Core) -> int:
+def row_copies(fused: Fused, region: TiledRegion, core: Core) -> int:
     """Of operands that come with the rows: how many physical cores read all of them."""
     return core.lnc if _splits(fused, region, core) == "columns" else 1
 
 
-def _splits(fused: Fused, region: Region, core: Core) -> str:
+def _splits(fused: Fused, region: TiledRegion, core: Core) -> str:
     """What physical cores divide: "rows", "columns", or "" where nothing is shared.
 
     A lone matmul is divided so that fewer bytes are read twice. In a chain the next
     matmul contracts the columns, which would have to be exchanged: rows, as
     nki-library's mlp_cte.
     """
-    if not region.has_matmul or region.rows < rows_per_tile(core):
+    if not region.has_matmul or region.rows < core.rows_per_tile:
         return ""
     if sum(step.form == "matmul" for step in region.steps) > 1:
         return "rows"
-    whole = sum(value_bytes(fused, v) for v in region.whole)
-    rows = sum(value_bytes(fused, v) for v in region.streamed)
+    whole = sum(fused.sizes[v] for v in region.whole)
+    rows = sum(fused.sizes[v] for v in region.streamed)
     return "rows" if whole < rows else "columns"
 
 
 def divide(
     fused: Fused,
-    region: Region,
+    region: TiledRegion,
     core: Core,
     stored: Collection[int],
     whole: int,
@@ -93,10 +86,10 @@ def divide(
         How often whole operands pass by, and how many blocks do not overlap (1: they
         do).
     """
-    capacity, tiles = sbuf_bytes(core), region.tiles(core)
-    window = min(whole, capacity * PASSING_SHARE)
+    capacity, tiles = core.sbuf_bytes, region.tiles(core)
+    window = min(whole, capacity * PASSING_SHARE.value)
     bandwidth = hbm_bytes_per_second(core)
-    moved = sum(value_bytes(fused, v) for v in (*region.streamed, *stored))
+    moved = sum(fused.sizes[v] for v in (*region.streamed, *stored))
     streamed = moved / bandwidth
     array = sum(_array_seconds(core, step) for step in region.steps)
     start = 2 * core.chip.dma_start_seconds  # of a block that waits: a load, a store
@@ -116,7 +109,7 @@ def divide(
     return passes, blocks
 
 
-def _array_seconds(core: Core, step: Step) -> float:
+def _array_seconds(core: Core, step: FusedStep) -> float:
     """A matmul at the array's peak."""
     i = step.instruction
     if not isinstance(i, NcMatmul):
@@ -130,22 +123,22 @@ def _array_seconds(core: Core, step: Step) -> float:
 
 
 def pass_by(
-    fused: Fused, region: Region, core: Core, room: float
+    fused: Fused, region: TiledRegion, core: Core, room: float
 ) -> tuple[int, set[int]]:
     """How often operands that do not fit pass by, and which of them stay.
 
     Blocks of rows get what is left of SBUF, and are a row tile at least; the better of
     two divisions of it.
     """
-    sizes = {v: value_bytes(fused, v) for v in region.whole}
+    sizes = {v: fused.sizes[v] for v in region.whole}
     best: tuple[int, int, set[int]] | None = None
-    for share in (0.0, STAYING_SHARE):
+    for share in (0.0, STAYING_SHARE.value):
         left, staying = room * share, set()
         for value in sorted(sizes, key=lambda v: (sizes[v], v)):
             if sizes[value] <= left:
                 left -= sizes[value]
                 staying.add(value)
-        rows = max(1.0, room * (1 - share) * RESIDENT_SHARE)
+        rows = max(1.0, room * (1 - share) * RESIDENT_SHARE.value)
         passes = max(1, min(region.tiles(core), ceil(region.lhs_bytes / rows)))
         moved = sum(b if v in staying else b * passes for v, b in sizes.items())
         if best is None or moved < best[0]:

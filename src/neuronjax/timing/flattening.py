@@ -15,12 +15,9 @@ from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Block, Buffer, Instruction
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.ir.program import Location, TensorType
+from neuronjax.timing.planning_constants import INLINE_LIMIT
 
 CONTROL = (Loop, Branch, Call, Spmd)
-
-#: A callee with no more instructions than this is fused with its caller; others are
-#: planned once and priced at every call.
-INLINE_LIMIT = 200
 
 
 @cache
@@ -30,7 +27,7 @@ def is_control(kind: type[Instruction]) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class FlatNode:
     """An instruction with its values by number, callees inlined."""
 
     instruction: Instruction
@@ -43,7 +40,7 @@ class Flattening:
 
     def __init__(self, functions: Mapping[str, Block]) -> None:
         self.functions = functions
-        self.nodes: list[Node] = []
+        self.nodes: list[FlatNode] = []
         self.types: list[TensorType] = []
         self._outside: dict[int, int] = {}
         self._small: dict[str, bool] = {}
@@ -86,7 +83,7 @@ class Flattening:
             for n, buffer in enumerate(i.results, first):
                 names[buffer.number] = n
                 types.append(buffer.type)
-            nodes.append(Node(i, operands, tuple(range(first, len(types)))))
+            nodes.append(FlatNode(i, operands, tuple(range(first, len(types)))))
         return tuple([self._value(v.buffer, names) for v in block.results])
 
     def _captured(self, i: Instruction, names: dict[int, int]) -> tuple[int, ...]:
@@ -106,14 +103,14 @@ class Flattening:
 
     def _is_small(self, callee: str) -> bool:
         if callee not in self._small:
-            self._small[callee] = self._count(callee) <= INLINE_LIMIT
+            self._small[callee] = self._count(callee) <= INLINE_LIMIT.value
         return self._small[callee]
 
     def _count(self, callee: str) -> int:
         total = 0
         for i in self.functions[callee].walk():
             total += self._count(i.callee) if type(i) is Call else 1
-            if total > INLINE_LIMIT:
+            if total > INLINE_LIMIT.value:
                 break
         return total
 

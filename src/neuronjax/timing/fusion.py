@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from math import prod
 
@@ -31,10 +30,10 @@ from neuronjax.ir.instruction_set import (
     TensorTensorScan,
 )
 from neuronjax.ir.program import TensorType
-from neuronjax.timing.access import MOVEMENTS, Access, viewed
-from neuronjax.timing.cost import is_stored
-from neuronjax.timing.flattening import Flattening, Node, is_control
-from neuronjax.timing.instruction_kinds import ELEMENTWISE, MATMULS
+from neuronjax.timing.access import MOVEMENTS, ValueAccess, viewed
+from neuronjax.timing.flattening import FlatNode, Flattening, is_control
+from neuronjax.timing.fused import Fused, FusedStep
+from neuronjax.timing.instruction_kinds import ELEMENTWISE, MATMULS, is_stored
 from neuronjax.timing.passes import (
     change_places,
     folding_pass,
@@ -47,77 +46,6 @@ _CONSTANT = (*ELEMENTWISE, DmaCopy, Iota, Memset, TensorReduce, BitcastCopy)
 _PURE = (*_CONSTANT, *MATMULS)
 #: What scale and bias of an activation can do.
 _AFFINE = frozenset({"multiply", "add", "subtract", "negate"})
-
-
-@dataclass(slots=True, eq=False)
-class Step:
-    """What an engine does in one pass.
-
-    Attributes:
-        instruction: the one that is priced.
-        members: the instructions that it stands for, in order.
-        operands: values that `instruction` reads, as they are seen.
-        results: values that are written.
-        seen: type that `instruction` writes, where it is not that of its first result
-            (a reduction is absorbed).
-        form: what may be fused with it: "tensor_scalar", "tensor_tensor", "activation",
-            "matmul", "reduce", "scan", "control", "collective", "register" (of a
-            sequencer: one integer, which costs nothing), or "other".
-        slots: scalar operations that fit in the pass still.
-        reduces: whether it reduces along its rows what it computes.
-        binds_rows: whether rows have to lie on the partitions.
-        causal: shape of scores of which it hides a triangle, or ().
-        sides: of a matmul, the row counts of its result, left and right side, when
-            they have been found out.
-        accumulates: whether it is a matmul over the rows of its region, whose result
-            is there after the last tile.
-    """
-
-    instruction: Instruction
-    members: list[Instruction]
-    operands: tuple[int, ...]
-    results: list[int]
-    form: str
-    seen: int
-    slots: int = 0
-    reduces: bool = False
-    binds_rows: bool = False
-    causal: tuple[int, ...] = ()
-    sides: tuple[frozenset[int], ...] | None = None
-    accumulates: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Fused:
-    """A block after fusion.
-
-    Attributes:
-        steps: in an order that respects dependencies.
-        types: of every value.
-        access: how every value is read: where its bytes really are.
-        arguments: values that the block takes.
-        results: values that it gives.
-        constants: values that lie in HBM with the program.
-        uses: for every value in memory, how many steps and results read it.
-        sizes: bytes of every value.
-    """
-
-    steps: list[Step] = field(default_factory=list)
-    types: list[TensorType] = field(default_factory=list)
-    access: list[Access] = field(default_factory=list)
-    arguments: tuple[int, ...] = ()
-    results: tuple[int, ...] = ()
-    constants: frozenset[int] = frozenset()
-    uses: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    _reads: dict[Step, tuple[int, ...]] = field(default_factory=dict, repr=False)
-
-    def reads(self, step: Step) -> tuple[int, ...]:
-        """The values in memory that a step reads, each once."""
-        if (found := self._reads.get(step)) is None:
-            roots = (r for v in step.operands for r in self.access[v].roots)
-            found = self._reads[step] = tuple(dict.fromkeys(roots))
-        return found
 
 
 def fuse(block: Block, functions: Mapping[str, Block]) -> Fused:
@@ -140,7 +68,7 @@ class _Triangles:
         self.found: set[int] = set()
         self._axis: dict[int, int] = {}
 
-    def add(self, node: Node) -> None:
+    def add(self, node: FlatNode) -> None:
         """Notes a constant that is an index along an axis, or a triangle."""
         i, (value, *_) = node.instruction, node.results
         axes = [self._axis[v] for v in node.operands if v in self._axis]
@@ -161,19 +89,19 @@ class _Fusion:
 
     def __init__(
         self,
-        nodes: list[Node],
+        nodes: list[FlatNode],
         types: list[TensorType],
         arguments: tuple[int, ...],
         results: tuple[int, ...],
     ) -> None:
         self.nodes, self.types = nodes, types
         self.arguments, self.results = arguments, results
-        self.access: list[Access] = [Access((i,)) for i in range(len(types))]
+        self.access: list[ValueAccess] = [ValueAccess((i,)) for i in range(len(types))]
         self.uses = [0] * len(types)
         self.constants: set[int] = set()
         self.triangles = _Triangles()
         self.step_of: dict[int, int] = {}
-        self.steps: list[Step | None] = []
+        self.steps: list[FusedStep | None] = []
 
     def run(self) -> Fused:
         swap(self.nodes, self.types, self.results)
@@ -194,7 +122,7 @@ class _Fusion:
             [prod(t.shape) * t.dtype.itemsize for t in self.types],
         )
 
-    def _alive(self) -> list[Node]:
+    def _alive(self) -> list[FlatNode]:
         """The nodes whose results somebody reads, or that do something besides."""
         read, kept = set(self.results), []
         for node in reversed(self.nodes):
@@ -206,7 +134,7 @@ class _Fusion:
 
     # -- how values are read -----------------------------------------------------------
 
-    def _vanishes(self, node: Node) -> bool:
+    def _vanishes(self, node: FlatNode) -> bool:
         """Whether an instruction is an access pattern or a constant; counts uses."""
         i, access, operands = node.instruction, self.access, node.operands
         if isinstance(i, Memset) and is_stored(i):
@@ -215,7 +143,7 @@ class _Fusion:
         roots = [access[v].roots for v in operands]
         if not any(roots) and _may_be_constant(type(i)):
             for value in node.results:
-                access[value] = Access(())
+                access[value] = ValueAccess(())
             self.triangles.add(node)
             return True
         if type(i) in MOVEMENTS:
@@ -252,9 +180,9 @@ class _Fusion:
 
     # -- steps -------------------------------------------------------------------------
 
-    def _add(self, node: Node) -> None:
+    def _add(self, node: FlatNode) -> None:
         i = node.instruction
-        step = Step(
+        step = FusedStep(
             i, [i], node.operands, list(node.results), "other", _first(node.results)
         )
         if _is_elementwise(type(i)):
@@ -274,12 +202,12 @@ class _Fusion:
             step.form = "collective"
         self._place(step)
 
-    def _place(self, step: Step) -> None:
+    def _place(self, step: FusedStep) -> None:
         for value in step.results:
             self.step_of[value] = len(self.steps)
         self.steps.append(step)
 
-    def _elementwise(self, step: Step) -> None:
+    def _elementwise(self, step: FusedStep) -> None:
         i = step.instruction
         access, shape = self.access, self.types[step.results[0]].shape
         if not shape and self.types[step.results[0]].dtype.kind in "iub":
@@ -304,7 +232,7 @@ class _Fusion:
                 self._absorb(step, value)
         self._place(step)
 
-    def _square(self, step: Step, value: int) -> None:
+    def _square(self, step: FusedStep, value: int) -> None:
         i = step.instruction
         step.instruction = Activation(
             operands=i.operands[:1],
@@ -315,7 +243,7 @@ class _Fusion:
         )
         step.operands, step.form = (value,), "activation"
 
-    def _single(self, value: int) -> Step | None:
+    def _single(self, value: int) -> FusedStep | None:
         """The step that computes a value which nothing else reads."""
         root = self._whole(value)
         if root not in self.step_of or self.uses[root] != 1:
@@ -334,7 +262,7 @@ class _Fusion:
         same = prod(self.types[root].shape) == prod(self.types[value].shape)
         return root if same else -1
 
-    def _absorb_cast(self, step: Step) -> bool:
+    def _absorb_cast(self, step: FusedStep) -> bool:
         """A cast of what was just computed is how that is written."""
         (value,) = step.operands
         before = self._single(value)
@@ -350,7 +278,7 @@ class _Fusion:
         step.binds_rows, step.causal = before.binds_rows, before.causal
         return True
 
-    def _absorb(self, step: Step, value: int) -> None:
+    def _absorb(self, step: FusedStep, value: int) -> None:
         """Makes an elementwise operand part of the pass, where the engine can."""
         before = self._single(value)
         if before is None or before.reduces:
@@ -383,11 +311,13 @@ class _Fusion:
     def _drop(self, value: int) -> None:
         self.steps[self.step_of.pop(self.access[value].roots[0])] = None
 
-    def _tensor(self, step: Step) -> int:
+    def _tensor(self, step: FusedStep) -> int:
         """The first operand of a step that is not constant."""
         return next((v for v in step.operands if self.access[v].roots), -1)
 
-    def _gate(self, before: Step, step: Step) -> tuple[Instruction, str, int] | None:
+    def _gate(
+        self, before: FusedStep, step: FusedStep
+    ) -> tuple[Instruction, str, int] | None:
         """The logistic function, and x times it: one activation each."""
         i, inner = step.instruction, before.instruction
         if before.form == "activation" and isinstance(inner, Activation):
@@ -408,7 +338,7 @@ class _Fusion:
                     )
         return None
 
-    def _absorb_reduction(self, step: Step) -> bool:
+    def _absorb_reduction(self, step: FusedStep) -> bool:
         """A reduction along the rows of what a pass writes comes with the pass."""
         i = step.instruction
         assert isinstance(i, TensorReduce)
@@ -455,7 +385,9 @@ def _is_pure(kind: type[Instruction]) -> bool:
     return issubclass(kind, _PURE)
 
 
-def _merged_form(before: Step, step: Step) -> tuple[Instruction, str, int] | None:
+def _merged_form(
+    before: FusedStep, step: FusedStep
+) -> tuple[Instruction, str, int] | None:
     """Two elementwise passes as one: instruction, form and free slots; or None."""
     forms = (before.form, step.form)
     scalar_first = before.form == "tensor_scalar" and not before.reduces
@@ -475,5 +407,5 @@ def _merged_form(before: Step, step: Step) -> tuple[Instruction, str, int] | Non
     return None
 
 
-def _is_logistic_tail(before: Step, step: Step) -> bool:
+def _is_logistic_tail(before: FusedStep, step: FusedStep) -> bool:
     return _op(step.instruction) == "divide" and _op(before.members[-1]) == "add"

@@ -1,41 +1,37 @@
 """What HBM holds over a program, and what to do where it does not fit.
 
-Arguments and results are there all the time (donation is not in a captured program:
-results are tensors of their own), what leaves SBUF from its saving to its last use.
-A tensor that the forward program saves and the backward program reads is an activation;
-others are workspace. Bytes of a logical core.
+Arguments and results are there all the time, what leaves SBUF from its saving to its
+last use. A tensor that the forward program saves and the backward program reads is an
+activation; others are workspace. A captured program does not know donation: its results
+are tensors of their own. Donated, an argument's memory becomes that of the first result
+of its shape and dtype which has none yet, as JAX pairs them, once nothing reads the
+argument any more. Until then the result is elsewhere. Times do not change. Bytes of a
+logical core.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import NamedTuple
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import TensorType
-from neuronjax.timing.fusion import Step
-from neuronjax.timing.tiling import value_bytes
+from neuronjax.timing.fused import FusedStep
+from neuronjax.timing.memory_plan import (
+    CATEGORIES,
+    BlockPlan,
+    Category,
+    HbmPeak,
+    MemoryPlan,
+    Tensor,
+)
 from neuronjax.timing.work import Core
 
-if TYPE_CHECKING:
-    from neuronjax.timing.block_plan import BlockPlan
-    from neuronjax.timing.memory import MemoryPlan
-
-Category = Literal[
-    "parameters", "optimizer state", "inputs", "activations", "workspace", "outputs"
-]
-CATEGORIES: tuple[Category, ...] = (
-    "parameters",
-    "optimizer state",
-    "inputs",
-    "activations",
-    "workspace",
-    "outputs",
-)
 #: How many tensors a report names.
 _SHOWN = 8
 #: Over how many devices a remedy proposes to shard at most.
@@ -48,40 +44,6 @@ _STATE = re.compile(
 _PARAMETERS = re.compile(
     r"(^|/)(params?|parameters|weights?|kernel|bias|embedding|w\d*|b\d*)(/|$)"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """Something in HBM.
-
-    Attributes:
-        name: pytree path of an argument, or the user's line that made it.
-        bytes: its size on one device.
-        category: what it is for.
-        type: shape and dtype.
-    """
-
-    name: str
-    bytes: int
-    category: Category
-    type: str
-
-
-@dataclass(frozen=True, slots=True)
-class HbmPeak:
-    """HBM when it is fullest.
-
-    Attributes:
-        bytes: in all.
-        categories: bytes by what they are for.
-        biggest: the biggest tensors then, the biggest first.
-        usage: bytes after every unit of main, for a picture over time.
-    """
-
-    bytes: int
-    categories: Mapping[Category, int]
-    biggest: tuple[Tensor, ...]
-    usage: tuple[int, ...]
 
 
 def category_of(name: str) -> Category | None:
@@ -134,7 +96,7 @@ class _Temporary(NamedTuple):
     last: int
     bytes: int
     category: Category
-    step: Step
+    step: FusedStep
     type: TensorType
 
     def named(self) -> Tensor:
@@ -147,7 +109,7 @@ def _temporaries(plan: BlockPlan) -> list[_Temporary]:
     fused = plan.fused
     arguments = set(fused.arguments)
     results = {r for v in fused.results for r in fused.access[v].roots}
-    made: dict[int, Step] = {}
+    made: dict[int, FusedStep] = {}
     backward: dict[int, bool] = {}
     for unit in plan.units:
         for step in unit.region.steps:
@@ -169,7 +131,7 @@ def _temporaries(plan: BlockPlan) -> list[_Temporary]:
                     for m in s.members
                 )
             category = "activations" if backward[last] else "workspace"
-        size, type_ = value_bytes(fused, value), fused.types[value]
+        size, type_ = fused.sizes[value], fused.types[value]
         found.append(_Temporary(first, last, size, category, step, type_))
     return found
 
@@ -190,9 +152,7 @@ def _result_bytes(plan: BlockPlan) -> list[int]:
     fused = plan.fused
     roots = {r for v in fused.results for r in fused.access[v].roots}
     return [
-        value_bytes(fused, r)
-        for r in roots
-        if r in plan.in_hbm and r not in fused.arguments
+        fused.sizes[r] for r in roots if r in plan.in_hbm and r not in fused.arguments
     ]
 
 
@@ -259,3 +219,59 @@ def _size(count: float) -> str:
             return f"{count:.3g} {unit}" if count < 1000 else f"{count:.0f} {unit}"
         count /= 1024
     raise AssertionError
+
+
+# -- donation --------------------------------------------------------------------------
+
+
+def with_donation(plan: MemoryPlan, donated: Collection[int]) -> MemoryPlan:
+    """The plan where arguments are given away.
+
+    Args:
+        plan: of a program; one that has been here before may come again.
+        donated: positions of main's arguments.
+    """
+    main = plan.main
+    pairs = _pairs(main, donated)
+    if not pairs:
+        return plan
+    last = _last_reads(main, set(pairs.values()))
+    in_hbm = dict(main.in_hbm)
+    for result, argument in pairs.items():
+        first, end = in_hbm.pop(result)
+        if last.get(argument, 0) > first:
+            in_hbm[result] = (first, min(end, last[argument]))
+    main = dataclasses.replace(main, in_hbm=in_hbm)
+    return dataclasses.replace(plan, main=main, hbm=peak_of(main, plan.arguments))
+
+
+def _pairs(main: BlockPlan, donated: Collection[int]) -> Mapping[int, int]:
+    """For every tensor that can be in an argument's place, the argument."""
+    fused = main.fused
+    free: dict[TensorType, list[int]] = {}
+    for position, argument in enumerate(fused.arguments):
+        if position in donated:
+            free.setdefault(fused.types[argument], []).append(argument)
+    roots = [fused.access[value].roots for value in fused.results]
+    shared = Counter(root for own in roots for root in own)
+    found = {}
+    for value, own in zip(fused.results, roots, strict=True):
+        places = free.get(fused.types[value])
+        if not places:
+            continue
+        argument = places.pop(0)
+        if len(own) == 1 and shared[own[0]] == 1 and own[0] in main.in_hbm:
+            if own[0] not in fused.arguments:
+                found[own[0]] = argument
+    return found
+
+
+def _last_reads(main: BlockPlan, values: Collection[int]) -> Mapping[int, int]:
+    """The last unit that reads each value."""
+    last: dict[int, int] = {}
+    for n, unit in enumerate(main.units):
+        for step in unit.region.steps:
+            for value in main.fused.reads(step):
+                if value in values:
+                    last[value] = n
+    return last

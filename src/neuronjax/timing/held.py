@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-class Held(dict[int, int]):
+class SbufContents(dict[int, int]):
     """Bytes of the values in SBUF, and of all together."""
 
     def __init__(self) -> None:

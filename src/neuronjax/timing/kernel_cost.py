@@ -1,8 +1,7 @@
 """`price`: the cost of one kernel instruction; equal ones are priced once.
 
-The rules are in `kernel_cost_*`, one file per engine, by the name of the instruction;
-their constants are those of `assumptions` and `kernel_constants`. One physical core;
-collectives are those of the machine that it is in.
+The rules are those of the files per engine, by the name of the instruction. One
+physical core; collectives are those of the machine that it is in.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from neuronjax.errors import UnimplementedError
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.timing import (
-    kernel_cost_collective,
+    cost_collective,
+    cost_gpsimd,
     kernel_cost_dma,
-    kernel_cost_gpsimd,
     kernel_cost_tensor,
     kernel_cost_vector,
 )
 from neuronjax.timing.kernel_operands import first_partition
-from neuronjax.timing.kernel_price import RULES, Priced
+from neuronjax.timing.kernel_price import RULES, KernelPrice
 from neuronjax.timing.work import Core
 
 #: Importing them registers their rules.
 FILES = (
-    kernel_cost_collective,
+    cost_collective,
     kernel_cost_dma,
-    kernel_cost_gpsimd,
+    cost_gpsimd,
     kernel_cost_tensor,
     kernel_cost_vector,
 )
@@ -44,9 +43,9 @@ class Prices:
     def __init__(self, core: Core, target: Target | None = None) -> None:
         self.core = core
         self.target = target or resolve_target(core.chip.name)
-        self._known: dict[Any, Priced] = {}
+        self._known: dict[Any, KernelPrice] = {}
 
-    def price(self, i: KernelInstruction) -> Priced:
+    def price(self, i: KernelInstruction) -> KernelPrice:
         """The cost of an instruction.
 
         Raises:
@@ -59,10 +58,10 @@ class Prices:
         return found
 
 
-def _priced(i: KernelInstruction, core: Core, target: Target) -> Priced:
+def _priced(i: KernelInstruction, core: Core, target: Target) -> KernelPrice:
     rule = RULES.get(i.name)
     if i.engine == "cc" and rule is None:
-        return kernel_cost_collective.collective(i, target)
+        return cost_collective.collective(i, target)
     if rule is None:
         raise UnimplementedError(
             f"no time is known of nisa.{i.name}",
@@ -90,6 +89,8 @@ def _key(i: KernelInstruction) -> Any:
     return i.name, i.engine, operands, zero, tuple(i.attributes.items())
 
 
-def price(i: KernelInstruction, core: Core, target: Target | None = None) -> Priced:
+def price(
+    i: KernelInstruction, core: Core, target: Target | None = None
+) -> KernelPrice:
     """The cost of one instruction on one physical core; see `Prices`."""
     return Prices(core, target).price(i)

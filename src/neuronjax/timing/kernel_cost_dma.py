@@ -22,7 +22,7 @@ from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_dma import engines, hbm_bytes_per_second
 from neuronjax.timing.kernel_constants import PARTITIONS_OF_A_DMA_ENGINE, PRINT_COPIES
 from neuronjax.timing.kernel_operands import first_partition, operand, run_bytes
-from neuronjax.timing.kernel_price import Priced, prices
+from neuronjax.timing.kernel_price import KernelPrice, prices
 from neuronjax.timing.work import Core, Transfer, Work
 
 
@@ -133,7 +133,7 @@ def _ring(i: KernelInstruction, m: _Move, mode: str) -> str:
 
 
 @prices("dma_copy", "dma_transpose", "dma_compute", "sendrecv")
-def transfer(i: KernelInstruction, core: Core) -> Priced:
+def transfer(i: KernelInstruction, core: Core) -> KernelPrice:
     m = _move(i, core)
     mode = _mode(i, m, core)
     issue = core.chip.hwdge_issue_seconds or 0.0
@@ -145,7 +145,7 @@ def transfer(i: KernelInstruction, core: Core) -> Priced:
     low, count = _engines(m, core)
     spent = _engine_seconds(m, core, count)
     source, second = _sides(i, m, spent * count / engines(core))
-    return Priced(
+    return KernelPrice(
         queue="dma",
         source=source,
         seconds=spent,
@@ -159,7 +159,7 @@ def transfer(i: KernelInstruction, core: Core) -> Priced:
 
 
 @prices("device_print")
-def device_print(i: KernelInstruction, core: Core) -> Priced:
+def device_print(i: KernelInstruction, core: Core) -> KernelPrice:
     """What a store of the tensor takes; the host reads it later. ASSUMPTION."""
     (source,) = _sources(i)
     shape = source.shape

@@ -8,7 +8,7 @@ column tiles work side by side.
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, inf
 
 from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.timing import assumptions as a
@@ -17,8 +17,8 @@ from neuronjax.timing.cost_tensor import (
     load_stationary_seconds,
     multiply_moving_seconds,
 )
-from neuronjax.timing.kernel_operands import Operand, operand
-from neuronjax.timing.kernel_price import Priced, on_engine, prices
+from neuronjax.timing.kernel_operands import KernelOperand, operand
+from neuronjax.timing.kernel_price import KernelPrice, on_engine, prices
 from neuronjax.timing.work import Core, Work
 
 _WIDE = frozenset({"float32"})
@@ -26,7 +26,9 @@ _WIDE = frozenset({"float32"})
 QUARTER = 32
 
 
-def _fp32_cycles(i: KernelInstruction, core: Core, both: tuple[Operand, ...]) -> float:
+def _fp32_cycles(
+    i: KernelInstruction, core: Core, both: tuple[KernelOperand, ...]
+) -> float:
     """Cycles of a moving column: passes of FP32, fewer where values are 0 and 1."""
     if not any(o.name in _WIDE for o in both):
         return 1.0
@@ -53,8 +55,8 @@ def _tiles(i: KernelInstruction) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def _matmul(
     core: Core,
-    both: tuple[Operand, Operand],
-    out: Operand,
+    both: tuple[KernelOperand, KernelOperand],
+    out: KernelOperand,
     *,
     held: int,
     moved: int,
@@ -63,7 +65,7 @@ def _matmul(
     column_cycles: float,
     is_transpose: bool,
     tiles: tuple[tuple[int, int], tuple[int, int]] = ((0, 4), (0, 4)),
-) -> Priced:
+) -> KernelPrice:
     spent = multiply_moving_seconds(core, moved, held=held, column_cycles=column_cycles)
     operations = 2.0 * rows * per_cell * held * moved
     executed = operations * column_cycles / per_cell
@@ -79,7 +81,7 @@ def _matmul(
         sbuf_read_bytes=float(sum(o.bytes for o in both)),
         psum_write_bytes=float(out.bytes),
     )
-    return Priced(
+    return KernelPrice(
         queue="tensor",
         source=work,
         seconds=spent,
@@ -91,13 +93,13 @@ def _matmul(
     )
 
 
-def _pair(i: KernelInstruction) -> tuple[Operand, Operand]:
+def _pair(i: KernelInstruction) -> tuple[KernelOperand, KernelOperand]:
     stationary, moving = (x for x in i.inputs[:2] if isinstance(x, Access))
     return operand(stationary), operand(moving)
 
 
 @prices("nc_matmul")
-def nc_matmul(i: KernelInstruction, core: Core) -> Priced:
+def nc_matmul(i: KernelInstruction, core: Core) -> KernelPrice:
     stationary, moving = both = _pair(i)
     per_cell = int(i.attributes.get("rows_per_cell", 1))
     cycles = _fp32_cycles(i, core, both)
@@ -119,7 +121,7 @@ def nc_matmul(i: KernelInstruction, core: Core) -> Priced:
 
 
 @prices("nc_matmul_mx")
-def nc_matmul_mx(i: KernelInstruction, core: Core) -> Priced:
+def nc_matmul_mx(i: KernelInstruction, core: Core) -> KernelPrice:
     """Four products in a cell; a column takes as long as one of BF16 [A4]."""
     stationary, moving = both = _pair(i)
     packed = 4
@@ -139,7 +141,7 @@ def nc_matmul_mx(i: KernelInstruction, core: Core) -> Priced:
 
 
 @prices("nc_transpose")
-def nc_transpose(i: KernelInstruction, core: Core) -> Priced:
+def nc_transpose(i: KernelInstruction, core: Core) -> KernelPrice:
     """max(P, min(64, F)) on TensorE, the data stationary; max(64, N) on VectorE."""
     access = i.inputs[0]
     assert isinstance(access, Access)
@@ -172,12 +174,71 @@ def chain_speedup(core: Core) -> float:
     return 1.0
 
 
-def stationary_key(i: KernelInstruction) -> tuple[int, int, object] | None:
-    """Equal for matmuls of the same stationary operand."""
-    if i.name not in ("nc_matmul", "nc_matmul_mx", "nc_transpose"):
-        return None
-    held = i.inputs[0]
-    assert isinstance(held, Access)
-    if held.dynamic is not None:
-        return None
-    return held.storage.number, held.offset, held.pattern
+# -- while a kernel runs ---------------------------------------------------------------
+
+
+_QUARTERS = 4
+
+
+class Array:
+    """The array of one core.
+
+    Args:
+        core: of LNC 1.
+        is_tiled: whether any matmul of the kernel uses a part of it.
+    """
+
+    def __init__(self, core: Core, is_tiled: bool) -> None:
+        self._is_tiled = is_tiled
+        limited = "quarter_tiling" in core.spec.capabilities  # from NeuronCore-v3 on
+        self._slow = 1 / a.THROTTLE_MEAN.value if limited else 1.0
+        self._chained = chain_speedup(core)
+        self._start, self._end, self._ramp = -inf, -inf, -inf
+        self._input = 0.0
+        self._tiles = [[0.0] * _QUARTERS for _ in range(_QUARTERS)]
+        self._was_transpose = False
+
+    def multiply(
+        self, p: KernelPrice, start: float, held: float | None
+    ) -> tuple[float, float, float]:
+        """One matmul or transpose, in the order of issue.
+
+        Args:
+            p: its cost.
+            start: when the queue and the operands are there.
+            held: since when the stationary operand is; None if the array has it.
+
+        Returns:
+            Start, end, and when the next one may be issued.
+        """
+        if held is not None:
+            start = max(start, max(held, self._start) + p.load_seconds)
+        spent = p.seconds
+        if p.is_transpose and self._was_transpose:
+            spent /= self._chained
+        if self._slow > 1.0:
+            spent = self._throttled(start, spent)
+        free = start + spent
+        if self._is_tiled:
+            start = free = self._tile(p, start, spent)
+        self._was_transpose = p.is_transpose
+        self._start, self._end = start, max(self._end, start + spent)
+        return start, start + spent, free
+
+    def _throttled(self, start: float, spent: float) -> float:
+        """After half a window of rest, slower for a window [GL]."""
+        if start - self._end > a.THROTTLE_SECONDS.value / 2:
+            self._ramp = start + a.THROTTLE_SECONDS.value
+        return spent * self._slow if start < self._ramp else spent
+
+    def _tile(self, p: KernelPrice, start: float, spent: float) -> float:
+        """When its tiles are free, and the input of the array."""
+        rows = range(p.rows[0], min(_QUARTERS, sum(p.rows)))
+        columns = range(p.columns[0], min(_QUARTERS, sum(p.columns)))
+        used = [(r, c) for r in rows for c in columns]
+        start = max(start, self._input, *(self._tiles[r][c] for r, c in used))
+        for r, c in used:
+            self._tiles[r][c] = start + spent
+        share = len(rows) * QUARTER / a.PARALLEL_INPUT.value
+        self._input = start + spent * share
+        return start

@@ -16,13 +16,15 @@ from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_gpsimd import software_cycles
 from neuronjax.timing.cost_scalar import IN_EVERY_TABLE
 from neuronjax.timing.cost_vector import is_half, speed_of_one
-from neuronjax.timing.kernel_operands import Operand
+from neuronjax.timing.kernel_operands import KernelOperand
 from neuronjax.timing.kernel_price import (
-    Priced,
+    KernelPrice,
     Rule,
     on_engine,
     outputs,
+    per_partition,
     prices,
+    streams,
     tensors,
 )
 from neuronjax.timing.work import Core
@@ -31,24 +33,14 @@ _SIMPLE = frozenset({"add", "subtract", "multiply"})
 _HALVED_REDUCTIONS = frozenset({"add", "maximum", "max"})
 
 
-def per_partition(i: KernelInstruction) -> int:
-    """N: elements per partition of the longest stream."""
-    return max((o.free for o in (*outputs(i), *tensors(i))), default=1)
-
-
-def streams(i: KernelInstruction) -> list[Operand]:
-    """Tensors that stream in: not those of one element per partition."""
-    found = tensors(i)
-    longest = max((o.free for o in found), default=1)
-    return [o for o in found if longest == 1 or not o.is_scalar]
-
-
-def streamed_cycles(read: Sequence[Operand], written: Sequence[Operand]) -> float:
+def streamed_cycles(
+    read: Sequence[KernelOperand], written: Sequence[KernelOperand]
+) -> float:
     """A cycle for an element of every stream in; a wide stride takes two [A2]."""
     return max(sum(map(_one, read)), max(map(_one, written), default=0.0))
 
 
-def _one(o: Operand) -> float:
+def _one(o: KernelOperand) -> float:
     wide = o.free > 1 and o.stride_bytes >= a.STRIDE_BYTES.value and not o.contiguous
     return o.free * (a.STRIDED_ACCESS.value if wide else 1.0)
 
@@ -57,7 +49,7 @@ def _mode(speed: float) -> str:
     return f"{speed:.0f}x" if speed > 1 else ""
 
 
-def _on_gpsimd(i: KernelInstruction, core: Core, opcode: str) -> Priced:
+def _on_gpsimd(i: KernelInstruction, core: Core, opcode: str) -> KernelPrice:
     """Software of eight processors: bytes in or out of a lane, at its rate."""
     moved = sum(o.dtype.itemsize for o in streams(i))
     item = max(moved, *(o.dtype.itemsize for o in outputs(i)), 1)
@@ -86,7 +78,7 @@ def _speed(i: KernelInstruction, core: Core) -> float:
     )
 
 
-def _one_stream(i: KernelInstruction, core: Core, opcode: str) -> Priced:
+def _one_stream(i: KernelInstruction, core: Core, opcode: str) -> KernelPrice:
     if i.engine == "gpsimd":
         return _on_gpsimd(i, core, opcode)
     speed = _speed(i, core)
@@ -99,17 +91,17 @@ def _one_stream(i: KernelInstruction, core: Core, opcode: str) -> Priced:
 
 
 @prices("tensor_copy")
-def tensor_copy(i: KernelInstruction, core: Core) -> Priced:
+def tensor_copy(i: KernelInstruction, core: Core) -> KernelPrice:
     return _one_stream(i, core, "TENSOR_COPY")
 
 
 @prices("tensor_scalar")
-def tensor_scalar(i: KernelInstruction, core: Core) -> Priced:
+def tensor_scalar(i: KernelInstruction, core: Core) -> KernelPrice:
     return _one_stream(i, core, "TENSOR_SCALAR")
 
 
 @prices("memset")
-def memset(i: KernelInstruction, core: Core) -> Priced:
+def memset(i: KernelInstruction, core: Core) -> KernelPrice:
     """N, and N / 2 for zeros of 16 bits."""
     (out,) = outputs(i)
     zero = not any(i.parameters) and is_half(out.dtype)
@@ -119,7 +111,7 @@ def memset(i: KernelInstruction, core: Core) -> Priced:
 def _plain(opcode: str, factor: float = 1.0, extra: float = 0.0) -> Rule:
     """A rule of N cycles of the longest stream, times a factor, and some more."""
 
-    def rule(i: KernelInstruction, core: Core) -> Priced:
+    def rule(i: KernelInstruction, core: Core) -> KernelPrice:
         n = max(map(_one, (*streams(i), *outputs(i))), default=1.0)
         return on_engine(i, core, n * factor + extra, opcode)
 
@@ -142,7 +134,7 @@ prices("range_select")(_plain("RANGE_SELECT"))
 
 
 @prices("exponential")
-def exponential(i: KernelInstruction, core: Core) -> Priced:
+def exponential(i: KernelInstruction, core: Core) -> KernelPrice:
     """4 times ScalarE's rate, clocks included [A4]."""
     spec = core.spec
     ratio = a.EXPONENTIAL_SPEEDUP.value * spec.scalar.clock_hz / spec.vector.clock_hz
@@ -151,13 +143,13 @@ def exponential(i: KernelInstruction, core: Core) -> Priced:
 
 
 @prices("quantize_mx")
-def quantize_mx(i: KernelInstruction, core: Core) -> Priced:
+def quantize_mx(i: KernelInstruction, core: Core) -> KernelPrice:
     n = max((o.free for o in tensors(i)), default=1)
     return on_engine(i, core, n / a.QUANTIZE_MX_RATE.value, "QUANTIZE_MX", mode="4x")
 
 
 @prices("tensor_reduce")
-def tensor_reduce(i: KernelInstruction, core: Core) -> Priced:
+def tensor_reduce(i: KernelInstruction, core: Core) -> KernelPrice:
     """N cycles, N / 2 for sums and maxima of 16 bits."""
     (data, *_), (out, *_) = tensors(i), outputs(i)
     halved = (
@@ -173,7 +165,7 @@ def tensor_reduce(i: KernelInstruction, core: Core) -> Priced:
 
 
 @prices("tensor_tensor")
-def tensor_tensor(i: KernelInstruction, core: Core) -> Priced:
+def tensor_tensor(i: KernelInstruction, core: Core) -> KernelPrice:
     """2 N; N with an operand in PSUM, and in 16 bits: of add, subtract and multiply on
     NeuronCore-v2 [V26], of all from v3 on [A3]."""
     if i.engine == "gpsimd":
@@ -194,7 +186,7 @@ def tensor_tensor(i: KernelInstruction, core: Core) -> Priced:
 
 
 @prices("scalar_tensor_tensor")
-def scalar_tensor_tensor(i: KernelInstruction, core: Core) -> Priced:
+def scalar_tensor_tensor(i: KernelInstruction, core: Core) -> KernelPrice:
     """2 N; N of subtract and multiply in 16 bits, or with one tensor in PSUM."""
     read, written = streams(i), outputs(i)
     ops = (i.attributes.get("op0"), i.attributes.get("op1"))
@@ -208,13 +200,13 @@ def scalar_tensor_tensor(i: KernelInstruction, core: Core) -> Priced:
 
 
 @prices("tensor_tensor_scan")
-def tensor_tensor_scan(i: KernelInstruction, core: Core) -> Priced:
+def tensor_tensor_scan(i: KernelInstruction, core: Core) -> KernelPrice:
     """2 N."""
     return on_engine(i, core, max(2.0 * per_partition(i), 1.0), "SCAN")
 
 
 @prices("tensor_copy_predicated")
-def tensor_copy_predicated(i: KernelInstruction, core: Core) -> Priced:
+def tensor_copy_predicated(i: KernelInstruction, core: Core) -> KernelPrice:
     """2 N; N where source and predicate are in different memories, or one is none."""
     read = streams(i)
     split = len({o.memory for o in read}) > 1
@@ -223,7 +215,7 @@ def tensor_copy_predicated(i: KernelInstruction, core: Core) -> Priced:
 
 
 @prices("select_reduce")
-def select_reduce(i: KernelInstruction, core: Core) -> Priced:
+def select_reduce(i: KernelInstruction, core: Core) -> KernelPrice:
     """Not published: as tensor_copy_predicated, and the fold of a reduction."""
     extra = a.REDUCE_IN_PASSING.value if len(i.outputs) > 1 else 0.0
     cycles = streamed_cycles(streams(i), outputs(i)) + extra
@@ -234,7 +226,7 @@ def select_reduce(i: KernelInstruction, core: Core) -> Priced:
 
 
 @prices("activation", "activation_reduce", "activate2")
-def activation(i: KernelInstruction, core: Core) -> Priced:
+def activation(i: KernelInstruction, core: Core) -> KernelPrice:
     """N whatever the scale and bias [A2], and 64 to read accumulators [V26]."""
     function = str(i.attributes.get("op", ""))
     read, written = streams(i)[:1], outputs(i)
@@ -249,7 +241,7 @@ def activation(i: KernelInstruction, core: Core) -> Priced:
 
 
 @prices("rng", "rand2", "rand_set_state", "rand_get_state", "set_rng_seed")
-def random_words(i: KernelInstruction, core: Core) -> Priced:
+def random_words(i: KernelInstruction, core: Core) -> KernelPrice:
     """Words per lane and cycle: 4 of XORWOW [A4], 1 before."""
     n = per_partition(i)
     if i.engine == "gpsimd":

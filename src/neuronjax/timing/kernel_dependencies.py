@@ -37,7 +37,7 @@ Waits = list[list[int]]
 _HBM = frozenset({"private_hbm", "shared_hbm"})
 
 
-class _Region:
+class _StorageAccesses:
     """Accesses to a storage that later ones may have to wait for.
 
     Attributes:
@@ -105,7 +105,7 @@ class _Region:
         return found
 
 
-class _Pool:
+class _OnChipRoom:
     """Room of one memory of one core."""
 
     def __init__(self, capacity: int) -> None:
@@ -132,7 +132,7 @@ class _Pool:
         self.dead.append((size, last))
 
 
-class Dependencies:
+class KernelDependencies:
     """Walks a stream once.
 
     Attributes:
@@ -146,8 +146,8 @@ class Dependencies:
         self, program: KernelProgram, entries: Sequence[KernelInstruction], cores: int
     ) -> None:
         self._entries, self._cores = entries, cores
-        self._regions: dict[object, _Region] = {}
-        self._pools: dict[tuple[str, int], _Pool] = {}
+        self._regions: dict[object, _StorageAccesses] = {}
+        self._pools: dict[tuple[str, int], _OnChipRoom] = {}
         self._read_in_hbm: set[int] = set()
         self._written: set[int] = set()
         self._first: dict[int, tuple[Storage, int, int]] = {}
@@ -159,7 +159,7 @@ class Dependencies:
         self._survey()
         self._given = program.dependencies
 
-    def run(self, spec: CoreSpec) -> Dependencies:
+    def run(self, spec: CoreSpec) -> KernelDependencies:
         """Finds everything."""
         sizes = {
             "sbuf": spec.sbuf_usable_bytes_per_partition,
@@ -167,7 +167,7 @@ class Dependencies:
         }
         for core in range(self._cores):
             for memory, size in sizes.items():
-                self._pools[memory, core] = _Pool(size)
+                self._pools[memory, core] = _OnChipRoom(size)
         deaths: dict[int, list[int]] = {}
         for number, entry in self._last.items():
             deaths.setdefault(entry, []).append(number)
@@ -294,14 +294,14 @@ class Dependencies:
         latency = 0 if s.memory != "registers" else 1
         found += [w * 2 + latency for w in before]
 
-    def _region(self, s: Storage, access: Access) -> tuple[_Region, Box]:
+    def _region(self, s: Storage, access: Access) -> tuple[_StorageAccesses, Box]:
         """The region of a storage, made when it is first touched, and the box in it."""
         if s.address is not None and s.on_chip:
             core = self._first[s.number][2]
             return self._fixed(s, core), _absolute(s, box(access))
         region = self._regions.get(s.number)
         if region is None:
-            region = self._regions[s.number] = _Region((), s)
+            region = self._regions[s.number] = _StorageAccesses((), s)
             region.freed = self._room(s, region.bytes)
         if (
             access.pattern == region.whole
@@ -311,9 +311,9 @@ class Dependencies:
             return region, None  # all of it, as `box` says too
         return region, box(access)
 
-    def _fixed(self, s: Storage, core: int) -> _Region:
+    def _fixed(self, s: Storage, core: int) -> _StorageAccesses:
         """One region for all storages of a memory that have addresses."""
-        return self._regions.setdefault((s.memory, core), _Region())
+        return self._regions.setdefault((s.memory, core), _StorageAccesses())
 
     def _room(self, s: Storage, size: int) -> list[int]:
         first = self._first.get(s.number)

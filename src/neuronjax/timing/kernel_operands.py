@@ -1,9 +1,10 @@
 """Operands of kernel instructions as the cost rules see them, and where they overlap.
 
-An `Operand` is what the access pattern means for an engine: elements per partition,
-whether they lie next to each other, in which memory. A *box* is the part of a storage
-that an access touches, a range of every dimension; it may be larger than what is
-touched, never smaller. Nothing here knows a value; indices of the run mean everything.
+A `KernelOperand` is what the access pattern means for an engine: elements per
+partition, whether they lie next to each other, in which memory. A *box* is the part of
+a storage that an access touches, a range of every dimension; it may be larger than what
+is touched, never smaller. Nothing here knows a value: an index that the run decides
+may be any.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def numpy_dtype(name: str) -> np.dtype:
     return _WORDS.get(name) or np.dtype(getattr(ml_dtypes, name, name))
 
 
-class Operand(NamedTuple):
+class KernelOperand(NamedTuple):
     """One access, for an engine.
 
     Attributes:
@@ -80,19 +81,21 @@ class Operand(NamedTuple):
         return self.free == 1
 
 
-def operand(access: Access) -> Operand:
+def operand(access: Access) -> KernelOperand:
     """What an access means for an engine."""
     dynamic = access.dynamic is not None
     return _operand(access.storage.memory, access.dtype, access.pattern, dynamic)
 
 
 @functools.lru_cache(maxsize=65536)
-def _operand(memory: str, name: str, pattern: Pattern, is_dynamic: bool) -> Operand:
+def _operand(
+    memory: str, name: str, pattern: Pattern, is_dynamic: bool
+) -> KernelOperand:
     dtype = numpy_dtype(name)
     partitions = pattern[0][1] if pattern else 1
     moving = [stride for stride, count in pattern[1:] if count > 1]
     stride = moving[-1] if moving else 1
-    return Operand(
+    return KernelOperand(
         memory,
         dtype,
         name,

@@ -1,8 +1,8 @@
-"""`Priced`: what a kernel instruction asks of the machine; `prices`: the registry.
+"""`KernelPrice`: what a kernel instruction asks of the machine; `prices`: the registry.
 
 A rule registers by the name of the nki.isa function, `@prices("tensor_tensor")`, and
 takes the instruction and one physical core; it knows shapes and dtypes only. Cycles
-become seconds as in `cost_layout`: at least MINIMUM_INTERVAL, and the start of one
+become seconds as in `cost_rules`: at least MINIMUM_INTERVAL, and the start of one
 access that the instruction before does not hide.
 """
 
@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from neuronjax.ir.kernel import Access, KernelInstruction
-from neuronjax.timing.cost_layout import latency_seconds, seconds
-from neuronjax.timing.kernel_operands import Operand, operand
+from neuronjax.timing.cost_rules import latency_seconds, seconds
+from neuronjax.timing.kernel_operands import KernelOperand, operand
 from neuronjax.timing.work import Core, Queue, Transfer, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
+class KernelPrice:
     """An instruction's time on an idle core whose operands are there.
 
     Attributes:
@@ -53,7 +53,7 @@ class Priced:
     second: Transfer | None = None
 
 
-Rule = Callable[[KernelInstruction, Core], Priced]
+Rule = Callable[[KernelInstruction, Core], KernelPrice]
 RULES: dict[str, Rule] = {}
 """By the name of the instruction."""
 
@@ -71,7 +71,7 @@ def prices(*names: str) -> Callable[[Rule], Rule]:
 # -- what engines' rules share ---------------------------------------------------------
 
 
-def tensors(i: KernelInstruction) -> list[Operand]:
+def tensors(i: KernelInstruction) -> list[KernelOperand]:
     """Inputs in memory, states of engines and registers left out."""
     return [
         operand(a)
@@ -80,9 +80,21 @@ def tensors(i: KernelInstruction) -> list[Operand]:
     ]
 
 
-def outputs(i: KernelInstruction) -> list[Operand]:
+def outputs(i: KernelInstruction) -> list[KernelOperand]:
     """What is written to memory."""
     return [operand(a) for a in i.outputs if a.storage.memory != "registers"]
+
+
+def per_partition(i: KernelInstruction) -> int:
+    """N: elements per partition of the longest stream."""
+    return max((o.free for o in (*outputs(i), *tensors(i))), default=1)
+
+
+def streams(i: KernelInstruction) -> list[KernelOperand]:
+    """Tensors that stream in: not those of one element per partition."""
+    found = tensors(i)
+    longest = max((o.free for o in found), default=1)
+    return [o for o in found if longest == 1 or not o.is_scalar]
 
 
 def on_engine(
@@ -93,7 +105,7 @@ def on_engine(
     *,
     mode: str = "",
     table: str = "",
-) -> Priced:
+) -> KernelPrice:
     """An instruction that takes so many cycles of VectorE, ScalarE or GpSimdE."""
     queue: Queue = i.engine  # type: ignore[assignment]
     spent = seconds(core, queue, cycles, 1)
@@ -111,7 +123,7 @@ def on_engine(
         psum_write_bytes=_bytes(written, "psum"),
         table=table,
     )
-    return Priced(
+    return KernelPrice(
         queue=queue,
         source=work,
         seconds=spent,
@@ -120,7 +132,7 @@ def on_engine(
     )
 
 
-def _bytes(operands: Iterable[Operand], memory: str) -> float:
+def _bytes(operands: Iterable[KernelOperand], memory: str) -> float:
     return float(sum(o.bytes for o in operands if o.memory == memory))
 
 
@@ -133,7 +145,9 @@ _SHARED = {
 }
 
 
-def _ports(queue: Queue, core: Core, operands: Iterable[Operand]) -> tuple[str, ...]:
+def _ports(
+    queue: Queue, core: Core, operands: Iterable[KernelOperand]
+) -> tuple[str, ...]:
     if "parallel_sbuf_ports" in core.spec.capabilities:
         return ()
     used = {o.memory for o in operands}

@@ -22,13 +22,13 @@ from neuronjax.hardware import Target
 from neuronjax.ir.kernel import KernelInstruction, KernelProgram
 from neuronjax.timing.collection import no_collection
 from neuronjax.timing.cost_scalar import table_load_seconds
-from neuronjax.timing.kernel_array import Array
 from neuronjax.timing.kernel_constants import REORDER_WINDOW
 from neuronjax.timing.kernel_cost import Prices
-from neuronjax.timing.kernel_dependencies import Dependencies
-from neuronjax.timing.kernel_price import Priced
-from neuronjax.timing.kernel_unroll import Stream, Trips, Turns, unrolled
-from neuronjax.timing.schedule import LOOP_TURN
+from neuronjax.timing.kernel_cost_tensor import Array
+from neuronjax.timing.kernel_dependencies import KernelDependencies
+from neuronjax.timing.kernel_price import KernelPrice
+from neuronjax.timing.kernel_unroll import Stream, Trips, UnrolledLoop, unrolled
+from neuronjax.timing.planning_constants import LOOP_TURN
 from neuronjax.timing.work import Core, Work
 
 #: Queues that keep the kernel's order.
@@ -59,21 +59,21 @@ class KernelSchedule:
     program: KernelProgram
     core: Core
     stream: Stream
-    priced: list[Priced]
+    priced: list[KernelPrice]
     starts: list[float]
     ends: list[float]
     waits: list[float]
     causes: list[int]
     loads: list[tuple[float, int, str]]
     issues: list[tuple[float, int]]
-    found: Dependencies
+    found: KernelDependencies
     total_seconds: float
     periods: list[float]
     notes: tuple[str, ...]
 
 
 #: What a question "what if" makes of a cost: of the instruction with this number.
-Change = Callable[[int, Priced], Priced]
+Change = Callable[[int, KernelPrice], KernelPrice]
 
 
 @no_collection()
@@ -100,7 +100,7 @@ def schedule_kernel(
     core = Core.of(target, _cores(program, target, lnc))
     one = Core(core.chip, 1)
     stream = unrolled(program.body, trips)
-    found = Dependencies(program, stream.entries, core.lnc).run(one.spec)
+    found = KernelDependencies(program, stream.entries, core.lnc).run(one.spec)
     prices = Prices(one, target)
     priced = [prices.price(i) for i in stream.entries]
     return _scheduled(program, core, stream, found, priced)
@@ -115,7 +115,7 @@ def what_if(schedule: KernelSchedule, change: Change) -> float:
         change: of a number in the stream and its cost, the cost then.
     """
     priced = [change(n, p) for n, p in enumerate(schedule.priced)]
-    run = _Run(schedule.stream, priced, schedule.found, schedule.core)
+    run = _Scheduling(schedule.stream, priced, schedule.found, schedule.core)
     run.all()
     return run.total
 
@@ -124,10 +124,10 @@ def _scheduled(
     program: KernelProgram,
     core: Core,
     stream: Stream,
-    found: Dependencies,
-    priced: list[Priced],
+    found: KernelDependencies,
+    priced: list[KernelPrice],
 ) -> KernelSchedule:
-    run = _Run(stream, priced, found, core)
+    run = _Scheduling(stream, priced, found, core)
     run.all()
     notes = list(stream.notes)
     if found.short:
@@ -189,14 +189,14 @@ class _CoreState:
         self.array = array
 
 
-class _Run:
+class _Scheduling:
     """The events of a schedule, in the order of time."""
 
     def __init__(
         self,
         stream: Stream,
-        priced: Sequence[Priced],
-        found: Dependencies,
+        priced: Sequence[KernelPrice],
+        found: KernelDependencies,
         core: Core,
     ) -> None:
         self.stream, self.priced, self.core = stream, priced, core
@@ -224,7 +224,7 @@ class _Run:
 
     # -- what is known before ----------------------------------------------------------
 
-    def _succeed(self, found: Dependencies, count: int) -> None:
+    def _succeed(self, found: KernelDependencies, count: int) -> None:
         self.after: list[list[int] | None] = [None] * count
         self.missing = [0] * count
         after = self.after
@@ -288,7 +288,7 @@ class _Run:
     def _end_of_loop(self, number: int) -> int:
         return self.stream.loops[number].edges[-1]
 
-    def _period(self, loop: Turns) -> float:
+    def _period(self, loop: UnrolledLoop) -> float:
         """From the end of a turn to that of the next; of one turn, its length."""
         if len(loop.edges) < 2:
             return 0.0
@@ -429,7 +429,7 @@ class _Run:
     def _engine(
         self,
         n: int,
-        p: Priced,
+        p: KernelPrice,
         start: float,
         queue: _Queue,
         state: _CoreState,
@@ -453,14 +453,14 @@ class _Run:
         return end
 
     def _multiply(
-        self, n: int, p: Priced, start: float, queue: _Queue, array: Array
+        self, n: int, p: KernelPrice, start: float, queue: _Queue, array: Array
     ) -> float:
         begin = None if n in self.reused else max(self.ready[n], self.floor)
         self.starts[n], end, queue.free = array.multiply(p, start, begin)
         return end
 
     def _transfer(
-        self, n: int, p: Priced, start: float, queue: _Queue, state: _CoreState
+        self, n: int, p: KernelPrice, start: float, queue: _Queue, state: _CoreState
     ) -> float:
         """The ring issues it; its engines move it when they have moved the others."""
         queue.free = start + p.issue_seconds

@@ -4,6 +4,10 @@ An event is an instruction at its time; those of one line of the kernel and one 
 belong to one `KernelOp`. With two physical cores an event occupies half of the logical
 core's queue, unless it is a collective; a transfer occupies as much of the DMA queue
 as it has of its engines.
+
+A storage is alive from its first access to its last; its bytes are taken of every
+partition, however many it uses. `KernelMemory` is the `MemoryPlan` of a kernel: its
+units are stretches of time, of equal length, each at its fullest.
 """
 
 from __future__ import annotations
@@ -11,17 +15,27 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from neuronjax.ir.instruction import Engine, Instruction
-from neuronjax.ir.kernel import KernelInstruction
+from neuronjax.ir.kernel import KernelInstruction, KernelProgram, Storage
 from neuronjax.ir.program import Location
 from neuronjax.timing.cost_dma import engines
 from neuronjax.timing.cost_scalar import table_load_seconds
-from neuronjax.timing.kernel_memory import kernel_memory
-from neuronjax.timing.kernel_price import Priced
+from neuronjax.timing.fused import Fused, TiledRegion
+from neuronjax.timing.kernel_operands import numpy_dtype
+from neuronjax.timing.kernel_price import KernelPrice
 from neuronjax.timing.kernel_schedule import KernelSchedule
-from neuronjax.timing.recording import TABLE_LOAD, Events, Row
-from neuronjax.timing.timeline import LoopSpan, Timeline
+from neuronjax.timing.memory_plan import (
+    CATEGORIES,
+    BlockPlan,
+    Category,
+    HbmPeak,
+    MemoryPlan,
+    Tensor,
+    Unit,
+)
+from neuronjax.timing.timeline import TABLE_LOAD, Events, LoopSpan, Row, Timeline
 from neuronjax.timing.work import Core, Queue, Transfer, Work
 
 #: What SyncE does for a transfer whose descriptors hardware makes.
@@ -107,7 +121,7 @@ def _rows(
     one = engines(Core(s.core.chip, 1))
     rows: list[Row] = []
     first: list[int] = []
-    issued = _issued(s)
+    issued = {n: start for start, n in s.issues}
     for n, p in enumerate(s.priced):
         first.append(len(rows))
         count = s.stream.counts[n]
@@ -135,17 +149,13 @@ def _rows(
     return rows, spans
 
 
-def _kind(p: Priced, source: Work | Transfer) -> str:
+def _kind(p: KernelPrice, source: Work | Transfer) -> str:
     if isinstance(source, Work):
         return source.opcode
     return "load" if source.is_read else "store"
 
 
-def _issued(s: KernelSchedule) -> dict[int, float]:
-    return {n: start for start, n in s.issues}
-
-
-def _issue(start: float, p: Priced, number: int, count: int, cores: int) -> Row:
+def _issue(start: float, p: KernelPrice, number: int, count: int, cores: int) -> Row:
     spent = p.issue_seconds
     work = Work(queue="sync", seconds=spent, opcode=ISSUE)
     busy = spent / cores
@@ -155,21 +165,8 @@ def _issue(start: float, p: Priced, number: int, count: int, cores: int) -> Row:
 def _table_loads(s: KernelSchedule) -> list[Row]:
     spent = table_load_seconds(s.core)
     work = Work(queue="scalar", seconds=spent, opcode=TABLE_LOAD)
-    return [
-        (
-            "scalar",
-            start,
-            start + spent,
-            TABLE_LOAD,
-            work,
-            -1,
-            1,
-            0.0,
-            1,
-            spent / s.core.lnc,
-        )
-        for start, _, _ in s.loads
-    ]
+    rest = (TABLE_LOAD, work, -1, 1, 0.0, 1, spent / s.core.lnc)
+    return [("scalar", start, start + spent, *rest) for start, _, _ in s.loads]
 
 
 def _span(s: KernelSchedule, number: int, first: Sequence[int]) -> LoopSpan:
@@ -243,3 +240,104 @@ def bottleneck(
         return None
     (queue, number), seconds = max(spent.items(), key=lambda item: item[1])
     return queue, number, seconds / total
+
+
+# -- memory ----------------------------------------------------------------------------
+
+
+_STRETCHES = 400
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelMemory(MemoryPlan):
+    """The memory of a kernel.
+
+    Attributes:
+        edges: seconds between which each unit of `main` is, one more than units.
+        psum_usage: bytes of PSUM in each unit, all partitions.
+    """
+
+    edges: tuple[float, ...] = ()
+    psum_usage: tuple[int, ...] = ()
+
+    @property
+    def psum_peak_bytes(self) -> int:
+        """The most that is in PSUM at a time."""
+        return max(self.psum_usage, default=0)
+
+
+def kernel_memory(schedule: KernelSchedule) -> KernelMemory:
+    """The memory of a scheduled kernel."""
+    program = schedule.program
+    hbm = _hbm(program)
+    usage = {memory: _usage(schedule, memory) for memory in ("sbuf", "psum")}
+    count = len(usage["sbuf"])
+    step = schedule.total_seconds / count
+    units = [Unit(region=TiledRegion(), sbuf_bytes=held) for held in usage["sbuf"]]
+    arguments = tuple(t for t in hbm if t.category == "inputs")
+    return KernelMemory(
+        main=BlockPlan(fused=Fused(), units=units, in_hbm={}, from_psum=set()),
+        hbm=_peak(hbm, count),
+        arguments=arguments,
+        edges=tuple(n * step for n in range(count + 1)),
+        psum_usage=tuple(usage["psum"]),
+    )
+
+
+def _usage(schedule: KernelSchedule, memory: str) -> list[int]:
+    """Bytes in each stretch of time, at its fullest."""
+    total = schedule.total_seconds
+    partitions = schedule.core.spec.partitions
+    changes: list[tuple[float, int]] = []
+    for storage, first, last, _ in schedule.found.lives:
+        if storage.memory == memory:
+            size = partitions * storage.free_size * numpy_dtype(storage.dtype).itemsize
+            end = max(schedule.starts[first], schedule.ends[last])
+            changes += [(schedule.starts[first], size), (end, -size)]
+    changes.sort()
+    found, now = [0] * _STRETCHES, 0
+    place = 0
+    for when, change in changes:
+        at = min(_STRETCHES - 1, int(when / total * _STRETCHES)) if total else 0
+        while place < at:
+            place += 1
+            found[place] = now
+        now += change
+        found[at] = max(found[at], now)
+    for later in range(place + 1, _STRETCHES):
+        found[later] = now
+    return found
+
+
+def _hbm(program: KernelProgram) -> list[Tensor]:
+    arguments = set(map(id, program.arguments))
+    results = {id(access.storage) for access in program.results}
+    found = []
+    for s in program.storages:
+        if s.on_chip:
+            continue
+        category: Category = "workspace"
+        if id(s) in arguments:
+            category = "inputs"
+        elif id(s) in results:
+            category = "outputs"
+        found.append(Tensor(s.name or s.location, _bytes(s), category, _type(s)))
+    return found
+
+
+def _bytes(s: Storage) -> int:
+    return s.size * numpy_dtype(s.dtype).itemsize
+
+
+def _type(s: Storage) -> str:
+    return "x".join([*map(str, s.shape), s.dtype])
+
+
+def _peak(tensors: Sequence[Tensor], count: int) -> HbmPeak:
+    whole = ceil(sum(t.bytes for t in tensors))
+    by: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
+    for t in tensors:
+        by[t.category] += t.bytes
+    biggest = sorted(tensors, key=lambda t: -t.bytes)[:_SHOWN]
+    return HbmPeak(whole, by, tuple(biggest), (whole,) * count)

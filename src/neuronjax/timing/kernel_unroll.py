@@ -22,7 +22,7 @@ Trips = Mapping[str | int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class UnrolledLoop:
     """A device loop in the stream.
 
     Attributes:
@@ -61,7 +61,7 @@ class Stream:
     entries: list[KernelInstruction] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
-    loops: list[Turns] = field(default_factory=list)
+    loops: list[UnrolledLoop] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     block: int = 0
 
@@ -119,7 +119,9 @@ def _add_loop(
         _add(stream, loop.body, count * (turns - shown + 1 if last else 1), trips)
     stream.block += 1
     edges.append(len(stream.entries))
-    stream.loops.append(Turns(tuple(edges), turns, loop.location, found is None, count))
+    stream.loops.append(
+        UnrolledLoop(tuple(edges), turns, loop.location, found is None, count)
+    )
 
 
 def _trips(loop: KernelLoop | KernelWhile, given: Mapping[str, int]) -> int | None:

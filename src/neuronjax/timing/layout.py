@@ -14,24 +14,19 @@ from math import ceil, prod
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import DmaCopy, LocalGather, LocalScatter
 from neuronjax.ir.program import TensorType
-from neuronjax.timing.fusion import Fused, Step
+from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.instruction_kinds import MATMULS
-from neuronjax.timing.tiling import Region, dimensions, rows_per_tile
+from neuronjax.timing.planning_constants import COLUMN_BLOCK_BYTES, ROWS_AT_A_TIME
+from neuronjax.timing.tiling import dimensions
 from neuronjax.timing.work import Core
 
-#: Columns of a row tile, in bytes of a partition, that a region needs at a time where
-#: a matmul makes them: online softmax works block by block. ASSUMPTION.
-COLUMN_BLOCK_BYTES = 4096
-#: Rows that go through the steps of a region with matmuls together: the free size of a
-#: moving operand, in which kernels take them (nki-library's mlp_cte). ASSUMPTION.
-ROWS_AT_A_TIME = 512
 _BY_BLOCKS = frozenset({"tensor_scalar", "tensor_tensor", "activation"})
 _READS_PSUM = frozenset({"tensor_scalar", "tensor_tensor", "activation", "reduce"})
 
 
-def psum_results(fused: Fused, region: Region) -> set[int]:
+def psum_results(fused: Fused, region: TiledRegion) -> set[int]:
     """Matmul results that elementwise steps of the region read out of PSUM."""
-    readers: dict[int, list[Step]] = {}
+    readers: dict[int, list[FusedStep]] = {}
     for step in region.steps:
         for value in step.operands:
             for root in fused.access[value].roots:
@@ -48,7 +43,7 @@ def psum_results(fused: Fused, region: Region) -> set[int]:
     return found
 
 
-def contracts_late(fused: Fused, step: Step, position: int) -> bool:
+def contracts_late(fused: Fused, step: FusedStep, position: int) -> bool:
     """Whether the contracted axis of a matmul's operand is not its leading one."""
     d = dimensions(step)
     batch = (d.lhs_batch, d.rhs_batch)[position]
@@ -58,7 +53,7 @@ def contracts_late(fused: Fused, step: Step, position: int) -> bool:
     return bool(others) and others[0] not in contract
 
 
-def parts_read(fused: Fused, region: Region) -> dict[int, tuple[float, bool]]:
+def parts_read(fused: Fused, region: TiledRegion) -> dict[int, tuple[float, bool]]:
     """For every value from outside: which part is read, and whether transposed."""
     parts: dict[int, dict[int, tuple[float, bool]]] = {}
     for step in region.steps:
@@ -79,10 +74,10 @@ def parts_read(fused: Fused, region: Region) -> dict[int, tuple[float, bool]]:
     }
 
 
-def tile_bytes(fused: Fused, region: Region, core: Core) -> int:
+def tile_bytes(fused: Fused, region: TiledRegion, core: Core) -> int:
     """SBUF for the tiles in flight: what the fattest step touches, twice."""
     tiles = region.tiles(core)
-    block = COLUMN_BLOCK_BYTES * rows_per_tile(core)
+    block = int(COLUMN_BLOCK_BYTES.value) * core.rows_per_tile
     sizes: dict[int, int] = {}
     for value in (*region.inside, *region.streamed):
         size = fused.sizes[value] // tiles
@@ -95,7 +90,7 @@ def tile_bytes(fused: Fused, region: Region, core: Core) -> int:
 
 
 def block_bytes(
-    fused: Fused, region: Region, core: Core, turned: Collection[Step] = ()
+    fused: Fused, region: TiledRegion, core: Core, turned: Collection[FusedStep] = ()
 ) -> int:
     """SBUF that one row tile needs on its way through a region with matmuls.
 
@@ -111,7 +106,7 @@ def block_bytes(
         turned: matmuls whose left operand is transposed first.
     """
     tiles, last = region.tiles(core), len(region.steps)
-    block = COLUMN_BLOCK_BYTES * rows_per_tile(core)
+    block = int(COLUMN_BLOCK_BYTES.value) * core.rows_per_tile
     in_psum, cut = psum_results(fused, region), set()
     alive: dict[int, list[int]] = {}
     for n, step in enumerate(region.steps):
@@ -143,7 +138,7 @@ def block_bytes(
     return max(accumulate(change))
 
 
-def tiles_at_a_time(fused: Fused, region: Region, core: Core) -> int:
+def tiles_at_a_time(fused: Fused, region: TiledRegion, core: Core) -> int:
     """Row tiles that a step works on before the next step has them.
 
     One, unless a matmul takes what the region computes. Rows of a matmul's result that
@@ -159,7 +154,7 @@ def tiles_at_a_time(fused: Fused, region: Region, core: Core) -> int:
             if step.reduces or step.form == "reduce":
                 return 1
             made.update(step.results)
-    return max(1, ROWS_AT_A_TIME // core.spec.partitions) if is_fed else 1
+    return max(1, int(ROWS_AT_A_TIME.value) // core.spec.partitions) if is_fed else 1
 
 
 def row_bytes(type_: TensorType, whole: int, size: int) -> int:

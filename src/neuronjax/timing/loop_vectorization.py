@@ -28,7 +28,7 @@ from neuronjax.ir.instruction_set import (
     TensorTensorScan,
 )
 from neuronjax.ir.program import TensorType
-from neuronjax.timing.flattening import Flattening, Node
+from neuronjax.timing.flattening import FlatNode, Flattening
 from neuronjax.timing.instruction_kinds import ELEMENTWISE
 
 _KNOWN = (*ELEMENTWISE, BitcastCopy, DmaCopy, Iota, Memset, TensorReduce)
@@ -36,7 +36,7 @@ _KNOWN = (*ELEMENTWISE, BitcastCopy, DmaCopy, Iota, Memset, TensorReduce)
 _SCANNED = frozenset({"add", "multiply", "maximum", "minimum"})
 
 
-class _Value(NamedTuple):
+class _VectorizedValue(NamedTuple):
     """What stands for a value of the body.
 
     Attributes:
@@ -70,7 +70,7 @@ def composed(first: DmaCopy, then: DmaCopy) -> DmaCopy:
     return dataclasses.replace(then, operands=first.operands, parameters=(order,))
 
 
-class Turns:
+class LoopVectorization:
     """The turns of one loop."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Turns:
         self.nodes, self.types = flat.nodes, flat.types
         self.maker = {v: node for node in self.nodes for v in node.results}
         self.given = [v.buffer for v in loop.operands] + list(outside)
-        self.known: dict[int, _Value] = {}
+        self.known: dict[int, _VectorizedValue] = {}
         self.out: list[Instruction] = []
         self.constants = self._constants()
         self.indices = self._indices()
@@ -145,10 +145,10 @@ class Turns:
         type_ = self.types[value]
         return type_.shape == () and type_.dtype.kind in "iub"
 
-    def _is_index(self, node: Node) -> bool:
+    def _is_index(self, node: FlatNode) -> bool:
         return self.indices.issuperset(node.results)
 
-    def _stacked(self) -> dict[int, Node]:
+    def _stacked(self) -> dict[int, FlatNode]:
         """Carries of which every turn replaces its own slice, and reads nothing."""
         uses: dict[int, int] = {}
         for node in self.nodes:
@@ -185,14 +185,14 @@ class Turns:
         for n, value in enumerate(self.arguments):
             passes = n >= len(self.results) or self.results[n] == value
             if passes:
-                self.known[value] = _Value(self.given[n], turns=False)
+                self.known[value] = _VectorizedValue(self.given[n], turns=False)
             elif value not in self.indices and value not in self.stacked:
                 states[value] = self.results[n]
         return states
 
     # -- a node ------------------------------------------------------------------------
 
-    def _done(self, node: Node) -> bool:
+    def _done(self, node: FlatNode) -> bool:
         """Whether a node's result is known, or becomes so."""
         i, (result, *_) = node.instruction, node.results
         if result in self.known or node in self.stacked.values():
@@ -207,14 +207,14 @@ class Turns:
             made = self._for_all_turns(i, values)
             if made is None:
                 return False
-            self.known[result] = _Value(made, turns=True)
+            self.known[result] = _VectorizedValue(made, turns=True)
         else:
             operands = [v.buffer for v in values]
             made = self._emit(i, operands, self.types[result].shape)
-            self.known[result] = _Value(made, turns=False)
+            self.known[result] = _VectorizedValue(made, turns=False)
         return True
 
-    def _slice(self, node: Node) -> bool:
+    def _slice(self, node: FlatNode) -> bool:
         """The slices of all turns: the tensor itself, time last."""
         source, *indices = node.operands
         i, value = node.instruction, self.known.get(source)
@@ -228,10 +228,12 @@ class Turns:
         turned = self._move(i, value.buffer, (*rest, self.trips), "transpose", (order,))
         shape = (1, *rest, self.trips)
         made = self._move(i, turned, shape, "reshape", ())
-        self.known[node.results[0]] = _Value(made, turns=True)
+        self.known[node.results[0]] = _VectorizedValue(made, turns=True)
         return True
 
-    def _for_all_turns(self, i: Instruction, values: list[_Value]) -> Buffer | None:
+    def _for_all_turns(
+        self, i: Instruction, values: list[_VectorizedValue]
+    ) -> Buffer | None:
         """An instruction on operands with a last axis for the turns."""
         shape = i.results[0].type.shape
         if isinstance(i, ELEMENTWISE):
@@ -253,7 +255,7 @@ class Turns:
                 )
         return None
 
-    def _lifted(self, i: Instruction, value: _Value) -> Buffer:
+    def _lifted(self, i: Instruction, value: _VectorizedValue) -> Buffer:
         """A value with an axis for the turns, all of them equal if it has none."""
         if value.turns:
             return value.buffer
@@ -287,13 +289,13 @@ class Turns:
             )
         )
         # Before the turn it is the same tensor, read one place to the left.
-        self.known[state] = self.known[new] = _Value(result, turns=True)
+        self.known[state] = self.known[new] = _VectorizedValue(result, turns=True)
         return True
 
-    def _recurrence(self, state: int, new: int) -> list[tuple[Node, int]] | None:
+    def _recurrence(self, state: int, new: int) -> list[tuple[FlatNode, int]] | None:
         """One or two operations from a state to the next, and their other operands."""
         node = self.maker.get(new)
-        steps: list[tuple[Node, int]] = []
+        steps: list[tuple[FlatNode, int]] = []
         while node is not None and len(steps) < 2 and _op(node) in _SCANNED:
             others = [v for v in node.operands if v in self.known]
             inner = [v for v in node.operands if v not in self.known]
@@ -328,7 +330,7 @@ class Turns:
             Memset(operands=(), results=(target,), engine="gpsimd", value=count)
         )
 
-    def _stack(self, node: Node, target: Buffer) -> bool:
+    def _stack(self, node: FlatNode, target: Buffer) -> bool:
         update = self.known.get(node.operands[1])
         if update is None:
             return False
@@ -340,7 +342,7 @@ class Turns:
         self._write(i, flat, target, "transpose", (order,))
         return True
 
-    def _last(self, value: _Value, target: Buffer) -> None:
+    def _last(self, value: _VectorizedValue, target: Buffer) -> None:
         i = self.loop
         shape = value.buffer.type.shape
         starts, ends = (0,) * len(shape), shape
@@ -404,7 +406,7 @@ class Turns:
         return result
 
 
-def _op(node: Node) -> str:
+def _op(node: FlatNode) -> str:
     """Of two tensors; "" of anything else."""
     i = node.instruction
     return i.op if isinstance(i, TensorTensor) and len(node.operands) == 2 else ""

@@ -3,83 +3,30 @@
 A region keeps tiles of what it computes, twice (one is computed while the other is
 used), and whole what every tile reads. What later regions read stays on chip while it
 fits, whoever is read furthest in the future leaving first; the rest is saved to HBM and
-read again. The unit of residence is a tensor; bytes are those of a logical core, and of
+read again. Tensors stay or leave as wholes; bytes are those of a logical core, and of
 all partitions together. What HBM holds over time is in `timing.hbm`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Block, InstructionProgram
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.timing.argument_roles import arguments_like_parameters
-from neuronjax.timing.block_plan import BlockPlan, Movement, Unit
 from neuronjax.timing.collection import no_collection
 from neuronjax.timing.fusion import fuse
-from neuronjax.timing.hbm import HbmPeak, Tensor, category_of, peak_of
+from neuronjax.timing.hbm import category_of, peak_of
 from neuronjax.timing.library_calls import with_chip_instructions
+from neuronjax.timing.memory_plan import BlockPlan, MemoryPlan, Tensor, Unit
+from neuronjax.timing.planning_constants import CARRY_SHARE
 from neuronjax.timing.recurrences import scanned_loops, with_scans
-from neuronjax.timing.region_equivalence import Alike
-from neuronjax.timing.region_facts import KnownRegions
-from neuronjax.timing.sbuf_allocation import CARRY_SHARE, Residence
-from neuronjax.timing.tiling import group, sbuf_bytes, value_bytes
-from neuronjax.timing.work import Core, Reason
-
-__all__ = ["BlockPlan", "MemoryPlan", "Movement", "Unit", "plan_memory"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MemoryPlan:
-    """Where the tensors of a program are.
-
-    Attributes:
-        main: the plan of the entry block; others are nested in it.
-        hbm: peak of HBM.
-        arguments: tensors of main's arguments, by their names.
-        notes: what is planned in another form than the program has.
-    """
-
-    main: BlockPlan
-    hbm: HbmPeak
-    arguments: tuple[Tensor, ...]
-    notes: tuple[str, ...] = ()
-
-    def _bytes(self, *reasons: Reason) -> int:
-        return sum(t.bytes for t in self.main.transfers() if t.reason in reasons)
-
-    @property
-    def spill_save_bytes(self) -> int:
-        """Written to HBM for want of SBUF, every loop counted once."""
-        return self._bytes("spill_save")
-
-    @property
-    def spill_reload_bytes(self) -> int:
-        """And read again."""
-        return self._bytes("spill_reload")
-
-    @property
-    def hbm_read_bytes(self) -> int:
-        """All reads, every loop counted once."""
-        return sum(t.bytes for t in self.main.transfers() if t.is_read)
-
-    @property
-    def hbm_write_bytes(self) -> int:
-        """All writes, every loop counted once."""
-        return sum(t.bytes for t in self.main.transfers() if not t.is_read)
-
-    @property
-    def sbuf_peak_bytes(self) -> int:
-        """The most that is in SBUF at a time."""
-        return max(map(_sbuf_peak, [self.main]))
-
-
-def _sbuf_peak(plan: BlockPlan) -> int:
-    own = max((u.sbuf_bytes for u in plan.units), default=0)
-    return max([own, *(_sbuf_peak(p) for u in plan.units for p in u.inner)])
+from neuronjax.timing.region_equivalence import KnownRegions, RegionEquivalence
+from neuronjax.timing.sbuf_allocation import SbufAllocation
+from neuronjax.timing.tiling import group
+from neuronjax.timing.work import Core
 
 
 @no_collection()
@@ -115,7 +62,7 @@ def _arguments(
 ) -> tuple[Tensor, ...]:
     """Arguments of main, in bytes of one device where they are split over many."""
     fused = plan.fused
-    sizes = {value: value_bytes(fused, value) for value in fused.arguments}
+    sizes = {value: fused.sizes[value] for value in fused.arguments}
     for unit in plan.units:
         for step in unit.region.steps:
             if not isinstance(step.instruction, Spmd):
@@ -123,7 +70,7 @@ def _arguments(
             (inner,) = unit.inner
             for value, own in zip(step.operands, inner.fused.arguments, strict=False):
                 for root in fused.access[value].roots:
-                    sizes[root] = value_bytes(inner.fused, own)
+                    sizes[root] = inner.fused.sizes[own]
     named = any(map(category_of, names))
     weights = frozenset() if named else arguments_like_parameters(program)
     tensors = []
@@ -142,9 +89,9 @@ class _Planner:
 
     def __init__(self, program: InstructionProgram, core: Core) -> None:
         self.program, self.core = program, core
-        self.capacity = sbuf_bytes(core)
+        self.capacity = core.sbuf_bytes
         self._called: dict[str, BlockPlan] = {}
-        self._alike = Alike()
+        self._equivalence = RegionEquivalence()
         self._known = KnownRegions(core)
 
     def block(
@@ -165,10 +112,10 @@ class _Planner:
         """
         fused = fuse(block, self.program.functions)
         regions = group(fused, self.core)
-        self._alike.mark(fused, regions)
+        self._equivalence.mark(fused, regions)
         capacity = int(self.capacity * share)
         is_nested = block is not self.program.main
-        return Residence(
+        return SbufAllocation(
             self._known,
             fused,
             regions,
@@ -185,7 +132,7 @@ class _Planner:
         i = step.instruction
         if isinstance(i, Loop):
             unit.resident = self._carried(i)
-            share = 1 - CARRY_SHARE
+            share = 1 - CARRY_SHARE.value
             body = self.block(i.body, resident=unit.resident, share=share)
             unit.inner = (body,)  # the condition is the sequencers' work
         elif isinstance(i, Branch):
@@ -203,7 +150,7 @@ class _Planner:
         What the body only takes a slice of, or replaces a slice of, stays in HBM unless
         it is small.
         """
-        room = self.capacity * CARRY_SHARE
+        room = self.capacity * CARRY_SHARE.value
         sizes = [prod(b.type.shape) * b.type.dtype.itemsize for b in i.body.arguments]
         kept = set()
         for position in sorted(range(len(sizes)), key=lambda n: (sizes[n], n)):

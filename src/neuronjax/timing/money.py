@@ -150,7 +150,7 @@ class StepTime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class TrainingRun:
     """How long to train.
 
     Attributes:
@@ -276,7 +276,7 @@ def training_cost(
     machine: str,
     time: StepTime,
     price: Price,
-    run: Run,
+    run: TrainingRun,
     *,
     copies: float = 1,
     policy: str = "",

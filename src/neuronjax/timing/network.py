@@ -24,7 +24,7 @@ from neuronjax.timing.collective_constants import (
     LINK_SHARE,
     LINK_START,
 )
-from neuronjax.timing.collective_steps import Step
+from neuronjax.timing.collective_steps import CollectiveStep
 from neuronjax.timing.routes import routes_of
 
 
@@ -61,7 +61,7 @@ class Network:
         """Chips that NeuronLink joins."""
         return math.prod(self.topology.shape)
 
-    def seconds_per_byte(self, step: Step) -> Mapping[str, float]:
+    def seconds_per_byte(self, step: CollectiveStep) -> Mapping[str, float]:
         """How long each of "link", "dma" and "efa" needs for one of the equal steps,
         per byte of the collective.
 
@@ -77,7 +77,7 @@ class Network:
             "efa": self._over_efa(step, outside) if outside else 0.0,
         }
 
-    def hop_seconds(self, step: Step) -> float:
+    def hop_seconds(self, step: CollectiveStep) -> float:
         """The latency of one of the equal steps."""
         is_between = any(self._node(a) != self._node(b) for a, b in step.flows)
         return self.efa_hop_seconds if is_between else self.chip_hop_seconds
@@ -86,7 +86,7 @@ class Network:
         return chip // self.chips_per_node
 
     def _divided(
-        self, step: Step
+        self, step: CollectiveStep
     ) -> tuple[dict[int, dict[tuple[int, int], float]], dict[tuple[int, int], float]]:
         """Flows of each node, chips counted over the node; and those between nodes."""
         inside: dict[int, dict[tuple[int, int], float]] = {}
@@ -99,7 +99,9 @@ class Network:
                 outside[a, b] = size
         return inside, outside
 
-    def _over_efa(self, step: Step, flows: Mapping[tuple[int, int], float]) -> float:
+    def _over_efa(
+        self, step: CollectiveStep, flows: Mapping[tuple[int, int], float]
+    ) -> float:
         """The ranks of a chip share what it sends, and what it receives."""
         if self.efa_bytes_per_second is None:
             raise UnsupportedError(

@@ -10,26 +10,26 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
-from neuronjax.timing.block_plan import BlockPlan, Movement, Unit
-from neuronjax.timing.cost import dma_latency_seconds, dma_seconds, ways
-from neuronjax.timing.fusion import Fused, Step
+from neuronjax.ir.instruction import Buffer, Instruction, View
+from neuronjax.ir.program import TensorType
+from neuronjax.timing.access import ValueAccess
+from neuronjax.timing.cost import ways
+from neuronjax.timing.cost_dma import dma_latency_seconds, dma_seconds
+from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.layout import tiles_at_a_time
-from neuronjax.timing.priced_step import priced
+from neuronjax.timing.memory_plan import BlockPlan, Movement, Unit
+from neuronjax.timing.planning_constants import CAUSAL_BLOCK, MOST_PIECES
 from neuronjax.timing.region_equivalence import kind_of
-from neuronjax.timing.tiling import Region
 from neuronjax.timing.work import Core, Transfer, Way, Work
 
-#: Tiles of a region are drawn and timed as no more pieces than this.
-MOST_PIECES = 64
-#: What one piece of a load has at least, and a consumer waits for: 4 KiB in each of
-#: 128 partitions [DB].
-CHUNK_BYTES = 4096 * 128
-
-#: Columns of a block of scores that a causal mask hides as a whole: a moving operand.
-CAUSAL_BLOCK = 512
+#: What half of a work has half of.
+_PROPORTIONAL = (
+    *("seconds", "flops", "hardware_flops", "transpose_flops"),
+    *("sbuf_read_bytes", "sbuf_write_bytes", "psum_read_bytes", "psum_write_bytes"),
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +43,7 @@ class PricedStep:
         is_barrier: whether a result is not there before its last tile.
     """
 
-    step: Step
+    step: FusedStep
     way: Way
     reads: tuple[int, ...]
     is_barrier: bool
@@ -105,8 +105,8 @@ class PricedUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
-    """How regions that are alike are executed.
+class _ChosenWays:
+    """How equivalent regions are executed.
 
     Attributes:
         ways: of each step.
@@ -136,7 +136,7 @@ class Pricing:
         self.shares_ports = "parallel_sbuf_ports" not in capabilities
         self._ways: dict[tuple, tuple[Way, ...]] = {}
         self._units: dict[int, PricedUnit] = {}
-        self._known: dict[tuple, _Chosen] = {}
+        self._known: dict[tuple, _ChosenWays] = {}
         self._transfers: dict[tuple, tuple[float, float]] = {}
 
     def unit(self, plan: BlockPlan, unit: Unit) -> PricedUnit:
@@ -166,15 +166,15 @@ class Pricing:
             out.block = _block(out, unit.blocks)
         return out
 
-    def _chosen(self, plan: BlockPlan, unit: Unit) -> _Chosen:
-        """The ways of a region's steps; of regions that are alike the same."""
+    def _chosen(self, plan: BlockPlan, unit: Unit) -> _ChosenWays:
+        """The ways of a region's steps, the same for equivalent regions."""
         key = (unit.region.key, unit.by_dma, unit.turned)
         found = self._known.get(key)
         if found is None or unit.region.key < 0:
             found = self._known[key] = self._choice(plan, unit)
         return found
 
-    def _choice(self, plan: BlockPlan, unit: Unit) -> _Chosen:
+    def _choice(self, plan: BlockPlan, unit: Unit) -> _ChosenWays:
         region = unit.region
         options = [
             ((),)
@@ -186,11 +186,13 @@ class Pricing:
         options = self._halved(fused, region, options)
         most = max((w.tiles for found in options for w in found[0]), default=1)
         tiles = tiles_at_a_time(fused, region, self.core)
-        pieces = min(MOST_PIECES, ceil(region.tiles(self.core) / tiles), most)
+        pieces = min(
+            int(MOST_PIECES.value), ceil(region.tiles(self.core) / tiles), most
+        )
         chosen = self._choose(options, pieces)
         load = self._load(chosen)
         tables = (work.table for way in chosen for work in way)
-        return _Chosen(
+        return _ChosenWays(
             ways=tuple(chosen),
             barriers=tuple(
                 [
@@ -214,7 +216,7 @@ class Pricing:
         return found
 
     def _halved(
-        self, fused: Fused, region: Region, options: list[tuple[Way, ...]]
+        self, fused: Fused, region: TiledRegion, options: list[tuple[Way, ...]]
     ) -> list[tuple[Way, ...]]:
         """Of scores under a causal mask only the blocks that are not hidden.
 
@@ -223,7 +225,7 @@ class Pricing:
         scores = next((s.causal for s in region.steps if s.causal), ())
         if len(scores) < 2 or scores[0] != scores[1]:
             return options
-        share = min(1.0, (scores[1] + CAUSAL_BLOCK) / (2 * scores[1]))
+        share = min(1.0, (scores[1] + CAUSAL_BLOCK.value) / (2 * scores[1]))
         return [
             _scaled(found, share) if _touches(fused, step, scores) else found
             for step, found in zip(region.steps, options, strict=True)
@@ -262,7 +264,7 @@ class Pricing:
     def _find(
         self,
         fused: Fused,
-        step: Step,
+        step: FusedStep,
         in_psum: list[int],
         turned: list[int],
         stays: bool,
@@ -296,18 +298,14 @@ class Pricing:
             found = options[n]
             if len(found) > 1:
                 chosen[n] = min(found, key=lambda way: self._after(load, way, pieces))
-            for work in chosen[n]:
-                for queue in self._occupied(work):
-                    load[queue] = load.get(queue, 0.0) + work.seconds
+            self._add(load, chosen[n])
         return chosen
 
     def _after(self, load: dict[str, float], way: Way, pieces: int) -> float:
         """The fullest queue with a way, and what it adds to one tile's way."""
         fullest = max(load.values(), default=0.0)
         added: dict[str, float] = {}
-        for work in way:
-            for queue in self._occupied(work):
-                added[queue] = added.get(queue, 0.0) + work.seconds
+        self._add(added, way)
         for queue, seconds in added.items():
             fullest = max(fullest, load.get(queue, 0.0) + seconds)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)
@@ -372,10 +370,13 @@ class Pricing:
         """For how long each queue is taken."""
         load: dict[str, float] = {}
         for way in chosen:
-            for work in way:
-                for queue in self._occupied(work):
-                    load[queue] = load.get(queue, 0.0) + work.seconds
+            self._add(load, way)
         return load
+
+    def _add(self, load: dict[str, float], way: Way) -> None:
+        for work in way:
+            for queue in self._occupied(work):
+                load[queue] = load.get(queue, 0.0) + work.seconds
 
 
 def _block(whole: PricedUnit, blocks: int) -> PricedUnit:
@@ -406,32 +407,67 @@ def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
     return others or found
 
 
-def _touches(fused: Fused, step: Step, scores: tuple[int, ...]) -> bool:
+def _touches(fused: Fused, step: FusedStep, scores: tuple[int, ...]) -> bool:
     """Whether a step works on every score."""
     values = [step.seen, *step.operands] if step.form == "matmul" else [step.seen]
     return any(v >= 0 and fused.types[v].shape[-2:] == scores for v in values)
 
 
 def _scaled(found: tuple[Way, ...], share: float) -> tuple[Way, ...]:
-    return tuple(
-        tuple(
-            dataclasses.replace(
-                work,
-                seconds=work.seconds * share,
-                tiles=max(1, round(work.tiles * share)),
-                flops=work.flops * share,
-                hardware_flops=work.hardware_flops * share,
-                transpose_flops=work.transpose_flops * share,
-                sbuf_read_bytes=work.sbuf_read_bytes * share,
-                sbuf_write_bytes=work.sbuf_write_bytes * share,
-                psum_read_bytes=work.psum_read_bytes * share,
-                psum_write_bytes=work.psum_write_bytes * share,
-            )
-            for work in way
-        )
-        for way in found
-    )
+    def part(work: Work) -> Work:
+        scaled = {name: getattr(work, name) * share for name in _PROPORTIONAL}
+        tiles = max(1, round(work.tiles * share))
+        return dataclasses.replace(work, tiles=tiles, **scaled)
+
+    return tuple(tuple(map(part, way)) for way in found)
 
 
 def _seconds(way: Way) -> float:
     return sum(work.seconds for work in way)
+
+
+def priced(fused: Fused, step: FusedStep) -> tuple[Instruction, frozenset[int]]:
+    """The instruction that a step costs as much as, and its scalar operands.
+
+    Its operands have the shape that the instruction sees and the dtype that the bytes
+    in memory have.
+    """
+    i, types, access = step.instruction, fused.types, fused.access
+    if step.form in ("control", "collective", "other", "matmul", "reduce"):
+        # These read what they are given; only the dtypes of reads and writes differ.
+        operands = [
+            _seen(types, access, v, view.type.shape)
+            for v, view in zip(step.operands, i.operands, strict=False)
+        ]
+        shapes = [b.type.shape for b in i.results]
+        results = [
+            Buffer(v, TensorType(s, types[v].dtype))
+            for v, s in zip(step.results, shapes, strict=False)
+        ]
+        return _with(i, operands, results), frozenset()
+    shape = types[step.seen].shape
+    operands, scalars = [], set()
+    for position, value in enumerate(step.operands):
+        seen = access[value]
+        last_is_one = prod(types[value].shape[-1:]) == 1 < prod(shape[-1:])
+        if not seen.roots or seen.is_scalar or last_is_one:
+            scalars.add(position)
+        operands.append(_seen(types, access, value, shape))
+    dtype = types[step.results[0]].dtype if step.results else types[step.seen].dtype
+    results = [Buffer(step.seen, TensorType(shape, dtype))]
+    return _with(i, operands, results), frozenset(scalars)
+
+
+def _seen(
+    types: list[TensorType],
+    access: list[ValueAccess],
+    value: int,
+    shape: tuple[int, ...],
+) -> View:
+    roots = access[value].roots
+    dtype = types[roots[0]].dtype if roots else types[value].dtype
+    return View(Buffer(value, TensorType(shape, dtype)))
+
+
+def _with(i: Instruction, operands: list[View], results: list[Buffer]) -> Instruction:
+    return dataclasses.replace(i, operands=tuple(operands), results=tuple(results))

@@ -1,77 +1,18 @@
-"""Events as they are scheduled, and the instructions that they belong to.
-
-What happens is noted as rows, the fields of an `Event` in their order: most readers of
-a schedule want its end alone, and `Events` makes of rows events when they are asked
-for.
-"""
+"""What a schedule keeps as it proceeds: its events, and until when queues are taken."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import overload
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from neuronjax.ir.instruction import Instruction
-from neuronjax.timing.fusion import Step
+from neuronjax.timing.fused import FusedStep
 from neuronjax.timing.pricing import PricedMove, PricedUnit
-from neuronjax.timing.timeline import LoopSpan
-from neuronjax.timing.work import Event, Queue, Transfer, Work
-
-#: Opcode of ScalarE's loads of tables, which run ahead of what needs them.
-TABLE_LOAD = "ACT_TABLE_LOAD"
-
-#: The fields of an Event, in order.
-Row = tuple[Queue, float, float, str, Work | Transfer, int, int, float, int, float]
+from neuronjax.timing.timeline import TABLE_LOAD, LoopSpan, Row
+from neuronjax.timing.work import Queue, Work
 
 
-class Events(Sequence[Event]):
-    """Events, made of rows when the first is asked for."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows = rows
-        self._made: tuple[Event, ...] = ()
-
-    def _all(self) -> tuple[Event, ...]:
-        if len(self._made) < len(self._rows):
-            self._made = tuple(map(_event, self._rows))
-        return self._made
-
-    @overload
-    def __getitem__(self, index: int) -> Event: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Event, ...]: ...
-    def __getitem__(self, index: int | slice) -> Event | tuple[Event, ...]:
-        return self._all()[index]
-
-    def __iter__(self) -> Iterator[Event]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Events | tuple) and self._all() == tuple(other)
-
-    def __repr__(self) -> str:
-        return repr(self._all())
-
-
-def _event(row: Row) -> Event:
-    queue, start, end, name, source, number, count, wait, pieces, busy = row
-    return Event(
-        queue=queue,
-        start_seconds=start,
-        end_seconds=end,
-        name=name,
-        source=source,
-        instruction=number,
-        count=count,
-        wait_seconds=wait,
-        pieces=pieces,
-        queue_seconds=busy,
-    )
-
-
-class Recorder:
+class EventRecorder:
     """Collects events; while it is off, nothing.
 
     Attributes:
@@ -90,11 +31,11 @@ class Recorder:
         self.instructions: list[Instruction] = []
         self.fused: list[tuple[Instruction, ...]] = []
         self.loops: list[LoopSpan] = []
-        self._numbers: dict[Step, int] = {}
+        self._numbers: dict[FusedStep, int] = {}
 
     def work(
         self,
-        step: Step,
+        step: FusedStep,
         work: Work,
         start: float,
         end: float,
@@ -183,7 +124,7 @@ class Recorder:
             )
         )
 
-    def _add(self, step: Step) -> int:
+    def _add(self, step: FusedStep) -> int:
         """Takes a step in; its number."""
         number = self._numbers[step] = len(self.instructions)
         kind = type(step.instruction)
@@ -191,3 +132,29 @@ class Recorder:
         self.instructions.append(lead)
         self.fused.append(tuple(step.members))
         return number
+
+
+@dataclass(slots=True)
+class QueueState:
+    """Until when each queue is taken.
+
+    Attributes:
+        free: of every queue that executes.
+        table: what ScalarE has loaded.
+        dma: until when the DMA engines have work, if they never wait.
+        end: of everything so far.
+    """
+
+    free: dict[Queue, float] = field(default_factory=dict)
+    dma: float = 0.0
+    end: float = 0.0
+    table: str = ""
+
+    def copy(self) -> QueueState:
+        return QueueState(dict(self.free), self.dma, self.end, self.table)
+
+    def shift(self, seconds: float) -> None:
+        """As if everything had happened later."""
+        self.free = {queue: t + seconds for queue, t in self.free.items()}
+        self.dma += seconds
+        self.end += seconds

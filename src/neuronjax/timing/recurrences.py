@@ -19,8 +19,12 @@ from neuronjax.ir.instruction import Block, Buffer, Instruction, InstructionProg
 from neuronjax.ir.instruction_set import Branch, DmaCopy, Loop, Memset
 from neuronjax.timing.cost_dma import hbm_bytes_per_second
 from neuronjax.timing.cost_gpsimd import nbytes
-from neuronjax.timing.cost_layout import latency_seconds
-from neuronjax.timing.loop_vectorization import Turns, composed, is_loop_of_slices
+from neuronjax.timing.cost_rules import latency_seconds
+from neuronjax.timing.loop_vectorization import (
+    LoopVectorization,
+    composed,
+    is_loop_of_slices,
+)
 from neuronjax.timing.trips import all_writers, static_trips
 from neuronjax.timing.work import Core
 
@@ -34,7 +38,7 @@ def with_scans(program: InstructionProgram, core: Core) -> InstructionProgram:
     """
     if not any(isinstance(i, Loop) for i in program.walk()):
         return program
-    rewriting = _Rewriting(program, core)
+    rewriting = _ScanRewriting(program, core)
     main = rewriting.block(program.main)
     functions = {n: rewriting.block(b) for n, b in program.functions.items()}
     changed = main is not program.main or any(
@@ -56,7 +60,7 @@ def scanned_loops(
     return tuple(dict.fromkeys(s for s in all_of_them if s not in left))
 
 
-class _Rewriting:
+class _ScanRewriting:
     """Blocks of one program; new buffers have numbers of their own."""
 
     def __init__(self, program: InstructionProgram, core: Core) -> None:
@@ -102,7 +106,9 @@ class _Rewriting:
         trips = static_trips(loop, self.written, self.functions)
         if trips is None or trips < 2:
             return None
-        found = Turns(loop, trips, self.functions, self.fresh).instructions()
+        found = LoopVectorization(
+            loop, trips, self.functions, self.fresh
+        ).instructions()
         if found is None:
             return None
         passes = sum(not isinstance(i, DmaCopy | Memset) for i in found)

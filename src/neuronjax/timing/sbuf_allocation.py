@@ -14,31 +14,31 @@ from math import ceil, prod
 from neuronjax.ir.instruction import Buffer
 from neuronjax.ir.instruction_set import LocalGather
 from neuronjax.ir.kernel_call import NkiKernel
-from neuronjax.timing.block_plan import BlockPlan, Movement, Unit
-from neuronjax.timing.blocking import blocked_bytes
 from neuronjax.timing.division import divide, pass_by
-from neuronjax.timing.fusion import Fused, Step
-from neuronjax.timing.held import Held
+from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
+from neuronjax.timing.held import SbufContents
 from neuronjax.timing.layout import addressed_bytes, row_bytes
-from neuronjax.timing.region_facts import KnownRegions, RegionFacts
-from neuronjax.timing.tiling import RESIDENT_SHARE, Region, dimensions, value_bytes
+from neuronjax.timing.memory_plan import BlockPlan, Movement, Unit
+from neuronjax.timing.planning_constants import (
+    CAPTURED_BYTES,
+    CARRY_SHARE,
+    RESIDENT_SHARE,
+)
+from neuronjax.timing.region_equivalence import KnownRegions, RegionFacts
+from neuronjax.timing.tiling import blocked_bytes, dimensions
 from neuronjax.timing.work import Reason, Transfer
 
-#: What a block reads of its surroundings is in SBUF if it is no bigger. ASSUMPTION.
-CAPTURED_BYTES = 1 << 20
-#: Share of SBUF that what a loop carries may take. ASSUMPTION.
-CARRY_SHARE = 0.5
 _NEVER = 1 << 60
 
 
-class Residence:
+class SbufAllocation:
     """One walk over the regions of a block, with what is in SBUF."""
 
     def __init__(
         self,
         known: KnownRegions,
         fused: Fused,
-        regions: list[Region],
+        regions: list[TiledRegion],
         capacity: int,
         resident: frozenset[int],
         categories: Mapping[int, str | None] | None,
@@ -63,13 +63,14 @@ class Residence:
         self.categories = categories or {}
         self.buffers: dict[int, Buffer] = {}
         self.next_use = self._uses()
-        self.sbuf = Held()
-        carried = {
-            v: value_bytes(fused, v) for v, n in self.argument.items() if n in resident
-        }
+        self.sbuf = SbufContents()
+        carried = {v: fused.sizes[v] for v, n in self.argument.items() if n in resident}
         made = {v for r in regions for s in r.steps for v in s.results}
         for value in self.next_use.keys() - made - fused.constants:
-            if value not in self.argument and fused.sizes[value] <= CAPTURED_BYTES:
+            if (
+                value not in self.argument
+                and fused.sizes[value] <= CAPTURED_BYTES.value
+            ):
                 carried[value] = fused.sizes[value]
         for value, size in carried.items():
             self.sbuf.hold(value, size, _NEVER)
@@ -95,7 +96,7 @@ class Residence:
         A loop's carry that is passed on as it is stays where it is.
         """
         arguments = self.fused.arguments
-        unit = Unit(Region())
+        unit = Unit(TiledRegion())
         for n, value in enumerate(self.fused.results):
             roots = self.fused.access[value].roots
             passed = self.is_nested and n < len(arguments) and value == arguments[n]
@@ -224,8 +225,8 @@ class Residence:
         k = prod(fused.types[step.operands[0]].shape[x] for x in d.lhs_contract)
         types = [fused.types[v] for v in step.operands]
         m, r = (prod(t.shape) // max(1, batch * k) for t in types)
-        sizes = [value_bytes(fused, v) for v in (lhs, rhs)]
-        room = (self.capacity - self.sbuf.total) * RESIDENT_SHARE
+        sizes = [fused.sizes[v] for v in (lhs, rhs)]
+        room = (self.capacity - self.sbuf.total) * RESIDENT_SHARE.value
         item = types[0].dtype.itemsize
         left, right = (size // max(1, batch) for size in sizes)
         total = batch * blocked_bytes(left, right, m, r, room, item)
@@ -252,7 +253,7 @@ class Residence:
         whole: bool,
     ) -> None:
         fraction, turned = part or (1.0, False)
-        size = value_bytes(self.fused, value)
+        size = self.fused.sizes[value]
         size = ceil(size * fraction) * times
         if size:
             reason = self._reason(value, value in unit.region.whole)
@@ -294,7 +295,7 @@ class Residence:
         """Writes a value to HBM, once."""
         if value in self.in_hbm:
             return
-        size = value_bytes(self.fused, value)
+        size = self.fused.sizes[value]
         if reason == "output":
             size = self.output_bytes.get(value, size)
         if size:
@@ -327,7 +328,7 @@ class Residence:
         last = uses[0] if uses else n
         if value in self.kept_results:
             last = _NEVER
-        self.sbuf.hold(value, value_bytes(self.fused, value), last)
+        self.sbuf.hold(value, self.fused.sizes[value], last)
 
     def _keep(self, n: int, values: Mapping[int, None]) -> None:
         """What was read whole and is read again stays."""
@@ -346,7 +347,7 @@ class Residence:
                     self._save(n, unit, value, "output")
                 if later == _NEVER and value not in self.kept_results:
                     continue
-                size = value_bytes(fused, value)
+                size = fused.sizes[value]
                 if self._fits(n, unit, size, later, room):
                     self._hold(n, value)
                 elif value not in self.in_hbm:
@@ -354,7 +355,7 @@ class Residence:
 
     def _fits(self, n: int, unit: Unit, size: int, later: int, room: float) -> bool:
         """Whether there is room for a result that is next read by unit `later`."""
-        room = min(room, self.capacity * RESIDENT_SHARE)
+        room = min(room, self.capacity * RESIDENT_SHARE.value)
         if size > room:
             return False
         total = self.sbuf.total + size
@@ -424,11 +425,11 @@ class Residence:
             if position in unit.resident
             for root in self.fused.access[value].roots
         )
-        self._make_room(n, unit, self.capacity * CARRY_SHARE - carried, needed)
+        self._make_room(n, unit, self.capacity * CARRY_SHARE.value - carried, needed)
         for position, value in enumerate(step.operands):
             captured = position >= explicit
             for root in self.fused.access[value].roots:
-                if captured and self.fused.sizes[root] <= CAPTURED_BYTES:
+                if captured and self.fused.sizes[root] <= CAPTURED_BYTES.value:
                     continue
                 if position not in unit.resident:
                     self._save(n, unit, root, "spill_save")
@@ -446,10 +447,10 @@ class Residence:
                 self.in_hbm[value] = (n, max(last, uses[0] if uses else n))
         unit.sbuf_bytes = min(self.capacity, self.sbuf.total + carried)
 
-    def _sizes(self, step: Step, positions: frozenset[int]) -> Iterator[int]:
+    def _sizes(self, step: FusedStep, positions: frozenset[int]) -> Iterator[int]:
         for position in positions:
             if position < len(step.results):
-                yield value_bytes(self.fused, step.results[position])
+                yield self.fused.sizes[step.results[position]]
 
 
 def _output_bytes(fused: Fused) -> dict[int, int]:

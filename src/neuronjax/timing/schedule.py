@@ -20,35 +20,18 @@ from neuronjax.ir.collective_set import Collective
 from neuronjax.ir.instruction import Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Branch, Loop
 from neuronjax.timing.assumptions import THROTTLE_SECONDS
-from neuronjax.timing.block_plan import BlockPlan, Unit
 from neuronjax.timing.collection import no_collection
-from neuronjax.timing.constant import Constant
-from neuronjax.timing.cost import after_idle_seconds, table_load_seconds
 from neuronjax.timing.cost_collective import collective_seconds
-from neuronjax.timing.memory import MemoryPlan, plan_memory
-from neuronjax.timing.pricing import CHUNK_BYTES, PricedUnit, Pricing
-from neuronjax.timing.queue_state import QueueState
-from neuronjax.timing.recording import TABLE_LOAD, Events, Recorder
-from neuronjax.timing.tiling import sbuf_bytes
-from neuronjax.timing.timeline import Timeline
+from neuronjax.timing.cost_scalar import table_load_seconds
+from neuronjax.timing.cost_tensor import after_idle_seconds
+from neuronjax.timing.memory import plan_memory
+from neuronjax.timing.memory_plan import BlockPlan, MemoryPlan, Unit
+from neuronjax.timing.planning_constants import CHUNK_BYTES, LOOP_TURN, PREFETCH_SHARE
+from neuronjax.timing.pricing import PricedUnit, Pricing
+from neuronjax.timing.recording import EventRecorder, QueueState
+from neuronjax.timing.timeline import TABLE_LOAD, Events, Timeline
 from neuronjax.timing.trips import all_writers, static_trips
 from neuronjax.timing.work import Core, Queue, Work
-
-LOOP_TURN = Constant(
-    "LOOP_TURN",
-    0.1e-6,
-    "s",
-    "sequencers compare, branch and fetch between two turns of a loop",
-    is_assumption=True,
-)
-PREFETCH_SHARE = Constant(
-    "PREFETCH_SHARE",
-    0.5,
-    "fraction",
-    "of SBUF that loads for later regions may take",
-    is_assumption=True,
-)
-CONSTANTS: Mapping[str, Constant] = {c.name: c for c in (LOOP_TURN, PREFETCH_SHARE)}
 
 _COMPUTE: tuple[Queue, ...] = ("tensor", "vector", "scalar", "gpsimd", "sync", "host")
 
@@ -103,12 +86,12 @@ class _Schedule:
         self.placement = placement
         self.trips, self.plan = trips, plan
         self.pricing = Pricing(core)
-        self.recorder = Recorder()
+        self.recorder = EventRecorder()
         self.notes: dict[str, None] = {}
         self.table_loads = 0
         chip = core.chip
         engines = chip.dma_engines // chip.cores_per_chip * core.lnc
-        room = sbuf_bytes(core) * PREFETCH_SHARE.value
+        room = core.sbuf_bytes * PREFETCH_SHARE.value
         self.ahead = room / (engines * chip.dma_engine_bytes_per_second)
 
     def run(self) -> Timeline:
@@ -160,25 +143,23 @@ class _Schedule:
     ) -> None:
         prices = self.pricing.unit(plan, unit)
         if prices.block is not None:
-            self._blocks(plan, prices.block, state, times)
+            self._blocks(prices.block, state, times)
             return
-        arrived = self._load(plan, prices, state, times)
+        arrived = self._load(prices, state, times)
         self._tables(prices, state)
         if prices.pieces > 1:
             self._tiled(prices, state, times, arrived)
         else:
             self._streamed(prices, state, times, arrived)
-        self._store(plan, prices, state, times)
+        self._store(prices, state, times)
 
-    def _blocks(
-        self, plan: BlockPlan, block: PricedUnit, state: QueueState, times: _Times
-    ) -> None:
+    def _blocks(self, block: PricedUnit, state: QueueState, times: _Times) -> None:
         """Blocks of rows that follow each other: one with events, one without."""
         records, first = self.recorder.on, len(self.recorder.rows)
-        one = self._one_block(plan, block, state, times)
+        one = self._one_block(block, state, times)
         last = len(self.recorder.rows)
         self.recorder.on = False
-        period = self._one_block(plan, block, state, times) - one
+        period = self._one_block(block, state, times) - one
         self.recorder.on = records
         later = (block.blocks - 2) * period
         state.shift(later)
@@ -188,14 +169,12 @@ class _Schedule:
                 times[value] = (end - (block.blocks - 1) * period, end + later)
         self.recorder.repeat(first, last, block.blocks, period, block.sources)
 
-    def _one_block(
-        self, plan: BlockPlan, block: PricedUnit, state: QueueState, times: _Times
-    ) -> float:
+    def _one_block(self, block: PricedUnit, state: QueueState, times: _Times) -> float:
         """When the next block can have the room of this one."""
-        arrived = self._load(plan, block, state, times)
+        arrived = self._load(block, state, times)
         self._tables(block, state)
         self._streamed(block, state, times, arrived)
-        self._store(plan, block, state, times)
+        self._store(block, state, times)
         state.dma = max(state.dma, state.end)
         return state.dma
 
@@ -216,9 +195,7 @@ class _Schedule:
         state.table = tables[-1]
         self.table_loads += 1
 
-    def _load(
-        self, plan: BlockPlan, prices: PricedUnit, state: QueueState, times: _Times
-    ) -> _Times:
+    def _load(self, prices: PricedUnit, state: QueueState, times: _Times) -> _Times:
         """Issues the loads of a region; when each is there.
 
         What one step reads comes at the same time; what all tiles need comes first.
@@ -247,7 +224,7 @@ class _Schedule:
                 span = max(end, first + prices.interval * (prices.pieces - 1))
             else:
                 size = sum(m.movement.transfer.bytes for m in moves) / prices.blocks
-                first = start + total / max(1, ceil(size / CHUNK_BYTES))
+                first = start + total / max(1, ceil(size / CHUNK_BYTES.value))
             for move in moves:
                 arrived[move.movement.value] = (
                     first + move.latency,
@@ -345,9 +322,7 @@ class _Schedule:
             return 0.0
         return after_idle_seconds(self.core, busy)
 
-    def _store(
-        self, plan: BlockPlan, prices: PricedUnit, state: QueueState, times: _Times
-    ) -> None:
+    def _store(self, prices: PricedUnit, state: QueueState, times: _Times) -> None:
         """Issues the writes of a region."""
         for move in prices.stores:
             first, end = times.get(move.movement.value, (0.0, 0.0))
@@ -355,7 +330,7 @@ class _Schedule:
                 part = move.seconds / prices.pieces
             else:
                 size = move.movement.transfer.bytes / prices.blocks
-                part = move.seconds / max(1, ceil(size / CHUNK_BYTES))
+                part = move.seconds / max(1, ceil(size / CHUNK_BYTES.value))
             start = max(first, state.dma)
             done = max(start + move.seconds, end + part)
             pieces = prices.pieces
@@ -372,7 +347,7 @@ class _Schedule:
     ) -> None:
         step = unit.region.steps[0]
         i = step.instruction
-        self._region_moves(plan, unit, state, times)
+        self._region_moves(unit, state, times)
         access = plan.fused.access
         given = [self._there(access[v].roots, times) for v in step.operands]
         arguments = given[: len(i.operands)]
@@ -388,9 +363,7 @@ class _Schedule:
         for value, time in zip(step.results, results, strict=True):
             times[value] = time
 
-    def _region_moves(
-        self, plan: BlockPlan, unit: Unit, state: QueueState, times: _Times
-    ) -> None:
+    def _region_moves(self, unit: Unit, state: QueueState, times: _Times) -> None:
         """What is saved and loaded around control flow and collectives."""
         if not unit.movements:
             return
@@ -403,7 +376,7 @@ class _Schedule:
             done = state.dma + move.latency
             times[move.movement.value] = (done, done)
             state.end = max(state.end, done)
-        times.update(self._load(plan, prices, state, times))
+        times.update(self._load(prices, state, times))
 
     def _loop(
         self,
@@ -478,7 +451,7 @@ class _Schedule:
         (step,) = unit.region.steps
         i = step.instruction
         assert isinstance(i, Collective)
-        self._region_moves(plan, unit, state, times)
+        self._region_moves(unit, state, times)
         access = plan.fused.access
         ready = [self._there(access[v].roots, times)[1] for v in step.operands]
         start = max([state.free.get("cc", 0.0), *ready])

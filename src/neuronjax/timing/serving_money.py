@@ -127,7 +127,7 @@ class ServingCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class ServedMemory:
     """HBM of one device of a copy that serves; see `ServingCost`."""
 
     needed_bytes: int
@@ -149,7 +149,7 @@ def serving_cost(
     decode_seconds: float,
     price: Price,
     traffic: Traffic,
-    memory: Memory,
+    memory: ServedMemory,
     *,
     policy: str = "",
     devices: int = 1,

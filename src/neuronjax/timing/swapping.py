@@ -14,11 +14,11 @@ from typing import Any
 from neuronjax.ir.instruction import Buffer, Instruction, View
 from neuronjax.ir.instruction_set import DmaCopy, DotDimensions, NcMatmul, TensorCopy
 from neuronjax.ir.program import TensorType
-from neuronjax.timing.flattening import Node
+from neuronjax.timing.flattening import FlatNode
 
 
 def swap(
-    nodes: Sequence[Node], types: list[TensorType], results: Sequence[int]
+    nodes: Sequence[FlatNode], types: list[TensorType], results: Sequence[int]
 ) -> None:
     """Exchanges the sides of matmuls whose result is only read transposed, in place.
 
@@ -39,10 +39,10 @@ def swap(
             types[link.results[0]] = link.instruction.results[0].type
 
 
-def _chains(nodes: Sequence[Node], results: Sequence[int]) -> list[list[Node]]:
+def _chains(nodes: Sequence[FlatNode], results: Sequence[int]) -> list[list[FlatNode]]:
     """Matmuls with the casts and the transposition that alone read their results."""
-    made: dict[int, Node] = {}  # by matmuls and casts
-    found: list[list[Node]] = []
+    made: dict[int, FlatNode] = {}  # by matmuls and casts
+    found: list[list[FlatNode]] = []
     for node in nodes:
         i = node.instruction
         kind = type(i)

@@ -5,96 +5,33 @@ at a time on every physical core: only a tile of what is between the steps is in
 engines and DMA work on different tiles at the same time, and an operand that every tile
 needs whole (the weights of a matmul) stays, or streams by once for every block of rows
 that fits. Attention's scores, softmax included, never leave the core this way. `group`
-forms such regions greedily, in program order. Bytes are of a logical core.
+forms such regions greedily, in program order. Bytes are of a logical core; of a matmul
+whose operands do not fit those that the best blocks move.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
-from math import ceil, prod
+from functools import lru_cache
+from math import ceil, inf, prod
 
 from neuronjax.errors import InternalError
 from neuronjax.ir.instruction_set import DotDimensions
 from neuronjax.timing.access import rows_of
-from neuronjax.timing.blocking import blocked_bytes
-from neuronjax.timing.fusion import Fused, Step
+from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.instruction_kinds import MATMULS
+from neuronjax.timing.planning_constants import (
+    BLOCK_K,
+    FEW_TILES,
+    LOOK_BACK,
+    MOST_BLOCKS,
+    MOST_STEPS,
+    RESIDENT_SHARE,
+)
 from neuronjax.timing.work import Core
 
-#: Share of SBUF for what stays, the rest being tiles in flight. ASSUMPTION.
-RESIDENT_SHARE = 0.85
-#: A region of more steps is two: the compiler's own loops have a bound. ASSUMPTION.
-MOST_STEPS = 64
-#: How many regions back a step may join whose operands are all there. ASSUMPTION.
-LOOK_BACK = 4
-#: Fewer row tiles than these are too few to overlap: no step joins a region that would
-#: have so few of them because of it. ASSUMPTION.
-FEW_TILES = 8
 
-
-def sbuf_bytes(core: Core) -> int:
-    """SBUF that programs can use."""
-    spec = core.spec
-    return spec.sbuf_usable_bytes_per_partition * spec.partitions * core.lnc
-
-
-def rows_per_tile(core: Core) -> int:
-    """Rows that are on the partitions at a time."""
-    return core.spec.partitions * core.lnc
-
-
-@dataclass(slots=True, eq=False)
-class Region:
-    """Steps that run tile by tile.
-
-    Attributes:
-        steps: in order.
-        candidates: row counts that all of them have.
-        rows: how many rows there are: the most of these.
-        inside: values that they compute.
-        whole: values from outside that every tile needs all of.
-        streamed: values from outside that come with the rows.
-        lhs_bytes: of what matmuls contract with `whole` values, for all rows.
-        whole_bytes: of `whole`, as much as is needed at a time.
-        batches: of values of `whole`, into how many parts the rows' batch splits them,
-            of which two are needed at a time.
-        has_matmul: whether there is one.
-        sums: results that are there after the last tile.
-        key: the same for regions that are alike (`timing.alike`); -1: like no other.
-        values: of its steps, in an order that regions that are alike share.
-    """
-
-    steps: list[Step] = field(default_factory=list)
-    candidates: frozenset[int] = frozenset()
-    rows: int = 1
-    inside: set[int] = field(default_factory=set)
-    whole: dict[int, None] = field(default_factory=dict)
-    streamed: dict[int, None] = field(default_factory=dict)
-    lhs_bytes: int = 0
-    whole_bytes: int = 0
-    batches: dict[int, int] = field(default_factory=dict)
-    has_matmul: bool = False
-    sums: set[int] = field(default_factory=set)
-    key: int = -1
-    values: tuple[int, ...] = ()
-
-    @property
-    def form(self) -> str:
-        """That of its first step; "" where it has none and only moves bytes."""
-        return self.steps[0].form if self.steps else ""
-
-    @property
-    def is_single(self) -> bool:
-        """Whether it is control flow or a collective."""
-        return self.form in ("control", "collective")
-
-    def tiles(self, core: Core) -> int:
-        """How many tiles the rows make."""
-        return max(1, ceil(self.rows / rows_per_tile(core)))
-
-
-def dimensions(step: Step) -> DotDimensions:
+def dimensions(step: FusedStep) -> DotDimensions:
     """The dimension numbers of a matmul."""
     i = step.instruction
     if not isinstance(i, MATMULS):
@@ -102,19 +39,14 @@ def dimensions(step: Step) -> DotDimensions:
     return i.dimensions
 
 
-def value_bytes(fused: Fused, value: int) -> int:
-    """Of a tensor in memory."""
-    return fused.sizes[value]
-
-
-def needed_bytes(fused: Fused, region: Region, value: int) -> int:
+def needed_bytes(fused: Fused, region: TiledRegion, value: int) -> int:
     """What of a whole operand is in SBUF at a time: of a batch two members."""
     parts = region.batches.get(value, 1)
-    size = value_bytes(fused, value)
+    size = fused.sizes[value]
     return size if parts <= 2 else 2 * ceil(size / parts)
 
 
-def accumulated_bytes(fused: Fused, region: Region) -> int:
+def accumulated_bytes(fused: Fused, region: TiledRegion) -> int:
     """Sums over the region's rows, in FP32, of one member of the batch."""
     total = 0
     for step in region.steps:
@@ -124,11 +56,11 @@ def accumulated_bytes(fused: Fused, region: Region) -> int:
     return total
 
 
-def _batch(fused: Fused, step: Step) -> int:
+def _batch(fused: Fused, step: FusedStep) -> int:
     return prod(_side(fused, step, 0)[x] for x in dimensions(step).lhs_batch)
 
 
-def group(fused: Fused, core: Core) -> list[Region]:
+def group(fused: Fused, core: Core) -> list[TiledRegion]:
     """Regions of a block's steps, in an order that respects dependencies."""
     return _Grouping(fused, core).run()
 
@@ -141,7 +73,7 @@ def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
     return len(shape)
 
 
-def _own_rows(fused: Fused, step: Step) -> frozenset[int]:
+def _own_rows(fused: Fused, step: FusedStep) -> frozenset[int]:
     """Row counts that a step by itself can be tiled in."""
     if step.form == "matmul":
         return _matmul_rows(fused, step)[0]
@@ -161,7 +93,7 @@ def _own_rows(fused: Fused, step: Step) -> frozenset[int]:
     return rows_of(shape)
 
 
-def _matmul_rows(fused: Fused, step: Step) -> tuple[frozenset[int], ...]:
+def _matmul_rows(fused: Fused, step: FusedStep) -> tuple[frozenset[int], ...]:
     """Row counts of a matmul's result, and those its two operands may have inside."""
     if step.sides is not None:
         return step.sides
@@ -181,7 +113,7 @@ def _matmul_rows(fused: Fused, step: Step) -> tuple[frozenset[int], ...]:
 
 
 def _contracted_rows(
-    fused: Fused, step: Step, inside: Collection[int] = ()
+    fused: Fused, step: FusedStep, inside: Collection[int] = ()
 ) -> frozenset[int]:
     """The row count whose last dimension a matmul contracts; none where it does not.
 
@@ -204,14 +136,14 @@ def _contracted_rows(
     return frozenset({rows})
 
 
-def _side(fused: Fused, step: Step, n: int) -> tuple[int, ...]:
+def _side(fused: Fused, step: FusedStep, n: int) -> tuple[int, ...]:
     """The shape of a matmul's n-th side: elements come before scales and tags."""
     operands = step.operands
     position = n if len(operands) != 3 else 2 * n
     return fused.types[operands[min(position, len(operands) - 1)]].shape
 
 
-def _operand_rows(fused: Fused, step: Step, position: int) -> frozenset[int]:
+def _operand_rows(fused: Fused, step: FusedStep, position: int) -> frozenset[int]:
     """Row counts in which an operand can come from inside the region."""
     value = step.operands[position]
     own = rows_of(fused.types[value].shape)
@@ -230,15 +162,15 @@ class _Grouping:
 
     def __init__(self, fused: Fused, core: Core) -> None:
         self.fused, self.core = fused, core
-        self.per_tile = rows_per_tile(core)
-        self.capacity = sbuf_bytes(core) * RESIDENT_SHARE
-        self.regions: list[Region] = []
+        self.per_tile = core.rows_per_tile
+        self.capacity = core.sbuf_bytes * RESIDENT_SHARE.value
+        self.regions: list[TiledRegion] = []
         self.home: dict[int, int] = {}
         self._stale: set[int] = set()
-        self._taken: dict[Step, tuple[frozenset[int], ...]] = {}
-        self._own: dict[Step, frozenset[int]] = {}
+        self._taken: dict[FusedStep, tuple[frozenset[int], ...]] = {}
+        self._own: dict[FusedStep, frozenset[int]] = {}
 
-    def run(self) -> list[Region]:
+    def run(self) -> list[TiledRegion]:
         for step in self.fused.steps:
             self._add(step)
         for place in self._stale:  # the row count is settled only now
@@ -250,10 +182,10 @@ class _Grouping:
                 self._take_operands(region, step)
         return self.regions
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: FusedStep) -> None:
         found = self._place(step)
         if found is None:
-            place, region = len(self.regions), Region()
+            place, region = len(self.regions), TiledRegion()
             self.regions.append(region)
             candidates = self._streaming(self._own_rows(step), step, region)
         else:
@@ -271,13 +203,13 @@ class _Grouping:
         for value in step.results:
             self.home[value] = place
 
-    def _own_rows(self, step: Step) -> frozenset[int]:
+    def _own_rows(self, step: FusedStep) -> frozenset[int]:
         found = self._own.get(step)
         if found is None:
             found = self._own[step] = _own_rows(self.fused, step)
         return found
 
-    def _operand_rows(self, step: Step) -> tuple[frozenset[int], ...]:
+    def _operand_rows(self, step: FusedStep) -> tuple[frozenset[int], ...]:
         """Row counts in which each operand can come from inside the region."""
         found = self._taken.get(step)
         if found is None:
@@ -286,7 +218,7 @@ class _Grouping:
             self._taken[step] = found
         return found
 
-    def _place(self, step: Step) -> tuple[int, frozenset[int]] | None:
+    def _place(self, step: FusedStep) -> tuple[int, frozenset[int]] | None:
         """The region that a step can join, and its row counts then."""
         if step.form in ("control", "collective", "other") or not self.regions:
             return None
@@ -298,7 +230,7 @@ class _Grouping:
             rows = self._joined(region, step) if ready else None
             return None if rows is None else (place, rows)
         last = len(self.regions)
-        for place in range(last - 1, max(-1, last - 1 - LOOK_BACK), -1):
+        for place in range(last - 1, max(-1, last - 1 - int(LOOK_BACK.value)), -1):
             region = self.regions[place]
             shares = not region.streamed.keys().isdisjoint(reads)
             if shares or self._accompanies(region, step):
@@ -307,7 +239,7 @@ class _Grouping:
                     return place, rows
         return None
 
-    def _accompanies(self, region: Region, step: Step) -> bool:
+    def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
         """Whether a batched matmul makes a tensor like one that the region makes.
 
         Gradients of scores meet the scores.
@@ -324,12 +256,12 @@ class _Grouping:
             and region.rows in _matmul_rows(self.fused, step)[0]
         )
 
-    def _joined(self, region: Region, step: Step) -> frozenset[int] | None:
+    def _joined(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
         """The row counts of a region with one more step; None if it must not join."""
         first = region.steps[0].form
         if first in ("control", "collective", "other"):
             return None
-        if len(region.steps) >= MOST_STEPS:
+        if len(region.steps) >= MOST_STEPS.value:
             return None
         if step.form == "matmul":
             step.accumulates = self._accumulates(region, step)
@@ -347,19 +279,21 @@ class _Grouping:
         before = ceil(region.rows / per_tile)
         after = ceil(max(rows, default=1) / per_tile)
         coarse = (
-            after < before and after < FEW_TILES and not self._refines(region, rows)
+            after < before
+            and after < FEW_TILES.value
+            and not self._refines(region, rows)
         )
         if coarse or (step.form == "matmul" and not self._pays(region, step)):
             return None
         return rows
 
     def _streaming(
-        self, rows: frozenset[int], step: Step, region: Region
+        self, rows: frozenset[int], step: FusedStep, region: TiledRegion
     ) -> frozenset[int]:
         """Of the row counts those in which operands from outside can stream too."""
         if step.form in ("matmul", "control", "collective", "other"):
             return rows
-        enough = min(max(rows, default=1), FEW_TILES * self.per_tile)
+        enough = min(max(rows, default=1), FEW_TILES.value * self.per_tile)
         access, outside = self.fused.access, region.inside.isdisjoint
         for value, own in zip(step.operands, self._operand_rows(step), strict=True):
             roots = access[value].roots
@@ -368,7 +302,7 @@ class _Grouping:
                 rows = fewer if max(fewer, default=1) >= enough else rows
         return rows
 
-    def _accumulates(self, region: Region, step: Step) -> bool:
+    def _accumulates(self, region: TiledRegion, step: FusedStep) -> bool:
         """Whether a matmul over the rows can add up their tiles, as they are computed.
 
         As kernels for the gradients of attention do: of batched matmuls, where what
@@ -388,12 +322,12 @@ class _Grouping:
             for r in fused.access[v].roots
             if r in region.inside
         ]
-        if max((value_bytes(fused, r) for r in inside), default=0) < self.capacity:
+        if max((fused.sizes[r] for r in inside), default=0) < self.capacity:
             return False
         shape = fused.types[step.results[0]].shape
         return 4 * prod(shape) // max(1, _batch(fused, step)) <= self.capacity
 
-    def _refines(self, region: Region, rows: frozenset[int]) -> bool:
+    def _refines(self, region: TiledRegion, rows: frozenset[int]) -> bool:
         """Whether fewer rows lose nothing: elementwise work on few elements."""
         return (
             bool(rows)
@@ -402,7 +336,7 @@ class _Grouping:
             and all(step.form != "reduce" and not step.reduces for step in region.steps)
         )
 
-    def _pays(self, region: Region, step: Step) -> bool:
+    def _pays(self, region: TiledRegion, step: FusedStep) -> bool:
         """Whether a matmul moves fewer bytes in the region than by itself."""
         fused = self.fused
         lhs, rhs = step.operands[0], step.operands[-1]
@@ -411,7 +345,7 @@ class _Grouping:
         total = region.whole_bytes + whole
         if total <= self.capacity:
             return True
-        lhs_bytes = sum(value_bytes(fused, r) for r in fused.access[lhs].roots)
+        lhs_bytes = sum(fused.sizes[r] for r in fused.access[lhs].roots)
         together = total * self._passes(region.lhs_bytes + lhs_bytes)
         before = self._traffic(region.whole_bytes, region.lhs_bytes)
         spilled = 0 if lhs_bytes < self.capacity / 2 else lhs_bytes
@@ -422,17 +356,17 @@ class _Grouping:
         )
         return together <= before + alone + spilled
 
-    def _parts(self, region: Region, step: Step) -> int:
+    def _parts(self, region: TiledRegion, step: FusedStep) -> int:
         """Into how many parts the batch splits a whole operand."""
         if step.form != "matmul":
             return 1
         batch = _batch(self.fused, step)
         return batch if region.rows > batch and region.rows % batch == 0 else 1
 
-    def _outside(self, region: Region, value: int, parts: int = 1) -> int:
+    def _outside(self, region: TiledRegion, value: int, parts: int = 1) -> int:
         """Bytes of a value that the region neither computes nor has, for a while."""
         return sum(
-            value_bytes(self.fused, r) // max(1, parts // 2)
+            self.fused.sizes[r] // max(1, parts // 2)
             for r in self.fused.access[value].roots
             if r not in region.inside and r not in region.whole
         )
@@ -446,7 +380,7 @@ class _Grouping:
             return whole
         return whole * self._passes(lhs_bytes)
 
-    def _take_operands(self, region: Region, step: Step) -> None:
+    def _take_operands(self, region: TiledRegion, step: FusedStep) -> None:
         """Notes what comes from outside, and whether with the rows or whole."""
         fused, rows, form = self.fused, region.rows, step.form
         always = form in ("control", "collective", "other")
@@ -466,7 +400,7 @@ class _Grouping:
                     region.batches[root] = self._parts(region, step)
                     region.whole_bytes += needed_bytes(fused, region, root)
 
-    def _rows_outside(self, step: Step, position: int) -> frozenset[int]:
+    def _rows_outside(self, step: FusedStep, position: int) -> frozenset[int]:
         """Row counts in which an operand can be brought from HBM."""
         if step.form != "matmul":
             return self._operand_rows(step)[position]
@@ -476,3 +410,35 @@ class _Grouping:
         if position == 0:  # any layout of the left: the DMA engines gather its rows
             return rows
         return rows & frozenset({_batch(self.fused, step)} - {1})
+
+
+@lru_cache(maxsize=1 << 12)
+def blocked_bytes(lhs: int, rhs: int, m: int, n: int, room: float, item: int) -> int:
+    """The least HBM traffic of a matmul whose operands do not fit.
+
+    A block of the result, in FP32, stays in SBUF while blocks of both operands, BLOCK_K
+    deep, stream by twice buffered; or one operand stays and the other streams once.
+
+    Args:
+        lhs: bytes of the left operand, [m, k].
+        rhs: bytes of the right one, [k, n].
+        m: rows of the result.
+        n: columns of the result.
+        room: bytes of SBUF.
+        item: bytes of an operand's element.
+
+    Returns:
+        Bytes read.
+    """
+    if min(lhs, rhs) <= room:
+        return lhs + rhs
+    best = inf
+    for over_n in range(1, int(MOST_BLOCKS.value) + 1):
+        columns = ceil(n / over_n)
+        # rows * (4 * columns + 2 * item * BLOCK_K) + 2 * item * BLOCK_K * columns
+        free = room - 2 * item * BLOCK_K.value * columns
+        block = int(free // (4 * columns + 2 * item * BLOCK_K.value))
+        if block < 1:
+            continue
+        best = min(best, lhs * over_n + rhs * ceil(m / min(m, block)))
+    return int(best) if best < inf else (lhs + rhs) * int(MOST_BLOCKS.value)

@@ -10,10 +10,68 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
+from typing import overload
 
 from neuronjax.ir.instruction import Instruction
-from neuronjax.timing.memory import MemoryPlan
+from neuronjax.timing.memory_plan import MemoryPlan
 from neuronjax.timing.work import QUEUES, Event, Queue, Transfer, Work
+
+#: Opcode of ScalarE's loads of tables, which run ahead of what needs them.
+TABLE_LOAD = "ACT_TABLE_LOAD"
+
+#: The fields of an Event, in order.
+Row = tuple[Queue, float, float, str, Work | Transfer, int, int, float, int, float]
+
+
+class Events(Sequence[Event]):
+    """Events, made of rows when the first is asked for.
+
+    Most readers of a schedule want its end alone.
+    """
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        self._made: tuple[Event, ...] = ()
+
+    def _all(self) -> tuple[Event, ...]:
+        if len(self._made) < len(self._rows):
+            self._made = tuple(map(_event, self._rows))
+        return self._made
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Event, ...]: ...
+    def __getitem__(self, index: int | slice) -> Event | tuple[Event, ...]:
+        return self._all()[index]
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Events | tuple) and self._all() == tuple(other)
+
+    def __repr__(self) -> str:
+        return repr(self._all())
+
+
+def _event(row: Row) -> Event:
+    queue, start, end, name, source, number, count, wait, pieces, busy = row
+    return Event(
+        queue=queue,
+        start_seconds=start,
+        end_seconds=end,
+        name=name,
+        source=source,
+        instruction=number,
+        count=count,
+        wait_seconds=wait,
+        pieces=pieces,
+        queue_seconds=busy,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,17 @@ class Core:
         """One physical core."""
         return self.chip.core
 
+    @property
+    def sbuf_bytes(self) -> int:
+        """SBUF that programs can use."""
+        spec = self.spec
+        return spec.sbuf_usable_bytes_per_partition * spec.partitions * self.lnc
+
+    @property
+    def rows_per_tile(self) -> int:
+        """Rows that are on the partitions at a time."""
+        return self.spec.partitions * self.lnc
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
@@ -104,16 +115,6 @@ class Work:
     hbm_write_bytes: int = 0
     dma_bytes: float = 0.0
     table: str = ""
-
-    @property
-    def first_seconds(self) -> float:
-        """When the first tile's result can be read, from the start."""
-        return self.seconds / self.tiles + self.latency_seconds
-
-    @property
-    def last_seconds(self) -> float:
-        """What is left to do when the last tile's operands arrive."""
-        return self.seconds / self.tiles + self.latency_seconds
 
 
 #: One way to execute an instruction: works in order of dependency, each streaming its

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from neuronjax import cli
+from neuronjax.cli import quickstart
 from neuronjax.cli.quickstart import data, model
-from neuronjax.cli.quickstart.experiment import EMULATED, NATIVE, Machine
-from neuronjax.cli.quickstart.recipe import TINY, Recipe
-from neuronjax.cli.quickstart.train import train
+from neuronjax.cli.quickstart.experiment import EMULATED, NATIVE, Setup
+from neuronjax.cli.quickstart.train import TINY, TrainingRecipe, train
 from neuronjax.errors import InvalidProgramError
 
 
@@ -57,7 +59,7 @@ def test_engines_are_counted(tiny):
 
 
 def test_default_recipe_is_of_a_million_parameters():
-    shapes = jax.eval_shape(lambda: model.create(Recipe().model)[1])
+    shapes = jax.eval_shape(lambda: model.create(TrainingRecipe().model)[1])
     sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)]
     assert sum(sizes) == 1_037_696
 
@@ -66,7 +68,7 @@ def test_training_learns():
     """A short native run of a small model falls below what letter counts can reach."""
     corpus = data.load()
     small = model.GPTConfig(layers=1, width=64, hidden=128, scan_layers=True)
-    recipe = Recipe(model=small, steps=100, peak_rate=1e-2)
+    recipe = TrainingRecipe(model=small, steps=100, peak_rate=1e-2)
     losses = []
     trained = train(jax.jit, recipe, corpus, losses.append)
     assert losses == trained.losses
@@ -76,13 +78,28 @@ def test_training_learns():
 
 @pytest.mark.parametrize("text", [*EMULATED, "trn2.48xlarge/tf32"])
 def test_machines_are_read_and_written(text):
-    assert str(Machine.parse(text)) == text
+    assert str(Setup.parse(text)) == text
 
 
 @pytest.mark.parametrize("text", ["trn2", "trn2/", "/bf16", "host/fp32", "trn2/fp8/x"])
 def test_bad_machines_are_refused(text):
     with pytest.raises(InvalidProgramError):
-        Machine.parse(text)
+        Setup.parse(text)
+
+
+def test_it_is_an_application():
+    """Of neuronjax its files import the public package, and one another."""
+    folder = Path(quickstart.__file__).parent
+    for path in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module]
+            else:
+                continue
+            inside = [name for name in names if name.startswith("neuronjax.")]
+            assert all(name.startswith(quickstart.__name__) for name in inside), path
 
 
 def test_native_is_jax():
@@ -91,7 +108,7 @@ def test_native_is_jax():
 
 @pytest.mark.parametrize("steps", [1, 2, 11])
 def test_any_number_of_steps_has_a_schedule(steps):
-    optimizer, weights = Recipe(steps=steps).optimizer(), jnp.ones(3)
+    optimizer, weights = TrainingRecipe(steps=steps).optimizer(), jnp.ones(3)
     state = optimizer.init(weights)
     for _ in range(steps):
         updates, state = optimizer.update(weights, state, weights)

@@ -12,15 +12,15 @@ from rich.console import Console
 
 from neuronjax.cli.quickstart import report
 from neuronjax.cli.quickstart.data import Corpus
-from neuronjax.cli.quickstart.experiment import NATIVE, Machine, Run
-from neuronjax.cli.quickstart.recipe import TINY
+from neuronjax.cli.quickstart.experiment import NATIVE, Setup, TrainingRun
+from neuronjax.cli.quickstart.train import TINY
 
 CORPUS = Corpus(train=np.array([1, 2] * 8), heldout=np.array([1, 2]))
 
 
-def made_up(machine: Machine, seconds: float, **engines: int) -> Run:
+def made_up(machine: Setup, seconds: float, **engines: int) -> TrainingRun:
     dtypes = ("float8_e4m3fn", "float8_e5m2") if engines else ("float32",)
-    return Run(
+    return TrainingRun(
         machine=machine,
         losses=[5.0] * 5 + [3.0] * 10,
         heldout_loss=2.0,
@@ -33,8 +33,8 @@ def made_up(machine: Machine, seconds: float, **engines: int) -> Run:
 
 RUNS = [
     made_up(NATIVE, 0.5),
-    made_up(Machine.parse("trn1/bf16"), 1.25, tensor=21, vector=12345, dma=99999),
-    made_up(Machine.parse("trn2/fp8"), 12.5, tensor=21, vector=1589, gpsimd=1403),
+    made_up(Setup.parse("trn1/bf16"), 1.25, tensor=21, vector=12345, dma=99999),
+    made_up(Setup.parse("trn2/fp8"), 12.5, tensor=21, vector=1589, gpsimd=1403),
 ]
 
 

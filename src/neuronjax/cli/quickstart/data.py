@@ -31,16 +31,9 @@ class Corpus:
     def batches(
         self, *, steps: int, size: int, length: int, seed: int
     ) -> Iterator[np.ndarray]:
-        """Random windows of the training text.
+        """Random windows of the training text, int32 [size, length + 1] at each step.
 
-        Args:
-            steps: number of batches.
-            size: windows in a batch.
-            length: predictions per window, which therefore has one more token.
-            seed: the same seed gives the same batches.
-
-        Yields:
-            int32, [size, length + 1].
+        A window makes `length` predictions, and therefore has one more token.
         """
         generator = np.random.default_rng(seed)
         window = np.arange(length + 1)
@@ -49,11 +42,7 @@ class Corpus:
             yield self.train[starts + window]
 
     def heldout_batches(self, *, count: int, size: int, length: int) -> np.ndarray:
-        """Windows spread evenly over the held-out text.
-
-        Returns:
-            int32, [count, size, length + 1]; the same at every call.
-        """
+        """Windows spread evenly over the held-out text, [count, size, length + 1]."""
         starts = np.linspace(0, len(self.heldout) - length - 1, count * size).astype(
             int
         )

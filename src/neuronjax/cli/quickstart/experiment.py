@@ -27,28 +27,21 @@ from rich.progress import (
 
 import neuronjax as nj
 from neuronjax.cli.quickstart.data import Corpus
-from neuronjax.cli.quickstart.recipe import Recipe
-from neuronjax.cli.quickstart.train import Trained, train
-from neuronjax.hardware import resolve_target
-from neuronjax.ir.instruction_set import NcMatmul, NcMatmulMx
+from neuronjax.cli.quickstart.train import Trained, TrainingRecipe, train
 
 _LAST = 10  # the final training loss is the mean over as many steps
+_MATMULS = ("nc_matmul", "nc_matmul_mx")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Machine:
-    """Where a run happens.
-
-    Attributes:
-        target: a neuronjax target, or "host".
-        policy: a preset's name.
-    """
+class Setup:
+    """Where a run happens: a neuronjax target or "host", and a preset's name."""
 
     target: str
     policy: str
 
     @classmethod
-    def parse(cls, text: str) -> Machine:
+    def parse(cls, text: str) -> Setup:
         """Reads "trn2/fp8".
 
         Raises:
@@ -60,8 +53,7 @@ class Machine:
                 f"{text!r} is no target and policy",
                 remedy='write them with a slash between: "trn2/fp8"',
             )
-        resolve_target(target)
-        nj.Policy.preset(policy)
+        nj.jit(abs, target=target, policy=nj.Policy.preset(policy))  # if there are such
         return cls(target=target, policy=policy)
 
     def __str__(self) -> str:
@@ -75,12 +67,12 @@ class Machine:
         return functools.partial(nj.jit, target=self.target, policy=self.policy)
 
 
-NATIVE = Machine(target="host", policy="fp32")
+NATIVE = Setup(target="host", policy="fp32")
 EMULATED = ("trn1/bf16", "trn2/fp8", "trn3/mxfp8")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Run:
+class TrainingRun:
     """One machine's results.
 
     Attributes:
@@ -94,7 +86,7 @@ class Run:
         matmul_dtypes: of the operands of all matmuls.
     """
 
-    machine: Machine
+    machine: Setup
     losses: Sequence[float]
     heldout_loss: float
     seconds_per_step: float
@@ -114,8 +106,8 @@ class Run:
 
 
 def run_all(
-    machines: Sequence[Machine], recipe: Recipe, corpus: Corpus, console: Console
-) -> list[Run]:
+    machines: Sequence[Setup], recipe: TrainingRecipe, corpus: Corpus, console: Console
+) -> list[TrainingRun]:
     """Trains on every machine, with a progress bar for each."""
     columns = (
         TextColumn("{task.description:<10}"),
@@ -128,7 +120,9 @@ def run_all(
         return [_run(machine, recipe, corpus, progress) for machine in machines]
 
 
-def _run(machine: Machine, recipe: Recipe, corpus: Corpus, progress: Progress) -> Run:
+def _run(
+    machine: Setup, recipe: TrainingRecipe, corpus: Corpus, progress: Progress
+) -> TrainingRun:
     task = progress.add_task(str(machine), total=recipe.steps, status="compiling")
 
     def on_step(loss: float) -> None:
@@ -137,12 +131,12 @@ def _run(machine: Machine, recipe: Recipe, corpus: Corpus, progress: Progress) -
     return _summary(machine, train(machine.jit, recipe, corpus, on_step))
 
 
-def _summary(machine: Machine, trained: Trained) -> Run:
+def _summary(machine: Setup, trained: Trained) -> TrainingRun:
     program = () if machine == NATIVE else trained.step.instructions
-    matmuls = [i for i in program if isinstance(i, NcMatmul | NcMatmulMx)]
+    matmuls = [i for i in program if i.name in _MATMULS]
     # Behind the two operands come the scales of microscaled ones.
     dtypes = {view.type.dtype.name for i in matmuls for view in i.operands[:2]}
-    return Run(
+    return TrainingRun(
         machine=machine,
         losses=trained.losses,
         heldout_loss=trained.heldout_loss,

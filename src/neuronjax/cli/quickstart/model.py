@@ -113,7 +113,7 @@ def dropout(key: jax.Array | None, x: jax.Array, rate: float) -> jax.Array:
 # ---- Modules.
 
 
-class Block(nnx.Module):
+class DecoderBlock(nnx.Module):
     """One pre-norm decoder block, [B, T, D] -> [B, T, D]."""
 
     def __init__(self, config: GPTConfig, rngs: nnx.Rngs) -> None:
@@ -147,7 +147,9 @@ class Block(nnx.Module):
         return x + dropout(keys[1], self.swiglu(self.mlp_norm(x)), self.rate)
 
 
-def _as_function(block: Block, remat: bool) -> tuple[Callable[..., Any], nnx.State]:
+def _as_function(
+    block: DecoderBlock, remat: bool
+) -> tuple[Callable[..., Any], nnx.State]:
     """The block as (function of (params, x, key), params)."""
     graphdef, params = nnx.split(block)
 
@@ -162,7 +164,9 @@ class ListedBlocks(nnx.Module):
 
     def __init__(self, config: GPTConfig, rngs: nnx.Rngs) -> None:
         self.remat = config.remat
-        self.layers = nnx.List([Block(config, rngs) for _ in range(config.layers)])
+        self.layers = nnx.List(
+            [DecoderBlock(config, rngs) for _ in range(config.layers)]
+        )
 
     def __call__(self, x: jax.Array, keys: jax.Array | None) -> jax.Array:
         for index, block in enumerate(self.layers):
@@ -176,7 +180,7 @@ class StackedBlocks(nnx.Module):
 
     def __init__(self, config: GPTConfig, rngs: nnx.Rngs) -> None:
         self.remat = config.remat
-        make = nnx.vmap(lambda rngs: Block(config, rngs))
+        make = nnx.vmap(lambda rngs: DecoderBlock(config, rngs))
         self.layers = make(rngs.split(config.layers))
 
     def __call__(self, x: jax.Array, keys: jax.Array | None) -> jax.Array:

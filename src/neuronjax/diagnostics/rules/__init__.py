@@ -1,10 +1,10 @@
 """The portability rules, as data: one file per kind of rule."""
 
-from neuronjax.diagnostics.rule import Rule
+from neuronjax.diagnostics.rule import PortabilityRule
 from neuronjax.diagnostics.rules import control, dtypes, indexing, integers, operators
 from neuronjax.diagnostics.rules.limits import PROGRAM_RULES as PROGRAM_RULES
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[PortabilityRule, ...] = (
     *control.RULES,
     *dtypes.RULES,
     *integers.RULES,

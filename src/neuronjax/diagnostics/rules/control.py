@@ -7,22 +7,22 @@ operators with its footnotes; ERR, the compiler's error codes.
 from __future__ import annotations
 
 from neuronjax.diagnostics.facts import is_integer
-from neuronjax.diagnostics.op_contexts import Site, branch_taken
-from neuronjax.diagnostics.rule import YES, Rule, Verdict, ops
+from neuronjax.diagnostics.op_contexts import OpContext, branch_taken
+from neuronjax.diagnostics.rule import YES, PortabilityRule, Verdict, ops
 from neuronjax.ir.program import Op, Region
 
 
-def _dynamic_while(site: Site) -> Verdict | None:
-    return YES if site.loop is None else None
+def _dynamic_while(context: OpContext) -> Verdict | None:
+    return YES if context.loop is None else None
 
 
-def _traced_branch(site: Site) -> Verdict | None:
-    index = site.fact(site.op.operands[0])
-    return YES if branch_taken(site.op, index) is None else None
+def _traced_branch(context: OpContext) -> Verdict | None:
+    index = context.fact(context.op.operands[0])
+    return YES if branch_taken(context.op, index) is None else None
 
 
-def _variadic(site: Site) -> Verdict | None:
-    tensors = len(site.op.results)
+def _variadic(context: OpContext) -> Verdict | None:
+    tensors = len(context.op.results)
     return Verdict(f"{tensors} tensors at once") if tensors > 1 else None
 
 
@@ -39,10 +39,10 @@ def combiner_of(region: Region) -> str | None:
     return op.name.removeprefix("stablehlo.") if plain else None
 
 
-def _body(site: Site) -> Verdict | None:
-    if len(site.op.results) > 1:
+def _body(context: OpContext) -> Verdict | None:
+    if len(context.op.results) > 1:
         return None
-    name = combiner_of(site.op.regions[0])
+    name = combiner_of(context.op.regions[0])
     if name in _LISTED_BODIES:
         return None
     if name in _LOGICAL_BODIES:
@@ -50,21 +50,21 @@ def _body(site: Site) -> Verdict | None:
     return YES
 
 
-def _initial(site: Site) -> Verdict | None:
-    op = site.op
+def _initial(context: OpContext) -> Verdict | None:
+    op = context.op
     initial = op.operands[len(op.operands) // 2 :]
-    return YES if any(site.fact(v).value is None for v in initial) else None
+    return YES if any(context.fact(v).value is None for v in initial) else None
 
 
-def _comparator(site: Site) -> Verdict | None:
-    region = site.op.regions[0]
+def _comparator(context: OpContext) -> Verdict | None:
+    region = context.op.regions[0]
     root = next((op for op in region.ops if region.results[0] in op.results), None)
     direction = root.attributes.get("comparison_direction") if root else None
     return None if direction in ("LE", "GE", "LT", "GT") else YES
 
 
-def _topk_integers(site: Site) -> Verdict | None:
-    type = site.op.operands[0].type
+def _topk_integers(context: OpContext) -> Verdict | None:
+    type = context.op.operands[0].type
     wide = is_integer(type.dtype) and type.dtype.itemsize >= 4
     return Verdict(f"of {type.dtype}") if wide else None
 
@@ -73,29 +73,31 @@ def _dilated(op: Op, name: str) -> bool:
     return any(d > 1 for d in op.attributes.get(name) or ())
 
 
-def _window_dilation(site: Site) -> Verdict | None:
+def _window_dilation(context: OpContext) -> Verdict | None:
     names = ("base_dilations", "window_dilations")
-    found = [name for name in names if _dilated(site.op, name)]
+    found = [name for name in names if _dilated(context.op, name)]
     return Verdict(" and ".join(found)) if found else None
 
 
-def _window_operands(site: Site) -> Verdict | None:
-    count = len(site.op.operands)
+def _window_operands(context: OpContext) -> Verdict | None:
+    count = len(context.op.operands)
     return Verdict(f"{count} operands instead of 2") if count != 2 else None
 
 
-def _both_dilations(site: Site) -> Verdict | None:
-    both = _dilated(site.op, "lhs_dilation") and _dilated(site.op, "rhs_dilation")
+def _both_dilations(context: OpContext) -> Verdict | None:
+    both = _dilated(context.op, "lhs_dilation") and _dilated(context.op, "rhs_dilation")
     return YES if both else None
 
 
-def _strided_dilation(site: Site) -> Verdict | None:
-    both = _dilated(site.op, "lhs_dilation") and _dilated(site.op, "window_strides")
+def _strided_dilation(context: OpContext) -> Verdict | None:
+    both = _dilated(context.op, "lhs_dilation") and _dilated(
+        context.op, "window_strides"
+    )
     return YES if both else None
 
 
 RULES = (
-    Rule(
+    PortabilityRule(
         id="dynamic-while",
         severity="error",
         title="a loop whose trip count is not in the program",
@@ -105,7 +107,7 @@ RULES = (
         ops=ops("while"),
         check=_dynamic_while,
     ),
-    Rule(
+    PortabilityRule(
         id="traced-cond",
         severity="error",
         title="a branch that depends on a traced value",
@@ -115,7 +117,7 @@ RULES = (
         ops=ops("case", "if"),
         check=_traced_branch,
     ),
-    Rule(
+    PortabilityRule(
         id="variadic-reduction",
         severity="error",
         title="a reduction of several tensors (argmax and argmin are such)",
@@ -125,7 +127,7 @@ RULES = (
         ops=ops("reduce"),
         check=_variadic,
     ),
-    Rule(
+    PortabilityRule(
         id="reduction-body",
         severity="error",
         title="a reduction other than min, max, add or mul",
@@ -135,7 +137,7 @@ RULES = (
         ops=ops("reduce", "reduce_window", "all_reduce", "reduce_scatter"),
         check=_body,
     ),
-    Rule(
+    PortabilityRule(
         id="reduction-init",
         severity="warning",
         title="a reduction that starts from a value computed in the program",
@@ -144,7 +146,7 @@ RULES = (
         ops=ops("reduce"),
         check=_initial,
     ),
-    Rule(
+    PortabilityRule(
         id="sort-comparator",
         severity="error",
         title="a sort whose comparator is more than one <, <=, > or >=",
@@ -153,7 +155,7 @@ RULES = (
         ops=ops("sort"),
         check=_comparator,
     ),
-    Rule(
+    PortabilityRule(
         id="topk-integer",
         severity="error",
         title="top_k",
@@ -162,7 +164,7 @@ RULES = (
         ops=ops("top_k"),
         check=_topk_integers,
     ),
-    Rule(
+    PortabilityRule(
         id="window-dilation",
         severity="error",
         title="a sliding window with dilation",
@@ -171,7 +173,7 @@ RULES = (
         ops=ops("reduce_window"),
         check=_window_dilation,
     ),
-    Rule(
+    PortabilityRule(
         id="window-operands",
         severity="error",
         title="a sliding window over several tensors",
@@ -180,7 +182,7 @@ RULES = (
         ops=ops("reduce_window"),
         check=_window_operands,
     ),
-    Rule(
+    PortabilityRule(
         id="convolution-dilations",
         severity="error",
         title="a convolution that dilates both its input and its kernel",
@@ -189,7 +191,7 @@ RULES = (
         ops=ops("convolution"),
         check=_both_dilations,
     ),
-    Rule(
+    PortabilityRule(
         id="convolution-stride",
         severity="error",
         title="a strided convolution with a dilated input",

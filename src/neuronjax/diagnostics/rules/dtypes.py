@@ -13,14 +13,14 @@ import numpy as np
 
 from neuronjax.diagnostics.facts import Fact
 from neuronjax.diagnostics.findings import Severity
-from neuronjax.diagnostics.op_contexts import Settings, Site
-from neuronjax.diagnostics.rule import YES, Rule, Verdict, ops
+from neuronjax.diagnostics.op_contexts import OpContext, Settings
+from neuronjax.diagnostics.rule import YES, PortabilityRule, Verdict, ops
 from neuronjax.ir.program import TensorType
 
 
 @dataclass(frozen=True, kw_only=True)
 class DtypeRule:
-    """A rule about values of some dtypes; the other fields are those of `Rule`.
+    """A rule about values of some dtypes; other fields as in `PortabilityRule`.
 
     Attributes:
         dtypes: their names.
@@ -169,15 +169,15 @@ def _fits(dtype: np.dtype, fact: Fact) -> bool:
     return fact.within(*(_UINT32 if dtype == np.uint64 else _INT32))
 
 
-def _int64(site: Site) -> Verdict | None:
+def _int64(context: OpContext) -> Verdict | None:
     """Where 64-bit integers enter, unless they surely fit in 32 bits."""
-    if site.op.name in _HANDED_ON:
+    if context.op.name in _HANDED_ON:
         return None
-    wide = [r.type.dtype for r in site.op.results if is_wide(r.type)]
-    entered = wide and not any(is_wide(v.type) for v in site.op.operands)
-    if not entered or site.in_generator or site.op.name == "stablehlo.constant":
+    wide = [r.type.dtype for r in context.op.results if is_wide(r.type)]
+    entered = wide and not any(is_wide(v.type) for v in context.op.operands)
+    if not entered or context.in_generator or context.op.name == "stablehlo.constant":
         return None
-    fits = site.op.name == "stablehlo.iota" or _converted_fits(site)
+    fits = context.op.name == "stablehlo.iota" or _converted_fits(context)
     return None if fits else Verdict(str(wide[0]))
 
 
@@ -186,16 +186,16 @@ def is_wide(type: TensorType) -> bool:
     return type.dtype in (np.int64, np.uint64)
 
 
-def _converted_fits(site: Site) -> bool:
-    source = site.op.operands[:1]
-    return all(_fits(site.op.results[0].type.dtype, site.fact(v)) for v in source)
+def _converted_fits(context: OpContext) -> bool:
+    source = context.op.operands[:1]
+    return all(_fits(context.op.results[0].type.dtype, context.fact(v)) for v in source)
 
 
-def _int64_constant(site: Site) -> Verdict | None:
-    (result,) = site.op.results
-    if not is_wide(result.type) or site.in_generator:
+def _int64_constant(context: OpContext) -> Verdict | None:
+    (result,) = context.op.results
+    if not is_wide(result.type) or context.in_generator:
         return None
-    value = site.op.attributes["value"]
+    value = context.op.attributes["value"]
     if not value.size:
         return None
     fact = Fact(int(value.min()), int(value.max()))
@@ -203,21 +203,21 @@ def _int64_constant(site: Site) -> Verdict | None:
     return None if _fits(result.type.dtype, fact) else Verdict(f"{largest:.0f}")
 
 
-def _fp8_overflow(site: Site) -> Verdict | None:
-    (value,), (result,) = site.op.operands, site.op.results
+def _fp8_overflow(context: OpContext) -> Verdict | None:
+    (value,), (result,) = context.op.operands, context.op.results
     if result.type.dtype.name != "float8_e4m3":
         return None
     moves = ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim")
-    producer = site.producer(value, *moves)
+    producer = context.producer(value, *moves)
     limited = ("stablehlo.clamp", "stablehlo.minimum", "func.call")
     clamped = producer is not None and producer.name in limited
-    return None if clamped or site.fact(value).value is not None else YES
+    return None if clamped or context.fact(value).value is not None else YES
 
 
 _TRUNCATED = "the high 32 bits are dropped"
 
 RULES = (
-    Rule(
+    PortabilityRule(
         id="int64",
         severity="warning",
         title=f"64-bit integers: {_TRUNCATED}",
@@ -226,7 +226,7 @@ RULES = (
         source="CLI, DT: INT64 is treated as INT32",
         check=_int64,
     ),
-    Rule(
+    PortabilityRule(
         id="int64-constant",
         severity="error",
         title=f"a constant that needs more than 32 bits: {_TRUNCATED}, or it is "
@@ -236,7 +236,7 @@ RULES = (
         ops=ops("constant"),
         check=_int64_constant,
     ),
-    Rule(
+    PortabilityRule(
         id="fp8-overflow",
         severity="info",
         title="float8_e4m3 of a value beyond 240 is NaN on the device by one document, "
@@ -249,13 +249,15 @@ RULES = (
 )
 
 
-def entering(site: Site) -> Iterator[tuple[DtypeRule, TensorType]]:
+def entering(context: OpContext) -> Iterator[tuple[DtypeRule, TensorType]]:
     """The dtype rules that an op's results meet and its operands do not."""
-    if site.op.name in _HANDED_ON:
+    if context.op.name in _HANDED_ON:
         return
     for rule in DTYPE_RULES:
-        types = [r.type for r in site.op.results if rule.judge(r.type, site.settings)]
-        already = any(rule.judge(v.type, site.settings) for v in site.op.operands)
+        types = [
+            r.type for r in context.op.results if rule.judge(r.type, context.settings)
+        ]
+        already = any(rule.judge(v.type, context.settings) for v in context.op.operands)
         if types and not already:
             yield rule, types[0]
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from neuronjax.diagnostics.facts import Fact, unknown
-from neuronjax.diagnostics.op_contexts import Site
-from neuronjax.diagnostics.rule import YES, Rule, Verdict, ops
+from neuronjax.diagnostics.op_contexts import OpContext
+from neuronjax.diagnostics.rule import YES, PortabilityRule, Verdict, ops
 from neuronjax.ir.program import Op
 
 
@@ -50,10 +50,10 @@ def _vectors(op: Op, indices: np.ndarray) -> np.ndarray:
     return np.moveaxis(indices, axis, -1).reshape(-1, indices.shape[axis])
 
 
-def _outside(site: Site) -> Verdict | None:
+def _outside(context: OpContext) -> Verdict | None:
     """An index that is out of bounds for certain."""
-    limits = _limits(site.op)
-    fact = site.fact(site.op.operands[1])
+    limits = _limits(context.op)
+    fact = context.fact(context.op.operands[1])
     if not limits:
         return None
     if fact.value is None:
@@ -61,7 +61,7 @@ def _outside(site: Site) -> Verdict | None:
         return (
             Verdict(f"up to {fact.high:.0f}, legal to {max(limits)}") if sure else None
         )
-    vectors = _vectors(site.op, fact.value).astype(np.int64)
+    vectors = _vectors(context.op, fact.value).astype(np.int64)
     bad = (vectors < 0) | (vectors > np.array(limits))
     if not bad.any():
         return None
@@ -69,39 +69,39 @@ def _outside(site: Site) -> Verdict | None:
     return Verdict(f"index {vectors[row, column]}, legal 0 to {limits[column]}")
 
 
-def _unproven(site: Site) -> Verdict | None:
+def _unproven(context: OpContext) -> Verdict | None:
     """An index that may be out of bounds."""
-    limits, fact = _limits(site.op), site.fact(site.op.operands[1])
+    limits, fact = _limits(context.op), context.fact(context.op.operands[1])
     if fact.value is not None or not limits or fact.within(0, min(limits)):
         return None
-    return None if _outside(site) else YES
+    return None if _outside(context) else YES
 
 
-def _remapped(site: Site) -> Verdict | None:
+def _remapped(context: OpContext) -> Verdict | None:
     """A gather that indexes an axis which its slices also span."""
-    numbers = site.op.attributes["dimension_numbers"]
+    numbers = context.op.attributes["dimension_numbers"]
     absent = {*numbers["collapsed_slice_dims"], *numbers["operand_batching_dims"]}
-    sizes = site.op.attributes["slice_sizes"]
+    sizes = context.op.attributes["slice_sizes"]
     indexed = (a for a in numbers["start_index_map"] if a not in absent)
     both = [a for a in indexed if sizes[a] > 1]
     return Verdict(f"axis {both[0]}") if both else None
 
 
-def _unbounded(site: Site, indices: Sequence[Any]) -> bool:
+def _unbounded(context: OpContext, indices: Sequence[Any]) -> bool:
     """Whether an index is neither a constant nor a loop counter."""
 
     def open_(fact: Fact, widest: Fact) -> bool:
         return (fact.low, fact.high) == (widest.low, widest.high)
 
-    return any(open_(site.fact(v), unknown(v.type)) for v in indices)
+    return any(open_(context.fact(v), unknown(v.type)) for v in indices)
 
 
-def _update_index(site: Site) -> Verdict | None:
-    return YES if _unbounded(site, site.op.operands[2:]) else None
+def _update_index(context: OpContext) -> Verdict | None:
+    return YES if _unbounded(context, context.op.operands[2:]) else None
 
 
 RULES = (
-    Rule(
+    PortabilityRule(
         id="out-of-bounds",
         severity="error",
         title="a gather or scatter that is out of bounds",
@@ -111,7 +111,7 @@ RULES = (
         ops=ops("gather", "scatter"),
         check=_outside,
     ),
-    Rule(
+    PortabilityRule(
         id="index-range",
         severity="info",
         title="a gather or scatter whose indices may be out of bounds: an error at run "
@@ -121,7 +121,7 @@ RULES = (
         ops=ops("gather", "scatter"),
         check=_unproven,
     ),
-    Rule(
+    PortabilityRule(
         id="gather-window",
         severity="warning",
         title="a gather of slices along the axis that it indexes",
@@ -130,7 +130,7 @@ RULES = (
         ops=ops("gather"),
         check=_remapped,
     ),
-    Rule(
+    PortabilityRule(
         id="update-slice-index",
         severity="info",
         title="dynamic_update_slice at an index known only at run time; the list of "

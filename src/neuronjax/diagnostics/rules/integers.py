@@ -8,8 +8,8 @@ the random generators and of negative indices is left out.
 from __future__ import annotations
 
 from neuronjax.diagnostics.facts import Fact, is_integer
-from neuronjax.diagnostics.op_contexts import Site
-from neuronjax.diagnostics.rule import YES, Rule, Verdict, ops
+from neuronjax.diagnostics.op_contexts import OpContext
+from neuronjax.diagnostics.rule import YES, PortabilityRule, Verdict, ops
 from neuronjax.diagnostics.rules.control import combiner_of
 from neuronjax.ir.program import Op, TensorType
 
@@ -25,12 +25,12 @@ def _number(type: TensorType) -> bool:
     return is_integer(type.dtype) and type.dtype.kind != "b"
 
 
-def _arithmetic(site: Site) -> Verdict | None:
-    (result,) = site.op.results
-    if not _number(result.type) or site.in_generator or _is_index_wrap(site):
+def _arithmetic(context: OpContext) -> Verdict | None:
+    (result,) = context.op.results
+    if not _number(result.type) or context.in_generator or _is_index_wrap(context):
         return None
-    facts = [site.fact(v) for v in site.op.operands]
-    if all(map(_small, [*facts, site.fact_of_result()])):
+    facts = [context.fact(v) for v in context.op.operands]
+    if all(map(_small, [*facts, context.fact_of_result()])):
         return None
     large = [f for f in facts if f.value is not None and not _small(f)]
     if large:
@@ -39,9 +39,9 @@ def _arithmetic(site: Site) -> Verdict | None:
     return YES
 
 
-def _is_index_wrap(site: Site) -> bool:
+def _is_index_wrap(context: OpContext) -> bool:
     """`i + size` where JAX wraps negative indices: read only by its select."""
-    users = site.users.get(site.op.results[0], ())
+    users = context.users.get(context.op.results[0], ())
     return bool(users) and all(
         user.name == "stablehlo.select"
         or str(user.attributes.get("callee", "")).startswith("_where")
@@ -49,61 +49,61 @@ def _is_index_wrap(site: Site) -> bool:
     )
 
 
-def _reduction(site: Site) -> Verdict | None:
-    type = site.op.results[0].type
-    combiner = combiner_of(site.op.regions[0])
-    if not _number(type) or site.in_generator or len(site.op.results) > 1:
+def _reduction(context: OpContext) -> Verdict | None:
+    type = context.op.results[0].type
+    combiner = combiner_of(context.op.regions[0])
+    if not _number(type) or context.in_generator or len(context.op.results) > 1:
         return None
     if combiner not in ("add", "multiply"):
         return None
-    source = site.op.operands[0]
-    terms = _terms(site)
-    fact = site.fact(source)
+    source = context.op.operands[0]
+    terms = _terms(context)
+    fact = context.fact(source)
     if combiner == "add" and _small(Fact(fact.low * terms, fact.high * terms)):
         return None
     return Verdict(f"{combiner} of {terms} {type.dtype}")
 
 
-def _terms(site: Site) -> int:
-    shape = site.op.operands[0].type.shape
-    axes = site.op.attributes.get("dimensions")
+def _terms(context: OpContext) -> int:
+    shape = context.op.operands[0].type.shape
+    axes = context.op.attributes.get("dimensions")
     sizes = [shape[a] for a in axes] if axes is not None else None
     terms = 1
-    for size in sizes or site.op.attributes.get("window_dimensions", ()):
+    for size in sizes or context.op.attributes.get("window_dimensions", ()):
         terms *= size
     return terms
 
 
-def _dot(site: Site) -> Verdict | None:
-    types = [v.type for v in site.op.operands]
+def _dot(context: OpContext) -> Verdict | None:
+    types = [v.type for v in context.op.operands]
     return YES if all(map(_number, types)) else None
 
 
-def _scatter(site: Site) -> Verdict | None:
-    combiner = combiner_of(site.op.regions[0])
-    dtype = site.op.results[0].type.dtype
+def _scatter(context: OpContext) -> Verdict | None:
+    combiner = combiner_of(context.op.regions[0])
+    dtype = context.op.results[0].type.dtype
     if combiner is None or not is_integer(dtype):
         return None
     return Verdict(f"'{combiner}' on {dtype}")
 
 
-def _collective(site: Site) -> Verdict | None:
-    type = site.op.results[0].type
-    sums = combiner_of(site.op.regions[0]) in ("add", "multiply")
+def _collective(context: OpContext) -> Verdict | None:
+    type = context.op.results[0].type
+    sums = combiner_of(context.op.regions[0]) in ("add", "multiply")
     return Verdict(str(type.dtype)) if sums and _number(type) else None
 
 
-def _shift(site: Site) -> Verdict | None:
-    dtype = site.op.results[0].type.dtype
+def _shift(context: OpContext) -> Verdict | None:
+    dtype = context.op.results[0].type.dtype
     return None if dtype.itemsize == 4 else Verdict(f"of {dtype}")
 
 
 _FIXED_DIVISION = (2, 30)
 
 
-def _division(site: Site) -> Verdict | None:
-    old = site.settings.sdk < _FIXED_DIVISION
-    return YES if old and _number(site.op.results[0].type) else None
+def _division(context: OpContext) -> Verdict | None:
+    old = context.settings.sdk < _FIXED_DIVISION
+    return YES if old and _number(context.op.results[0].type) else None
 
 
 _INTEGRAL = (
@@ -119,12 +119,12 @@ _MOVES = tuple(
 )
 
 
-def _float_to_int(site: Site) -> Verdict | None:
-    (value,), (result,) = site.op.operands, site.op.results
-    if is_integer(value.type.dtype) or not _number(result.type) or site.in_generator:
+def _float_to_int(context: OpContext) -> Verdict | None:
+    (value,), (result,) = context.op.operands, context.op.results
+    if is_integer(value.type.dtype) or not _number(result.type) or context.in_generator:
         return None
-    constant = site.fact(value).value
-    producer = site.producer(value, *_MOVES)
+    constant = context.fact(value).value
+    producer = context.producer(value, *_MOVES)
     if constant is not None or (producer is not None and _is_integral(producer)):
         return None
     return YES
@@ -139,7 +139,7 @@ def _is_integral(producer: Op) -> bool:
 
 
 RULES = (
-    Rule(
+    PortabilityRule(
         id="integer-fp32",
         severity="info",
         title=f"integer arithmetic, where it goes through VectorE, is {_FP32}",
@@ -149,7 +149,7 @@ RULES = (
         ops=ops("add", "subtract", "multiply"),
         check=_arithmetic,
     ),
-    Rule(
+    PortabilityRule(
         id="integer-reduction",
         severity="warning",
         title=f"an integer reduction is {_FP32}",
@@ -158,7 +158,7 @@ RULES = (
         ops=ops("reduce", "reduce_window"),
         check=_reduction,
     ),
-    Rule(
+    PortabilityRule(
         id="integer-dot",
         severity="error",
         title=f"an integer dot: refused, or computed {_FP32}",
@@ -167,7 +167,7 @@ RULES = (
         ops=ops("dot_general", "dot", "convolution"),
         check=_dot,
     ),
-    Rule(
+    PortabilityRule(
         id="integer-scatter",
         severity="error",
         title=f"a scatter that combines integers: refused, or computed {_FP32}",
@@ -176,7 +176,7 @@ RULES = (
         ops=ops("scatter"),
         check=_scatter,
     ),
-    Rule(
+    PortabilityRule(
         id="integer-collective",
         severity="warning",
         title=f"a collective that adds integers computes {_FP32}, and is refused under "
@@ -186,7 +186,7 @@ RULES = (
         ops=ops("all_reduce", "reduce_scatter"),
         check=_collective,
     ),
-    Rule(
+    PortabilityRule(
         id="arithmetic-shift",
         severity="error",
         title="an arithmetic shift to the right",
@@ -195,7 +195,7 @@ RULES = (
         ops=ops("shift_right_arithmetic"),
         check=_shift,
     ),
-    Rule(
+    PortabilityRule(
         id="integer-division",
         severity="warning",
         title="integer division is off by one for some operands before SDK 2.30",
@@ -204,7 +204,7 @@ RULES = (
         ops=ops("divide", "remainder"),
         check=_division,
     ),
-    Rule(
+    PortabilityRule(
         id="float-to-int",
         severity="warning",
         title="a float becomes an integer: XLA truncates, the engine rounds to nearest "

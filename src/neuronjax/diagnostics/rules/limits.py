@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from neuronjax.diagnostics.op_contexts import Settings, Site
+from neuronjax.diagnostics.op_contexts import OpContext, Settings
 from neuronjax.diagnostics.rule import ProgramRule, Verdict
 from neuronjax.ir.program import TensorType
 
@@ -23,23 +23,23 @@ _FREE = frozenset(
 )
 
 
-def instructions(site: Site) -> int:
+def instructions(context: OpContext) -> int:
     """Engine instructions of an op, over all trips of the loops around it.
 
     ASSUMPTION: a tile of 128 rows by 512 elements for every engine.
     """
-    op = site.op
+    op = context.op
     if op.name in _FREE or (op.regions and not op.name.startswith("stablehlo.reduce")):
         return 0
     if op.name == "stablehlo.dot_general":
-        return site.trips * _dot_tiles(site)
+        return context.trips * _dot_tiles(context)
     elements = max((math.prod(r.type.shape) for r in op.results), default=0)
-    return site.trips * math.ceil(elements / (_ROWS * _COLUMNS))
+    return context.trips * math.ceil(elements / (_ROWS * _COLUMNS))
 
 
-def _dot_tiles(site: Site) -> int:
-    lhs, rhs = (v.type.shape for v in site.op.operands)
-    d = site.op.attributes["dot_dimension_numbers"]
+def _dot_tiles(context: OpContext) -> int:
+    lhs, rhs = (v.type.shape for v in context.op.operands)
+    d = context.op.attributes["dot_dimension_numbers"]
     batch = [lhs[a] for a in d["lhs_batching_dimensions"]]
     k = math.prod([lhs[a] for a in d["lhs_contracting_dimensions"]])
     m = math.prod(lhs) // max(1, k * math.prod(batch))

@@ -11,8 +11,8 @@ import re
 
 import numpy as np
 
-from neuronjax.diagnostics.op_contexts import Site
-from neuronjax.diagnostics.rule import YES, Rule, Verdict, always, ops
+from neuronjax.diagnostics.op_contexts import OpContext
+from neuronjax.diagnostics.rule import YES, PortabilityRule, Verdict, always, ops
 from neuronjax.ir import host_functions, kernel_call
 from neuronjax.lowering.refused import REFUSED
 from neuronjax.lowering.registry import RULES as LOWERING_RULES
@@ -84,8 +84,8 @@ _NO_OPERATORS = ops(
 _UNKNOWN_REMEDY = "compute it on the host: no other document mentions it"
 
 
-def _unlisted(site: Site) -> Verdict | None:
-    dialect, _, name = site.op.name.partition(".")
+def _unlisted(context: OpContext) -> Verdict | None:
+    dialect, _, name = context.op.name.partition(".")
     if dialect != "stablehlo" or name in LISTED | _NO_OPERATORS or name in _REFUSALS:
         return None
     if name in NOWHERE:
@@ -96,8 +96,8 @@ def _unlisted(site: Site) -> Verdict | None:
 _REFUSALS = {name.removeprefix("stablehlo.") for name in REFUSED}
 
 
-def _exponent(site: Site) -> Verdict | None:
-    exponent = site.fact(site.op.operands[1]).scalar
+def _exponent(context: OpContext) -> Verdict | None:
+    exponent = context.fact(context.op.operands[1]).scalar
     if exponent is None:
         return Verdict("a variable exponent")
     whole = float(exponent) == np.rint(float(exponent))
@@ -108,10 +108,10 @@ _PRECISION = re.compile(r"(lhs|rhs)_precision_type = (\w+)")
 _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64"}
 
 
-def _algorithm(site: Site) -> Verdict | None:
+def _algorithm(context: OpContext) -> Verdict | None:
     """A dot algorithm that asks for another precision than the operands have."""
-    asked = _PRECISION.findall(site.op.attributes.get("algorithm") or "")
-    dtypes = [v.type.dtype.name for v in site.op.operands]
+    asked = _PRECISION.findall(context.op.attributes.get("algorithm") or "")
+    dtypes = [v.type.dtype.name for v in context.op.operands]
     held = {_SHORT.get(name, name) for name in dtypes}
     other = sorted({name for _, name in asked} - held)
     return Verdict(f"asks for {other[0]}, gets {dtypes[0]}") if other else None
@@ -130,25 +130,25 @@ KNOWN_CALLS = frozenset(
 )
 
 
-def _custom_call(site: Site) -> Verdict | None:
-    name = site.op.attributes["call_target_name"]
+def _custom_call(context: OpContext) -> Verdict | None:
+    name = context.op.attributes["call_target_name"]
     known = name in (*KNOWN_CALLS, host_functions.CALL, kernel_call.CALL)
     return None if known else Verdict(repr(name))
 
 
-def _linear_algebra(site: Site) -> Verdict | None:
+def _linear_algebra(context: OpContext) -> Verdict | None:
     """What capture kept whole because JAX has no lowering for the platform."""
-    if site.op.attributes["call_target_name"] != host_functions.CALL:
+    if context.op.attributes["call_target_name"] != host_functions.CALL:
         return None
-    return Verdict(str(site.op.attributes.get("backend_config", "")).split("[")[0])
+    return Verdict(str(context.op.attributes.get("backend_config", "")).split("[")[0])
 
 
 def _generator_called(pattern: str) -> re.Pattern[str]:
     return re.compile(rf"_?{pattern}(_\d+)?")
 
 
-def _calls(pattern: re.Pattern[str], site: Site) -> Verdict | None:
-    callee = str(site.op.attributes.get("callee", ""))
+def _calls(pattern: re.Pattern[str], context: OpContext) -> Verdict | None:
+    callee = str(context.op.attributes.get("callee", ""))
     return YES if pattern.fullmatch(callee) else None
 
 
@@ -162,28 +162,28 @@ _OF_RBG = Verdict(
 _RANDINT = _generator_called("randint")
 
 
-def _threefry(site: Site) -> Verdict | None:
+def _threefry(context: OpContext) -> Verdict | None:
     """A program with rng_bit_generator draws by rbg; what is left derives its keys."""
-    found = _calls(_THREEFRY, site)
-    draws = (op.name for op in site.settings.program.walk())
+    found = _calls(_THREEFRY, context)
+    draws = (op.name for op in context.settings.program.walk())
     is_rbg = found is not None and "stablehlo.rng_bit_generator" in draws
     return _OF_RBG if is_rbg else found
 
 
-def _unimplemented(site: Site) -> Verdict | None:
+def _unimplemented(context: OpContext) -> Verdict | None:
     """What neuronjax itself has no rule for."""
-    name = site.op.name
+    name = context.op.name
     if name in REFUSED:
         refusal = REFUSED[name]
         return Verdict(refusal.reason, remedy=refusal.remedy)
-    values = (*site.op.operands, *site.op.results)
+    values = (*context.op.operands, *context.op.results)
     rewritten = any(value.type.dtype.kind == "c" for value in values)
     known = name in LOWERING_RULES or rewritten
     return None if known else Verdict("no rule")
 
 
 RULES = (
-    Rule(
+    PortabilityRule(
         id="threefry",
         severity="warning",
         title="the threefry generator is incomplete",
@@ -192,16 +192,16 @@ RULES = (
         ops=ops("call"),
         check=_threefry,
     ),
-    Rule(
+    PortabilityRule(
         id="randint",
         severity="warning",
         title="jax.random.randint has a wrong distribution",
         remedy="draw the integers outside, or floor(uniform * n)",
         source="JK: randint",
         ops=ops("call"),
-        check=lambda site: _calls(_RANDINT, site),
+        check=lambda context: _calls(_RANDINT, context),
     ),
-    Rule(
+    PortabilityRule(
         id="rng-seed",
         severity="warning",
         title="rng_bit_generator ignores the seed that the program gives it",
@@ -210,7 +210,7 @@ RULES = (
         ops=ops("rng_bit_generator"),
         check=always,
     ),
-    Rule(
+    PortabilityRule(
         id="power-exponent",
         severity="warning",
         title="a power whose exponent is no integer constant",
@@ -219,7 +219,7 @@ RULES = (
         ops=ops("power"),
         check=_exponent,
     ),
-    Rule(
+    PortabilityRule(
         id="reduce-precision",
         severity="error",
         title="lax.reduce_precision is not supported",
@@ -228,7 +228,7 @@ RULES = (
         ops=ops("reduce_precision"),
         check=always,
     ),
-    Rule(
+    PortabilityRule(
         id="dot-algorithm",
         severity="warning",
         title="a dot computes in the dtype of its operands; the algorithm asked for is "
@@ -238,7 +238,7 @@ RULES = (
         ops=ops("dot_general"),
         check=_algorithm,
     ),
-    Rule(
+    PortabilityRule(
         id="custom-call",
         severity="error",
         title="a custom call that the compiler does not know",
@@ -247,7 +247,7 @@ RULES = (
         ops=ops("custom_call"),
         check=_custom_call,
     ),
-    Rule(
+    PortabilityRule(
         id="linear-algebra",
         severity="error",
         title="linear algebra that JAX lowers for CPU, GPU and TPU alone",
@@ -257,7 +257,7 @@ RULES = (
         ops=ops("custom_call"),
         check=_linear_algebra,
     ),
-    Rule(
+    PortabilityRule(
         id="unlisted-operator",
         severity="info",
         title="not in the compiler's list of operators, which is stale",
@@ -266,7 +266,7 @@ RULES = (
         check=_unlisted,
         per="program",
     ),
-    Rule(
+    PortabilityRule(
         id="not-emulated",
         severity="error",
         title="neuronjax does not run it",

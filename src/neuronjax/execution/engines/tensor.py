@@ -58,7 +58,7 @@ def nc_matmul(i: NcMatmul, x: Sequence[jax.Array], r: Registers) -> Arrays:
     if i.rows_per_cell == 2:
         total = accumulate_cells(*operands, i.k_tile, paired, psum, in_range=True)
     else:
-        fold = one_pass if i.passes == 1 else _four_passes
+        fold = one_pass if i.passes == 1 else four_passes
         fold = functools.partial(fold, zero=r.zero)
         total = accumulate(*operands, i.k_tile, fold, psum, i.passes)
     total = lax.reshape(total, result.shape)
@@ -77,13 +77,17 @@ def nc_transpose(i: NcTranspose, x: Sequence[jax.Array], r: Registers) -> Arrays
 
 def _by_identity(i: NcTranspose, source: jax.Array, r: Registers) -> jax.Array:
     """Each element times one, plus all others of its row of the result times zero."""
-    k = source.shape[-2]
     flat = source.reshape(-1, *source.shape[-2:])
-    identity = jnp.broadcast_to(jnp.eye(k, dtype=jnp.float32), (flat.shape[0], k, k))
-    [out] = one_pass(Matrix(flat, True), Matrix(identity, True), r.zero)
     result = i.results[0].type
-    out = settled(out, r.zero).reshape(result.shape)
+    out = through_identity(Matrix(flat, True), r.zero).reshape(result.shape)
     return out if result.dtype == jnp.float32 else cast(out, get_format(result.dtype))
+
+
+def through_identity(x: Matrix, zero: jax.Array) -> jax.Array:
+    """The transposes of K-first matrices, [batch, free, K], as a product."""
+    identity = jnp.broadcast_to(jnp.eye(x.k, dtype=jnp.float32), (x.batch, x.k, x.k))
+    [out] = one_pass(x, Matrix(identity, True), zero)
+    return settled(out, zero)
 
 
 def _plain(lhs: jax.Array, rhs: jax.Array, d: DotDimensions, dtype: Any) -> jax.Array:
@@ -207,7 +211,7 @@ def _looped_tiles(
     return lax.scan(step, first, (a[1:], b[1:], jnp.arange(1, count)))[0]
 
 
-def _four_passes(a: Matrix, b: Matrix, zero: jax.Array) -> list[jax.Array]:
+def four_passes(a: Matrix, b: Matrix, zero: jax.Array) -> list[jax.Array]:
     """hi.hi, hi.lo, lo.hi and lo.lo, by one fold of stacked operands."""
     m, n = a.free, b.free
     [stacked] = one_pass(_stacked_halves(a), _stacked_halves(b), zero)

@@ -38,8 +38,8 @@ def quantize(i: QuantizeMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
 @execute.register
 def nc_matmul_mx(i: NcMatmulMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
     d = i.dimensions
-    lhs = _values(x[0], x[2], d.lhs_contract[0])
-    rhs = _values(x[1], x[3], d.rhs_contract[0])
+    lhs = dequantized(x[0], x[2], d.lhs_contract[0])
+    rhs = dequantized(x[1], x[3], d.rhs_contract[0])
     if i.accumulation == "host":
         return (as_psum(host_dot(lhs, rhs, d), i),)
     operands = (
@@ -50,7 +50,8 @@ def nc_matmul_mx(i: NcMatmulMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
     return (as_psum(lax.reshape(total, i.results[0].type.shape), i),)
 
 
-def _values(elements: jax.Array, scales: jax.Array, axis: int) -> jax.Array:
+def dequantized(elements: jax.Array, scales: jax.Array, axis: int) -> jax.Array:
+    """What the cells multiply, float32."""
     array = MXArray(
         elements=elements,
         scales=scales,

@@ -18,7 +18,7 @@ from neuronjax.execution.kernels.running import carried, fresh, numeric_value
 from neuronjax.execution.kernels.slots import PoolSlot, SlotPool, accesses_of
 from neuronjax.execution.kernels.splitting import KernelStep, Splitter
 from neuronjax.execution.kernels.steps import InstanceRow, ResolvedAccess, State
-from neuronjax.execution.tiles.registry import Context
+from neuronjax.execution.tiles.registry import TileContext
 from neuronjax.hardware import CoreSpec
 from neuronjax.ir.kernel import Access, KernelInstruction, Register, Storage
 from neuronjax.numerics.exact import opaque, opaque_zero
@@ -200,7 +200,7 @@ def run_step(
 ) -> tuple[list[jax.Array], jax.Array]:
     state: State = {**dict(enumerate(arrays)), "registers": registers}
     row = InstanceRow([*ints], [*opaque(floats, zero)])
-    steps.execute(step, row, state, Context(zero, core, key, rounding=rounding))
+    steps.execute(step, row, state, TileContext(zero, core, key, rounding=rounding))
     return [state[n] for n in range(len(arrays))], state["registers"]
 
 

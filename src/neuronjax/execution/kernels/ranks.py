@@ -25,7 +25,7 @@ from neuronjax.execution.kernels.rolling import Node
 from neuronjax.execution.kernels.running import KernelPlan, Runner, is_joint
 from neuronjax.execution.kernels.steps import InstanceRow, ResolvedAccess, State
 from neuronjax.execution.tiles.collectives import AXIS
-from neuronjax.execution.tiles.registry import Context
+from neuronjax.execution.tiles.registry import TileContext
 from neuronjax.hardware import CoreSpec
 from neuronjax.ir.kernel import Access, KernelInstruction, Register, Storage
 from neuronjax.numerics.exact import opaque_zero
@@ -37,7 +37,7 @@ def runner(plan: KernelPlan) -> Runner:
     def run(
         arguments: Sequence[jax.Array], key: jax.Array, rounding: str
     ) -> tuple[list[jax.Array], list[jax.Array]]:
-        context = Context(opaque_zero(), plan.core, key, rounding=rounding)
+        context = TileContext(opaque_zero(), plan.core, key, rounding=rounding)
         state = _initial_state(plan, list(arguments))
         keys = rank_keys(key, plan.ranks)
         for joint, nodes in itertools.groupby(plan.nodes, _is_joint):
@@ -86,7 +86,7 @@ def _mapped(function: Any, state: State) -> jax.Array:
 
 
 def _run(
-    nodes: list[Node], joint: bool, state: State, keys: jax.Array, c: Context
+    nodes: list[Node], joint: bool, state: State, keys: jax.Array, c: TileContext
 ) -> None:
     """Executes nodes on all ranks; `state` is changed in place."""
     names = list(state)

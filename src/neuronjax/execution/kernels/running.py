@@ -29,7 +29,7 @@ from neuronjax.execution.kernels.splitting import (
     Splitter,
 )
 from neuronjax.execution.kernels.steps import Index, InstanceRow, ResolvedAccess, State
-from neuronjax.execution.tiles.registry import Context
+from neuronjax.execution.tiles.registry import TileContext
 from neuronjax.hardware import CoreSpec, resolve_target
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import Access, KernelProgram, Storage
@@ -130,7 +130,7 @@ def runner(plan: KernelPlan) -> Runner:
         zero = opaque_zero()
         state = initial_state(plan, arguments)
         state[faults.KEY] = jnp.int32(0)
-        context = Context(zero, plan.core, key, rounding=rounding)
+        context = TileContext(zero, plan.core, key, rounding=rounding)
         for node in plan.nodes:
             run_node(node, 0, state, context)
         results = [
@@ -197,7 +197,7 @@ def numeric_value(array: jax.Array, shape: tuple[int, ...], dtype: str) -> jax.A
 # ---- Nodes.
 
 
-def run_node(node: Node, instance: Index, state: State, c: Context) -> None:
+def run_node(node: Node, instance: Index, state: State, c: TileContext) -> None:
     """Executes one instance of a node; `state` is changed in place."""
     if isinstance(node.kind, KernelStep):
         steps.execute(node.kind, _row(node, instance, c.zero), state, c)
@@ -238,7 +238,7 @@ def _lookup(values: np.ndarray, instance: jax.Array) -> jax.Array:
     return lax.dynamic_index_in_dim(jnp.asarray(values), instance, keepdims=False)
 
 
-def _run_repeat(node: Node, instance: Index, state: State, c: Context) -> None:
+def _run_repeat(node: Node, instance: Index, state: State, c: TileContext) -> None:
     first = _column(node.starts[:, None], 0, instance)
     count = _column(node.counts[:, None], 0, instance)
 
@@ -250,7 +250,7 @@ def _run_repeat(node: Node, instance: Index, state: State, c: Context) -> None:
 
 
 def _run_dispatch(
-    kind: Dispatch, node: Node, instance: Index, state: State, c: Context
+    kind: Dispatch, node: Node, instance: Index, state: State, c: TileContext
 ) -> None:
     """One position after another. A kind that it is not is a loop without turns: XLA
     would copy what the branches of a conditional hand on."""
@@ -267,12 +267,12 @@ def _run_dispatch(
     _loop(0, len(kind.kinds), 1, writes(node), state, body)
 
 
-def _run_one(node: Node, c: Context, instance: jax.Array, state: State) -> None:
+def _run_one(node: Node, c: TileContext, instance: jax.Array, state: State) -> None:
     run_node(node, instance, state, c)
 
 
 def _run_counted(
-    kind: Counted, node: Node, instance: Index, state: State, c: Context
+    kind: Counted, node: Node, instance: Index, state: State, c: TileContext
 ) -> None:
     register, start, stop = (_column(node.ints, n, instance) for n in range(3))
     if kind.start_register:
@@ -312,7 +312,7 @@ def _loop(
     state.update(zip(keys, arrays, strict=True))
 
 
-def _run_while(node: Node, instance: Index, state: State, c: Context) -> None:
+def _run_while(node: Node, instance: Index, state: State, c: TileContext) -> None:
     keys = sorted((writes(node) & state.keys()) | {"registers"}, key=str)
     register = _column(node.ints, 0, instance)
 

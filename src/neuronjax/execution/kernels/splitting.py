@@ -17,7 +17,7 @@ from neuronjax.execution.kernels.accesses import (
     slot_elements,
 )
 from neuronjax.execution.kernels.slots import PoolSlot
-from neuronjax.execution.tiles.registry import Signature, View
+from neuronjax.execution.tiles.registry import OperandView, Signature
 from neuronjax.ir.kernel import (
     Access,
     DynamicOffset,
@@ -169,12 +169,12 @@ class Splitter:
         look = (i.name, i.engine, items, ids, i.forms, i.reads_outputs, register)
         if look in self._steps:
             return self._steps[look]
-        views = iter(View(p.shape, p.dtype) for p in inputs)
+        views = iter(OperandView(p.shape, p.dtype) for p in inputs)
         signature = Signature(
             i.name,
             i.engine,
             items,
-            tuple(View(p.shape, p.dtype) for p in outputs),
+            tuple(OperandView(p.shape, p.dtype) for p in outputs),
             tuple(next(views) if form == "t" else None for form in i.forms),
             i.forms,
             i.reads_outputs,

@@ -23,7 +23,7 @@ from neuronjax.execution.kernels.accesses import (
     shared_offsets,
 )
 from neuronjax.execution.kernels.splitting import KernelStep
-from neuronjax.execution.tiles.registry import Bits, Context, semantics_of
+from neuronjax.execution.tiles.registry import Bits, TileContext, semantics_of
 from neuronjax.execution.tiles.rounding import rounded
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.numerics.exact import opaque
@@ -297,7 +297,7 @@ def _scatter(place: ResolvedAccess, value: jax.Array, state: State) -> None:
 # ---- The step.
 
 
-def execute(step: KernelStep, row: InstanceRow, state: State, c: Context) -> None:
+def execute(step: KernelStep, row: InstanceRow, state: State, c: TileContext) -> None:
     """Executes one instruction; `state` is changed in place.
 
     Args:
@@ -334,7 +334,9 @@ def execute(step: KernelStep, row: InstanceRow, state: State, c: Context) -> Non
         write(place, value, state)
 
 
-def _random_bits(result: jax.Array | Bits, output: int, c: Context) -> jax.Array | None:
+def _random_bits(
+    result: jax.Array | Bits, output: int, c: TileContext
+) -> jax.Array | None:
     """What decides the roundings of an output, None where they are to nearest even."""
     if c.rounding == "rne" or isinstance(result, Bits):
         return None

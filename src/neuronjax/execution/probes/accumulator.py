@@ -1,7 +1,8 @@
-"""The statistics of a run as they grow: rows of counters, by the number of the site.
+"""The statistics of a run as they grow: rows of counters, by the number of the probe.
 
 What loops, branches, callees and devices count is kept apart while they are traced
-(`Ledger.apart`), carried out of them as arrays, and added to what came before.
+(`StatisticsAccumulator.apart`), carried out of them as arrays, and added to what came
+before.
 """
 
 from __future__ import annotations
@@ -13,40 +14,40 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from neuronjax.execution.probes.plan import Plan
+from neuronjax.execution.probes.plan import ProbePlan
 from neuronjax.execution.probes.rounding_counters import (
     COUNTERS,
-    Measure,
-    Row,
-    measure,
+    CounterLayout,
+    Counters,
+    count_rounding,
     sum_words,
 )
 from neuronjax.ir.instruction import Block, Instruction
 
 Arrays = Sequence[jax.Array]
-Rows = dict[int, Row]
+Rows = dict[int, Counters]
 
 
-class Ledger:
+class StatisticsAccumulator:
     """What has been counted so far, in the part of a program that is being run.
 
     Attributes:
         plan: what is measured; None for nothing, and then all of this is empty.
-        rows: of the sites that were run.
+        rows: of the probes that were run.
     """
 
-    def __init__(self, plan: Plan | None) -> None:
+    def __init__(self, plan: ProbePlan | None) -> None:
         self.plan = plan
         self.rows: Rows = {}
 
-    def measure(
+    def count_rounding(
         self,
         i: Instruction,
         operands: Arrays,
         results: Arrays,
         execute: Callable[[Instruction], Arrays],
     ) -> None:
-        """Counts what an instruction did to the numbers, if it is a site.
+        """Counts what an instruction did to the numbers, if one is to be measured.
 
         Args:
             i: the instruction.
@@ -57,16 +58,16 @@ class Ledger:
         slot = None if self.plan is None else self.plan.slot(i)
         if self.plan is None or slot is None:
             return
-        site, wide = self.plan.sites[slot], self.plan.wide(i)
+        probe, wide = self.plan.probes[slot], self.plan.wide(i)
         before = after = results[0]
         if wide is not None:
             (before,) = execute(wide)
-        elif site.compared:
+        elif probe.compared:
             before = operands[0]
-        how = Measure.of(site, self.plan.collect)
-        summed = operands if how.updates else ()
-        scales = results[1] if site.blocked is not None else None
-        self.add({slot: measure(how, before, after, summed, scales)})
+        layout = CounterLayout.of(probe, self.plan.collect)
+        summed = operands if layout.updates else ()
+        scales = results[1] if probe.blocked is not None else None
+        self.add({slot: count_rounding(layout, before, after, summed, scales)})
 
     def add(self, rows: Rows) -> None:
         """Counts what a part of the program has counted."""
@@ -82,34 +83,34 @@ class Ledger:
         return results, rows
 
     def nothing(self, blocks: Sequence[Block]) -> Rows:
-        """Of all sites that blocks run, as if none had run."""
+        """Empty counters of all probes that blocks run."""
         if self.plan is None:
             return {}
         return {slot: self._empty(slot) for slot in self.plan.slots(blocks)}
 
     def arrays(self) -> dict[str, jax.Array]:
-        """`as_arrays` of every site of the plan."""
-        sites = () if self.plan is None else self.plan.sites
+        """`as_arrays` of every probe of the plan."""
+        probes = () if self.plan is None else self.plan.probes
         return as_arrays(
-            [self.rows.get(s) or self._empty(s) for s in range(len(sites))]
+            [self.rows.get(s) or self._empty(s) for s in range(len(probes))]
         )
 
-    def _empty(self, slot: int) -> Row:
+    def _empty(self, slot: int) -> Counters:
         assert self.plan is not None
-        return Measure.of(self.plan.sites[slot], self.plan.collect).empty()
+        return CounterLayout.of(self.plan.probes[slot], self.plan.collect).empty()
 
 
 # -- rows ------------------------------------------------------------------------------
 
 
-def merged(first: Row, second: Row) -> Row:
-    """Of both."""
+def merged(first: Counters, second: Counters) -> Counters:
+    """The counters of both together."""
     return total(jax.tree.map(lambda *x: jnp.stack(x), first, second))
 
 
-def total(rows: Row) -> Row:
-    """Of all rows along the leading axis, of at most 65536."""
-    return Row(
+def total(rows: Counters) -> Counters:
+    """The sum over the leading axis, whose length is at most 65536."""
+    return Counters(
         counts=_sum_pairs(rows.counts),
         amax=jnp.max(rows.amax, axis=0),
         exponents=None if rows.exponents is None else _sum_pairs(rows.exponents),
@@ -125,12 +126,12 @@ def _sum_pairs(pairs: jax.Array) -> jax.Array:
 
 
 def added(rows: Rows, more: Rows) -> Rows:
-    """Rows with those of some of their sites counted in."""
+    """Rows with those of some of their probes counted in."""
     return rows | {slot: merged(rows[slot], row) for slot, row in more.items()}
 
 
-def as_arrays(rows: Sequence[Row]) -> dict[str, jax.Array]:
-    """Rows of all sites as arrays with a leading axis; see `Statistics.arrays`."""
+def as_arrays(rows: Sequence[Counters]) -> dict[str, jax.Array]:
+    """Rows of all probes as arrays with a leading axis; see `Statistics.arrays`."""
     bits = [row.amax for row in rows] or [jnp.zeros((0,), jnp.uint32)]
     arrays = {
         "counts": _stack([row.counts for row in rows], (len(COUNTERS), 2)),
@@ -150,7 +151,7 @@ def _stack(arrays: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
 def merged_arrays(
     first: Mapping[str, jax.Array], second: Mapping[str, jax.Array]
 ) -> dict[str, jax.Array]:
-    """Of both runs: `as_arrays` of the same sites."""
+    """Adds up `as_arrays` of two runs with the same probes."""
     merged = {}
     for name, x in first.items():
         both = jnp.stack([x, second[name]])

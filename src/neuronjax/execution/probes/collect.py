@@ -1,9 +1,9 @@
-"""What a user wants measured while a program runs: `Collect`, and its sites.
+"""What a user wants measured while a program runs: `Collect`, and its probes.
 
 A `Collect` selects among the results of a program: casts, MX quantizations, matmuls,
-other writes that round, and updates that rounding may swallow. A `Site` is a selected
-result as a report names it. Which these are in a program is found by `sites`, and what
-is counted there by `measuring`.
+other writes that round, and updates that rounding may swallow. A `Probe` is a selected
+result as a report names it. Which these are in a program is found by `plan`, and what
+is counted there by `rounding_counters`.
 """
 
 from __future__ import annotations
@@ -104,12 +104,15 @@ class Collect:
         """Selector -> pattern, for those that are given."""
         return {s: p for s in _SELECTORS if (p := getattr(self, s)) is not None}
 
-    def matches(self, site: Site) -> bool:
-        """Whether a site is wanted."""
+    def matches(self, probe: Probe) -> bool:
+        """Whether a probe is wanted."""
         texts = dict(
-            op=(site.op,), param=site.params, scope=(site.scope,), source=(site.source,)
+            op=(probe.op,),
+            param=probe.params,
+            scope=(probe.scope,),
+            source=(probe.source,),
         )
-        return site.kind in self.kinds and all(
+        return probe.kind in self.kinds and all(
             any(re.search(pattern, text) for text in texts[name])
             for name, pattern in self.selectors.items()
         )
@@ -136,7 +139,7 @@ def _check_range(name: str, value: Any, low: int, high: int, multiple: int = 1) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class Probe:
     """One measured instruction.
 
     Attributes:
@@ -144,7 +147,7 @@ class Site:
         op: the instruction's name, with its op: "tensor_tensor.add".
         scope: the name stack of the JAX op that it comes from.
         source: "file:line" of the user, or "".
-        number: tells sites apart that are equal in all of these, from 0.
+        number: tells probes apart that are equal in all of these, from 0.
         format: what the result is rounded to.
         shape: of the result.
         params: paths of the program's arguments that its operands descend from.
@@ -173,8 +176,8 @@ class Site:
         return f"{self.kind}:{place}:{self.op}:{self.scope}#{self.number}"
 
 
-def element_format(site: Site) -> FloatFormat:
-    """The format of a site's elements."""
-    if site.blocked is None:
-        return get_format(site.format)
-    return get_mx_format(site.format).element
+def element_format(probe: Probe) -> FloatFormat:
+    """The format of a probe's elements."""
+    if probe.blocked is None:
+        return get_format(probe.format)
+    return get_mx_format(probe.format).element

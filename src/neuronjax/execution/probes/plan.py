@@ -1,4 +1,4 @@
-"""Which instructions of a program are measured: the `Plan` of a `Collect`.
+"""Which instructions of a program are measured: the `ProbePlan` of a `Collect`.
 
 Casts, MX quantizations and matmuls are instructions of their own, so what they are
 given and what they make is seen from outside. Of an elementwise operation that rounds
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.execution.probes.collect import Collect, Site
+from neuronjax.execution.probes.collect import Collect, Probe
 from neuronjax.ir.instruction import Block, Buffer, Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import (
     Activation,
@@ -34,7 +34,7 @@ from neuronjax.ir.instruction_set import (
     TensorTensor,
     TensorTensorScan,
 )
-from neuronjax.ir.provenance import Origins, find_origins
+from neuronjax.ir.provenance import Provenance, find_provenance
 from neuronjax.numerics.float_format import FORMATS, FloatFormat, get_format
 
 _MATMULS = (NcMatmul, NcMatmulMx, NcMatmulSparse)
@@ -53,17 +53,17 @@ _WIDENED = frozenset({"add", "subtract", "multiply", "divide"})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Plan:
+class ProbePlan:
     """What is measured in one program.
 
     Attributes:
         collect: the selection.
-        sites: in the order of the program.
+        probes: in the order of the program.
     """
 
     program: InstructionProgram
     collect: Collect
-    sites: tuple[Site, ...]
+    probes: tuple[Probe, ...]
     _slots: Mapping[int, int]
     _wide: Mapping[int, Instruction]
 
@@ -73,8 +73,8 @@ class Plan:
         program: InstructionProgram,
         collect: Collect,
         argument_names: Sequence[str] = (),
-    ) -> Plan:
-        """Finds the sites.
+    ) -> ProbePlan:
+        """Finds the probes.
 
         Args:
             program: the instructions.
@@ -84,22 +84,22 @@ class Plan:
         Raises:
             InvalidProgramError: patterns that select nothing.
         """
-        origins = find_origins(program, argument_names)
-        sites: list[Site] = []
+        provenance = find_provenance(program, argument_names)
+        probes: list[Probe] = []
         slots: dict[int, int] = {}
         wide: dict[int, Instruction] = {}
         equal: Counter[str] = Counter()
         for i in _instructions(program):
-            site = _site(i, origins)
-            if site is None or id(i) in slots or not collect.matches(site):
+            probe = _probe(i, provenance)
+            if probe is None or id(i) in slots or not collect.matches(probe):
                 continue
-            number = equal[site.key]
-            equal[site.key] += 1
-            slots[id(i)] = len(sites)
-            sites.append(dataclasses.replace(site, number=number))
+            number = equal[probe.key]
+            equal[probe.key] += 1
+            slots[id(i)] = len(probes)
+            probes.append(dataclasses.replace(probe, number=number))
             if _is_widened(i):
                 wide[id(i)] = _widened(i)
-        if collect.selectors and not sites:
+        if collect.selectors and not probes:
             raise InvalidProgramError(
                 f"{collect!r} selects no result of the program",
                 remedy="see the sites of neuronjax.Collect(): their op, scope, source "
@@ -108,13 +108,13 @@ class Plan:
         return cls(
             program=program,
             collect=collect,
-            sites=tuple(sites),
+            probes=tuple(probes),
             _slots=slots,
             _wide=wide,
         )
 
     def slot(self, i: Instruction) -> int | None:
-        """The number of an instruction's site."""
+        """The number of an instruction's probe."""
         return self._slots.get(id(i))
 
     def wide(self, i: Instruction) -> Instruction | None:
@@ -135,21 +135,21 @@ class Plan:
 
 
 class Collector:
-    """Carries a selection to where a program is lowered, and its sites back.
+    """Carries a selection to where a program is lowered, and its probes back.
 
     Attributes:
         collect: the selection.
-        sites: of the program that was planned last.
+        probes: of the program that was planned last.
     """
 
     def __init__(self, collect: Collect) -> None:
         self.collect = collect
-        self.sites: tuple[Site, ...] = ()
+        self.probes: tuple[Probe, ...] = ()
 
-    def plan(self, program: InstructionProgram, names: Sequence[str]) -> Plan:
-        """The plan of a program; see `Plan.of`."""
-        plan = Plan.of(program, self.collect, names)
-        self.sites = plan.sites
+    def plan(self, program: InstructionProgram, names: Sequence[str]) -> ProbePlan:
+        """The plan of a program; see `ProbePlan.of`."""
+        plan = ProbePlan.of(program, self.collect, names)
+        self.probes = plan.probes
         return plan
 
 
@@ -166,27 +166,27 @@ def _inside(block: Block) -> Iterator[Instruction]:
             yield from _inside(inner)
 
 
-def _site(i: Instruction, origins: Origins) -> Site | None:
-    kind = _kind(i, origins)
+def _probe(i: Instruction, provenance: Provenance) -> Probe | None:
+    kind = _kind(i, provenance)
     if kind is None:
         return None
     op = getattr(i, "op", None) or getattr(i, "function", None)
     blocked = i.axis if isinstance(i, QuantizeMx) else None
-    return Site(
+    return Probe(
         kind=kind,
         op=f"{i.name}.{op}" if op else i.name,
         scope=i.location.scope,
         source=i.location.source,
         format=i.format if isinstance(i, QuantizeMx) else _written(i).name,
         shape=i.results[0].type.shape,
-        params=tuple(sorted({n for v in i.operands for n in origins.of(v)})),
+        params=tuple(sorted({n for v in i.operands for n in provenance.of(v)})),
         compared=kind in ("cast", "mx") or _is_widened(i),
-        updates=_updated(i, origins),
+        updates=_updated(i, provenance),
         blocked=blocked,
     )
 
 
-def _kind(i: Instruction, origins: Origins) -> str | None:
+def _kind(i: Instruction, provenance: Provenance) -> str | None:
     if isinstance(i, QuantizeMx):
         return "mx"
     if not isinstance(i, (TensorCopy, *_ARITHMETIC)) or not _is_float(i.results[0]):
@@ -195,7 +195,7 @@ def _kind(i: Instruction, origins: Origins) -> str | None:
         return "cast" if _narrows(i) else None
     if isinstance(i, _MATMULS):
         return "matmul"
-    if _is_sum(i) and len(_updated(i, origins)) == 1 and _changed(i, origins):
+    if _is_sum(i) and len(_updated(i, provenance)) == 1 and _changed(i, provenance):
         return "update"
     if _written(i).mantissa_bits < get_format("float32").mantissa_bits:
         return "write"
@@ -246,17 +246,17 @@ def _widened(i: Instruction) -> Instruction:
     )
 
 
-def _changed(i: Instruction, origins: Origins) -> tuple[int, ...]:
+def _changed(i: Instruction, provenance: Provenance) -> tuple[int, ...]:
     """Which operands of a sum are a whole argument of the program."""
-    whole = tuple(n for n, view in enumerate(i.operands) if origins.is_whole(view))
+    whole = tuple(n for n, view in enumerate(i.operands) if provenance.is_whole(view))
     return whole if i.results[0].type.shape else ()
 
 
-def _updated(i: Instruction, origins: Origins) -> tuple[int, ...]:
+def _updated(i: Instruction, provenance: Provenance) -> tuple[int, ...]:
     """Which operands of a sum the other may be an update of: the argument of the
     program, if one is; both, if none is or both are. A difference updates the first."""
     if not _is_sum(i):
         return ()
     candidates = (0, 1) if getattr(i, "op", None) == "add" else (0,)
-    changed = tuple(n for n in _changed(i, origins) if n in candidates)
+    changed = tuple(n for n in _changed(i, provenance) if n in candidates)
     return changed or candidates

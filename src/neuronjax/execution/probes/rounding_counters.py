@@ -1,6 +1,6 @@
 """What a write did to the numbers: counters of one tensor, by integer arithmetic.
 
-`measure` reads a tensor before and after its rounding once, and counts: what
+`count_rounding` reads a tensor before and after its rounding once, and counts: what
 overflowed, saturated, was flushed to zero or became subnormal, NaN and Inf, updates
 that changed nothing, and how large the rounding errors are. Bit patterns alone are
 compared, so the counts are the same eagerly, compiled and on every host, and nothing
@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from neuronjax.execution.probes.collect import Collect, Site, element_format
+from neuronjax.execution.probes.collect import Collect, Probe, element_format
 from neuronjax.numerics.float_format import FloatFormat
 from neuronjax.numerics.rounding import widen
 
@@ -49,7 +49,7 @@ COUNTERS = (
     "blocks_saturated",
     "blocks_nan",
 )
-"""The rows of `Row.counts`; what they mean is said at `Statistics`."""
+"""The rows of `Counters.counts`; what they mean is said at `Statistics`."""
 
 #: An error of a whole binade, in `error_units`.
 ERROR_UNIT = 1 << 15
@@ -64,14 +64,14 @@ _ZERO = np.uint32(0)
 _SHIFT = np.uint32(8)  # of an error in units of 2^-23 binades
 
 
-class Row(NamedTuple):
-    """The counters of one site.
+class Counters(NamedTuple):
+    """The counters of one probe.
 
     Attributes:
         counts: uint32 [len(COUNTERS), 2], the low word first.
         amax: uint32, the bits of the largest finite magnitude.
         exponents: uint32 [bins, 2], or None.
-        scales: uint32 [256, 2], of an MX site, or None.
+        scales: uint32 [256, 2], of an MX probe, or None.
     """
 
     counts: jax.Array
@@ -81,8 +81,8 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Measure:
-    """What `measure` needs to know of a site; equal ones share a compiled kernel."""
+class CounterLayout:
+    """What `count_rounding` needs to know of a probe; equal ones share a kernel."""
 
     format: FloatFormat
     compared: bool
@@ -92,14 +92,16 @@ class Measure:
     every: int
 
     @classmethod
-    def of(cls, site: Site, collect: Collect) -> Measure:
+    def of(cls, probe: Probe, collect: Collect) -> CounterLayout:
         bins = collect.bins if collect.histogram else 0
-        fmt = element_format(site)
-        return cls(fmt, site.compared, site.updates, site.blocked, bins, collect.every)
+        fmt = element_format(probe)
+        return cls(
+            fmt, probe.compared, probe.updates, probe.blocked, bins, collect.every
+        )
 
-    def empty(self) -> Row:
-        """Of a site that was not run."""
-        return Row(
+    def empty(self) -> Counters:
+        """The counters of a probe that was not run."""
+        return Counters(
             counts=jnp.zeros((len(COUNTERS), 2), jnp.uint32),
             amax=jnp.uint32(0),
             exponents=jnp.zeros((self.bins, 2), jnp.uint32) if self.bins else None,
@@ -119,66 +121,66 @@ def exponent_bins(fmt: FloatFormat, bins: int) -> tuple[int, int]:
     return max(low - (inner * binades - span) // 2, -126), binades
 
 
-def measure(
-    how: Measure,
+def count_rounding(
+    layout: CounterLayout,
     before: jax.Array,
     after: jax.Array,
     operands: Sequence[jax.Array] = (),
     scales: jax.Array | None = None,
-) -> Row:
+) -> Counters:
     """Counts what a write did.
 
     Args:
-        how: what to count.
+        layout: what to count.
         before: what was to be written; `after` again where that is not known.
         after: what was written, MX elements without their scales.
         operands: of a sum whose updates are counted.
         scales: of MX blocks, float8_e8m0fnu.
     """
-    return _kernel(how)(before, after, tuple(operands), scales)
+    return _kernel(layout)(before, after, tuple(operands), scales)
 
 
 @functools.lru_cache(maxsize=1024)
-def _kernel(how: Measure) -> jax.stages.Wrapped:
-    return jax.jit(functools.partial(_measure, how))
+def _kernel(layout: CounterLayout) -> jax.stages.Wrapped:
+    return jax.jit(functools.partial(_count, layout))
 
 
-def _measure(
-    how: Measure,
+def _count(
+    layout: CounterLayout,
     before: jax.Array,
     after: jax.Array,
     operands: Sequence[jax.Array],
     scales: jax.Array | None,
-) -> Row:
-    cut = _Cut.of(before.shape, how)
+) -> Counters:
+    cut = _Cut.of(before.shape, layout)
     codes = None if scales is None else cut.scale_codes(scales)
     x, element = _magnitude(cut.rows(before)), _magnitude(cut.rows(after))
     y = element if codes is None else _scaled(element, codes[:, None], cut.filled)
-    flags = _flags(how, x, element, y)
-    if how.updates:
-        flags |= _stagnation(how, [cut.rows(a) for a in operands], cut.rows(after))
+    flags = _flags(layout, x, element, y)
+    if layout.updates:
+        flags |= _stagnation(layout, [cut.rows(a) for a in operands], cut.rows(after))
     names, words = list(flags), _packed(list(flags.values()))
-    words += _histogram_words(how, x)
-    if how.compared:
+    words += _histogram_words(layout, x)
+    if layout.compared:
         words.append(_error(x, y))
     words.append(jnp.where(x < _INF, x, _ZERO))
     *sums, amax = _reduced(words)
-    return _row(how, cut, names, sums, amax, codes)
+    return _row(layout, cut, names, sums, amax, codes)
 
 
 def _row(
-    how: Measure,
+    layout: CounterLayout,
     cut: _Cut,
     names: Sequence[str],
     sums: list[jax.Array],
     amax: jax.Array,
     codes: jax.Array | None,
-) -> Row:
+) -> Counters:
     counts: dict[str, jax.Array] = {"elements": _pair(np.uint32(cut.elements))}
-    if how.compared:
+    if layout.compared:
         counts["error_units"] = _sum_long(sums.pop())
     fields = _unpacked(sums)
-    flagged, bins = fields[:, : len(names)], fields[:, len(fields[0]) - how.bins :]
+    flagged, bins = fields[:, : len(names)], fields[:, len(fields[0]) - layout.bins :]
     totals = jnp.sum(flagged, axis=0, dtype=jnp.uint32)
     counts |= {name: _pair(totals[n]) for n, name in enumerate(names)}
     if codes is not None:
@@ -187,11 +189,13 @@ def _row(
             hit = flagged[:, names.index(name)] != 0
             counts[f"blocks_{name}"] = _pair(jnp.sum(hit, dtype=jnp.uint32))
     nothing = _pair(np.uint32(0))
-    return Row(
+    return Counters(
         counts=jnp.stack([counts.get(name, nothing) for name in COUNTERS]),
         amax=jnp.max(amax, initial=0),
-        exponents=_pair(jnp.sum(bins, axis=0, dtype=jnp.uint32)) if how.bins else None,
-        scales=_pair(_histogram(codes)) if how._has_scales else None,
+        exponents=_pair(jnp.sum(bins, axis=0, dtype=jnp.uint32))
+        if layout.bins
+        else None,
+        scales=_pair(_histogram(codes)) if layout._has_scales else None,
     )
 
 
@@ -219,12 +223,12 @@ class _Cut:
     every: int
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], how: Measure) -> _Cut:
+    def of(cls, shape: tuple[int, ...], layout: CounterLayout) -> _Cut:
         size = math.prod(shape)
-        if how.blocked is None:
-            return cls(None, 1, size, _CHUNK, how.every)
-        length = shape[how.blocked]
-        return cls(how.blocked, size // max(length, 1), length, _BLOCK, how.every)
+        if layout.blocked is None:
+            return cls(None, 1, size, _CHUNK, layout.every)
+        length = shape[layout.blocked]
+        return cls(layout.blocked, size // max(length, 1), length, _BLOCK, layout.every)
 
     @property
     def per_line(self) -> int:
@@ -282,19 +286,19 @@ def _bits_of(value: float) -> np.uint32:
 
 
 def _flags(
-    how: Measure, x: jax.Array, element: jax.Array, y: jax.Array
+    layout: CounterLayout, x: jax.Array, element: jax.Array, y: jax.Array
 ) -> dict[str, jax.Array]:
     """Booleans by counter, of magnitudes before and after: `y`, which of an MX element
     is the element with its scale."""
-    normal = max(_bits_of(how.format.min_normal), _bits_of(2.0**-126))
-    largest = _bits_of(how.format.max_finite)
+    normal = max(_bits_of(layout.format.min_normal), _bits_of(2.0**-126))
+    largest = _bits_of(layout.format.max_finite)
     seen = {
         "nonzero": x != 0,
         "subnormal": (element != 0) & (element < normal),
         "nan": y > _INF,
         "inf": y == _INF,
     }
-    if not how.compared:
+    if not layout.compared:
         return seen
     return seen | {
         "underflow": (x != 0) & (element == 0) & (y <= _INF),
@@ -305,11 +309,11 @@ def _flags(
 
 
 def _stagnation(
-    how: Measure, operands: Sequence[jax.Array], y: jax.Array
+    layout: CounterLayout, operands: Sequence[jax.Array], y: jax.Array
 ) -> dict[str, jax.Array]:
     """Non-zero updates, and those of them after which the number is what it was."""
     updates = stagnant = jnp.bool_(False)
-    for n in how.updates:
+    for n in layout.updates:
         nonzero = _magnitude(operands[1 - n]) != 0
         updates |= nonzero
         stagnant |= nonzero & (operands[n] == y)
@@ -334,20 +338,20 @@ def _error(x: jax.Array, y: jax.Array) -> jax.Array:
     return (distance + np.uint32(128)) >> _SHIFT
 
 
-def _histogram_words(how: Measure, x: jax.Array) -> list[jax.Array]:
+def _histogram_words(layout: CounterLayout, x: jax.Array) -> list[jax.Array]:
     """A one in the bin of every exponent, four bins in a word."""
-    if not how.bins:
+    if not layout.bins:
         return []
-    low, binades = exponent_bins(how.format, how.bins)
+    low, binades = exponent_bins(layout.format, layout.bins)
     exponent = (x >> np.uint32(23)).astype(jnp.int32) - np.int32(127 + low)
-    inner = jnp.clip(lax.div(exponent, np.int32(binades)), 0, how.bins - 3)
-    outside = jnp.where(exponent < 0, 0, how.bins - 1)
-    above = exponent >= binades * (how.bins - 2)
+    inner = jnp.clip(lax.div(exponent, np.int32(binades)), 0, layout.bins - 3)
+    outside = jnp.where(exponent < 0, 0, layout.bins - 1)
+    above = exponent >= binades * (layout.bins - 2)
     bin = jnp.where((exponent < 0) | above, outside, inner + 1).astype(jnp.uint32)
     one = jnp.where((x != 0) & (x < _INF), np.uint32(1), _ZERO)
     one = one << ((bin & np.uint32(3)) << np.uint32(3))
     return [
-        jnp.where(bin >> np.uint32(2) == n, one, _ZERO) for n in range(how.bins // 4)
+        jnp.where(bin >> np.uint32(2) == n, one, _ZERO) for n in range(layout.bins // 4)
     ]
 
 

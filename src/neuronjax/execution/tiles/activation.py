@@ -1,8 +1,8 @@
-"""`activation`: a function of data * scale + bias, and its sums per partition.
+"""ScalarE: a function of data * scale + bias, and its sums per partition.
 
 FP32 throughout: the product is rounded, the sum is rounded, the function is the
-project's own (`numerics.elementary`). The sums are left folds from the accumulator of
-the partition on (`accumulators`).
+project's own (`numerics.elementary`). What is accumulated is the FP32 value before its
+rounding on write, a left fold from the accumulator of the partition on.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from neuronjax.execution.tiles.accumulators import accumulated
+from neuronjax.execution.tiles import alu
+from neuronjax.execution.tiles.accumulators import accumulated, flat, lanes
+from neuronjax.execution.tiles.activation_compositions import relu_with_slope
 from neuronjax.execution.tiles.activation_functions import function
 from neuronjax.execution.tiles.registry import (
-    Context,
     Operands,
     Results,
     Signature,
+    TileContext,
     executes,
 )
 from neuronjax.execution.tiles.rounding import wide
@@ -26,7 +28,7 @@ from neuronjax.numerics.exact import seal
 
 
 @executes("activation")
-def activation(i: Signature, x: Operands, c: Context) -> Results:
+def activation(i: Signature, x: Operands, c: TileContext) -> Results:
     """op(data * scale + bias); outputs are dst, then accumulators, then reduce_res."""
     data, scale, bias, *state = x
     argument = scaled(wide(data, c.zero), scale, bias, c.zero)
@@ -54,3 +56,49 @@ def _lane(value: Any, data: jax.Array, zero: jax.Array) -> jax.Array:
     value = wide(value, zero)
     shape = () if value.ndim == 0 else (data.shape[0], 1)
     return jnp.broadcast_to(value.reshape(shape), data.shape)
+
+
+@executes("activation_reduce")
+def activation_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
+    """op(data * scale + bias) and its sum."""
+    data, scale, bias, registers = x
+    argument = scaled(wide(data, c.zero), scale, bias, c.zero)
+    values = function(i.attributes["op"])(argument, c.zero)
+    return _reduced(i, values, registers, c)
+
+
+@executes("activate2")
+def activate2(i: Signature, x: Operands, c: TileContext) -> Results:
+    """op((data <op0> imm0) <op1> imm1) and its reduction."""
+    a = i.attributes
+    data, imm0, imm1, slope, *state = x
+    values = wide(flat(data), c.zero)
+    for op, operand, reverse in (
+        (a["op0"], imm0, a["reverse0"]),
+        (a["op1"], imm1, a["reverse1"]),
+    ):
+        values = _stage(op, values, operand, reverse, c.zero)
+    if a["op"] == "prelu":
+        slope = lanes(slope, values.shape[0], c.zero)
+        values = relu_with_slope(values, slope, c.zero)
+    else:
+        values = function(a["op"])(values, c.zero)
+    return _reduced(i, values, state[0], c) if state else (values,)
+
+
+def _stage(
+    op: str, values: jax.Array, operand: Any, reverse: bool, zero: jax.Array
+) -> jax.Array:
+    if op == "bypass":
+        return values
+    operand = lanes(operand, values.shape[0], zero)
+    pair = (operand, values) if reverse else (values, operand)
+    return alu.arithmetic(op, *pair, zero)
+
+
+def _reduced(
+    i: Signature, values: jax.Array, registers: jax.Array, c: TileContext
+) -> Results:
+    a = i.attributes
+    after = accumulated(a["reduce_cmd"], a["reduce_op"], registers, values, c.zero)
+    return (values, after, after[: values.shape[0]])[: len(i.outputs)]

@@ -13,11 +13,29 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from neuronjax.execution.engines.vector import COMPARISONS, EXACT, INTEGERS, ROUNDED
 from neuronjax.numerics import elementary
 from neuronjax.numerics.elementary_core import flush
 from neuronjax.numerics.exact import seal
 
 Function = Callable[[Any, Any, jax.Array], jax.Array]
+
+# Names of nki.language, and those of the operators on whole tensors (`engines.vector`).
+_COMPARISONS = {
+    "equal": "EQ",
+    "not_equal": "NE",
+    "greater": "GT",
+    "greater_equal": "GE",
+    "less": "LT",
+    "less_equal": "LE",
+}
+_BITS = {
+    "bitwise_and": "and",
+    "bitwise_or": "or",
+    "bitwise_xor": "xor",
+    "left_shift": "shift_left",
+    "right_shift": "shift_right_logical",
+}
 
 
 def _flag(condition: jax.Array) -> jax.Array:
@@ -32,8 +50,9 @@ def _logical(combine: Callable) -> Function:
     return lambda a, b, zero: _flag(combine(a != 0, b != 0))
 
 
-def _sealed(function: Callable) -> Function:
-    return lambda a, b, zero: seal(function(a, b), zero)
+def _rounded(name: str) -> Function:
+    function = ROUNDED[name]
+    return lambda a, b, zero: seal(function(a, b, zero), zero)
 
 
 def _elementary(name: str) -> Function:
@@ -41,9 +60,9 @@ def _elementary(name: str) -> Function:
     return lambda a, b, zero: seal(function(a, zero), zero)
 
 
-def _binary(name: str) -> Function:
-    function = elementary.BINARY[name]
-    return lambda a, b, zero: seal(function(a, b, zero), zero)
+def _exact(name: str) -> Function:
+    function = EXACT[name]
+    return lambda a, b, zero: function(a, b)
 
 
 def modulo(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
@@ -61,22 +80,12 @@ def _size(x: jax.Array) -> jax.Array:
 # magnitudes the second (nki.language.abs_max).
 # (a, b, zero) -> float32; the second operand of a unary one is ignored.
 ARITHMETIC: dict[str, Function] = {
-    "add": _sealed(lax.add),
-    "subtract": _sealed(lax.sub),
-    "multiply": _sealed(lax.mul),
-    "divide": _binary("divide"),
-    "power": _binary("power"),
+    **{op: _rounded(op) for op in ("add", "subtract", "multiply", "divide", "power")},
+    **{op: _exact(op) for op in ("maximum", "minimum")},
+    **{op: _compared(COMPARISONS[name]) for op, name in _COMPARISONS.items()},
     "mod": modulo,
-    "maximum": lambda a, b, zero: lax.max(flush(a), flush(b)),
-    "minimum": lambda a, b, zero: lax.min(flush(a), flush(b)),
     "abs_max": lambda a, b, zero: jnp.where(_size(a) > _size(b), flush(a), flush(b)),
     "abs_min": lambda a, b, zero: jnp.where(_size(a) < _size(b), flush(a), flush(b)),
-    "equal": _compared(lax.eq),
-    "not_equal": _compared(lax.ne),
-    "greater": _compared(lax.gt),
-    "greater_equal": _compared(lax.ge),
-    "less": _compared(lax.lt),
-    "less_equal": _compared(lax.le),
     "logical_and": _logical(jnp.logical_and),
     "logical_or": _logical(jnp.logical_or),
     "logical_xor": _logical(jnp.logical_xor),
@@ -89,28 +98,17 @@ ARITHMETIC: dict[str, Function] = {
 
 # (a, b) on unsigned integers of the operand's width.
 BITWISE: dict[str, Callable[[Any, Any], jax.Array]] = {
-    "bitwise_and": lax.bitwise_and,
-    "bitwise_or": lax.bitwise_or,
-    "bitwise_xor": lax.bitwise_xor,
+    **{op: INTEGERS[name] for op, name in _BITS.items()},
     "invert": lambda a, b: lax.bitwise_not(a),
-    "left_shift": lax.shift_left,
-    "right_shift": lax.shift_right_logical,
 }
 
 # (a, b) on 32-bit integers, as GpSimd computes them: modulo 2^32.
 INTEGER: dict[str, Callable[[Any, Any], jax.Array]] = {
-    "add": lax.add,
-    "subtract": lax.sub,
-    "multiply": lax.mul,
-    "maximum": lax.max,
-    "minimum": lax.min,
-    "equal": lax.eq,
-    "not_equal": lax.ne,
-    "greater": lax.gt,
-    "greater_equal": lax.ge,
-    "less": lax.lt,
-    "less_equal": lax.le,
-    "divide": lax.div,
+    **{
+        op: INTEGERS[op]
+        for op in ("add", "subtract", "multiply", "maximum", "minimum", "divide")
+    },
+    **{op: COMPARISONS[name] for op, name in _COMPARISONS.items()},
     "mod": lambda a, b: jnp.mod(a, b),
     "abs_max": lambda a, b: jnp.where(lax.abs(a) > lax.abs(b), a, b),
     "abs_min": lambda a, b: jnp.where(lax.abs(a) < lax.abs(b), a, b),

@@ -18,10 +18,10 @@ from jax import lax
 from neuronjax.execution.exchange import exchange
 from neuronjax.execution.tiles.registry import (
     Bits,
-    Context,
     Operands,
     Results,
     Signature,
+    TileContext,
     executes,
 )
 from neuronjax.ir.collective_set import (
@@ -49,7 +49,7 @@ def _own(x: jax.Array) -> jax.Array:
     return lax.dynamic_index_in_dim(x, lax.axis_index(AXIS), keepdims=False)
 
 
-def _exchanged(collective: Any, x: Operands, c: Context) -> Results:
+def _exchanged(collective: Any, x: Operands, c: TileContext) -> Results:
     rows = tuple(map(_all, x))
     found = exchange(collective, rows, rows[0].shape[0], c.zero, jnp.asarray(_NO_KEY))
     return tuple(Bits(_own(array)) for array in found)
@@ -60,14 +60,14 @@ def _made(cls: type, **fields: Any) -> Any:
 
 
 @executes("all_reduce")
-def all_reduce(i: Signature, x: Operands, c: Context) -> Results:
+def all_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
     a = i.attributes
     made = _made(AllReduce, op=a["op"], groups=a["groups"], plan=a["plan"])
     return _exchanged(made, x, c)
 
 
 @executes("reduce_scatter")
-def reduce_scatter(i: Signature, x: Operands, c: Context) -> Results:
+def reduce_scatter(i: Signature, x: Operands, c: TileContext) -> Results:
     a = i.attributes
     fields = dict(op=a["op"], groups=a["groups"], plan=a["plan"])
     made = _made(ReduceScatter, dimension=a["collective_dim"], **fields)
@@ -75,14 +75,14 @@ def reduce_scatter(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("all_gather")
-def all_gather(i: Signature, x: Operands, c: Context) -> Results:
+def all_gather(i: Signature, x: Operands, c: TileContext) -> Results:
     a = i.attributes
     made = _made(AllGather, dimension=a["collective_dim"], groups=a["groups"])
     return _exchanged(made, x, c)
 
 
 @executes("all_to_all")
-def all_to_all(i: Signature, x: Operands, c: Context) -> Results:
+def all_to_all(i: Signature, x: Operands, c: TileContext) -> Results:
     a, dimension = i.attributes, i.attributes["collective_dim"]
     split = dict(split_dimension=dimension, concat_dimension=dimension)
     return _exchanged(_made(AllToAll, groups=a["groups"], **split), x, c)
@@ -92,7 +92,7 @@ def all_to_all(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("collective_permute")
-def collective_permute(i: Signature, x: Operands, c: Context) -> Results:
+def collective_permute(i: Signature, x: Operands, c: TileContext) -> Results:
     """ASSUMPTION: the dst of a rank that receives nothing stays as it was."""
     pairs = i.attributes["source_target_pairs"]
     [found] = _exchanged(_made(CollectivePermute, pairs=pairs), x, c)
@@ -102,7 +102,7 @@ def collective_permute(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("collective_permute_implicit")
-def collective_permute_implicit(i: Signature, x: Operands, c: Context) -> Results:
+def collective_permute_implicit(i: Signature, x: Operands, c: TileContext) -> Results:
     """Every channel along its own ring."""
     return tuple(
         _exchanged(_made(CollectivePermute, pairs=_successors(rings)), [operand], c)[0]
@@ -112,7 +112,7 @@ def collective_permute_implicit(i: Signature, x: Operands, c: Context) -> Result
 
 @executes("collective_permute_implicit_reduce")
 def collective_permute_implicit_reduce(
-    i: Signature, x: Operands, c: Context
+    i: Signature, x: Operands, c: TileContext
 ) -> Results:
     """The sum of the own operands is stored in their dtype, then sent on."""
     channels = len(x) // 2
@@ -122,7 +122,7 @@ def collective_permute_implicit_reduce(
     return collective_permute_implicit(i, sums, c)
 
 
-def _combined(op: str, a: jax.Array, b: jax.Array, c: Context) -> jax.Array:
+def _combined(op: str, a: jax.Array, b: jax.Array, c: TileContext) -> jax.Array:
     """One step of an all-reduce: of two ranks that are both here."""
     made = _made(AllReduce, op=op, groups=((0, 1),), plan=star(2))
     both = jnp.stack([a, b])
@@ -138,7 +138,7 @@ def _successors(rings: Groups) -> Groups:
 
 
 @executes("collective_permute_implicit_current_processing_rank_id")
-def current_processing_rank_id(i: Signature, x: Operands, c: Context) -> Results:
+def current_processing_rank_id(i: Signature, x: Operands, c: TileContext) -> Results:
     """After t steps a rank has what the t-th rank before it in the ring had."""
     rings = i.attributes["rings"]
     size = len(rings[0])
@@ -150,7 +150,7 @@ def current_processing_rank_id(i: Signature, x: Operands, c: Context) -> Results
 
 
 @executes("rank_id")
-def rank_id(i: Signature, x: Operands, c: Context) -> Results:
+def rank_id(i: Signature, x: Operands, c: TileContext) -> Results:
     return (lax.axis_index(AXIS).astype(jnp.int32),)
 
 
@@ -159,7 +159,7 @@ def rank_id(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("all_gather_v", "all_to_all_v")
-def of_any_length(i: Signature, x: Operands, c: Context) -> Results:
+def of_any_length(i: Signature, x: Operands, c: TileContext) -> Results:
     """Chunks of flat buffers; what reaches over the end of a slot is cut off."""
     groups, to_all = i.attributes["groups"], i.name == "all_gather_v"
     size = len(groups[0])

@@ -1,31 +1,33 @@
-"""Copies and constants: bits where the dtypes are equal, else by way of FP32."""
+"""Copies, constants, and what DMA does on the way: bits, or by way of FP32."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from neuronjax.execution.tiles.moving import affine_values
 from neuronjax.execution.tiles.registry import (
     Bits,
-    Context,
     Operands,
     Results,
     Signature,
+    TileContext,
     executes,
 )
 from neuronjax.execution.tiles.rounding import wide
 from neuronjax.ir import nki_dtypes as dtypes
+from neuronjax.numerics.exact import seal
 
 
 @executes("dma_copy")
-def dma_copy(i: Signature, x: Operands, c: Context) -> Results:
+def dma_copy(i: Signature, x: Operands, c: TileContext) -> Results:
     """src.dtype -> FP32 -> dst.dtype (nki.isa.dma_copy, "Data types")."""
     return (_converted(i, x[0], c),)
 
 
 @executes("tensor_copy")
-def tensor_copy(i: Signature, x: Operands, c: Context) -> Results:
+def tensor_copy(i: Signature, x: Operands, c: TileContext) -> Results:
     """A copy; ScalarE of a core without exact copies always goes through FP32."""
     exact = "scalar_engine_exact_copy" in c.core.capabilities
     if i.engine == "scalar" and not exact:
@@ -33,7 +35,7 @@ def tensor_copy(i: Signature, x: Operands, c: Context) -> Results:
     return (_converted(i, x[0], c),)
 
 
-def _converted(i: Signature, x: jax.Array, c: Context) -> jax.Array | Bits:
+def _converted(i: Signature, x: jax.Array, c: TileContext) -> jax.Array | Bits:
     [source, target] = i.inputs[0], i.outputs[0]
     assert source is not None
     if source.dtype == target.dtype:
@@ -44,15 +46,31 @@ def _converted(i: Signature, x: jax.Array, c: Context) -> jax.Array | Bits:
 
 
 @executes("memset")
-def memset(i: Signature, x: Operands, c: Context) -> Results:
+def memset(i: Signature, x: Operands, c: TileContext) -> Results:
     """One number everywhere."""
     [value] = x
     return (jnp.broadcast_to(value, i.outputs[0].shape),)
 
 
 @executes("iota")
-def iota(i: Signature, x: Operands, c: Context) -> Results:
+def iota(i: Signature, x: Operands, c: TileContext) -> Results:
     """32-bit integers that wrap around."""
     offset, multiplier, *steps = x
     counts, partitions = i.attributes["counts"], i.outputs[0].shape[0]
     return (affine_values(offset, multiplier, steps, counts, partitions),)
+
+
+@executes("dma_transpose")
+def dma_transpose(i: Signature, x: Operands, c: TileContext) -> Results:
+    """The axes in their new order; bits."""
+    return (Bits(lax.transpose(x[0], i.attributes["axes"])),)
+
+
+@executes("dma_compute")
+def dma_compute(i: Signature, x: Operands, c: TileContext) -> Results:
+    """The sum of the sources in FP32, from left to right."""
+    size = i.outputs[0].shape
+    total = wide(x[0], c.zero).reshape(size)
+    for source in x[1:]:
+        total = seal(jnp.add(total, wide(source, c.zero).reshape(size)), c.zero)
+    return (total,)

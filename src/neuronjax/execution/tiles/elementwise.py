@@ -9,10 +9,10 @@ import jax
 from neuronjax.execution.tiles import alu
 from neuronjax.execution.tiles.registry import (
     Bits,
-    Context,
     Operands,
     Results,
     Signature,
+    TileContext,
     executes,
 )
 from neuronjax.execution.tiles.rounding import wide
@@ -21,7 +21,7 @@ from neuronjax.ir.alu_operators import BITVEC
 
 
 @executes("tensor_tensor")
-def tensor_tensor(i: Signature, x: Operands, c: Context) -> Results:
+def tensor_tensor(i: Signature, x: Operands, c: TileContext) -> Results:
     """data1 <op> data2."""
     op = i.attributes["op"]
     a, b = _flat(x[0]), _flat(x[1])
@@ -35,7 +35,7 @@ def tensor_tensor(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("tensor_scalar")
-def tensor_scalar(i: Signature, x: Operands, c: Context) -> Results:
+def tensor_scalar(i: Signature, x: Operands, c: TileContext) -> Results:
     """(data <op0> operand0) <op1> operand1, the first result rounded to FP32."""
     a = i.attributes
     data, *operands = map(_flat, x)

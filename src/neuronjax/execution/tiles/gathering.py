@@ -12,10 +12,10 @@ from jax import lax
 from neuronjax.execution.tiles.accumulators import flat
 from neuronjax.execution.tiles.registry import (
     Bits,
-    Context,
     Operands,
     Results,
     Signature,
+    TileContext,
     executes,
 )
 from neuronjax.execution.tiles.rounding import wide
@@ -25,7 +25,7 @@ CORE_PARTITIONS = 16
 
 
 @executes("local_gather")
-def local_gather(i: Signature, x: Operands, c: Context) -> Results:
+def local_gather(i: Signature, x: Operands, c: TileContext) -> Results:
     """Each core takes what its own indices name, for all its partitions."""
     a = i.attributes
     src, index = flat(x[0]), flat(x[1])
@@ -38,7 +38,7 @@ def local_gather(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("nc_n_gather")
-def nc_n_gather(i: Signature, x: Operands, c: Context) -> Results:
+def nc_n_gather(i: Signature, x: Operands, c: TileContext) -> Results:
     """Every partition takes its own elements."""
     return (Bits(_taken(flat(x[0]), flat(x[1]).astype(jnp.int32))),)
 
@@ -51,7 +51,7 @@ def _taken(rows: jax.Array, picks: jax.Array) -> jax.Array:
 
 
 @executes("sequence_bounds")
-def sequence_bounds(i: Signature, x: Operands, c: Context) -> Results:
+def sequence_bounds(i: Signature, x: Operands, c: TileContext) -> Results:
     """Where the elements of the same id begin and end (exclusive); padding n and -1."""
     ids = flat(x[0])[0].astype(jnp.int32)
     n = ids.shape[0]
@@ -66,7 +66,7 @@ def sequence_bounds(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("nonzero_with_count")
-def nonzero_with_count(i: Signature, x: Operands, c: Context) -> Results:
+def nonzero_with_count(i: Signature, x: Operands, c: TileContext) -> Results:
     """Indices of nonzero elements, padding, their number; one partition per core."""
     src, offset, padding = x
     rows, old = flat(src), flat(c.previous[0])
@@ -84,7 +84,7 @@ def nonzero_with_count(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("topk")
-def topk(i: Signature, x: Operands, c: Context) -> Results:
+def topk(i: Signature, x: Operands, c: TileContext) -> Results:
     """The k largest of each 16-partition snake, ascending, and where they were."""
     src = flat(x[0])
     k = i.outputs[0].shape[-1]

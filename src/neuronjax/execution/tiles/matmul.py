@@ -10,20 +10,19 @@ from math import prod
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from neuronjax.execution.engines.array_fold import Matrix
 from neuronjax.execution.engines.cell_fold import Cells, fold_cells
-from neuronjax.execution.engines.psum import Psum, settled
-from neuronjax.execution.engines.tensor import halves, one_pass
+from neuronjax.execution.engines.psum import Psum
+from neuronjax.execution.engines.tensor import four_passes, one_pass, through_identity
 from neuronjax.execution.tiles.registry import (
     Bits,
-    Context,
     Operands,
+    OperandView,
     Results,
     Signature,
-    View,
+    TileContext,
     executes,
 )
 from neuronjax.execution.tiles.rounding import wide
@@ -32,7 +31,7 @@ from neuronjax.numerics.float_format import get_format
 
 
 @executes("nc_matmul")
-def nc_matmul(i: Signature, x: Operands, c: Context) -> Results:
+def nc_matmul(i: Signature, x: Operands, c: TileContext) -> Results:
     """stationary.T @ moving, or what PSUM holds plus it."""
     stationary, moving = x
     exact = "exact_transpose" in c.core.capabilities
@@ -64,19 +63,8 @@ def _passes(
     matrices = (_matrix(wide(stationary)), _matrix(wide(moving)))
     views = [v for v in i.inputs if v is not None]
     if any(v.dtype == "float32" for v in views):
-        return _four_passes(*matrices, zero)
+        return four_passes(*matrices, zero)
     return one_pass(*matrices, zero)
-
-
-def _four_passes(a: Matrix, b: Matrix, zero: jax.Array) -> list[jax.Array]:
-    """hi.hi, hi.lo, lo.hi and lo.lo, by one fold of stacked operands."""
-    m, n = a.free, b.free
-    left, right = (
-        Matrix(jnp.concatenate(halves(x.array), 2), k_first=True) for x in (a, b)
-    )
-    [every] = one_pass(left, right, zero)
-    high, low = every[:, :m], every[:, m:]
-    return [high[:, :, :n], high[:, :, n:], low[:, :, :n], low[:, :, n:]]
 
 
 def _matrix(x: jax.Array) -> Matrix:
@@ -88,7 +76,9 @@ def _paired(x: jax.Array) -> Cells:
     return Cells(x.reshape(1, x.shape[0], 2, -1), rows_first=False)
 
 
-def _passed_through(stationary: jax.Array, moving: jax.Array, result: View) -> Bits:
+def _passed_through(
+    stationary: jax.Array, moving: jax.Array, result: OperandView
+) -> Bits:
     """Bits of the stationary operand where `moving`, of ones and zeros, has its one."""
     k = stationary.shape[0]
     word = dtypes.info(result.dtype).carrier
@@ -103,13 +93,10 @@ def _passed_through(stationary: jax.Array, moving: jax.Array, result: View) -> B
 
 
 @executes("nc_transpose")
-def nc_transpose(i: Signature, x: Operands, c: Context) -> Results:
+def nc_transpose(i: Signature, x: Operands, c: TileContext) -> Results:
     """Bits; on a core without exact transposes TensorE multiplies by the identity."""
     data = x[0].reshape(x[0].shape[0], prod(x[0].shape[1:]))
     exact = i.engine != "tensor" or "exact_transpose" in c.core.capabilities
     if exact or data.dtype.kind in "iu":
         return (Bits(data.T),)
-    k = data.shape[0]
-    identity = jnp.eye(k, dtype=np.float32)
-    passes = one_pass(_matrix(wide(data)), _matrix(identity), c.zero)
-    return (settled(passes[0][0], c.zero),)
+    return (through_identity(_matrix(wide(data)), c.zero)[0],)

@@ -14,22 +14,23 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from neuronjax.execution.engines.cell_fold import Cells, fold_cells
+from neuronjax.execution.engines.array_fold import Matrix
+from neuronjax.execution.engines.cell_fold import Cells, fold_cells, quads
 from neuronjax.execution.engines.psum import Psum
+from neuronjax.execution.engines.tensor_mx import dequantized
 from neuronjax.execution.tiles.registry import (
     Bits,
-    Context,
     Operands,
+    OperandView,
     Results,
     Signature,
-    View,
+    TileContext,
     executes,
 )
 from neuronjax.execution.tiles.rounding import wide
 from neuronjax.numerics.float_format import FLOAT8_E8M0FNU, get_format
 from neuronjax.numerics.microscaling import (
     MX_FORMATS,
-    MXArray,
     MXFormat,
     from_codes,
     quantize_mx as quantized,
@@ -49,7 +50,7 @@ _FORMATS = {f"{fmt.element.name}_x4": fmt for fmt in MX_FORMATS.values()}
 
 
 @executes("quantize_mx")
-def quantize_mx(i: Signature, x: Operands, c: Context) -> Results:
+def quantize_mx(i: Signature, x: Operands, c: TileContext) -> Results:
     """The words, and the scales quadrant by quadrant."""
     words, *scales = i.outputs
     partitions, free = words.shape[0], prod(words.shape[1:])
@@ -64,7 +65,7 @@ def quantize_mx(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("nc_matmul_mx")
-def nc_matmul_mx(i: Signature, x: Operands, c: Context) -> Results:
+def nc_matmul_mx(i: Signature, x: Operands, c: TileContext) -> Results:
     """stationary.T @ moving of dequantized operands, or what PSUM holds plus it."""
     split = 2 + i.attributes["stationary_scales"]
     left = _cells(x[0], _view(i, 0), x[2:split])
@@ -77,19 +78,19 @@ def nc_matmul_mx(i: Signature, x: Operands, c: Context) -> Results:
     return (summed.reshape(result.shape),)
 
 
-def _view(i: Signature, operand: int) -> View:
+def _view(i: Signature, operand: int) -> OperandView:
     view = i.inputs[operand]
     assert view is not None
     return view
 
 
-def _cells(words: jax.Array, view: View, scales: Sequence[jax.Array]) -> Cells:
+def _cells(words: jax.Array, view: OperandView, scales: Sequence[jax.Array]) -> Cells:
     """What each cell of a column holds: its partition's four values, dequantized."""
     partitions, free = view.shape[0], prod(view.shape[1:])
     fmt = _FORMATS[view.dtype]
     words = words.reshape(partitions, free)
     values = _dequantized(words, _scale_rows(scales, partitions, free), fmt)
-    return Cells(values.reshape(1, partitions, SLOTS, free), rows_first=False)
+    return quads(Matrix(values[None], k_first=True))
 
 
 def _scale_rows(scales: Sequence[jax.Array], partitions: int, free: int) -> jax.Array:
@@ -110,12 +111,7 @@ def _bytes(scale: jax.Array) -> jax.Array:
 def _dequantized(words: jax.Array, scales: jax.Array, fmt: MXFormat) -> jax.Array:
     """float32 [4 P, F] in order of position, 4 * partition + slot."""
     partitions, free = words.shape
-    elements = to_codes(unpack_x4(words, fmt.element))
-    rows = jnp.swapaxes(elements.reshape(partitions, free, SLOTS), 1, 2)
-    array = MXArray(
-        elements=from_codes(rows.reshape(partitions * SLOTS, free), fmt.element),
-        scales=from_codes(scales, FLOAT8_E8M0FNU),
-        axis=-2,
-        format=fmt,
-    )
-    return array.dequantize()
+    codes = to_codes(unpack_x4(words, fmt.element))
+    rows = jnp.swapaxes(codes.reshape(partitions, free, SLOTS), 1, 2)
+    elements = from_codes(rows.reshape(partitions * SLOTS, free), fmt.element)
+    return dequantized(elements, from_codes(scales, FLOAT8_E8M0FNU), 0)

@@ -16,10 +16,10 @@ from neuronjax.execution.tiles.accumulators import flat, lanes
 from neuronjax.execution.tiles.moving import where_bits
 from neuronjax.execution.tiles.registry import (
     Bits,
-    Context,
     Operands,
     Results,
     Signature,
+    TileContext,
     executes,
 )
 from neuronjax.execution.tiles.rounding import wide
@@ -60,7 +60,7 @@ def _drawn(
 
 
 @executes("rng")
-def rng(i: Signature, x: Operands, c: Context) -> Results:
+def rng(i: Signature, x: Operands, c: TileContext) -> Results:
     """32 random bits per element, of which narrower integers keep the lowest."""
     partitions, count = _sizes(i)
     words, after = _drawn(x[0], partitions, count)
@@ -75,7 +75,7 @@ def _sizes(i: Signature) -> tuple[int, int]:
 
 
 @executes("rand2")
-def rand2(i: Signature, x: Operands, c: Context) -> Results:
+def rand2(i: Signature, x: Operands, c: TileContext) -> Results:
     """low + u (high - low), u from the top 24 bits; at most high."""
     low, high, state = x
     partitions, count = _sizes(i)
@@ -89,7 +89,7 @@ def rand2(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("dropout")
-def dropout(i: Signature, x: Operands, c: Context) -> Results:
+def dropout(i: Signature, x: Operands, c: TileContext) -> Results:
     """Zero where a uniform number in [0, 1) is below the probability."""
     data, probability, state = x
     rows = flat(data)
@@ -99,7 +99,7 @@ def dropout(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("set_rng_seed")
-def set_rng_seed(i: Signature, x: Operands, c: Context) -> Results:
+def set_rng_seed(i: Signature, x: Operands, c: TileContext) -> Results:
     """Every lane's state from one 32-bit seed."""
     seed = x[0].reshape(())
     if seed.dtype != jnp.uint32:
@@ -109,13 +109,13 @@ def set_rng_seed(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("rand_set_state")
-def rand_set_state(i: Signature, x: Operands, c: Context) -> Results:
+def rand_set_state(i: Signature, x: Operands, c: TileContext) -> Results:
     """The states of the first lanes."""
     seeds, state = flat(x[0]), x[1]
     return (jnp.concatenate([seeds, state[seeds.shape[0] :]]),)
 
 
 @executes("rand_get_state")
-def rand_get_state(i: Signature, x: Operands, c: Context) -> Results:
+def rand_get_state(i: Signature, x: Operands, c: TileContext) -> Results:
     """The states of the first lanes, as they are."""
     return (x[0][: i.outputs[0].shape[0]],)

@@ -22,10 +22,10 @@ from neuronjax.execution.tiles.accumulators import (
 )
 from neuronjax.execution.tiles.registry import (
     Bits,
-    Context,
     Operands,
     Results,
     Signature,
+    TileContext,
     executes,
 )
 from neuronjax.execution.tiles.rounding import wide
@@ -35,7 +35,7 @@ from neuronjax.numerics.exact import opaque, seal
 
 
 @executes("tensor_reduce")
-def tensor_reduce(i: Signature, x: Operands, c: Context) -> Results:
+def tensor_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
     """The trailing axes in one; tiles of 512 where the order matters."""
     a = i.attributes
     data = x[0]
@@ -47,7 +47,7 @@ def tensor_reduce(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("tensor_partition_reduce")
-def tensor_partition_reduce(i: Signature, x: Operands, c: Context) -> Results:
+def tensor_partition_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
     """A left fold over the partitions; an average divides by their number."""
     op = i.attributes["op"]
     rows = flat(x[0])
@@ -63,7 +63,7 @@ def tensor_partition_reduce(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("tensor_scalar_reduce")
-def tensor_scalar_reduce(i: Signature, x: Operands, c: Context) -> Results:
+def tensor_scalar_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
     """data <op0> operand0, folded into VectorE's accumulators on the way."""
     a = i.attributes
     data, operand, registers, init = x
@@ -79,7 +79,7 @@ def tensor_scalar_reduce(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("tensor_scalar_cumulative")
-def tensor_scalar_cumulative(i: Signature, x: Operands, c: Context) -> Results:
+def tensor_scalar_cumulative(i: Signature, x: Operands, c: TileContext) -> Results:
     """register = op1(op0(data, imm0), register), every value of which is written."""
     a = i.attributes
     data, imm0, registers, init = x
@@ -100,7 +100,7 @@ def tensor_scalar_cumulative(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("tensor_tensor_scan")
-def tensor_tensor_scan(i: Signature, x: Operands, c: Context) -> Results:
+def tensor_tensor_scan(i: Signature, x: Operands, c: TileContext) -> Results:
     """result = op1(op0(data0, result before), data1), in FP32 along the free axis."""
     a = i.attributes
     data0, data1 = (wide(flat(v), c.zero) for v in x[:2])

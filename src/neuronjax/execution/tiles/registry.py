@@ -1,7 +1,7 @@
 """The registry of semantics: `@executes("tensor_tensor")` on a pure function.
 
     @executes("tensor_tensor")
-    def tensor_tensor(i: Signature, x: Operands, c: Context) -> Results:
+    def tensor_tensor(i: Signature, x: Operands, c: TileContext) -> Results:
         return (combine(i.attributes["op"], wide(x[0]), wide(x[1]), c),)
 
 `x` lists the operands as the front end did: a tensor as an array of its view's shape
@@ -28,28 +28,24 @@ from neuronjax.hardware import CoreSpec
 
 # Modules of this package that hold semantics; add yours.
 MODULES: tuple[str, ...] = (
-    "activate2",
     "activation",
     "collectives",
     "copying",
-    "cores",
-    "dma_arithmetic",
     "elementwise",
     "gathering",
     "matmul",
     "microscaling",
-    "printing",
     "random_numbers",
     "reductions",
-    "registers",
     "selection",
+    "sequencers",
     "statistics",
     "top8",
     "vector_functions",
 )
 
 
-class View(NamedTuple):
+class OperandView(NamedTuple):
     """Shape and nki dtype of an operand."""
 
     shape: tuple[int, ...]
@@ -67,14 +63,14 @@ class Signature:
         outputs: what is written.
         inputs: one per operand, None where that is no tensor.
         forms: one letter per operand, see `ir.kernel.KernelInstruction`.
-        reads_outputs: whether `Context.previous` is filled.
+        reads_outputs: whether `TileContext.previous` is filled.
     """
 
     name: str
     engine: str
     items: tuple[tuple[str, Any], ...]
-    outputs: tuple[View, ...]
-    inputs: tuple[View | None, ...]
+    outputs: tuple[OperandView, ...]
+    inputs: tuple[OperandView | None, ...]
     forms: str
     reads_outputs: bool
 
@@ -84,7 +80,7 @@ class Signature:
         return dict(self.items)
 
 
-class Context(NamedTuple):
+class TileContext(NamedTuple):
     """What an instruction finds beside its operands.
 
     Attributes:
@@ -110,7 +106,7 @@ class Bits(NamedTuple):
 
 Operands = Sequence[Any]
 Results = Sequence["jax.Array | Bits"]
-Semantics = Callable[[Signature, Operands, Context], Results]
+Semantics = Callable[[Signature, Operands, TileContext], Results]
 
 _REGISTRY: dict[str, Semantics] = {}
 

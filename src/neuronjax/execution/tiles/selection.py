@@ -11,10 +11,10 @@ from neuronjax.execution.tiles.accumulators import accumulated, flat, lanes
 from neuronjax.execution.tiles.moving import affine_values, where_bits
 from neuronjax.execution.tiles.registry import (
     Bits,
-    Context,
     Operands,
     Results,
     Signature,
+    TileContext,
     executes,
 )
 from neuronjax.execution.tiles.rounding import wide
@@ -25,7 +25,7 @@ _LEAST = np.float32(FP32_MIN)
 
 
 @executes("tensor_copy_predicated")
-def tensor_copy_predicated(i: Signature, x: Operands, c: Context) -> Results:
+def tensor_copy_predicated(i: Signature, x: Operands, c: TileContext) -> Results:
     """dst stays where nothing is copied; equal dtypes are moved bit for bit."""
     src, predicate = x
     chosen = (flat(predicate) != 0) != i.attributes["reverse_pred"]
@@ -37,7 +37,7 @@ def tensor_copy_predicated(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("select_reduce")
-def select_reduce(i: Signature, x: Operands, c: Context) -> Results:
+def select_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
     """on_true or on_false, and the maximum of what was chosen."""
     a = i.attributes
     predicate, on_true, on_false, *state = x
@@ -48,7 +48,7 @@ def select_reduce(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("range_select")
-def range_select(i: Signature, x: Operands, c: Context) -> Results:
+def range_select(i: Signature, x: Operands, c: TileContext) -> Results:
     """Elements whose index lies within two bounds, compared in FP32."""
     a = i.attributes
     data, bound0, bound1, first, *state = x
@@ -63,7 +63,9 @@ def range_select(i: Signature, x: Operands, c: Context) -> Results:
     return _with_maximum(i, values, state, c)
 
 
-def _with_maximum(i: Signature, values: jax.Array, state: list, c: Context) -> Results:
+def _with_maximum(
+    i: Signature, values: jax.Array, state: list, c: TileContext
+) -> Results:
     if not state:
         return (values,)
     command = i.attributes["reduce_cmd"]
@@ -72,7 +74,7 @@ def _with_maximum(i: Signature, values: jax.Array, state: list, c: Context) -> R
 
 
 @executes("affine_select")
-def affine_select(i: Signature, x: Operands, c: Context) -> Results:
+def affine_select(i: Signature, x: Operands, c: TileContext) -> Results:
     """on_true where the affine value compares with 0; 32-bit integers."""
     data, on_false, offset, multiplier, *steps = x
     counts = i.attributes["counts"]

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 
 from neuronjax.execution.tiles.accumulators import flat, reduced
 from neuronjax.execution.tiles.registry import (
-    Context,
     Operands,
     Results,
     Signature,
+    TileContext,
     executes,
 )
 from neuronjax.execution.tiles.rounding import wide
@@ -23,7 +23,7 @@ from neuronjax.numerics.exact import opaque, seal
 
 
 @executes("bn_stats")
-def bn_stats(i: Signature, x: Operands, c: Context) -> Results:
+def bn_stats(i: Signature, x: Operands, c: TileContext) -> Results:
     """(count, mean, variance * count) of the even elements, then of the odd ones."""
     values = wide(flat(x[0]), c.zero)
     halves = values[:, ::2], values[:, 1::2]
@@ -42,7 +42,7 @@ def _moments(values: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 @executes("bn_aggr")
-def bn_aggr(i: Signature, x: Operands, c: Context) -> Results:
+def bn_aggr(i: Signature, x: Operands, c: TileContext) -> Results:
     """mean and variance of the groups together."""
     values = wide(flat(x[0]), c.zero)
     groups = values.reshape(values.shape[0], -1, 3)

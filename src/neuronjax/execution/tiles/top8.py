@@ -9,10 +9,10 @@ from jax import lax
 
 from neuronjax.execution.tiles.accumulators import flat
 from neuronjax.execution.tiles.registry import (
-    Context,
     Operands,
     Results,
     Signature,
+    TileContext,
     executes,
 )
 from neuronjax.execution.tiles.rounding import wide
@@ -23,20 +23,20 @@ NOT_FOUND = np.uint32(0xFFFF_FFFF)
 
 
 @executes("max8")
-def max8(i: Signature, x: Operands, c: Context) -> Results:
+def max8(i: Signature, x: Operands, c: TileContext) -> Results:
     """In descending order."""
     return (lax.top_k(flush(wide(flat(x[0]), c.zero)), 8)[0],)
 
 
 @executes("nc_find_index8")
-def nc_find_index8(i: Signature, x: Operands, c: Context) -> Results:
+def nc_find_index8(i: Signature, x: Operands, c: TileContext) -> Results:
     """The first index of each value; equal values take later ones, in order."""
     data, values = (flush(wide(flat(v), c.zero)) for v in x)
     return (_indices(_matches(data, values, later=False)),)
 
 
 @executes("nc_match_replace8")
-def nc_match_replace8(i: Signature, x: Operands, c: Context) -> Results:
+def nc_match_replace8(i: Signature, x: Operands, c: TileContext) -> Results:
     """Matches replaced; of equal values the last takes the first match."""
     data, values = (flush(wide(flat(v), c.zero)) for v in x[:2])
     matches = _matches(data, values, later=True)

@@ -10,10 +10,10 @@ from neuronjax.execution.tiles.accumulators import accumulated, flat, lanes
 from neuronjax.execution.tiles.moving import where_bits
 from neuronjax.execution.tiles.registry import (
     Bits,
-    Context,
     Operands,
     Results,
     Signature,
+    TileContext,
     executes,
 )
 from neuronjax.execution.tiles.rounding import wide
@@ -25,7 +25,7 @@ UNCHANGED = 255
 
 
 @executes("scalar_tensor_tensor")
-def scalar_tensor_tensor(i: Signature, x: Operands, c: Context) -> Results:
+def scalar_tensor_tensor(i: Signature, x: Operands, c: TileContext) -> Results:
     """(data <op0> operand0) <op1> operand1, a rounding after each."""
     a = i.attributes
     data, operand0, operand1 = x
@@ -39,7 +39,7 @@ def scalar_tensor_tensor(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("exponential")
-def exponential(i: Signature, x: Operands, c: Context) -> Results:
+def exponential(i: Signature, x: Operands, c: TileContext) -> Results:
     """exp(src - max_value), and its sum in VectorE's accumulators."""
     src, most, *state = x
     values = wide(flat(src), c.zero)
@@ -55,14 +55,14 @@ def exponential(i: Signature, x: Operands, c: Context) -> Results:
 
 
 @executes("reciprocal")
-def reciprocal(i: Signature, x: Operands, c: Context) -> Results:
+def reciprocal(i: Signature, x: Operands, c: TileContext) -> Results:
     """1 / x in FP32."""
     function = elementary.UNARY["reciprocal"]
     return (seal(function(wide(x[0], c.zero), c.zero), c.zero),)
 
 
 @executes("nc_stream_shuffle")
-def nc_stream_shuffle(i: Signature, x: Operands, c: Context) -> Results:
+def nc_stream_shuffle(i: Signature, x: Operands, c: TileContext) -> Results:
     """Partition p of a quadrant copies partition mask[p]; 255 means it stays."""
     src = flat(x[0])
     partitions = i.outputs[0].shape[0]

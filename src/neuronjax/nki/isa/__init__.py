@@ -1,14 +1,16 @@
 """`nki.isa`: one function per instruction.
 
-Each file holds the front-end functions of a family; a function checks its operands and
-`emit`s one instruction, whose semantics have its name in `execution.tiles`.
+Each file holds the front-end functions of a family. `request` checks their arguments
+by the row of `ir.nki_instructions`, makes their documentation of it, and emits the
+instruction, whose semantics have its name in `execution.tiles`.
 """
 
-from neuronjax.nki.isa.activate2 import (
+from neuronjax.ir.nki_instructions import SPECS as _SPECS
+from neuronjax.nki.isa.activation import (
     activate2 as activate2,
+    activation as activation,
     activation_reduce as activation_reduce,
 )
-from neuronjax.nki.isa.activation import activation as activation
 from neuronjax.nki.isa.constants import (
     dge_mode as dge_mode,
     dma_engine as dma_engine,
@@ -29,18 +31,22 @@ from neuronjax.nki.isa.copying import (
     tensor_copy as tensor_copy,
 )
 from neuronjax.nki.isa.cores import core_barrier as core_barrier, sendrecv as sendrecv
-from neuronjax.nki.isa.dma import dma_copy as dma_copy
-from neuronjax.nki.isa.dma_arithmetic import (
+from neuronjax.nki.isa.dma import (
     dma_compute as dma_compute,
+    dma_copy as dma_copy,
     dma_transpose as dma_transpose,
 )
 from neuronjax.nki.isa.elementwise import (
+    exponential as exponential,
+    reciprocal as reciprocal,
+    scalar_tensor_tensor as scalar_tensor_tensor,
     tensor_scalar as tensor_scalar,
     tensor_tensor as tensor_tensor,
 )
 from neuronjax.nki.isa.gathering import (
     local_gather as local_gather,
     nc_n_gather as nc_n_gather,
+    nc_stream_shuffle as nc_stream_shuffle,
     nonzero_with_count as nonzero_with_count,
     sequence_bounds as sequence_bounds,
     topk as topk,
@@ -74,6 +80,7 @@ from neuronjax.nki.isa.registers import (
     register_move as register_move,
     register_store as register_store,
 )
+from neuronjax.nki.isa.request import document as _document
 from neuronjax.nki.isa.selection import (
     affine_select as affine_select,
     range_select as range_select,
@@ -87,15 +94,12 @@ from neuronjax.nki.isa.statistics import (
     nc_find_index8 as nc_find_index8,
     nc_match_replace8 as nc_match_replace8,
 )
-from neuronjax.nki.isa.vector_functions import (
-    exponential as exponential,
-    nc_stream_shuffle as nc_stream_shuffle,
-    reciprocal as reciprocal,
-    scalar_tensor_tensor as scalar_tensor_tensor,
-)
 from neuronjax.nki.isa.versions import (
     get_nc_sub_version as get_nc_sub_version,
     get_nc_version as get_nc_version,
 )
 from neuronjax.nki.registers import VirtualRegister as VirtualRegister
 from neuronjax.nki.trace import NkiInstruction as NkiInstruction
+
+for _spec in _SPECS.values():
+    _document(globals()[_spec.name], _spec)

@@ -1,26 +1,27 @@
-"""ScalarE: `activation`."""
+"""ScalarE: `activation`, `activation_reduce`, and `activate2` of NeuronCore-v4."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from neuronjax.hardware.activation_functions import ACTIVATION_FUNCTIONS
-from neuronjax.ir.alu_operators import checked_op
-from neuronjax.nki import trace as tracing
+from neuronjax.ir.alu_operators import op_name
 from neuronjax.nki.isa.constants import reduce_cmd as ReduceCmd
-from neuronjax.nki.isa.operands import (
-    ON_CHIP,
-    as_float,
-    check_same_shape,
-    check_scalar_operand,
-    check_tensor,
-    refuse,
-)
+from neuronjax.nki.isa.operands import refuse
+from neuronjax.nki.isa.request import Request
 from neuronjax.nki.tensor import NkiTensor
-from neuronjax.nki.trace import NkiInstruction, emit
+from neuronjax.nki.trace import NkiInstruction
 
-FUNCTIONS = frozenset(ACTIVATION_FUNCTIONS)
-ACCUMULATORS = "scalar.reduce"
+#: The operator pairs of the tensor-scalar stage (nki.isa.activate2).
+PAIRS = frozenset(
+    {
+        ("multiply", "add"),
+        ("multiply", "subtract"),
+        ("multiply", "bypass"),
+        ("add", "bypass"),
+        ("subtract", "bypass"),
+        ("bypass", "bypass"),
+    }
+)
 
 
 def activation(
@@ -34,41 +35,50 @@ def activation(
     reduce_cmd: Any = ReduceCmd.idle,
     name: str | None = None,
 ) -> NkiInstruction:
-    """dst = op(data * scale + bias), in FP32, and sums of it per partition.
+    """dst = op(data * scale + bias), in FP32, and sums of it per partition."""
+    return Request("activation", locals()).emit()
 
-    Args:
-        dst: on chip; equal partitions and elements per partition.
-        data: likewise.
-        op: an activation function.
-        bias: numbers, or tensors of shape (partitions, 1).
-        scale: likewise.
-        reduce_op: nl.add, if anything is summed.
-        reduce_res: (partitions, 1), takes the accumulators after the instruction.
-        reduce_cmd: what happens to the accumulators.
-        name: label of the instruction.
-    """
-    where = "activation"
-    check_tensor(where, "dst", dst, *ON_CHIP)
-    check_tensor(where, "data", data, *ON_CHIP)
-    check_same_shape(where, dst, ("data", data))
-    for label, value in (("bias", bias), ("scale", scale)):
-        check_scalar_operand(where, label, value, data.shape[0])
-    function = checked_op(op, FUNCTIONS, "nisa.activation")
-    if reduce_op is not None:
-        checked_op(reduce_op, frozenset({"add"}), "nisa.activation reduce_op")
-    if reduce_res is not None and reduce_res.size != data.shape[0]:
-        refuse(
-            where,
-            f"reduce_res has shape {reduce_res.shape}",
-            f"give shape ({data.shape[0]}, 1)",
-        )
-    attributes = {"op": function, "reduce_cmd": ReduceCmd(reduce_cmd).name}
-    outputs: list[Any] = [dst]
-    operands = [data, as_float(scale), as_float(bias)]
-    if reduce_cmd != ReduceCmd.idle or reduce_res is not None:
-        state = tracing.current().state(ACCUMULATORS, (128, 1), "float32")
-        operands.append(state)
-        outputs.append(state)
-        if reduce_res is not None:
-            outputs.append(reduce_res)
-    return emit(where, "scalar", outputs, operands, attributes=attributes, label=name)
+
+def activation_reduce(
+    dst: NkiTensor,
+    op: Any,
+    data: NkiTensor,
+    reduce_op: Any,
+    reduce_res: NkiTensor,
+    bias: Any = None,
+    scale: Any = 1.0,
+    name: str | None = None,
+) -> NkiInstruction:
+    """dst = op(data * scale + bias), reduce_res its sum per partition."""
+    return Request("activation_reduce", locals()).emit(reduce_cmd="reset_reduce")
+
+
+def activate2(
+    dst: NkiTensor,
+    op: Any,
+    data: NkiTensor,
+    imm0: Any,
+    imm1: Any,
+    op0: Any,
+    op1: Any,
+    relu_param: Any = 0.0,
+    reverse0: bool = False,
+    reverse1: bool = False,
+    reduce_op: Any = None,
+    reduce_res: NkiTensor | None = None,
+    reduce_cmd: Any = ReduceCmd.idle,
+    name: str | None = None,
+) -> NkiInstruction:
+    """dst = op((data <op0> imm0) <op1> imm1), and a reduction of it."""
+    request = Request("activate2", locals())
+    pair = tuple("bypass" if o is None else op_name(o) for o in (op0, op1))
+    if pair not in PAIRS:
+        legal = "; ".join(" ".join(p) for p in sorted(PAIRS))
+        what = f"operators {pair[0]}, {pair[1]}"
+        refuse("activate2", what, f"one of the pairs {legal}")
+    command = request.attributes["reduce_cmd"]
+    if command != "idle" and reduce_op is None:
+        what = f"reduce_cmd {command} without reduce_op"
+        refuse("activate2", what, "give reduce_op")
+    reduction = request.attributes["reduce_op"] or "add"
+    return request.emit(op0=pair[0], op1=pair[1], reduce_op=reduction)

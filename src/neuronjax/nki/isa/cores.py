@@ -16,9 +16,10 @@ from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import Access
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.isa.constants import dma_engine as DmaEngine, engine as Engine
-from neuronjax.nki.isa.operands import check_tensor, engine_name, refuse
+from neuronjax.nki.isa.operands import name_of, refuse
+from neuronjax.nki.isa.request import Request
 from neuronjax.nki.tensor import NkiTensor
-from neuronjax.nki.trace import NkiInstruction, emit
+from neuronjax.nki.trace import NkiInstruction
 
 CORES = (0, 1)
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
@@ -34,24 +35,21 @@ def core_barrier(
 ) -> NkiInstruction:
     """Both cores go on when both have come here.
 
-    Args:
-        data: what they synchronize on, documented to be in shared HBM. Kernels of the
-            vendor's library give an SBUF tile too, so that is accepted.
-        cores: (0, 1). A launch of one core may name its own, 0: nothing is waited for.
-        engine: who waits.
-        name: label of the instruction.
+    Their data is documented to be in shared HBM. Kernels of the vendor's library give
+    an SBUF tile too, so that is accepted.
     """
     op = "core_barrier"
-    check_tensor(op, "data", data, "shared_hbm", "sbuf")
+    request = Request(op, locals())
     named = (cores,) if isinstance(cores, int) else tuple(cores)
-    by = engine_name(op, engine, ENGINES, "gpsimd")
+    unknown = engine is None or engine == Engine.unknown
+    by = "gpsimd" if unknown else name_of(op, "engine", engine, ENGINES)
     programs = prod(tracing.current().grid)
     if not (programs == 1 and named == (0,)):
         _check_two_cores(op)
         if named != CORES:
             refuse(op, f"cores={cores}", f"use cores={CORES}")
         tracing.current().meet(f"nisa.{op}")
-    return emit(op, by, [], attributes={"cores": named}, label=name)
+    return request.emit(by, cores=named)
 
 
 class _Post(NamedTuple):
@@ -71,21 +69,9 @@ def sendrecv(
     dma_engine: Any = DmaEngine.dma,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Sends a tile to a core, and receives one of the same shape.
-
-    Args:
-        src: in SBUF.
-        dst: in SBUF, of the shape and dtype of what is received; no part of `src`.
-        send_to_rank: 0 or 1.
-        recv_from_rank: 0 or 1.
-        pipe_id: both cores have to give the same ones in the same order.
-        dma_engine: `dma`, or `gpsimd_dma` for up to 1024, 512 or 256 bytes per
-            partition of elements of 32, 16 or 8 bits.
-        name: label of the instruction.
-    """
+    """Sends a tile to a core, and receives one of the same shape."""
     op = "sendrecv"
-    check_tensor(op, "src", src, "sbuf")
-    check_tensor(op, "dst", dst, "sbuf")
+    request = Request(op, locals())
     for what, value in (("send_to", send_to_rank), ("recv_from", recv_from_rank)):
         if value not in CORES:
             refuse(op, f"{what}_rank={value}", "use 0 or 1")
@@ -104,18 +90,13 @@ def sendrecv(
     posts = trace.meet(meeting, _Post(src, send_to_rank, recv_from_rank))
     peer = posts[recv_from_rank]
     _check_pair(trace.program, recv_from_rank, peer, dst)
-    done = emit(
-        op,
+    request.values["src"] = peer.src
+    done = request.emit(
         "gpsimd" if way == DmaEngine.gpsimd_dma else "dma",
-        [dst],
-        [peer.src],
-        attributes={
-            "send_to_rank": send_to_rank,
-            "recv_from_rank": recv_from_rank,
-            "pipe_id": pipe_id,
-            "dma_engine": way.name,
-        },
-        label=name,
+        send_to_rank=send_to_rank,
+        recv_from_rank=recv_from_rank,
+        pipe_id=pipe_id,
+        dma_engine=way.name,
     )
     trace.meet(f"{meeting}, received")  # before that no core may change its src
     return done

@@ -1,22 +1,15 @@
-"""Elementwise arithmetic: `tensor_tensor`, `tensor_scalar`."""
+"""Elementwise arithmetic of VectorE; some of it GpSimd and ScalarE do, too."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from neuronjax.ir.alu_operators import ALU, BITVEC, UNARY_ARITHMETIC, checked_op
-from neuronjax.nki.isa.constants import engine as Engine
-from neuronjax.nki.isa.operands import (
-    ON_CHIP,
-    check_same_shape,
-    check_scalar_operand,
-    check_tensor,
-    engine_name,
-    in_psum,
-    refuse,
-)
+from neuronjax.ir.alu_operators import BITVEC
+from neuronjax.nki.isa.constants import engine as Engine, reduce_cmd as ReduceCmd
+from neuronjax.nki.isa.operands import in_psum, refuse
+from neuronjax.nki.isa.request import Request
 from neuronjax.nki.tensor import NkiTensor
-from neuronjax.nki.trace import NkiInstruction, emit
+from neuronjax.nki.trace import NkiInstruction
 
 WORDS = ("int32", "uint32")
 
@@ -31,28 +24,15 @@ def tensor_tensor(
 ) -> NkiInstruction:
     """dst = data1 <op> data2, in FP32; 32-bit integers exactly on GpSimd.
 
-    Args:
-        dst: on chip; equal partitions and elements per partition.
-        data1: likewise.
-        data2: likewise.
-        op: a binary operator.
-        engine: vector or gpsimd; by default GpSimd for `nl.power` and where all are
-            32-bit integers outside PSUM.
-        name: label of the instruction.
+    By default GpSimd executes `nl.power`, and what has 32-bit integers alone, outside
+    PSUM.
     """
-    for label, t in (("dst", dst), ("data1", data1), ("data2", data2)):
-        check_tensor("tensor_tensor", label, t, *ON_CHIP)
-    check_same_shape("tensor_tensor", dst, ("data1", data1), ("data2", data2))
-    function = checked_op(op, ALU - UNARY_ARITHMETIC - {"invert"}, "nisa.tensor_tensor")
+    request = Request("tensor_tensor", locals())
+    function = request.attributes["op"]
     words = all(t.dtype in WORDS for t in (dst, data1, data2))
-    arithmetic = function not in BITVEC
-    native = words and arithmetic and not in_psum(dst, data1, data2)
-    default = "gpsimd" if native or function == "power" else "vector"
-    by = engine_name("tensor_tensor", engine, ("vector", "gpsimd"), default)
-    attributes = {"op": function, "integer": words and by == "gpsimd"}
-    return emit(
-        "tensor_tensor", by, [dst], [data1, data2], attributes=attributes, label=name
-    )
+    native = words and function not in BITVEC and not in_psum(dst, data1, data2)
+    by = request.engine("gpsimd" if native or function == "power" else "vector")
+    return request.emit(by, integer=words and by == "gpsimd")
 
 
 def tensor_scalar(
@@ -67,47 +47,47 @@ def tensor_scalar(
     engine: Any = Engine.unknown,
     name: str | None = None,
 ) -> NkiInstruction:
-    """dst = (data <op0> operand0) <op1> operand1, operands one per partition.
-
-    Args:
-        dst: on chip; equal partitions and elements per partition.
-        data: likewise.
-        op0: operators, both bitvec or both arithmetic; op1 may be None.
-        op1: likewise.
-        operand0: numbers, or tensors of shape (partitions, 1).
-        operand1: likewise.
-        reverse0: whether the operand is on the left.
-        reverse1: likewise.
-        engine: vector (default), scalar or gpsimd.
-        name: label of the instruction.
-    """
-    where = "tensor_scalar"
-    check_tensor(where, "dst", dst, *ON_CHIP)
-    check_tensor(where, "data", data, *ON_CHIP)
-    check_same_shape(where, dst, ("data", data))
-    ops = [
-        None if o is None else checked_op(o, ALU, "nisa.tensor_scalar")
-        for o in (op0, op1)
-    ]
-    if ops[1] is not None and (ops[0] in BITVEC) != (ops[1] in BITVEC):
-        refuse(where, f"{ops[0]} and {ops[1]}", "both bitvec or both arithmetic")
-    check_scalar_operand(where, "operand0", operand0, data.shape[0])
-    check_scalar_operand(where, "operand1", operand1, data.shape[0])
-    by = engine_name(where, engine, ("vector", "scalar", "gpsimd"), "vector")
-    attributes = {
-        "op0": ops[0],
-        "op1": ops[1],
-        "reverse0": bool(reverse0),
-        "reverse1": bool(reverse1),
-    }
-    operands = [data, _number(operand0, ops[0]), _number(operand1, ops[1])]
-    return emit(where, by, [dst], operands, attributes=attributes, label=name)
+    """dst = (data <op0> operand0) <op1> operand1, operands one per partition."""
+    operand1 = None if op1 is None else operand1
+    request = Request("tensor_scalar", locals())
+    first, second = request.attributes["op0"], request.attributes["op1"]
+    if second is not None and (first in BITVEC) != (second in BITVEC):
+        refuse(
+            "tensor_scalar", f"{first} and {second}", "both bitvec or both arithmetic"
+        )
+    return request.emit()
 
 
-def _number(operand: Any, op: str | None) -> Any:
-    """An immediate as the operator takes it: bits of an int, or FP32."""
-    if op is None or operand is None or isinstance(operand, NkiTensor):
-        return None if op is None else operand
-    if isinstance(operand, int | float):
-        return int(operand) if op in BITVEC else float(operand)
-    return operand
+def scalar_tensor_tensor(
+    dst: NkiTensor,
+    data: NkiTensor,
+    op0: Any,
+    operand0: Any,
+    op1: Any,
+    operand1: NkiTensor,
+    reverse0: bool = False,
+    reverse1: bool = False,
+    name: str | None = None,
+) -> NkiInstruction:
+    """dst = (data <op0> operand0) <op1> operand1, the last a whole tile."""
+    return Request("scalar_tensor_tensor", locals()).emit()
+
+
+def exponential(
+    dst: NkiTensor,
+    src: NkiTensor,
+    max_value: Any = 0.0,
+    reduce_res: NkiTensor | None = None,
+    reduce_cmd: Any = ReduceCmd.idle,
+    reduce_init: Any = 0.0,
+    name: str | None = None,
+) -> NkiInstruction:
+    """dst = exp(src - max_value) on VectorE, summed in its accumulators."""
+    return Request("exponential", locals()).emit()
+
+
+def reciprocal(
+    dst: NkiTensor, data: NkiTensor, name: str | None = None
+) -> NkiInstruction:
+    """dst = 1 / data on VectorE, in FP32."""
+    return Request("reciprocal", locals()).emit()

@@ -8,10 +8,11 @@ from typing import Any
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.access_patterns import on_tensor_engine
 from neuronjax.nki.isa.constants import engine as Engine, matmul_perf_mode as PerfMode
-from neuronjax.nki.isa.operands import ON_CHIP, check_tensor, engine_name, refuse
+from neuronjax.nki.isa.operands import refuse
+from neuronjax.nki.isa.request import Request
 from neuronjax.nki.psum_writes import accumulates
 from neuronjax.nki.tensor import NkiTensor
-from neuronjax.nki.trace import NkiInstruction, emit
+from neuronjax.nki.trace import NkiInstruction
 
 WHOLE_ARRAY = (128, 128)
 
@@ -29,47 +30,19 @@ def nc_matmul(
     perf_mode: Any = PerfMode.none,
     name: str | None = None,
 ) -> NkiInstruction:
-    """dst = stationary.T @ moving, or dst += ..., a fold down the partitions.
-
-    Args:
-        dst: [M, N] in PSUM.
-        stationary: [K, M] in SBUF; [K, 2, M] in double-row mode.
-        moving: [K, N] in SBUF; [K, 2, N] in double-row mode.
-        is_stationary_onezero: hints about time alone.
-        is_moving_onezero: likewise.
-        is_transpose: pass the stationary operand's bits through the one-hot `moving`.
-        accumulate: add to `dst`; None does so where a matmul wrote it before.
-        tile_position: part of the array that is used.
-        tile_size: likewise.
-        perf_mode: `matmul_perf_mode.double_row` for two FP8 products per cell.
-        name: label of the instruction.
-    """
-    where = "nc_matmul"
-    check_tensor(where, "dst", dst, "psum")
-    check_tensor(where, "stationary", stationary, "sbuf")
-    check_tensor(where, "moving", moving, "sbuf")
+    """dst = stationary.T @ moving, or dst += ..., a fold down the partitions."""
+    request = Request("nc_matmul", locals())
     dst, stationary, moving = map(on_tensor_engine, (dst, stationary, moving))
+    request.values |= {"dst": dst, "stationary": stationary, "moving": moving}
     rows = 2 if PerfMode(perf_mode) == PerfMode.double_row else 1
     _check_shapes(dst, stationary, moving, rows)
-    notes = tracing.current().psum_notes
-    adds = accumulates(dst.access(), accumulate, notes)
-    attributes = {
-        "rows_per_cell": rows,
-        "is_transpose": bool(is_transpose),
-        "accumulate": adds,
-        "is_stationary_onezero": bool(is_stationary_onezero),
-        "is_moving_onezero": bool(is_moving_onezero),
-        "tile_position": tuple(tile_position or (0, 0)),
-        "tile_size": tuple(tile_size or WHOLE_ARRAY),
-    }
-    return emit(
-        where,
-        "tensor",
-        [dst],
-        [stationary, moving],
-        attributes=attributes,
+    adds = accumulates(dst.access(), accumulate, tracing.current().psum_notes)
+    return request.emit(
         reads_outputs=adds,
-        label=name,
+        rows_per_cell=rows,
+        accumulate=adds,
+        tile_position=tuple(tile_position or (0, 0)),
+        tile_size=tuple(tile_size or WHOLE_ARRAY),
     )
 
 
@@ -93,17 +66,9 @@ def nc_transpose(
     engine: Any = Engine.unknown,
     name: str | None = None,
 ) -> NkiInstruction:
-    """dst = data.T, free dimensions taken as one.
-
-    Args:
-        dst: of the dtype of `data`; in PSUM on TensorE.
-        data: on chip; in SBUF on TensorE.
-        engine: tensor or vector; by default TensorE where the memories allow.
-        name: label of the instruction.
-    """
+    """dst = data.T, free dimensions taken as one; on TensorE if the memories allow."""
     where = "nc_transpose"
-    check_tensor(where, "dst", dst, *ON_CHIP)
-    check_tensor(where, "data", data, *ON_CHIP)
+    request = Request(where, locals())
     partitions, free = data.shape[0], prod(data.shape[1:])
     if dst.shape[0] != free or prod(dst.shape[1:]) != partitions:
         refuse(
@@ -112,7 +77,4 @@ def nc_transpose(
             f"dst must be [{free}, {partitions}]",
         )
     fits = dst.storage.memory == "psum" and data.storage.memory == "sbuf"
-    by = engine_name(
-        where, engine, ("tensor", "vector"), "tensor" if fits else "vector"
-    )
-    return emit(where, by, [dst], [data], label=name)
+    return request.emit(request.engine("tensor" if fits else "vector"))

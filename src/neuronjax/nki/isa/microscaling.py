@@ -9,14 +9,14 @@ operands of an instruction, so scales of others between them are left alone.
 
 from __future__ import annotations
 
-from math import prod
-
+from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.access_patterns import on_tensor_engine
-from neuronjax.nki.isa.operands import check_tensor, refuse
+from neuronjax.nki.isa.operands import per_partition, refuse
+from neuronjax.nki.isa.request import Request
 from neuronjax.nki.psum_writes import accumulates
 from neuronjax.nki.tensor import NkiTensor
-from neuronjax.nki.trace import NkiInstruction, emit
+from neuronjax.nki.trace import NkiInstruction
 from neuronjax.numerics.mx_layout import (
     GROUP,
     PARTITIONS,
@@ -26,9 +26,6 @@ from neuronjax.numerics.mx_layout import (
     SLOTS,
 )
 
-FP8_X4 = ("float8_e5m2_x4", "float8_e4m3fn_x4")
-X4 = (*FP8_X4, "float4_e2m1fn_x4")
-SCALE_DTYPES = ("float8_e8m0fnu", "uint8")
 ARRAY_COLUMNS = 128
 ROW_SIZES = (32, 64, 128)
 
@@ -40,22 +37,17 @@ def quantize_mx(
 
     The scale is 2^(floor(log2 amax) - (emax - 1)), twice that of OCP MX, so that no
     element saturates. ASSUMPTION: a group with a NaN or an Inf gets the NaN scale.
-
-    Args:
-        dst: [P, F / 4] float8_e5m2_x4 or float8_e4m3fn_x4 in SBUF.
-        src: [P, F] float16 or bfloat16 in SBUF, P a multiple of 32.
-        dst_scale: float8_e8m0fnu or uint8 in SBUF: [P, F / 4], fewer partitions where
-            it starts at 4, 8 or 12; for P = 32 [4, F / 4] too.
-        name: label of the instruction.
     """
     op = "quantize_mx"
-    _check_core(op, "quantize_mx")
-    _check_operand(op, "dst", dst, FP8_X4)
-    _check_operand(op, "src", src, ("float16", "bfloat16"))
-    _check_operand(op, "dst_scale", dst_scale, SCALE_DTYPES)
+    _check_core(op)
+    request = Request(op, locals())
     _check_partitions(op, "src", src)
-    free = _free(src)
-    if free % SLOTS or dst.shape[0] != src.shape[0] or _free(dst) * SLOTS != free:
+    free = per_partition(src)
+    if (
+        free % SLOTS
+        or dst.shape[0] != src.shape[0]
+        or per_partition(dst) * SLOTS != free
+    ):
         refuse(
             op,
             f"src has shape {src.shape}, dst {dst.shape}",
@@ -63,8 +55,8 @@ def quantize_mx(
         )
     if _is_gathered(dst_scale):
         refuse(op, "dst_scale is an indirect view", "quantize to a tile, then scatter")
-    scales = _quadrants(op, "dst_scale", dst_scale, dst)
-    return emit(op, "vector", [dst, *scales], [src], label=name)
+    request.values["dst_scale"] = _quadrants(op, "dst_scale", dst_scale, dst)
+    return request.emit()
 
 
 def nc_matmul_mx(
@@ -78,68 +70,40 @@ def nc_matmul_mx(
     accumulate: bool | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """dst = stationary.T @ moving, dequantized in the array, or dst += ....
-
-    Args:
-        dst: [M, N] float32 or bfloat16 in PSUM.
-        stationary: [P, M] x4 words in SBUF; P a multiple of 32, M even.
-        moving: [P, N] x4 words in SBUF, of any x4 type.
-        stationary_scale: of the groups of `stationary`, see `quantize_mx`.
-        moving_scale: likewise.
-        tile_position: (start_row, 0) in row tiling mode.
-        tile_size: (32, 64 or 128 rows, 128) in row tiling mode.
-        accumulate: add to `dst`; None does so where something wrote it before.
-        name: label of the instruction.
-    """
+    """dst = stationary.T @ moving, dequantized in the array, or dst += ...."""
     op = "nc_matmul_mx"
-    _check_core(op, "mx_matmul")
-    check_tensor(op, "dst", dst, "psum")
-    if dst.dtype not in ("float32", "bfloat16"):
-        refuse(op, f"dst is {dst.dtype}", "dst must be float32 or bfloat16")
-    for what, operand in (("stationary", stationary), ("moving", moving)):
-        _check_operand(op, what, operand, X4)
-        _check_partitions(op, what, operand)
+    _check_core(op)
+    request = Request(op, locals())
+    _check_partitions(op, "stationary", stationary)
+    _check_partitions(op, "moving", moving)
     dst, stationary, moving = map(on_tensor_engine, (dst, stationary, moving))
     _check_shapes(dst, stationary, moving)
     position, size = _row_tile(tile_position, tile_size, stationary, moving)
-    scales = []
-    pairs = (
-        ("stationary_scale", stationary_scale, stationary),
-        ("moving_scale", moving_scale, moving),
-    )
-    for what, scale, data in pairs:
-        _check_operand(op, what, scale, SCALE_DTYPES)
-        scales.append(_quadrants(op, what, scale, data))
+    scales = _quadrants(op, "stationary_scale", stationary_scale, stationary)
+    request.values |= {
+        "dst": dst,
+        "stationary": stationary,
+        "moving": moving,
+        "stationary_scale": scales,
+        "moving_scale": _quadrants(op, "moving_scale", moving_scale, moving),
+    }
     adds = accumulates(dst.access(), accumulate, tracing.current().psum_notes)
-    return emit(
-        op,
-        "tensor",
-        [dst],
-        [stationary, moving, *scales[0], *scales[1]],
-        attributes={
-            "accumulate": adds,
-            "stationary_scales": len(scales[0]),
-            "tile_position": position,
-            "tile_size": size,
-        },
+    return request.emit(
         reads_outputs=adds,
-        label=name,
+        accumulate=adds,
+        stationary_scales=len(scales),
+        tile_position=position,
+        tile_size=size,
     )
 
 
 # ---- Checks.
 
 
-def _check_core(op: str, capability: str) -> None:
+def _check_core(op: str) -> None:
     core = tracing.current().core
-    if capability not in core.capabilities:
+    if not SPECS[op].capable(core.capabilities):
         refuse(op, f"{core.name} has no such instruction", "use trn3 (NeuronCore-v4)")
-
-
-def _check_operand(op: str, name: str, t: NkiTensor, dtypes: tuple[str, ...]) -> None:
-    check_tensor(op, name, t, "sbuf")
-    if t.dtype not in dtypes:
-        refuse(op, f"{name} is {t.dtype}", f"{name} must be {' or '.join(dtypes)}")
 
 
 def _check_partitions(op: str, name: str, t: NkiTensor) -> None:
@@ -151,13 +115,8 @@ def _check_partitions(op: str, name: str, t: NkiTensor) -> None:
         )
 
 
-def _free(t: NkiTensor) -> int:
-    """Elements per partition."""
-    return prod(t.shape[1:])
-
-
 def _check_shapes(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> None:
-    m, n = _free(stationary), _free(moving)
+    m, n = per_partition(stationary), per_partition(moving)
     core = tracing.current().core
     most = core.max_moving_free
     if dst.dtype == "bfloat16":
@@ -173,7 +132,7 @@ def _check_shapes(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> N
         refuse(
             op, f"moving has {n} free elements", f"at most {most} for a {dst.dtype} dst"
         )
-    if (dst.shape[0], _free(dst)) != (m, n):
+    if (dst.shape[0], per_partition(dst)) != (m, n):
         refuse(op, f"dst has shape {dst.shape}", f"dst must be [{m}, {n}]")
 
 
@@ -217,12 +176,15 @@ def _quadrants(
     """
     quadrants = data.shape[0] // QUADRANT
     least = (quadrants - 1) * QUADRANT + SCALES
-    if _free(scale) != _free(data) or not least <= scale.shape[0] <= data.shape[0]:
+    if (
+        per_partition(scale) != per_partition(data)
+        or not least <= scale.shape[0] <= data.shape[0]
+    ):
         short = f" or [{data.shape[0] // GROUP}, F]" if quadrants == 1 else ""
         refuse(
             op,
             f"{name} has shape {scale.shape} beside x4 words of shape {data.shape}",
-            f"give [{data.shape[0]}, F]{short} with F = {_free(data)}",
+            f"give [{data.shape[0]}, F]{short} with F = {per_partition(data)}",
         )
     start = _first_partition(scale) % QUADRANT
     if start not in SCALE_OFFSETS:

@@ -1,15 +1,15 @@
-"""What front-end functions have in common: engines, and checks on operands.
+"""Checks on single operands, which the user's words are at hand for.
 
-Checks of one instruction alone are made here, where the user's words are at hand; what
-depends on the chip is in `limits`.
+What depends on the chip is in `limits`.
 """
 
 from __future__ import annotations
 
+import enum
 from typing import Any, NoReturn
 
 from neuronjax.errors import InvalidProgramError, user_line
-from neuronjax.nki.isa.constants import engine as Engine
+from neuronjax.ir.nki_spec import ON_CHIP as ON_CHIP
 from neuronjax.nki.memory import region_name
 from neuronjax.nki.registers import VirtualRegister
 from neuronjax.nki.tensor import NkiTensor
@@ -22,13 +22,11 @@ def refuse(op: str, what: str, remedy: str) -> NoReturn:
     )
 
 
-def engine_name(op: str, engine: Any, allowed: tuple[str, ...], default: str) -> str:
-    """The engine asked for, or the default where that is left to the compiler."""
-    if engine is None or engine == Engine.unknown:
-        return default
-    name = engine.name if isinstance(engine, Engine) else str(engine)
-    if name not in allowed:
-        refuse(op, f"engine {name}", f"one of {', '.join(allowed)}")
+def name_of(op: str, what: str, value: Any, legal: tuple[str, ...]) -> str:
+    """The name of an enumeration's member, or of an engine, that is accepted."""
+    name = value.name if isinstance(value, enum.Enum) else str(value)
+    if name not in legal:
+        refuse(op, f"{what} {name}", f"one of {', '.join(legal)}")
     return name
 
 
@@ -48,7 +46,9 @@ def check_tensor(op: str, name: str, value: Any, *memories: str) -> None:
         )
 
 
-ON_CHIP = ("sbuf", "psum")
+def per_partition(tile: NkiTensor) -> int:
+    """Elements."""
+    return tile.size // tile.shape[0]
 
 
 def check_same_shape(op: str, dst: NkiTensor, *sources: tuple[str, NkiTensor]) -> None:
@@ -60,6 +60,12 @@ def check_same_shape(op: str, dst: NkiTensor, *sources: tuple[str, NkiTensor]) -
                 f"{name} has shape {t.shape}, dst {dst.shape}",
                 "give equal partitions and equal elements per partition",
             )
+
+
+def check_one_dtype(op: str, dst: NkiTensor, source: NkiTensor) -> None:
+    """What is moved and not computed."""
+    if dst.dtype != source.dtype:
+        refuse(op, f"{source.dtype} into {dst.dtype}", "give both one dtype")
 
 
 def check_scalar_operand(op: str, name: str, value: Any, partitions: int) -> None:
@@ -76,8 +82,3 @@ def check_scalar_operand(op: str, name: str, value: Any, partitions: int) -> Non
             f"{name} has shape {value.shape}",
             f"{name} must be a number or a tensor of shape ({partitions}, 1)",
         )
-
-
-def as_float(value: Any) -> Any:
-    """Numbers as FP32 immediates, everything else as it is."""
-    return float(value) if isinstance(value, int | float) else value

@@ -13,8 +13,7 @@ from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.nki import layout, trace as tracing
 from neuronjax.nki.isa.copying import memset, tensor_copy
-from neuronjax.nki.isa.dma import dma_copy
-from neuronjax.nki.isa.dma_arithmetic import dma_transpose
+from neuronjax.nki.isa.dma import dma_copy, dma_transpose
 from neuronjax.nki.isa.elementwise import tensor_scalar
 from neuronjax.nki.isa.gathering import nc_n_gather
 from neuronjax.nki.isa.matmul import nc_matmul, nc_transpose

@@ -55,6 +55,7 @@ from neuronjax.nki.legacy.masks import Box, box_of
 from neuronjax.nki.legacy.results import (
     as_op,
     computed,
+    made,
     new_tile,
     promoted_dtype,
     whole_tile,
@@ -77,20 +78,7 @@ def activation(
     **hints: Any,
 ) -> Tile:
     """op(data * scale + bias)."""
-
-    def write(dst: NkiTensor, box: Box | None) -> None:
-        isa.activation(
-            dst,
-            as_op(op),
-            part(data, box),
-            bias=part(bias, box),
-            scale=part(scale, box),
-            reduce_op=as_op(reduce_op),
-            reduce_res=part(reduce_res, box),
-            reduce_cmd=reduce_cmd,
-        )
-
-    return computed(data, dtype, mask, write)
+    return made("activation", locals(), data)
 
 
 def activation_reduce(
@@ -106,14 +94,7 @@ def activation_reduce(
     **hints: Any,
 ) -> Tile:
     """op(data * scale + bias), and its sums in reduce_res."""
-
-    def write(dst: NkiTensor, box: Box | None) -> None:
-        operands = (part(data, box), as_op(reduce_op), part(reduce_res, box))
-        isa.activation_reduce(
-            dst, as_op(op), *operands, bias=part(bias, box), scale=part(scale, box)
-        )
-
-    return computed(data, dtype, mask, write)
+    return made("activation_reduce", locals(), data)
 
 
 def tensor_tensor(
@@ -181,12 +162,7 @@ def scalar_tensor_tensor(
     **hints: Any,
 ) -> Tile:
     """(data <op0> operand0) <op1> operand1, a tile."""
-
-    def write(dst: NkiTensor, box: Box | None) -> None:
-        first = (as_op(op0), part(operand0, box), as_op(op1), part(operand1, box))
-        isa.scalar_tensor_tensor(dst, part(data, box), *first, reverse0, reverse1)
-
-    return computed(data, dtype, mask, write)
+    return made("scalar_tensor_tensor", locals(), data)
 
 
 def tensor_scalar_reduce(
@@ -202,17 +178,7 @@ def tensor_scalar_reduce(
     **hints: Any,
 ) -> Tile:
     """data <op0> operand0, and its reduction in reduce_res."""
-
-    def write(dst: NkiTensor, box: Box | None) -> None:
-        first = (
-            as_op(op0),
-            part(operand0, box),
-            as_op(reduce_op),
-            part(reduce_res, box),
-        )
-        isa.tensor_scalar_reduce(dst, part(data, box), *first, reverse0)
-
-    return computed(data, dtype, mask, write)
+    return made("tensor_scalar_reduce", locals(), data)
 
 
 def tensor_reduce(
@@ -275,16 +241,14 @@ def tensor_copy(
     **hints: Any,
 ) -> Tile:
     """A copy."""
-    write = lambda dst, box: isa.tensor_copy(dst, part(src, box), engine)  # noqa: E731
-    return computed(src, dtype, mask, write)
+    return made("tensor_copy", locals(), src)
 
 
 def reciprocal(
     data: Tile, *, dtype: Any = None, mask: Any = None, **hints: Any
 ) -> Tile:
     """1 / data."""
-    write = lambda dst, box: isa.reciprocal(dst, part(data, box))  # noqa: E731
-    return computed(data, dtype, mask, write)
+    return made("reciprocal", locals(), data)
 
 
 def memset(
@@ -330,31 +294,22 @@ def tensor_tensor_scan(
     **hints: Any,
 ) -> Tile:
     """result[i] = (data0[i] <op0> result[i-1]) <op1> data1[i]."""
-
-    def write(dst: NkiTensor, box: Box | None) -> None:
-        first = initial if isinstance(initial, Tile) else float(initial)
-        operands = (part(data0, box), part(data1, box), part(first, box))
-        isa.tensor_tensor_scan(
-            dst, *operands, as_op(op0), as_op(op1), reverse0, reverse1
-        )
-
-    return computed(data0, dtype or promoted_dtype(data0, data1), mask, write)
+    initial = initial if isinstance(initial, Tile) else float(initial)
+    promoted = promoted_dtype(data0, data1)
+    return made("tensor_tensor_scan", locals(), data0, promoted)
 
 
 def max8(*, src: Tile, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """The eight largest values of every partition."""
-    write = lambda dst, box: isa.max8(dst, part(src, box))  # noqa: E731
-    return computed(src, dtype, mask, write, sizes=(src.sizes[0], 8))
+    return made("max8", locals(), src, sizes=(src.sizes[0], 8))
 
 
 def nc_find_index8(
     *, data: Tile, vals: Tile, mask: Any = None, dtype: Any = None, **hints: Any
 ) -> Tile:
     """Where eight values are first found."""
-    write = lambda dst, box: isa.nc_find_index8(  # noqa: E731
-        dst, part(data, box), part(vals, box)
-    )
-    return computed(data, dtype or "uint32", mask, write, sizes=(data.sizes[0], 8))
+    sizes = (data.sizes[0], 8)
+    return made("nc_find_index8", locals(), data, "uint32", sizes)
 
 
 def nc_match_replace8(
@@ -368,34 +323,24 @@ def nc_match_replace8(
     **hints: Any,
 ) -> Tile:
     """data with eight values replaced."""
-
-    def write(dst: NkiTensor, box: Box | None) -> None:
-        operands = (part(data, box), part(vals, box), imm, part(dst_idx, box))
-        isa.nc_match_replace8(dst, *operands)
-
-    return computed(data, dtype, mask, write)
+    return made("nc_match_replace8", locals(), data)
 
 
 def bn_stats(data: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """Means and variances of every partition, six numbers."""
-    write = lambda dst, box: isa.bn_stats(dst, part(data, box))  # noqa: E731
-    return computed(data, dtype, mask, write, sizes=(data.sizes[0], 6))
+    return made("bn_stats", locals(), data, sizes=(data.sizes[0], 6))
 
 
 def bn_aggr(data: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """The mean and variance of several statistics."""
-    write = lambda dst, box: isa.bn_aggr(dst, part(data, box))  # noqa: E731
-    return computed(data, dtype, mask, write, sizes=(data.sizes[0], 2))
+    return made("bn_aggr", locals(), data, sizes=(data.sizes[0], 2))
 
 
 def dropout(
     data: Tile, prob: Any, *, mask: Any = None, dtype: Any = None, **hints: Any
 ) -> Tile:
     """data with elements replaced by zeros."""
-    write = lambda dst, box: isa.dropout(  # noqa: E731
-        dst, part(data, box), part(prob, box)
-    )
-    return computed(data, dtype, mask, write)
+    return made("dropout", locals(), data)
 
 
 check_hints(globals())

@@ -18,7 +18,14 @@ from neuronjax.nki.isa.constants import FP32_MIN
 from neuronjax.nki.language import shared_constant
 from neuronjax.nki.legacy.hints import check_hints
 from neuronjax.nki.legacy.masks import Box, box_of
-from neuronjax.nki.legacy.results import as_op, computed, new_tile, whole_tile
+from neuronjax.nki.legacy.results import (
+    as_op,
+    computed,
+    issue,
+    made,
+    new_tile,
+    whole_tile,
+)
 from neuronjax.nki.legacy.tiles import Tile, part
 from neuronjax.nki.tensor import NkiTensor
 
@@ -66,26 +73,7 @@ def range_select(
     **hints: Any,
 ) -> Tile:
     """on_true_tile where the index is within the bounds, else the number."""
-
-    def write(dst: NkiTensor, box: Box | None) -> None:
-        compare = (
-            as_op(comp_op0),
-            as_op(comp_op1),
-            part(bound0, box),
-            part(bound1, box),
-        )
-        isa.range_select(
-            dst,
-            part(on_true_tile, box),
-            *compare,
-            reduce_cmd=reduce_cmd,
-            reduce_res=part(reduce_res, box),
-            reduce_op=as_op(reduce_op),
-            range_start=range_start,
-            on_false_value=on_false_value,
-        )
-
-    return computed(on_true_tile, dtype, mask, write)
+    return made("range_select", locals(), on_true_tile)
 
 
 def select_reduce(
@@ -103,17 +91,7 @@ def select_reduce(
     **hints: Any,
 ) -> None:
     """dst = on_true where the predicate holds, else on_false."""
-    box = box_of(mask, dst.sizes)
-    isa.select_reduce(
-        part(dst, box),
-        part(predicate, box),
-        part(on_true, box),
-        part(on_false, box),
-        part(reduce_res, box),
-        reduce_cmd,
-        as_op(reduce_op),
-        reverse_pred,
-    )
+    issue("select_reduce", locals(), box_of(mask, dst.sizes))
 
 
 def tensor_copy_predicated(
@@ -127,9 +105,7 @@ def tensor_copy_predicated(
     **hints: Any,
 ) -> None:
     """dst = src where the predicate holds."""
-    box = box_of(mask, dst.sizes)
-    chosen = part(predicate, box)
-    isa.tensor_copy_predicated(part(dst, box), part(src, box), chosen, reverse_pred)
+    issue("tensor_copy_predicated", locals(), box_of(mask, dst.sizes))
 
 
 def local_gather(
@@ -210,8 +186,7 @@ def tensor_copy_dynamic_src(
     **hints: Any,
 ) -> Tile:
     """A copy of src, which is indexed by an offset in SBUF."""
-    write = lambda dst, box: isa.tensor_copy(dst, part(src, box), engine)  # noqa: E731
-    return computed(src, dtype, mask, write)
+    return made("tensor_copy", locals(), src)
 
 
 def tensor_copy_dynamic_dst(
@@ -224,8 +199,7 @@ def tensor_copy_dynamic_dst(
     **hints: Any,
 ) -> None:
     """dst = src, where dst is indexed by an offset in SBUF."""
-    box = box_of(mask, dst.sizes)
-    isa.tensor_copy(dst.of(box), part(src, box), engine)
+    issue("tensor_copy", locals(), box_of(mask, dst.sizes))
 
 
 def builtin_custom_op(*args: Any, **options: Any) -> NoReturn:

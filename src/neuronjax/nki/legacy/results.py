@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.alu_operators import op_name
+from neuronjax.ir.nki_instructions import SPECS
+from neuronjax.nki import isa
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.promotion import promoted
 from neuronjax.nki.legacy.masks import Box, box_of
-from neuronjax.nki.legacy.tiles import Tile, defined
+from neuronjax.nki.legacy.tiles import Tile, defined, part
 from neuronjax.nki.tensor import NkiTensor
 
 _NUMPY_NAMES = {"amax": "maximum", "max": "maximum", "amin": "minimum"}
@@ -74,6 +78,51 @@ def computed(
     if dst is not None:
         write(dst, box)
     return tile
+
+
+def made(
+    name: str,
+    given: Mapping[str, Any],
+    like: Tile,
+    dtype: Any = None,
+    sizes: Sequence[int] | None = None,
+) -> Tile:
+    """A tile that nki.isa's instruction of a name writes.
+
+    Args:
+        name: of the instruction.
+        given: arguments of the older function.
+        like: the operand that the mask belongs to.
+        dtype: of the result where the user gave none, by default that of `like`.
+        sizes: of the result if it has another shape.
+    """
+
+    def write(dst: NkiTensor, box: Box | None) -> None:
+        issue(name, {**given, "dst": dst}, box)
+
+    return computed(like, given["dtype"] or dtype, given["mask"], write, sizes)
+
+
+def issue(name: str, given: Mapping[str, Any], box: Box | None) -> None:
+    """Emits nki.isa's instruction of a name on a box of the operands.
+
+    Args:
+        name: of the instruction.
+        given: arguments of the older function, of which those with a parameter here
+            are taken.
+        box: of the mask.
+    """
+    function, operands = getattr(isa, name), SPECS[name].operands
+    operators = {o.name for o in operands if o.kind == "operator"}
+    taken = [p for p in _parameters(function) if p in given and p != "dtype"]
+    function(
+        **{p: as_op(given[p]) if p in operators else part(given[p], box) for p in taken}
+    )
+
+
+@functools.cache
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
 
 
 def _cut(box: Box, sizes: Sequence[int]) -> Box:

@@ -52,7 +52,7 @@ class SpillWarning(UserWarning):
     """
 
 
-class _Tile(NamedTuple):
+class _PlacedTile(NamedTuple):
     """A storage in one core's memory."""
 
     storage: Storage
@@ -87,7 +87,7 @@ def allocate(
     """
     core = core or resolve_target(program.target).core
     lives = lives or live_ranges(program)
-    groups: dict[tuple[int, str], list[_Tile]] = defaultdict(list)
+    groups: dict[tuple[int, str], list[_PlacedTile]] = defaultdict(list)
     for storage, segments in lives.segments.items():
         if storage.memory in ("sbuf", "psum"):
             key = (storage.number >> PROGRAM_BITS, storage.memory)
@@ -116,17 +116,17 @@ def capacity(core: CoreSpec, memory: str) -> int:
     return core.psum_bytes // core.partitions
 
 
-def _tile(storage: Storage, segments: list[Segment]) -> _Tile:
+def _tile(storage: Storage, segments: list[Segment]) -> _PlacedTile:
     nbytes = storage.free_size * dtypes.itemsize(storage.dtype)
     quadrants = -(-storage.shape[0] // QUADRANT)
-    return _Tile(storage, nbytes, 4 if quadrants == 3 else quadrants, segments)
+    return _PlacedTile(storage, nbytes, 4 if quadrants == 3 else quadrants, segments)
 
 
 # ---- Capacity.
 
 
 def _check_capacity(
-    tiles: list[_Tile],
+    tiles: list[_PlacedTile],
     limit: int,
     program: KernelProgram,
     lives: LiveRanges,
@@ -152,7 +152,7 @@ def _check_capacity(
     return peak / QUADRANTS
 
 
-def _most_at_one_instruction(tiles: list[_Tile], lives: LiveRanges) -> int:
+def _most_at_one_instruction(tiles: list[_PlacedTile], lives: LiveRanges) -> int:
     """What cannot be spilled: the operands of one instruction."""
     areas = {tile.storage: tile.area for tile in tiles}
     return max(
@@ -162,7 +162,7 @@ def _most_at_one_instruction(tiles: list[_Tile], lives: LiveRanges) -> int:
 
 
 def _too_much(
-    tiles: Iterable[_Tile],
+    tiles: Iterable[_PlacedTile],
     limit: int,
     peak: float,
     worst: int,
@@ -188,7 +188,7 @@ def _too_much(
     )
 
 
-def _described(tile: _Tile) -> str:
+def _described(tile: _PlacedTile) -> str:
     storage = tile.storage
     name = f" {storage.name!r}" if storage.name else ""
     shape = f"{storage.dtype}{list(storage.shape)}"
@@ -198,7 +198,7 @@ def _described(tile: _Tile) -> str:
 # ---- Addresses that the user fixed.
 
 
-def _check_addresses(tiles: list[_Tile], limit: int, lives: LiveRanges) -> None:
+def _check_addresses(tiles: list[_PlacedTile], limit: int, lives: LiveRanges) -> None:
     fixed = [t for t in tiles if t.storage.address is not None]
     for tile in fixed:
         assert tile.storage.address is not None
@@ -215,7 +215,7 @@ def _check_addresses(tiles: list[_Tile], limit: int, lives: LiveRanges) -> None:
         ((segment, tile) for tile in fixed for segment in tile.lives),
         key=lambda pair: (pair[0], pair[1].storage.number),
     )
-    active: list[tuple[Segment, _Tile]] = []
+    active: list[tuple[Segment, _PlacedTile]] = []
     for segment, tile in ordered:
         active = [(s, t) for s, t in active if s[1] >= segment[0]]
         for other_segment, other in active:
@@ -226,19 +226,19 @@ def _check_addresses(tiles: list[_Tile], limit: int, lives: LiveRanges) -> None:
         active.append((segment, tile))
 
 
-def _meet(a: _Tile, b: _Tile) -> bool:
+def _meet(a: _PlacedTile, b: _PlacedTile) -> bool:
     (p, x), (q, y) = _fixed(a), _fixed(b)
     rows = p < q + b.storage.shape[0] and q < p + a.storage.shape[0]
     return rows and x < y + b.nbytes and y < x + a.nbytes
 
 
-def _fixed(tile: _Tile) -> tuple[int, int]:
+def _fixed(tile: _PlacedTile) -> tuple[int, int]:
     assert tile.storage.address is not None
     return tile.storage.address
 
 
 def _overlap(
-    tile: _Tile, other: _Tile, position: int, lives: LiveRanges
+    tile: _PlacedTile, other: _PlacedTile, position: int, lives: LiveRanges
 ) -> InvalidProgramError:
     last = next(b for a, b in other.lives if a <= position <= b)
     reader = lives.instructions[min(last, len(lives.instructions) - 1)]
@@ -256,7 +256,10 @@ def _overlap(
 
 
 def _place(
-    tiles: list[_Tile], limit: int, bank: int, addresses: dict[Storage, tuple[int, int]]
+    tiles: list[_PlacedTile],
+    limit: int,
+    bank: int,
+    addresses: dict[Storage, tuple[int, int]],
 ) -> list[Storage]:
     """Gives addresses; returns what found no place."""
     unplaced: list[Storage] = []
@@ -287,7 +290,9 @@ def _place(
     return unplaced
 
 
-def _block(tile: _Tile, address: tuple[int, int]) -> tuple[int, int, int, int, int]:
+def _block(
+    tile: _PlacedTile, address: tuple[int, int]
+) -> tuple[int, int, int, int, int]:
     quadrant = address[0] // QUADRANT
     until = -(-(address[0] + tile.storage.shape[0]) // QUADRANT)
     end = address[1] + tile.nbytes
@@ -295,7 +300,10 @@ def _block(tile: _Tile, address: tuple[int, int]) -> tuple[int, int, int, int, i
 
 
 def _gap(
-    tile: _Tile, blocks: list[tuple[int, int, int, int, int]], limit: int, bank: int
+    tile: _PlacedTile,
+    blocks: list[tuple[int, int, int, int, int]],
+    limit: int,
+    bank: int,
 ) -> tuple[int, int] | None:
     """The lowest free address, in PSUM at a bank or within one."""
     best: tuple[int, int] | None = None

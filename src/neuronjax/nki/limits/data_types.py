@@ -1,7 +1,8 @@
-"""Which engine takes which dtypes, and which operands must have one of few.
+"""Which core and which operators take which dtypes.
 
-Sources: `EngineSpec.dtypes`, nki.isa ("Data types" of every instruction) and
-nki/api/nki.api.shared.rst. What the documents say of no instruction is not checked.
+Sources: nki.isa ("Data types" of every instruction) and nki/api/nki.api.shared.rst.
+`OperandSpec.dtypes` and `fp32` hold what an instruction says of single operands. What
+the documents say of no instruction is not checked.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from neuronjax.hardware import chips_with
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.alu_operators import BITVEC
-from neuronjax.ir.kernel import Access, KernelInstruction
+from neuronjax.ir.kernel import KernelInstruction
 from neuronjax.nki.limits.operands import operands, tensor_inputs, text
 from neuronjax.nki.limits.registry import advice, broken, limit
 
@@ -25,24 +26,6 @@ NEWER = {
     "float8_e4m3fn_x4": "mx_matmul",
     "float8_e5m2_x4": "mx_matmul",
     "float4_e2m1fn_x4": "mx_matmul",
-}
-PREDICATES = ("uint8", "uint16", "uint32", "bool")
-# Operands that must be FP32 where they are tensors, by position.
-FP32_OPERANDS = {
-    "activation": (1,),
-    "activation_reduce": (1,),
-    "exponential": (1,),
-    "range_select": (1, 2),
-    "tensor_scalar_cumulative": (1, 3),
-}
-FP32_LABELS = {
-    ("activation", 1): "scale",
-    ("activation_reduce", 1): "scale",
-    ("exponential", 1): "max_value",
-    ("range_select", 1): "bound0",
-    ("range_select", 2): "bound1",
-    ("tensor_scalar_cumulative", 1): "imm0",
-    ("tensor_scalar_cumulative", 3): "imm1",
 }
 
 
@@ -84,45 +67,6 @@ def bits_are_integers(i: KernelInstruction, trace: Trace) -> None:
             )
     if i.name == "tensor_scalar" and i.engine != "vector":
         raise broken(i, f"{found[0]} on the {i.engine} engine", "engine vector")
-
-
-@limit("tensor_scalar", "scalar_tensor_tensor", "tensor_scalar_reduce")
-def scalars_are_fp32(i: KernelInstruction, trace: Trace) -> None:
-    """Vectors of one element per partition are FP32 for arithmetic operators.
-
-    nki.isa.tensor_scalar says it of operand0 and operand1; of the other two nothing is
-    said, and their vectors are not checked.
-    """
-    if i.name != "tensor_scalar" or i.attributes["op0"] in BITVEC:
-        return
-    for n, access in enumerate(tensor_inputs(i)[1:]):
-        _check_fp32(i, f"operand{n}", access)
-
-
-@limit(*FP32_OPERANDS)
-def operands_are_fp32(i: KernelInstruction, trace: Trace) -> None:
-    """Scales, bounds and immediates that the documents want in FP32."""
-    inputs = tensor_inputs(i)
-    for n in FP32_OPERANDS[i.name]:
-        if n < len(inputs):
-            _check_fp32(i, FP32_LABELS[i.name, n], inputs[n])
-
-
-def _check_fp32(i: KernelInstruction, label: str, access: Access | None) -> None:
-    if access is not None and access.dtype != "float32":
-        raise broken(
-            i, f"{label} {text(access)}", f"{label} must be float32: copy it first"
-        )
-
-
-@limit("tensor_copy_predicated")
-def predicates(i: KernelInstruction, trace: Trace) -> None:
-    """Predicates are unsigned integers."""
-    predicate = tensor_inputs(i)[1]
-    if predicate is not None and predicate.dtype not in PREDICATES:
-        raise broken(
-            i, f"predicate {text(predicate)}", f"one of {', '.join(PREDICATES)}"
-        )
 
 
 @advice("tensor_copy_predicated")

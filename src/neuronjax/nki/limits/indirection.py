@@ -1,16 +1,15 @@
 """Tensor indirection: which operands of which instructions `.indirect()` views may be.
 
-Source: nki.isa ("Tensor indirection" of every instruction). Base partitions are checked
+`InstructionSpec.gathered` says it of every instruction. Base partitions are checked
 where the user fixed the addresses; the rest is the allocator's work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from neuronjax.ir.kernel import Access, KernelInstruction
+from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.nki.limits.operands import start_partition, tensor_inputs, text
 from neuronjax.nki.limits.registry import broken, limit, missing
 
@@ -20,36 +19,8 @@ if TYPE_CHECKING:
 QUADRANT = 32
 
 
-class Gathering(NamedTuple):
-    """What an instruction takes.
-
-    Attributes:
-        inputs: positions that may be gathered; dst may always be scattered.
-        engines: on which it does.
-    """
-
-    inputs: tuple[int, ...]
-    engines: tuple[str, ...]
-
-
-LANE = ("vector", "scalar", "gpsimd")
-TAKES: Mapping[str, Gathering] = MappingProxyType(
-    {
-        "nc_matmul": Gathering((0, 1), ("tensor",)),
-        "nc_matmul_mx": Gathering(tuple(range(16)), ("tensor",)),
-        "tensor_copy": Gathering((0,), ("vector", "scalar")),
-        "tensor_copy_predicated": Gathering((1,), ("vector",)),
-        "tensor_tensor": Gathering((0,), ("vector", "gpsimd")),
-        "tensor_scalar": Gathering((0,), LANE),
-        "tensor_reduce": Gathering((0,), ("vector",)),
-        "tensor_scalar_cumulative": Gathering((0,), ("vector",)),
-        "tensor_scalar_reduce": Gathering((0,), ("vector",)),
-        "activation": Gathering((0,), ("scalar",)),
-        "activation_reduce": Gathering((0,), ("scalar",)),
-        "activate2": Gathering((0,), ("scalar",)),
-        "exponential": Gathering((0,), ("vector",)),
-    }
-)
+# dst of these may be scattered, too.
+TAKES = tuple(spec.name for spec in SPECS.values() if spec.gathered)
 
 
 def _is_gathered(access: Access | None) -> bool:
@@ -69,25 +40,26 @@ def operands_may_be_indirect(i: KernelInstruction, trace: Trace) -> None:
         raise missing(
             i, trace, "an .indirect() view", "indirect", "nisa.local_gather or a DMA"
         )
-    takes = TAKES.get(i.name)
-    if takes is None:
+    if i.name not in TAKES:
         raise broken(
             i,
             "an .indirect() view",
             f"only {', '.join(TAKES)} take one: copy with nisa.tensor_copy first",
         )
-    if i.engine not in takes.engines:
+    takes = SPECS[i.name]
+    engines = takes.gathering_engines or takes.engines
+    if i.engine not in engines:
         raise broken(
             i,
             f"an .indirect() view on the {i.engine} engine",
-            f"engine {' or '.join(takes.engines)}",
+            f"engine {' or '.join(engines)}",
         )
     for n in gathered:
-        if n not in takes.inputs:
+        if n not in takes.gathered:
             raise broken(
                 i,
                 f"input {n} {text(inputs[n])} is an .indirect() view",  # type: ignore[arg-type]
-                f"inputs {', '.join(map(str, takes.inputs))} and dst may be: copy it "
+                f"inputs {', '.join(map(str, takes.gathered))} and dst may be: copy it "
                 "first",
             )
     views = [a for a in (*i.outputs, *inputs) if a is not None and _is_gathered(a)]

@@ -33,6 +33,8 @@ from neuronjax.ir.kernel import (
     KernelWhile,
     Storage,
 )
+from neuronjax.ir.nki_instructions import SPECS
+from neuronjax.ir.nki_spec import Reading
 from neuronjax.nki.limits.element_maps import element_view
 from neuronjax.nki.limits.live_ranges import (
     LiveRanges,
@@ -46,23 +48,6 @@ from neuronjax.numerics.mx_layout import GROUP
 class UnwrittenWarning(UserWarning):
     """A kernel stores partitions that nothing wrote."""
 
-
-# Instructions that need not read all of their operands.
-READ_IN_PART = frozenset(
-    {"local_gather", "nc_n_gather", "nonzero_with_count", "topk", "sendrecv"}
-    | {"nc_transpose", "dma_transpose"}  # rows without a value become such columns
-)
-# Every partition of dst comes of the same partition of the operands alone.
-LANE_BY_LANE = frozenset(
-    {"tensor_copy", "tensor_tensor", "tensor_scalar", "scalar_tensor_tensor"}
-    | {"tensor_reduce", "tensor_tensor_scan", "tensor_scalar_reduce", "reciprocal"}
-    | {"activation", "activation_reduce", "activate2", "exponential"}
-    | {"select_reduce", "range_select", "affine_select", "tensor_copy_predicated"}
-    | {"bn_stats", "bn_aggr", "max8", "nc_find_index8", "nc_match_replace8"}
-    | {"dma_copy", "quantize_mx"}
-)
-# `reads_outputs` that keeps what it does not write, without computing with it.
-KEEP = frozenset({"nonzero_with_count", "nc_stream_shuffle"})
 
 Report = Callable[[InvalidProgramError, KernelInstruction], None]
 
@@ -143,7 +128,7 @@ class Initialised:
 
     def _passed_on(self, i: KernelInstruction) -> _Spoilt | None:
         """Partitions that come of nothing written; None: none do, or it is an error."""
-        if i.name not in LANE_BY_LANE or any(a.dynamic for a in i.outputs):
+        if _reads_as(i) != "lanes" or any(a.dynamic for a in i.outputs):
             return None
         found = np.zeros(i.outputs[0].shape[0], np.bool_)
         sources = []
@@ -187,7 +172,7 @@ class Initialised:
             self.report(self._unwritten(i, access, access.size), i)
             self.written[storage] = True  # reported once
             return
-        in_part = i.name in READ_IN_PART or i.attributes.get("is_transpose")
+        in_part = _reads_as(i) == "part" or i.attributes.get("is_transpose")
         in_part = in_part or (self.partial and i.engine != "dma")
         if access.dynamic is not None or in_part:
             return
@@ -252,6 +237,10 @@ class Initialised:
         )
 
 
+def _reads_as(i: KernelInstruction) -> Reading:
+    return SPECS[i.name].reads if i.name in SPECS else "all"
+
+
 def _shares_groups(i: KernelInstruction, part: np.ndarray) -> bool:
     """Whether partitions of `part` and others are quantized together."""
     groups = part.reshape(-1, GROUP) if i.name == "quantize_mx" else part[:, None]
@@ -289,8 +278,9 @@ def _reads(i: KernelInstruction) -> Iterator[Access]:
             yield access
             if (index := index_access(access)) is not None:
                 yield index
+    keeps = i.name in SPECS and SPECS[i.name].keeps
     for access in i.outputs:
-        if i.reads_outputs and i.name not in KEEP:
+        if i.reads_outputs and not keeps:
             yield access
         if (index := index_access(access)) is not None:
             yield index

@@ -61,7 +61,7 @@ def is_whole(access: Access) -> bool:
 
 def live_ranges(program: KernelProgram) -> LiveRanges:
     """The lives of every storage that an instruction accesses."""
-    walk = _Walk()
+    walk = _AccessEvents()
     walk.block(program.body)
     end = len(walk.instructions)
     for access in program.results:
@@ -70,7 +70,7 @@ def live_ranges(program: KernelProgram) -> LiveRanges:
     return LiveRanges(segments, walk.instructions)
 
 
-class _Walk:
+class _AccessEvents:
     """Every access of every storage: (position, whether it begins a life)."""
 
     def __init__(self) -> None:

@@ -7,30 +7,23 @@ from PSUM was removed in NKI 0.3.0 (nki/migration/index.rst); earlier kernels do
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from neuronjax.ir.kernel import KernelInstruction
-from neuronjax.nki.limits.operands import LANES, Operand, operands, tensor_inputs, text
+from neuronjax.ir.nki_instructions import SPECS
+from neuronjax.ir.nki_spec import OFF_PSUM
+from neuronjax.nki.limits.operands import (
+    LANES,
+    OperandAccess,
+    operands,
+    tensor_inputs,
+    text,
+)
 from neuronjax.nki.limits.registry import advice, broken, limit
 
 if TYPE_CHECKING:
     from neuronjax.nki.trace import Trace
 
-# Two inputs by position that share the one port to PSUM (nki.isa, "Memory types").
-ONE_IN_PSUM: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {
-        "tensor_tensor": (0, 1),
-        "tensor_copy_predicated": (0, 1),
-        "tensor_tensor_scan": (0, 1),
-        "scalar_tensor_tensor": (0, 2),
-        "select_reduce": (0, 1),
-    }
-)
-
-
-OFF_PSUM = ("sbuf", "private_hbm", "shared_hbm")
 # Of both cores: operands are not read through the lanes.
 SYNCHRONIZING = frozenset({"core_barrier", "sendrecv"})
 
@@ -60,7 +53,7 @@ def _check_memories(
 
 
 def _unreachable(
-    i: KernelInstruction, operand: Operand, legal: tuple[str, ...]
+    i: KernelInstruction, operand: OperandAccess, legal: tuple[str, ...]
 ) -> Exception:
     verb = "write" if operand.written else "read"
     engine = "DMA" if i.engine == "dma" else f"the {i.engine} engine"
@@ -73,11 +66,11 @@ def _unreachable(
     )
 
 
-@limit(*ONE_IN_PSUM)
+@limit(*(spec.name for spec in SPECS.values() if spec.one_in_psum))
 def one_input_in_psum(i: KernelInstruction, trace: Trace) -> None:
     """Some pairs of inputs cannot both come from PSUM."""
     inputs = tensor_inputs(i)
-    pair = [inputs[n] for n in ONE_IN_PSUM[i.name]]
+    pair = [inputs[n] for n in SPECS[i.name].one_in_psum]
     both = [a for a in pair if a is not None and a.storage.memory == "psum"]
     if len(both) == 2:
         raise broken(

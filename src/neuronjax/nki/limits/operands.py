@@ -12,7 +12,7 @@ from neuronjax.ir.kernel import Access, KernelInstruction
 LANES = frozenset({"tensor", "vector", "scalar", "gpsimd"})
 
 
-class Operand(NamedTuple):
+class OperandAccess(NamedTuple):
     """An access of an instruction.
 
     Attributes:
@@ -26,14 +26,14 @@ class Operand(NamedTuple):
     written: bool
 
 
-def operands(i: KernelInstruction) -> Iterator[Operand]:
+def operands(i: KernelInstruction) -> Iterator[OperandAccess]:
     """Outputs, then inputs in memory; what engines keep is none."""
     for n, access in enumerate(i.outputs):
         if access.storage.memory != "registers":
-            yield Operand("dst" if n == 0 else f"output {n}", access, True)
+            yield OperandAccess("dst" if n == 0 else f"output {n}", access, True)
     for n, access in enumerate(i.inputs):
         if isinstance(access, Access) and access.storage.memory != "registers":
-            yield Operand(f"input {n}", access, False)
+            yield OperandAccess(f"input {n}", access, False)
 
 
 def tensor_inputs(i: KernelInstruction) -> list[Access | None]:

@@ -15,7 +15,7 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.kernel import KernelInstruction, Storage
 from neuronjax.nki.limits.operands import (
     LANES,
-    Operand,
+    OperandAccess,
     free_size,
     operands,
     partition_elements,
@@ -62,7 +62,7 @@ def partitions_are_reachable(i: KernelInstruction, trace: Trace) -> None:
             _check_dimensions(i, operand)
 
 
-def _check_start(i: KernelInstruction, operand: Operand) -> None:
+def _check_start(i: KernelInstruction, operand: OperandAccess) -> None:
     access = operand.access
     stride, count = access.pattern[0]
     if count > 1 and stride != partition_elements(access):
@@ -85,7 +85,7 @@ def _check_start(i: KernelInstruction, operand: Operand) -> None:
     )
 
 
-def _is_scale(i: KernelInstruction, operand: Operand) -> bool:
+def _is_scale(i: KernelInstruction, operand: OperandAccess) -> bool:
     """Of quantize_mx all outputs but the first, of nc_matmul_mx all from the third."""
     if i.name == "quantize_mx":
         return operand.written and operand.label != "dst"
@@ -93,7 +93,7 @@ def _is_scale(i: KernelInstruction, operand: Operand) -> bool:
     return i.name == "nc_matmul_mx" and late
 
 
-def _check_dimensions(i: KernelInstruction, operand: Operand) -> None:
+def _check_dimensions(i: KernelInstruction, operand: OperandAccess) -> None:
     merged = _merged(operand.access.pattern[1:])
     if len(merged) > FREE_DIMENSIONS:
         raise broken(

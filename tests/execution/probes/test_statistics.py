@@ -12,17 +12,21 @@ import numpy as np
 import pytest
 
 import neuronjax as nj
-from neuronjax.diagnostics.statistics import Statistics
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.probes import rounding_counters
 from neuronjax.execution.probes.accumulator import as_arrays, merged, total
-from neuronjax.execution.probes.collect import Collect, Site
-from neuronjax.execution.probes.rounding_counters import COUNTERS, Measure, measure
+from neuronjax.execution.probes.collect import Collect, Probe
+from neuronjax.execution.probes.rounding_counters import (
+    COUNTERS,
+    CounterLayout,
+    count_rounding,
+)
+from neuronjax.execution.probes.statistics import Statistics
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.microscaling import quantize_mx
 from neuronjax.numerics.rounding import cast
 
-SITE = Site(
+SITE = Probe(
     kind="cast",
     op="tensor_copy",
     scope="jit(step)/transpose(jvp())/dot_general",
@@ -32,7 +36,7 @@ SITE = Site(
 )
 
 
-def site(**fields: object) -> Site:
+def probe(**fields: object) -> Probe:
     return dataclasses.replace(SITE, **fields)  # type: ignore[arg-type]
 
 
@@ -87,13 +91,13 @@ def expected(x: np.ndarray, y: np.ndarray, fmt: str) -> dict[str, Any]:
 def test_a_cast_is_counted_as_defined(fmt, overflow, size):
     x = numbers(size)
     y = cast(jnp.asarray(x), get_format(fmt), overflow=overflow)
-    how = Measure.of(site(format=fmt), Collect())
-    found, wanted = counts(measure(how, jnp.asarray(x), y)), {}
+    how = CounterLayout.of(probe(format=fmt), Collect())
+    found, wanted = counts(count_rounding(how, jnp.asarray(x), y)), {}
     wanted = expected(x, np.asarray(y), fmt)
     units = wanted.pop("error_units")
     assert {name: found[name] for name in wanted} == wanted
     assert found["error_units"] == pytest.approx(units, rel=2e-2, abs=size / 2)
-    row = measure(how, jnp.asarray(x), y)
+    row = count_rounding(how, jnp.asarray(x), y)
     amax = np.asarray(row.amax).view(np.float32)
     assert amax == np.abs(x[np.isfinite(x)]).max()
 
@@ -102,14 +106,14 @@ def test_a_cast_is_counted_as_defined(fmt, overflow, size):
 @pytest.mark.parametrize(("fmt", "bits"), [("bfloat16", 8), ("float8_e5m2", 3)])
 def test_effective_bits_are_those_of_the_significand(fmt, bits):
     x = jnp.asarray(np.random.default_rng(1).uniform(1, 2, (64, 64)), jnp.float32)
-    found = statistics(site(format=fmt), x, cast(x, get_format(fmt)))
+    found = statistics(probe(format=fmt), x, cast(x, get_format(fmt)))
     assert found.records[0]["effective_bits"] == pytest.approx(bits, abs=0.03)
 
 
 @pytest.mark.slow
 def test_a_tensor_that_is_flushed_has_no_effective_bits():
     x = jnp.full((4, 128), 1e-9, jnp.float32)
-    (record,) = statistics(site(), x, cast(x, get_format("float8_e5m2"))).records
+    (record,) = statistics(probe(), x, cast(x, get_format("float8_e5m2"))).records
     assert (record["underflow"], record["effective_bits"]) == (512, 0)
 
 
@@ -119,10 +123,10 @@ def test_mx_blocks():
     x[0, :] = 1e30  # its neighbours are flushed
     x[32, 1] = np.nan  # spoils a block
     q = quantize_mx(jnp.asarray(x), "mxfp8_e4m3", axis=0, scale_rule="ocp_floor")
-    how = Measure.of(
-        site(kind="mx", format="mxfp8_e4m3", blocked=0), Collect(histogram=True)
+    how = CounterLayout.of(
+        probe(kind="mx", format="mxfp8_e4m3", blocked=0), Collect(histogram=True)
     )
-    row = measure(how, jnp.asarray(x), q.elements, (), q.scales)
+    row = count_rounding(how, jnp.asarray(x), q.elements, (), q.scales)
     found, codes = counts(row), np.asarray(q.scales).view(np.uint8)
     assert (found["elements"], found["blocks"]) == (480, 18)
     assert found["underflow"] == 6 * 31
@@ -146,7 +150,7 @@ def test_exponents(bins):
     x = numbers(999, -40, 30)
     collect = Collect(histogram=True, bins=bins)
     y = cast(jnp.asarray(x), get_format("float8_e5m2"))
-    (record,) = statistics(site(), jnp.asarray(x), y, collect).records
+    (record,) = statistics(probe(), jnp.asarray(x), y, collect).records
     low, binades = rounding_counters.exponent_bins(get_format("float8_e5m2"), bins)
     finite = np.abs(x[np.isfinite(x) & (x != 0)]).astype(np.float64)
     bin = np.clip((np.floor(np.log2(finite)) - low) // binades + 1, 0, bins - 1)
@@ -157,26 +161,28 @@ def test_exponents(bins):
 def test_updates_that_change_nothing():
     x = jnp.asarray([1.0, 1.0, 0.0, 2.0], jnp.float32)
     u = jnp.asarray([1e-9, 0.5, 1e-9, 0.0], jnp.float32)
-    one = Measure.of(site(compared=False, updates=(0,)), Collect())
-    found = counts(measure(one, x + u, x + u, (x, u)))
+    one = CounterLayout.of(probe(compared=False, updates=(0,)), Collect())
+    found = counts(count_rounding(one, x + u, x + u, (x, u)))
     assert (found["updates"], found["stagnant"]) == (3, 1)
     both = dataclasses.replace(one, updates=(0, 1))
-    found = counts(measure(both, x + u, x + u, (u, x)))
+    found = counts(count_rounding(both, x + u, x + u, (u, x)))
     assert (found["updates"], found["stagnant"]) == (4, 1)
 
 
 @pytest.mark.slow
 def test_every_counts_a_part():
     x = jnp.asarray(numbers(128 * 10))
-    how = Measure.of(site(), Collect(every=4))
-    part = counts(measure(how, x, x))
+    how = CounterLayout.of(probe(), Collect(every=4))
+    part = counts(count_rounding(how, x, x))
     kept = jnp.concatenate([x[:128], x[512:640], x[1024:1152]])
-    assert part == counts(measure(Measure.of(site(), Collect()), kept, kept))
+    assert part == counts(
+        count_rounding(CounterLayout.of(probe(), Collect()), kept, kept)
+    )
 
 
 @pytest.mark.slow
 def test_counts_carry_into_the_second_word():
-    big = Measure.of(site(), Collect()).empty()
+    big = CounterLayout.of(probe(), Collect()).empty()
     big = big._replace(counts=big.counts.at[0].set(jnp.uint32([0xFFFF_FFFF, 1])))
     assert counts(merged(big, big))["elements"] == 2 * 0x1_FFFF_FFFF
     stacked = jax.tree.map(lambda x: jnp.stack([x] * 5), big)
@@ -187,15 +193,15 @@ def test_counts_carry_into_the_second_word():
 
 
 def statistics(
-    of: Site, before: jax.Array, after: jax.Array, collect: Collect = Collect()
+    of: Probe, before: jax.Array, after: jax.Array, collect: Collect = Collect()
 ) -> Statistics:
-    row = measure(Measure.of(of, collect), before, after)
+    row = count_rounding(CounterLayout.of(of, collect), before, after)
     return Statistics(arrays=as_arrays([row]), sites=(of,), collect=collect)
 
 
 def flushed() -> Statistics:
     x = jnp.asarray(numbers(1000))
-    return statistics(site(), x, cast(x, get_format("float8_e5m2")))
+    return statistics(probe(), x, cast(x, get_format("float8_e5m2")))
 
 
 def test_a_table_of_80_columns():

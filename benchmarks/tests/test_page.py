@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import results_file
 from benchmarks.page import __main__ as command, plots, summary, text
-from tests.benchmarks import sample_results
+from benchmarks.tests import sample_results
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 import neuronjax as nj
 import neuronjax.nki.isa as nisa
 import neuronjax.nki.language as nl
-from benchmarks.validation import nki_kernels, nki_rows
 from neuronjax import nki
 from neuronjax.cli import app
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
@@ -22,6 +21,7 @@ from neuronjax.hardware import resolve_target
 from neuronjax.nki import collectives as ncc
 from neuronjax.report.memory_samples import memory_samples
 from neuronjax.timing.collectives import collective_time
+from tests.nki import published_kernels
 
 K, M, N = 512, 256, 1024
 MATRICES = (
@@ -41,7 +41,7 @@ def scaled(x, factor=2.0):
 
 @pytest.fixture(scope="module")
 def tiled():
-    return nj.profile(nki_kernels.matmul_tiled, target="trn2")(*MATRICES)
+    return nj.profile(published_kernels.matmul_tiled, target="trn2")(*MATRICES)
 
 
 def test_what_a_matmul_comes_to(tiled):
@@ -60,7 +60,10 @@ def test_what_a_matmul_comes_to(tiled):
 def test_loads_out_of_the_loop_are_fewer_and_quicker(tiled):
     others = [
         nj.profile(kernel, target="trn2")(*MATRICES)
-        for kernel in (nki_kernels.matmul_hoisted, nki_kernels.matmul_block_free)
+        for kernel in (
+            published_kernels.matmul_hoisted,
+            published_kernels.matmul_block_free,
+        )
     ]
     times = [p.total_seconds for p in (tiled, *others)]
     read = [p.metrics["hbm_read_bytes"] for p in (tiled, *others)]
@@ -70,7 +73,7 @@ def test_loads_out_of_the_loop_are_fewer_and_quicker(tiled):
 
 def test_time_is_by_the_lines_of_the_kernel(tiled):
     lines = tiled.by_source()
-    assert all("nki_kernels.py:" in line for line in lines)
+    assert all("published_kernels.py:" in line for line in lines)
     ops = tiled.by_op()
     assert set(ops) == {"dma_copy", "nc_matmul", "tensor_copy"}
     assert ops["nc_matmul"].seconds["tensor"] == pytest.approx(
@@ -84,7 +87,7 @@ def test_what_would_save_time(tiled):
     assert {"line", "transfers", "spills"} <= changes.keys()
     assert all(0 < c.seconds < tiled.total_seconds for c in changes.values())
     assert all(c.basis == "bound" for c in changes.values())
-    assert "nki_kernels.py:" in changes["line"].what
+    assert "published_kernels.py:" in changes["line"].what
 
 
 def test_reports(tiled, tmp_path):
@@ -318,29 +321,12 @@ def test_a_copy_within_hbm_passes_the_engines_once():
 # -- published kernels -----------------------------------------------------------------
 
 
-def test_every_row_has_a_kernel():
-    names = [row.name + row.chip for row in nki_rows.ROWS]
-    assert len(set(names)) == len(names)
-    assert all(hasattr(nki_kernels, row.kernel) for row in nki_rows.ROWS)
-
-
-def test_a_small_published_kernel():
-    """Mamba of 256 channels: within a tenth of what was measured."""
-    (row,) = (row for row in nki_rows.ROWS if row.name == "Mamba S512 C256, v1")
-    found = nki_rows.predict(row)
-    assert abs(found.error) < 0.1
-    assert found.busy_seconds["vector"] == pytest.approx(
-        0.9871 * 150.93e-6, rel=0.1
-    )  # active VectorE [MAM]
-    assert row.name in nki_rows.table([found])
-
-
 def test_published_kernels_compute():
     """What is timed is right: matmuls against NumPy, Mamba against its recurrence."""
     generator = np.random.default_rng(0)
     a = generator.integers(-1, 2, (256, 256)).astype(ml_dtypes.bfloat16)
     b = generator.integers(-1, 2, (256, 512)).astype(ml_dtypes.bfloat16)
-    blocked = nki_kernels.matmul_block_all(a, b, in_m=2, in_n=1, in_k=1)
+    blocked = published_kernels.matmul_block_all(a, b, in_m=2, in_n=1, in_k=1)
     exact = a.astype(np.float32).T @ b.astype(np.float32)
     np.testing.assert_array_equal(np.asarray(blocked), exact.astype(a.dtype))
     delta, u = (generator.random((128, 8), np.float32) for _ in range(2))
@@ -351,5 +337,5 @@ def test_published_kernels_compute():
         decay = np.exp(delta[:, t, None] * rates)
         state = decay * state + (delta[:, t] * u[:, t])[:, None] * B[:, t]
         expected[:, t] = state @ C[:, t]
-    found = nki_kernels.mamba_v2(delta, u, rates, B, C)
+    found = published_kernels.mamba_v2(delta, u, rates, B, C)
     np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-5)

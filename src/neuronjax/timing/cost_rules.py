@@ -1,4 +1,7 @@
-"""How a tensor-sized instruction lies on the lanes: the one place where it is decided.
+"""What cost rules share: `rule` itself, and how an instruction lies on the lanes.
+
+Rules register by instruction class (functools.singledispatch), one file per engine, as
+they do in `engines`; they know shapes and dtypes only. Positions are those of operands.
 
 Instructions have no layout; the compiler is taken to choose well. **The rule**: the
 leading dimensions, as few of them as make 128 rows or more, lie on the partitions, the
@@ -9,10 +12,14 @@ the kept dimensions on the partitions where those fill them.
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from math import ceil, prod
 
+from neuronjax.errors import InternalError
+from neuronjax.ir.instruction import Instruction
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.work import Core, Queue
+from neuronjax.timing.work import Core, Queue, Way
 
 
 def columns(shape: tuple[int, ...], core: Core) -> int:
@@ -67,3 +74,43 @@ def latency_seconds(core: Core, queue: Queue) -> float:
 def tiles_of(per_lane: int, limit: float | None = None) -> int:
     """Instructions that so many elements per lane are cut into."""
     return max(1, ceil(per_lane / (limit or a.ELEMENTS_OF_AN_INSTRUCTION.value)))
+
+
+Positions = frozenset[int]
+NONE: Positions = frozenset()
+
+#: What costs nothing, for it is how a consumer looks at bytes that are there already.
+FREE: tuple[Way, ...] = ((),)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How an instruction meets its operands.
+
+    Attributes:
+        scalars: operands of one element per row or in all (an immediate, a vector over
+            the partitions): no second stream through the engine.
+        in_psum: operands that are still in PSUM.
+        to_transpose: operands of a matmul whose contracted axis is not on partitions.
+    """
+
+    scalars: Positions = NONE
+    in_psum: Positions = NONE
+    to_transpose: Positions = NONE
+
+
+PLAIN = Reading()
+
+
+@functools.singledispatch
+def rule(instruction: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """The legal ways to execute an instruction, in any order.
+
+    Raises:
+        InternalError: the class has no rule; control flow and collectives have none.
+    """
+    raise InternalError(
+        f"no cost of {instruction.name}",
+        op=instruction.name,
+        location=instruction.location.source,
+    )

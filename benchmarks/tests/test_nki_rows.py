@@ -1,0 +1,23 @@
+"""Published times of whole kernels: every row has its kernel, and one is met."""
+
+import pytest
+
+from benchmarks.validation import nki_rows
+from tests.nki import published_kernels
+
+
+def test_every_row_has_a_kernel():
+    names = [row.name + row.chip for row in nki_rows.ROWS]
+    assert len(set(names)) == len(names)
+    assert all(hasattr(published_kernels, row.kernel) for row in nki_rows.ROWS)
+
+
+def test_a_small_published_kernel():
+    """Mamba of 256 channels: within a tenth of what was measured."""
+    (row,) = (row for row in nki_rows.ROWS if row.name == "Mamba S512 C256, v1")
+    found = nki_rows.predict(row)
+    assert abs(found.error) < 0.1
+    assert found.busy_seconds["vector"] == pytest.approx(
+        0.9871 * 150.93e-6, rel=0.1
+    )  # active VectorE [MAM]
+    assert row.name in nki_rows.table([found])

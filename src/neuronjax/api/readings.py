@@ -1,0 +1,43 @@
+"""What a lowered program is priced and shown as, by the time model and the reports.
+
+`api.lowered` calls them by name, so that `jit` needs no time model to run a program.
+"""
+
+from __future__ import annotations
+
+from rich.console import RenderableType
+
+from neuronjax.api.lowered import READINGS, Lowered
+from neuronjax.hardware import resolve_target
+from neuronjax.ir.text import instruction_text
+from neuronjax.report.places import place
+from neuronjax.report.program_display import program_table
+from neuronjax.report.rendering import as_html, as_text
+from neuronjax.timing.memory import plan_memory
+from neuronjax.timing.schedule import schedule
+from neuronjax.timing.timeline import Timeline
+from neuronjax.timing.work import Core
+
+
+def timeline(lowered: Lowered, target: str | None, lnc: int | None) -> Timeline:
+    """When every engine would do what, for one logical core."""
+    machine = lowered.target if target is None else resolve_target(target)
+    core = Core.of(machine, lowered.policy.lnc if lnc is None else lnc)
+    instructions = lowered.captured.instructions
+    plan = plan_memory(instructions, core, lowered.program.argument_names)
+    placement = lowered.policy.placement
+    return schedule(instructions, core, machine, plan=plan, placement=placement)
+
+
+def table(lowered: Lowered) -> RenderableType:
+    """The instructions, as Rich draws them."""
+    return program_table(lowered.name, lowered.captured.instructions, lowered.setting)
+
+
+READINGS.update(
+    timeline=timeline,
+    table=table,
+    text=lambda lowered: as_text(table(lowered)),
+    html=lambda lowered: as_html(table(lowered)),
+    instructions=lambda lowered: instruction_text(lowered.captured.instructions, place),
+)

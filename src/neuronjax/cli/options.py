@@ -1,0 +1,110 @@
+"""Options that are declared once: in the signature and docstring of a public verb.
+
+A command names the keywords of the verb that it offers. Type and default are those of
+the signature, the help is the first sentence of the keyword's entry under `Args:`; what
+follows it there is for callers in Python.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+import neuronjax as nj
+
+_SCALARS = {"int": int, "float": float, "bool": bool}
+_ENTRY = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Offer:
+    """How a command offers a keyword, where that is not the verb's own way.
+
+    Attributes:
+        flag: the option; "" for the keyword's name.
+        metavar: what stands for the value in the help.
+        help: of values that the command line writes in another way.
+        repeated: whether it can be given several times.
+        read: from what was written, once or in a list, to what the verb takes.
+    """
+
+    flag: str = ""
+    metavar: str | None = None
+    help: str = ""
+    repeated: bool = False
+    read: Callable[[Any], Any] = lambda value: value
+
+
+def options_of(
+    verb: Callable[..., Any], *keywords: str, **offers: Offer
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator of commands: keywords of a verb become options.
+
+    They stand before the command's keyword-only parameters and reach it as
+    `**keywords`, without those that were not given and have no default.
+
+    Args:
+        verb: the public function.
+        *keywords: those that are offered as they are.
+        **offers: those that are offered in another way; they come first.
+    """
+    chosen = {**offers, **dict.fromkeys(keywords, Offer())}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            for keyword, offer in chosen.items():
+                value = given.pop(keyword)
+                if value is not None:
+                    given[keyword] = offer.read(value)
+            command(**given)
+
+        own = inspect.signature(command, eval_str=True)
+        before = [
+            p for p in own.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD
+        ]
+        after = [p for p in own.parameters.values() if p.kind is p.KEYWORD_ONLY]
+        offered = [_parameter(verb, *each) for each in chosen.items()]
+        signature = own.replace(parameters=[*before, *offered, *after])
+        vars(called)["__signature__"] = signature
+        return called
+
+    return decorate
+
+
+def _parameter(
+    verb: Callable[..., Any], keyword: str, offer: Offer
+) -> inspect.Parameter:
+    found = inspect.signature(verb).parameters[keyword]
+    kind: Any = _SCALARS.get(str(found.annotation).split(" | ")[0], str)
+    default = ... if found.default is found.empty else found.default
+    if offer.repeated:
+        kind, default = list[kind], None
+    option = typer.Option(
+        default,
+        *filter(None, [offer.flag]),
+        help=(offer.help or help_of(verb, keyword)) + " Repeatable." * offer.repeated,
+        metavar=offer.metavar,
+    )
+    kind = kind | None if default is None else kind
+    return inspect.Parameter(
+        keyword, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind
+    )
+
+
+def help_of(verb: Callable[..., Any], keyword: str) -> str:
+    """The first sentence about a keyword; "as `other`" is looked up there."""
+    section = inspect.cleandoc(verb.__doc__ or "").partition("\nArgs:\n")[2]
+    entries = {name: " ".join(text.split()) for name, text in _ENTRY.findall(section)}
+    text = entries[keyword]
+    if elsewhere := re.match(r"as `(?:neuronjax\.)?(\w+)`", text):
+        return help_of(getattr(nj, elsewhere[1]), keyword)
+    sentence = re.split(r"(?<=\.) (?=[A-Z])", text)[0]
+    sentence = re.sub(r"\bNone (for|means)\b", "default:", sentence)
+    return sentence[0].upper() + sentence[1:]

@@ -1,0 +1,45 @@
+"""A captured program: the one handle that all public verbs share."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from neuronjax.execution.transformations import Emulation
+from neuronjax.ir.instruction import InstructionProgram
+from neuronjax.ir.program import Program
+from neuronjax.policy import Policy
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapturedProgram:
+    """A function and the types of its arguments, captured for a chip under a policy.
+
+    Attributes:
+        emulation: the function of flat arguments, its target and policy.
+        inputs: the flat arguments, arrays or their types.
+        outputs: shape, dtype and weak type of every flat result.
+        out_tree: the pytree of the results.
+        program: the StableHLO program.
+    """
+
+    emulation: Emulation
+    inputs: Sequence[Any]
+    outputs: tuple[jax.ShapeDtypeStruct, ...]
+    out_tree: Any
+    program: Program
+
+    @functools.cached_property
+    def instructions(self) -> InstructionProgram:
+        """What the chip executes; lowered when it is first asked for."""
+        return self.emulation.lower(self.program)
+
+    def under(self, policy: Policy) -> CapturedProgram:
+        """The same program under another policy."""
+        emulation = dataclasses.replace(self.emulation, policy=policy)
+        return dataclasses.replace(self, emulation=emulation)

@@ -1,0 +1,251 @@
+"""`Statistics`: what the writes of a run did to its numbers, probe by probe.
+
+A pytree of a plain dict of arrays, with the same structure for every call of a program,
+so that a training loop or `lax.scan` can carry it and `merge` those of its steps.
+Counts are 64 bits, in pairs of words; a plain sum of the arrays would lose the carry.
+Outside a trace it answers with Python numbers; `diagnostics.statistics` draws it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.execution.probes.accumulator import as_arrays, merged_arrays
+from neuronjax.execution.probes.collect import Collect, Probe, element_format
+from neuronjax.execution.probes.plan import Collector, ProbePlan
+from neuronjax.execution.probes.rounding_counters import (
+    COUNTERS,
+    ERROR_UNIT,
+    CounterLayout,
+    exponent_bins,
+)
+from neuronjax.numerics.shown import Shown, display_of
+
+#: Only known where the numbers before the rounding were seen.
+COMPARED = ("underflow", "overflow", "saturated", "nan_in")
+BLOCKS = ("blocks", "blocks_underflow", "blocks_saturated", "blocks_nan")
+SUMS = ("updates", "stagnant")
+#: Fraction -> (its counter, of which).
+_FRACTIONS = {
+    "underflow": ("underflow", "nonzero"),
+    "subnormal": ("subnormal", "nonzero"),
+    "overflow": ("overflow", "elements"),
+    "saturated": ("saturated", "elements"),
+    "nan": ("nan", "elements"),
+    "inf": ("inf", "elements"),
+    "stagnant": ("stagnant", "updates"),
+}
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("arrays",),
+    meta_fields=("sites", "collect"),
+)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Statistics(Shown):
+    """What a call of `neuronjax.jit(..., collect=...)` returns beside its outputs.
+
+    Loops count every iteration, branches the one that is taken, callees every call, and
+    the devices of a mesh all of theirs; what all devices compute alike counts once.
+
+    Counters of a probe; a "number" is neither NaN nor Inf:
+        elements: measured, nonzero: of them, before the rounding.
+        underflow: non-zero, and zero after it (flushed).
+        subnormal: below the format's smallest normal number after it, and not zero; an
+            element of an MX block before its scale.
+        overflow: numbers that became Inf or NaN. saturated: larger than the largest
+            number of the format (or block), and set to that.
+        nan_in: NaNs before, nan, inf: after it.
+        updates: of additions, where what is added is not zero; stagnant: of them, where
+            the sum is what it was before.
+        blocks: MX blocks, and those of them with elements that underflow, that
+            saturate, or that are all NaN.
+
+    Attributes:
+        arrays: "counts" uint32 [sites, counters, 2], low word first; "amax" float32
+            [sites], the largest number; with histograms "exponents" uint32 [sites,
+            bins, 2] and "scales" uint32 [MX sites, 256, 2], by E8M0 code.
+        sites: the probes, in the order of the program.
+        collect: the selection.
+    """
+
+    arrays: Mapping[str, jax.Array]
+    sites: tuple[Probe, ...]
+    collect: Collect
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any], collector: Collector) -> Statistics:
+        """What the probes of a run have counted."""
+        return cls(arrays=arrays, sites=collector.probes, collect=collector.collect)
+
+    @classmethod
+    def empty(cls, plan: ProbePlan) -> Statistics:
+        """Of no call."""
+        rows = [CounterLayout.of(probe, plan.collect).empty() for probe in plan.probes]
+        return cls(arrays=as_arrays(rows), sites=plan.probes, collect=plan.collect)
+
+    def merge(self, other: Statistics) -> Statistics:
+        """Of both calls; also inside a trace.
+
+        Raises:
+            InvalidProgramError: they are not of the same program.
+        """
+        if self.sites != other.sites or self.collect != other.collect:
+            raise InvalidProgramError(
+                "statistics of two programs cannot be merged",
+                remedy="merge those of calls with arguments of the same types",
+            )
+        arrays = merged_arrays(self.arrays, other.arrays)
+        return Statistics(arrays=arrays, sites=self.sites, collect=self.collect)
+
+    # -- reading -----------------------------------------------------------------------
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """One dict per probe, in the order of the program: what it is, its counters,
+        amax and effective bits (see `neuronjax.measuring`), None for what is not known;
+        with histograms "exponents", by the exponent from which a bin counts, and
+        "scales", by exponent: what is not zero."""
+        counts, amax = _numbers(self.arrays["counts"]), np.asarray(self.arrays["amax"])
+        found = []
+        for n, probe in enumerate(self.sites):
+            record = _described(probe)
+            record |= _known(
+                probe, dict(zip(COUNTERS, counts[n].tolist(), strict=True))
+            )
+            record |= {"amax": float(amax[n])}
+            found.append(record | self._histograms(n))
+        return found
+
+    def _histograms(self, n: int) -> dict[str, Any]:
+        probe, histograms = self.sites[n], {}
+        if "exponents" in self.arrays:
+            low, binades = exponent_bins(element_format(probe), self.collect.bins)
+            counts = _numbers(self.arrays["exponents"][n]).tolist()
+            starts = [low + binades * bin for bin in range(-1, len(counts) - 1)]
+            pairs = zip(starts, counts, strict=True)
+            histograms["exponents"] = {start: k for start, k in pairs if k}
+        if "scales" in self.arrays and probe.blocked is not None:
+            place = [p.blocked is not None for p in self.sites[:n]].count(True)
+            counts = _numbers(self.arrays["scales"][place]).tolist()
+            histograms["scales"] = {c - 127: k for c, k in enumerate(counts) if k}
+        return histograms
+
+    def as_metrics(self, by: str = "kind") -> dict[str, Any]:
+        """A plain dict of fractions, amax and effective bits, "cast/underflow", for a
+        logger or Flax metrics: floats, float32 scalars inside a trace.
+
+        Args:
+            by: "kind", over all probes of one, or "site", by `Probe.key`.
+
+        Raises:
+            InvalidProgramError: another `by`.
+        """
+        if by not in ("kind", "site"):
+            raise InvalidProgramError(f"by={by!r}", remedy='use "kind" or "site"')
+        groups: dict[str, list[int]] = {}
+        for n, probe in enumerate(self.sites):
+            groups.setdefault(probe.kind if by == "kind" else probe.key, []).append(n)
+        traced = any(isinstance(x, Tracer) for x in self.arrays.values())
+        counts = (_floats if traced else _numbers)(self.arrays["counts"])
+        metrics = {}
+        for group, numbers in groups.items():
+            of = np.asarray(numbers)
+            sums: dict[str, Any] = dict(
+                zip(COUNTERS, counts[of].sum(axis=0), strict=True)
+            )
+            values = _metrics([self.sites[n] for n in numbers], sums)
+            values["amax"] = self.arrays["amax"][of].max()
+            metrics |= {f"{group}/{k}": v for k, v in values.items()}
+        return metrics if traced else {k: float(v) for k, v in metrics.items()}
+
+    # -- showing -----------------------------------------------------------------------
+
+    def table(self, limit: int | None = 20) -> str:
+        """The worst results first, as text of 80 columns.
+
+        Args:
+            limit: how many of them; None for all.
+        """
+        return str(display_of(self, limit=limit))
+
+    def __rich__(self) -> Any:
+        return display_of(self).__rich__()
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        return f"<neuronjax.Statistics of {len(self.sites)} results>"
+
+
+def _numbers(pairs: Any) -> np.ndarray:
+    words = np.asarray(pairs).astype(np.uint64)
+    return words[..., 0] + (words[..., 1] << np.uint64(32))
+
+
+def _floats(pairs: jax.Array) -> jax.Array:
+    words = pairs.astype(jnp.float32)
+    return words[..., 0] + words[..., 1] * jnp.float32(2.0**32)
+
+
+def _described(probe: Probe) -> dict[str, Any]:
+    names = ("key", "kind", "op", "source", "scope", "params", "format", "shape")
+    return {name: getattr(probe, name) for name in names}
+
+
+def _known(probe: Probe, counts: dict[str, int]) -> dict[str, Any]:
+    """Counters, None for what the probe cannot tell, and effective bits."""
+    known: dict[str, Any] = dict(counts)
+    units = known.pop("error_units")
+    unknown = () if probe.compared else COMPARED
+    unknown += () if probe.blocked is not None else BLOCKS
+    unknown += () if probe.updates else SUMS
+    known |= dict.fromkeys(unknown)
+    known["effective_bits"] = _effective_bits(probe, units, counts)
+    return known
+
+
+def _effective_bits(
+    probe: Probe, units: int, counts: Mapping[str, int]
+) -> float | None:
+    numbers = counts["nonzero"] - counts["nan_in"]
+    if not probe.compared or numbers <= 0:
+        return None
+    if units == 0:
+        return float(np.log2(ERROR_UNIT))
+    return max(0.0, float(-np.log2(2 * units / ERROR_UNIT / numbers)))
+
+
+def _metrics(probes: Sequence[Probe], sums: Mapping[str, Any]) -> dict[str, Any]:
+    """Fractions of all, and effective bits; of a kind all probes know the same."""
+    unknown: set[str] = set()
+    unknown |= set() if any(probe.compared for probe in probes) else set(COMPARED)
+    unknown |= set() if any(probe.updates for probe in probes) else set(SUMS)
+    xp = jnp if isinstance(sums["elements"], Tracer) else np
+    values = {
+        name: sums[part] / xp.maximum(sums[whole], 1)
+        for name, (part, whole) in _FRACTIONS.items()
+        if name not in unknown
+    }
+    if all(probe.compared for probe in probes):
+        numbers = xp.maximum(sums["nonzero"] - sums["nan_in"], 1)
+        error = xp.maximum(sums["error_units"], 1) / ERROR_UNIT / numbers
+        values["effective_bits"] = xp.maximum(-xp.log2(2 * error), 0)
+    return values
+
+
+def fraction(record: Mapping[str, Any], name: str) -> float:
+    """The fraction of a record's numbers that "underflow", say; 0 if not known."""
+    part, whole = (record[counter] for counter in _FRACTIONS[name])
+    return part / whole if part and whole else 0.0

@@ -1,0 +1,76 @@
+"""What sequencers do: registers, order between cores, text for the host.
+
+Registers are 32-bit integers. `nki.linking` puts the instructions of two cores in
+order.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.execution.tiles.registry import (
+    Bits,
+    Operands,
+    Results,
+    Signature,
+    TileContext,
+    executes,
+)
+
+
+@executes("register_move")
+def register_move(i: Signature, x: Operands, c: TileContext) -> Results:
+    """A constant or another register."""
+    return (jnp.int32(x[0]),)
+
+
+@executes("register_load")
+def register_load(i: Signature, x: Operands, c: TileContext) -> Results:
+    """One element: integers by value, floats by their FP32 bits."""
+    value = x[0].reshape(())
+    if value.dtype.kind == "f":
+        return (lax.bitcast_convert_type(value.astype(jnp.float32), jnp.int32),)
+    if value.dtype == jnp.uint32:
+        return (lax.bitcast_convert_type(value, jnp.int32),)
+    return (value.astype(jnp.int32),)
+
+
+@executes("register_store")
+def register_store(i: Signature, x: Operands, c: TileContext) -> Results:
+    """A register's value; to a float tensor it is the FP32 bits again."""
+    if i.outputs[0].dtype == "float32":
+        value = lax.bitcast_convert_type(x[0], jnp.float32)
+    elif i.outputs[0].dtype == "uint32":
+        value = lax.bitcast_convert_type(x[0], jnp.uint32)
+    else:
+        value = x[0]
+    return (value.reshape(i.outputs[0].shape),)
+
+
+@executes("core_barrier")
+def core_barrier(i: Signature, x: Operands, c: TileContext) -> Results:
+    """Nothing: instructions already are in the order that it makes."""
+    return ()
+
+
+@executes("sendrecv")
+def sendrecv(i: Signature, x: Operands, c: TileContext) -> Results:
+    """The other core's tile."""
+    return (Bits(x[0]),)
+
+
+@executes("device_print")
+def device_print(i: Signature, x: Operands, c: TileContext) -> Results:
+    """The prefix and the value, in the order of the instructions."""
+    del c
+    jax.debug.callback(functools.partial(_show, i.attributes["prefix"]), x[0])
+    return ()
+
+
+def _show(prefix: str, value: jax.Array) -> None:
+    print(prefix, np.asarray(value), flush=True)

@@ -1,0 +1,264 @@
+"""What is known of one NKI instruction: the shape of a row of `nki_instructions`.
+
+`nki.isa` checks arguments, emits and documents by it, `nki.limits` has its tables in
+it, the older style and the table of coverage are made from it. Its semantics are the
+function of `execution.tiles` that is registered by its name, its cost the one of
+`timing.kernel_cost`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from neuronjax.hardware import CHIPS
+from neuronjax.ir.instruction import Label
+
+Kind = Literal[
+    "tensor",  # one, or a list of them
+    "column",  # a number, a register, or a tensor of one element per partition
+    "number",  # an FP32 immediate
+    "integer",  # an int32 immediate, or a list of them
+    "state",  # what an engine keeps: "reduce" accumulators, "random" generators
+    "operator",  # of nki.language
+    "flag",
+    "choice",  # a member of an enumeration
+    "note",  # looked at by the instruction's own function alone
+]
+Role = Literal["input", "output", "both", "attribute", "none"]
+Reading = Literal["all", "lanes", "part"]
+
+ON_CHIP = ("sbuf", "psum")
+SBUF = ("sbuf",)
+OFF_PSUM = ("sbuf", "private_hbm", "shared_hbm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperandSpec:
+    """One parameter, in the order in which operands are emitted.
+
+    Attributes:
+        name: of the parameter.
+        kind: what is accepted.
+        role: what becomes of it.
+        memories: where a tensor may be; () for everywhere.
+        dtypes: of a tensor; () for all.
+        like: a tensor whose partitions and elements per partition it has.
+        elements: elements per partition, 0 for any number.
+        optional: whether it may be None; of "state", whether it is left out, with all
+            that follows, where `reduce_cmd` is idle and nothing takes the result.
+        or_number: whether a tensor may be a number.
+        fp32: whether a vector must be FP32, unless the operators are those of bits.
+        legal: names of operators, or of an enumeration's members.
+        loads: of "choice", the operand that load_reduce needs.
+        text: what else there is to say, for the documentation.
+    """
+
+    name: str
+    kind: Kind
+    role: Role
+    memories: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    like: str = ""
+    elements: int = 0
+    optional: bool = False
+    or_number: bool = False
+    fp32: bool = False
+    legal: Collection[str] = ()
+    loads: str = ""
+    text: str = ""
+
+    @property
+    def description(self) -> str:
+        """What the documentation says of it, without a full stop."""
+        accepted = _ACCEPTED[self.kind](self) if self.kind in _ACCEPTED else ""
+        return "; ".join(filter(None, (accepted, self.text)))
+
+
+def _of_tensor(operand: OperandSpec) -> str:
+    count = operand.elements
+    facts = (
+        "a number or a tensor" if operand.or_number else "",
+        _places(operand.memories),
+        " or ".join(operand.dtypes),
+        f"{count} element{'s' * (count > 1)} per partition" if count else "",
+        f"equal partitions and elements per partition as {operand.like}"
+        if operand.like
+        else "",
+    )
+    return ", ".join(filter(None, facts))
+
+
+def _places(memories: tuple[str, ...]) -> str:
+    if not memories or memories == ON_CHIP:
+        return "on chip" if memories else ""
+    names = [m.upper() for m in memories if not m.endswith("hbm")]
+    return f"in {' or '.join([*names, *['HBM'] * (len(memories) > 1)])}"
+
+
+def _of_column(operand: OperandSpec) -> str:
+    fp32 = "an FP32" if operand.fp32 else "a"
+    return f"a number, or {fp32} tensor of shape (partitions, 1)"
+
+
+def _of_choice(operand: OperandSpec) -> str:
+    few = len(operand.legal) <= 8
+    return ", ".join(sorted(operand.legal)) if few else "of nki.language"
+
+
+_ACCEPTED = {
+    "tensor": _of_tensor,
+    "column": _of_column,
+    "operator": _of_choice,
+    "choice": _of_choice,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionSpec:
+    """One instruction.
+
+    Attributes:
+        name: of nki.isa's function, of the semantics and of the cost.
+        operands: its parameters.
+        engines: who may execute it; the first does where the user leaves it open.
+        label: how far its numbers can be trusted.
+        capability: what a core must be capable of, "" where every core has it.
+        instead: what to use on other cores.
+        one_in_psum: two inputs by position that share the one port to PSUM.
+        gathered: inputs by position that may be `.indirect()`; dst may be, too.
+        gathering_engines: on which they may; () for all of `engines`.
+        reads: "lanes" if a partition of dst comes of the same partition of the
+            operands alone, "part" if not all of an operand need be read.
+        reads_outputs: whether old contents of dst take part in every case.
+        keeps: whether what it does not write of dst stays without taking part.
+        runs: whether it is executed; False of what only names a register.
+    """
+
+    name: str
+    operands: tuple[OperandSpec, ...]
+    engines: tuple[str, ...]
+    label: Label = "exact"
+    capability: str = ""
+    instead: str = ""
+    one_in_psum: tuple[int, ...] = ()
+    gathered: tuple[int, ...] = ()
+    gathering_engines: tuple[str, ...] = ()
+    reads: Reading = "all"
+    reads_outputs: bool = False
+    keeps: bool = False
+    runs: bool = True
+
+    @property
+    def source(self) -> str:
+        """The page of the vendor's documentation that defines it."""
+        return f"nki.isa.{self.name}"
+
+    @property
+    def generation(self) -> str:
+        """The first NeuronCore that has it: "v3"."""
+        cores = (chip.core for chip in CHIPS.values())
+        able = (c for c in cores if not self.capability or self.capable(c.capabilities))
+        return next(core.name.rpartition("-")[2] for core in able)
+
+    def capable(self, capabilities: Collection[str]) -> bool:
+        """Whether a core of these capabilities has it."""
+        return not self.capability or self.capability in capabilities
+
+    def operand(self, name: str) -> OperandSpec | None:
+        """The parameter of a name."""
+        return next((o for o in self.operands if o.name == name), None)
+
+
+# ---- Rows are written with these.
+
+
+def out(name: str = "dst", memories: tuple[str, ...] = ON_CHIP, **more: Any) -> Any:
+    """A tensor that is written."""
+    return OperandSpec(
+        name=name, kind="tensor", role="output", memories=memories, **more
+    )
+
+
+def tensor(name: str, memories: tuple[str, ...] = ON_CHIP, **more: Any) -> Any:
+    """A tensor that is read."""
+    role = more.pop("role", "input")
+    return OperandSpec(name=name, kind="tensor", role=role, memories=memories, **more)
+
+
+def result(text: str = "takes the accumulators") -> OperandSpec:
+    """`reduce_res`."""
+    return out("reduce_res", elements=1, optional=True, text=text)
+
+
+def column(name: str, text: str = "", **more: Any) -> OperandSpec:
+    return OperandSpec(
+        name=name, kind="column", role="input", optional=True, text=text, **more
+    )
+
+
+def number(name: str, text: str = "FP32") -> OperandSpec:
+    return OperandSpec(name=name, kind="number", role="input", text=text)
+
+
+def integer(name: str, text: str) -> OperandSpec:
+    return OperandSpec(name=name, kind="integer", role="input", text=text)
+
+
+def operator(
+    name: str, legal: Collection[str], text: str = "", **more: Any
+) -> OperandSpec:
+    role = more.pop("role", "attribute")
+    return OperandSpec(
+        name=name, kind="operator", role=role, legal=legal, text=text, **more
+    )
+
+
+def flag(name: str, text: str) -> OperandSpec:
+    return OperandSpec(name=name, kind="flag", role="attribute", text=text)
+
+
+def choice(name: str, legal: tuple[str, ...], text: str, **more: Any) -> OperandSpec:
+    return OperandSpec(
+        name=name, kind="choice", role="attribute", legal=legal, text=text, **more
+    )
+
+
+def note(name: str, text: str) -> OperandSpec:
+    return OperandSpec(name=name, kind="note", role="none", text=text)
+
+
+def state(name: str, role: Role = "both", optional: bool = False) -> OperandSpec:
+    return OperandSpec(name=name, kind="state", role=role, optional=optional)
+
+
+ENGINE = note("engine", "")
+
+
+def command(names: str, loads: str = "") -> OperandSpec:
+    """`reduce_cmd`."""
+    text = "what happens to the engine's accumulators"
+    return choice("reduce_cmd", tuple(names.split()), text, loads=loads)
+
+
+def checked(name: str, legal: Collection[str]) -> OperandSpec:
+    """An operator of which there is no choice."""
+    return operator(name, legal, role="none", optional=True)
+
+
+def pattern(count: str) -> tuple[OperandSpec, ...]:
+    """An affine expression of the indices."""
+    return (
+        integer("offset", "added to every value"),
+        integer("channel_multiplier", "added per partition"),
+        integer("pattern", f"up to four [step, count], {count}"),
+    )
+
+
+def row(
+    name: str, engines: str, *operands: OperandSpec, **more: Any
+) -> InstructionSpec:
+    return InstructionSpec(
+        name=name, engines=tuple(engines.split()), operands=operands, **more
+    )

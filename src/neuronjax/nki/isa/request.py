@@ -1,0 +1,232 @@
+"""A call of a front-end function: checked, emitted and documented by its spec.
+
+    def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> ...:
+        return Request("reciprocal", locals()).emit()
+
+What a row of `ir.nki_instructions` cannot say, the function itself checks.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from neuronjax.ir.alu_operators import BITVEC, checked_op
+from neuronjax.ir.kernel import Access
+from neuronjax.ir.nki_instructions import SPECS
+from neuronjax.ir.nki_spec import InstructionSpec, OperandSpec
+from neuronjax.nki import trace as tracing
+from neuronjax.nki.isa.constants import engine as Engine
+from neuronjax.nki.isa.operands import (
+    check_same_shape,
+    check_scalar_operand,
+    check_tensor,
+    name_of,
+    per_partition,
+    refuse,
+)
+from neuronjax.nki.limits.operands import text
+from neuronjax.nki.tensor import NkiTensor
+from neuronjax.nki.trace import NkiInstruction, emit
+
+_ALIASES = {"max": "maximum", "min": "minimum", "mult": "multiply"}
+# Words of a generator's state in a lane: one of GpSimd, an LFSR or four of VectorE.
+GPSIMD_WORDS, LFSR_WORDS, VECTOR_WORDS = 6, 1, 24
+
+
+class Request:
+    """What a function was given.
+
+    Attributes:
+        spec: of the instruction.
+        values: the arguments by name; a function may put views in their place.
+        attributes: static ones, by name.
+
+    Raises:
+        InvalidProgramError: an argument is not what the spec says.
+    """
+
+    def __init__(self, name: str, given: Mapping[str, Any]) -> None:
+        self.spec = SPECS[name]
+        self.values: dict[str, Any] = dict(given)
+        self.attributes: dict[str, Any] = {}
+        operands = self.spec.operands
+        for operand in operands:
+            if operand.kind == "tensor":
+                self._check_tensor(operand)
+        for operand in operands:
+            if operand.kind in _STATIC:
+                self._note_attribute(operand)
+        self._of_bits = not BITVEC.isdisjoint(self._operators())
+        for operand in operands:
+            self._check_numbers(operand)
+
+    def _operators(self) -> Iterator[str]:
+        for key in ("op", "op0", "op1"):
+            if self.attributes.get(key) is not None:
+                yield self.attributes[key]
+
+    # ---- Checks.
+
+    def _check_tensor(self, operand: OperandSpec) -> None:
+        name, op = operand.name, self.spec.name
+        value = self.values[name]
+        absent = value is None and operand.optional
+        if absent or (operand.or_number and not isinstance(value, NkiTensor)):
+            return
+        if isinstance(value, Sequence):
+            for n, one in enumerate(value):
+                check_tensor(op, f"{name}[{n}]", one, *operand.memories)
+            return
+        check_tensor(op, name, value, *operand.memories)
+        assert value is not None
+        if operand.dtypes and value.dtype not in operand.dtypes:
+            legal = ", ".join(operand.dtypes)
+            remedy = f"one of {legal}" if len(operand.dtypes) > 1 else legal
+            refuse(op, f"{name} is {text(value.access())}", remedy)
+        if operand.like:
+            check_same_shape(op, self.values[operand.like], (name, value))
+
+    def _note_attribute(self, operand: OperandSpec) -> None:
+        name, value, op = operand.name, self.values[operand.name], self.spec.name
+        if operand.kind == "operator":
+            if value is not None or not operand.optional:
+                where = f"nisa.{op}" if operand.role != "none" else f"nisa.{op} {name}"
+                value = checked_op(value, frozenset(operand.legal), where)
+                value = _ALIASES.get(value, value)
+        elif operand.kind == "choice":
+            value = name_of(op, name, value, tuple(operand.legal))
+            if value == "load_reduce" and self.values[operand.loads] is None:
+                refuse(op, "load_reduce without a value", "give the value to load")
+        else:
+            value = bool(value)
+        if operand.role == "attribute":
+            self.attributes[name] = value
+
+    def _check_numbers(self, operand: OperandSpec) -> None:
+        name, op = operand.name, self.spec.name
+        value = self.values.get(name)
+        if operand.kind == "column":
+            check_scalar_operand(op, name, value, self.partitions)
+            wanted = operand.fp32 and not self._of_bits
+            if wanted and isinstance(value, NkiTensor) and value.dtype != "float32":
+                shown = f"{name} {text(value.access())}"
+                refuse(op, shown, f"{name} must be float32: copy it first")
+        elif operand.elements and value is not None:
+            count, wanted = operand.elements, self.partitions
+            if value.shape[0] != wanted or per_partition(value) != count:
+                shape = f"({wanted}, {count})"
+                refuse(op, f"{name} has shape {value.shape}", f"give shape {shape}")
+
+    @property
+    def partitions(self) -> int:
+        """Of the first tensor that is read, or else of the result."""
+        tensors = [o for o in self.spec.operands if o.kind == "tensor"]
+        read = next((o for o in tensors if o.role == "input"), tensors[0])
+        value = self.values[read.name]
+        return (value if isinstance(value, NkiTensor) else self.values["dst"]).shape[0]
+
+    def engine(self, default: str = "") -> str:
+        """The engine asked for, or the default where that is left to the compiler."""
+        asked = self.values.get("engine")
+        if asked is None or asked == Engine.unknown:
+            return default or self.spec.engines[0]
+        return name_of(self.spec.name, "engine", asked, self.spec.engines)
+
+    # ---- Emission.
+
+    def emit(
+        self,
+        engine: str = "",
+        *,
+        reads_outputs: bool = False,
+        **attributes: Any,
+    ) -> NkiInstruction:
+        """Emits the instruction.
+
+        Args:
+            engine: who executes it, by default as `engine` says.
+            reads_outputs: whether old contents of dst take part.
+            **attributes: static ones that are not arguments.
+        """
+        engine = engine or self.engine()
+        outputs: list[Any] = []
+        inputs: list[Any] = []
+        for operand in self.spec.operands:
+            if operand.kind == "state" and operand.optional and not self._accumulates():
+                break
+            if operand.role not in ("input", "output", "both"):
+                continue
+            value = self._emitted(operand, engine)
+            listed = value if isinstance(value, list) else [value]
+            if operand.role != "input" and value is not None:
+                outputs += listed
+            if operand.role != "output":
+                inputs += listed
+        return emit(
+            self.spec.name,
+            engine,
+            outputs,
+            inputs,
+            attributes=self.attributes | attributes,
+            reads_outputs=reads_outputs or self.spec.reads_outputs,
+            label=self.values.get("name"),
+        )
+
+    def _accumulates(self) -> bool:
+        """Whether the instruction uses the accumulators."""
+        idle = self.attributes["reduce_cmd"] == "idle"
+        return not idle or self.values["reduce_res"] is not None
+
+    def _emitted(self, operand: OperandSpec, engine: str) -> Any:
+        """An operand as `trace.emit` takes it; numbers as FP32, or as bits."""
+        if operand.kind == "state":
+            return engine_state(operand.name, engine)
+        value = self.values[operand.name]
+        if isinstance(value, NkiTensor | list):
+            return value
+        if operand.kind == "integer":
+            return int(value)
+        if operand.kind == "number":
+            return float(value)
+        if isinstance(value, int | float):
+            return int(value) if self._of_bits else float(value)
+        return value
+
+
+_STATIC = ("operator", "flag", "choice")
+
+
+def engine_state(name: str, engine: str) -> Access:
+    """What an engine keeps of a kind, one row per lane, as an operand."""
+    trace = tracing.current()
+    if name == "reduce":
+        return trace.state(f"{engine}.reduce", (128, 1), "float32")
+    xorwow = "xorwow" in trace.core.capabilities
+    words = GPSIMD_WORDS
+    if engine == "vector":
+        words = VECTOR_WORDS if xorwow else LFSR_WORDS
+    return trace.state(f"{engine}.random", (128, words), "uint32")
+
+
+# ---- Documentation.
+
+
+def document(function: Callable[..., Any], spec: InstructionSpec) -> None:
+    """Adds the arguments to a front-end function's docstring."""
+    lines = [inspect.cleandoc(function.__doc__ or ""), "", "Args:"]
+    for name in inspect.signature(function).parameters:
+        entry = f"    {name}: {_description(name, spec)}."
+        lines += textwrap.wrap(entry, 84, subsequent_indent=" " * 8)
+    function.__doc__ = "\n".join(lines)
+
+
+def _description(name: str, spec: InstructionSpec) -> str:
+    if name == "name":
+        return "label of the instruction"
+    operand = spec.operand(name)
+    assert operand is not None, f"{spec.name} does not list {name}"
+    default, *others = spec.engines
+    return operand.description or f"{default} (default), {' or '.join(others)}"

@@ -1,0 +1,189 @@
+"""Pictures of errors: along the ops of a program, and against predicted time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from neuronjax.report.plots import Picture
+from neuronjax.report.plots_style import FAINT, INK, plain
+from neuronjax.report.quantities import time_unit
+
+_ISOLATION, _ACCUMULATION, _FIRST = "#D55E00", "#0072B2", "#333333"
+_BACKWARD = "#EEEEEE"
+_FEWEST_ERROR = 1e-12  # what is smaller is drawn at the bottom
+_WITHIN, _BEYOND, _FOUND = "#0072B2", "#D55E00", "#009E73"
+_UNMEASURABLE = 1e-9  # an error of zero is drawn a decade below the smallest
+
+Row = Mapping[str, Any]
+
+
+# -- along the ops ---------------------------------------------------------------------
+
+
+def draw_errors(
+    title: str,
+    ops: Sequence[Row],
+    computing: Container[int],
+    first: tuple[int, str] | None,
+) -> Figure:
+    """Relative L2 error by op, in the run and in isolation.
+
+    Ops without an error have no dot; an Inf or NaN that the reference lacks is a cross
+    at the top. Grey is the backward pass.
+
+    Args:
+        title: of the picture.
+        ops: the records of a comparison, in program order.
+        computing: numbers of the ops that compute; those that only move have no dot.
+        first: number and name of the op where the run diverges.
+    """
+    figure = Picture(figsize=(8, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    arithmetic = [row for row in ops if row["number"] in computing]
+    _shade_backward(axes, ops)
+    _draw_ops(axes, arithmetic, "accumulation", _ACCUMULATION, "in the run")
+    _draw_ops(axes, arithmetic, "isolation", _ISOLATION, "in isolation")
+    if first is not None:
+        number, name = first
+        label = f"first divergence: op {number}, {name}"
+        axes.axvline(number, color=_FIRST, linewidth=0.8, linestyle=":", label=label)
+    axes.set_yscale("log")
+    axes.set_xlabel("op, in program order", fontsize=9)
+    axes.set_ylabel("relative L2 error", fontsize=9)
+    axes.set_xlim(-1, len(ops))
+    axes.tick_params(labelsize=9)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.set_title(title, loc="left", fontsize=11)
+    figure.legend(loc="outside lower left", fontsize=8, frameon=False, ncols=3)
+    return figure
+
+
+def _shade_backward(axes: Axes, ops: Sequence[Row]) -> None:
+    start = None
+    for row in (*ops, None):
+        inside = row is not None and row["module"].startswith("grad")
+        number = len(ops) if row is None else row["number"]
+        if inside and start is None:
+            start = number
+        elif not inside and start is not None:
+            axes.axvspan(start - 0.5, number - 0.5, color=_BACKWARD, linewidth=0)
+            start = None
+
+
+def _draw_ops(
+    axes: Axes, ops: Sequence[Row], kind: str, colour: str, label: str
+) -> None:
+    found = [(r["number"], r[f"{kind}_relative_l2"]) for r in ops]
+    differing = [r[f"{kind}_differing"] for r in ops]
+    finite = [
+        (n, max(error, _FEWEST_ERROR))
+        for (n, error), differs in zip(found, differing, strict=True)
+        if differs and math.isfinite(error)
+    ]
+    xs, ys = [n for n, _ in finite], [y for _, y in finite]
+    size = 16 if kind == "isolation" else 6
+    axes.scatter(xs, ys, s=size, color=colour, label=label, linewidths=0)
+    broken = [n for n, error in found if math.isinf(error)]
+    if broken:
+        top = axes.get_xaxis_transform()
+        axes.scatter(
+            broken, [0.98] * len(broken), marker="x", color=colour, transform=top
+        )
+
+
+# -- against predicted time ------------------------------------------------------------
+
+
+class Trial(NamedTuple):
+    """A policy that was run: its predicted time, and its measured error."""
+
+    seconds: float
+    error: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPicture:
+    """What the picture of a precision search shows.
+
+    Attributes:
+        title: of the picture.
+        metric: what the error is, and against what.
+        tolerance: the largest error that is accepted.
+        baseline_seconds: the predicted time without any change.
+        tried: every policy that was run.
+        kept: those that a decision kept, in the order of the decisions.
+        found: the policy that the search returns.
+    """
+
+    title: str
+    metric: str
+    tolerance: float
+    baseline_seconds: float
+    tried: Sequence[Trial]
+    kept: Sequence[Trial]
+    found: Trial
+
+
+def draw_search(search: SearchPicture) -> Figure:
+    """Every policy tried is a dot; the line goes through what was kept."""
+    figure = Picture(figsize=(7.5, 4.6), dpi=110, layout="constrained")
+    axes = figure.add_subplot()
+    size, unit = time_unit(search.baseline_seconds)
+    low, high = _limits(search)
+    _draw_trials(axes, search, size, low, high)
+    xs = [trial.seconds / size for trial in search.kept]
+    ys = [_shown(trial.error, low, high) for trial in search.kept]
+    axes.plot(xs, ys, color=_WITHIN, linewidth=1, zorder=1)
+    found = (search.found.seconds / size, _shown(search.found.error, low, high))
+    axes.scatter(
+        *found, s=110, marker="*", color=_FOUND, zorder=4, label="found", linewidths=0
+    )
+    axes.axhline(search.tolerance, color=INK, linewidth=0.8, linestyle="--")
+    axes.annotate(
+        "tolerance",
+        (0, search.tolerance),
+        xycoords=("axes fraction", "data"),
+        xytext=(4, 3),
+        textcoords="offset points",
+        fontsize=8,
+        color=INK,
+    )
+    axes.set_yscale("log")
+    axes.set_ylim(low / 2, high * 1.5)
+    axes.set_xlim(0, 1.04 * max(t.seconds for t in search.tried) / size)
+    axes.set_xlabel(f"predicted time, {unit}", color=INK)
+    axes.set_ylabel(search.metric, color=INK)
+    plain(axes, search.title)
+    axes.grid(axis="y", color=FAINT, linewidth=0.4)
+    axes.legend(frameon=False, labelcolor=INK, fontsize=8, loc="lower left")
+    return figure
+
+
+def _draw_trials(
+    axes: Axes, search: SearchPicture, size: float, low: float, high: float
+) -> None:
+    kinds = ((True, _WITHIN, "o", "within"), (False, _BEYOND, "x", "beyond"))
+    for within, colour, marker, label in kinds:
+        chosen = [t for t in search.tried if (t.error <= search.tolerance) == within]
+        if chosen:
+            xs = [t.seconds / size for t in chosen]
+            ys = [_shown(t.error, low, high) for t in chosen]
+            axes.scatter(xs, ys, s=22, color=colour, marker=marker, label=label)
+
+
+def _limits(search: SearchPicture) -> tuple[float, float]:
+    """The smallest and largest error that is drawn."""
+    errors = [t.error for t in search.tried if 0 < t.error < math.inf]
+    shown = [*errors, search.tolerance or _UNMEASURABLE]
+    return min(shown) / 10, max(shown) * 3
+
+
+def _shown(error: float, low: float, high: float) -> float:
+    return min(max(error, low), high)

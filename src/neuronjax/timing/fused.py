@@ -1,0 +1,135 @@
+"""A block after fusion: its steps, and the regions that run tile by tile.
+
+Made by `fusion` and `tiling`, read by the planner, by pricing and by the schedule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil
+
+from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.program import TensorType
+from neuronjax.timing.access import ValueAccess
+from neuronjax.timing.work import Core
+
+
+@dataclass(slots=True, eq=False)
+class FusedStep:
+    """What an engine does in one pass.
+
+    Attributes:
+        instruction: the one that is priced.
+        members: the instructions that it stands for, in order.
+        operands: values that `instruction` reads, as they are seen.
+        results: values that are written.
+        seen: type that `instruction` writes, where it is not that of its first result
+            (a reduction is absorbed).
+        form: what may be fused with it: "tensor_scalar", "tensor_tensor", "activation",
+            "matmul", "reduce", "scan", "control", "collective", "register" (of a
+            sequencer: one integer, which costs nothing), or "other".
+        slots: scalar operations that fit in the pass still.
+        reduces: whether it reduces along its rows what it computes.
+        binds_rows: whether rows have to lie on the partitions.
+        causal: shape of scores of which it hides a triangle, or ().
+        sides: of a matmul, the row counts of its result, left and right side, when
+            they have been found out.
+        accumulates: whether it is a matmul over the rows of its region, whose result
+            is there after the last tile.
+    """
+
+    instruction: Instruction
+    members: list[Instruction]
+    operands: tuple[int, ...]
+    results: list[int]
+    form: str
+    seen: int
+    slots: int = 0
+    reduces: bool = False
+    binds_rows: bool = False
+    causal: tuple[int, ...] = ()
+    sides: tuple[frozenset[int], ...] | None = None
+    accumulates: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Fused:
+    """A block after fusion.
+
+    Attributes:
+        steps: in an order that respects dependencies.
+        types: of every value.
+        access: how every value is read: where its bytes really are.
+        arguments: values that the block takes.
+        results: values that it gives.
+        constants: values that lie in HBM with the program.
+        uses: for every value in memory, how many steps and results read it.
+        sizes: bytes of every value.
+    """
+
+    steps: list[FusedStep] = field(default_factory=list)
+    types: list[TensorType] = field(default_factory=list)
+    access: list[ValueAccess] = field(default_factory=list)
+    arguments: tuple[int, ...] = ()
+    results: tuple[int, ...] = ()
+    constants: frozenset[int] = frozenset()
+    uses: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    _reads: dict[FusedStep, tuple[int, ...]] = field(default_factory=dict, repr=False)
+
+    def reads(self, step: FusedStep) -> tuple[int, ...]:
+        """The values in memory that a step reads, each once."""
+        if (found := self._reads.get(step)) is None:
+            roots = (r for v in step.operands for r in self.access[v].roots)
+            found = self._reads[step] = tuple(dict.fromkeys(roots))
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class TiledRegion:
+    """Steps that run tile by tile.
+
+    Attributes:
+        steps: in order.
+        candidates: row counts that all of them have.
+        rows: how many rows there are: the most of these.
+        inside: values that they compute.
+        whole: values from outside that every tile needs all of.
+        streamed: values from outside that come with the rows.
+        lhs_bytes: of what matmuls contract with `whole` values, for all rows.
+        whole_bytes: of `whole`, as much as is needed at a time.
+        batches: of values of `whole`, into how many parts the rows' batch splits them,
+            of which two are needed at a time.
+        has_matmul: whether there is one.
+        sums: results that are there after the last tile.
+        key: equal for equivalent regions (`region_equivalence`); -1: like no other.
+        values: of its steps, in an order that equivalent regions share.
+    """
+
+    steps: list[FusedStep] = field(default_factory=list)
+    candidates: frozenset[int] = frozenset()
+    rows: int = 1
+    inside: set[int] = field(default_factory=set)
+    whole: dict[int, None] = field(default_factory=dict)
+    streamed: dict[int, None] = field(default_factory=dict)
+    lhs_bytes: int = 0
+    whole_bytes: int = 0
+    batches: dict[int, int] = field(default_factory=dict)
+    has_matmul: bool = False
+    sums: set[int] = field(default_factory=set)
+    key: int = -1
+    values: tuple[int, ...] = ()
+
+    @property
+    def form(self) -> str:
+        """That of its first step; "" where it has none and only moves bytes."""
+        return self.steps[0].form if self.steps else ""
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is control flow or a collective."""
+        return self.form in ("control", "collective")
+
+    def tiles(self, core: Core) -> int:
+        """How many tiles the rows make."""
+        return max(1, ceil(self.rows / core.rows_per_tile))

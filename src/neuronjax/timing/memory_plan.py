@@ -1,0 +1,184 @@
+"""The memory plan of a program: what moves for each region, and what is where.
+
+Made by `memory`, `sbuf_allocation` and `hbm`; read by pricing, by the schedule and by
+reports. Bytes are those of a logical core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from neuronjax.timing.fused import Fused, TiledRegion
+from neuronjax.timing.work import Reason, Transfer
+
+Category = Literal[
+    "parameters", "optimizer state", "inputs", "activations", "workspace", "outputs"
+]
+CATEGORIES: tuple[Category, ...] = (
+    "parameters",
+    "optimizer state",
+    "inputs",
+    "activations",
+    "workspace",
+    "outputs",
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Movement:
+    """A transfer, and how it goes with the tiles of its region.
+
+    Attributes:
+        transfer: what moves.
+        value: number of the value in the block.
+        is_whole: the first tile needs all of it; else it comes tile by tile.
+    """
+
+    transfer: Transfer
+    value: int
+    is_whole: bool
+
+
+@dataclass(slots=True, eq=False)
+class Unit:
+    """A region and what moves for it.
+
+    Attributes:
+        region: its steps.
+        movements: reads and writes of HBM.
+        sbuf_bytes: of SBUF, while it runs: tiles, whole operands, other residents.
+        passes: how often whole operands that do not fit stream by.
+        blocks: of rows that follow each other, the next one's loads waiting for the
+            room of the last; 1 where there is room for tiles that overlap.
+        halves: parts of the columns that the rows pass by for, where sums over the rows
+            do not fit in half of SBUF.
+        copies: of whole operands, one for every physical core that has rows of its own.
+        inner: plans of the blocks of a loop, branch, call or Spmd.
+        resident: positions of a loop's carry that stay in SBUF.
+        by_dma: whether the movements are all there is to do.
+        turned: operands of matmuls that the array transposes first, by the index of
+            the step and their position.
+    """
+
+    region: TiledRegion
+    movements: list[Movement] = field(default_factory=list)
+    sbuf_bytes: int = 0
+    passes: int = 1
+    blocks: int = 1
+    copies: int = 1
+    halves: int = 1
+    inner: tuple[BlockPlan, ...] = ()
+    resident: frozenset[int] = frozenset()
+    by_dma: bool = False
+    turned: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class BlockPlan:
+    """The plan of a block.
+
+    Attributes:
+        fused: its steps.
+        units: in order.
+        in_hbm: values in HBM: from which unit to which.
+        from_psum: matmul results that are read out of PSUM, never copied.
+    """
+
+    fused: Fused
+    units: list[Unit]
+    in_hbm: dict[int, tuple[int, int]]
+    from_psum: set[int]
+
+    def transfers(self) -> Iterator[Transfer]:
+        """All transfers, nested blocks included, each as often as it is planned."""
+        for unit in self.units:
+            for movement in unit.movements:
+                yield movement.transfer
+            for plan in unit.inner:
+                yield from plan.transfers()
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Something in HBM.
+
+    Attributes:
+        name: pytree path of an argument, or the user's line that made it.
+        bytes: its size on one device.
+        category: what it is for.
+        type: shape and dtype.
+    """
+
+    name: str
+    bytes: int
+    category: Category
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class HbmPeak:
+    """HBM when it is fullest.
+
+    Attributes:
+        bytes: in all.
+        categories: bytes by what they are for.
+        biggest: the biggest tensors then, the biggest first.
+        usage: bytes after every unit of main, for a picture over time.
+    """
+
+    bytes: int
+    categories: Mapping[Category, int]
+    biggest: tuple[Tensor, ...]
+    usage: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryPlan:
+    """Where the tensors of a program are.
+
+    Attributes:
+        main: the plan of the entry block; others are nested in it.
+        hbm: peak of HBM.
+        arguments: tensors of main's arguments, by their names.
+        notes: what is planned in another form than the program has.
+    """
+
+    main: BlockPlan
+    hbm: HbmPeak
+    arguments: tuple[Tensor, ...]
+    notes: tuple[str, ...] = ()
+
+    def _bytes(self, *reasons: Reason) -> int:
+        return sum(t.bytes for t in self.main.transfers() if t.reason in reasons)
+
+    @property
+    def spill_save_bytes(self) -> int:
+        """Written to HBM for want of SBUF, every loop counted once."""
+        return self._bytes("spill_save")
+
+    @property
+    def spill_reload_bytes(self) -> int:
+        """And read again."""
+        return self._bytes("spill_reload")
+
+    @property
+    def hbm_read_bytes(self) -> int:
+        """All reads, every loop counted once."""
+        return sum(t.bytes for t in self.main.transfers() if t.is_read)
+
+    @property
+    def hbm_write_bytes(self) -> int:
+        """All writes, every loop counted once."""
+        return sum(t.bytes for t in self.main.transfers() if not t.is_read)
+
+    @property
+    def sbuf_peak_bytes(self) -> int:
+        """The most that is in SBUF at a time."""
+        return _sbuf_peak(self.main)
+
+
+def _sbuf_peak(plan: BlockPlan) -> int:
+    own = max((u.sbuf_bytes for u in plan.units), default=0)
+    return max([own, *(_sbuf_peak(p) for u in plan.units for p in u.inner)])

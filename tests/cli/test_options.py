@@ -1,0 +1,67 @@
+"""Options that commands take from the verbs."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from neuronjax import cli
+from neuronjax.api.profile import profile
+from neuronjax.cli.options import Offer, help_of, options_of
+
+
+def verb(x, *, share: float = 0.5, rounds: int, kinds: str | None = None):
+    """Does it.
+
+    Args:
+        x: what to do it to.
+        share: of the whole; None for
+            all. In Python only this.
+        rounds: how many.
+        kinds: as `neuronjax.profile`; not looked up here.
+
+    Returns:
+        Nothing.
+    """
+
+
+def test_help_is_the_first_sentence():
+    assert help_of(verb, "share") == "Of the whole; default: all."
+    assert help_of(verb, "rounds") == "How many."
+
+
+def test_help_is_looked_up_in_another_verb():
+    def other():
+        """Does it.
+
+        Args:
+            lnc: as `neuronjax.profile`.
+        """
+
+    assert help_of(other, "lnc") == help_of(profile, "lnc")
+
+
+def test_values_are_read_and_the_verbs_defaults_hold():
+    found = []
+    app = typer.Typer()
+
+    @app.command()
+    @options_of(verb, "share", "rounds", kinds=Offer(help="K.", read=str.upper))
+    def command(x: str, *, as_json: bool = False, **keywords: object) -> None:
+        found.append((x, as_json, keywords))
+
+    assert CliRunner().invoke(app, ["a", "--rounds", "3"]).exit_code == 0
+    assert found.pop() == ("a", False, {"share": 0.5, "rounds": 3})
+    CliRunner().invoke(app, ["a", "--rounds", "3", "--kinds", "k", "--as-json"])
+    assert found.pop() == ("a", True, {"share": 0.5, "rounds": 3, "kinds": "K"})
+    assert CliRunner().invoke(app, ["a"]).exit_code == 2  # rounds has no default
+
+
+@pytest.mark.parametrize("command", cli.app.registered_commands, ids=lambda c: c.name)
+def test_every_option_says_what_it_is(command):
+    offered = typer.main.get_command_from_info(
+        command, pretty_exceptions_short=True, rich_markup_mode="markdown"
+    )
+    for option in offered.params:
+        assert getattr(option, "help", None) or option.name == "tiny", option.name
