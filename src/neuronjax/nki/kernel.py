@@ -51,7 +51,7 @@ Grid = tuple[int, ...]
 AnyMachine = EagerMachine | RankedMachine
 
 
-class Traced(NamedTuple):
+class TracedKernel(NamedTuple):
     """A specialised kernel.
 
     Attributes:
@@ -68,7 +68,7 @@ class Traced(NamedTuple):
 class Specialised(NamedTuple):
     """The same, ready to run, and as programs that call it hold it."""
 
-    traced: Traced
+    traced: TracedKernel
     plan: KernelPlan
     function: KernelFunction
     run: Run
@@ -275,7 +275,7 @@ class _BoundCall:
         return other
 
     def finish(
-        self, traced: Traced, results: Any, written: Any, numbers: list[int]
+        self, traced: TracedKernel, results: Any, written: Any, numbers: list[int]
     ) -> Any:
         """Results as the caller's arrays; written arguments in place."""
         for number, value in zip(numbers, written, strict=True):
@@ -342,7 +342,7 @@ def _trace(
     call: _BoundCall,
     machine: AnyMachine | None = None,
     devices: int = 0,
-) -> Traced:
+) -> TracedKernel:
     """Runs the Python code once per program of the grid, in turns.
 
     Devices of a mesh around the call are the ranks of a kernel that has collectives.
@@ -387,7 +387,7 @@ def _trace(
             for ordinal, after in t.dependencies.items()
         },
     )
-    return Traced(program, tree, tuple(a.dtype for a in accesses))
+    return TracedKernel(program, tree, tuple(a.dtype for a in accesses))
 
 
 def _arguments(
@@ -447,7 +447,7 @@ def _specialise(kernel: Kernel, call: _BoundCall, devices: int) -> Specialised:
 
 def _run_eagerly(
     kernel: Kernel, call: _BoundCall
-) -> tuple[Traced, Any, Any, list[int]]:
+) -> tuple[TracedKernel, Any, Any, list[int]]:
     core = chosen_target(kernel.target).core
     key, rounding = _key(kernel.seed), kernel.rounding
     machine: AnyMachine = EagerMachine(core, key, rounding)
