@@ -70,7 +70,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 ATTRIBUTE = "nki_op"
 
 
-class Op:
+class NamedOperator:
     """An operator that is no function of nki.language on its own (`nl.bypass`)."""
 
     def __init__(self, name: str) -> None:

@@ -201,7 +201,7 @@ class KernelLoop:
     start: int | Register
     stop: int | Register
     step: int
-    body: Block
+    body: KernelBlock
     location: str = ""
 
 
@@ -210,7 +210,7 @@ class KernelWhile:
     """`while_loop` and `while register`: runs as long as the register is not 0."""
 
     condition: Register
-    body: Block
+    body: KernelBlock
     location: str = ""
 
 
@@ -218,7 +218,7 @@ Item = KernelInstruction | KernelLoop | KernelWhile
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class KernelBlock:
     """Items one after another."""
 
     items: tuple[Item, ...]
@@ -254,7 +254,7 @@ class KernelProgram:
     name: str
     arguments: tuple[Storage, ...]
     results: tuple[Access, ...]
-    body: Block
+    body: KernelBlock
     storages: tuple[Storage, ...]
     registers: int
     target: str

@@ -23,9 +23,9 @@ from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.instruction import Instruction, Label
 from neuronjax.ir.kernel import (
     Access,
-    Block,
     DynamicOffset,
     Item,
+    KernelBlock,
     KernelInstruction,
     KernelLoop,
     KernelProgram,
@@ -150,7 +150,7 @@ def _parts(program: KernelProgram) -> Iterator[Any]:
     yield from _block(program.body)
 
 
-def _block(block: Block) -> Iterator[Any]:
+def _block(block: KernelBlock) -> Iterator[Any]:
     for item in block.items:
         yield from _item(item)
 

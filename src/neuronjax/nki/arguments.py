@@ -26,7 +26,7 @@ class Unhashable(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Slot:
+class ArraySlot:
     """Where the n-th array stood in the arguments."""
 
     number: int
@@ -45,7 +45,7 @@ def flatten(tree: Any, arrays: list[Any]) -> Any:
 
     An array that is given twice is one argument, as it is one piece of memory.
     """
-    return _mapped(tree, is_array, lambda array: Slot(_number(array, arrays)))
+    return _mapped(tree, is_array, lambda array: ArraySlot(_number(array, arrays)))
 
 
 def _number(array: Any, arrays: list[Any]) -> int:
@@ -58,7 +58,7 @@ def _number(array: Any, arrays: list[Any]) -> int:
 
 def unflatten(tree: Any, values: list[Any]) -> Any:
     """The tree with slots replaced by values."""
-    return _mapped(tree, lambda v: isinstance(v, Slot), lambda s: values[s.number])
+    return _mapped(tree, lambda v: isinstance(v, ArraySlot), lambda s: values[s.number])
 
 
 def _mapped(
@@ -86,7 +86,7 @@ def _mapped(
 
 def _has_fields(value: Any) -> bool:
     """An object whose fields are looked into: NKIObject and data classes."""
-    if isinstance(value, type | enum.Enum | Slot):
+    if isinstance(value, type | enum.Enum | ArraySlot):
         return False
     is_plain = isinstance(value, NKIObject) or dataclasses.is_dataclass(value)
     return is_plain and hasattr(value, "__dict__")
@@ -102,7 +102,7 @@ def cache_key(tree: Any) -> Any:
         return (type(tree).__name__, *map(cache_key, tree))
     if isinstance(tree, dict):
         return ("dict", *((k, cache_key(v)) for k, v in tree.items()))
-    if not isinstance(tree, Slot) and _has_fields(tree):
+    if not isinstance(tree, ArraySlot) and _has_fields(tree):
         return (type(tree), cache_key(vars(tree)))
     try:
         hash(tree)

@@ -35,7 +35,7 @@ MODULES = {
 _PACKAGES = ("nki", "neuronxcc")
 
 
-class _Refusal(MetaPathFinder):
+class _AbsentModules(MetaPathFinder):
     """Other submodules are absent, and not found a second time in neuronjax/nki."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
@@ -65,7 +65,7 @@ def install() -> None:
         parent, _, attribute = name.rpartition(".")
         if parent:
             setattr(sys.modules[parent], attribute, module)
-    sys.meta_path.insert(0, _Refusal())
+    sys.meta_path.insert(0, _AbsentModules())
 
 
 def installed() -> bool:

@@ -20,7 +20,7 @@ from jax.core import Tracer
 from neuronjax.capture import kernel_calls
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.kernels import ranks
-from neuronjax.execution.kernels.running import Plan, runner
+from neuronjax.execution.kernels.running import KernelPlan, runner
 from neuronjax.hardware import Target
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import KernelProgram
@@ -34,7 +34,7 @@ Run = Callable[[list[jax.Array], jax.Array], tuple[list[jax.Array], ...]]
 
 def kernel_function(
     program: KernelProgram,
-    plan: Plan,
+    plan: KernelPlan,
     for_target: Callable[[Target], KernelFunction],
     devices: int = 0,
     rounding: str = "rne",
@@ -73,7 +73,7 @@ def _type(shape: tuple[int, ...], dtype: str) -> TensorType:
     return TensorType(tuple(shape), np.dtype(dtypes.info(dtype).numeric))
 
 
-def jitted(function: KernelFunction, plan: Plan) -> Run:
+def jitted(function: KernelFunction, plan: KernelPlan) -> Run:
     """What a call of the kernel runs; inside another trace it is one operation."""
     count = len(function.program.results)
     end = count + len(plan.written)
@@ -94,7 +94,7 @@ def is_traced(arrays: list[Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class Derivative:
+class KernelDerivative:
     """What `defvjp` was given.
 
     Attributes:

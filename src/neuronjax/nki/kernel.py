@@ -24,14 +24,20 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.kernels import faults
 from neuronjax.execution.kernels.eager import EagerMachine
 from neuronjax.execution.kernels.ranks import RankedMachine
-from neuronjax.execution.kernels.running import Plan, prepare
+from neuronjax.execution.kernels.running import KernelPlan, prepare
 from neuronjax.hardware import Target
 from neuronjax.ir.collectives.selection import VARIABLE
-from neuronjax.ir.kernel import Access, Block, KernelProgram, Storage
+from neuronjax.ir.kernel import Access, KernelBlock, KernelProgram, Storage
 from neuronjax.ir.kernel_call import KernelFunction, compiling_for
 from neuronjax.nki import arguments
 from neuronjax.nki.active import in_kernel, tracing
-from neuronjax.nki.jax_call import Derivative, Run, is_traced, jitted, kernel_function
+from neuronjax.nki.jax_call import (
+    KernelDerivative,
+    Run,
+    is_traced,
+    jitted,
+    kernel_function,
+)
 from neuronjax.nki.limits.programs import checked
 from neuronjax.nki.linking import linked
 from neuronjax.nki.memory import MemoryRegion
@@ -45,7 +51,7 @@ Grid = tuple[int, ...]
 AnyMachine = EagerMachine | RankedMachine
 
 
-class Traced(NamedTuple):
+class TracedKernel(NamedTuple):
     """A specialised kernel.
 
     Attributes:
@@ -62,8 +68,8 @@ class Traced(NamedTuple):
 class Specialised(NamedTuple):
     """The same, ready to run, and as programs that call it hold it."""
 
-    traced: Traced
-    plan: Plan
+    traced: TracedKernel
+    plan: KernelPlan
     function: KernelFunction
     run: Run
 
@@ -91,7 +97,7 @@ class Kernel:
         self.function, self.target, self.grid, self.seed = function, target, grid, seed
         self.rounding = _checked_rounding(rounding)
         self._specialised: dict[Any, Specialised] = {}
-        self._derivative: Derivative | None = None
+        self._derivative: KernelDerivative | None = None
         self._ranks = 0
         functools.update_wrapper(self, function)
 
@@ -163,13 +169,13 @@ class Kernel:
         """
         if isinstance(nondiff_argnums, int):
             nondiff_argnums = (nondiff_argnums,)
-        self._derivative = Derivative(forward, backward, tuple(nondiff_argnums))
+        self._derivative = KernelDerivative(forward, backward, tuple(nondiff_argnums))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if in_kernel():
             return self.function(*args, **kwargs)
         bound = _bound(self, args, kwargs)
-        call = _Call.of(bound, self._ranks)
+        call = _BoundCall.of(bound, self._ranks)
         traced = is_traced(call.arrays)
         if traced and self._derivative is not None:
             primal = self._with(_derivative=None)
@@ -185,7 +191,7 @@ class Kernel:
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Shapes and dtypes of the results, for arrays or `jax.ShapeDtypeStruct`s."""
-        found = self._find(_Call.of(_bound(self, args, kwargs), self._ranks))
+        found = self._find(_BoundCall.of(_bound(self, args, kwargs), self._ranks))
         types = zip(found.function.results, found.traced.dtypes, strict=False)
         shapes = [
             jax.ShapeDtypeStruct(t.shape, np.bool_ if name == "bool" else t.dtype)
@@ -195,18 +201,20 @@ class Kernel:
 
     def trace(self, *args: Any, **kwargs: Any) -> KernelProgram:
         """The instructions for these arguments; nothing is executed."""
-        return _trace(self, _Call.of(_bound(self, args, kwargs), self._ranks)).program
+        return _trace(
+            self, _BoundCall.of(_bound(self, args, kwargs), self._ranks)
+        ).program
 
     def profile(self, *args: Any, **kwargs: Any) -> Any:
         """The `Profile` for these arguments: `neuronjax.profile(self)(*args)`."""
         # It stands above this package, which therefore does not import it.
         return sys.modules["neuronjax"].profile(self)(*args, **kwargs)
 
-    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+    def plan(self, *args: Any, **kwargs: Any) -> KernelPlan:
         """How it would be executed, see `execution.running.summary`."""
-        return self._find(_Call.of(_bound(self, args, kwargs), self._ranks)).plan
+        return self._find(_BoundCall.of(_bound(self, args, kwargs), self._ranks)).plan
 
-    def _find(self, call: _Call, devices: int | None = None) -> Specialised:
+    def _find(self, call: _BoundCall, devices: int | None = None) -> Specialised:
         """The kernel for a call on so many devices, None for those around it."""
         if devices is None:
             devices = 0 if self._ranks else kernel_calls.surrounding_devices()
@@ -229,7 +237,7 @@ def _chosen_algorithms(ranks: int) -> tuple[str | None, ...]:
     return (algorithm_from_scope(""), os.environ.get(VARIABLE))
 
 
-class _Call:
+class _BoundCall:
     """One call's arguments, arrays apart."""
 
     def __init__(self, tree: Any, arrays: list[Any], ranks: int = 0) -> None:
@@ -237,7 +245,7 @@ class _Call:
         self.dtypes = [arguments.dtype_name(a) for a in arrays]
 
     @classmethod
-    def of(cls, bound: inspect.BoundArguments, ranks: int = 0) -> _Call:
+    def of(cls, bound: inspect.BoundArguments, ranks: int = 0) -> _BoundCall:
         arrays: list[Any] = []
         tree = arguments.flatten((list(bound.args), dict(bound.kwargs)), arrays)
         for array in arrays:
@@ -259,15 +267,15 @@ class _Call:
         )
         return (shapes, arguments.cache_key(self.tree))
 
-    def of_types(self) -> _Call:
+    def of_types(self) -> _BoundCall:
         """The same without its arrays, of which only the types are kept."""
         types = [jax.ShapeDtypeStruct(tuple(a.shape), np.bool_) for a in self.arrays]
-        other = _Call(self.tree, types, self.ranks)
+        other = _BoundCall(self.tree, types, self.ranks)
         other.dtypes = self.dtypes
         return other
 
     def finish(
-        self, traced: Traced, results: Any, written: Any, numbers: list[int]
+        self, traced: TracedKernel, results: Any, written: Any, numbers: list[int]
     ) -> Any:
         """Results as the caller's arrays; written arguments in place."""
         for number, value in zip(numbers, written, strict=True):
@@ -330,8 +338,11 @@ def _checked_grid(sizes: tuple[Any, ...]) -> Grid:
 
 
 def _trace(
-    kernel: Kernel, call: _Call, machine: AnyMachine | None = None, devices: int = 0
-) -> Traced:
+    kernel: Kernel,
+    call: _BoundCall,
+    machine: AnyMachine | None = None,
+    devices: int = 0,
+) -> TracedKernel:
     """Runs the Python code once per program of the grid, in turns.
 
     Devices of a mesh around the call are the ranks of a kernel that has collectives.
@@ -364,7 +375,7 @@ def _trace(
         name=kernel.function.__name__,
         arguments=tuple(held),
         results=tuple(accesses),
-        body=Block(tuple(linked([t.finished().items for t in traces]))),
+        body=KernelBlock(tuple(linked([t.finished().items for t in traces]))),
         storages=tuple(dict.fromkeys(s for t in traces for s in t.storages)),
         registers=launch.registers,
         target=target.name,
@@ -376,11 +387,11 @@ def _trace(
             for ordinal, after in t.dependencies.items()
         },
     )
-    return Traced(program, tree, tuple(a.dtype for a in accesses))
+    return TracedKernel(program, tree, tuple(a.dtype for a in accesses))
 
 
 def _arguments(
-    trace: ProgramTrace, call: _Call, machine: AnyMachine | None
+    trace: ProgramTrace, call: _BoundCall, machine: AnyMachine | None
 ) -> list[Storage]:
     with tracing(trace):
         held = [_argument(trace, call, n) for n in range(len(call.arrays))]
@@ -390,7 +401,7 @@ def _arguments(
     return held
 
 
-def _argument(trace: ProgramTrace, call: _Call, number: int) -> Storage:
+def _argument(trace: ProgramTrace, call: _BoundCall, number: int) -> Storage:
     # A scalar is a tensor of one element; HBM has one dimension at least.
     shape = call.shape(number) or (1,)
     # nki/guides/nki_simulator.rst, "How It Works".
@@ -405,9 +416,9 @@ def _tensor(storage: Storage) -> NkiTensor:
 def _results(value: Any, accesses: list[Access]) -> Any:
     """The returned tree with slots for tensors."""
 
-    def slot(t: NkiTensor) -> arguments.Slot:
+    def slot(t: NkiTensor) -> arguments.ArraySlot:
         accesses.append(t.access())
-        return arguments.Slot(len(accesses) - 1)
+        return arguments.ArraySlot(len(accesses) - 1)
 
     is_tensor = lambda v: isinstance(v, NkiTensor)  # noqa: E731
     return arguments._mapped(value, is_tensor, slot)
@@ -416,7 +427,7 @@ def _results(value: Any, accesses: list[Access]) -> Any:
 # ---- Running.
 
 
-def _specialise(kernel: Kernel, call: _Call, devices: int) -> Specialised:
+def _specialise(kernel: Kernel, call: _BoundCall, devices: int) -> Specialised:
     # Tracing must not run under an outer jit's trace: it makes constants.
     traced = _trace(kernel, call, devices=devices)
     core = chosen_target(kernel.target).core
@@ -434,7 +445,9 @@ def _specialise(kernel: Kernel, call: _Call, devices: int) -> Specialised:
     return Specialised(traced, plan, function, jitted(function, plan))
 
 
-def _run_eagerly(kernel: Kernel, call: _Call) -> tuple[Traced, Any, Any, list[int]]:
+def _run_eagerly(
+    kernel: Kernel, call: _BoundCall
+) -> tuple[TracedKernel, Any, Any, list[int]]:
     core = chosen_target(kernel.target).core
     key, rounding = _key(kernel.seed), kernel.rounding
     machine: AnyMachine = EagerMachine(core, key, rounding)

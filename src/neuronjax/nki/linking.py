@@ -15,8 +15,8 @@ from typing import Any
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.kernel import (
-    Block,
     Item,
+    KernelBlock,
     KernelInstruction,
     KernelLoop,
     KernelWhile,
@@ -25,7 +25,7 @@ from neuronjax.ir.kernel import (
 
 
 @dataclass(frozen=True)
-class Met:
+class Barrier:
     """Stands in a body where a program met the others; linking leaves none.
 
     Attributes:
@@ -47,7 +47,9 @@ def linked(bodies: Sequence[Body]) -> list[Item]:
         InvalidProgramError: programs meet in loops of different kinds.
     """
     if len(bodies) == 1:
-        return [_without_marks(item) for item in bodies[0] if not isinstance(item, Met)]
+        return [
+            _without_marks(item) for item in bodies[0] if not isinstance(item, Barrier)
+        ]
     split = [_split(body) for body in bodies]
     result: list[Item] = []
     for row in itertools.zip_longest(*split, fillvalue=((), None)):
@@ -58,9 +60,9 @@ def linked(bodies: Sequence[Body]) -> list[Item]:
     return result
 
 
-def _split(body: Body) -> list[tuple[list[Item], Met | Loop | None]]:
+def _split(body: Body) -> list[tuple[list[Item], Barrier | Loop | None]]:
     """Runs of items, each with the point behind it; the last one with None."""
-    found: list[tuple[list[Item], Met | Loop | None]] = []
+    found: list[tuple[list[Item], Barrier | Loop | None]] = []
     run: list[Item] = []
     for item in body:
         if _is_point(item):
@@ -73,7 +75,7 @@ def _split(body: Body) -> list[tuple[list[Item], Met | Loop | None]]:
 
 def _is_point(item: Any) -> bool:
     """A meeting, or a loop with one."""
-    if isinstance(item, Met):
+    if isinstance(item, Barrier):
         return True
     return isinstance(item, Loop) and any(map(_is_point, item.body.items))
 
@@ -86,7 +88,7 @@ def _without_marks(item: Item) -> Item:
 
 
 def _of_body(loop: Any, items: Sequence[Item]) -> Item:
-    body = Block(tuple(items))
+    body = KernelBlock(tuple(items))
     if isinstance(loop, KernelWhile):
         return KernelWhile(loop.condition, body, loop.location)
     kept = (loop.register, loop.start, loop.stop, loop.step)

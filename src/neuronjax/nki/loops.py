@@ -17,7 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from neuronjax.errors import InvalidProgramError, user_line
-from neuronjax.ir.kernel import Block, KernelLoop, KernelWhile, LoopTurn, Register
+from neuronjax.ir.kernel import KernelBlock, KernelLoop, KernelWhile, LoopTurn, Register
 from neuronjax.nki import active, trace as tracing
 from neuronjax.nki.isa.registers import register_alloc, register_move
 from neuronjax.nki.registers import VirtualRegister, as_register
@@ -173,7 +173,7 @@ def while_loop(
         result = body_fun(condition)
         if result is not condition:
             register_move(condition, result)
-    trace.append(KernelWhile(as_register(condition), Block(tuple(items)), line))
+    trace.append(KernelWhile(as_register(condition), KernelBlock(tuple(items)), line))
 
 
 # ---- while register:

@@ -20,8 +20,8 @@ from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import (
     NO_ATTRIBUTES,
     Access,
-    Block,
     Item,
+    KernelBlock,
     KernelInstruction,
     LoopTurn,
     Register,
@@ -30,7 +30,7 @@ from neuronjax.ir.kernel import (
 from neuronjax.nki import active, psum_writes
 from neuronjax.nki.active import in_kernel as in_kernel
 from neuronjax.nki.limits import registry as limits
-from neuronjax.nki.linking import Met
+from neuronjax.nki.linking import Barrier
 from neuronjax.nki.lockstep import Lockstep, Meeting
 from neuronjax.nki.memory import NKIObject, region_name
 from neuronjax.nki.registers import VirtualRegister
@@ -40,7 +40,7 @@ from neuronjax.nki.tensor import NkiTensor
 Operand = NkiTensor | Access | VirtualRegister | int | float | None
 
 
-class Machine(Protocol):
+class OpByOpMachine(Protocol):
     """Executes instructions while the kernel's Python code runs.
 
     Attributes:
@@ -125,7 +125,7 @@ class Trace:
         target: Target,
         grid: tuple[int, ...] = (),
         program: int = 0,
-        machine: Machine | None = None,
+        machine: OpByOpMachine | None = None,
         launch: Launch | None = None,
     ) -> None:
         self.target = target
@@ -244,7 +244,7 @@ class Trace:
 
     # ---- Instructions.
 
-    def append(self, item: Item | Met) -> None:
+    def append(self, item: Item | Barrier) -> None:
         """Puts an item at the end of the innermost open block."""
         self._blocks[-1].append(item)
 
@@ -261,9 +261,9 @@ class Trace:
         """`block` for loops that open and close in different calls."""
         self._blocks.append([])
 
-    def close_block(self) -> Block:
+    def close_block(self) -> KernelBlock:
         """Ends the innermost block."""
-        return Block(tuple(self._blocks.pop()))
+        return KernelBlock(tuple(self._blocks.pop()))
 
     @property
     def depth(self) -> int:
@@ -297,7 +297,7 @@ class Trace:
             InvalidProgramError: another program ends, or waits for something else.
         """
         line = user_line()
-        self.append(Met(line))
+        self.append(Barrier(line))
         key = self.machine.key if self.machine else None
         meeting = Meeting(what, line, payload)
         met = self.launch.lockstep.meet(self.program, meeting)
@@ -305,7 +305,7 @@ class Trace:
             self.machine.key = key
         return [m.payload for m in met]
 
-    def finished(self) -> Block:
+    def finished(self) -> KernelBlock:
         """Everything emitted."""
         if len(self._blocks) != 1:
             raise InvalidProgramError(
@@ -313,7 +313,7 @@ class Trace:
                 remedy="no break or return in dynamic_range or `while reg:`, and no "
                 "`if reg:`",
             )
-        return Block(tuple(self._blocks[0]))
+        return KernelBlock(tuple(self._blocks[0]))
 
 
 def current() -> Trace:

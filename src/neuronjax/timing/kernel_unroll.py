@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from neuronjax.ir.kernel import Block, KernelInstruction, KernelLoop, KernelWhile
+from neuronjax.ir.kernel import KernelBlock, KernelInstruction, KernelLoop, KernelWhile
 from neuronjax.timing.kernel_constants import LOOP_TURNS
 
 #: Instructions that a device loop may have, all turns together, before it is cut.
@@ -66,7 +66,7 @@ class Stream:
     block: int = 0
 
 
-def unrolled(body: Block, trips: Trips | None = None) -> Stream:
+def unrolled(body: KernelBlock, trips: Trips | None = None) -> Stream:
     """The stream of a kernel.
 
     Args:
@@ -82,7 +82,9 @@ def _by_line(trips: Trips) -> dict[str, int]:
     return {PurePath(str(line)).name: count for line, count in trips.items()}
 
 
-def _add(stream: Stream, block: Block, count: int, trips: Mapping[str, int]) -> None:
+def _add(
+    stream: Stream, block: KernelBlock, count: int, trips: Mapping[str, int]
+) -> None:
     for item in block.items:
         if isinstance(item, KernelInstruction):
             stream.entries.append(item)

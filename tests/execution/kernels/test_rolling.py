@@ -19,16 +19,16 @@ from neuronjax.execution.kernels.splitting import (
     Counted,
     Dispatch,
     Element,
+    KernelStep,
     Numbering,
     Repeat,
-    Step,
 )
 from neuronjax.execution.tiles.registry import Signature
 
 
 def element(letter: str, value: int, numbering: Numbering) -> Element:
     signature = Signature(letter, "vector", (), (), (), "", False)
-    step = Step(signature, (), (), False)
+    step = KernelStep(signature, (), (), False)
     return Element(step, numbering.of(step), (value,))
 
 
@@ -44,7 +44,7 @@ def execution(nodes, instances) -> list[tuple[str, int]]:
     found = []
     for instance in instances:
         for node in nodes:
-            if isinstance(node.kind, Step):
+            if isinstance(node.kind, KernelStep):
                 row = int(node.ints[instance, 0])
                 found.append((node.kind.signature.name, row))
             elif isinstance(node.kind, Dispatch):
@@ -59,7 +59,7 @@ def execution(nodes, instances) -> list[tuple[str, int]]:
 
 
 def bodies(nodes) -> int:
-    return sum(1 if isinstance(n.kind, Step) else bodies(n.body) for n in nodes)
+    return sum(1 if isinstance(n.kind, KernelStep) else bodies(n.body) for n in nodes)
 
 
 NESTS = st.recursive(
@@ -82,7 +82,7 @@ def test_nests_come_back():
     matmul = ("lr" + "m" * 1) * 8 + "cs"
     nodes = rolled("z" + matmul * 64)
     assert bodies(nodes) == 6
-    assert [type(n.kind) for n in nodes] == [Step, Repeat]
+    assert [type(n.kind) for n in nodes] == [KernelStep, Repeat]
     assert nodes[1].counts.tolist() == [64]
     assert [len(n.ints) for n in nodes[1].body[1:]] == [64, 64]
 
@@ -160,7 +160,7 @@ def test_a_long_list_of_a_few_kinds_is_dispatched(length):
 
 def test_a_long_list_of_many_kinds_is_not():
     many = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
-    assert [type(n.kind) for n in rolled(many)] == [Step] * 300
+    assert [type(n.kind) for n in rolled(many)] == [KernelStep] * 300
 
 
 def test_a_dispatch_in_the_body_of_a_loop():

@@ -21,7 +21,7 @@ from neuronjax.ir import nki_dtypes as dtypes
 Pattern = tuple[tuple[int, int], ...]
 
 
-class Box(NamedTuple):
+class AccessBox(NamedTuple):
     """A rectangle of a dense array.
 
     Attributes:
@@ -60,7 +60,7 @@ class Box(NamedTuple):
 
 
 @functools.lru_cache(1 << 14)
-def box(total: int, pattern: Pattern, moving: int = 0) -> Box | None:
+def box(total: int, pattern: Pattern, moving: int = 0) -> AccessBox | None:
     """The box of a pattern over `total` elements, None if there is none.
 
     Args:
@@ -87,7 +87,7 @@ def box(total: int, pattern: Pattern, moving: int = 0) -> Box | None:
             return None
         source.append(dim)
     repeats = any(s == 0 and n > 1 for s, n in pattern)
-    return Box(
+    return AccessBox(
         sizes,
         units,
         tuple(extents),
@@ -123,7 +123,7 @@ def _dimension_of(stride: int, units: tuple[int, ...]) -> int:
     raise AssertionError("the last unit is 1")
 
 
-class Plan(NamedTuple):
+class AccessPlan(NamedTuple):
     """The static part of an access.
 
     Attributes:
@@ -143,12 +143,12 @@ class Plan(NamedTuple):
     stored: str
     total: int
     pattern: Pattern
-    box: Box | None
+    box: AccessBox | None
     kind: str = ""
     stride: int = 0
     limit: int = 0
     group: int = 0
-    at: Plan | str | None = None
+    at: AccessPlan | str | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -159,7 +159,7 @@ class Plan(NamedTuple):
     def columns(self) -> int:
         """Integers of a row that belong to this access: slot, starts, index."""
         own = 1 + (len(self.box.sizes) if self.box else 1)
-        if isinstance(self.at, Plan):
+        if isinstance(self.at, AccessPlan):
             return own + self.at.columns
         return own + (self.at == "register")
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from neuronjax.execution.kernels import faults, steps
 from neuronjax.execution.kernels.running import carried, fresh, numeric_value
-from neuronjax.execution.kernels.slots import Place as Where, Pool, accesses_of
-from neuronjax.execution.kernels.splitting import Splitter, Step
-from neuronjax.execution.kernels.steps import Place, Row, State
+from neuronjax.execution.kernels.slots import PoolSlot, SlotPool, accesses_of
+from neuronjax.execution.kernels.splitting import KernelStep, Splitter
+from neuronjax.execution.kernels.steps import InstanceRow, ResolvedAccess, State
 from neuronjax.execution.tiles.registry import TileContext
 from neuronjax.hardware import CoreSpec
 from neuronjax.ir.kernel import Access, KernelInstruction, Register, Storage
@@ -26,7 +26,7 @@ from neuronjax.numerics.exact import opaque, opaque_zero
 FEWEST_REGISTERS = 16
 
 
-class _Numbered(Mapping[Storage, Where]):
+class _Numbered(Mapping[Storage, PoolSlot]):
     """Storages as slot 0 of pools numbered from 0 on, in order of appearance.
 
     Numbers begin anew with every instruction, so that equal instructions on other
@@ -36,9 +36,9 @@ class _Numbered(Mapping[Storage, Where]):
     def __init__(self) -> None:
         self.storages: dict[Storage, int] = {}
 
-    def __getitem__(self, storage: Storage) -> Where:
+    def __getitem__(self, storage: Storage) -> PoolSlot:
         number = self.storages.setdefault(storage, len(self.storages))
-        return Where(number, 0)
+        return PoolSlot(number, 0)
 
     def __iter__(self) -> Iterator[Storage]:
         return iter(self.storages)
@@ -47,10 +47,10 @@ class _Numbered(Mapping[Storage, Where]):
         return len(self.storages)
 
 
-class Call(NamedTuple):
+class EagerCall(NamedTuple):
     """An instruction with the arrays of its storages."""
 
-    step: Step
+    step: KernelStep
     storages: list[Storage]
     arrays: list[jax.Array]
     registers: Any
@@ -99,17 +99,17 @@ class EagerMachine:
             )
         self.finish(call, arrays, after)
 
-    def call_of(self, instruction: KernelInstruction) -> Call:
+    def call_of(self, instruction: KernelInstruction) -> EagerCall:
         """What `run_step` takes for an instruction."""
         self._numbered.storages.clear()
         element = self._splitter.instruction(instruction)
-        assert isinstance(element.kind, Step)
+        assert isinstance(element.kind, KernelStep)
         for access in accesses_of(instruction):
             self._array(access.storage)
         storages = list(self._numbered.storages)  # in order of their numbers
         registers = [r.number for r in _registers_of(instruction)]
         self._make_room(max(registers, default=0))
-        return Call(
+        return EagerCall(
             element.kind,
             storages,
             [self._arrays[s] for s in storages],
@@ -118,7 +118,7 @@ class EagerMachine:
             np.array(element.floats, np.float32),
         )
 
-    def finish(self, call: Call, arrays: list[jax.Array], registers: Any) -> None:
+    def finish(self, call: EagerCall, arrays: list[jax.Array], registers: Any) -> None:
         """Keeps what `run_step` gave."""
         self._arrays.update(zip(call.storages, arrays, strict=True))
         if call.step.register:
@@ -134,7 +134,9 @@ class EagerMachine:
                 n: self._array(s) for s, n in self._numbered.storages.items()
             }
             state["registers"] = jnp.asarray(self._registers)
-            value = steps.read(Place(plan, Row(list(ints), []), state), state)
+            value = steps.read(
+                ResolvedAccess(plan, InstanceRow(list(ints), []), state), state
+            )
         return np.asarray(value)
 
     def register(self, register: Register) -> int:
@@ -170,7 +172,7 @@ class EagerMachine:
 def _new_array(storage: Storage) -> jax.Array:
     if storage.initial is not None:
         return carried(jnp.asarray(storage.initial), storage.dtype)[None]
-    pool = Pool(storage.memory, storage.shape, storage.dtype, 1, None)
+    pool = SlotPool(storage.memory, storage.shape, storage.dtype, 1, None)
     return fresh(pool)
 
 
@@ -186,7 +188,7 @@ def _registers_of(i: KernelInstruction) -> Iterator[Register]:
 
 
 def run_step(
-    step: Step,
+    step: KernelStep,
     core: CoreSpec,
     rounding: str,
     arrays: list[jax.Array],
@@ -197,7 +199,7 @@ def run_step(
     key: jax.Array,
 ) -> tuple[list[jax.Array], jax.Array]:
     state: State = {**dict(enumerate(arrays)), "registers": registers}
-    row = Row([*ints], [*opaque(floats, zero)])
+    row = InstanceRow([*ints], [*opaque(floats, zero)])
     steps.execute(step, row, state, TileContext(zero, core, key, rounding=rounding))
     return [state[n] for n in range(len(arrays))], state["registers"]
 

@@ -20,14 +20,14 @@ from neuronjax.execution.kernels.accesses import shared_offsets
 from neuronjax.ir.kernel import Access, KernelInstruction, KernelProgram, Register
 
 if TYPE_CHECKING:
-    from neuronjax.execution.kernels.splitting import Step
+    from neuronjax.execution.kernels.splitting import KernelStep
 
 # State: 0, or one more than the number of the instruction.
 KEY = "fault"
 PROGRAM_BITS = 24
 
 
-def checks_bounds(step: Step) -> bool:
+def checks_bounds(step: KernelStep) -> bool:
     """Whether an illegal runtime index of this step is an error."""
     if dict(step.signature.items).get("oob_mode") == "skip":
         return False

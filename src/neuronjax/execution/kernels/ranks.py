@@ -22,8 +22,8 @@ from neuronjax.errors import UnsupportedError, user_line
 from neuronjax.execution.kernels import running, steps
 from neuronjax.execution.kernels.eager import EagerMachine, run_step
 from neuronjax.execution.kernels.rolling import Node
-from neuronjax.execution.kernels.running import Plan, Runner, is_joint
-from neuronjax.execution.kernels.steps import Place, Row, State
+from neuronjax.execution.kernels.running import KernelPlan, Runner, is_joint
+from neuronjax.execution.kernels.steps import InstanceRow, ResolvedAccess, State
 from neuronjax.execution.tiles.collectives import AXIS
 from neuronjax.execution.tiles.registry import TileContext
 from neuronjax.hardware import CoreSpec
@@ -31,7 +31,7 @@ from neuronjax.ir.kernel import Access, KernelInstruction, Register, Storage
 from neuronjax.numerics.exact import opaque_zero
 
 
-def runner(plan: Plan) -> Runner:
+def runner(plan: KernelPlan) -> Runner:
     """As `running.runner`; arrays have a leading axis of ranks."""
 
     def run(
@@ -64,11 +64,11 @@ def _is_joint(node: Node) -> bool:
     return is_joint(node.kind)
 
 
-def _place(access: Any, ints: list[int], state: State) -> Place:
-    return Place(access, Row(list(ints), []), state)
+def _place(access: Any, ints: list[int], state: State) -> ResolvedAccess:
+    return ResolvedAccess(access, InstanceRow(list(ints), []), state)
 
 
-def _initial_state(plan: Plan, arguments: list[jax.Array]) -> State:
+def _initial_state(plan: KernelPlan, arguments: list[jax.Array]) -> State:
     def one(number: jax.Array, arrays: list[jax.Array]) -> list[jax.Array]:
         state = running.initial_state(plan, arrays)
         return [state[name] for name in names]

@@ -21,9 +21,9 @@ from neuronjax.execution.kernels.splitting import (
     Counted,
     Dispatch,
     Element,
+    KernelStep,
     Numbering,
     Repeat,
-    Step,
 )
 
 # Periods longer than this are not looked for.
@@ -113,7 +113,7 @@ def _is_worth(body: list[Element], count: int) -> bool:
 
 
 def _weight(e: Element) -> int:
-    if isinstance(e.kind, Step):
+    if isinstance(e.kind, KernelStep):
         return 1
     return 1 + sum(map(_weight, e.turns[0]))
 
@@ -137,7 +137,7 @@ class Node(NamedTuple):
             of a dispatch one for each kind, with the elements of all instances.
     """
 
-    kind: Step | Counted | Conditional | Repeat | Dispatch
+    kind: KernelStep | Counted | Conditional | Repeat | Dispatch
     ints: np.ndarray
     floats: np.ndarray
     starts: np.ndarray

@@ -19,16 +19,16 @@ from jax import lax
 
 from neuronjax.execution.kernels import faults, slots, steps
 from neuronjax.execution.kernels.rolling import Node, roll, tabulate
-from neuronjax.execution.kernels.slots import Pool
+from neuronjax.execution.kernels.slots import SlotPool
 from neuronjax.execution.kernels.splitting import (
     Counted,
     Dispatch,
     Element,
+    KernelStep,
     Repeat,
     Splitter,
-    Step,
 )
-from neuronjax.execution.kernels.steps import Index, Place, Row, State
+from neuronjax.execution.kernels.steps import Index, InstanceRow, ResolvedAccess, State
 from neuronjax.execution.tiles.registry import TileContext
 from neuronjax.hardware import CoreSpec, resolve_target
 from neuronjax.ir import nki_dtypes as dtypes
@@ -40,7 +40,7 @@ Runner = Callable[[Sequence[jax.Array], jax.Array, str], tuple[list[jax.Array], 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class KernelPlan:
     """A program ready to run.
 
     Attributes:
@@ -54,7 +54,7 @@ class Plan:
         ranks: how many run it, 0 for one alone.
     """
 
-    pools: list[Pool]
+    pools: list[SlotPool]
     initials: dict[int, np.ndarray]
     nodes: list[Node]
     results: list[tuple]
@@ -69,7 +69,7 @@ class Plan:
         return not self.ranks and any(faults.KEY in writes(n) for n in self.nodes)
 
 
-def prepare(program: KernelProgram) -> Plan:
+def prepare(program: KernelProgram) -> KernelPlan:
     """Assigns slots, splits and rolls: everything before JAX."""
     pools, places = slots.assign(program)
     splitter = Splitter(places)
@@ -80,7 +80,7 @@ def prepare(program: KernelProgram) -> Plan:
         for storage, place in places.items()
         if storage.initial is not None
     }
-    return Plan(
+    return KernelPlan(
         pools=pools,
         initials=initials,
         nodes=[tabulate([e]) for e in elements],
@@ -103,7 +103,7 @@ def _rolled(splitter: Splitter, program: KernelProgram) -> list[Element]:
 
 def is_joint(kind: object) -> bool:
     """Whether it is a collective."""
-    return isinstance(kind, Step) and kind.signature.engine == "cc"
+    return isinstance(kind, KernelStep) and kind.signature.engine == "cc"
 
 
 def _result(splitter: Splitter, access: Access) -> tuple:
@@ -118,7 +118,7 @@ def _written_arguments(program: KernelProgram) -> list[int]:
     return [n for n, s in enumerate(program.arguments) if s in written]
 
 
-def runner(plan: Plan) -> Runner:
+def runner(plan: KernelPlan) -> Runner:
     """(arguments, key, rounding) -> (results, written arguments, faults).
 
     Arrays are of the numeric dtypes; of faults there is one if the plan checks bounds.
@@ -134,7 +134,7 @@ def runner(plan: Plan) -> Runner:
         for node in plan.nodes:
             run_node(node, 0, state, context)
         results = [
-            steps.read(Place(access, Row(ints, []), state), state)
+            steps.read(ResolvedAccess(access, InstanceRow(ints, []), state), state)
             for access, ints in plan.results
         ]
         written = [argument_value(plan, n, state) for n in plan.written]
@@ -147,7 +147,7 @@ def runner(plan: Plan) -> Runner:
     return run
 
 
-def initial_state(plan: Plan, arguments: Sequence[jax.Array]) -> State:
+def initial_state(plan: KernelPlan, arguments: Sequence[jax.Array]) -> State:
     state: State = {"registers": jnp.zeros((max(plan.registers, 1),), jnp.int32)}
     for number, pool in enumerate(plan.pools):
         if pool.argument is not None:
@@ -169,7 +169,7 @@ def carried(array: jax.Array, dtype: str) -> jax.Array:
     return array.reshape(-1)
 
 
-def fresh(pool: Pool) -> jax.Array:
+def fresh(pool: SlotPool) -> jax.Array:
     """Memory that nothing has written: NaN, or 4 (nki/guides/nki_simulator.rst)."""
     dtype = dtypes.info(pool.dtype)
     value = np.array(np.nan if dtype.is_float else 4, dtype.numeric)
@@ -179,7 +179,7 @@ def fresh(pool: Pool) -> jax.Array:
     return jnp.full((pool.slots, total), value.astype(dtype.carrier))
 
 
-def argument_value(plan: Plan, argument: int, state: State) -> jax.Array:
+def argument_value(plan: KernelPlan, argument: int, state: State) -> jax.Array:
     number = next(n for n, p in enumerate(plan.pools) if p.argument == argument)
     pool = plan.pools[number]
     return numeric_value(state[number], pool.shape, pool.dtype)
@@ -199,7 +199,7 @@ def numeric_value(array: jax.Array, shape: tuple[int, ...], dtype: str) -> jax.A
 
 def run_node(node: Node, instance: Index, state: State, c: TileContext) -> None:
     """Executes one instance of a node; `state` is changed in place."""
-    if isinstance(node.kind, Step):
+    if isinstance(node.kind, KernelStep):
         steps.execute(node.kind, _row(node, instance, c.zero), state, c)
     elif isinstance(node.kind, Repeat):
         _run_repeat(node, instance, state, c)
@@ -211,14 +211,14 @@ def run_node(node: Node, instance: Index, state: State, c: TileContext) -> None:
         _run_while(node, instance, state, c)
 
 
-def _row(node: Node, instance: Index, zero: jax.Array) -> Row:
+def _row(node: Node, instance: Index, zero: jax.Array) -> InstanceRow:
     ints = [_column(node.ints, n, instance) for n in range(node.ints.shape[1])]
     floats: list[jax.Array] = []
     if node.floats.shape[1]:
         table = steps.opaque_floats(node.floats, zero)
         row = lax.dynamic_index_in_dim(table, instance, keepdims=False)
         floats = [row[n] for n in range(node.floats.shape[1])]
-    return Row(ints, floats)
+    return InstanceRow(ints, floats)
 
 
 def _column(table: np.ndarray, column: int, instance: Index) -> Index:
@@ -335,7 +335,7 @@ def _run_while(node: Node, instance: Index, state: State, c: TileContext) -> Non
 
 def writes(node: Node) -> set[int | str]:
     """The pools that a node writes."""
-    if isinstance(node.kind, Step):
+    if isinstance(node.kind, KernelStep):
         found: set[int | str] = {plan.pool for plan in node.kind.outputs}
         found |= {faults.KEY} if faults.checks_bounds(node.kind) else set()
         return found | ({"registers"} if node.kind.register else set())
@@ -351,7 +351,7 @@ class Summary(NamedTuple):
     pools: int
 
 
-def summary(plan: Plan) -> Summary:
+def summary(plan: KernelPlan) -> Summary:
     """Instructions executed, instructions in the code, pools."""
     return Summary(
         sum(_executed(n) for n in plan.nodes),
@@ -361,10 +361,10 @@ def summary(plan: Plan) -> Summary:
 
 
 def _executed(node: Node) -> int:
-    if isinstance(node.kind, Step):
+    if isinstance(node.kind, KernelStep):
         return len(node.ints)
     return sum(_executed(n) for n in node.body)
 
 
 def _bodies(nodes: Iterable[Node]) -> int:
-    return sum(1 if isinstance(n.kind, Step) else _bodies(n.body) for n in nodes)
+    return sum(1 if isinstance(n.kind, KernelStep) else _bodies(n.body) for n in nodes)

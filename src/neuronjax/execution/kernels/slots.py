@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 from neuronjax.ir.kernel import (
     Access,
-    Block,
     DynamicOffset,
+    KernelBlock,
     KernelInstruction,
     KernelProgram,
     Storage,
 )
 
 
-class Pool(NamedTuple):
+class SlotPool(NamedTuple):
     """An array of slots.
 
     Attributes:
@@ -39,15 +39,15 @@ class Pool(NamedTuple):
     argument: int | None
 
 
-class Place(NamedTuple):
-    """Pool and slot of a storage."""
+class PoolSlot(NamedTuple):
+    """The pool and slot of a storage."""
 
     pool: int
     slot: int
 
 
 @dataclass
-class _Range:
+class _LiveRange:
     first: int
     last: int
 
@@ -69,10 +69,10 @@ def index_accesses(dynamic: DynamicOffset | None) -> Iterator[Access]:
 class _Liveness:
     """First and last use of every storage, as positions in the program."""
 
-    ranges: dict[Storage, _Range] = field(default_factory=dict)
+    ranges: dict[Storage, _LiveRange] = field(default_factory=dict)
     position: int = 0
 
-    def block(self, block: Block) -> None:
+    def block(self, block: KernelBlock) -> None:
         for item in block.items:
             if isinstance(item, KernelInstruction):
                 for access in accesses_of(item):
@@ -81,7 +81,7 @@ class _Liveness:
             else:
                 self.loop(item.body, _first_ordinal(item.body))
 
-    def loop(self, body: Block, ordinal: int) -> None:
+    def loop(self, body: KernelBlock, ordinal: int) -> None:
         """What exists before a loop and is used in it lives until its end."""
         start = self.position
         self.block(body)
@@ -92,16 +92,16 @@ class _Liveness:
                 self.use(storage, max(self.position - 1, start))
 
     def use(self, storage: Storage, position: int) -> None:
-        found = self.ranges.setdefault(storage, _Range(position, position))
+        found = self.ranges.setdefault(storage, _LiveRange(position, position))
         found.first = min(found.first, position)
         found.last = max(found.last, position)
 
 
-def _first_ordinal(body: Block) -> int:
+def _first_ordinal(body: KernelBlock) -> int:
     return min((i.ordinal for i in body.walk()), default=0)
 
 
-def assign(program: KernelProgram) -> tuple[list[Pool], dict[Storage, Place]]:
+def assign(program: KernelProgram) -> tuple[list[SlotPool], dict[Storage, PoolSlot]]:
     """Pools, and the place of every storage that is used."""
     liveness = _Liveness()
     liveness.block(program.body)
@@ -112,13 +112,13 @@ def assign(program: KernelProgram) -> tuple[list[Pool], dict[Storage, Place]]:
         if storage.memory == "shared_hbm":  # of all programs of a grid
             liveness.use(storage, 0)
             liveness.use(storage, end)
-    places: dict[Storage, Place] = {}
-    pools: list[Pool] = []
+    places: dict[Storage, PoolSlot] = {}
+    pools: list[SlotPool] = []
     for number, storage in enumerate(program.arguments):
-        places[storage] = Place(len(pools), 0)
+        places[storage] = PoolSlot(len(pools), 0)
         kind = (storage.memory, storage.shape, storage.dtype)
-        pools.append(Pool(*kind, slots=1, argument=number))
-    groups: dict[tuple, list[tuple[Storage, _Range]]] = defaultdict(list)
+        pools.append(SlotPool(*kind, slots=1, argument=number))
+    groups: dict[tuple, list[tuple[Storage, _LiveRange]]] = defaultdict(list)
     for storage, found in liveness.ranges.items():
         if storage not in places:
             # What starts with data of its own is never overwritten by another.
@@ -127,12 +127,14 @@ def assign(program: KernelProgram) -> tuple[list[Pool], dict[Storage, Place]]:
             groups[kind].append((storage, found))
     for kind, members in groups.items():
         slots = _pack(members, len(pools), places)
-        pools.append(Pool(*kind[:3], slots=slots, argument=None))
+        pools.append(SlotPool(*kind[:3], slots=slots, argument=None))
     return pools, places
 
 
 def _pack(
-    members: Iterable[tuple[Storage, _Range]], pool: int, places: dict[Storage, Place]
+    members: Iterable[tuple[Storage, _LiveRange]],
+    pool: int,
+    places: dict[Storage, PoolSlot],
 ) -> int:
     free: list[int] = []
     busy: list[tuple[int, int]] = []
@@ -142,6 +144,6 @@ def _pack(
             heapq.heappush(free, heapq.heappop(busy)[1])
         slot = heapq.heappop(free) if free else slots
         slots = max(slots, slot + 1)
-        places[storage] = Place(pool, slot)
+        places[storage] = PoolSlot(pool, slot)
         heapq.heappush(busy, (found.last, slot))
     return slots

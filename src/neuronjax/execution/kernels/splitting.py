@@ -10,14 +10,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from neuronjax.execution.kernels.accesses import Box, Plan, box, slot_elements
-from neuronjax.execution.kernels.slots import Place
+from neuronjax.execution.kernels.accesses import (
+    AccessBox,
+    AccessPlan,
+    box,
+    slot_elements,
+)
+from neuronjax.execution.kernels.slots import PoolSlot
 from neuronjax.execution.tiles.registry import OperandView, Signature
 from neuronjax.ir.kernel import (
     Access,
-    Block,
     DynamicOffset,
     Item,
+    KernelBlock,
     KernelInstruction,
     KernelLoop,
     Register,
@@ -25,7 +30,7 @@ from neuronjax.ir.kernel import (
 )
 
 
-class Step(NamedTuple):
+class KernelStep(NamedTuple):
     """What is static of an instruction.
 
     Attributes:
@@ -36,8 +41,8 @@ class Step(NamedTuple):
     """
 
     signature: Signature
-    outputs: tuple[Plan, ...]
-    inputs: tuple[Plan, ...]
+    outputs: tuple[AccessPlan, ...]
+    inputs: tuple[AccessPlan, ...]
     register: bool
 
 
@@ -83,7 +88,7 @@ class Element:
             repeat.
     """
 
-    kind: Step | Counted | Conditional | Repeat | Dispatch
+    kind: KernelStep | Counted | Conditional | Repeat | Dispatch
     key: int
     ints: tuple[int, ...] = ()
     floats: tuple[float, ...] = ()
@@ -108,13 +113,13 @@ class Splitter:
         places: pool and slot of every storage.
     """
 
-    def __init__(self, places: Mapping[Storage, Place]) -> None:
+    def __init__(self, places: Mapping[Storage, PoolSlot]) -> None:
         self.places = places
         self.numbering = Numbering()
         self._plans: dict[Any, Any] = {}
-        self._steps: dict[Any, tuple[Step, int]] = {}
+        self._steps: dict[Any, tuple[KernelStep, int]] = {}
 
-    def block(self, block: Block) -> Iterator[Element]:
+    def block(self, block: KernelBlock) -> Iterator[Element]:
         """The elements of a block; bodies are lists of elements."""
         for item in block.items:
             yield self.item(item)
@@ -152,8 +157,11 @@ class Splitter:
         return Element(step, key, tuple(ints), tuple(floats))
 
     def _step(
-        self, i: KernelInstruction, outputs: tuple[Plan, ...], inputs: tuple[Plan, ...]
-    ) -> tuple[Step, int]:
+        self,
+        i: KernelInstruction,
+        outputs: tuple[AccessPlan, ...],
+        inputs: tuple[AccessPlan, ...],
+    ) -> tuple[KernelStep, int]:
         items = tuple(sorted(i.attributes.items())) if i.attributes else ()
         register = i.writes_register is not None
         # Plans are long to hash; they are kept, so their identity will do.
@@ -171,11 +179,11 @@ class Splitter:
             i.forms,
             i.reads_outputs,
         )
-        step = Step(signature, outputs, inputs, register)
+        step = KernelStep(signature, outputs, inputs, register)
         self._steps[look] = step, self.numbering.of(step)
         return self._steps[look]
 
-    def access(self, a: Access, ints: list[int]) -> Plan:
+    def access(self, a: Access, ints: list[int]) -> AccessPlan:
         """The plan of an access; its integers are appended."""
         place = self.places[a.storage]
         ints.append(place.slot)
@@ -184,7 +192,7 @@ class Splitter:
             ints.append(a.offset)
         else:
             ints += found.starts(a.offset)
-        index: Plan | str | None = None
+        index: AccessPlan | str | None = None
         if a.dynamic is not None:
             if isinstance(a.dynamic.index, Register):
                 ints.append(a.dynamic.index.number)
@@ -193,7 +201,7 @@ class Splitter:
                 index = self.access(a.dynamic.index, ints)
         return self._plan(a, place.pool, found, index)
 
-    def _box(self, a: Access, pool: int) -> Box | None:
+    def _box(self, a: Access, pool: int) -> AccessBox | None:
         kind, moving = "", 0
         if a.dynamic is not None:
             kind, moving = a.dynamic.kind, a.dynamic.stride
@@ -208,8 +216,12 @@ class Splitter:
         return found
 
     def _plan(
-        self, a: Access, pool: int, found: Box | None, index: Plan | str | None
-    ) -> Plan:
+        self,
+        a: Access,
+        pool: int,
+        found: AccessBox | None,
+        index: AccessPlan | str | None,
+    ) -> AccessPlan:
         d = a.dynamic
         dynamic = (d.kind, d.stride, d.limit, d.group) if d else ("", 0, 0, 0)
         storage = (pool, a.storage.shape, a.storage.dtype)
@@ -218,12 +230,14 @@ class Splitter:
             total = slot_elements(a.storage.shape, a.storage.dtype, a.dtype)
             stored = a.storage.dtype
             # `index` is kept with it, so that its identity stays its own.
-            plan = Plan(pool, a.dtype, stored, total, a.pattern, found, *dynamic, index)
+            plan = AccessPlan(
+                pool, a.dtype, stored, total, a.pattern, found, *dynamic, index
+            )
             self._plans[look] = plan
         return self._plans[look]
 
 
-def _stays(found: Box, offset: int, dynamic: DynamicOffset) -> bool:
+def _stays(found: AccessBox, offset: int, dynamic: DynamicOffset) -> bool:
     """Whether the runtime offset moves the window along one dimension, within it.
 
     Along the outermost one it may leave the storage, which is an error of its own.

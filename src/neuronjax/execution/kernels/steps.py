@@ -1,8 +1,8 @@
 """One instruction on the pools: read, compute, round, write.
 
-Pools are arrays [slots, elements] of carriers; `Row` hands out the integers of an
-element, Python ints where they are the same in every turn. What is read is the view's
-array in its numeric dtype; a view is written through its window.
+Pools are arrays [slots, elements] of carriers; `InstanceRow` hands out the integers of
+an element, Python ints where they are the same in every turn. What is read is the
+view's array in its numeric dtype; a view is written through its window.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from jax import lax
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.kernels import faults
 from neuronjax.execution.kernels.accesses import (
-    Box,
-    Plan,
+    AccessBox,
+    AccessPlan,
     relative_elements,
     shared_offsets,
 )
-from neuronjax.execution.kernels.splitting import Step
+from neuronjax.execution.kernels.splitting import KernelStep
 from neuronjax.execution.tiles.registry import Bits, TileContext, semantics_of
 from neuronjax.execution.tiles.rounding import rounded
 from neuronjax.ir import nki_dtypes as dtypes
@@ -34,7 +34,7 @@ Index = int | jax.Array
 State = dict[int | str, jax.Array]
 
 
-class Row:
+class InstanceRow:
     """The integers of one execution of an element, taken in order."""
 
     def __init__(self, ints: list[Index], floats: list[jax.Array]) -> None:
@@ -53,7 +53,7 @@ class Row:
         return next(self._floats)
 
 
-class Place:
+class ResolvedAccess:
     """Where one execution of an access begins: its part of the row, resolved.
 
     Attributes:
@@ -63,19 +63,19 @@ class Place:
         index: the runtime offset's value: int32 scalar or array, or None.
     """
 
-    def __init__(self, plan: Plan, row: Row, state: State) -> None:
+    def __init__(self, plan: AccessPlan, row: InstanceRow, state: State) -> None:
         self.plan = plan
         self.slot = row.int()
         self.starts = row.ints(len(plan.box.sizes) if plan.box else 1)
         self.index: jax.Array | None = None
         if plan.at == "register":
             self.index = register_value(state, row.int())
-        elif isinstance(plan.at, Plan):
-            self.index = _index_values(Place(plan.at, row, state), state)
+        elif isinstance(plan.at, AccessPlan):
+            self.index = _index_values(ResolvedAccess(plan.at, row, state), state)
         if plan.box is not None and self.index is not None:
             self._move(plan.box)
 
-    def _move(self, box: Box) -> None:
+    def _move(self, box: AccessBox) -> None:
         """A scalar runtime offset moves the window along one dimension."""
         stride = self.plan.stride
         assert self.index is not None
@@ -131,7 +131,7 @@ def register_value(state: State, number: Index) -> jax.Array:
     return lax.dynamic_index_in_dim(state["registers"], number, keepdims=False)
 
 
-def _index_values(place: Place, state: State) -> jax.Array:
+def _index_values(place: ResolvedAccess, state: State) -> jax.Array:
     values = read(place, state)
     if values.dtype != jnp.int32:
         values = values.astype(jnp.int32)
@@ -141,7 +141,7 @@ def _index_values(place: Place, state: State) -> jax.Array:
 # ---- Reading.
 
 
-def read(place: Place, state: State) -> jax.Array:
+def read(place: ResolvedAccess, state: State) -> jax.Array:
     """The view, in its numeric dtype."""
     plan = place.plan
     carried = _read_carried(place, state)
@@ -151,7 +151,7 @@ def read(place: Place, state: State) -> jax.Array:
     return lax.bitcast_convert_type(carried, dtype.numeric)
 
 
-def _read_carried(place: Place, state: State) -> jax.Array:
+def _read_carried(place: ResolvedAccess, state: State) -> jax.Array:
     plan = place.plan
     if plan.box is None:
         slot = _slot(place, state)
@@ -160,7 +160,7 @@ def _read_carried(place: Place, state: State) -> jax.Array:
     return _arranged(window, plan.box)
 
 
-def _slot(place: Place, state: State) -> jax.Array:
+def _slot(place: ResolvedAccess, state: State) -> jax.Array:
     """One slot as carriers of the dtype of the access, [elements]."""
     pool = state[place.plan.pool]
     slot = lax.dynamic_index_in_dim(pool, place.slot, keepdims=False)
@@ -182,7 +182,7 @@ def _recast(x: jax.Array, stored: str, dtype: str) -> jax.Array:
     return lax.bitcast_convert_type(x[:whole].reshape(-1, ratio), target.carrier)
 
 
-def _dense(place: Place, box: Box, state: State) -> jax.Array:
+def _dense(place: ResolvedAccess, box: AccessBox, state: State) -> jax.Array:
     """The pool, or the one slot in another dtype, as [slots, *box.sizes]."""
     plan = place.plan
     if _same_carrier(plan):
@@ -192,16 +192,16 @@ def _dense(place: Place, box: Box, state: State) -> jax.Array:
     return slot[: prod(box.sizes)].reshape(1, *box.sizes)
 
 
-def _same_carrier(plan: Plan) -> bool:
+def _same_carrier(plan: AccessPlan) -> bool:
     return dtypes.info(plan.dtype).carrier == dtypes.info(plan.stored).carrier
 
 
-def _starts(place: Place) -> list[Index]:
+def _starts(place: ResolvedAccess) -> list[Index]:
     slot = place.slot if _same_carrier(place.plan) else 0
     return [slot, *place.starts]
 
 
-def _window(place: Place, box: Box, dense: jax.Array) -> jax.Array:
+def _window(place: ResolvedAccess, box: AccessBox, dense: jax.Array) -> jax.Array:
     """The window, [*box.extents]."""
     starts, extents = _starts(place), (1, *box.extents)
     known = [s for s in starts if isinstance(s, int)]
@@ -217,14 +217,14 @@ def _int32s(values: list[Index]) -> list[jax.Array]:
     return [jnp.asarray(v, jnp.int32) for v in values]
 
 
-def _arranged(window: jax.Array, box: Box) -> jax.Array:
+def _arranged(window: jax.Array, box: AccessBox) -> jax.Array:
     """A window's elements as the view has them."""
     if any(step > 1 for step in box.steps):
         window = lax.slice(window, [0] * window.ndim, window.shape, box.steps)
     return _view_of(window, box)
 
 
-def _view_of(window: jax.Array, box: Box) -> jax.Array:
+def _view_of(window: jax.Array, box: AccessBox) -> jax.Array:
     used = [d for d in box.source if d is not None]
     kept = window.reshape([window.shape[d] for d in sorted(used)])
     order = [sorted(used).index(d) for d in used]
@@ -239,7 +239,7 @@ def _view_of(window: jax.Array, box: Box) -> jax.Array:
 # ---- Writing.
 
 
-def write(place: Place, value: jax.Array, state: State) -> None:
+def write(place: ResolvedAccess, value: jax.Array, state: State) -> None:
     """Puts an array of carriers of the view's dtype into the pool."""
     plan = place.plan
     value = value.reshape(plan.shape)
@@ -258,7 +258,7 @@ def write(place: Place, value: jax.Array, state: State) -> None:
     _put_back(place, dense, state)
 
 
-def _window_of(value: jax.Array, box: Box) -> jax.Array:
+def _window_of(value: jax.Array, box: AccessBox) -> jax.Array:
     """A view's elements as the window has them, [*box.extents] with steps skipped."""
     used = [d for d in box.source if d is not None]
     kept = value.reshape([n for n, d in zip(box.shape, box.source) if d is not None])
@@ -269,7 +269,7 @@ def _window_of(value: jax.Array, box: Box) -> jax.Array:
     return kept.reshape(counts)
 
 
-def _put_back(place: Place, dense: jax.Array, state: State) -> None:
+def _put_back(place: ResolvedAccess, dense: jax.Array, state: State) -> None:
     plan = place.plan
     pool = state[plan.pool]
     if _same_carrier(plan):
@@ -278,7 +278,7 @@ def _put_back(place: Place, dense: jax.Array, state: State) -> None:
     _put_slot(place, dense.reshape(-1), state)
 
 
-def _put_slot(place: Place, slot: jax.Array, state: State) -> None:
+def _put_slot(place: ResolvedAccess, slot: jax.Array, state: State) -> None:
     plan = place.plan
     pool = state[plan.pool]
     slot = _recast(slot, plan.dtype, plan.stored)
@@ -288,7 +288,7 @@ def _put_slot(place: Place, slot: jax.Array, state: State) -> None:
     state[plan.pool] = lax.dynamic_update_index_in_dim(pool, slot, place.slot, 0)
 
 
-def _scatter(place: Place, value: jax.Array, state: State) -> None:
+def _scatter(place: ResolvedAccess, value: jax.Array, state: State) -> None:
     slot = _slot(place, state)
     slot = slot.at[place.elements()].set(value, mode="drop")
     _put_slot(place, slot, state)
@@ -297,7 +297,7 @@ def _scatter(place: Place, value: jax.Array, state: State) -> None:
 # ---- The step.
 
 
-def execute(step: Step, row: Row, state: State, c: TileContext) -> None:
+def execute(step: KernelStep, row: InstanceRow, state: State, c: TileContext) -> None:
     """Executes one instruction; `state` is changed in place.
 
     Args:
@@ -310,7 +310,7 @@ def execute(step: Step, row: Row, state: State, c: TileContext) -> None:
     ordinal = row.int()
     if c.rounding != "rne":  # nothing else reads it, and it is twenty operations
         c = c._replace(key=derived_key(c.key, ordinal))
-    outputs = [Place(plan, row, state) for plan in step.outputs]
+    outputs = [ResolvedAccess(plan, row, state) for plan in step.outputs]
     operands, sources = _operands(step, row, state)
     if faults.checks_bounds(step):
         faults.note((*outputs, *sources), ordinal, state)
@@ -348,14 +348,16 @@ def derived_key(key: jax.Array, number: Index) -> jax.Array:
     return fold(key, jnp.asarray(number, jnp.uint32))
 
 
-def _operands(step: Step, row: Row, state: State) -> tuple[list[Any], list[Place]]:
+def _operands(
+    step: KernelStep, row: InstanceRow, state: State
+) -> tuple[list[Any], list[ResolvedAccess]]:
     """Tensors and registers in place, None for everything else."""
     plans = iter(step.inputs)
     operands: list[Any] = []
-    places: list[Place] = []
+    places: list[ResolvedAccess] = []
     for form in step.signature.forms:
         if form == "t":
-            places.append(place := Place(next(plans), row, state))
+            places.append(place := ResolvedAccess(next(plans), row, state))
             operands.append(read(place, state))
         elif form == "r":
             operands.append(register_value(state, row.int()))
@@ -364,7 +366,7 @@ def _operands(step: Step, row: Row, state: State) -> tuple[list[Any], list[Place
     return operands, places
 
 
-def _immediates(step: Step, row: Row, operands: list[Any]) -> None:
+def _immediates(step: KernelStep, row: InstanceRow, operands: list[Any]) -> None:
     for n, form in enumerate(step.signature.forms):
         if form == "i":
             operands[n] = jnp.asarray(row.int(), jnp.int32)
@@ -373,7 +375,10 @@ def _immediates(step: Step, row: Row, operands: list[Any]) -> None:
 
 
 def _kept_where_illegal(
-    target: Place, value: jax.Array, sources: list[Place], state: State
+    target: ResolvedAccess,
+    value: jax.Array,
+    sources: list[ResolvedAccess],
+    state: State,
 ) -> jax.Array:
     """`oob_mode.skip`: rows whose index is out of bounds are not copied."""
     for place in [target, *sources]:

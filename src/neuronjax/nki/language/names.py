@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neuronjax.ir.alu_operators import Op
+from neuronjax.ir.alu_operators import NamedOperator
 from neuronjax.nki.memory import MemoryRegion
 
 bool_ = "bool"
@@ -30,9 +30,9 @@ hbm = MemoryRegion.hbm
 private_hbm = MemoryRegion.private_hbm
 shared_hbm = MemoryRegion.shared_hbm
 
-average = Op("average")
-prelu = Op("prelu")
-bypass = Op("bypass")
+average = NamedOperator("average")
+prelu = NamedOperator("prelu")
+bypass = NamedOperator("bypass")
 
 # Operators that are not functions yet; a function of the name takes the place of its
 # line, marked with `operators.operator`.

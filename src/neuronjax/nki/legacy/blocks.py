@@ -21,7 +21,7 @@ from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.tensor_view import refuse
 
 
-class Blocks(Tile):
+class BlockedTensor(Tile):
     """Tiles by block index.
 
     Args:
@@ -90,7 +90,7 @@ class Blocks(Tile):
         if isinstance(chosen, np.ndarray) and chosen.size > 1:
             if any(not _is_whole(k) for k in keys[count:]):
                 refuse("tile", f"a part of {chosen.size} blocks", "select one block")
-            other = Blocks(self._tiles, chosen, self._fill)
+            other = BlockedTensor(self._tiles, chosen, self._fill)
             other._waiting = self._waiting
             return other
         return self._used(int(np.asarray(chosen).item()))[tuple(keys[count:])]

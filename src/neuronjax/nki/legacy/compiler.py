@@ -96,7 +96,7 @@ def address_of(
     return found
 
 
-class _Memory:
+class _MemoryAllocator:
     def __init__(self, region: MemoryRegion) -> None:
         self._region = region
 
@@ -109,7 +109,7 @@ class _Memory:
         return self._region
 
 
-class _Sbuf(_Memory):
+class _SbufAllocator(_MemoryAllocator):
     def mod_alloc(
         self,
         *,
@@ -129,7 +129,7 @@ class _Sbuf(_Memory):
         return Allocated(self._region, place)
 
 
-class _Psum(_Memory):
+class _PsumAllocator(_MemoryAllocator):
     def mod_alloc(
         self,
         *,
@@ -169,8 +169,8 @@ def _turn(index: tuple[int, ...], counts: Sequence[int]) -> int:
     return sum(n * prod(sizes[d + 1 :]) for d, n in enumerate(each))
 
 
-sbuf = _Sbuf(MemoryRegion.sbuf)
-psum = _Psum(MemoryRegion.psum)
+sbuf = _SbufAllocator(MemoryRegion.sbuf)
+psum = _PsumAllocator(MemoryRegion.psum)
 
 
 def force_auto_alloc(func: Callable[..., Any] | None = None) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.nki import isa as new_isa, language as nl
 from neuronjax.nki.isa import oob_mode
-from neuronjax.nki.legacy.blocks import Blocks
+from neuronjax.nki.legacy.blocks import BlockedTensor
 from neuronjax.nki.legacy.compiler import address_of
 from neuronjax.nki.legacy.hints import check_hints
 from neuronjax.nki.legacy.masks import Box, box_of
@@ -71,7 +71,7 @@ def _memory(
             new_isa.memset(tiles[0].tensor, value)
         return tiles[0]
     fill = None if value is None else (lambda t: new_isa.memset(t.tensor, value))
-    return Blocks(tiles, np.arange(len(tiles)).reshape(blocks), fill)
+    return BlockedTensor(tiles, np.arange(len(tiles)).reshape(blocks), fill)
 
 
 def zeros(shape: Sequence[int], dtype: Any, **options: Any) -> Tile:

@@ -111,7 +111,7 @@ class Tile:
         keys = [_offset(k) if isinstance(k, Tile) else k for k in keys]
         if any(isinstance(k, Offset) for k in keys):
             found = selected(whole, keys)
-            return Tile(found) if isinstance(found, NkiTensor) else Chosen(found)
+            return Tile(found) if isinstance(found, NkiTensor) else ChosenTile(found)
         if any(isinstance(k, np.ndarray) and k.ndim for k in keys):
             return self._keeps_box(Tile(whole, _grid(whole.shape, keys)))
         return self._keeps_box(_sliced(whole, keys))
@@ -413,7 +413,7 @@ def _sliced(t: NkiTensor, keys: list[Any]) -> Tile:
     return Tile(t._with(view))
 
 
-class Chosen(Tile):
+class ChosenTile(Tile):
     """Rows of HBM that a tile of indices chooses."""
 
     def __init__(self, rows: Rows) -> None:

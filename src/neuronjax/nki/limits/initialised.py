@@ -26,7 +26,7 @@ import numpy as np
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.kernel import (
     Access,
-    Block,
+    KernelBlock,
     KernelInstruction,
     KernelLoop,
     KernelProgram,
@@ -94,7 +94,7 @@ class Initialised:
         self.written |= dict.fromkeys(self.program.arguments, True)
         self._block(self.program.body)
 
-    def _block(self, block: Block) -> None:
+    def _block(self, block: KernelBlock) -> None:
         for item in block.items:
             if isinstance(item, KernelInstruction):
                 self._instruction(item)

@@ -10,7 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from neuronjax.ir.kernel import Access, Block, KernelInstruction, KernelProgram, Storage
+from neuronjax.ir.kernel import (
+    Access,
+    KernelBlock,
+    KernelInstruction,
+    KernelProgram,
+    Storage,
+)
 
 Segment = tuple[int, int]
 
@@ -71,7 +77,7 @@ class _AccessEvents:
         self.events: dict[Storage, list[tuple[int, bool]]] = defaultdict(list)
         self.instructions: list[KernelInstruction] = []
 
-    def block(self, block: Block) -> None:
+    def block(self, block: KernelBlock) -> None:
         for item in block.items:
             if isinstance(item, KernelInstruction):
                 self.instruction(item)
@@ -97,7 +103,7 @@ class _AccessEvents:
         if index is not None:
             self.events[index.storage].append((position, False))
 
-    def loop(self, body: Block) -> None:
+    def loop(self, body: KernelBlock) -> None:
         first = len(self.instructions)
         before = {s: len(events) for s, events in self.events.items()}
         self.block(body)
