@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from neuronjax.hardware import chips_with
 from neuronjax.ir.alu_operators import BITVEC, checked_op
 from neuronjax.ir.kernel import Access
 from neuronjax.ir.nki_instructions import SPECS
@@ -52,6 +53,7 @@ class Request:
         self.spec = SPECS[name]
         self.values: dict[str, Any] = dict(given)
         self.attributes: dict[str, Any] = {}
+        self._check_core()
         operands = self.spec.operands
         for operand in operands:
             if operand.kind == "tensor":
@@ -69,6 +71,13 @@ class Request:
                 yield self.attributes[key]
 
     # ---- Checks.
+
+    def _check_core(self) -> None:
+        spec, core = self.spec, tracing.current().core
+        if spec.capability and spec.capability not in core.capabilities:
+            remedy = f"target {', '.join(chips_with(spec.capability))}"
+            instead = f", or {spec.instead}" if spec.instead else ""
+            refuse(spec.name, f"{core.name} has no such instruction", remedy + instead)
 
     def _check_tensor(self, operand: OperandSpec) -> None:
         name, op = operand.name, self.spec.name

@@ -36,7 +36,6 @@ RULE_MODULES: tuple[str, ...] = (
     "shapes",
     "memories",
     "data_types",
-    "generations",
     "engines",
     "matmul",
     "dma",
