@@ -22,7 +22,7 @@ def test_a_row_lists_the_parameters_and_documents_them(name):
     parameters = set(inspect.signature(function).parameters) - {"name"}
     listed = {o.name for o in spec.operands if o.kind != "state"}
     assert listed == parameters
-    described = inspect.getdoc(function)
+    described = inspect.getdoc(function) or ""
     assert described.index("Args:") > 10
     assert all(f"    {p}: " in described for p in parameters)
     likes = {o.like for o in spec.operands} | {o.loads for o in spec.operands}
