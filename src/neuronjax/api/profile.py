@@ -35,7 +35,7 @@ from neuronjax.report.memory_samples import memory_samples
 from neuronjax.report.profile_events import write_csv, write_parquet
 from neuronjax.report.profile_summary import metrics, roofs
 from neuronjax.report.profile_usage import Usage
-from neuronjax.report.tables import as_text
+from neuronjax.report.tables import Displayed, as_text
 from neuronjax.timing.hbm import check_fits, with_donation
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.memory_plan import MemoryPlan

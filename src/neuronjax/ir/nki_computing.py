@@ -17,6 +17,7 @@ from neuronjax.ir.nki_spec import (
     column,
     command,
     flag,
+    lanes,
     note,
     number,
     operator,
@@ -88,7 +89,7 @@ _TENSOR_ENGINE = (
 )
 
 _SCALAR_ENGINE = (
-    row(
+    lanes(
         "activation",
         "scalar",
         out(),
@@ -102,9 +103,8 @@ _SCALAR_ENGINE = (
         result(),
         label="modelled",
         gathered=(0,),
-        reads="lanes",
     ),
-    row(
+    lanes(
         "activation_reduce",
         "scalar",
         out(),
@@ -117,9 +117,8 @@ _SCALAR_ENGINE = (
         out("reduce_res", elements=1, text="takes the sums"),
         label="modelled",
         gathered=(0,),
-        reads="lanes",
     ),
-    row(
+    lanes(
         "activate2",
         "scalar",
         out(),
@@ -140,12 +139,11 @@ _SCALAR_ENGINE = (
         capability="activate2",
         instead="nisa.activation after nisa.tensor_scalar",
         gathered=(0,),
-        reads="lanes",
     ),
 )
 
 _ELEMENTWISE = (
-    row(
+    lanes(
         "tensor_tensor",
         "vector gpsimd",
         out(),
@@ -155,9 +153,8 @@ _ELEMENTWISE = (
         ENGINE,
         one_in_psum=(0, 1),
         gathered=(0,),
-        reads="lanes",
     ),
-    row(
+    lanes(
         "tensor_scalar",
         "vector scalar gpsimd",
         out(),
@@ -170,9 +167,8 @@ _ELEMENTWISE = (
         flag("reverse1", _LEFT),
         ENGINE,
         gathered=(0,),
-        reads="lanes",
     ),
-    row(
+    lanes(
         "scalar_tensor_tensor",
         "vector",
         out(),
@@ -184,17 +180,15 @@ _ELEMENTWISE = (
         flag("reverse0", _LEFT),
         flag("reverse1", _LEFT),
         one_in_psum=(0, 2),
-        reads="lanes",
     ),
-    row(
+    lanes(
         "reciprocal",
         "vector",
         out(),
         tensor("data", like="dst"),
         label="modelled",
-        reads="lanes",
     ),
-    row(
+    lanes(
         "exponential",
         "vector",
         out(),
@@ -208,12 +202,11 @@ _ELEMENTWISE = (
         capability="vector_exponential",
         instead="nisa.activation with op=nl.exp",
         gathered=(0,),
-        reads="lanes",
     ),
 )
 
 _REDUCTIONS = (
-    row(
+    lanes(
         "tensor_reduce",
         "vector",
         out(text="one element per row that is kept"),
@@ -224,7 +217,6 @@ _REDUCTIONS = (
         flag("negate", "whether the result changes its sign; not of bits"),
         label="modelled",
         gathered=(0,),
-        reads="lanes",
     ),
     row(
         "tensor_partition_reduce",
@@ -234,7 +226,7 @@ _REDUCTIONS = (
         operator("op", _PARTITION_REDUCTIONS),
         label="modelled",
     ),
-    row(
+    lanes(
         "tensor_scalar_reduce",
         "vector",
         out(),
@@ -250,7 +242,6 @@ _REDUCTIONS = (
         result(),
         label="modelled",
         gathered=(0,),
-        reads="lanes",
     ),
     row(
         "tensor_scalar_cumulative",
@@ -265,7 +256,7 @@ _REDUCTIONS = (
         column("imm1", "what load_reduce loads", fp32=True),
         gathered=(0,),
     ),
-    row(
+    lanes(
         "tensor_tensor_scan",
         "vector",
         out(),
@@ -277,40 +268,35 @@ _REDUCTIONS = (
         flag("reverse0", "whether the operands of op0 change places"),
         flag("reverse1", "whether the operands of op1 change places"),
         one_in_psum=(0, 1),
-        reads="lanes",
     ),
-    row(
+    lanes(
         "bn_stats",
         "vector",
         out(elements=6),
         tensor("data", text="at most 512 elements per partition"),
         label="modelled",
-        reads="lanes",
     ),
-    row(
+    lanes(
         "bn_aggr",
         "vector",
         out(elements=2),
         tensor("data", text="(count, mean, variance * count) again and again"),
         label="modelled",
-        reads="lanes",
     ),
-    row(
+    lanes(
         "max8",
         "vector",
         out(elements=8),
         tensor("src", text="8 to 16,384 elements per partition"),
-        reads="lanes",
     ),
-    row(
+    lanes(
         "nc_find_index8",
         "vector",
         out(elements=8, dtypes=_INDEX),
         tensor("data", text="8 to 16,384 elements per partition"),
         tensor("vals", elements=8),
-        reads="lanes",
     ),
-    row(
+    lanes(
         "nc_match_replace8",
         "vector",
         out(),
@@ -324,7 +310,6 @@ _REDUCTIONS = (
             optional=True,
             text="takes where they were",
         ),
-        reads="lanes",
     ),
 )
 

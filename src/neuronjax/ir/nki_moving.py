@@ -12,6 +12,7 @@ from neuronjax.ir.nki_spec import (
     command,
     flag,
     integer,
+    lanes,
     note,
     number,
     operator,
@@ -45,7 +46,7 @@ _PRIORITY = note("priority", "DMA class of service, 0 to 3 (NeuronCore-v4)")
 
 
 _SELECTIONS = (
-    row(
+    lanes(
         "tensor_copy_predicated",
         "vector",
         out(),
@@ -54,10 +55,9 @@ _SELECTIONS = (
         flag("reverse_pred", "copies where the predicate is 0 instead"),
         one_in_psum=(0, 1),
         gathered=(1,),
-        reads="lanes",
         reads_outputs=True,
     ),
-    row(
+    lanes(
         "select_reduce",
         "vector",
         out(),
@@ -70,9 +70,8 @@ _SELECTIONS = (
         state("reduce", optional=True),
         result(),
         one_in_psum=(0, 1),
-        reads="lanes",
     ),
-    row(
+    lanes(
         "range_select",
         "vector",
         out(),
@@ -89,9 +88,8 @@ _SELECTIONS = (
         result(),
         capability="range_select",
         instead="nisa.affine_select",
-        reads="lanes",
     ),
-    row(
+    lanes(
         "affine_select",
         "gpsimd",
         out("dst", SBUF),
@@ -99,12 +97,11 @@ _SELECTIONS = (
         number("on_false_value"),
         *pattern("as many values as elements per partition"),
         operator("cmp_op", _ORDERS | {"not_equal"}),
-        reads="lanes",
     ),
 )
 
 _MOVEMENT = (
-    row(
+    lanes(
         "tensor_copy",
         "vector scalar gpsimd",
         out(),
@@ -113,7 +110,6 @@ _MOVEMENT = (
         note("dtype", "that of dst, if given; kernels of earlier releases repeat it"),
         gathered=(0,),
         gathering_engines=("vector", "scalar"),
-        reads="lanes",
     ),
     row(
         "memset",
@@ -128,7 +124,7 @@ _MOVEMENT = (
         out("dst", SBUF),
         *pattern("whose counts make up a partition of dst"),
     ),
-    row(
+    lanes(
         "dma_copy",
         "dma",
         out("dst", ()),
@@ -137,7 +133,6 @@ _MOVEMENT = (
         _DGE,
         note("engine", "who generates the descriptors"),
         _PRIORITY,
-        reads="lanes",
     ),
     row(
         "dma_transpose",
@@ -224,7 +219,7 @@ _MOVEMENT = (
         note("n", "elements of the snake that count, 8 to 65,535"),
         reads="part",
     ),
-    row(
+    lanes(
         "quantize_mx",
         "vector",
         out("dst", SBUF, dtypes=_FP8_X4, text="[P, F / 4]"),
@@ -243,7 +238,6 @@ _MOVEMENT = (
         ),
         capability="quantize_mx",
         instead="a cast to float8_e4m3",
-        reads="lanes",
     ),
 )
 

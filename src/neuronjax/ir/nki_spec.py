@@ -158,13 +158,10 @@ class InstructionSpec:
     @property
     def generation(self) -> str:
         """The first NeuronCore that has it: "v3"."""
+        needed = {self.capability} - {""}
         cores = (chip.core for chip in CHIPS.values())
-        able = (c for c in cores if not self.capability or self.capable(c.capabilities))
+        able = (core for core in cores if needed <= core.capabilities)
         return next(core.name.rpartition("-")[2] for core in able)
-
-    def capable(self, capabilities: Collection[str]) -> bool:
-        """Whether a core of these capabilities has it."""
-        return not self.capability or self.capability in capabilities
 
     def operand(self, name: str) -> OperandSpec | None:
         """The parameter of a name."""
@@ -262,3 +259,10 @@ def row(
     return InstructionSpec(
         name=name, engines=tuple(engines.split()), operands=operands, **more
     )
+
+
+def lanes(
+    name: str, engines: str, *operands: OperandSpec, **more: Any
+) -> InstructionSpec:
+    """A row whose instruction works lane by lane."""
+    return row(name, engines, *operands, reads="lanes", **more)

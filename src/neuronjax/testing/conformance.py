@@ -140,6 +140,7 @@ class ConformanceReport(Displayed):
 
     def __rich__(self) -> Table:
         outcomes = ("passed", "failed", "skipped")
+        firsts = (f"{r.case.name}: {r.differences[0]}" for r in self.failed[:8])
         counts = Counter((r.case.family, r.outcome) for r in self.results)
         return new_table(
             f"Conformance of {self.runner}, vectors version {VERSION}",
@@ -148,7 +149,7 @@ class ConformanceReport(Displayed):
                 (family, *(str(counts[family, outcome]) for outcome in outcomes))
                 for family in dict.fromkeys(r.case.family for r in self.results)
             ),
-            caption="\n".join(f"{r.case.name}: {r.differences[0]}" for r in self.failed[:8]),
+            caption="\n".join(firsts),
             collapse_padding=False,
             min_width=None,
             pad_edge=True,

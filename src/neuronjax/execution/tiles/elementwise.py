@@ -1,4 +1,4 @@
-"""`tensor_tensor` and `tensor_scalar`: FP32, bit patterns, or 32-bit integers."""
+"""Elementwise arithmetic: FP32, bit patterns, or 32-bit integers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from neuronjax.execution.tiles import alu
+from neuronjax.execution.tiles.accumulators import accumulated, flat, lanes
 from neuronjax.execution.tiles.registry import (
     Bits,
     Operands,
@@ -18,6 +19,8 @@ from neuronjax.execution.tiles.registry import (
 from neuronjax.execution.tiles.rounding import wide
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.alu_operators import BITVEC
+from neuronjax.numerics import elementary
+from neuronjax.numerics.exact import seal
 
 
 @executes("tensor_tensor")
@@ -76,3 +79,40 @@ def _pattern_result(x: jax.Array, i: Signature) -> jax.Array | Bits:
     source = i.inputs[0]
     assert source is not None
     return Bits(x) if source.dtype == i.outputs[0].dtype else x
+
+
+@executes("scalar_tensor_tensor")
+def scalar_tensor_tensor(i: Signature, x: Operands, c: TileContext) -> Results:
+    """(data <op0> operand0) <op1> operand1, a rounding after each."""
+    a = i.attributes
+    data, operand0, operand1 = x
+    value = wide(flat(data), c.zero)
+    first = lanes(operand0, value.shape[0], c.zero)
+    pair = (first, value) if a["reverse0"] else (value, first)
+    value = alu.arithmetic(a["op0"], *pair, c.zero)
+    second = wide(flat(operand1), c.zero)
+    pair = (second, value) if a["reverse1"] else (value, second)
+    return (alu.arithmetic(a["op1"], *pair, c.zero),)
+
+
+@executes("exponential")
+def exponential(i: Signature, x: Operands, c: TileContext) -> Results:
+    """exp(src - max_value), and its sum in VectorE's accumulators."""
+    src, most, *state = x
+    values = wide(flat(src), c.zero)
+    shifted = seal(values - lanes(most, values.shape[0], c.zero), c.zero)
+    values = seal(elementary.UNARY["exponential"](shifted, c.zero), c.zero)
+    if not state:
+        return (values,)
+    registers, init = state
+    after = accumulated(
+        i.attributes["reduce_cmd"], "add", registers, values, c.zero, init
+    )
+    return (values, after, after[: values.shape[0]])[: len(i.outputs)]
+
+
+@executes("reciprocal")
+def reciprocal(i: Signature, x: Operands, c: TileContext) -> Results:
+    """1 / x in FP32."""
+    function = elementary.UNARY["reciprocal"]
+    return (seal(function(wide(x[0], c.zero), c.zero), c.zero),)

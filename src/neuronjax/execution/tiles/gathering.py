@@ -1,15 +1,18 @@
 """GpSimdE: gathers, bounds of segments, nonzero elements, the largest of a snake.
 
-A GpSimd core sees 16 partitions. Values are moved, not computed.
+A GpSimd core sees 16 partitions; VectorE shuffles them within quadrants. Values are
+moved, not computed.
 """
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from neuronjax.execution.tiles.accumulators import flat
+from neuronjax.execution.tiles.moving import where_bits
 from neuronjax.execution.tiles.registry import (
     Bits,
     Operands,
@@ -21,6 +24,8 @@ from neuronjax.execution.tiles.registry import (
 from neuronjax.execution.tiles.rounding import wide
 from neuronjax.numerics.elementary_core import flush
 
+QUADRANT = 32
+UNCHANGED = 255
 CORE_PARTITIONS = 16
 
 
@@ -94,3 +99,17 @@ def topk(i: Signature, x: Operands, c: TileContext) -> Results:
     best, index = lax.top_k(values, k)
     results = (best[:, ::-1], index[:, ::-1].astype(jnp.uint32))
     return tuple(jnp.repeat(r, CORE_PARTITIONS, axis=0) for r in results)
+
+
+@executes("nc_stream_shuffle")
+def nc_stream_shuffle(i: Signature, x: Operands, c: TileContext) -> Results:
+    """Partition p of a quadrant copies partition mask[p]; 255 means it stays."""
+    src = flat(x[0])
+    partitions = i.outputs[0].shape[0]
+    mask = np.resize(np.array(i.attributes["mask"]), partitions)
+    base = np.arange(partitions) // QUADRANT * QUADRANT
+    moved = src[np.where(mask == UNCHANGED, 0, base + mask)]
+    if not i.reads_outputs:
+        return (Bits(moved),)
+    stays = jnp.asarray(mask == UNCHANGED)[:, None]
+    return (Bits(where_bits(stays, flat(c.previous[0]), moved)),)

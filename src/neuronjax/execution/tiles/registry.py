@@ -40,8 +40,6 @@ MODULES: tuple[str, ...] = (
     "selection",
     "sequencers",
     "statistics",
-    "top8",
-    "vector_functions",
 )
 
 

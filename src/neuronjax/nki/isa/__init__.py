@@ -6,6 +6,7 @@ instruction, whose semantics have its name in `execution.tiles`.
 """
 
 from neuronjax.ir.nki_instructions import SPECS as _SPECS
+from neuronjax.nki.isa import request as _request
 from neuronjax.nki.isa.activation import (
     activate2 as activate2,
     activation as activation,
@@ -80,7 +81,6 @@ from neuronjax.nki.isa.registers import (
     register_move as register_move,
     register_store as register_store,
 )
-from neuronjax.nki.isa.request import document as _document
 from neuronjax.nki.isa.selection import (
     affine_select as affine_select,
     range_select as range_select,
@@ -102,4 +102,4 @@ from neuronjax.nki.registers import VirtualRegister as VirtualRegister
 from neuronjax.nki.trace import NkiInstruction as NkiInstruction
 
 for _spec in _SPECS.values():
-    _document(globals()[_spec.name], _spec)
+    _request.document(globals()[_spec.name], _spec)

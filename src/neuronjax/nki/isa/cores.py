@@ -39,13 +39,14 @@ def core_barrier(
     an SBUF tile too, so that is accepted.
     """
     op = "core_barrier"
-    request = Request(op, locals())
     named = (cores,) if isinstance(cores, int) else tuple(cores)
+    alone = prod(tracing.current().grid) == 1 and named == (0,)
+    if not alone:
+        _check_two_cores(op)
+    request = Request(op, locals())
     unknown = engine is None or engine == Engine.unknown
     by = "gpsimd" if unknown else name_of(op, "engine", engine, ENGINES)
-    programs = prod(tracing.current().grid)
-    if not (programs == 1 and named == (0,)):
-        _check_two_cores(op)
+    if not alone:
         if named != CORES:
             refuse(op, f"cores={cores}", f"use cores={CORES}")
         tracing.current().meet(f"nisa.{op}")
@@ -71,11 +72,11 @@ def sendrecv(
 ) -> NkiInstruction:
     """Sends a tile to a core, and receives one of the same shape."""
     op = "sendrecv"
+    _check_two_cores(op)
     request = Request(op, locals())
     for what, value in (("send_to", send_to_rank), ("recv_from", recv_from_rank)):
         if value not in CORES:
             refuse(op, f"{what}_rank={value}", "use 0 or 1")
-    _check_two_cores(op)
     _check_alike(dst, "src", src)
     way = DmaEngine(dma_engine)
     if way == DmaEngine.gpsimd_dma:

@@ -9,7 +9,6 @@ operands of an instruction, so scales of others between them are left alone.
 
 from __future__ import annotations
 
-from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.access_patterns import on_tensor_engine
 from neuronjax.nki.isa.operands import per_partition, refuse
@@ -39,7 +38,6 @@ def quantize_mx(
     element saturates. ASSUMPTION: a group with a NaN or an Inf gets the NaN scale.
     """
     op = "quantize_mx"
-    _check_core(op)
     request = Request(op, locals())
     _check_partitions(op, "src", src)
     free = per_partition(src)
@@ -72,7 +70,6 @@ def nc_matmul_mx(
 ) -> NkiInstruction:
     """dst = stationary.T @ moving, dequantized in the array, or dst += ...."""
     op = "nc_matmul_mx"
-    _check_core(op)
     request = Request(op, locals())
     _check_partitions(op, "stationary", stationary)
     _check_partitions(op, "moving", moving)
@@ -100,12 +97,6 @@ def nc_matmul_mx(
 # ---- Checks.
 
 
-def _check_core(op: str) -> None:
-    core = tracing.current().core
-    if not SPECS[op].capable(core.capabilities):
-        refuse(op, f"{core.name} has no such instruction", "use trn3 (NeuronCore-v4)")
-
-
 def _check_partitions(op: str, name: str, t: NkiTensor) -> None:
     if t.shape[0] % QUADRANT or t.shape[0] > PARTITIONS:
         refuse(
@@ -117,21 +108,12 @@ def _check_partitions(op: str, name: str, t: NkiTensor) -> None:
 
 def _check_shapes(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> None:
     m, n = per_partition(stationary), per_partition(moving)
-    core = tracing.current().core
-    most = core.max_moving_free
-    if dst.dtype == "bfloat16":
-        most = core.max_moving_free_bf16 or most
     op = "nc_matmul_mx"
     if stationary.shape[0] != moving.shape[0]:
         shapes = f"stationary has shape {stationary.shape}, moving {moving.shape}"
         refuse(op, shapes, "stationary and moving need equal partitions (K)")
-    if m % 2 or m > ARRAY_COLUMNS:
-        remedy = f"use an even number, at most {ARRAY_COLUMNS}"
-        refuse(op, f"stationary has {m} free elements", remedy)
-    if n > most:
-        refuse(
-            op, f"moving has {n} free elements", f"at most {most} for a {dst.dtype} dst"
-        )
+    if m % 2:
+        refuse(op, f"stationary has {m} free elements", "use an even number")
     if (dst.shape[0], per_partition(dst)) != (m, n):
         refuse(op, f"dst has shape {dst.shape}", f"dst must be [{m}, {n}]")
 

@@ -8,11 +8,13 @@ What a row of `ir.nki_instructions` cannot say, the function itself checks.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from neuronjax.hardware import chips_with
 from neuronjax.ir.alu_operators import BITVEC, checked_op
 from neuronjax.ir.kernel import Access
 from neuronjax.ir.nki_instructions import SPECS
@@ -52,16 +54,17 @@ class Request:
         self.spec = SPECS[name]
         self.values: dict[str, Any] = dict(given)
         self.attributes: dict[str, Any] = {}
-        operands = self.spec.operands
-        for operand in operands:
-            if operand.kind == "tensor":
-                self._check_tensor(operand)
-        for operand in operands:
-            if operand.kind in _STATIC:
-                self._note_attribute(operand)
+        self._check_core()
+        tensors, static, sized = _by_check(name)
+        for operand in tensors:
+            self._check_tensor(operand)
+        for operand in static:
+            self._note_attribute(operand)
         self._of_bits = not BITVEC.isdisjoint(self._operators())
-        for operand in operands:
-            self._check_numbers(operand)
+        if sized:
+            partitions = self._partitions(tensors)
+            for operand in sized:
+                self._check_size(operand, partitions)
 
     def _operators(self) -> Iterator[str]:
         for key in ("op", "op0", "op1"):
@@ -69,6 +72,13 @@ class Request:
                 yield self.attributes[key]
 
     # ---- Checks.
+
+    def _check_core(self) -> None:
+        spec, core = self.spec, tracing.current().core
+        if spec.capability and spec.capability not in core.capabilities:
+            remedy = f"target {', '.join(chips_with(spec.capability))}"
+            instead = f", or {spec.instead}" if spec.instead else ""
+            refuse(spec.name, f"{core.name} has no such instruction", remedy + instead)
 
     def _check_tensor(self, operand: OperandSpec) -> None:
         name, op = operand.name, self.spec.name
@@ -105,25 +115,22 @@ class Request:
         if operand.role == "attribute":
             self.attributes[name] = value
 
-    def _check_numbers(self, operand: OperandSpec) -> None:
+    def _check_size(self, operand: OperandSpec, partitions: int) -> None:
         name, op = operand.name, self.spec.name
         value = self.values.get(name)
         if operand.kind == "column":
-            check_scalar_operand(op, name, value, self.partitions)
+            check_scalar_operand(op, name, value, partitions)
             wanted = operand.fp32 and not self._of_bits
             if wanted and isinstance(value, NkiTensor) and value.dtype != "float32":
                 shown = f"{name} {text(value.access())}"
                 refuse(op, shown, f"{name} must be float32: copy it first")
-        elif operand.elements and value is not None:
-            count, wanted = operand.elements, self.partitions
-            if value.shape[0] != wanted or per_partition(value) != count:
-                shape = f"({wanted}, {count})"
-                refuse(op, f"{name} has shape {value.shape}", f"give shape {shape}")
+        elif value is not None:
+            wanted = (partitions, operand.elements)
+            if (value.shape[0], per_partition(value)) != wanted:
+                refuse(op, f"{name} has shape {value.shape}", f"give shape {wanted}")
 
-    @property
-    def partitions(self) -> int:
+    def _partitions(self, tensors: Sequence[OperandSpec]) -> int:
         """Of the first tensor that is read, or else of the result."""
-        tensors = [o for o in self.spec.operands if o.kind == "tensor"]
         read = next((o for o in tensors if o.role == "input"), tensors[0])
         value = self.values[read.name]
         return (value if isinstance(value, NkiTensor) else self.values["dst"]).shape[0]
@@ -196,7 +203,15 @@ class Request:
         return value
 
 
-_STATIC = ("operator", "flag", "choice")
+@functools.cache
+def _by_check(name: str) -> tuple[Sequence[OperandSpec], ...]:
+    """Tensors, attributes, and what has a size of its own."""
+    operands = SPECS[name].operands
+    return (
+        [o for o in operands if o.kind == "tensor"],
+        [o for o in operands if o.kind in ("operator", "flag", "choice")],
+        [o for o in operands if o.kind == "column" or o.elements],
+    )
 
 
 def engine_state(name: str, engine: str) -> Access:
