@@ -46,8 +46,7 @@ def dot_general(op: Op, context: Context) -> Instructions:
     algorithm = op.attributes.get("algorithm")
     result = context.results(op)[0]
     if algorithm is not None:
-        a, instructions = dot_algorithm.prepare(op, context, dimensions, algorithm)
-        yield from instructions
+        a = dot_algorithm.prepare(op, context, dimensions, algorithm)
         yield from matmul(
             context, a.lhs, a.rhs, a.dimensions, result, psum=a.psum, k_tile=a.k_tile
         )
@@ -77,8 +76,7 @@ def contract(
     if result.type.dtype.kind in "iub":
         yield integer_matmul(op, context, context.operands(op), dimensions, result)
         return
-    lhs, rhs, instructions = prepare_operands(op, context)
-    yield from instructions
+    lhs, rhs = prepare_operands(op, context)
     yield from matmul(context, lhs, rhs, dimensions, result)
 
 

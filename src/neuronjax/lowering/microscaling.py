@@ -52,12 +52,9 @@ def matmul(
     psum: Buffer,
 ) -> Instructions:
     """Quantizes what is not yet quantized, and multiplies."""
-    left, right, moves = both_matrices(context, lhs.view, rhs.view, dimensions)
-    yield from moves
-    a, instructions = _quantized(context, left, lhs.format)
-    yield from instructions
-    b, instructions = _quantized(context, right, rhs.format)
-    yield from instructions
+    left, right = both_matrices(context, lhs.view, rhs.view, dimensions)
+    a = _quantized(context, left, lhs.format)
+    b = _quantized(context, right, rhs.format)
     yield multiply(context, a, b, psum)
 
 
@@ -73,28 +70,24 @@ def multiply(context: Context, a: Blocks, b: Blocks, psum: Buffer) -> Instructio
     )
 
 
-def _quantized(
-    context: Context, source: MatrixView, format: str
-) -> tuple[Blocks, list[Instruction]]:
+def _quantized(context: Context, source: MatrixView, format: str) -> Blocks:
     policy = context.policy
-    out: list[Instruction] = []
     if policy.mx_layout == "interleaved":
-        source, out = _interleaved(context, source)
+        source = _interleaved(context, source)
     is_offline = format not in ON_DEVICE_FORMATS
-    blocks, quantize = quantized(
+    return quantized(
         context,
         source,
         format,
         policy.mx_weight_scale_rule if is_offline else policy.mx_scale_rule,
         engine="offline" if is_offline else "vector",
     )
-    return blocks, [*out, quantize]
 
 
 def quantized(
     context: Context, source: MatrixView, format: str, scale_rule: str, *, engine: str
-) -> tuple[Blocks, Instruction]:
-    """The instruction that quantizes an array along one axis."""
+) -> Blocks:
+    """Quantizes an array along one axis."""
     view, axis = source
     shape = list(view.type.shape)
     elements = context.temporary(tuple(shape), MX_FORMATS[format].element.dtype)
@@ -111,26 +104,19 @@ def quantized(
         format=format,
         scale_rule=scale_rule,
     )
-    return Blocks(View(elements), View(scales), axis), instruction
+    context.emit(instruction)
+    return Blocks(View(elements), View(scales), axis)
 
 
-def _interleaved(
-    context: Context, source: MatrixView
-) -> tuple[MatrixView, list[Instruction]]:
+def _interleaved(context: Context, source: MatrixView) -> MatrixView:
     """K permuted so that elements `APART` from each other become neighbours."""
     view, axis = source
     tile = QUAD * APART
     tiles = -(-view.type.shape[axis] // tile)
-    view, moves = zero_padded(context, view, axis, tiles * tile)
+    view = zero_padded(context, view, axis, tiles * tile)
     shape = view.type.shape
     split = (*shape[:axis], tiles, QUAD, APART, *shape[axis + 1 :])
     order = list(range(len(split)))
     order[axis + 1], order[axis + 2] = order[axis + 2], order[axis + 1]
-    for step in (
-        lambda v: reshaped(context, v, split),
-        lambda v: transposed(context, v, tuple(order)),
-        lambda v: reshaped(context, v, shape),
-    ):
-        view, more = step(view)
-        moves += more
-    return MatrixView(view, axis), moves
+    view = transposed(context, reshaped(context, view, split), tuple(order))
+    return MatrixView(reshaped(context, view, shape), axis)

@@ -61,8 +61,7 @@ def sorted_by(
             captures=len(captured),
         )
         return
-    views, moves = _key_views(comparator, keys, context, operands)
-    yield from moves
+    views = _key_views(comparator, keys, context, operands)
     yield context.make(
         Sort,
         (*views, *operands),
@@ -76,13 +75,13 @@ def sorted_by(
 
 def _key_views(
     comparator: Region, keys: list[Key], context: Context, operands: tuple[View, ...]
-) -> tuple[list[View], list[Instruction]]:
+) -> list[View]:
     """The keys as tensors: operands, or functions of them that are computed first."""
     left = comparator.arguments[::2]
     found = dict(zip(left, operands, strict=True))
     computed = tuple(dict.fromkeys(k.value for k in keys if k.value not in found))
     if not computed:
-        return [found[key.value] for key in keys], []
+        return [found[key.value] for key in keys]
     function = Region(left, _needed_for(computed, comparator), computed)
     (body,), captured = lowered_bodies([function], context)
     shape = operands[0].type.shape
@@ -96,7 +95,8 @@ def _key_views(
         body=body,
         captures=len(captured),
     )
-    return [found[key.value] for key in keys], [compute]
+    context.emit(compute)
+    return [found[key.value] for key in keys]
 
 
 def _needed_for(values: tuple[Value, ...], region: Region) -> tuple[Op, ...]:

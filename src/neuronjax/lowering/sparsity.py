@@ -51,8 +51,7 @@ def matmul(
 ) -> Instructions:
     """Compresses the side that has a pattern, and multiplies."""
     _check(context, lhs, rhs)
-    left, right, moves = both_matrices(context, lhs.view, rhs.view, dimensions)
-    yield from moves
+    left, right = both_matrices(context, lhs.view, rhs.view, dimensions)
     is_left = lhs.pattern is not None
     stationary, moving = (left, right) if is_left else (right, left)
     pattern = lhs.pattern or rhs.pattern
