@@ -25,7 +25,7 @@ from neuronjax.ir.instruction_set import DotDimensions, NcMatmul
 from neuronjax.ir.program import Op
 from neuronjax.lowering import dot_algorithm, microscaling, sparsity
 from neuronjax.lowering.context import Context
-from neuronjax.lowering.operand import FP8, Operand
+from neuronjax.lowering.operand import FP8, MatmulOperand
 from neuronjax.lowering.operand_casts import is_byte, prepare_operands
 from neuronjax.lowering.psum import from_psum, into_psum
 from neuronjax.lowering.registry import lowers
@@ -119,8 +119,8 @@ def integer_matmul(
 
 def matmul(
     context: Context,
-    lhs: Operand,
-    rhs: Operand,
+    lhs: MatmulOperand,
+    rhs: MatmulOperand,
     dimensions: DotDimensions,
     result: Buffer,
     *,
@@ -141,8 +141,8 @@ def matmul(
 
 def _datapath(
     context: Context,
-    lhs: Operand,
-    rhs: Operand,
+    lhs: MatmulOperand,
+    rhs: MatmulOperand,
     dimensions: DotDimensions,
     psum: Buffer,
     *,
@@ -157,8 +157,8 @@ def _datapath(
 
 def _dense(
     context: Context,
-    lhs: Operand,
-    rhs: Operand,
+    lhs: MatmulOperand,
+    rhs: MatmulOperand,
     dimensions: DotDimensions,
     psum: Buffer,
     k_tile: int | None,

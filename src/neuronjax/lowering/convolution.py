@@ -22,7 +22,7 @@ from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.contraction import integer_matmul, matmul
 from neuronjax.lowering.moves import into, reshaped, reversed_along, transposed
-from neuronjax.lowering.operand import Operand
+from neuronjax.lowering.operand import MatmulOperand
 from neuronjax.lowering.operand_casts import prepare_operands
 from neuronjax.lowering.registry import lowers
 
@@ -43,7 +43,7 @@ def convolution(op: Op, context: Context) -> Instructions:
         yield context.make(Memset, (), (result,), engine="gpsimd", value=zeros)
         return
     if is_integer:
-        lhs, rhs = (Operand(v, v.type.dtype.name) for v in context.operands(op))
+        lhs, rhs = (MatmulOperand(v, v.type.dtype.name) for v in context.operands(op))
     else:
         lhs, rhs = prepare_operands(op, context)
 

@@ -30,7 +30,7 @@ from neuronjax.lowering.context import Context
 from neuronjax.lowering.elementwise import CHLO_FUNCTIONS, pass_through
 from neuronjax.lowering.kernel_call import nki_kernel
 from neuronjax.lowering.matrices import MatrixView, matrix
-from neuronjax.lowering.microscaling import Blocks
+from neuronjax.lowering.microscaling import QuantizedMatrix
 from neuronjax.lowering.moves import into, reshaped, transposed
 from neuronjax.lowering.psum import from_psum
 from neuronjax.lowering.registry import RULES, lowers
@@ -109,7 +109,7 @@ def _blocks(
     batch: tuple[int, ...],
     contract: tuple[int, ...],
     element: str,
-) -> Blocks:
+) -> QuantizedMatrix:
     """One side as quantized matrices."""
     if elements.type.dtype == np.uint32:
         elements = _unpacked(op, context, elements, contract[0], element)
@@ -125,7 +125,7 @@ def _blocks(
         )
     source = matrix(context, elements, batch, contract)
     scale = matrix(context, scales, batch, contract)
-    return Blocks(source.view, scale.view, source.axis)
+    return QuantizedMatrix(source.view, scale.view, source.axis)
 
 
 def _as_scales(context: Context, scales: View) -> View:
@@ -185,7 +185,9 @@ def _quantize_mx(op: Op, context: Context) -> Instructions:
         yield into(context, blocks.scales, scales)
 
 
-def _packed(op: Op, context: Context, blocks: Blocks, result: Any) -> Instructions:
+def _packed(
+    op: Op, context: Context, blocks: QuantizedMatrix, result: Any
+) -> Instructions:
     """Elements four to a uint32 along the blocked axis."""
     shape, axis = blocks.elements.type.shape, blocks.axis
     if shape[axis] % _PACKED:

@@ -32,7 +32,7 @@ from neuronjax.lowering.broadcast import filled
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.matrices import both_matrices, matrix_dimensions
 from neuronjax.lowering.moves import reshaped, zero_padded
-from neuronjax.lowering.operand import Operand
+from neuronjax.lowering.operand import MatmulOperand
 from neuronjax.lowering.operand_casts import as_float, compatible, rounded
 from neuronjax.lowering.psum import check_psum
 
@@ -49,7 +49,7 @@ FORMATS = {
 }
 
 
-class Algorithm(NamedTuple):
+class DotAlgorithm(NamedTuple):
     """A `#stablehlo.dot_algorithm`.
 
     Attributes:
@@ -82,14 +82,14 @@ class Prepared(NamedTuple):
         k_tile: rows of a K tile, or None for the array's own.
     """
 
-    lhs: Operand
-    rhs: Operand
+    lhs: MatmulOperand
+    rhs: MatmulOperand
     dimensions: DotDimensions
     psum: np.dtype
     k_tile: int | None = None
 
 
-def parsed(op: Op, text: str) -> Algorithm:
+def parsed(op: Op, text: str) -> DotAlgorithm:
     """The algorithm of an op from the text of its attribute.
 
     Raises:
@@ -122,7 +122,7 @@ def parsed(op: Op, text: str) -> Algorithm:
             remedy=f"use 1 to {parts[0] * parts[1]} operations",
         )
     lhs, rhs, psum = (FORMATS[name] for name in names)
-    return Algorithm((lhs, rhs), psum, (parts[0], parts[1]), operations)
+    return DotAlgorithm((lhs, rhs), psum, (parts[0], parts[1]), operations)
 
 
 def prepare(op: Op, context: Context, dimensions: DotDimensions, text: str) -> Prepared:
@@ -137,7 +137,7 @@ def prepare(op: Op, context: Context, dimensions: DotDimensions, text: str) -> P
             raise _cannot_compress(op)
         return _in_parts(context, views, dimensions, algorithm, psum)
     lhs, rhs = (
-        Operand(rounded(context, view, wanted), wanted)
+        MatmulOperand(rounded(context, view, wanted), wanted)
         for view, wanted in zip(views, algorithm.formats, strict=True)
     )
     lhs, rhs = compatible(op, context, lhs, rhs)
@@ -157,7 +157,7 @@ def _in_parts(
     context: Context,
     views: list[View],
     dimensions: DotDimensions,
-    algorithm: Algorithm,
+    algorithm: DotAlgorithm,
     psum: np.dtype,
 ) -> Prepared:
     """Both operands as matrices whose K holds, tile by tile, the parts that meet."""
@@ -170,7 +170,7 @@ def _in_parts(
         parts = _parts(context, matrix.view, wanted, algorithm.parts[side])
         chosen = [parts[pair[side]] for pair in algorithm.pairs]
         view = _side_by_side(context, chosen, matrix.axis, k_tile)
-        operands.append(Operand(view, wanted))
+        operands.append(MatmulOperand(view, wanted))
     axes = matrix_dimensions(lhs.axis, rhs.axis)
     return Prepared(operands[0], operands[1], axes, psum, k_tile)
 

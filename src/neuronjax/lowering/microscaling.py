@@ -19,7 +19,7 @@ from neuronjax.ir.instruction_set import DotDimensions, NcMatmulMx, QuantizeMx
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.matrices import MatrixView, both_matrices, matrix_dimensions
 from neuronjax.lowering.moves import reshaped, transposed, zero_padded
-from neuronjax.lowering.operand import Operand, no_such_datapath
+from neuronjax.lowering.operand import MatmulOperand, no_such_datapath
 from neuronjax.lowering.psum import into_psum
 from neuronjax.numerics.float_format import FLOAT8_E8M0FNU
 from neuronjax.numerics.microscaling import BLOCK_SIZE, MX_FORMATS, ON_DEVICE_FORMATS
@@ -30,7 +30,7 @@ Instructions = Iterator[Instruction]
 QUAD, APART = 4, 128
 
 
-class Blocks(NamedTuple):
+class QuantizedMatrix(NamedTuple):
     """A quantized matrix: elements and scales, and the axis that is K."""
 
     elements: View
@@ -46,8 +46,8 @@ def check_chip(context: Context, format: str) -> None:
 
 def matmul(
     context: Context,
-    lhs: Operand,
-    rhs: Operand,
+    lhs: MatmulOperand,
+    rhs: MatmulOperand,
     dimensions: DotDimensions,
     psum: Buffer,
 ) -> Instructions:
@@ -58,7 +58,9 @@ def matmul(
     yield multiply(context, a, b, psum)
 
 
-def multiply(context: Context, a: Blocks, b: Blocks, psum: Buffer) -> Instruction:
+def multiply(
+    context: Context, a: QuantizedMatrix, b: QuantizedMatrix, psum: Buffer
+) -> Instruction:
     """The contraction of two quantized matrices."""
     return into_psum(
         context,
@@ -70,7 +72,7 @@ def multiply(context: Context, a: Blocks, b: Blocks, psum: Buffer) -> Instructio
     )
 
 
-def _quantized(context: Context, source: MatrixView, format: str) -> Blocks:
+def _quantized(context: Context, source: MatrixView, format: str) -> QuantizedMatrix:
     policy = context.policy
     if policy.mx_layout == "interleaved":
         source = _interleaved(context, source)
@@ -86,7 +88,7 @@ def _quantized(context: Context, source: MatrixView, format: str) -> Blocks:
 
 def quantized(
     context: Context, source: MatrixView, format: str, scale_rule: str, *, engine: str
-) -> Blocks:
+) -> QuantizedMatrix:
     """Quantizes an array along one axis."""
     view, axis = source
     shape = list(view.type.shape)
@@ -105,7 +107,7 @@ def quantized(
         scale_rule=scale_rule,
     )
     context.emit(instruction)
-    return Blocks(View(elements), View(scales), axis)
+    return QuantizedMatrix(View(elements), View(scales), axis)
 
 
 def _interleaved(context: Context, source: MatrixView) -> MatrixView:

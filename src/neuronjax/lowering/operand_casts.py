@@ -19,7 +19,7 @@ from neuronjax.ir.instruction_set import TensorCopy
 from neuronjax.ir.program import Op
 from neuronjax.lowering import microscaling, sparsity
 from neuronjax.lowering.context import Context
-from neuronjax.lowering.operand import FP8, Operand, no_such_format
+from neuronjax.lowering.operand import FP8, MatmulOperand, no_such_format
 from neuronjax.lowering.scaling import scale
 from neuronjax.lowering.weights import weight_index
 from neuronjax.numerics.float_format import get_format
@@ -30,7 +30,7 @@ from neuronjax.numerics.microscaling import (
 )
 
 
-def prepare_operands(op: Op, context: Context) -> tuple[Operand, Operand]:
+def prepare_operands(op: Op, context: Context) -> tuple[MatmulOperand, MatmulOperand]:
     """Casts and scales both operands of a contraction as the policy says."""
     weight = weight_index(op, context)
     lhs, rhs = (
@@ -41,8 +41,8 @@ def prepare_operands(op: Op, context: Context) -> tuple[Operand, Operand]:
 
 
 def compatible(
-    op: Op, context: Context, lhs: Operand, rhs: Operand
-) -> tuple[Operand, Operand]:
+    op: Op, context: Context, lhs: MatmulOperand, rhs: MatmulOperand
+) -> tuple[MatmulOperand, MatmulOperand]:
     """Both operands in formats that may meet, and with what is to be compressed.
 
     Raises:
@@ -85,18 +85,18 @@ def _role(context: Context, value: Any, is_weight: bool) -> str:
     return "weight" if is_weight else "forward"
 
 
-def _prepare(context: Context, view: View, role: str) -> Operand:
+def _prepare(context: Context, view: View, role: str) -> MatmulOperand:
     policy = context.policy
     dtype = view.type.dtype.name
     chip_fp8 = context.shared.target.chip.forward_fp8
     wanted = policy.operand_dtype(role, chip_fp8=chip_fp8)  # type: ignore[arg-type]
     is_mx = wanted in MX_FORMATS
     if policy.auto_cast == "none" or (dtype != "float32" and not is_mx):
-        return Operand(view, dtype)
+        return MatmulOperand(view, dtype)
     if is_mx:
         microscaling.check_chip(context, wanted)
         if wanted not in ON_DEVICE_FORMATS or dtype in ON_DEVICE_INPUTS:
-            return Operand(view, wanted)
+            return MatmulOperand(view, wanted)
     cast = (wanted, policy.scaling, policy.rounding, policy.overflow)
     key = (view.buffer.number, *cast)
     if key not in context.memo:
@@ -104,12 +104,12 @@ def _prepare(context: Context, view: View, role: str) -> Operand:
     return context.memo[key]
 
 
-def _cast(context: Context, view: View, wanted: str) -> Operand:
+def _cast(context: Context, view: View, wanted: str) -> MatmulOperand:
     inverse = None
     if wanted in FP8 and context.policy.scaling != "none":
         check_format(context, wanted)
         view, inverse = scale(context, view, wanted)
-    return Operand(rounded(context, view, wanted), wanted, inverse)
+    return MatmulOperand(rounded(context, view, wanted), wanted, inverse)
 
 
 def check_format(context: Context, name: str) -> None:
@@ -144,7 +144,9 @@ def _storage(wanted: str) -> str:
     return "float32" if wanted == "tfloat32" else wanted
 
 
-def _same_width(context: Context, operand: Operand, other: Operand) -> Operand:
+def _same_width(
+    context: Context, operand: MatmulOperand, other: MatmulOperand
+) -> MatmulOperand:
     """TF32 and FP32 only pair with TF32 and FP32: widens the narrower operand."""
     wide = ("float32", "tfloat32")
     if operand.format in wide or other.format not in wide:
