@@ -21,7 +21,7 @@ import ml_dtypes
 import numpy as np
 from jax import export
 
-from neuronjax.capture.flatbuffer import Buffer, Table, malformed
+from neuronjax.capture.flatbuffer import FlatBuffer, Table, malformed
 from neuronjax.errors import (
     InvalidProgramError,
     NeuronJaxError,
@@ -80,7 +80,7 @@ class Exported:
     vjp: Exported | None
 
 
-class _Slot:
+class _Field:
     """Fields of the table Exported."""
 
     NAME, IN_TREE, IN_AVALS, OUT_TREE, OUT_AVALS = 1, 2, 3, 4, 5
@@ -92,7 +92,7 @@ class _Slot:
 def looks_exported(data: bytes) -> bool:
     """Whether the bytes are a flatbuffer that holds an MLIR program."""
     try:
-        return Buffer(data).root().bytes(_Slot.MODULE).startswith(b"ML\xefR")
+        return FlatBuffer(data).root().bytes(_Field.MODULE).startswith(b"ML\xefR")
     except NeuronJaxError:
         return False
 
@@ -105,32 +105,32 @@ def read_exported(data: bytes) -> Exported:
         UnimplementedError: it is for several devices.
         UnsupportedError: it has effects, dynamic shapes, or is of a newer convention.
     """
-    return _exported(Buffer(data).root(), data, 0)
+    return _exported(FlatBuffer(data).root(), data, 0)
 
 
 def _exported(root: Table, data: bytes, depth: int) -> Exported:
     _check_convention(root)
     _check_devices(root)
     _check_effects(root)
-    in_avals = _avals(root, _Slot.IN_AVALS, _Slot.IN_INDICES)
-    out_avals = _avals(root, _Slot.OUT_AVALS, _Slot.OUT_INDICES)
+    in_avals = _avals(root, _Field.IN_AVALS, _Field.IN_INDICES)
+    out_avals = _avals(root, _Field.OUT_AVALS, _Field.OUT_INDICES)
     in_tree, out_tree = _trees(root, data, depth)
     for tree, avals in ((in_tree, in_avals), (out_tree, out_avals)):
         if tree.num_leaves != len(avals):
             malformed(f"a pytree of {tree.num_leaves} leaves for {len(avals)} arrays")
-    kept = root.integers(_Slot.KEPT, 2)
+    kept = root.integers(_Field.KEPT, 2)
     if list(kept) != sorted(set(kept)) or (kept and kept[-1] >= len(in_avals)):
         malformed("the list of used arguments names some that do not exist")
-    vjp = root.table(_Slot.VJP) if depth < DEEPEST_VJP else None
+    vjp = root.table(_Field.VJP) if depth < DEEPEST_VJP else None
     return Exported(
-        name=root.text(_Slot.NAME),
+        name=root.text(_Field.NAME),
         in_tree=in_tree,
         in_avals=in_avals,
         kept=kept,
         out_tree=out_tree,
         out_avals=out_avals,
-        platform_index=_platform_index(root.texts(_Slot.PLATFORMS)),
-        module=root.bytes(_Slot.MODULE),
+        platform_index=_platform_index(root.texts(_Field.PLATFORMS)),
+        module=root.bytes(_Field.MODULE),
         vjp=None if vjp is None else _exported(vjp, data, depth + 1),
     )
 
@@ -139,7 +139,7 @@ def _exported(root: Table, data: bytes, depth: int) -> Exported:
 
 
 def _check_convention(root: Table) -> None:
-    version = root.unsigned(_Slot.CONVENTION, 2)
+    version = root.unsigned(_Field.CONVENTION, 2)
     oldest = export.minimum_supported_calling_convention_version
     newest = export.maximum_supported_calling_convention_version
     if not oldest <= version <= newest:
@@ -152,8 +152,8 @@ def _check_convention(root: Table) -> None:
 
 
 def _check_devices(root: Table) -> None:
-    meshes = [math.prod(m.integers(0, 4)) for m in root.tables(_Slot.MESHES)]
-    devices = root.unsigned(_Slot.DEVICES, 4) or root.unsigned(_Slot.DEVICES_SHORT, 2)
+    meshes = [math.prod(m.integers(0, 4)) for m in root.tables(_Field.MESHES)]
+    devices = root.unsigned(_Field.DEVICES, 4) or root.unsigned(_Field.DEVICES_SHORT, 2)
     most = max([devices, *meshes])
     if most > 1:
         raise UnimplementedError(
@@ -164,7 +164,7 @@ def _check_devices(root: Table) -> None:
 
 
 def _check_effects(root: Table) -> None:
-    effects = [*root.tables(_Slot.ORDERED), *root.tables(_Slot.UNORDERED)]
+    effects = [*root.tables(_Field.ORDERED), *root.tables(_Field.UNORDERED)]
     if effects:
         name = effects[0].text(0).rsplit(".", 1)[-1]
         raise UnsupportedError(
@@ -192,7 +192,7 @@ def _avals(root: Table, slot: int, index_slot: int) -> tuple[Any, ...]:
     indices = root.integers(index_slot, 4)
     if not indices:
         return tuple(_aval(table) for table in root.tables(slot))
-    unique = [_aval(table) for table in root.tables(_Slot.AVALS)]
+    unique = [_aval(table) for table in root.tables(_Field.AVALS)]
     if max(indices) >= len(unique):
         malformed("it uses a shape that it does not list")
     return tuple(unique[i] for i in indices)
@@ -236,7 +236,7 @@ class _RegisteredNode(Exception):
 def _trees(root: Table, data: bytes, depth: int) -> tuple[Any, Any]:
     """The pytrees of (args, kwargs) and of the results."""
     try:
-        return _tree(root.table(_Slot.IN_TREE)), _tree(root.table(_Slot.OUT_TREE))
+        return _tree(root.table(_Field.IN_TREE)), _tree(root.table(_Field.OUT_TREE))
     except _RegisteredNode as node:
         exported = _deserialize(data, str(node))
         for _ in range(depth):

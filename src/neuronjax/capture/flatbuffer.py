@@ -26,7 +26,7 @@ def malformed(what: str) -> NoReturn:
 
 
 @dataclass
-class Buffer:
+class FlatBuffer:
     """The bytes, and how many tables may still be read."""
 
     data: bytes
@@ -60,7 +60,7 @@ class Buffer:
 class Table:
     """One table: fields by slot number, as in the schema, from 0."""
 
-    def __init__(self, buffer: Buffer, at: int) -> None:
+    def __init__(self, buffer: FlatBuffer, at: int) -> None:
         buffer.spend()
         self._buffer = buffer
         self._at = at

@@ -31,7 +31,7 @@ from jax.interpreters.mlir import make_ir_context
 
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.renumbering import renumbered
-from neuronjax.capture.tiling import Tiling, find_mesh
+from neuronjax.capture.tiling import ArrayTiling, find_mesh
 from neuronjax.errors import InternalError, InvalidProgramError, UnsupportedError
 from neuronjax.ir.program import (
     Function,
@@ -169,7 +169,7 @@ def _around(outside: Region, body: Region, shardings: tuple[Sharding, ...]) -> R
 
 
 def _check_types(
-    program: Program, outside: Region, inside: Region, tilings: list[Tiling]
+    program: Program, outside: Region, inside: Region, tilings: list[ArrayTiling]
 ) -> None:
     """Every argument and result is cut into equal parts."""
     names = [f"argument {name}" for name in program.argument_names]
@@ -186,7 +186,7 @@ def _check_types(
             )
 
 
-def _unlike(tilings: list[Tiling]) -> str:
+def _unlike(tilings: list[ArrayTiling]) -> str:
     found = {f"{list(t.counts)} by {t.places}" for t in tilings if prod(t.counts) > 1}
     return "; ".join(sorted(found))[:300]
 
@@ -199,8 +199,8 @@ class _Answer:
     """Code of one device, as MLIR bytecode, and how whole arrays are cut."""
 
     code: bytes
-    arguments: tuple[Tiling, ...]
-    results: tuple[Tiling, ...]
+    arguments: tuple[ArrayTiling, ...]
+    results: tuple[ArrayTiling, ...]
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ def _read(done: subprocess.CompletedProcess[bytes]) -> _Answer:
             remedy="correct the shardings that it names; or " + _REMEDY,
         )
     arguments, results = (
-        tuple(Tiling.of(**found) for found in header[name])
+        tuple(ArrayTiling.of(**found) for found in header[name])
         for name in ("arguments", "results")
     )
     return _Answer(code, arguments, results)

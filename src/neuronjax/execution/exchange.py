@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from neuronjax.errors import InternalError, InvalidProgramError
-from neuronjax.execution.exchange_fold import Storage, fold_ranks, wide
+from neuronjax.execution.exchange_fold import SumStorage, fold_ranks, wide
 from neuronjax.ir.collective_set import (
     GROUPS_REMEDY,
     PAIRS_REMEDY,
@@ -390,7 +390,7 @@ def _reduced_integers(
     if i.op in EXTREMES:
         total = reduce_extreme(i.op, floats, (1,))
     else:
-        total = fold_ranks(floats, i.plan, i.op, Storage(), zero, key)
+        total = fold_ranks(floats, i.plan, i.op, SumStorage(), zero, key)
     return round_to_int(total, x.dtype, mode="rne")
 
 
@@ -408,7 +408,7 @@ def _reduced_floats(
     own = get_format(dtype)
     # Opaque: constants too, and products, which XLA would contract into the sum.
     x = opaque(x, zero)
-    storage = Storage(travels, i.rounding, i.overflow)
+    storage = SumStorage(travels, i.rounding, i.overflow)
     if travels != own:
         x = storage.stored(wide(x), key, last + 1)
     total = fold_ranks(x, i.plan, i.op, storage, zero, key)

@@ -27,7 +27,7 @@ COMBINATIONS = {"add": lax.add, "multiply": lax.mul}
 _STRAIGHT = 4
 
 
-class Storage(NamedTuple):
+class SumStorage(NamedTuple):
     """How a rank stores a partial sum.
 
     Attributes:
@@ -61,7 +61,7 @@ def fold_ranks(
     x: jax.Array,
     plan: FoldPlan,
     op: str,
-    storage: Storage,
+    storage: SumStorage,
     zero: jax.Array,
     key: jax.Array,
 ) -> jax.Array:
@@ -114,7 +114,7 @@ def _staged(
     number: int,
     stage: Stage,
     op: str,
-    storage: Storage,
+    storage: SumStorage,
 ) -> jax.Array:
     """[partials // width, ...] of [partials, ...]."""
     hops = stage.width // stage.hop

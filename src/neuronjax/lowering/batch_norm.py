@@ -19,10 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from neuronjax.ir.instruction import Buffer, Instruction, View
+from neuronjax.ir.instruction import Instruction, View
 from neuronjax.ir.instruction_set import (
     Activation,
     TensorCopy,
@@ -38,13 +39,12 @@ from neuronjax.lowering.registry import lowers
 Instructions = Iterator[Instruction]
 
 
-class _Builder:
-    """Collects instructions on FP32 temporaries.
+class _Features:
+    """Arithmetic on FP32 temporaries, with the features of an operand.
 
     Attributes:
         shape: of the operand.
         count: elements of a feature.
-        out: the instructions so far.
     """
 
     def __init__(self, op: Op, context: Context) -> None:
@@ -54,79 +54,47 @@ class _Builder:
         self.axes = tuple(d for d in range(len(self.shape)) if d != self.axis)
         self.count = float(prod(self.shape[d] for d in self.axes))
         self.epsilon = op.attributes["epsilon"]
-        self.out: list[Instruction] = []
 
     def apply(self, name: str, x: View, y: View) -> View:
         """Arithmetic of two tensors, in FP32."""
-        result = self.context.temporary(x.type.shape, np.float32)
-        self.out.append(
-            self.context.make(TensorTensor, (x, y), (result,), engine="vector", op=name)
-        )
-        return View(result)
+        return self._fp32(TensorTensor, (x, y), x.type.shape, op=name)
+
+    def _fp32(
+        self, cls: type, operands: tuple[View, ...], shape: Any, **fields: Any
+    ) -> View:
+        options = {"engine": "vector", **fields}
+        return self.context.computed(cls, operands, shape, np.float32, **options)
 
     def by(self, name: str, x: View, value: float) -> View:
         """Arithmetic with a number."""
-        scalar, fill = filled(self.context, (), np.float32, value)
-        result = self.context.temporary(x.type.shape, np.float32)
-        operands = (x, scalar)
-        self.out += fill
-        self.out.append(
-            self.context.make(
-                TensorScalar, operands, (result,), engine="vector", op=name
-            )
-        )
-        return View(result)
+        scalar = filled(self.context, (), np.float32, value)
+        return self._fp32(TensorScalar, (x, scalar), x.type.shape, op=name)
 
     def root(self, x: View) -> View:
-        result = self.context.temporary(x.type.shape, np.float32)
-        self.out.append(
-            self.context.make(
-                Activation,
-                (x,),
-                (result,),
-                engine="scalar",
-                function="sqrt",
-                transcendentals=self.context.policy.transcendentals,
-            )
-        )
-        return View(result)
+        transcendentals = self.context.policy.transcendentals
+        fields = dict(function="sqrt", transcendentals=transcendentals)
+        return self._fp32(Activation, (x,), x.type.shape, engine="scalar", **fields)
 
     def per_feature(self, x: View) -> View:
         """A value of each feature beside each of its elements."""
-        view, moves = spread(self.context, x, self.shape, (self.axis,))
-        self.out += moves
-        return view
+        return spread(self.context, x, self.shape, (self.axis,))
 
     def total(self, x: View) -> View:
         """The sum of each feature's elements."""
-        init, fill = filled(self.context, (), np.float32, 0)
-        self.out += fill
-        result = self.context.temporary((self.shape[self.axis],), np.float32)
-        self.out.append(
-            self.context.make(
-                TensorReduce,
-                (x, init),
-                (result,),
-                engine="vector",
-                op="add",
-                axes=self.axes,
-            )
-        )
-        return View(result)
+        init = filled(self.context, (), np.float32, 0)
+        shape = (self.shape[self.axis],)
+        return self._fp32(TensorReduce, (x, init), shape, op="add", axes=self.axes)
 
     def wide(self, x: View) -> View:
         """As FP32, which sums need."""
-        if x.type.dtype == np.float32:
-            return x
-        result = self.context.temporary(x.type.shape, np.float32)
-        self.out.append(self.context.make(TensorCopy, (x,), (result,), engine="vector"))
-        return View(result)
+        is_wide = x.type.dtype == np.float32
+        return x if is_wide else self._fp32(TensorCopy, (x,), x.type.shape)
 
-    def write(self, x: View, result: Buffer) -> None:
-        """The last rounding, to the declared dtype."""
-        self.out.append(
-            self.context.arithmetic(TensorCopy, (x,), (result,), engine="vector")
-        )
+    def written(self, op: Op, *values: View) -> Instructions:
+        """The last roundings, to the declared dtypes."""
+        write = self.context.arithmetic
+        for x, result in zip(values, self.context.results(op), strict=True):
+            yield write(TensorCopy, (x,), (result,), engine="vector")
 
     def normalised(self, centred: View, variance: View) -> View:
         """centred / deviation."""
@@ -141,33 +109,28 @@ class _Builder:
 
 @lowers("stablehlo.batch_norm_inference")
 def inference(op: Op, context: Context) -> Instructions:
-    b = _Builder(op, context)
+    b = _Features(op, context)
     x, scale, offset, mean, variance = map(b.wide, context.operands(op))
     centred = b.apply("subtract", x, b.per_feature(mean))
     normalised = b.normalised(centred, variance)
-    b.write(b.affine(normalised, scale, offset), context.results(op)[0])
-    return iter(b.out)
+    return b.written(op, b.affine(normalised, scale, offset))
 
 
 @lowers("stablehlo.batch_norm_training")
 def training(op: Op, context: Context) -> Instructions:
-    b = _Builder(op, context)
+    b = _Features(op, context)
     x, scale, offset = map(b.wide, context.operands(op))
     mean = b.by("divide", b.total(x), b.count)
     centred = b.apply("subtract", x, b.per_feature(mean))
     squares = b.apply("multiply", centred, centred)
     variance = b.by("divide", b.total(squares), b.count)
     output = b.affine(b.normalised(centred, variance), scale, offset)
-    for value, result in zip(
-        (output, mean, variance), context.results(op), strict=True
-    ):
-        b.write(value, result)
-    return iter(b.out)
+    return b.written(op, output, mean, variance)
 
 
 @lowers("stablehlo.batch_norm_grad")
 def gradients(op: Op, context: Context) -> Instructions:
-    b = _Builder(op, context)
+    b = _Features(op, context)
     x, scale, mean, variance, g = map(b.wide, context.operands(op))
     centred = b.apply("subtract", x, b.per_feature(mean))
     shifted = b.by("add", variance, b.epsilon)
@@ -180,14 +143,10 @@ def gradients(op: Op, context: Context) -> Instructions:
         b.per_feature(b.by("divide", b.apply("divide", scale, deviation), b.count)),
         _inner(b, g, centred, d_offset, shifted),
     )
-    for value, result in zip(
-        (d_x, d_scale, d_offset), context.results(op), strict=True
-    ):
-        b.write(value, result)
-    return iter(b.out)
+    return b.written(op, d_x, d_scale, d_offset)
 
 
-def _inner(b: _Builder, g: View, centred: View, total: View, shifted: View) -> View:
+def _inner(b: _Features, g: View, centred: View, total: View, shifted: View) -> View:
     """g n - sum(g) - sum(g centred) centred / (variance + epsilon)."""
     moment = b.total(b.apply("multiply", g, centred))
     along = b.apply("multiply", b.per_feature(moment), centred)

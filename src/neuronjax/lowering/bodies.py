@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import ml_dtypes
 import numpy as np
 
-from neuronjax.ir.instruction import Block, Instruction, View
+from neuronjax.ir.instruction import Block, View
 from neuronjax.ir.instruction_set import TensorCopy
 from neuronjax.ir.program import Function, Op, Region, Value
 from neuronjax.lowering.context import Context
@@ -135,17 +135,16 @@ class _Inliner:
 
 def promoted(
     context: Context, views: Sequence[View], arguments: Sequence[Value]
-) -> tuple[tuple[View, ...], list[Instruction]]:
+) -> tuple[View, ...]:
     """Operands in the dtypes that a body takes: it may accumulate in a wider one."""
-    copies: list[Instruction] = []
-    out = []
-    for view, argument in zip(views, arguments, strict=True):
-        if view.type.dtype != argument.type.dtype:
-            wide = context.temporary(view.type.shape, argument.type.dtype)
-            copies.append(context.make(TensorCopy, (view,), (wide,), engine="vector"))
-            view = View(wide)
-        out.append(view)
-    return tuple(out), copies
+
+    def one(view: View, argument: Value) -> View:
+        shape, dtype = view.type.shape, argument.type.dtype
+        if view.type.dtype == dtype:
+            return view
+        return context.computed(TensorCopy, (view,), shape, dtype, engine="vector")
+
+    return tuple(map(one, views, arguments))
 
 
 def constant_of(context: Context, view: View) -> np.ndarray | None:

@@ -53,8 +53,7 @@ def broadcasting(op: Op, context: Context) -> Instructions:
     shape = op.results[0].type.shape
     operands = []
     for value in op.operands:
-        view, moves = spread(context, context.view(value), shape, _axes(op, value))
-        yield from moves
+        view = spread(context, context.view(value), shape, _axes(op, value))
         new = Value(value.number, TensorType(shape, value.type.dtype))
         context.alias(new, view)
         context.facts[new] = context.fact(value)
@@ -75,7 +74,7 @@ def _axes(op: Op, value: Value) -> tuple[int, ...]:
 
 def spread(
     context: Context, view: View, shape: tuple[int, ...], axes: tuple[int, ...]
-) -> tuple[View, list[Instruction]]:
+) -> View:
     """A tensor repeated along the axes it lacks, and those where it has one element.
 
     Args:
@@ -86,21 +85,15 @@ def spread(
     """
     sizes = view.type.shape
     if sizes == shape:
-        return view, []
+        return view
     kept = [i for i, axis in enumerate(axes) if sizes[i] == shape[axis]]
-    view, moves = reshaped(context, view, tuple(sizes[i] for i in kept))
-    dimensions = tuple(axes[i] for i in kept)
-    view, more = moved(context, "broadcast", view, shape, dimensions)
-    return view, moves + more
+    view = reshaped(context, view, tuple(sizes[i] for i in kept))
+    return moved(context, "broadcast", view, shape, tuple(axes[i] for i in kept))
 
 
-def filled(
-    context: Context, shape: tuple[int, ...], dtype: Any, value: Any
-) -> tuple[View, list[Instruction]]:
+def filled(context: Context, shape: tuple[int, ...], dtype: Any, value: Any) -> View:
     """A tensor of one value: a scalar that is written once, and repeated."""
-    scalar = context.temporary((), dtype)
     with np.errstate(invalid="ignore"):
         number = np.array(value).astype(dtype)
-    fill = context.make(Memset, (), (scalar,), engine="gpsimd", value=number)
-    view, moves = spread(context, View(scalar), shape, ())
-    return view, [fill, *moves]
+    scalar = context.computed(Memset, (), (), dtype, engine="gpsimd", value=number)
+    return spread(context, scalar, shape, ())

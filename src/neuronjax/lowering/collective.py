@@ -174,8 +174,7 @@ def _reduction(
     (region,) = op.regions
     name = _combiner(op, region)
     arguments = [region.arguments[0]] * len(op.operands)
-    operands, copies = promoted(context, context.operands(op), arguments)
-    yield from copies
+    operands = promoted(context, context.operands(op), arguments)
     dtype = region.arguments[0].type.dtype
     policy, travels = context.policy, _travel_dtype(context, name, dtype)
     made = context.arithmetic(

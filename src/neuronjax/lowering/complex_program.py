@@ -18,7 +18,11 @@ import numpy as np
 from neuronjax.errors import UnsupportedError
 from neuronjax.ir.program import Function, Location, Program, Value
 from neuronjax.lowering.complex_builder import Builder
-from neuronjax.lowering.complex_rewriting import Rewriting, defined_values, is_complex
+from neuronjax.lowering.complex_rewriting import (
+    ComplexRewriting,
+    defined_values,
+    is_complex,
+)
 
 FIRST_SDK = "2.32"
 
@@ -58,7 +62,7 @@ def real_program(program: Program, *, sdk: str) -> Program:
     values = (v for f in program.functions.values() for v in defined_values(f.body))
     numbers = itertools.count(1 + max(value.number for value in values))
     functions = {
-        name: Function(name, Rewriting().region(f.body, Builder(numbers)))
+        name: Function(name, ComplexRewriting().region(f.body, Builder(numbers)))
         for name, f in program.functions.items()
     }
     names = _argument_names(program)

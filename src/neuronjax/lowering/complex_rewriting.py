@@ -39,7 +39,7 @@ def defined_values(region: Region) -> Iterator[Value]:
             yield from defined_values(nested)
 
 
-class Rewriting:
+class ComplexRewriting:
     """The rewriting of one function: which pair stands for which complex value."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ def refused(op: Op, what: str) -> UnsupportedError:
 # -- structure -------------------------------------------------------------------------
 
 
-def _each_part(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+def _each_part(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
     """The op on the real parts, and again on the imaginary parts."""
     results = rewriting.define(op.results, builder)
     for i in range(2):
@@ -152,13 +152,13 @@ def _is_separable(op: Op) -> bool:
     return known.issuperset(read)
 
 
-def _combination(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+def _combination(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
     """A reduction or a scatter."""
     rule = _each_part if _is_separable(op) else _in_place
     rule(rewriting, op, builder)
 
 
-def _in_place(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+def _in_place(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
     """The op on the parts of everything, its regions rewritten."""
     regions = [rewriting.region(region, builder.child()) for region in op.regions]
     operands = rewriting.expand(op.operands)
@@ -167,7 +167,7 @@ def _in_place(rewriting: Rewriting, op: Op, builder: Builder) -> None:
     builder.emit(name, operands, results, op.attributes, regions)
 
 
-def _manual_computation(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+def _manual_computation(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
     """In place; both parts of a value are split over devices as it was."""
     attributes = dict(op.attributes)
     for name, values in (("in_shardings", op.operands), ("out_shardings", op.results)):
@@ -178,7 +178,7 @@ def _manual_computation(rewriting: Rewriting, op: Op, builder: Builder) -> None:
     _in_place(rewriting, dataclasses.replace(op, attributes=attributes), builder)
 
 
-def _sort(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+def _sort(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
     """In place, but a comparator takes both sides of one operand, then of the next."""
     (region,) = op.regions
     inner = builder.child()
@@ -192,7 +192,7 @@ def _sort(rewriting: Rewriting, op: Op, builder: Builder) -> None:
     builder.emit(op.name, operands, results, op.attributes, [comparator])
 
 
-def _custom_call(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+def _custom_call(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
     """Its own rule says what it does with pairs; it is told which operands and which
     results they were."""
     flags = tuple([tuple(map(is_complex, vs)) for vs in (op.operands, op.results)])
@@ -204,12 +204,12 @@ def _custom_call(rewriting: Rewriting, op: Op, builder: Builder) -> None:
 # -- arithmetic ------------------------------------------------------------------------
 
 
-def _formula(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+def _formula(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
     operands = [rewriting.pair(value, builder) for value in op.operands]
     rewriting.bind(op.results[0], FORMULAS[op.name](*operands), builder)
 
 
-def _broadcasting(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+def _broadcasting(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
     """`chlo.broadcast_*`: without dimensions, the shapes are aligned at their ends."""
     shape = op.results[0].type.shape
 
@@ -229,7 +229,7 @@ def _broadcasting(rewriting: Rewriting, op: Op, builder: Builder) -> None:
     rewriting.bind(op.results[0], result, builder)
 
 
-def _compare(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+def _compare(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
     direction = op.attributes["comparison_direction"]
     if direction not in COMPARISONS:
         raise refused(op, f"complex numbers have no order: comparison {direction}")
@@ -237,7 +237,7 @@ def _compare(rewriting: Rewriting, op: Op, builder: Builder) -> None:
     rewriting.bind(op.results[0], COMPARISONS[direction](*operands), builder)
 
 
-def _four_products(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+def _four_products(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
     """A contraction: re re - im im and re im + im re, each product as a real one."""
     if not all(map(is_complex, op.operands)):
         raise refused(op, "one operand is complex and the other is real")
@@ -254,12 +254,12 @@ def _four_products(rewriting: Rewriting, op: Op, builder: Builder) -> None:
     rewriting.bind(result, Pair(re, im), builder)
 
 
-def _make(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+def _make(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
     re, im = (Real(value, builder) for value in op.operands)
     rewriting.bind(op.results[0], Pair(re, im), builder)
 
 
-def _constant(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+def _constant(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
     results = rewriting.define(op.results, builder)
     number = op.attributes["value"]
     for part, result in zip((number.real, number.imag), results, strict=True):
@@ -267,13 +267,13 @@ def _constant(rewriting: Rewriting, op: Op, builder: Builder) -> None:
         builder.emit(op.name, (), (result,), {"value": value})
 
 
-def _iota(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+def _iota(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
     shape = op.results[0].type.shape
     re = builder.apply(op.name, (), shape, FLOAT, op.attributes)
     rewriting.bind(op.results[0], Pair(re, re.like(0.0)), builder)
 
 
-def _convert(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+def _convert(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
     """The imaginary part of a real number is 0, that of a complex one is dropped."""
     (source,), (result,) = op.operands, op.results
     re = rewriting.part(source, 0)
@@ -288,7 +288,7 @@ def _convert(rewriting: Rewriting, op: Op, builder: Builder) -> None:
     rewriting.bind(result, Pair(converted, im), builder)
 
 
-def _bitcast(rewriting: Rewriting, op: Op, builder: Builder) -> None:
+def _bitcast(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
     (source,), (result,) = op.operands, op.results
     if source.type != result.type:
         raise refused(op, f"{source.type} has no bits of type {result.type}")
@@ -387,7 +387,7 @@ STRUCTURES = (
 
 BROADCASTING = ("add", "atan2", "divide", "multiply", "power", "subtract")
 
-Rule = Callable[[Rewriting, Op, Builder], None]
+Rule = Callable[[ComplexRewriting, Op, Builder], None]
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(FORMULAS, _formula),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -203,6 +203,7 @@ class Context:
             parent.memo.new_child() if parent else ChainMap()
         )
         self.location = Location()
+        self._emitted: list[Instruction] = []
         self._scope = ""
         self._ordinal = 0
         self._policy: tuple[Policy, str | None] | None = None
@@ -344,6 +345,37 @@ class Context:
             overflow=policy.overflow if rounds else "ieee",
             **attributes,
         )
+
+    def emit(self, instruction: Any) -> None:
+        """Puts an instruction behind those that the rule has yielded and emitted."""
+        self._emitted.append(self.numbered(instruction))
+
+    def computed(
+        self,
+        cls: type,
+        /,
+        operands: tuple[View, ...],
+        shape: tuple[int, ...],
+        dtype: Any,
+        *,
+        engine: Engine,
+        **attributes: Any,
+    ) -> View:
+        """Emits an instruction of one result: a temporary, which is returned."""
+        result = self.temporary(shape, dtype)
+        self.emit(self.make(cls, operands, (result,), engine=engine, **attributes))
+        return View(result)
+
+    def collected(self, rule: Iterable[Instruction]) -> Iterator[Instruction]:
+        """What a rule yields, and the helpers that it calls emit, in order."""
+        for instruction in rule:
+            yield from self._taken()
+            yield self.numbered(instruction)
+        yield from self._taken()
+
+    def _taken(self) -> list[Instruction]:
+        emitted, self._emitted = self._emitted, []
+        return emitted
 
     def numbered(self, instruction: Instruction) -> Instruction:
         """Gives a stochastic instruction its ordinal."""

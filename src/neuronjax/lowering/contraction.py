@@ -25,7 +25,7 @@ from neuronjax.ir.instruction_set import DotDimensions, NcMatmul
 from neuronjax.ir.program import Op
 from neuronjax.lowering import dot_algorithm, microscaling, sparsity
 from neuronjax.lowering.context import Context
-from neuronjax.lowering.operand import FP8, Operand
+from neuronjax.lowering.operand import FP8, MatmulOperand
 from neuronjax.lowering.operand_casts import is_byte, prepare_operands
 from neuronjax.lowering.psum import from_psum, into_psum
 from neuronjax.lowering.registry import lowers
@@ -46,8 +46,7 @@ def dot_general(op: Op, context: Context) -> Instructions:
     algorithm = op.attributes.get("algorithm")
     result = context.results(op)[0]
     if algorithm is not None:
-        a, instructions = dot_algorithm.prepare(op, context, dimensions, algorithm)
-        yield from instructions
+        a = dot_algorithm.prepare(op, context, dimensions, algorithm)
         yield from matmul(
             context, a.lhs, a.rhs, a.dimensions, result, psum=a.psum, k_tile=a.k_tile
         )
@@ -77,8 +76,7 @@ def contract(
     if result.type.dtype.kind in "iub":
         yield integer_matmul(op, context, context.operands(op), dimensions, result)
         return
-    lhs, rhs, instructions = prepare_operands(op, context)
-    yield from instructions
+    lhs, rhs = prepare_operands(op, context)
     yield from matmul(context, lhs, rhs, dimensions, result)
 
 
@@ -121,8 +119,8 @@ def integer_matmul(
 
 def matmul(
     context: Context,
-    lhs: Operand,
-    rhs: Operand,
+    lhs: MatmulOperand,
+    rhs: MatmulOperand,
     dimensions: DotDimensions,
     result: Buffer,
     *,
@@ -143,8 +141,8 @@ def matmul(
 
 def _datapath(
     context: Context,
-    lhs: Operand,
-    rhs: Operand,
+    lhs: MatmulOperand,
+    rhs: MatmulOperand,
     dimensions: DotDimensions,
     psum: Buffer,
     *,
@@ -159,8 +157,8 @@ def _datapath(
 
 def _dense(
     context: Context,
-    lhs: Operand,
-    rhs: Operand,
+    lhs: MatmulOperand,
+    rhs: MatmulOperand,
     dimensions: DotDimensions,
     psum: Buffer,
     k_tile: int | None,

@@ -22,7 +22,7 @@ from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.contraction import integer_matmul, matmul
 from neuronjax.lowering.moves import into, reshaped, reversed_along, transposed
-from neuronjax.lowering.operand import Operand
+from neuronjax.lowering.operand import MatmulOperand
 from neuronjax.lowering.operand_casts import prepare_operands
 from neuronjax.lowering.registry import lowers
 
@@ -43,10 +43,9 @@ def convolution(op: Op, context: Context) -> Instructions:
         yield context.make(Memset, (), (result,), engine="gpsimd", value=zeros)
         return
     if is_integer:
-        lhs, rhs = (Operand(v, v.type.dtype.name) for v in context.operands(op))
+        lhs, rhs = (MatmulOperand(v, v.type.dtype.name) for v in context.operands(op))
     else:
-        lhs, rhs, instructions = prepare_operands(op, context)
-        yield from instructions
+        lhs, rhs = prepare_operands(op, context)
 
     grouped = context.temporary(conv.grouped_input_shape, lhs.view.type.dtype)
     yield from _group_input(context, conv, lhs.view, grouped)
@@ -148,8 +147,7 @@ def _group_input(
     n = conv.numbers
     spatial = n["input_spatial_dimensions"]
     order = (n["input_batch_dimension"], *spatial, n["input_feature_dimension"])
-    view, moves = transposed(context, source, order)
-    yield from moves
+    view = transposed(context, source, order)
     sizes = view.type.shape
     split = (
         conv.batch_groups,
@@ -158,12 +156,10 @@ def _group_input(
         conv.feature_groups,
         conv.group_channels,
     )
-    view, moves = reshaped(context, view, split)
-    yield from moves
+    view = reshaped(context, view, split)
     rank = len(split)
     order = (0, rank - 2, *range(1, rank - 2), rank - 1)
-    view, moves = transposed(context, view, order)
-    yield from moves
+    view = transposed(context, view, order)
     yield into(context, view, target)
 
 
@@ -171,22 +167,17 @@ def _group_kernel(
     context: Context, conv: _Convolution, source: View, target: Buffer
 ) -> Instructions:
     """[groups, kernel positions * channels, outputs]."""
-    source, moves = reversed_along(context, source, conv.reversal)
-    yield from moves
+    source = reversed_along(context, source, conv.reversal)
     n = conv.numbers
     order = (
         n["kernel_output_feature_dimension"],
         *n["kernel_spatial_dimensions"],
         n["kernel_input_feature_dimension"],
     )
-    view, moves = transposed(context, source, order)
-    yield from moves
+    view = transposed(context, source, order)
     groups = conv.feature_groups * conv.batch_groups
     sizes = (groups, conv.group_outputs, target.type.shape[1])
-    view, moves = reshaped(context, view, sizes)
-    yield from moves
-    view, moves = transposed(context, view, (0, 2, 1))
-    yield from moves
+    view = transposed(context, reshaped(context, view, sizes), (0, 2, 1))
     yield into(context, view, target)
 
 
@@ -199,14 +190,11 @@ def _ungroup(
     """
     groups, outputs = product.type.shape[0], conv.group_outputs
     split = (groups, conv.group_batch, *conv.output_spatial, outputs)
-    view, moves = reshaped(context, View(product), split)
-    yield from moves
+    view = reshaped(context, View(product), split)
     rank = len(split)
-    view, moves = transposed(context, view, (*range(1, rank - 1), 0, rank - 1))
-    yield from moves
+    view = transposed(context, view, (*range(1, rank - 1), 0, rank - 1))
     canonical = (conv.group_batch, *conv.output_spatial, groups * outputs)
-    view, moves = reshaped(context, view, canonical)
-    yield from moves
+    view = reshaped(context, view, canonical)
     n = conv.numbers
     places = (
         n["output_batch_dimension"],
@@ -214,6 +202,5 @@ def _ungroup(
         n["output_feature_dimension"],
     )
     order = tuple(int(i) for i in np.argsort(places))
-    view, moves = transposed(context, view, order)
-    yield from moves
+    view = transposed(context, view, order)
     yield into(context, view, result)

@@ -30,8 +30,8 @@ from neuronjax.lowering.context import Context
 from neuronjax.lowering.elementwise import CHLO_FUNCTIONS, pass_through
 from neuronjax.lowering.kernel_call import nki_kernel
 from neuronjax.lowering.matrices import MatrixView, matrix
-from neuronjax.lowering.microscaling import Blocks
-from neuronjax.lowering.moves import Moved, into, reshaped, transposed
+from neuronjax.lowering.microscaling import QuantizedMatrix
+from neuronjax.lowering.moves import into, reshaped, transposed
 from neuronjax.lowering.psum import from_psum
 from neuronjax.lowering.registry import RULES, lowers
 from neuronjax.lowering.sorting import approx_top_k
@@ -72,14 +72,8 @@ def _block_scaled_dot(op: Op, context: Context) -> Instructions:
     lhs, rhs, lhs_scales, rhs_scales = context.operands(op)
     d = _dimensions(op, config)
     element = config.get("element_dtype", "")
-    a, moves = _blocks(
-        op, context, lhs, lhs_scales, d.lhs_batch, d.lhs_contract, element
-    )
-    yield from moves
-    b, moves = _blocks(
-        op, context, rhs, rhs_scales, d.rhs_batch, d.rhs_contract, element
-    )
-    yield from moves
+    a = _blocks(op, context, lhs, lhs_scales, d.lhs_batch, d.lhs_contract, element)
+    b = _blocks(op, context, rhs, rhs_scales, d.rhs_batch, d.rhs_contract, element)
     yield from from_psum(
         context,
         lambda psum: [microscaling.multiply(context, a, b, psum)],
@@ -115,53 +109,47 @@ def _blocks(
     batch: tuple[int, ...],
     contract: tuple[int, ...],
     element: str,
-) -> tuple[Blocks, list[Instruction]]:
+) -> QuantizedMatrix:
     """One side as quantized matrices."""
-    moves: list[Instruction] = []
     if elements.type.dtype == np.uint32:
-        elements, moves = _unpacked(op, context, elements, contract[0], element)
+        elements = _unpacked(op, context, elements, contract[0], element)
     if elements.type.dtype.name not in _FORMATS:
         raise _invalid(
             op, f"elements of {elements.type.dtype}", f"one of {', '.join(_FORMATS)}"
         )
-    scales, more = _as_scales(context, scales)
-    moves += more
+    scales = _as_scales(context, scales)
     k, blocks = (v.type.shape[contract[0]] for v in (elements, scales))
     if -(-k // BLOCK_SIZE) != blocks:
         raise _invalid(
             op, f"{blocks} scales for {k} elements", f"blocks of {BLOCK_SIZE}"
         )
-    source, more = matrix(context, elements, batch, contract)
-    moves += more
-    scale, more = matrix(context, scales, batch, contract)
-    return Blocks(source.view, scale.view, source.axis), moves + more
+    source = matrix(context, elements, batch, contract)
+    scale = matrix(context, scales, batch, contract)
+    return QuantizedMatrix(source.view, scale.view, source.axis)
 
 
-def _as_scales(context: Context, scales: View) -> Moved:
+def _as_scales(context: Context, scales: View) -> View:
     """Scale bytes as what they are."""
     dtype = get_format("float8_e8m0fnu").dtype
     if scales.type.dtype == dtype:
-        return scales, []
-    result = context.temporary(scales.type.shape, dtype)
-    copy = context.make(BitcastCopy, (scales,), (result,), engine="dma")
-    return View(result), [copy]
+        return scales
+    shape = scales.type.shape
+    return context.computed(BitcastCopy, (scales,), shape, dtype, engine="dma")
 
 
-def _unpacked(op: Op, context: Context, words: View, axis: int, element: str) -> Moved:
+def _unpacked(op: Op, context: Context, words: View, axis: int, element: str) -> View:
     """Four elements of a word as neighbours along `axis`, the low byte first."""
     if element not in _FORMATS:
         raise _invalid(
             op, f"element_dtype {element!r} of packed operands", ", ".join(_FORMATS)
         )
     shape = words.type.shape
-    bytes_ = context.temporary((*shape, _PACKED), get_format(element).dtype)
-    copy = context.make(BitcastCopy, (words,), (bytes_,), engine="dma")
+    split, dtype = (*shape, _PACKED), get_format(element).dtype
+    view = context.computed(BitcastCopy, (words,), split, dtype, engine="dma")
     rank = len(shape)
     order = (*range(axis + 1), rank, *range(axis + 1, rank))
-    view, moves = transposed(context, View(bytes_), order)
     long = (*shape[:axis], shape[axis] * _PACKED, *shape[axis + 1 :])
-    view, more = reshaped(context, view, long)
-    return view, [copy, *moves, *more]
+    return reshaped(context, transposed(context, view, order), long)
 
 
 def _quantize_mx(op: Op, context: Context) -> Instructions:
@@ -181,14 +169,13 @@ def _quantize_mx(op: Op, context: Context) -> Instructions:
             raise _invalid(op, f"{field}={config.get(field)!r}", _LEGAL[field])
     if source.type.dtype.name not in ON_DEVICE_INPUTS:
         raise _invalid(op, f"an input of {source.type.dtype}", "bfloat16 or float16")
-    blocks, quantize = microscaling.quantized(
+    blocks = microscaling.quantized(
         context,
         MatrixView(source, axis % rank),
         _FORMATS[element],
         context.policy.mx_scale_rule,
         engine="vector",
     )
-    yield quantize
     packed, scales = context.results(op)
     yield from _packed(op, context, blocks, packed)
     kind = "bitcast" if scales.type.dtype == np.uint8 else "copy"
@@ -198,17 +185,17 @@ def _quantize_mx(op: Op, context: Context) -> Instructions:
         yield into(context, blocks.scales, scales)
 
 
-def _packed(op: Op, context: Context, blocks: Blocks, result: Any) -> Instructions:
+def _packed(
+    op: Op, context: Context, blocks: QuantizedMatrix, result: Any
+) -> Instructions:
     """Elements four to a uint32 along the blocked axis."""
     shape, axis = blocks.elements.type.shape, blocks.axis
     if shape[axis] % _PACKED:
         raise _invalid(op, f"an axis of {shape[axis]}", f"a multiple of {_PACKED}")
     split = (*shape[:axis], shape[axis] // _PACKED, _PACKED, *shape[axis + 1 :])
-    view, moves = reshaped(context, blocks.elements, split)
-    yield from moves
+    view = reshaped(context, blocks.elements, split)
     order = (*(d for d in range(len(split)) if d != axis + 1), axis + 1)
-    view, moves = transposed(context, view, order)
-    yield from moves
+    view = transposed(context, view, order)
     yield context.make(BitcastCopy, (view,), (result,), engine="dma")
 
 

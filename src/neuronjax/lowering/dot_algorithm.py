@@ -25,14 +25,14 @@ from typing import NamedTuple
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError, UnsupportedError
-from neuronjax.ir.instruction import Instruction, View
+from neuronjax.ir.instruction import View
 from neuronjax.ir.instruction_set import DmaCopy, DotDimensions, Select, TensorTensor
 from neuronjax.ir.program import Op
 from neuronjax.lowering.broadcast import filled
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.matrices import both_matrices, matrix_dimensions
 from neuronjax.lowering.moves import reshaped, zero_padded
-from neuronjax.lowering.operand import Operand
+from neuronjax.lowering.operand import MatmulOperand
 from neuronjax.lowering.operand_casts import as_float, compatible, rounded
 from neuronjax.lowering.psum import check_psum
 
@@ -49,7 +49,7 @@ FORMATS = {
 }
 
 
-class Algorithm(NamedTuple):
+class DotAlgorithm(NamedTuple):
     """A `#stablehlo.dot_algorithm`.
 
     Attributes:
@@ -82,14 +82,14 @@ class Prepared(NamedTuple):
         k_tile: rows of a K tile, or None for the array's own.
     """
 
-    lhs: Operand
-    rhs: Operand
+    lhs: MatmulOperand
+    rhs: MatmulOperand
     dimensions: DotDimensions
     psum: np.dtype
     k_tile: int | None = None
 
 
-def parsed(op: Op, text: str) -> Algorithm:
+def parsed(op: Op, text: str) -> DotAlgorithm:
     """The algorithm of an op from the text of its attribute.
 
     Raises:
@@ -122,29 +122,26 @@ def parsed(op: Op, text: str) -> Algorithm:
             remedy=f"use 1 to {parts[0] * parts[1]} operations",
         )
     lhs, rhs, psum = (FORMATS[name] for name in names)
-    return Algorithm((lhs, rhs), psum, (parts[0], parts[1]), operations)
+    return DotAlgorithm((lhs, rhs), psum, (parts[0], parts[1]), operations)
 
 
-def prepare(
-    op: Op, context: Context, dimensions: DotDimensions, text: str
-) -> tuple[Prepared, list[Instruction]]:
-    """The operands in an algorithm's formats, and the instructions that make them."""
+def prepare(op: Op, context: Context, dimensions: DotDimensions, text: str) -> Prepared:
+    """The operands in an algorithm's formats."""
     algorithm = parsed(op, text)
-    out: list[Instruction] = []
     psum = check_psum(
         context, algorithm.psum, 'an algorithm with accumulation "f32", or '
     )
-    views = [as_float(context, value, out) for value in op.operands]
+    views = [as_float(context, value) for value in op.operands]
     if algorithm.operations > 1:
         if context.policy.sparsity is not None:
             raise _cannot_compress(op)
-        return _in_parts(context, views, dimensions, algorithm, psum, out), out
+        return _in_parts(context, views, dimensions, algorithm, psum)
     lhs, rhs = (
-        Operand(rounded(context, view, wanted, out), wanted)
+        MatmulOperand(rounded(context, view, wanted), wanted)
         for view, wanted in zip(views, algorithm.formats, strict=True)
     )
-    lhs, rhs = compatible(op, context, lhs, rhs, out)
-    return Prepared(lhs, rhs, dimensions, psum), out
+    lhs, rhs = compatible(op, context, lhs, rhs)
+    return Prepared(lhs, rhs, dimensions, psum)
 
 
 def _cannot_compress(op: Op) -> UnsupportedError:
@@ -160,49 +157,42 @@ def _in_parts(
     context: Context,
     views: list[View],
     dimensions: DotDimensions,
-    algorithm: Algorithm,
+    algorithm: DotAlgorithm,
     psum: np.dtype,
-    out: list[Instruction],
 ) -> Prepared:
     """Both operands as matrices whose K holds, tile by tile, the parts that meet."""
-    lhs, rhs, moves = both_matrices(context, views[0], views[1], dimensions)
-    out += moves
+    lhs, rhs = both_matrices(context, views[0], views[1], dimensions)
     k = lhs.view.type.shape[lhs.axis]
     k_tile = min(context.core.k_tile, k) or context.core.k_tile
     operands = []
     for side, matrix in enumerate((lhs, rhs)):
         wanted = algorithm.formats[side]
-        parts = _parts(context, matrix.view, wanted, algorithm.parts[side], out)
+        parts = _parts(context, matrix.view, wanted, algorithm.parts[side])
         chosen = [parts[pair[side]] for pair in algorithm.pairs]
-        view = _side_by_side(context, chosen, matrix.axis, k_tile, out)
-        operands.append(Operand(view, wanted))
+        view = _side_by_side(context, chosen, matrix.axis, k_tile)
+        operands.append(MatmulOperand(view, wanted))
     axes = matrix_dimensions(lhs.axis, rhs.axis)
     return Prepared(operands[0], operands[1], axes, psum, k_tile)
 
 
-def _parts(
-    context: Context, view: View, wanted: str, count: int, out: list[Instruction]
-) -> list[View]:
-    parts = [rounded(context, view, wanted, out)]
+def _parts(context: Context, view: View, wanted: str, count: int) -> list[View]:
+    parts = [rounded(context, view, wanted)]
     for _ in range(count - 1):
-        view = _rest(context, view, parts[-1], out)
-        parts.append(rounded(context, view, wanted, out))
+        view = _rest(context, view, parts[-1])
+        parts.append(rounded(context, view, wanted))
     return parts
 
 
-def _rest(context: Context, view: View, part: View, out: list[Instruction]) -> View:
+def _rest(context: Context, view: View, part: View) -> View:
     """`view` less its rounding, exactly; zero where that is Inf or NaN."""
     shape = view.type.shape
     rest, kept = (context.temporary(shape, np.float32) for _ in range(2))
     finite = context.temporary(shape, np.bool_)
-    zeros, fill = filled(context, shape, np.float32, 0)
-    make = context.make
-    out += [
-        make(TensorTensor, (view, part), (rest,), engine="vector", op="subtract"),
-        make(TensorTensor, (part,), (finite,), engine="vector", op="is_finite"),
-        *fill,
-        make(Select, (View(finite), View(rest), zeros), (kept,), engine="vector"),
-    ]
+    emit, make = context.emit, context.make
+    emit(make(TensorTensor, (view, part), (rest,), engine="vector", op="subtract"))
+    emit(make(TensorTensor, (part,), (finite,), engine="vector", op="is_finite"))
+    zeros = filled(context, shape, np.float32, 0)
+    emit(make(Select, (View(finite), View(rest), zeros), (kept,), engine="vector"))
     return View(kept)
 
 
@@ -211,34 +201,26 @@ def _side_by_side(
     parts: list[View],
     axis: int,
     k_tile: int,
-    out: list[Instruction],
 ) -> View:
     """[.., K, ..] of every part as [.., tiles, parts, k_tile, ..], K flattened."""
     tiled = []
     for part in parts:
         k = part.type.shape[axis]
         tiles = -(-k // k_tile)
-        padded, moves = zero_padded(context, part, axis, tiles * k_tile)
-        out += moves
+        padded = zero_padded(context, part, axis, tiles * k_tile)
         shape = padded.type.shape
         split = (*shape[:axis], tiles, k_tile, *shape[axis + 1 :])
-        view, moves = reshaped(context, padded, split)
-        out += moves
-        tiled.append(view)
+        tiled.append(reshaped(context, padded, split))
     shape = list(tiled[0].type.shape)
     shape[axis + 1] *= len(parts)
-    joined = context.temporary(tuple(shape), tiled[0].type.dtype)
-    out.append(
-        context.make(
-            DmaCopy,
-            tuple(tiled),
-            (joined,),
-            engine="dma",
-            kind="concatenate",
-            parameters=((axis + 1,),),
-        )
+    joined = context.computed(
+        DmaCopy,
+        tuple(tiled),
+        tuple(shape),
+        tiled[0].type.dtype,
+        engine="dma",
+        kind="concatenate",
+        parameters=((axis + 1,),),
     )
     flat = (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
-    view, moves = reshaped(context, View(joined), flat)
-    out += moves
-    return view
+    return reshaped(context, joined, flat)

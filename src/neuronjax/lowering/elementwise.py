@@ -178,12 +178,11 @@ def is_infinite(op: Op, context: Context) -> Instructions:
     """Equal to an infinity; a format without one has none."""
     (x,) = context.operands(op)
     if op.name == "chlo.is_inf":
-        size = context.temporary(x.type.shape, x.type.dtype)
-        yield context.make(TensorTensor, (x,), (size,), engine="vector", op="abs")
-        x = View(size)
+        shape, dtype = x.type.shape, x.type.dtype
+        absolute: dict[str, Any] = dict(engine="vector", op="abs")
+        x = context.computed(TensorTensor, (x,), shape, dtype, **absolute)
     sign = -1 if op.name == "chlo.is_neg_inf" else 1
-    infinity, instructions = filled(context, x.type.shape, x.type.dtype, sign * np.inf)
-    yield from instructions
+    infinity = filled(context, x.type.shape, x.type.dtype, sign * np.inf)
     yield context.make(
         Compare, (x, infinity), context.results(op), engine="vector", direction="EQ"
     )

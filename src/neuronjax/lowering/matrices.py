@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from neuronjax.ir.instruction import Instruction, View
+from neuronjax.ir.instruction import View
 from neuronjax.ir.instruction_set import DotDimensions
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.moves import reshaped, transposed
@@ -24,26 +24,25 @@ class MatrixView(NamedTuple):
 
 def matrix(
     context: Context, source: View, batch: tuple[int, ...], contract: tuple[int, ...]
-) -> tuple[MatrixView, list[Instruction]]:
+) -> MatrixView:
     """An operand of any rank as a matrix; the contracted axes count row-major."""
     shape = source.type.shape
     free = tuple(d for d in range(len(shape)) if d not in batch + contract)
     k_last = bool(contract) and contract[-1] == len(shape) - 1
     order = (*batch, *free, *contract) if k_last else (*batch, *contract, *free)
     sizes = [prod(shape[d] for d in dims) for dims in (batch, contract, free)]
-    view, moves = transposed(context, source, order)
+    view = transposed(context, source, order)
     b, k, f = sizes
-    view, more = reshaped(context, view, (b, f, k) if k_last else (b, k, f))
-    return MatrixView(view, 2 if k_last else 1), moves + more
+    view = reshaped(context, view, (b, f, k) if k_last else (b, k, f))
+    return MatrixView(view, 2 if k_last else 1)
 
 
 def both_matrices(
     context: Context, lhs: View, rhs: View, d: DotDimensions
-) -> tuple[MatrixView, MatrixView, list[Instruction]]:
-    """Both operands of a contraction, and the instructions that lay them out."""
-    left, moves = matrix(context, lhs, d.lhs_batch, d.lhs_contract)
-    right, more = matrix(context, rhs, d.rhs_batch, d.rhs_contract)
-    return left, right, moves + more
+) -> tuple[MatrixView, MatrixView]:
+    """Both operands of a contraction."""
+    left = matrix(context, lhs, d.lhs_batch, d.lhs_contract)
+    return left, matrix(context, rhs, d.rhs_batch, d.rhs_contract)
 
 
 def matrix_dimensions(lhs_axis: int, rhs_axis: int) -> DotDimensions:

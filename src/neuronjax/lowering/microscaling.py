@@ -19,7 +19,7 @@ from neuronjax.ir.instruction_set import DotDimensions, NcMatmulMx, QuantizeMx
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.matrices import MatrixView, both_matrices, matrix_dimensions
 from neuronjax.lowering.moves import reshaped, transposed, zero_padded
-from neuronjax.lowering.operand import Operand, no_such_datapath
+from neuronjax.lowering.operand import MatmulOperand, no_such_datapath
 from neuronjax.lowering.psum import into_psum
 from neuronjax.numerics.float_format import FLOAT8_E8M0FNU
 from neuronjax.numerics.microscaling import BLOCK_SIZE, MX_FORMATS, ON_DEVICE_FORMATS
@@ -30,7 +30,7 @@ Instructions = Iterator[Instruction]
 QUAD, APART = 4, 128
 
 
-class Blocks(NamedTuple):
+class QuantizedMatrix(NamedTuple):
     """A quantized matrix: elements and scales, and the axis that is K."""
 
     elements: View
@@ -46,22 +46,21 @@ def check_chip(context: Context, format: str) -> None:
 
 def matmul(
     context: Context,
-    lhs: Operand,
-    rhs: Operand,
+    lhs: MatmulOperand,
+    rhs: MatmulOperand,
     dimensions: DotDimensions,
     psum: Buffer,
 ) -> Instructions:
     """Quantizes what is not yet quantized, and multiplies."""
-    left, right, moves = both_matrices(context, lhs.view, rhs.view, dimensions)
-    yield from moves
-    a, instructions = _quantized(context, left, lhs.format)
-    yield from instructions
-    b, instructions = _quantized(context, right, rhs.format)
-    yield from instructions
+    left, right = both_matrices(context, lhs.view, rhs.view, dimensions)
+    a = _quantized(context, left, lhs.format)
+    b = _quantized(context, right, rhs.format)
     yield multiply(context, a, b, psum)
 
 
-def multiply(context: Context, a: Blocks, b: Blocks, psum: Buffer) -> Instruction:
+def multiply(
+    context: Context, a: QuantizedMatrix, b: QuantizedMatrix, psum: Buffer
+) -> Instruction:
     """The contraction of two quantized matrices."""
     return into_psum(
         context,
@@ -73,28 +72,24 @@ def multiply(context: Context, a: Blocks, b: Blocks, psum: Buffer) -> Instructio
     )
 
 
-def _quantized(
-    context: Context, source: MatrixView, format: str
-) -> tuple[Blocks, list[Instruction]]:
+def _quantized(context: Context, source: MatrixView, format: str) -> QuantizedMatrix:
     policy = context.policy
-    out: list[Instruction] = []
     if policy.mx_layout == "interleaved":
-        source, out = _interleaved(context, source)
+        source = _interleaved(context, source)
     is_offline = format not in ON_DEVICE_FORMATS
-    blocks, quantize = quantized(
+    return quantized(
         context,
         source,
         format,
         policy.mx_weight_scale_rule if is_offline else policy.mx_scale_rule,
         engine="offline" if is_offline else "vector",
     )
-    return blocks, [*out, quantize]
 
 
 def quantized(
     context: Context, source: MatrixView, format: str, scale_rule: str, *, engine: str
-) -> tuple[Blocks, Instruction]:
-    """The instruction that quantizes an array along one axis."""
+) -> QuantizedMatrix:
+    """Quantizes an array along one axis."""
     view, axis = source
     shape = list(view.type.shape)
     elements = context.temporary(tuple(shape), MX_FORMATS[format].element.dtype)
@@ -111,26 +106,19 @@ def quantized(
         format=format,
         scale_rule=scale_rule,
     )
-    return Blocks(View(elements), View(scales), axis), instruction
+    context.emit(instruction)
+    return QuantizedMatrix(View(elements), View(scales), axis)
 
 
-def _interleaved(
-    context: Context, source: MatrixView
-) -> tuple[MatrixView, list[Instruction]]:
+def _interleaved(context: Context, source: MatrixView) -> MatrixView:
     """K permuted so that elements `APART` from each other become neighbours."""
     view, axis = source
     tile = QUAD * APART
     tiles = -(-view.type.shape[axis] // tile)
-    view, moves = zero_padded(context, view, axis, tiles * tile)
+    view = zero_padded(context, view, axis, tiles * tile)
     shape = view.type.shape
     split = (*shape[:axis], tiles, QUAD, APART, *shape[axis + 1 :])
     order = list(range(len(split)))
     order[axis + 1], order[axis + 2] = order[axis + 2], order[axis + 1]
-    for step in (
-        lambda v: reshaped(context, v, split),
-        lambda v: transposed(context, v, tuple(order)),
-        lambda v: reshaped(context, v, shape),
-    ):
-        view, more = step(view)
-        moves += more
-    return MatrixView(view, axis), moves
+    view = transposed(context, reshaped(context, view, split), tuple(order))
+    return MatrixView(reshaped(context, view, shape), axis)

@@ -173,10 +173,8 @@ def _scatter_block(op: Op, context: Context, numbers: tuple) -> Instructions:
     (body,), captured = lowered_bodies(op.regions, context)
     count, arguments = len(op.results), op.regions[0].arguments
     views = context.operands(op)
-    inputs, moves = promoted(context, views[:count], arguments[:count])
-    yield from moves
-    updates, moves = promoted(context, views[count + 1 :], arguments[count:])
-    yield from moves
+    inputs = promoted(context, views[:count], arguments[:count])
+    updates = promoted(context, views[count + 1 :], arguments[count:])
     yield context.make(
         ScatterBlock,
         (*inputs, views[count], *updates, *captured),

@@ -1,18 +1,18 @@
 """Data movement between temporaries, for rules that lay out an operand.
 
-Each returns where the data then is and the instructions that bring it there; a movement
-that would change nothing is left out.
+Each emits the instructions and returns where the data then is; a movement that would
+change nothing is left out.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from neuronjax.ir.instruction import Buffer, Instruction, View
 from neuronjax.ir.instruction_set import DmaCopy, Memset
 from neuronjax.lowering.context import Context
-
-Moved = tuple[View, list[Instruction]]
 
 
 def moved(
@@ -21,57 +21,52 @@ def moved(
     source: View,
     shape: tuple[int, ...],
     *parameters: tuple[int, ...],
-) -> Moved:
+) -> View:
     """A `DmaCopy` of some kind to a temporary of that shape."""
-    result = context.temporary(shape, source.type.dtype)
-    instruction = context.make(
-        DmaCopy, (source,), (result,), engine="dma", kind=kind, parameters=parameters
-    )
-    return View(result), [instruction]
+    options: dict[str, Any] = dict(engine="dma", kind=kind, parameters=parameters)
+    return context.computed(DmaCopy, (source,), shape, source.type.dtype, **options)
 
 
-def reshaped(context: Context, source: View, shape: tuple[int, ...]) -> Moved:
+def reshaped(context: Context, source: View, shape: tuple[int, ...]) -> View:
     """The same elements in row-major order."""
     if shape == source.type.shape:
-        return source, []
+        return source
     return moved(context, "reshape", source, shape)
 
 
-def transposed(context: Context, source: View, permutation: tuple[int, ...]) -> Moved:
+def transposed(context: Context, source: View, permutation: tuple[int, ...]) -> View:
     """The axes in another order."""
     if permutation == tuple(range(len(permutation))):
-        return source, []
+        return source
     shape = tuple(source.type.shape[i] for i in permutation)
     return moved(context, "transpose", source, shape, permutation)
 
 
-def reversed_along(context: Context, source: View, axes: tuple[int, ...]) -> Moved:
+def reversed_along(context: Context, source: View, axes: tuple[int, ...]) -> View:
     """The elements of some axes in reverse."""
-    if not axes:
-        return source, []
-    return moved(context, "reverse", source, source.type.shape, axes)
+    return (
+        moved(context, "reverse", source, source.type.shape, axes) if axes else source
+    )
 
 
-def zero_padded(context: Context, source: View, axis: int, length: int) -> Moved:
+def zero_padded(context: Context, source: View, axis: int, length: int) -> View:
     """Zeros behind the last element of an axis, up to a length."""
-    shape = source.type.shape
+    shape, dtype = source.type.shape, source.type.dtype
     if shape[axis] == length:
-        return source, []
-    dtype = source.type.dtype
-    zero = context.temporary((), dtype)
-    fill = context.make(Memset, (), (zero,), engine="gpsimd", value=np.zeros((), dtype))
+        return source
+    zeros: dict[str, Any] = dict(engine="gpsimd", value=np.zeros((), dtype))
+    zero = context.computed(Memset, (), (), dtype, **zeros)
     high = tuple((length - n) * (d == axis) for d, n in enumerate(shape))
     none = (0,) * len(shape)
-    result = context.temporary((*shape[:axis], length, *shape[axis + 1 :]), dtype)
-    copy = context.make(
+    return context.computed(
         DmaCopy,
-        (source, View(zero)),
-        (result,),
+        (source, zero),
+        (*shape[:axis], length, *shape[axis + 1 :]),
+        dtype,
         engine="dma",
         kind="pad",
         parameters=(none, high, none),
     )
-    return View(result), [fill, copy]
 
 
 def into(context: Context, source: View, target: Buffer) -> Instruction:

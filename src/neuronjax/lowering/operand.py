@@ -12,7 +12,7 @@ from neuronjax.lowering.context import Context
 FP8 = ("float8_e4m3", "float8_e4m3fn", "float8_e5m2")
 
 
-class Operand(NamedTuple):
+class MatmulOperand(NamedTuple):
     """A prepared operand.
 
     Attributes:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from neuronjax.errors import UnsupportedError
-from neuronjax.ir.instruction import Instruction, View
+from neuronjax.ir.instruction import View
 from neuronjax.ir.instruction_set import TensorCopy
 from neuronjax.ir.program import Op
 from neuronjax.lowering import microscaling, sparsity
 from neuronjax.lowering.context import Context
-from neuronjax.lowering.operand import FP8, Operand, no_such_format
+from neuronjax.lowering.operand import FP8, MatmulOperand, no_such_format
 from neuronjax.lowering.scaling import scale
 from neuronjax.lowering.weights import weight_index
 from neuronjax.numerics.float_format import get_format
@@ -30,24 +30,19 @@ from neuronjax.numerics.microscaling import (
 )
 
 
-def prepare_operands(
-    op: Op, context: Context
-) -> tuple[Operand, Operand, list[Instruction]]:
+def prepare_operands(op: Op, context: Context) -> tuple[MatmulOperand, MatmulOperand]:
     """Casts and scales both operands of a contraction as the policy says."""
-    out: list[Instruction] = []
     weight = weight_index(op, context)
     lhs, rhs = (
-        _prepare(
-            context, as_float(context, v, out), _role(context, v, i == weight), out
-        )
+        _prepare(context, as_float(context, v), _role(context, v, i == weight))
         for i, v in enumerate(op.operands)
     )
-    return *compatible(op, context, lhs, rhs, out), out
+    return compatible(op, context, lhs, rhs)
 
 
 def compatible(
-    op: Op, context: Context, lhs: Operand, rhs: Operand, out: list[Instruction]
-) -> tuple[Operand, Operand]:
+    op: Op, context: Context, lhs: MatmulOperand, rhs: MatmulOperand
+) -> tuple[MatmulOperand, MatmulOperand]:
     """Both operands in formats that may meet, and with what is to be compressed.
 
     Raises:
@@ -60,17 +55,17 @@ def compatible(
             location=op.location.source,
             remedy="give both operands the same E4M3 variant",
         )
-    lhs, rhs = _same_width(context, lhs, rhs, out), _same_width(context, rhs, lhs, out)
+    lhs, rhs = _same_width(context, lhs, rhs), _same_width(context, rhs, lhs)
     return sparsity.marked(op, context, lhs, rhs, weight_index(op, context))
 
 
-def as_float(context: Context, value: Any, out: list[Instruction]) -> View:
+def as_float(context: Context, value: Any) -> View:
     """An operand as floats; integers as the narrowest format that takes them."""
     view = context.view(value)
     dtype = view.type.dtype
     if dtype.kind not in "iub":
         return view
-    return _copied(context, view, "bfloat16" if is_byte(dtype) else "float32", out)
+    return _copied(context, view, "bfloat16" if is_byte(dtype) else "float32")
 
 
 def is_byte(dtype: np.dtype) -> bool:
@@ -78,11 +73,10 @@ def is_byte(dtype: np.dtype) -> bool:
     return dtype.itemsize == 1
 
 
-def _copied(context: Context, view: View, wanted: str, out: list[Instruction]) -> View:
+def _copied(context: Context, view: View, wanted: str) -> View:
     """A cast that is no choice of the policy: exact, or to FP32."""
-    result = context.temporary(view.type.shape, get_format(wanted).dtype)
-    out.append(context.make(TensorCopy, (view,), (result,), engine="vector"))
-    return View(result)
+    shape, dtype = view.type.shape, get_format(wanted).dtype
+    return context.computed(TensorCopy, (view,), shape, dtype, engine="vector")
 
 
 def _role(context: Context, value: Any, is_weight: bool) -> str:
@@ -91,34 +85,31 @@ def _role(context: Context, value: Any, is_weight: bool) -> str:
     return "weight" if is_weight else "forward"
 
 
-def _prepare(
-    context: Context, view: View, role: str, out: list[Instruction]
-) -> Operand:
+def _prepare(context: Context, view: View, role: str) -> MatmulOperand:
     policy = context.policy
     dtype = view.type.dtype.name
     chip_fp8 = context.shared.target.chip.forward_fp8
     wanted = policy.operand_dtype(role, chip_fp8=chip_fp8)  # type: ignore[arg-type]
     is_mx = wanted in MX_FORMATS
     if policy.auto_cast == "none" or (dtype != "float32" and not is_mx):
-        return Operand(view, dtype)
+        return MatmulOperand(view, dtype)
     if is_mx:
         microscaling.check_chip(context, wanted)
         if wanted not in ON_DEVICE_FORMATS or dtype in ON_DEVICE_INPUTS:
-            return Operand(view, wanted)
+            return MatmulOperand(view, wanted)
     cast = (wanted, policy.scaling, policy.rounding, policy.overflow)
     key = (view.buffer.number, *cast)
     if key not in context.memo:
-        context.memo[key] = _cast(context, view, wanted, out)
+        context.memo[key] = _cast(context, view, wanted)
     return context.memo[key]
 
 
-def _cast(context: Context, view: View, wanted: str, out: list) -> Operand:
+def _cast(context: Context, view: View, wanted: str) -> MatmulOperand:
     inverse = None
     if wanted in FP8 and context.policy.scaling != "none":
         check_format(context, wanted)
-        view, inverse, instructions = scale(context, view, wanted)
-        out += instructions
-    return Operand(rounded(context, view, wanted, out), wanted, inverse)
+        view, inverse = scale(context, view, wanted)
+    return MatmulOperand(rounded(context, view, wanted), wanted, inverse)
 
 
 def check_format(context: Context, name: str) -> None:
@@ -127,26 +118,23 @@ def check_format(context: Context, name: str) -> None:
         raise no_such_format(context, name)
 
 
-def rounded(context: Context, view: View, wanted: str, out: list) -> View:
+def rounded(context: Context, view: View, wanted: str) -> View:
     """A float operand in another format, rounded as the policy says."""
     check_format(context, wanted)
     storage = get_format(_storage(wanted)).dtype
     if view.type.dtype == storage and wanted != "tfloat32":
         return view
-    result = context.temporary(view.type.shape, storage)
     is_exact = storage.itemsize > view.type.dtype.itemsize
-    out.append(
-        context.make(
-            TensorCopy,
-            (view,),
-            (result,),
-            engine="vector",
-            write_format=wanted if wanted == "tfloat32" else None,
-            rounding="rne" if is_exact else context.policy.rounding,
-            overflow=context.policy.overflow,
-        )
+    return context.computed(
+        TensorCopy,
+        (view,),
+        view.type.shape,
+        storage,
+        engine="vector",
+        write_format=wanted if wanted == "tfloat32" else None,
+        rounding="rne" if is_exact else context.policy.rounding,
+        overflow=context.policy.overflow,
     )
-    return View(result)
 
 
 def _storage(wanted: str) -> str:
@@ -157,11 +145,11 @@ def _storage(wanted: str) -> str:
 
 
 def _same_width(
-    context: Context, operand: Operand, other: Operand, out: list
-) -> Operand:
+    context: Context, operand: MatmulOperand, other: MatmulOperand
+) -> MatmulOperand:
     """TF32 and FP32 only pair with TF32 and FP32: widens the narrower operand."""
     wide = ("float32", "tfloat32")
     if operand.format in wide or other.format not in wide:
         return operand
-    view = _copied(context, operand.view, "float32", out)
+    view = _copied(context, operand.view, "float32")
     return operand._replace(view=view, format=other.format)

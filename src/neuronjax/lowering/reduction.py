@@ -61,8 +61,7 @@ def _with_body(op: Op, context: Context, cls: type, **fields: Any) -> Instructio
     """An instruction with the op's region as its body."""
     (body,), captured = lowered_bodies(op.regions, context)
     arguments = op.regions[0].arguments
-    operands, copies = promoted(context, context.operands(op), arguments)
-    yield from copies
+    operands = promoted(context, context.operands(op), arguments)
     yield context.make(
         cls,
         (*operands, *captured),
@@ -181,8 +180,7 @@ def select_and_scatter(op: Op, context: Context) -> Instructions:
         return
     (selects, scatters), captured = lowered_bodies(op.regions, context)
     arguments = (op.regions[0].arguments[0], *op.regions[1].arguments)
-    operands, copies = promoted(context, context.operands(op), arguments)
-    yield from copies
+    operands = promoted(context, context.operands(op), arguments)
     yield context.make(
         SelectAndScatterBlock,
         (*operands, *captured),

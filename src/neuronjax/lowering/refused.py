@@ -19,7 +19,7 @@ from neuronjax.lowering.registry import lowers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refusal:
+class RefusedOp:
     """Why an op does not run.
 
     Attributes:
@@ -33,62 +33,62 @@ class Refusal:
     error: type[NeuronJaxError] = UnsupportedError
 
 
-_STATEFUL_RNG = Refusal(
+_STATEFUL_RNG = RefusedOp(
     reason="draws from a generator whose state is no part of the program, so no run "
     "can be repeated",
     remedy="draw with jax.random and a key",
 )
-_HOST_TRANSFER = Refusal(
+_HOST_TRANSFER = RefusedOp(
     reason="exchanges data with the host while the program runs, which an emulated "
     "core does not",
     remedy="pass the values as arguments and return the results",
 )
-_TOKEN = Refusal(
+_TOKEN = RefusedOp(
     reason="orders side effects, and an emulated program has none",
     remedy="remove the effects (ordered callbacks, infeed, send) from the function",
 )
-_TUPLE = Refusal(
+_TUPLE = RefusedOp(
     reason="makes or opens a tuple; values of a program are tensors",
     remedy="let the function take and return its tensors one by one, as jax.export "
     "writes it",
 )
-_QUANTIZED = Refusal(
+_QUANTIZED = RefusedOp(
     reason="uses StableHLO's quantized types, which no NeuronCore engine has",
     remedy="write scale, round and clamp out on float32 and integer tensors",
 )
-_DYNAMIC = Refusal(
+_DYNAMIC = RefusedOp(
     reason="takes a shape that only the run knows (neuronx-cc: EMOD025)",
     remedy="give every dimension a size; refine a jax.export of symbolic shapes first",
 )
-_ASYNC = Refusal(
+_ASYNC = RefusedOp(
     reason="schedules an op by hand, which changes no value",
     remedy="save the program before XLA's scheduler has rewritten it",
 )
-_REPLICAS = Refusal(
+_REPLICAS = RefusedOp(
     reason="counts replicas of a program; devices are the partitions of one program",
     remedy="use jax.lax collectives inside jax.shard_map or neuronjax.pmap",
 )
-_ONE_RECEIVES = Refusal(
+_ONE_RECEIVES = RefusedOp(
     reason="reduces to one device of a group, which JAX has no function for",
     remedy="reduce to all of them (jax.lax.psum) and use the result on one",
     error=UnimplementedError,
 )
 
-_RAGGED_DOT = Refusal(
+_RAGGED_DOT = RefusedOp(
     reason="is how JAX writes lax.ragged_dot for TPUs alone",
     remedy='save the program for platform "neuron" or "cpu"',
 )
-_SUPERSEDED = Refusal(
+_SUPERSEDED = RefusedOp(
     reason="is superseded in StableHLO and CHLO; JAX has not written it for years",
     remedy="load the program with neuronjax.load, which rewrites what it can, or write "
     "it with dot_general, reduce or complex",
 )
-_INTERMEDIATE = Refusal(
+_INTERMEDIATE = RefusedOp(
     reason="is a step of XLA's own rewriting of CHLO, which no program starts from",
     remedy="save the program as jax.export writes it",
 )
 
-_BY_REFUSAL: tuple[tuple[Refusal, tuple[str, ...]], ...] = (
+_BY_REFUSAL: tuple[tuple[RefusedOp, tuple[str, ...]], ...] = (
     (_STATEFUL_RNG, ("rng",)),
     (_HOST_TRANSFER, ("infeed", "outfeed", "send", "recv")),
     (_TOKEN, ("after_all", "create_token")),
@@ -112,7 +112,7 @@ _BY_REFUSAL: tuple[tuple[Refusal, tuple[str, ...]], ...] = (
     (_ONE_RECEIVES, ("collective_reduce",)),
     (_REPLICAS, ("cross-replica-sum", "replica_id")),
 )
-REFUSED: Mapping[str, Refusal] = {
+REFUSED: Mapping[str, RefusedOp] = {
     **{
         f"stablehlo.{name}": refusal for refusal, names in _BY_REFUSAL for name in names
     },

@@ -1,7 +1,8 @@
 """The table of lowering rules and the driver that applies it.
 
 A rule is a generator, `@lowers("stablehlo.add", ...) def rule(op, context)`, that
-yields the instructions of one op. Whatever a rule cannot express is an error that names
+yields the instructions of one op; helpers that return a view `emit` theirs on the way.
+Whatever a rule cannot express is an error that names
 the op, the user's line and the remedy; nothing falls back to native JAX.
 """
 
@@ -145,8 +146,7 @@ def lower_op(op: Op, context: Context) -> Iterator[Instruction]:
     context.check_types(op)
     context.enter(op)
     try:
-        for instruction in rule(op, context):
-            yield context.numbered(instruction)
+        yield from context.collected(rule(op, context))
     except NeuronJaxError:
         raise
     except Exception as error:  # of the rule itself: say at least where

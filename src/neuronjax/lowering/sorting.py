@@ -61,8 +61,7 @@ def sorted_by(
             captures=len(captured),
         )
         return
-    views, moves = _key_views(comparator, keys, context, operands)
-    yield from moves
+    views = _key_views(comparator, keys, context, operands)
     yield context.make(
         Sort,
         (*views, *operands),
@@ -75,14 +74,17 @@ def sorted_by(
 
 
 def _key_views(
-    comparator: Region, keys: list[Key], context: Context, operands: tuple[View, ...]
-) -> tuple[list[View], list[Instruction]]:
+    comparator: Region,
+    keys: list[SortKey],
+    context: Context,
+    operands: tuple[View, ...],
+) -> list[View]:
     """The keys as tensors: operands, or functions of them that are computed first."""
     left = comparator.arguments[::2]
     found = dict(zip(left, operands, strict=True))
     computed = tuple(dict.fromkeys(k.value for k in keys if k.value not in found))
     if not computed:
-        return [found[key.value] for key in keys], []
+        return [found[key.value] for key in keys]
     function = Region(left, _needed_for(computed, comparator), computed)
     (body,), captured = lowered_bodies([function], context)
     shape = operands[0].type.shape
@@ -96,7 +98,8 @@ def _key_views(
         body=body,
         captures=len(captured),
     )
-    return [found[key.value] for key in keys], [compute]
+    context.emit(compute)
+    return [found[key.value] for key in keys]
 
 
 def _needed_for(values: tuple[Value, ...], region: Region) -> tuple[Op, ...]:
@@ -111,7 +114,7 @@ def _needed_for(values: tuple[Value, ...], region: Region) -> tuple[Op, ...]:
 # -- comparators -----------------------------------------------------------------------
 
 
-class Key(NamedTuple):
+class SortKey(NamedTuple):
     """One key of a lexicographic order.
 
     Attributes:
@@ -125,7 +128,7 @@ class Key(NamedTuple):
     total: bool
 
 
-def lexicographic_keys(comparator: Region) -> list[Key] | None:
+def lexicographic_keys(comparator: Region) -> list[SortKey] | None:
     """The keys of a comparator, the most significant first.
 
     Known are `a < b`, and `a < b or (a == b and rest)` also as a select; equal elements
@@ -146,7 +149,7 @@ class _Comparator:
         self._numbers: dict[tuple[Value, bool], int] = {}
         self._computations: dict[tuple, int] = {}
 
-    def keys(self, value: Value) -> list[Key] | None:
+    def keys(self, value: Value) -> list[SortKey] | None:
         """The keys that a boolean of the region orders by."""
         op = self._producers.get(value)
         if op is None:
@@ -186,7 +189,7 @@ class _Comparator:
         if None not in ops:
             yield (*ops, rest)
 
-    def _key(self, op: Op, directions: tuple[str, ...]) -> Key | None:
+    def _key(self, op: Op, directions: tuple[str, ...]) -> SortKey | None:
         """The key that a comparison orders by, if its two sides are alike."""
         direction = _direction(op)
         if direction not in directions:
@@ -197,12 +200,12 @@ class _Comparator:
         if self._number(left, False) != self._number(right, True):
             return None
         if self._sides(left) == {0}:
-            return Key(left, descending, total)
+            return SortKey(left, descending, total)
         if self._sides(left) == {1}:
-            return Key(right, not descending, total)
+            return SortKey(right, not descending, total)
         return None
 
-    def _same(self, key: Key, tie: Key) -> bool:
+    def _same(self, key: SortKey, tie: SortKey) -> bool:
         same = self._number(key.value, False) == self._number(tie.value, False)
         return same and key.total == tie.total
 

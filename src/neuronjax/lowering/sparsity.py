@@ -21,7 +21,7 @@ from neuronjax.ir.instruction_set import DotDimensions, NcMatmulSparse, Sparsify
 from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.matrices import MatrixView, both_matrices, matrix_dimensions
-from neuronjax.lowering.operand import FP8, Operand, no_such_datapath
+from neuronjax.lowering.operand import FP8, MatmulOperand, no_such_datapath
 from neuronjax.lowering.psum import into_psum
 from neuronjax.numerics.microscaling import MX_FORMATS
 from neuronjax.numerics.sparsity import get_pattern
@@ -30,8 +30,8 @@ Instructions = Iterator[Instruction]
 
 
 def marked(
-    op: Op, context: Context, lhs: Operand, rhs: Operand, weight: int | None
-) -> tuple[Operand, Operand]:
+    op: Op, context: Context, lhs: MatmulOperand, rhs: MatmulOperand, weight: int | None
+) -> tuple[MatmulOperand, MatmulOperand]:
     """Notes on the weight of a forward contraction what it is to be compressed to."""
     pattern = context.policy.sparsity
     is_backward = any(context.fact(value).cotangent for value in op.operands)
@@ -44,15 +44,14 @@ def marked(
 
 def matmul(
     context: Context,
-    lhs: Operand,
-    rhs: Operand,
+    lhs: MatmulOperand,
+    rhs: MatmulOperand,
     dimensions: DotDimensions,
     psum: Buffer,
 ) -> Instructions:
     """Compresses the side that has a pattern, and multiplies."""
     _check(context, lhs, rhs)
-    left, right, moves = both_matrices(context, lhs.view, rhs.view, dimensions)
-    yield from moves
+    left, right = both_matrices(context, lhs.view, rhs.view, dimensions)
     is_left = lhs.pattern is not None
     stationary, moving = (left, right) if is_left else (right, left)
     pattern = lhs.pattern or rhs.pattern
@@ -89,7 +88,7 @@ def _compressed(context: Context, source: MatrixView, pattern: str) -> Instructi
     )
 
 
-def _check(context: Context, lhs: Operand, rhs: Operand) -> None:
+def _check(context: Context, lhs: MatmulOperand, rhs: MatmulOperand) -> None:
     core, name = context.core, context.shared.target.name
     if "sparse_matmul" not in core.capabilities:
         raise no_such_datapath(context, "structured sparsity", "sparse_matmul")

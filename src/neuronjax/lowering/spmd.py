@@ -98,7 +98,7 @@ def alone(
     arguments = tuple([child.define(value) for value in operands])
     child.enter(op)
     with _devices(context.shared, _ALONE):
-        instructions = tuple(map(child.numbered, rule(op, child)))
+        instructions = tuple(child.collected(rule(op, child)))
     yield context.make(
         Spmd,
         tuple([context.view(value) for value in operands]),

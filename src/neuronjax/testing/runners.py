@@ -15,7 +15,7 @@ import ml_dtypes  # noqa: F401  registers the dtypes' names
 import numpy as np
 
 from neuronjax.api.jit import jit
-from neuronjax.execution.exchange_fold import Storage, fold_ranks
+from neuronjax.execution.exchange_fold import SumStorage, fold_ranks
 from neuronjax.ir.fold_plan import FoldPlan, Stage
 from neuronjax.numerics.exact import opaque, opaque_zero
 from neuronjax.numerics.float_format import get_format
@@ -121,7 +121,7 @@ class Neuronjax:
         length = -(-size // plan.chunks)
         padded = np.pad(x, ((0, 0), (0, length * plan.chunks - size)))
         parts = _as(padded, format).reshape(1, ranks, plan.chunks, length)
-        total = _folded(parts, plan, Storage(get_format(format)))
+        total = _folded(parts, plan, SumStorage(get_format(format)))
         return _bits(total).reshape(-1)[:size]
 
 
@@ -159,7 +159,7 @@ def _layer(parameters: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     return x @ parameters["w"]
 
 
-def _folded(parts: jax.Array, plan: FoldPlan, storage: Storage) -> jax.Array:
+def _folded(parts: jax.Array, plan: FoldPlan, storage: SumStorage) -> jax.Array:
     def body(parts: jax.Array) -> jax.Array:
         zero = opaque_zero()
         parts = opaque(parts, zero)

@@ -13,7 +13,12 @@ import pytest
 from neuronjax.errors import InternalError
 from neuronjax.execution.engines import array_fold, cell_fold, tile_search
 from neuronjax.execution.engines.array_fold import Matrix
-from neuronjax.execution.engines.cell_fold import BLOCKINGS, Block, Cells, fold_cells
+from neuronjax.execution.engines.cell_fold import (
+    BLOCKINGS,
+    Cells,
+    ResultBlock,
+    fold_cells,
+)
 from tests.oracles import floats
 
 MINUS_ZERO = np.float32(-0.0)
@@ -259,9 +264,11 @@ def test_rows_are_the_scan(draw, shape):
 @pytest.mark.parametrize(
     "block",
     [
-        Block(batch=4, m=50, n=70, cells=20),  # all at once
-        Block(batch=2, m=1, n=70, cells=1),
-        Block(batch=3, m=50, n=16, cells=8),  # the last overlaps; cells are left over
+        ResultBlock(batch=4, m=50, n=70, cells=20),  # all at once
+        ResultBlock(batch=2, m=1, n=70, cells=1),
+        ResultBlock(
+            batch=3, m=50, n=16, cells=8
+        ),  # the last overlaps; cells are left over
     ],
 )
 def test_the_block_changes_no_bit(in_range, block):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.ir.collectives.plan import (
+from neuronjax.ir.fold_plan import (
+    FoldPlan,
+    Stage,
     arranged,
     channelled,
     hypercube,
@@ -13,7 +15,6 @@ from neuronjax.ir.collectives.plan import (
     path,
     star,
 )
-from neuronjax.ir.fold_plan import FoldPlan, Stage
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def fold_cells(
 
 @functools.partial(jax.jit, static_argnames=("block", "tiles"))
 def _fold_by_range(
-    lhs: Cells, rhs: Cells, zero: jax.Array, block: Block, tiles: int
+    lhs: Cells, rhs: Cells, zero: jax.Array, block: ResultBlock, tiles: int
 ) -> jax.Array:
     fast, slow = (
         functools.partial(_fold, block=block, in_range=in_range, tiles=tiles)
@@ -201,7 +201,7 @@ def _distance(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(farthest, jnp.int32) >> 23
 
 
-class Block(NamedTuple):
+class ResultBlock(NamedTuple):
     """What the inner loop works on: a part of the result, and cells at a time."""
 
     batch: int
@@ -227,7 +227,7 @@ class Blocking(NamedTuple):
     def __str__(self) -> str:
         return "x".join(map(str, self))
 
-    def fitted(self, lhs: Cells, rhs: Cells, tiles: int = 1) -> Block:
+    def fitted(self, lhs: Cells, rhs: Cells, tiles: int = 1) -> ResultBlock:
         """The block for these operands: equal parts, of about this area."""
         n = _equal_part(rhs.free, self.n)
         m = _equal_part(lhs.free, self.m * self.n // n)
@@ -235,7 +235,7 @@ class Blocking(NamedTuple):
         group = _equal_part(batch, max(1, self.m * self.n // (m * n)), 1)
         rows = min(MOST_ROWS, self.rows * self.n // n)
         cells = _power_of_two(max(1, rows // lhs.rows))
-        return Block(group, m, n, min(cells, lhs.cells))
+        return ResultBlock(group, m, n, min(cells, lhs.cells))
 
 
 # More would not stay in registers.
@@ -263,7 +263,12 @@ def _power_of_two(x: int) -> int:
 
 @functools.partial(jax.jit, static_argnames=("block", "in_range", "tiles"))
 def _fold(
-    lhs: Cells, rhs: Cells, zero: jax.Array, block: Block, in_range: bool, tiles: int
+    lhs: Cells,
+    rhs: Cells,
+    zero: jax.Array,
+    block: ResultBlock,
+    in_range: bool,
+    tiles: int,
 ) -> jax.Array:
     """The result, block by block; the last of a row of blocks may overlap another."""
     batch = lhs.batch // tiles
@@ -283,12 +288,12 @@ def _fold(
     return lax.fori_loop(0, blocks, store, jnp.zeros(whole, jnp.float32))
 
 
-def _blocks(block: Block, whole: tuple[int, ...]) -> tuple[int, ...]:
+def _blocks(block: ResultBlock, whole: tuple[int, ...]) -> tuple[int, ...]:
     """How many there are in each direction."""
     return tuple(-(-size // part) for size, part in zip(whole, block[:3], strict=True))
 
 
-def _origin(i: Index, block: Block, whole: tuple[int, ...]) -> list[jax.Array]:
+def _origin(i: Index, block: ResultBlock, whole: tuple[int, ...]) -> list[jax.Array]:
     """Where block `i` begins in (batch, m, n)."""
     indices = jnp.unravel_index(jnp.int32(i), _blocks(block, whole))
     directions = zip(indices, block[:3], whole, strict=True)
@@ -308,7 +313,7 @@ def _fold_block(
     rhs: Cells,
     zero: jax.Array,
     origin: tuple[Index, Index, Index],
-    block: Block,
+    block: ResultBlock,
     in_range: bool,
 ) -> jax.Array:
     """One block of one K tile, [block.batch, block.m, block.n]."""

@@ -32,7 +32,7 @@ from neuronjax.ir.collective_set import (
     Groups,
     ReduceScatter,
 )
-from neuronjax.ir.collectives.plan import star
+from neuronjax.ir.fold_plan import star
 
 AXIS = "neuronjax_nki_ranks"
 # No collective of a kernel rounds stochastically.

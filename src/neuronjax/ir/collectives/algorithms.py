@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.ir.collectives import plan as plans
+from neuronjax.ir import fold_plan as plans
 from neuronjax.ir.collectives.cycles import MAX_CHANNELS, closed_paths
 from neuronjax.ir.collectives.placement import Group
 from neuronjax.ir.fold_plan import FoldPlan

@@ -34,7 +34,7 @@ AUTO = "auto"
 SINGLE_STEP_BYTES = 93_750
 
 
-class _Range(NamedTuple):
+class _SizeRange(NamedTuple):
     """What is preferred for tensors below a size; the first that is possible is taken.
 
     `inside` also serves a pair of algorithms, together with `between`; `between` alone
@@ -50,9 +50,9 @@ class _Range(NamedTuple):
 # rank. IX names the ranges over nodes "small", "medium" and "large": ASSUMPTION that
 # they are those of IN, and that large tensors take its example, rdh.
 _RANGES = (
-    _Range(1 * MIB, ("mesh", "ring"), ("mesh", "ring")),  # [IN, IX]
-    _Range(56 * MIB, ("rdh", "kangaring", "ring"), ("rdh", "ring")),  # [IN, IX]
-    _Range(math.inf, ("kangaring", "ring"), ("rdh", "ring")),  # [IN, IX]
+    _SizeRange(1 * MIB, ("mesh", "ring"), ("mesh", "ring")),  # [IN, IX]
+    _SizeRange(56 * MIB, ("rdh", "kangaring", "ring"), ("rdh", "ring")),  # [IN, IX]
+    _SizeRange(math.inf, ("kangaring", "ring"), ("rdh", "ring")),  # [IN, IX]
 )
 
 
