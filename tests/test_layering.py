@@ -163,6 +163,13 @@ def test_values_and_cycles_stay_apart():
     assert "timing" not in MAY_IMPORT["execution"]
 
 
+def test_the_package_is_rooms_and_three_files():
+    found = {p.name for p in PACKAGE.iterdir() if p.name != "__pycache__"}
+    files = {"__init__.py", "__main__.py", "errors.py"}
+    assert found == files | {n for n in MAY_IMPORT if (PACKAGE / n).is_dir()}
+    assert len(found) <= 17
+
+
 def test_private_exceptions_exist():
     for name in PRIVATE_JAX:
         assert (PACKAGE / name).is_file()
