@@ -53,10 +53,10 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> None:
     sums is the largest.
     """
 
-    def stored(self: fold.Storage, total: jax.Array, *where: Any) -> jax.Array:
+    def stored(self: fold.SumStorage, total: jax.Array, *where: Any) -> jax.Array:
         return (total + 1).astype(self.format.dtype)
 
-    monkeypatch.setattr(fold.Storage, "stored", stored)
+    monkeypatch.setattr(fold.SumStorage, "stored", stored)
     monkeypatch.setitem(fold.COMBINATIONS, "add", lax.max)
 
 
@@ -221,7 +221,7 @@ def test_integers_refused(function, code):
     policy = nj.Policy.from_flags("--implicit-integer-downcast=none")
     with pytest.raises(UnsupportedError, match=rf"{code}: .* int32") as caught:
         mapped(function, policy=policy)(x)
-    assert "test_programs.py" in str(caught.value)
+    assert "test_spmd_programs.py" in str(caught.value)
     for other in (x.astype(np.int8), x.astype(np.float32)):
         mapped(function, policy=policy).lower(other)
     mapped(function, policy=nj.Policy(integer_path="fp32")).lower(x)
