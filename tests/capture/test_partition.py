@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 import neuronjax as nj
 from neuronjax.capture import partition
 from neuronjax.capture.decode import decode_module
-from neuronjax.capture.tiling import ArrayTiling, find_mesh, split_over
+from neuronjax.capture.tiling import DeviceTiling, find_mesh, split_over
 from neuronjax.ir.axis_groups import groups_along
 from neuronjax.ir.collective_set import AllReduce, Spmd
 from neuronjax.ir.program import Mesh, Program
@@ -252,7 +252,7 @@ def test_a_mesh_whose_devices_are_in_another_order():
 
 
 def tiling(*places, counts):
-    return ArrayTiling.of(counts, places)
+    return DeviceTiling.of(counts, places)
 
 
 def test_whole_axes_in_both_orders():

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
-from neuronjax.api.jit import Emulated
+from neuronjax.api.jit import jit
 from neuronjax.errors import InvalidProgramError, UnimplementedError
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
@@ -143,14 +143,12 @@ def pmap(
     def whole(*args: Any, **kwargs: Any) -> Any:
         return mapped(*args, **kwargs)
 
-    return Emulated(
+    return jit(
         whole,
         target=target,
         policy=policy,
         static_argnums=static,
-        static_argnames=None,
         donate_argnums=donate_argnums,
-        donate_argnames=None,
     )
 
 

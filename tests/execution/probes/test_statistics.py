@@ -50,7 +50,7 @@ def numbers(size: int, low: int = -30, high: int = 20, seed: int = 0) -> np.ndar
     return x.astype(np.float32)
 
 
-def counts(row: rounding_counters.Row) -> dict[str, int]:
+def counts(row: rounding_counters.Counters) -> dict[str, int]:
     words = np.asarray(row.counts).astype(object)
     return dict(zip(COUNTERS, words[:, 0] + (words[:, 1] << 32), strict=True))
 
