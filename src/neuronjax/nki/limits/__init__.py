@@ -8,7 +8,6 @@ from neuronjax.nki.limits import (
     data_types as data_types,
     dma as dma,
     engines as engines,
-    generations as generations,
     indirection as indirection,
     matmul as matmul,
     memories as memories,
