@@ -17,14 +17,14 @@ SHARES: Mapping[str, int] = {
     "reduction": 11,
     "windows": 13,
     "indexing": 9,
-    "movement": 5,
-    "sorting": 7,
-    "control_flow": 5,
+    "movement": 7,
+    "sorting": 9,
+    "control_flow": 7,
     "random_bits": 11,
     "special_functions": 5,
     "complex_numbers": 7,
     "fourier": 5,
-    "linear_algebra": 7,
+    "linear_algebra": 9,
 }
 
 
