@@ -1,12 +1,14 @@
 """Imports inside neuronjax point downward only, and MLIR stays in `capture`.
 
 Every import counts, also those inside functions and under TYPE_CHECKING: a lazy import
-is still a dependency. Nothing is executed; the files are parsed.
+is still a dependency. Rooms import downward, and no files import one another. Nothing
+is executed; the files are parsed.
 """
 
 from __future__ import annotations
 
 import ast
+import graphlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,15 +102,72 @@ def test_imports_point_downward(path):
 
 
 def test_the_table_has_no_cycle():
-    """A module is never allowed to import one that may import it."""
+    """A room is never allowed to import one that may import it."""
     for module, allowed in MAY_IMPORT.items():
         for other in allowed:
             assert module not in MAY_IMPORT[other], f"{module} <-> {other}"
 
 
+def module_name(path: Path) -> str:
+    """The dotted name of a file; that of a folder for its `__init__`."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in FILES}
+
+
+def imported_files(path: Path, source: str) -> set[str]:
+    """The files of the package that a file imports, by name."""
+    found = set()
+    for _, name in imports(path, source):
+        while name and name not in MODULES:
+            name = name.rpartition(".")[0]
+        found.add(name)
+    return found - {"", module_name(path)}
+
+
+def circle(sources: dict[str, str]) -> list[str]:
+    """Files that import one another, in order; nothing if there are none."""
+    graph = {n: imported_files(MODULES[n], source) for n, source in sources.items()}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_no_files_import_one_another():
+    assert circle({name: path.read_text() for name, path in MODULES.items()}) == []
+
+
+def test_a_circle_is_found():
+    lazy = "def f():\n    from neuronjax.ir import text"
+    typed = "if TYPE_CHECKING:\n    from neuronjax.ir.program import Program"
+    found = circle({"neuronjax.ir.program": lazy, "neuronjax.ir.text": typed})
+    assert set(found) == {"neuronjax.ir.program", "neuronjax.ir.text"}
+
+
+def test_a_class_name_has_one_meaning():
+    """Leading underscores aside, no two files define a class of one name."""
+    places: dict[str, list[str]] = {}
+    for name, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name.lstrip("_"), []).append(name)
+    assert {k: v for k, v in places.items() if len(v) > 1} == {}
+
+
 def test_values_and_cycles_stay_apart():
     assert "execution" not in MAY_IMPORT["timing"]
     assert "timing" not in MAY_IMPORT["execution"]
+
+
+def test_the_package_is_rooms_and_three_files():
+    found = {p.name for p in PACKAGE.iterdir() if p.name != "__pycache__"}
+    files = {"__init__.py", "__main__.py", "errors.py"}
+    assert found == files | {n for n in MAY_IMPORT if (PACKAGE / n).is_dir()}
+    assert len(found) <= 17
 
 
 def test_private_exceptions_exist():

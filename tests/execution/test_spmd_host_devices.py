@@ -121,7 +121,7 @@ def write_references() -> None:
 @pytest.fixture(scope="module")
 def references() -> dict[str, list[np.ndarray]]:
     flags = f"--xla_force_host_platform_device_count={DEVICES}"
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     module = "tests.execution.test_spmd_host_devices"
     code = f"import {module} as t; t.write_references()"
     path = os.pathsep.join([str(root), *filter(None, sys.path)])

@@ -17,8 +17,8 @@ from typing import Any
 import jax
 
 from neuronjax.api.lowered import (
+    CallEntry,
     CallState,
-    Entry,
     Lowered,
     forward_mode_error,
     may_round_stochastically,
@@ -221,6 +221,10 @@ class Emulated:
         """
         return self._with(self._state.with_amax_history(history))
 
+    def anew(self) -> Emulated:
+        """The same function, with its compiled programs, as if never called before."""
+        return self._with(CallState(self._name))
+
     def _with(self, state: CallState) -> Emulated:
         other = object.__new__(Emulated)
         other.__dict__.update(self.__dict__, _state=state)
@@ -273,7 +277,7 @@ class Emulated:
         options = {k: v for k, v in self.options.items() if k not in _NOT_JAX}
         return jax.jit(self.__wrapped__, **options)
 
-    def _entry(self, args: tuple, kwargs: dict, around: MeshContext) -> Entry:
+    def _entry(self, args: tuple, kwargs: dict, around: MeshContext) -> CallEntry:
         """How the program for arguments of these types is compiled and called."""
         static = self._static
 
@@ -289,7 +293,7 @@ class Emulated:
             with around.outside():
                 return self._jitted.lower(context, around, *args, **kwargs).compile()
 
-        return Entry(self._state, compile, run)
+        return CallEntry(self._state, compile, run)
 
     def _next_index(self, args: tuple, kwargs: dict) -> Any:
         active = active_policy()

@@ -19,8 +19,8 @@ import numpy as np
 from jax.core import Tracer
 
 from neuronjax.api.lowered import (
+    CallEntry,
     CallState,
-    Entry,
     Lowered,
     forward_mode_error,
     may_round_stochastically,
@@ -94,7 +94,7 @@ class _Loaded:
         args, kwargs = artifact.in_avals, {}
         if artifact.in_tree is not None:
             args, kwargs = jax.tree.unflatten(artifact.in_tree, artifact.in_avals)
-        entry = Entry(CallState(artifact.name), self._compile, self._run)
+        entry = CallEntry(CallState(artifact.name), self._compile, self._run)
         stochastic = may_round_stochastically(emulation.policy)
         return Lowered(entry, args, kwargs, captured, stochastic=stochastic)
 

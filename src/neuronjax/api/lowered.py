@@ -1,7 +1,7 @@
 """Lowered and compiled programs: what `jit(f).lower(...)` and `load(...)` return.
 
 A `Lowered` is a program before XLA: StableHLO and the instructions of one chip under
-one policy. A `Compiled` is callable, and asks whoever made it (its `Entry`) how
+one policy. A `Compiled` is callable, and asks whoever made it (its `CallEntry`) how
 arguments become flat arrays. A `CallState` is what of one call the next one needs.
 """
 
@@ -105,7 +105,7 @@ def forward_mode_error(name: str) -> UnsupportedError:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CallEntry:
     """How a lowered program is compiled and called: `jit` and `load` each make theirs.
 
     Attributes:
@@ -174,7 +174,7 @@ class Lowered(_Readable):
 
     def __init__(
         self,
-        entry: Entry,
+        entry: CallEntry,
         args: tuple,
         kwargs: dict,
         captured: CapturedProgram,

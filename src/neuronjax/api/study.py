@@ -24,7 +24,6 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from neuronjax.api.jit import Emulated, jit as emulated_jit
-from neuronjax.api.lowered import CallState
 from neuronjax.diagnostics.code_fingerprint import code_fingerprint
 from neuronjax.diagnostics.run_files import (
     Record,
@@ -232,8 +231,7 @@ class _StudyJit:
         if key not in self._compiled:
             options = {**self._machine, **jit_options}
             self._compiled[key] = emulated_jit(function, **options)
-        emulated = self._compiled[key]
-        return emulated._with(CallState(emulated._name))
+        return self._compiled[key].anew()
 
 
 # -- runs ------------------------------------------------------------------------------

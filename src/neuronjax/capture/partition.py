@@ -31,7 +31,7 @@ from jax.interpreters.mlir import make_ir_context
 
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.renumbering import renumbered
-from neuronjax.capture.tiling import ArrayTiling, find_mesh
+from neuronjax.capture.tiling import DeviceTiling, find_mesh
 from neuronjax.errors import InternalError, InvalidProgramError, UnsupportedError
 from neuronjax.ir.program import (
     Function,
@@ -118,7 +118,7 @@ def partition(program: Program, module: Any) -> Program:
             result in a way that is no split over axes of the mesh.
     """
     devices = max(map(_size, program.meshes.values()))
-    answer = _partitioned(_Request.of(program, module, devices))
+    answer = _partitioned(_PartitionRequest.of(program, module, devices))
     with make_ir_context():
         local = decode_module(ir.Module.parse(answer.code), program.argument_names)
     outside, inside = program.entry.body, local.entry.body
@@ -169,7 +169,7 @@ def _around(outside: Region, body: Region, shardings: tuple[Sharding, ...]) -> R
 
 
 def _check_types(
-    program: Program, outside: Region, inside: Region, tilings: list[ArrayTiling]
+    program: Program, outside: Region, inside: Region, tilings: list[DeviceTiling]
 ) -> None:
     """Every argument and result is cut into equal parts."""
     names = [f"argument {name}" for name in program.argument_names]
@@ -186,7 +186,7 @@ def _check_types(
             )
 
 
-def _unlike(tilings: list[ArrayTiling]) -> str:
+def _unlike(tilings: list[DeviceTiling]) -> str:
     found = {f"{list(t.counts)} by {t.places}" for t in tilings if prod(t.counts) > 1}
     return "; ".join(sorted(found))[:300]
 
@@ -199,12 +199,12 @@ class _Answer:
     """Code of one device, as MLIR bytecode, and how whole arrays are cut."""
 
     code: bytes
-    arguments: tuple[ArrayTiling, ...]
-    results: tuple[ArrayTiling, ...]
+    arguments: tuple[DeviceTiling, ...]
+    results: tuple[DeviceTiling, ...]
 
 
 @dataclass(frozen=True)
-class _Request:
+class _PartitionRequest:
     """A program to be partitioned.
 
     Attributes:
@@ -219,7 +219,7 @@ class _Request:
     code: bytes = field(compare=False, repr=False)
 
     @classmethod
-    def of(cls, program: Program, module: Any, devices: int) -> _Request:
+    def of(cls, program: Program, module: Any, devices: int) -> _PartitionRequest:
         """For a module and what it was decoded to."""
         buffer = io.BytesIO()
         module.operation.write_bytecode(buffer)
@@ -231,7 +231,7 @@ class _Request:
 
 
 @functools.lru_cache(maxsize=32)
-def _partitioned(request: _Request) -> _Answer:
+def _partitioned(request: _PartitionRequest) -> _Answer:
     """What the child answers; the same program is partitioned once."""
     seconds = SECONDS + SECONDS_PER_MEGABYTE * len(request.code) / 1e6
     with tempfile.TemporaryDirectory(prefix="neuronjax-") as folder:
@@ -291,7 +291,7 @@ def _read(done: subprocess.CompletedProcess[bytes]) -> _Answer:
             remedy="correct the shardings that it names; or " + _REMEDY,
         )
     arguments, results = (
-        tuple(ArrayTiling.of(**found) for found in header[name])
+        tuple(DeviceTiling.of(**found) for found in header[name])
         for name in ("arguments", "results")
     )
     return _Answer(code, arguments, results)

@@ -19,7 +19,7 @@ Split = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
-class ArrayTiling:
+class DeviceTiling:
     """How an array is cut.
 
     Attributes:
@@ -31,13 +31,13 @@ class ArrayTiling:
     places: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, counts: Sequence[int], places: Sequence[Sequence[int]]) -> ArrayTiling:
+    def of(cls, counts: Sequence[int], places: Sequence[Sequence[int]]) -> DeviceTiling:
         """From lists."""
         return cls(tuple(counts), tuple(map(tuple, places)))
 
 
 def find_mesh(
-    tilings: Sequence[ArrayTiling], meshes: Sequence[Mesh]
+    tilings: Sequence[DeviceTiling], meshes: Sequence[Mesh]
 ) -> tuple[Mesh, list[Split]] | None:
     """A mesh over whose axes all arrays are split, and how.
 
@@ -55,7 +55,7 @@ def find_mesh(
     return None
 
 
-def split_over(mesh: Mesh, tiling: ArrayTiling) -> Split | None:
+def split_over(mesh: Mesh, tiling: DeviceTiling) -> Split | None:
     """The axes that every dimension is split over, slowest first; None if none do."""
     sizes = [size for _, size in mesh.axes]
     devices = list(mesh.device_ids or range(prod(sizes)))

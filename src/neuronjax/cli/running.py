@@ -45,7 +45,7 @@ _ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma", "sync", "cc", "offlin
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class CommandOutcome:
     """What a run left: arrays by path, instructions by engine, what jax.jit left."""
 
     results: Mapping[str, np.ndarray]
@@ -105,7 +105,7 @@ def _run_function(
     inputs: Path | None,
     seed: int,
     compare: bool,
-) -> Outcome:
+) -> CommandOutcome:
     values = source.values(shapes, inputs, seed)
     lowered = nj.jit(source.function, **options).lower(*values)
     native = leaves_of(jax.jit(source.function)(*values)) if compare else None
@@ -114,7 +114,7 @@ def _run_function(
 
 def _run_saved(
     path: Path, options: dict[str, Any], inputs: Path | None, seed: int, compare: bool
-) -> Outcome:
+) -> CommandOutcome:
     if compare:
         raise nj.UnsupportedError(
             "--compare runs the function with jax.jit, and a saved program has none",
@@ -134,10 +134,10 @@ def _outcome(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     native: Mapping[str, np.ndarray] | None,
-) -> Outcome:
+) -> CommandOutcome:
     counts = collections.Counter(i.engine for i in lowered.instructions)
     results = leaves_of(lowered.compile()(*args, **kwargs))
-    return Outcome(results=results, instructions=counts, native=native)
+    return CommandOutcome(results=results, instructions=counts, native=native)
 
 
 def _save(path: Path, results: Mapping[str, np.ndarray]) -> None:
@@ -170,13 +170,13 @@ def _summary(array: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _difference(outcome: Outcome, name: str) -> Difference | None:
+def _difference(outcome: CommandOutcome, name: str) -> Difference | None:
     if outcome.native is None:
         return None
     return difference(outcome.results[name], outcome.native[name])
 
 
-def _as_json(outcome: Outcome) -> dict[str, Any]:
+def _as_json(outcome: CommandOutcome) -> dict[str, Any]:
     results = []
     for name, array in outcome.results.items():
         found = _difference(outcome, name)
@@ -185,7 +185,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
     return {"results": results, "instructions": dict(outcome.instructions)}
 
 
-def _print(title: str, outcome: Outcome) -> None:
+def _print(title: str, outcome: CommandOutcome) -> None:
     console = Console()
     console.print(_results_table(title, outcome))
     if outcome.native is not None:
@@ -193,7 +193,7 @@ def _print(title: str, outcome: Outcome) -> None:
     console.print(_instructions_table(outcome.instructions))
 
 
-def _results_table(title: str, outcome: Outcome) -> Table:
+def _results_table(title: str, outcome: CommandOutcome) -> Table:
     rows = table(title)
     rows.add_column("result", style="bold", overflow="fold")
     for heading in ("type", "min", "max", "NaN", "Inf"):
@@ -206,7 +206,7 @@ def _results_table(title: str, outcome: Outcome) -> Table:
     return rows
 
 
-def _differences_table(outcome: Outcome) -> Table:
+def _differences_table(outcome: CommandOutcome) -> Table:
     rows = table("Against jax.jit on this computer")
     rows.add_column("result", style="bold", overflow="fold")
     for heading in ("differing", "largest", "in ULP", "relative L2"):

@@ -94,7 +94,7 @@ _ENTRY = re.compile(
 
 
 @dataclass(frozen=True)
-class Entry:
+class Paragraph:
     """A paragraph of a text of rules, whose remedy follows ">", its source in "[]".
 
     Attributes:
@@ -108,7 +108,7 @@ class Entry:
     limit: str
 
 
-def read_entries(text: str) -> Iterator[Entry]:
+def read_entries(text: str) -> Iterator[Paragraph]:
     """The paragraphs of a text of rules."""
     for paragraph in text.strip().split("\n\n"):
         found = _ENTRY.fullmatch(paragraph)
@@ -118,14 +118,14 @@ def read_entries(text: str) -> Iterator[Entry]:
             for name, part in found.groupdict().items()
         }
         names = tuple(filter(None, words.pop("names").split(", ")))
-        yield Entry(words, names, words.pop("limit"))
+        yield Paragraph(words, names, words.pop("limit"))
 
 
 def read_rules(text: str, checks: Mapping[str, Check]) -> tuple[PortabilityRule, ...]:
     """The rules of a text.
 
     Args:
-        text: a paragraph for each, as `Entry` says.
+        text: a paragraph for each, as `Paragraph` says.
         checks: the predicates, by the rules' ids.
     """
     return tuple(

@@ -19,7 +19,7 @@ from neuronjax.ir.kernel_call import NkiKernel
 from neuronjax.ir.traversal import DataFlow, Functions, entries, walk
 
 
-class _Facts(NamedTuple):
+class _InstructionFacts(NamedTuple):
     """What is known of an instruction wherever it stands.
 
     Attributes:
@@ -40,7 +40,7 @@ class Uniformity:
 
     def __init__(self, functions: Functions) -> None:
         self._functions = functions
-        self._facts: dict[int, _Facts] = {}
+        self._facts: dict[int, _InstructionFacts] = {}
 
     def joins(self, i: Instruction) -> bool:
         """Whether an instruction is a collective or runs one."""
@@ -77,7 +77,7 @@ class Uniformity:
             return None
         return [facts.draws or any(map(differs, facts.reads))] * len(i.results)
 
-    def _of(self, i: Instruction) -> _Facts:
+    def _of(self, i: Instruction) -> _InstructionFacts:
         if id(i) not in self._facts:
             inner = list(walk(i, self._functions))
             reads = {view.buffer.number for each in inner for view in each.operands}
@@ -86,7 +86,7 @@ class Uniformity:
                     reads.update(view.buffer.number for view in entry.block.results)
             joins = any(isinstance(x, Collective) or _is_joint(x) for x in inner)
             draws = any(x.rounding == "stochastic" for x in inner)
-            self._facts[id(i)] = _Facts(i, joins, draws, frozenset(reads))
+            self._facts[id(i)] = _InstructionFacts(i, joins, draws, frozenset(reads))
         return self._facts[id(i)]
 
 

@@ -20,7 +20,7 @@ Functions = Mapping[str, Block]
 Fact = TypeVar("Fact")
 
 
-class Entry(NamedTuple):
+class BlockEntry(NamedTuple):
     """A block that an instruction runs.
 
     Attributes:
@@ -35,15 +35,15 @@ class Entry(NamedTuple):
     gives: Sequence[Buffer]
 
 
-def entries(i: Instruction, functions: Functions) -> tuple[Entry, ...]:
+def entries(i: Instruction, functions: Functions) -> tuple[BlockEntry, ...]:
     """The blocks that an instruction runs, that of a call included."""
     if isinstance(i, Call):
-        return (Entry(functions[i.callee], i.operands, i.results),)
+        return (BlockEntry(functions[i.callee], i.operands, i.results),)
     if isinstance(i, Loop):
-        condition = Entry(i.condition, i.operands, ())
-        return condition, Entry(i.body, i.operands, i.results)
+        condition = BlockEntry(i.condition, i.operands, ())
+        return condition, BlockEntry(i.body, i.operands, i.results)
     given = i.operands if isinstance(i, Spmd) else ()
-    return tuple(Entry(block, given, i.results) for block in i.blocks)
+    return tuple(BlockEntry(block, given, i.results) for block in i.blocks)
 
 
 def walk(i: Instruction, functions: Functions) -> Iterator[Instruction]:
@@ -108,11 +108,11 @@ class DataFlow(abc.ABC, Generic[Fact]):
         outs = [self.enter(entry) for entry in entries(i, self.functions)]
         return [functools.reduce(self.join, column) for column in zip(*outs)]
 
-    def enter(self, entry: Entry) -> list[Fact]:
+    def enter(self, entry: BlockEntry) -> list[Fact]:
         """What is known of a block's results where an instruction runs it."""
         return self.block(entry.block, self.given(entry))
 
-    def given(self, entry: Entry) -> tuple[Fact, ...]:
+    def given(self, entry: BlockEntry) -> tuple[Fact, ...]:
         """What is known of a block's arguments where an instruction runs it."""
         unknown = (self.nothing,) * len(entry.block.arguments)
         return tuple(map(self.of, entry.given)) or unknown

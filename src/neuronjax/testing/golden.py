@@ -31,7 +31,7 @@ from neuronjax.testing.bits import LeafDifference, bits, compared, listed
 from neuronjax.testing.fingerprint import fingerprint, first_difference
 from neuronjax.testing.golden_file import GoldenFile, Leaf
 from neuronjax.testing.golden_run import (
-    StoredRun,
+    GoldenRun,
     Today,
     stored_inputs,
     stored_program,
@@ -331,7 +331,7 @@ def _check_bits(name: str, stored: GoldenFile, inputs: list[np.ndarray]) -> None
     __tracebackhide__ = True
     with jax.enable_x64(stored.x64):
         program = stored_program(stored)
-        run = StoredRun.of(program, stored.target, stored.policy, stored.rounding_seed)
+        run = GoldenRun.of(program, stored.target, stored.policy, stored.rounding_seed)
         leaves = _output_differences(stored, run.outputs(inputs))
         if not leaves:
             return

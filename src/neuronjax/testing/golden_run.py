@@ -80,9 +80,9 @@ class Today:
             out_paths=tuple(path_text(path) for path, _ in paths),
         )
 
-    def run(self, rounding_seed: int) -> StoredRun:
+    def run(self, rounding_seed: int) -> GoldenRun:
         """The program, ready to be executed."""
-        return StoredRun.of(self.program, self.target, self.policy, rounding_seed)
+        return GoldenRun.of(self.program, self.target, self.policy, rounding_seed)
 
 
 def _input(path: str, leaf: Any, seed: int, number: int) -> tuple[np.ndarray, Leaf]:
@@ -103,7 +103,7 @@ def read_program(code: bytes, names: Sequence[str]) -> Program:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StoredRun:
+class GoldenRun:
     """A program, ready to be executed."""
 
     program: Program
@@ -111,7 +111,7 @@ class StoredRun:
     rounding_seed: int
 
     @classmethod
-    def of(cls, program: Program, target: str, policy: Policy, seed: int) -> StoredRun:
+    def of(cls, program: Program, target: str, policy: Policy, seed: int) -> GoldenRun:
         """Lowers the program for a target."""
         emulation = Emulation(
             function=_no_function,

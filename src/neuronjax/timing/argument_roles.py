@@ -26,7 +26,7 @@ from neuronjax.ir.instruction_set import (
     TensorCopy,
     TensorScalar,
 )
-from neuronjax.ir.traversal import DataFlow, Entry, Functions, entries
+from neuronjax.ir.traversal import BlockEntry, DataFlow, Functions, entries
 
 _HANDED_ON = (BitcastCopy, NcTranspose, QuantizeMx, Sparsify, TensorCopy, TensorScalar)
 _MOVED = (
@@ -86,7 +86,7 @@ class _ParameterFinder(DataFlow[frozenset[int]]):
             return found[0]
         return [self.nothing] * len(i.results)
 
-    def enter(self, entry: Entry) -> list[frozenset[int]]:
+    def enter(self, entry: BlockEntry) -> list[frozenset[int]]:
         given = self.given(entry)
         known = (id(entry.block), given)
         if known not in self._called:

@@ -12,15 +12,15 @@ from rich.console import Console
 
 from neuronjax.cli.quickstart import report
 from neuronjax.cli.quickstart.data import Corpus
-from neuronjax.cli.quickstart.experiment import NATIVE, Setup, TrainingRun
+from neuronjax.cli.quickstart.experiment import NATIVE, QuickstartRun, Setup
 from neuronjax.cli.quickstart.train import TINY
 
 CORPUS = Corpus(train=np.array([1, 2] * 8), heldout=np.array([1, 2]))
 
 
-def made_up(machine: Setup, seconds: float, **engines: int) -> TrainingRun:
+def made_up(machine: Setup, seconds: float, **engines: int) -> QuickstartRun:
     dtypes = ("float8_e4m3fn", "float8_e5m2") if engines else ("float32",)
-    return TrainingRun(
+    return QuickstartRun(
         machine=machine,
         losses=[5.0] * 5 + [3.0] * 10,
         heldout_loss=2.0,

@@ -72,7 +72,7 @@ EMULATED = ("trn1/bf16", "trn2/fp8", "trn3/mxfp8")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingRun:
+class QuickstartRun:
     """One machine's results.
 
     Attributes:
@@ -107,7 +107,7 @@ class TrainingRun:
 
 def run_all(
     machines: Sequence[Setup], recipe: TrainingRecipe, corpus: Corpus, console: Console
-) -> list[TrainingRun]:
+) -> list[QuickstartRun]:
     """Trains on every machine, with a progress bar for each."""
     columns = (
         TextColumn("{task.description:<10}"),
@@ -122,7 +122,7 @@ def run_all(
 
 def _run(
     machine: Setup, recipe: TrainingRecipe, corpus: Corpus, progress: Progress
-) -> TrainingRun:
+) -> QuickstartRun:
     task = progress.add_task(str(machine), total=recipe.steps, status="compiling")
 
     def on_step(loss: float) -> None:
@@ -131,12 +131,12 @@ def _run(
     return _summary(machine, train(machine.jit, recipe, corpus, on_step))
 
 
-def _summary(machine: Setup, trained: Trained) -> TrainingRun:
+def _summary(machine: Setup, trained: Trained) -> QuickstartRun:
     program = () if machine == NATIVE else trained.step.instructions
     matmuls = [i for i in program if i.name in _MATMULS]
     # Behind the two operands come the scales of microscaled ones.
     dtypes = {view.type.dtype.name for i in matmuls for view in i.operands[:2]}
-    return TrainingRun(
+    return QuickstartRun(
         machine=machine,
         losses=trained.losses,
         heldout_loss=trained.heldout_loss,

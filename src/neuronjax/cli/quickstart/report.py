@@ -26,7 +26,7 @@ from rich.table import Table
 
 import neuronjax as nj
 from neuronjax.cli.quickstart.data import Corpus
-from neuronjax.cli.quickstart.experiment import TrainingRun
+from neuronjax.cli.quickstart.experiment import QuickstartRun
 from neuronjax.cli.quickstart.train import TrainingRecipe
 
 _ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma", "sync")
@@ -34,7 +34,7 @@ _ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma", "sync")
 _COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
-def results_table(runs: Sequence[TrainingRun]) -> Table:
+def results_table(runs: Sequence[QuickstartRun]) -> Table:
     """Losses and host times, one row per run; the first run is the native one."""
     table = _table("Loss in nats per character; seconds are this computer's")
     for heading in ("training", "held out", "perplexity"):
@@ -55,7 +55,7 @@ def results_table(runs: Sequence[TrainingRun]) -> Table:
     return table
 
 
-def engines_table(runs: Sequence[TrainingRun]) -> Table:
+def engines_table(runs: Sequence[QuickstartRun]) -> Table:
     """Instructions of the train step by engine, one row per emulated run."""
     table = _table("Instructions of the train step (a loop's body counts once)")
     for engine in _ENGINES:
@@ -87,7 +87,7 @@ def _short(dtype: str) -> str:
     return dtype.removeprefix("float8_").replace("bfloat", "bf").replace("float", "fp")
 
 
-def plot(runs: Sequence[TrainingRun], corpus: Corpus, path: Path) -> None:
+def plot(runs: Sequence[QuickstartRun], corpus: Corpus, path: Path) -> None:
     """Draws the loss curves, and their distance from the first run's, as a PNG."""
     figure, (top, bottom) = plt.subplots(
         2, sharex=True, figsize=(8, 6), height_ratios=(2, 1), layout="constrained"
@@ -120,7 +120,7 @@ def plot(runs: Sequence[TrainingRun], corpus: Corpus, path: Path) -> None:
     plt.close(figure)
 
 
-def _label(run: TrainingRun) -> str:
+def _label(run: QuickstartRun) -> str:
     return f"{run.machine}: {run.heldout_perplexity:.3f}"
 
 
@@ -130,7 +130,9 @@ def _dress(axes: Axes, label: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def as_json(runs: Sequence[TrainingRun], recipe: TrainingRecipe, corpus: Corpus) -> str:
+def as_json(
+    runs: Sequence[QuickstartRun], recipe: TrainingRecipe, corpus: Corpus
+) -> str:
     """Everything measured, with the recipe and the versions that made it."""
     document = {
         "versions": {
@@ -145,7 +147,7 @@ def as_json(runs: Sequence[TrainingRun], recipe: TrainingRecipe, corpus: Corpus)
     return json.dumps(document, indent=2)
 
 
-def _run_as_dict(run: TrainingRun, native: TrainingRun) -> dict[str, Any]:
+def _run_as_dict(run: QuickstartRun, native: QuickstartRun) -> dict[str, Any]:
     return {
         **dataclasses.asdict(run),
         "train_loss": run.train_loss,
