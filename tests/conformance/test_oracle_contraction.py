@@ -154,7 +154,7 @@ def test_scaled_fp8_dots_equal_the_fold_of_pairs(target):
     pairs = [
         (tensor((3, 130), 0), tensor((130, 4), -40)),
         (tensor((3, 300), 60), tensor((300, 4), -90)),
-        (tensor((3, 600), 5), np.zeros((600, 4), np.float32)),
+        (tensor((3, 9), 5), np.zeros((9, 4), np.float32)),
         (tensor((3, 9), 0), data.special(rng, (9, 4))),
         (tensor((3, 9), 125), tensor((9, 4), -125)),
     ]
@@ -236,7 +236,8 @@ def test_declared_narrow_operands_are_one_pass_and_one_rounding():
 def test_matrices_with_few_rows_or_columns(name):
     """Shapes that XLA takes for matrix-vector products and for sums of products."""
     rng = np.random.default_rng(15)
-    sizes = itertools.product((1, 3, 16), (7, 130), (1, 2))
+    # Every pair of an M, a K and an N: all triples would be twice as many.
+    sizes = [(1, 7, 2), (1, 130, 1), (3, 7, 1), (3, 130, 2), (16, 7, 1), (16, 130, 2)]
     pairs = [
         (data.cancelling(rng, (m, k)), data.cancelling(rng, (k, n)))
         for m, k, n in sizes
@@ -303,7 +304,7 @@ def small_dots(draw):
     return ((at["k"], to["k"]), (at["b"], to["b"])), lhs, rhs
 
 
-@hypothesis.settings(max_examples=10)
+@hypothesis.settings(max_examples=6)
 @hypothesis.given(
     small_dots(), st.sampled_from(["fp32", "bf16"]), st.integers(0, 2**32 - 1)
 )

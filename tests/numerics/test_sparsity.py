@@ -315,8 +315,9 @@ def test_a_sparse_array_through_vmap():
 
 def test_inside_an_emulated_program():
     x = jnp.asarray(_data((32, 2), "bfloat16"))
-    emulated = nj.jit(lambda x: sparsify(x).tags, target="trn2", policy="bf16")
-    _assert_same(emulated(x), sparsify(x).tags)
+    tags = lambda x: sparsify(x, "2:4").tags  # noqa: E731
+    emulated = nj.jit(tags, target="trn2", policy="bf16")
+    _assert_same(emulated(x), tags(x))
 
 
 # -- parts -----------------------------------------------------------------------------
@@ -420,7 +421,7 @@ def test_parts_inside_jit_are_checked_outside():
 def test_an_array_that_obeys_loses_nothing():
     x = np.zeros((32, 3), np.float32)
     x[[1, 5, 15, 16, 31]] = [[1], [-2], [NAN], [-INF], [1e-40]]
-    sparse = SparseArray.from_dense(x, "4:16")
+    sparse = SparseArray.from_dense(x, "4:8")
     _assert_same(sparse.todense(), x)
 
 

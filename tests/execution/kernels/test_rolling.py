@@ -190,9 +190,14 @@ def shuffled(x, order: str):
     return out
 
 
-def test_a_dispatched_kernel_computes_what_its_instructions_do():
+def dispatched() -> tuple[np.ndarray, str]:
+    """Arguments of `shuffled` of which most instructions are dispatched."""
     x = np.random.default_rng(1).normal(size=(128, 4)).astype("float32")
-    order = disordered(220, "".join(OPERATORS), seed=2)
+    return x, disordered(160, "".join(OPERATORS), seed=2)
+
+
+def test_a_dispatched_kernel_computes_what_its_instructions_do():
+    x, order = dispatched()
     found = shuffled(x, order)
     plan = shuffled.plan(x, order)
     assert summary(plan).bodies < 80 < summary(plan).instructions
@@ -205,6 +210,10 @@ def test_a_dispatched_kernel_computes_what_its_instructions_do():
         made = functions[letter](tiles[(n + 1) % 4], tiles[(3 * n + 2) % 4])
         tiles[n % 4] = np.minimum(made, np.float32(1 + n))
     np.testing.assert_array_equal(found, np.concatenate(tiles))
+
+
+def test_a_dispatched_kernel_in_a_program_computes_the_same():
+    x, order = dispatched()
 
     def composed(y):
         return shuffled(y * 0.5, order).sum(1) / 3.0
