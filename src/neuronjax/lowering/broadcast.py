@@ -22,24 +22,9 @@ from neuronjax.lowering.registry import RULES, lowers
 Instructions = Iterator[Instruction]
 
 STABLEHLO = (
-    "add",
-    "and",
-    "atan2",
-    "compare",
-    "divide",
-    "maximum",
-    "minimum",
-    "multiply",
-    "or",
-    "power",
-    "remainder",
-    "select",
-    "shift_left",
-    "shift_right_arithmetic",
-    "shift_right_logical",
-    "subtract",
-    "xor",
-)
+    "add and atan2 compare divide maximum minimum multiply or power remainder "
+    "select shift_left shift_right_arithmetic shift_right_logical subtract xor"
+).split()
 CHLO = ("next_after", "polygamma", "zeta")
 #: The op with broadcasting -> the op without.
 WITHOUT = {

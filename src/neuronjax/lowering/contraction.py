@@ -95,12 +95,11 @@ def integer_matmul(
         and dtype.kind in "iu"
         and dtype.itemsize >= 4
     ):
-        raise UnsupportedError(
+        raise op.error(
+            UnsupportedError,
             f"EVRF035: a contraction with a result of {dtype}, which is computed in "
             "float32, under implicit_integer_downcast='none'",
-            op=op.name,
-            location=op.location.source or None,
-            remedy="contract float32, or implicit_integer_downcast='all'",
+            "contract float32, or implicit_integer_downcast='all'",
         )
     through_fp32 = (
         context.policy.integer_path == "fp32" and result.type.dtype != np.bool_

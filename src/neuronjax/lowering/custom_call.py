@@ -53,11 +53,10 @@ _PACKED = 4  # FP8 elements in a uint32
 def custom_call(op: Op, context: Context) -> Iterable[Instruction]:
     name = _name(op)
     if name not in _RULES:
-        raise UnsupportedError(
+        raise op.error(
+            UnsupportedError,
             f"calls {name!r}, which no NeuronCore has",
-            op=op.name,
-            location=op.location.source,
-            remedy="compute it outside the emulated function; a program saved for "
+            "compute it outside the emulated function; a program saved for "
             'another platform may do without it if saved for "neuron"',
         )
     return _RULES[name](op, context)
@@ -278,9 +277,5 @@ def _config(op: Op) -> dict[str, Any]:
 
 
 def _invalid(op: Op, what: str, legal: str) -> InvalidProgramError:
-    return InvalidProgramError(
-        f"{_name(op)} with {what}",
-        op=op.name,
-        location=op.location.source,
-        remedy=f"legal: {legal}",
-    )
+    what = f"{_name(op)} with {what}"
+    return op.error(InvalidProgramError, what, f"legal: {legal}")

@@ -119,15 +119,9 @@ def _simple(
 ) -> Instruction:
     dtype = op.results[0].type.dtype
     path = integer_path(context, op_name, dtype)
-    return context.arithmetic(
-        cls,
-        context.operands(op),
-        context.results(op),
-        engine=engine_of(dtype, path=path),
-        op=op_name,
-        integer_path=path,
-        **fields,
-    )
+    fields |= {"op": op_name, "integer_path": path}
+    engine = engine_of(dtype, path=path)
+    return context.whole(op, cls, engine, rounds=True, **fields)
 
 
 def running_axis(shape: tuple[int, ...], window: Window) -> tuple[int | None, bool]:

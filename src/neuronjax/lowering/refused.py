@@ -128,9 +128,4 @@ def refused(op: Op, context: Context) -> NoReturn:
     """Raises the error of the op."""
     del context
     refusal = REFUSED[op.name]
-    raise refusal.error(
-        refusal.reason,
-        op=op.name,
-        location=op.location.source,
-        remedy=refusal.remedy,
-    )
+    raise op.error(refusal.error, refusal.reason, refusal.remedy)

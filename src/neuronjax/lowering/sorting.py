@@ -263,13 +263,7 @@ def _hashable(value: Any) -> Any:
 
 @lowers("chlo.top_k")
 def top_k(op: Op, context: Context) -> Instructions:
-    yield context.make(
-        TopK,
-        context.operands(op),
-        context.results(op),
-        engine="vector",
-        k=op.attributes["k"],
-    )
+    yield context.whole(op, TopK, "vector", k=op.attributes["k"])
 
 
 def approx_top_k(op: Op, context: Context) -> Instructions:
@@ -287,12 +281,8 @@ def approx_top_k(op: Op, context: Context) -> Instructions:
     views = context.operands(op)[:count]
     shape, wanted = views[0].type.shape, op.results[0].type.shape
     if wanted[axis] > shape[axis]:
-        raise InvalidProgramError(
-            f"ApproxTopK asks for {wanted[axis]} of {shape[axis]} elements",
-            op=op.name,
-            location=op.location.source,
-            remedy="ask for no more than there are",
-        )
+        what = f"ApproxTopK asks for {wanted[axis]} of {shape[axis]} elements"
+        raise op.error(InvalidProgramError, what, "ask for no more than there are")
     ordered = tuple(context.temporary(v.type.shape, v.type.dtype) for v in views)
     yield from sorted_by(comparator, context, views, ordered, dimension=axis)
     zeros, ones = (0,) * len(shape), (1,) * len(shape)
