@@ -32,7 +32,7 @@ class ArrayTiling:
 
     @classmethod
     def of(cls, counts: Sequence[int], places: Sequence[Sequence[int]]) -> ArrayTiling:
-        """From lists."""
+        """Makes one from lists."""
         return cls(tuple(counts), tuple(map(tuple, places)))
 
 

@@ -97,7 +97,7 @@ class _Features:
             yield write(TensorCopy, (x,), (result,), engine="vector")
 
     def normalised(self, centred: View, variance: View) -> View:
-        """centred / deviation."""
+        """The centred values over their deviation."""
         deviation = self.root(self.by("add", variance, self.epsilon))
         return self.apply("divide", centred, self.per_feature(deviation))
 
