@@ -7,13 +7,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import IO
 
 from neuronjax.errors import InternalError
 
 
 def started(
-    command: Sequence[str], doing: str, done: str, **options: Any
+    command: Sequence[str],
+    doing: str,
+    done: str,
+    *,
+    log: IO[bytes] | int,
+    buffer_bytes: int = -1,
 ) -> subprocess.Popen[bytes]:
     """A new child, which imports from where this process does.
 
@@ -21,7 +26,8 @@ def started(
         command: a script of this package and its arguments.
         doing: completes "cannot start it to ...".
         done: completes "programs are ... in a process of their own".
-        options: of `Popen`.
+        log: where its errors go, as `Popen` takes it.
+        buffer_bytes: of its pipes, as `Popen` takes it.
 
     Raises:
         InternalError: no process can be started.
@@ -32,8 +38,9 @@ def started(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stderr=log,
+            bufsize=buffer_bytes,
             start_new_session=True,  # Ctrl-C is the caller's
-            **options,
         )
     except OSError as error:
         raise InternalError(

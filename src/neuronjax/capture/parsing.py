@@ -76,8 +76,8 @@ class _Worker:
     def __init__(self) -> None:
         self._log = tempfile.TemporaryFile()
         self._log_start = 0
-        options: dict[str, Any] = dict(stderr=self._log, bufsize=0)
-        self._process = started([str(CHILD)], "parse", "parsed", **options)
+        pipes: dict[str, Any] = dict(log=self._log, buffer_bytes=0)
+        self._process = started([str(CHILD)], "parse", "parsed", **pipes)
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)

@@ -242,7 +242,7 @@ def _run(
     command: list[str], data: bytes, seconds: float
 ) -> subprocess.CompletedProcess[bytes]:
     """Runs the child; neither it nor what it has started outlives this call."""
-    process = started(command, "partition", "partitioned", stderr=subprocess.PIPE)
+    process = started(command, "partition", "partitioned", log=subprocess.PIPE)
     with process:
         try:
             output, log = process.communicate(data, timeout=seconds)

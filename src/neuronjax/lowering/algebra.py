@@ -6,18 +6,13 @@ rewriting of complex numbers makes; everything else about them is StableHLO's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from neuronjax.errors import UnsupportedError
 from neuronjax.ir import host_functions
 from neuronjax.ir.algebra_set import Cholesky, Fft, HostCall, TriangularSolve
-from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import Op
 from neuronjax.lowering.complex_rewriting import COMPLEX
-from neuronjax.lowering.context import Context
+from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.registry import lowers
-
-Instructions = Iterator[Instruction]
 
 _REAL: tuple[tuple[bool, ...], tuple[bool, ...]] = ((), ())
 

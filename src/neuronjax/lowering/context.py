@@ -27,6 +27,8 @@ from neuronjax.policy import Policy
 from neuronjax.policy.policy import unmatched_rule_error
 from neuronjax.policy.scopes import active_policy, has_policy_scope, policy_from_scope
 
+# What a rule yields.
+Instructions = Iterator[Instruction]
 # Ops that hand on the provenance of what they move.
 MOVES = frozenset(
     f"stablehlo.{name}"

@@ -13,7 +13,6 @@ in FP32, folded by TensorE, rounded and saturated. Booleans are logic: OR of AND
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -24,14 +23,12 @@ from neuronjax.ir.instruction import Buffer, Instruction
 from neuronjax.ir.instruction_set import DotDimensions, NcMatmul
 from neuronjax.ir.program import Op
 from neuronjax.lowering import dot_algorithm, microscaling, sparsity
-from neuronjax.lowering.context import Context
+from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.operand import FP8, MatmulOperand
 from neuronjax.lowering.operand_casts import is_byte, prepare_operands
 from neuronjax.lowering.psum import from_psum, into_psum
 from neuronjax.lowering.registry import lowers
 from neuronjax.numerics.microscaling import MX_FORMATS
-
-Instructions = Iterator[Instruction]
 
 
 @lowers("stablehlo.dot_general")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from neuronjax.ir.program import Op
 from neuronjax.lowering import microscaling
 from neuronjax.lowering.algebra import host_call
 from neuronjax.lowering.collective import ragged_all_to_all
-from neuronjax.lowering.context import Context
+from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.elementwise import CHLO_FUNCTIONS, pass_through
 from neuronjax.lowering.kernel_call import nki_kernel
 from neuronjax.lowering.matrices import MatrixView, matrix
@@ -42,8 +42,6 @@ from neuronjax.numerics.microscaling import (
     ON_DEVICE_FORMATS,
     ON_DEVICE_INPUTS,
 )
-
-Instructions = Iterator[Instruction]
 
 _FORMATS = {mx.element.name: mx.name for mx in MX_FORMATS.values()}
 _PACKED = 4  # FP8 elements in a uint32

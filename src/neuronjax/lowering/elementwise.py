@@ -8,12 +8,11 @@ where StableHLO leaves it open is said in `engines.vector`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from neuronjax.ir.instruction import Engine, Instruction, View
+from neuronjax.ir.instruction import Engine, View
 from neuronjax.ir.instruction_set import (
     Activation,
     BitcastCopy,
@@ -27,10 +26,8 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.ir.program import Op
 from neuronjax.lowering.broadcast import filled
-from neuronjax.lowering.context import Context
+from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.registry import lowers
-
-Instructions = Iterable[Instruction]
 
 BINARY = (
     "add subtract multiply divide maximum minimum remainder power atan2 and or "

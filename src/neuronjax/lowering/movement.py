@@ -3,7 +3,6 @@ except where a scatter combines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,9 @@ from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import DmaCopy, LocalGather, LocalScatter, Memset
 from neuronjax.ir.program import Op
 from neuronjax.lowering.bodies import lowered_bodies, promoted, simple_combiner
-from neuronjax.lowering.context import Context
+from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.elementwise import integer_path
 from neuronjax.lowering.registry import lowers
-
-Instructions = Iterator[Instruction]
 
 
 def _copy(op: Op, context: Context, kind: str, *parameters: tuple) -> Instruction:

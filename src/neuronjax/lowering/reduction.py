@@ -6,7 +6,6 @@ window that reaches back from each element to the first is a running fold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,11 +32,9 @@ from neuronjax.lowering.bodies import (
     promoted,
     simple_combiner,
 )
-from neuronjax.lowering.context import Context
+from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.elementwise import engine_of, integer_path
 from neuronjax.lowering.registry import lowers
-
-Instructions = Iterator[Instruction]
 
 
 @lowers("stablehlo.reduce")

@@ -16,14 +16,12 @@ import numpy as np
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.block_set import MapBlock, SortBlock
-from neuronjax.ir.instruction import Buffer, Instruction, View
+from neuronjax.ir.instruction import Buffer, View
 from neuronjax.ir.instruction_set import DmaCopy, Sort, TopK
 from neuronjax.ir.program import Op, Region, Value
 from neuronjax.lowering.bodies import inlined, lowered_bodies
-from neuronjax.lowering.context import Context
+from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.registry import lowers
-
-Instructions = Iterator[Instruction]
 
 
 @lowers("stablehlo.sort")
