@@ -16,7 +16,7 @@ from jax.interpreters.mlir import make_ir_context
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import neuronjax as nj
-from neuronjax.capture import partition
+from neuronjax.capture import child_process, partition
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.tiling import DeviceTiling, find_mesh, split_over
 from neuronjax.ir.axis_groups import groups_along
@@ -190,7 +190,7 @@ def test_a_process_that_hangs_is_ended(monkeypatch, tmp_path):
 
 
 def test_an_interpreter_that_is_not_there(monkeypatch):
-    monkeypatch.setattr(partition.sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(child_process.sys, "executable", "/nowhere/python")
     with pytest.raises(nj.InternalError, match=r"cannot start"):
         fresh(4.5)
 

@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import pytest
 
 import neuronjax as nj
-from neuronjax.hardware import resolve_target
+from neuronjax.hardware import CHIPS, resolve_target
 from neuronjax.ir.text import instruction_text
 from neuronjax.lowering import lower
 from tests.conformance import bits
 from tests.zoo import PROGRAMS
 
-TARGETS = ("trn1", "inf2", "trn2", "trn3", "trn4")
+TARGETS = tuple(CHIPS)
 #: What chips without a datapath say; other refusals are of a declared dtype.
 REFUSALS = {
     "mxfp8": "has no microscaling",

@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import neuronjax as nj
-from neuronjax.hardware import resolve_target
+from neuronjax.hardware import CHIPS, resolve_target
 from neuronjax.ir.collective_set import AllReduce, Collective
 from neuronjax.ir.collectives.placement import Placement
 from neuronjax.timing.collectives import collective_time
@@ -388,7 +388,7 @@ def test_constants_have_sources():
         assert constant.is_assumption
 
 
-@pytest.mark.parametrize("target", ["trn1", "inf2", "trn2", "trn3", "trn4"])
+@pytest.mark.parametrize("target", CHIPS)
 def test_a_train_step_on_every_chip(target):
     def step(w, x):
         def loss(w):

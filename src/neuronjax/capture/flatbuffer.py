@@ -45,7 +45,7 @@ class FlatBuffer:
         return at + self.unsigned(at, 4)
 
     def slice(self, at: int, length: int) -> bytes:
-        """So many bytes."""
+        """Takes so many bytes."""
         if at < 0 or at + length > len(self.data):
             malformed(f"offset {at} + {length} is beyond its {len(self.data)} bytes")
         return self.data[at : at + length]
@@ -82,7 +82,7 @@ class Table:
         return 0 if at is None else self._buffer.unsigned(at, width)
 
     def table(self, slot: int) -> Table | None:
-        """A nested table."""
+        """Reads a nested table."""
         at = self._field(slot)
         return None if at is None else Table(self._buffer, self._buffer.offset(at))
 
@@ -103,7 +103,7 @@ class Table:
         return self._buffer.slice(start, count)
 
     def text(self, slot: int) -> str:
-        """A string."""
+        """Reads a string."""
         return _text(self.bytes(slot))
 
     def integers(self, slot: int, width: int) -> tuple[int, ...]:

@@ -235,14 +235,15 @@ def _as_chlo(op: Any) -> None:
     if op.name == CUSTOM_CALL:
         given = given["mhlo.attributes"] if "mhlo.attributes" in given else {}
     attributes = {"k": given["k"]} if name == "topk" else {}
-    if (
-        name == "topk"
-        and "largest" in given
-        and not ir.BoolAttr(given["largest"]).value
-    ):
-        return
+    largest = "largest" not in given or ir.BoolAttr(given["largest"]).value
+    if largest or name != "topk":
+        replace(op, new_name, attributes)
+
+
+def replace(op: Any, name: str, attributes: dict[str, Any]) -> None:
+    """Puts an op of another name in the place of one."""
     new = ir.Operation.create(
-        new_name,
+        name,
         results=[result.type for result in op.results],
         operands=list(op.operands),
         attributes=attributes,
@@ -304,7 +305,7 @@ def _fold_tuples(module: ir.Module) -> None:
 
 def _fix_platform(module: ir.Module, index: int) -> None:
     """Makes main's platform argument a constant and takes the branches it selects."""
-    main = next(op for op in module.body.operations if _is_main(op))
+    main = next(op for op in module.body.operations if is_main(op))
     block = main.regions[0].blocks[0]
     kind = block.arguments[0].type
     attributes = list(ir.ArrayAttr(main.attributes["arg_attrs"]))
@@ -323,7 +324,7 @@ def _fix_platform(module: ir.Module, index: int) -> None:
         _take_branch(case)
 
 
-def _is_main(op: Any) -> bool:
+def is_main(op: Any) -> bool:
     is_function = op.operation.name == "func.func"
     return is_function and ir.StringAttr(op.attributes["sym_name"]).value == "main"
 

@@ -15,14 +15,14 @@ import os
 import selectors
 import signal
 import struct
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
+from neuronjax.capture.child_process import death, last_words, started
 from neuronjax.errors import InternalError, InvalidProgramError, UnsupportedError
 
 CHILD = Path(__file__).with_name("parse_child.py")
@@ -76,7 +76,8 @@ class _Worker:
     def __init__(self) -> None:
         self._log = tempfile.TemporaryFile()
         self._log_start = 0
-        self._process = _start(self._log)
+        pipes: dict[str, Any] = dict(log=self._log, buffer_bytes=0)
+        self._process = started([str(CHILD)], "parse", "parsed", **pipes)
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
@@ -125,7 +126,7 @@ class _Worker:
         if stalled or code == -signal.SIGPROF:
             reason = f"takes more than {header['seconds']:.1f} s of processor time"
         else:
-            reason = f"crashes jaxlib's parser ({_death(code)}){self._last_words()}"
+            reason = f"crashes jaxlib's parser ({death(code)}){self._last_words()}"
         stop()
         _workers.append(_Worker())  # it starts while the caller reads the error
         raise InvalidProgramError(
@@ -161,9 +162,7 @@ class _Worker:
         """What jaxlib wrote of this request before it died."""
         end = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(self._log_start, end - 4000))
-        text = self._log.read().decode(errors="replace")
-        told = [line for line in text.splitlines() if "rror" in line or "Check" in line]
-        return f": {told[-1].strip()[:200]}" if told else ""
+        return last_words(self._log.read(), 200)
 
     def close(self, kill: bool = True) -> None:
         """Ends the child, by force unless it is ending."""
@@ -179,36 +178,11 @@ class _Worker:
             file.close()
 
 
-def _start(log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """A new child, which imports from where this process does."""
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-P", str(CHILD)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            bufsize=0,
-            start_new_session=True,  # Ctrl-C is the caller's
-        )
-    except OSError as error:
-        raise InternalError(
-            f"cannot start {sys.executable!r} to parse a program: {error}",
-            remedy="programs are parsed in a process of their own: allow one to start",
-        ) from error
-
-
 def _wait(pipe: Any, event: int, deadline: float) -> None:
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, event)
         if not selector.select(max(0.0, deadline - time.monotonic())):
             raise _Stalled
-
-
-def _death(code: int) -> str:
-    if code >= 0:
-        return f"exit status {code}"
-    return signal.Signals(-code).name
 
 
 _lock = threading.Lock()

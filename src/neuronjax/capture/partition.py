@@ -18,9 +18,7 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -29,10 +27,11 @@ from typing import Any
 from jax.extend.mlir import ir
 from jax.interpreters.mlir import make_ir_context
 
+from neuronjax.capture.child_process import death, last_words, started
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.renumbering import renumbered
 from neuronjax.capture.tiling import DeviceTiling, find_mesh
-from neuronjax.errors import InternalError, InvalidProgramError, UnsupportedError
+from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.ir.program import (
     Function,
     Location,
@@ -235,7 +234,7 @@ def _partitioned(request: _PartitionRequest) -> _Answer:
     """What the child answers; the same program is partitioned once."""
     seconds = SECONDS + SECONDS_PER_MEGABYTE * len(request.code) / 1e6
     with tempfile.TemporaryDirectory(prefix="neuronjax-") as folder:
-        command = [sys.executable, "-P", str(CHILD), str(request.devices), folder]
+        command = [str(CHILD), str(request.devices), folder]
         return _read(_run(command, request.code, seconds))
 
 
@@ -243,21 +242,7 @@ def _run(
     command: list[str], data: bytes, seconds: float
 ) -> subprocess.CompletedProcess[bytes]:
     """Runs the child; neither it nor what it has started outlives this call."""
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(_import_path())},
-            start_new_session=True,  # Ctrl-C is the caller's
-        )
-    except OSError as error:
-        raise InternalError(
-            f"cannot start {sys.executable!r} to partition a program: {error}",
-            remedy="programs are partitioned in a process of their own: allow one to "
-            "start",
-        ) from error
+    process = started(command, "partition", "partitioned", log=subprocess.PIPE)
     with process:
         try:
             output, log = process.communicate(data, timeout=seconds)
@@ -271,17 +256,12 @@ def _run(
     return subprocess.CompletedProcess(command, process.returncode, output, log)
 
 
-def _import_path() -> Iterator[str]:
-    """Where this process imports from."""
-    return filter(None, sys.path)
-
-
 def _read(done: subprocess.CompletedProcess[bytes]) -> _Answer:
     head, _, code = done.stdout.partition(b"\n")
     if done.returncode or not head:
         raise UnsupportedError(
-            f"XLA's partitioner crashes ({_death(done.returncode)})"
-            f"{_last_words(done.stderr)}",
+            f"XLA's partitioner crashes ({death(done.returncode)})"
+            f"{last_words(done.stderr, 300)}",
             remedy=_REMEDY,
         )
     header = json.loads(head)
@@ -295,13 +275,3 @@ def _read(done: subprocess.CompletedProcess[bytes]) -> _Answer:
         for name in ("arguments", "results")
     )
     return _Answer(code, arguments, results)
-
-
-def _death(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit status {code}"
-
-
-def _last_words(log: bytes) -> str:
-    lines = log.decode(errors="replace").splitlines()
-    told = [line for line in lines if "rror" in line or "Check" in line]
-    return f": {told[-1].strip()[:300]}" if told else ""

@@ -51,7 +51,15 @@ import numpy as np  # noqa: E402
 from jaxlib import _hlo, _jax, xla_client  # type: ignore[attr-defined] # noqa: E402
 from jaxlib.mlir import ir  # noqa: E402
 from jaxlib.mlir.dialects import stablehlo  # noqa: E402
-from parse_child import bytecode, context, first_lines, found, normalized  # type: ignore # noqa: E402
+from parse_child import (  # type: ignore # noqa: E402
+    bytecode,
+    context,
+    first_lines,
+    found,
+    is_main,
+    normalized,
+    replace,
+)
 
 # -- The partitioner.
 
@@ -65,16 +73,11 @@ def options(module: ir.Module, devices: int) -> Any:
     build.use_spmd_partitioning = build.use_shardy_partitioner = True
     order = np.arange(devices).reshape(1, devices)
     build.device_assignment = xla_client.DeviceAssignment.create(order)
-    main = next(op for op in module.body.operations if _is_main(op))
+    main = next(op for op in module.body.operations if is_main(op))
     arguments, results = _open(main, "arg_attrs"), _open(main, "res_attrs")
     build.allow_spmd_sharding_propagation_to_parameters = arguments
     build.allow_spmd_sharding_propagation_to_output = results
     return made
-
-
-def _is_main(op: Any) -> bool:
-    is_function = op.operation.name == "func.func"
-    return is_function and ir.StringAttr(op.attributes["sym_name"]).value == "main"
 
 
 def _open(main: Any, attribute: str) -> list[bool]:
@@ -169,7 +172,7 @@ def tiles(sharding: Any, rank: int, devices: int) -> dict[str, Any]:
 
 def shardings(hlo: Any, module: ir.Module, devices: int) -> dict[str, Any]:
     """`tiles` of every argument and result of the partitioned program."""
-    main = next(op for op in module.body.operations if _is_main(op))
+    main = next(op for op in module.body.operations if is_main(op))
     kind = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
     output = hlo.spmd_output_sharding
     several = _hlo.HloSharding.from_proto(output).tuple_elements()
@@ -210,7 +213,7 @@ def hide(module: ir.Module) -> None:
     constant by itself.
     """
     for op in found(module, _is_elementwise):
-        replace(op, CARRIERS[len(op.operands)], marked(op.name))
+        replace(op, CARRIERS[len(op.operands)], own(op) | marked(op.name))
     for op in found(module, _is_constant):
         for use in list(op.results[0].uses):
             if _is_float(op) or use.owner.name == "stablehlo.convert":
@@ -224,7 +227,8 @@ def show(module: ir.Module) -> None:
         if HIDDEN not in marks:
             continue
         if op.name in CARRIERS.values():
-            replace(op, ir.StringAttr(marks[HIDDEN]).value, {})
+            left = {name: a for name, a in own(op).items() if name != FRONTEND}
+            replace(op, ir.StringAttr(marks[HIDDEN]).value, left)
         elif op.name == BARRIER:
             for result, operand in zip(op.results, op.operands, strict=True):
                 result.replace_all_uses_with(operand)
@@ -247,25 +251,14 @@ def _is_float(op: Any) -> bool:
     return not isinstance(kind, ir.IntegerType)
 
 
+def own(op: Any) -> dict[str, Any]:
+    """The attributes of an op."""
+    return {name: op.attributes[name] for name in op.attributes}
+
+
 def marked(name: str) -> dict[str, Any]:
     """Attributes that XLA hands on, with the name of an op."""
     return {FRONTEND: ir.DictAttr.get({HIDDEN: ir.StringAttr.get(name)})}
-
-
-def replace(op: Any, name: str, attributes: dict[str, Any]) -> None:
-    """Puts an op of another name in the place of one."""
-    new = ir.Operation.create(
-        name,
-        results=[result.type for result in op.results],
-        operands=list(op.operands),
-        attributes={**{n: op.attributes[n] for n in op.attributes}, **attributes},
-        loc=op.location,
-        ip=ir.InsertionPoint(op),
-    )
-    if not attributes:
-        del new.attributes[FRONTEND]
-    op.results[0].replace_all_uses_with(new.results[0])
-    op.erase()
 
 
 def protect(constant: Any, use: Any) -> None:

@@ -32,7 +32,7 @@ class DeviceTiling:
 
     @classmethod
     def of(cls, counts: Sequence[int], places: Sequence[Sequence[int]]) -> DeviceTiling:
-        """From lists."""
+        """Makes one from lists."""
         return cls(tuple(counts), tuple(map(tuple, places)))
 
 

@@ -55,8 +55,8 @@ class TriangularSolve(Instruction):
 class Fft(Instruction):
     """A discrete Fourier transform of the last axes (`stablehlo.fft`).
 
-    operands: real and imaginary part, or the real part alone for RFFT; results
-    likewise, the real part alone for IRFFT.
+    operands: real and imaginary part, or the real part alone for RFFT; the results are
+    a real and an imaginary part too, or the real part alone for IRFFT.
 
     Attributes:
         fft_type: "FFT", "IFFT", "RFFT" or "IRFFT".

@@ -102,7 +102,7 @@ class NkiKernel(Instruction):
 
 # -- which chip ------------------------------------------------------------------------
 
-# As in `policy_scopes`: part of jax.jit's cache key.
+# As in `policy.scopes`: part of jax.jit's cache key.
 _TARGET = jax.make_user_context(default_value=None)
 
 

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+from neuronjax.errors import NeuronJaxError
+
+E = TypeVar("E", bound=NeuronJaxError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,11 @@ class Op:
     attributes: Mapping[str, Any]
     regions: tuple[Region, ...]
     location: Location
+
+    def error(self, kind: type[E], what: str, remedy: str) -> E:
+        """An error of some kind about this op, with the user's line."""
+        source = self.location.source or None
+        return kind(what, op=self.name, location=source, remedy=remedy)
 
     def walk(self) -> Iterator[Op]:
         """This op and every op nested in its regions."""

@@ -17,13 +17,12 @@ which count as one, row-major.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from neuronjax.ir.instruction import Instruction, View
+from neuronjax.ir.instruction import View
 from neuronjax.ir.instruction_set import (
     Activation,
     TensorCopy,
@@ -33,10 +32,8 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.ir.program import Op
 from neuronjax.lowering.broadcast import filled, spread
-from neuronjax.lowering.context import Context
+from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.registry import lowers
-
-Instructions = Iterator[Instruction]
 
 
 class _Features:
@@ -97,7 +94,7 @@ class _Features:
             yield write(TensorCopy, (x,), (result,), engine="vector")
 
     def normalised(self, centred: View, variance: View) -> View:
-        """centred / deviation."""
+        """The centred values over their deviation."""
         deviation = self.root(self.by("add", variance, self.epsilon))
         return self.apply("divide", centred, self.per_feature(deviation))
 

@@ -7,39 +7,21 @@ The lower rank's axes are the last ones, as in NumPy, or those that
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from neuronjax.ir.instruction import Instruction, View
+from neuronjax.ir.instruction import View
 from neuronjax.ir.instruction_set import Memset
 from neuronjax.ir.program import Op, TensorType, Value
-from neuronjax.lowering.context import Context
+from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.moves import moved, reshaped
 from neuronjax.lowering.registry import RULES, lowers
 
-Instructions = Iterator[Instruction]
-
 STABLEHLO = (
-    "add",
-    "and",
-    "atan2",
-    "compare",
-    "divide",
-    "maximum",
-    "minimum",
-    "multiply",
-    "or",
-    "power",
-    "remainder",
-    "select",
-    "shift_left",
-    "shift_right_arithmetic",
-    "shift_right_logical",
-    "subtract",
-    "xor",
-)
+    "add and atan2 compare divide maximum minimum multiply or power remainder "
+    "select shift_left shift_right_arithmetic shift_right_logical subtract xor"
+).split()
 CHLO = ("next_after", "polygamma", "zeta")
 #: The op with broadcasting -> the op without.
 WITHOUT = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
@@ -23,7 +23,6 @@ from neuronjax.ir.collective_set import (
     AllGather,
     AllReduce,
     AllToAll,
-    Collective,
     CollectiveBroadcast,
     CollectivePermute,
     DeviceMesh,
@@ -37,16 +36,15 @@ from neuronjax.ir.collective_set import (
 from neuronjax.ir.collectives.algorithms import ALL_REDUCE, REDUCE_SCATTER
 from neuronjax.ir.collectives.placement import Placement
 from neuronjax.ir.collectives.selection import select
-from neuronjax.ir.instruction import Instruction, View
+from neuronjax.ir.instruction import View
 from neuronjax.ir.program import AxisGroups, Op, Region
 from neuronjax.lowering.bodies import COMBINERS, promoted, simple_combiner
-from neuronjax.lowering.context import Context
+from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.registry import lowers
 from neuronjax.lowering.spmd import alone, device_error, mesh_of
 from neuronjax.numerics.float_format import get_format
 from neuronjax.policy.scopes import algorithm_from_scope
 
-Instructions = Iterator[Instruction]
 Rule = Callable[[Op, Context], Instructions]
 
 
@@ -260,18 +258,12 @@ def _placement(context: Context) -> Placement:
 # -- movement --------------------------------------------------------------------------
 
 
-def _moved(op: Op, context: Context, cls: type, **fields: Any) -> Collective:
-    return context.make(
-        cls, context.operands(op), context.results(op), engine="cc", **fields
-    )
-
-
 @lowers("stablehlo.all_gather")
 @_between_devices
 def all_gather(op: Op, context: Context) -> Instructions:
     groups = _joined_groups(op, context)
     dimension = op.attributes["all_gather_dim"]
-    yield _moved(op, context, AllGather, dimension=dimension, groups=groups)
+    yield context.whole(op, AllGather, "cc", dimension=dimension, groups=groups)
 
 
 @lowers("stablehlo.all_to_all")
@@ -285,10 +277,10 @@ def all_to_all(op: Op, context: Context) -> Instructions:
             f"split_count {a['split_count']} with groups of {len(groups[0])} devices",
             "split into as many parts as a group has devices",
         )
-    yield _moved(
+    yield context.whole(
         op,
-        context,
         AllToAll,
+        "cc",
         split_dimension=a["split_dimension"],
         concat_dimension=a["concat_dimension"],
         groups=groups,
@@ -329,7 +321,7 @@ def collective_permute(op: Op, context: Context) -> Instructions:
     table = op.attributes["source_target_pairs"].tolist()
     pairs = tuple((source, target) for source, target in table)
     _check(op, fault_of_pairs(pairs, mesh.size), PAIRS_REMEDY)
-    yield _moved(op, context, CollectivePermute, pairs=pairs)
+    yield context.whole(op, CollectivePermute, "cc", pairs=pairs)
 
 
 @lowers("stablehlo.collective_broadcast")
@@ -340,11 +332,11 @@ def collective_broadcast(op: Op, context: Context) -> Instructions:
     groups = _listed(op, context)
     fault = fault_of_groups(groups, mesh.size, complete=False)
     _check(op, fault, PAIRS_REMEDY)
-    yield _moved(op, context, CollectiveBroadcast, groups=groups)
+    yield context.whole(op, CollectiveBroadcast, "cc", groups=groups)
 
 
 @lowers("stablehlo.partition_id")
 @_between_devices
 def partition_id(op: Op, context: Context) -> Instructions:
     _current(op, context)
-    yield _moved(op, context, PartitionId)
+    yield context.whole(op, PartitionId, "cc")

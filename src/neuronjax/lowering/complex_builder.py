@@ -118,7 +118,7 @@ class Real:
         return self.builder.constant(number, self.shape, self.value.type.dtype)
 
     def broadcast(self, shape: tuple[int, ...]) -> Real:
-        """A scalar everywhere."""
+        """Repeats a scalar everywhere."""
         if shape == self.shape:
             return self
         dimensions: dict[str, Any] = {"broadcast_dimensions": ()}

@@ -107,12 +107,8 @@ def _region_concerns(region: Region) -> bool:
 
 def refused(op: Op, what: str) -> UnsupportedError:
     """The error for an op that does not take these complex numbers."""
-    return UnsupportedError(
-        what,
-        op=op.name,
-        location=op.location.source or None,
-        remedy="apply it to the real and the imaginary part",
-    )
+    remedy = "apply it to the real and the imaginary part"
+    return op.error(UnsupportedError, what, remedy)
 
 
 # -- structure -------------------------------------------------------------------------
@@ -352,38 +348,13 @@ COMPARISONS: dict[str, Callable[[Pair, Pair], Real]] = {
 }
 
 MOVEMENT = (
-    "all_gather",
-    "all_to_all",
-    "broadcast",
-    "broadcast_in_dim",
-    "collective_broadcast",
-    "collective_permute",
-    "concatenate",
-    "dynamic_broadcast_in_dim",
-    "dynamic_gather",
-    "dynamic_pad",
-    "dynamic_reshape",
-    "dynamic_slice",
-    "dynamic_update_slice",
-    "gather",
-    "pad",
-    "real_dynamic_slice",
-    "reshape",
-    "reverse",
-    "select",
-    "slice",
-    "torch_index_select",
-    "transpose",
-)
+    "all_gather all_to_all broadcast broadcast_in_dim collective_broadcast "
+    "collective_permute concatenate dynamic_broadcast_in_dim dynamic_gather "
+    "dynamic_pad dynamic_reshape dynamic_slice dynamic_update_slice gather pad "
+    "real_dynamic_slice reshape reverse select slice torch_index_select transpose"
+).split()
 COMBINATIONS = ("all_reduce", "reduce", "reduce_scatter", "reduce_window", "scatter")
-STRUCTURES = (
-    "case",
-    "composite",
-    "if",
-    "map",
-    "optimization_barrier",
-    "while",
-)
+STRUCTURES = ("case", "composite", "if", "map", "optimization_barrier", "while")
 
 BROADCASTING = ("add", "atan2", "divide", "multiply", "power", "subtract")
 

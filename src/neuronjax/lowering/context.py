@@ -27,24 +27,16 @@ from neuronjax.policy import Policy
 from neuronjax.policy.policy import unmatched_rule_error
 from neuronjax.policy.scopes import active_policy, has_policy_scope, policy_from_scope
 
+# What a rule yields.
+Instructions = Iterator[Instruction]
 # Ops that hand on the provenance of what they move.
 MOVES = frozenset(
     f"stablehlo.{name}"
     for name in (
-        "all_gather",
-        "all_to_all",
-        "broadcast_in_dim",
-        "collective_broadcast",
-        "collective_permute",
-        "convert",
-        "dynamic_slice",
-        "optimization_barrier",
-        "pad",
-        "reshape",
-        "reverse",
-        "slice",
-        "transpose",
-    )
+        "all_gather all_to_all broadcast_in_dim collective_broadcast "
+        "collective_permute convert dynamic_slice optimization_barrier pad reshape "
+        "reverse slice transpose"
+    ).split()
 )
 
 
@@ -345,6 +337,22 @@ class Context:
             overflow=policy.overflow if rounds else "ieee",
             **attributes,
         )
+
+    def whole(
+        self, op: Op, cls: type, engine: Engine, /, rounds: bool = False, **fields: Any
+    ) -> Any:
+        """One instruction of all operands and results of an op.
+
+        Args:
+            op: the current one.
+            cls: of the instruction.
+            engine: that executes it.
+            rounds: whether float results are rounded as the policy says.
+            fields: of the instruction.
+        """
+        make = self.arithmetic if rounds else self.make
+        operands, results = self.operands(op), self.results(op)
+        return make(cls, operands, results, engine=engine, **fields)
 
     def emit(self, instruction: Any) -> None:
         """Puts an instruction behind those that the rule has yielded and emitted."""

@@ -13,7 +13,6 @@ in FP32, folded by TensorE, rounded and saturated. Booleans are logic: OR of AND
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -24,14 +23,12 @@ from neuronjax.ir.instruction import Buffer, Instruction
 from neuronjax.ir.instruction_set import DotDimensions, NcMatmul
 from neuronjax.ir.program import Op
 from neuronjax.lowering import dot_algorithm, microscaling, sparsity
-from neuronjax.lowering.context import Context
+from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.operand import FP8, MatmulOperand
 from neuronjax.lowering.operand_casts import is_byte, prepare_operands
 from neuronjax.lowering.psum import from_psum, into_psum
 from neuronjax.lowering.registry import lowers
 from neuronjax.numerics.microscaling import MX_FORMATS
-
-Instructions = Iterator[Instruction]
 
 
 @lowers("stablehlo.dot_general")
@@ -95,12 +92,11 @@ def integer_matmul(
         and dtype.kind in "iu"
         and dtype.itemsize >= 4
     ):
-        raise UnsupportedError(
+        raise op.error(
+            UnsupportedError,
             f"EVRF035: a contraction with a result of {dtype}, which is computed in "
             "float32, under implicit_integer_downcast='none'",
-            op=op.name,
-            location=op.location.source or None,
-            remedy="contract float32, or implicit_integer_downcast='all'",
+            "contract float32, or implicit_integer_downcast='all'",
         )
     through_fp32 = (
         context.policy.integer_path == "fp32" and result.type.dtype != np.bool_

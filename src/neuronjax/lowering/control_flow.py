@@ -7,13 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from neuronjax.errors import NeuronJaxError
-from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.ir.program import Op, Region
-from neuronjax.lowering.context import Context, Facts, is_cotangent_scope
+from neuronjax.lowering.context import Context, Facts, Instructions, is_cotangent_scope
 from neuronjax.lowering.registry import lower_region, lowers
-
-Instructions = Iterator[Instruction]
 
 
 @lowers("stablehlo.while")

@@ -10,23 +10,20 @@ an empty kernel) the result is zeros. `precision` changes nothing, as in `contra
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from neuronjax.ir.instruction import Buffer, Instruction, View
+from neuronjax.ir.instruction import Buffer, View
 from neuronjax.ir.instruction_set import DotDimensions, Im2col, Memset, Window
 from neuronjax.ir.program import Op
-from neuronjax.lowering.context import Context
+from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.contraction import integer_matmul, matmul
 from neuronjax.lowering.moves import into, reshaped, reversed_along, transposed
 from neuronjax.lowering.operand import MatmulOperand
 from neuronjax.lowering.operand_casts import prepare_operands
 from neuronjax.lowering.registry import lowers
-
-Instructions = Iterator[Instruction]
 
 
 @lowers("stablehlo.convolution")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from neuronjax.ir.program import Op
 from neuronjax.lowering import microscaling
 from neuronjax.lowering.algebra import host_call
 from neuronjax.lowering.collective import ragged_all_to_all
-from neuronjax.lowering.context import Context
+from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.elementwise import CHLO_FUNCTIONS, pass_through
 from neuronjax.lowering.kernel_call import nki_kernel
 from neuronjax.lowering.matrices import MatrixView, matrix
@@ -43,8 +43,6 @@ from neuronjax.numerics.microscaling import (
     ON_DEVICE_INPUTS,
 )
 
-Instructions = Iterator[Instruction]
-
 _FORMATS = {mx.element.name: mx.name for mx in MX_FORMATS.values()}
 _PACKED = 4  # FP8 elements in a uint32
 
@@ -53,11 +51,10 @@ _PACKED = 4  # FP8 elements in a uint32
 def custom_call(op: Op, context: Context) -> Iterable[Instruction]:
     name = _name(op)
     if name not in _RULES:
-        raise UnsupportedError(
+        raise op.error(
+            UnsupportedError,
             f"calls {name!r}, which no NeuronCore has",
-            op=op.name,
-            location=op.location.source,
-            remedy="compute it outside the emulated function; a program saved for "
+            "compute it outside the emulated function; a program saved for "
             'another platform may do without it if saved for "neuron"',
         )
     return _RULES[name](op, context)
@@ -278,9 +275,5 @@ def _config(op: Op) -> dict[str, Any]:
 
 
 def _invalid(op: Op, what: str, legal: str) -> InvalidProgramError:
-    return InvalidProgramError(
-        f"{_name(op)} with {what}",
-        op=op.name,
-        location=op.location.source,
-        remedy=f"legal: {legal}",
-    )
+    what = f"{_name(op)} with {what}"
+    return op.error(InvalidProgramError, what, f"legal: {legal}")

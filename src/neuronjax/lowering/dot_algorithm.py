@@ -103,23 +103,21 @@ def parsed(op: Op, text: str) -> DotAlgorithm:
     ]
     for name in names:
         if name not in FORMATS:
-            raise UnsupportedError(
+            raise op.error(
+                UnsupportedError,
                 f"a dot algorithm with {name}, which no NeuronCore has",
-                op=op.name,
-                location=op.location.source,
-                remedy="use F32_F32_F32, or BF16_BF16_F32_X9",
+                "use F32_F32_F32, or BF16_BF16_F32_X9",
             )
     operations = int(fields["num_primitive_operations"])
     parts = tuple(int(fields[f"{s}_component_count"]) for s in ("lhs", "rhs"))
     if parts == (1, 1):  # JAX's presets leave the count to the operations
         parts = (int(np.ceil(np.sqrt(operations))),) * 2
     if not 1 <= operations <= parts[0] * parts[1]:
-        raise InvalidProgramError(
+        raise op.error(
+            InvalidProgramError,
             f"a dot algorithm of {operations} operations on {parts[0]} and {parts[1]} "
             "parts",
-            op=op.name,
-            location=op.location.source,
-            remedy=f"use 1 to {parts[0] * parts[1]} operations",
+            f"use 1 to {parts[0] * parts[1]} operations",
         )
     lhs, rhs, psum = (FORMATS[name] for name in names)
     return DotAlgorithm((lhs, rhs), psum, (parts[0], parts[1]), operations)
@@ -134,7 +132,11 @@ def prepare(op: Op, context: Context, dimensions: DotDimensions, text: str) -> P
     views = [as_float(context, value) for value in op.operands]
     if algorithm.operations > 1:
         if context.policy.sparsity is not None:
-            raise _cannot_compress(op)
+            raise op.error(
+                UnsupportedError,
+                "a dot algorithm of several operations under a policy with sparsity",
+                "use an algorithm of one operation, or a Rule with sparsity=None",
+            )
         return _in_parts(context, views, dimensions, algorithm, psum)
     lhs, rhs = (
         MatmulOperand(rounded(context, view, wanted), wanted)
@@ -142,15 +144,6 @@ def prepare(op: Op, context: Context, dimensions: DotDimensions, text: str) -> P
     )
     lhs, rhs = compatible(op, context, lhs, rhs)
     return Prepared(lhs, rhs, dimensions, psum)
-
-
-def _cannot_compress(op: Op) -> UnsupportedError:
-    return UnsupportedError(
-        "a dot algorithm of several operations under a policy with sparsity",
-        op=op.name,
-        location=op.location.source,
-        remedy="use an algorithm of one operation, or a Rule with sparsity=None",
-    )
 
 
 def _in_parts(

@@ -8,12 +8,11 @@ where StableHLO leaves it open is said in `engines.vector`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from neuronjax.ir.instruction import Engine, Instruction, View
+from neuronjax.ir.instruction import Engine, View
 from neuronjax.ir.instruction_set import (
     Activation,
     BitcastCopy,
@@ -27,76 +26,29 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.ir.program import Op
 from neuronjax.lowering.broadcast import filled
-from neuronjax.lowering.context import Context
+from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.registry import lowers
 
-Instructions = Iterable[Instruction]
-
 BINARY = (
-    "add",
-    "subtract",
-    "multiply",
-    "divide",
-    "maximum",
-    "minimum",
-    "remainder",
-    "power",
-    "atan2",
-    "and",
-    "or",
-    "xor",
-    "shift_left",
-    "shift_right_logical",
-    "shift_right_arithmetic",
-)
+    "add subtract multiply divide maximum minimum remainder power atan2 and or "
+    "xor shift_left shift_right_logical shift_right_arithmetic"
+).split()
 # Of two arguments, in StableHLO or CHLO, and of no engine of their own.
 GPSIMD = ("power", "atan2", "zeta", "polygamma", "mulhi")
 CHLO_BINARY = ("zeta", "polygamma", "mulhi")
 # Sign and rounding ops that need no table: VectorE's.
 SIMPLE_UNARY = (
-    "abs",
-    "negate",
-    "sign",
-    "floor",
-    "ceil",
-    "round_nearest_even",
-    "round_nearest_afz",
-    "not",
-    "popcnt",
-    "count_leading_zeros",
-    "is_finite",
-)
+    "abs negate sign floor ceil round_nearest_even round_nearest_afz not popcnt "
+    "count_leading_zeros is_finite"
+).split()
 FUNCTIONS = (
-    "exponential",
-    "exponential_minus_one",
-    "log",
-    "log_plus_one",
-    "logistic",
-    "tanh",
-    "sine",
-    "cosine",
-    "tan",
-    "sqrt",
-    "rsqrt",
-    "cbrt",
-)
+    "exponential exponential_minus_one log log_plus_one logistic tanh sine cosine "
+    "tan sqrt rsqrt cbrt"
+).split()
 CHLO_FUNCTIONS = (
-    "erf",
-    "erfc",
-    "erf_inv",
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan",
-    "atanh",
-    "cosh",
-    "sinh",
-    "tan",
-    "lgamma",
-    "digamma",
-    "bessel_i1e",
-)
+    "erf erfc erf_inv acos acosh asin asinh atan atanh cosh sinh tan lgamma "
+    "digamma bessel_i1e"
+).split()
 
 
 def engine_of(dtype: np.dtype, *, path: str = "exact") -> Engine:
@@ -110,31 +62,6 @@ def integer_path(context: Context, op: str, dtype: np.dtype) -> str:
     return context.policy.integer_path if arithmetic else "exact"
 
 
-def single(
-    op: Op,
-    context: Context,
-    cls: type,
-    engine: Engine,
-    /,
-    *,
-    rounds: bool = False,
-    **attributes: Any,
-) -> Instructions:
-    """One instruction of all operands and results.
-
-    Args:
-        op: what it computes.
-        context: of the op.
-        cls: of the instruction.
-        engine: that executes it.
-        rounds: whether float results are rounded as the policy says.
-        attributes: of the instruction.
-    """
-    make = context.arithmetic if rounds else context.make
-    operands, results = context.operands(op), context.results(op)
-    yield make(cls, operands, results, engine=engine, **attributes)
-
-
 @lowers(
     *[f"stablehlo.{name}" for name in BINARY], *[f"chlo.{name}" for name in CHLO_BINARY]
 )
@@ -144,7 +71,7 @@ def binary(op: Op, context: Context) -> Instructions:
     path = integer_path(context, name, dtype)
     engine = "gpsimd" if name in GPSIMD else engine_of(dtype, path=path)
     attributes = dict(op=name, integer_path=path)
-    return single(op, context, TensorTensor, engine, rounds=True, **attributes)
+    yield context.whole(op, TensorTensor, engine, rounds=True, **attributes)
 
 
 @lowers("chlo.square")
@@ -163,14 +90,14 @@ def square(op: Op, context: Context) -> Instructions:
 
 @lowers("chlo.next_after")
 def next_after(op: Op, context: Context) -> Instructions:
-    return single(op, context, TensorTensor, "gpsimd", op="next_after")
+    yield context.whole(op, TensorTensor, "gpsimd", op="next_after")
 
 
 @lowers(*[f"stablehlo.{name}" for name in SIMPLE_UNARY])
 def simple_unary(op: Op, context: Context) -> Instructions:
     name = op.name.removeprefix("stablehlo.")
     engine = engine_of(op.operands[0].type.dtype)
-    return single(op, context, TensorTensor, engine, rounds=True, op=name)
+    yield context.whole(op, TensorTensor, engine, rounds=True, op=name)
 
 
 @lowers("chlo.is_inf", "chlo.is_pos_inf", "chlo.is_neg_inf")
@@ -196,14 +123,13 @@ def function(op: Op, context: Context) -> Instructions:
     attributes = dict(
         function=op.name.split(".")[1], transcendentals=context.policy.transcendentals
     )
-    return single(op, context, Activation, "scalar", rounds=True, **attributes)
+    yield context.whole(op, Activation, "scalar", rounds=True, **attributes)
 
 
 @lowers("stablehlo.compare")
 def compare(op: Op, context: Context) -> Instructions:
-    return single(
+    yield context.whole(
         op,
-        context,
         Compare,
         engine_of(op.operands[0].type.dtype),
         direction=op.attributes["comparison_direction"],
@@ -213,7 +139,7 @@ def compare(op: Op, context: Context) -> Instructions:
 
 @lowers("stablehlo.select")
 def select(op: Op, context: Context) -> Instructions:
-    return single(op, context, Select, "vector")
+    yield context.whole(op, Select, "vector")
 
 
 @lowers("stablehlo.clamp")
@@ -231,11 +157,11 @@ def clamp(op: Op, context: Context) -> Instructions:
 def convert(op: Op, context: Context) -> Instructions:
     source, target = op.operands[0].type.dtype, op.results[0].type.dtype
     if source == target:
-        return pass_through(op, context)
+        yield from pass_through(op, context)
+        return
     policy = context.policy
-    return single(
+    yield context.whole(
         op,
-        context,
         TensorCopy,
         "vector",
         rounding=policy.rounding if narrows(source, target) else "rne",
@@ -255,14 +181,14 @@ def narrows(source: np.dtype, target: np.dtype) -> bool:
 
 @lowers("stablehlo.bitcast_convert")
 def bitcast_convert(op: Op, context: Context) -> Instructions:
-    return single(op, context, BitcastCopy, "vector")
+    yield context.whole(op, BitcastCopy, "vector")
 
 
 @lowers("stablehlo.reduce_precision")
 def reduce_precision(op: Op, context: Context) -> Instructions:
     names = ("exponent_bits", "mantissa_bits")
     attributes = {name: op.attributes[name] for name in names}
-    return single(op, context, ReducePrecision, "vector", **attributes)
+    yield context.whole(op, ReducePrecision, "vector", **attributes)
 
 
 @lowers("stablehlo.constant", "chlo.constant")
@@ -288,9 +214,8 @@ def constant_like(op: Op, context: Context) -> Instructions:
 
 @lowers("stablehlo.iota")
 def iota(op: Op, context: Context) -> Instructions:
-    return single(
-        op, context, Iota, "gpsimd", dimension=op.attributes["iota_dimension"]
-    )
+    axis = op.attributes["iota_dimension"]
+    yield context.whole(op, Iota, "gpsimd", dimension=axis)
 
 
 @lowers(

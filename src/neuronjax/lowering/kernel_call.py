@@ -25,8 +25,8 @@ def nki_kernel(op: Op, context: Context) -> Iterator[Instruction]:
     text = str(op.attributes.get("backend_config", ""))
     kernel = kernel_call.find(text)
     if kernel is None:
-        raise _invalid(
-            op,
+        raise op.error(
+            InvalidProgramError,
             f"calls the kernel {text!r}, which this process has not traced: a saved "
             "program holds a kernel's name and not its instructions",
             "capture the program again in this process, with the function that calls "
@@ -39,14 +39,8 @@ def nki_kernel(op: Op, context: Context) -> Iterator[Instruction]:
     _check_types(op, kernel)
 
     def made(op: Op, context: Context) -> Iterator[Instruction]:
-        yield context.make(
-            NkiKernel,
-            context.operands(op),
-            context.results(op),
-            engine=_busiest(kernel),
-            rounding=context.policy.rounding,
-            kernel=kernel,
-        )
+        engine, rounding = _busiest(kernel), context.policy.rounding
+        yield context.whole(op, NkiKernel, engine, rounding=rounding, kernel=kernel)
 
     if not kernel.devices:
         yield from made(op, context)
@@ -63,8 +57,8 @@ def _check_devices(op: Op, kernel: KernelFunction, mesh: DeviceMesh | None) -> N
     if mesh is not None and mesh.size == kernel.devices:
         return
     found = f"a mesh of {mesh.size}" if mesh else "no mesh"
-    raise _invalid(
-        op,
+    raise op.error(
+        InvalidProgramError,
         f"the collectives of the kernel {kernel.name} join {kernel.devices} devices, "
         f"and around its call is {found}",
         "call it inside jax.shard_map over all axes of neuronjax.make_mesh",
@@ -74,8 +68,8 @@ def _check_devices(op: Op, kernel: KernelFunction, mesh: DeviceMesh | None) -> N
 def _check_types(op: Op, kernel: KernelFunction) -> None:
     declared = tuple(v.type for v in op.results)
     if declared != kernel.results:
-        raise _invalid(
-            op,
+        raise op.error(
+            InvalidProgramError,
             f"the kernel {kernel.name} returns {_listed(kernel.results)} on "
             f"{kernel.program.target} and {_listed(declared)} where the program was "
             "captured",
@@ -92,9 +86,3 @@ def _busiest(kernel: KernelFunction) -> Engine:
     engines = Counter[str](i.engine for i in kernel.program.body.walk())
     computing = [e for e, _ in engines.most_common() if e not in ("dma", "sync")]
     return computing[0] if computing else "dma"  # type: ignore[return-value]
-
-
-def _invalid(op: Op, what: str, remedy: str) -> InvalidProgramError:
-    return InvalidProgramError(
-        what, op=op.name, location=op.location.source, remedy=remedy
-    )

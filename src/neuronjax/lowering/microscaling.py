@@ -11,20 +11,17 @@ the custom calls of the vendor's compiler (error codes NCC_EVRF036 to 058).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from neuronjax.ir.instruction import Buffer, Instruction, View
 from neuronjax.ir.instruction_set import DotDimensions, NcMatmulMx, QuantizeMx
-from neuronjax.lowering.context import Context
+from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.matrices import MatrixView, both_matrices, matrix_dimensions
 from neuronjax.lowering.moves import reshaped, transposed, zero_padded
 from neuronjax.lowering.operand import MatmulOperand, no_such_datapath
 from neuronjax.lowering.psum import into_psum
 from neuronjax.numerics.float_format import FLOAT8_E8M0FNU
 from neuronjax.numerics.microscaling import BLOCK_SIZE, MX_FORMATS, ON_DEVICE_FORMATS
-
-Instructions = Iterator[Instruction]
 
 #: Elements of a cell, and how far apart they are in K under the interleaved layout.
 QUAD, APART = 4, 128

@@ -3,7 +3,7 @@ except where a scatter combines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -12,36 +12,22 @@ from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import DmaCopy, LocalGather, LocalScatter, Memset
 from neuronjax.ir.program import Op
 from neuronjax.lowering.bodies import lowered_bodies, promoted, simple_combiner
-from neuronjax.lowering.context import Context
+from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.elementwise import integer_path
 from neuronjax.lowering.registry import lowers
 
-Instructions = Iterator[Instruction]
-
 
 def _copy(op: Op, context: Context, kind: str, *parameters: tuple) -> Instruction:
-    return context.make(
-        DmaCopy,
-        context.operands(op),
-        context.results(op),
-        engine="dma",
-        kind=kind,
-        parameters=parameters,
-    )
+    return context.whole(op, DmaCopy, "dma", kind=kind, parameters=parameters)
 
 
-@lowers("stablehlo.reshape")
-def reshape(op: Op, context: Context) -> Instructions:
+@lowers("stablehlo.reshape", "stablehlo.broadcast_in_dim")
+def reshape_or_broadcast(op: Op, context: Context) -> Instructions:
+    """One that keeps the type is no copy."""
     if op.operands[0].type == op.results[0].type:
         context.alias(op.results[0], context.view(op.operands[0]))
-    else:
+    elif op.name == "stablehlo.reshape":
         yield _copy(op, context, "reshape")
-
-
-@lowers("stablehlo.broadcast_in_dim")
-def broadcast_in_dim(op: Op, context: Context) -> Instructions:
-    if op.operands[0].type == op.results[0].type:
-        context.alias(op.results[0], context.view(op.operands[0]))
     else:
         yield _copy(op, context, "broadcast", op.attributes["broadcast_dimensions"])
 
@@ -54,23 +40,21 @@ def broadcast(op: Op, context: Context) -> Instructions:
     yield _copy(op, context, "broadcast", tuple(dimensions))
 
 
-@lowers("stablehlo.transpose")
-def transpose(op: Op, context: Context) -> Instructions:
-    yield _copy(op, context, "transpose", op.attributes["permutation"])
+#: Ops that are one copy of their own name -> the attributes that say which.
+COPIES = {
+    "transpose": ("permutation",),
+    "slice": ("start_indices", "limit_indices", "strides"),
+    "pad": ("edge_padding_low", "edge_padding_high", "interior_padding"),
+    "reverse": ("dimensions",),
+    "dynamic_slice": ("slice_sizes",),
+    "dynamic_update_slice": (),
+}
 
 
-@lowers("stablehlo.slice")
-def slice_(op: Op, context: Context) -> Instructions:
-    a = op.attributes
-    bounds = (a["start_indices"], a["limit_indices"], a["strides"])
-    yield _copy(op, context, "slice", *bounds)
-
-
-@lowers("stablehlo.pad")
-def pad(op: Op, context: Context) -> Instructions:
-    a = op.attributes
-    amounts = (a["edge_padding_low"], a["edge_padding_high"], a["interior_padding"])
-    yield _copy(op, context, "pad", *amounts)
+@lowers(*[f"stablehlo.{name}" for name in COPIES])
+def copy(op: Op, context: Context) -> Instructions:
+    kind = op.name.removeprefix("stablehlo.")
+    yield _copy(op, context, kind, *[op.attributes[name] for name in COPIES[kind]])
 
 
 @lowers("stablehlo.concatenate")
@@ -78,29 +62,13 @@ def concatenate(op: Op, context: Context) -> Instructions:
     yield _copy(op, context, "concatenate", (op.attributes["dimension"],))
 
 
-@lowers("stablehlo.reverse")
-def reverse(op: Op, context: Context) -> Instructions:
-    yield _copy(op, context, "reverse", op.attributes["dimensions"])
-
-
-@lowers("stablehlo.dynamic_slice")
-def dynamic_slice(op: Op, context: Context) -> Instructions:
-    yield _copy(op, context, "dynamic_slice", op.attributes["slice_sizes"])
-
-
-@lowers("stablehlo.dynamic_update_slice")
-def dynamic_update_slice(op: Op, context: Context) -> Instructions:
-    yield _copy(op, context, "dynamic_update_slice")
-
-
 @lowers("stablehlo.gather")
 def gather(op: Op, context: Context) -> Instructions:
     a = op.attributes
-    yield context.make(
+    yield context.whole(
+        op,
         LocalGather,
-        context.operands(op),
-        context.results(op),
-        engine="gpsimd",
+        "gpsimd",
         dimension_numbers=tuple(a["dimension_numbers"].items()),
         slice_sizes=a["slice_sizes"],
         indices_are_sorted=bool(a.get("indices_are_sorted", False)),
@@ -125,14 +93,8 @@ def torch_index_select(op: Op, context: Context) -> Instructions:
     }
     ones = (*shared, dimension)
     sizes = tuple(1 if d in ones else n for d, n in enumerate(operand.shape))
-    yield context.make(
-        LocalGather,
-        context.operands(op),
-        context.results(op),
-        engine="gpsimd",
-        dimension_numbers=tuple(numbers.items()),
-        slice_sizes=sizes,
-    )
+    fields: dict[str, Any] = dict(dimension_numbers=tuple(numbers.items()))
+    yield context.whole(op, LocalGather, "gpsimd", slice_sizes=sizes, **fields)
 
 
 @lowers("stablehlo.get_dimension_size")
@@ -152,11 +114,11 @@ def scatter(op: Op, context: Context) -> Instructions:
     if name not in SCATTERS or (dtype == np.bool_ and name != "assign"):
         yield from _scatter_block(op, context, numbers)
         return
-    yield context.arithmetic(
+    yield context.whole(
+        op,
         LocalScatter,
-        context.operands(op),
-        context.results(op),
-        engine="gpsimd",
+        "gpsimd",
+        rounds=True,
         op=name,
         integer_path=integer_path(context, name, dtype),
         dimension_numbers=numbers,

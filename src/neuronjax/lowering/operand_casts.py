@@ -49,11 +49,10 @@ def compatible(
         UnsupportedError: the two E4M3 formats in one contraction.
     """
     if {lhs.format, rhs.format} >= {"float8_e4m3", "float8_e4m3fn"}:
-        raise UnsupportedError(
+        raise op.error(
+            UnsupportedError,
             "float8_e4m3 and float8_e4m3fn cannot meet in one matmul",
-            op=op.name,
-            location=op.location.source,
-            remedy="give both operands the same E4M3 variant",
+            "give both operands the same E4M3 variant",
         )
     lhs, rhs = _same_width(context, lhs, rhs), _same_width(context, rhs, lhs)
     return sparsity.marked(op, context, lhs, rhs, weight_index(op, context))

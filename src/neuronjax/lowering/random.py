@@ -13,10 +13,5 @@ from neuronjax.lowering.registry import lowers
 
 @lowers("stablehlo.rng_bit_generator")
 def rng_bit_generator(op: Op, context: Context) -> Iterator[Instruction]:
-    yield context.make(
-        Rng,
-        context.operands(op),
-        context.results(op),
-        engine="gpsimd",
-        algorithm=op.attributes["rng_algorithm"],
-    )
+    algorithm = op.attributes["rng_algorithm"]
+    yield context.whole(op, Rng, "gpsimd", algorithm=algorithm)

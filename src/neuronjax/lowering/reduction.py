@@ -6,7 +6,6 @@ window that reaches back from each element to the first is a running fold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,11 +32,9 @@ from neuronjax.lowering.bodies import (
     promoted,
     simple_combiner,
 )
-from neuronjax.lowering.context import Context
+from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.elementwise import engine_of, integer_path
 from neuronjax.lowering.registry import lowers
-
-Instructions = Iterator[Instruction]
 
 
 @lowers("stablehlo.reduce")
@@ -119,15 +116,9 @@ def _simple(
 ) -> Instruction:
     dtype = op.results[0].type.dtype
     path = integer_path(context, op_name, dtype)
-    return context.arithmetic(
-        cls,
-        context.operands(op),
-        context.results(op),
-        engine=engine_of(dtype, path=path),
-        op=op_name,
-        integer_path=path,
-        **fields,
-    )
+    fields |= {"op": op_name, "integer_path": path}
+    engine = engine_of(dtype, path=path)
+    return context.whole(op, cls, engine, rounds=True, **fields)
 
 
 def running_axis(shape: tuple[int, ...], window: Window) -> tuple[int | None, bool]:

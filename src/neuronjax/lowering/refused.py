@@ -88,33 +88,27 @@ _INTERMEDIATE = RefusedOp(
     remedy="save the program as jax.export writes it",
 )
 
-_BY_REFUSAL: tuple[tuple[RefusedOp, tuple[str, ...]], ...] = (
-    (_STATEFUL_RNG, ("rng",)),
-    (_HOST_TRANSFER, ("infeed", "outfeed", "send", "recv")),
-    (_TOKEN, ("after_all", "create_token")),
-    (_TUPLE, ("tuple", "get_tuple_element")),
-    (_QUANTIZED, ("uniform_quantize", "uniform_dequantize")),
+_BY_REFUSAL: tuple[tuple[RefusedOp, str], ...] = (
+    (_STATEFUL_RNG, "rng"),
+    (_HOST_TRANSFER, "infeed outfeed send recv"),
+    (_TOKEN, "after_all create_token"),
+    (_TUPLE, "tuple get_tuple_element"),
+    (_QUANTIZED, "uniform_quantize uniform_dequantize"),
     (
         _DYNAMIC,
-        (
-            "dynamic_broadcast_in_dim",
-            "dynamic_conv",
-            "dynamic_gather",
-            "dynamic_iota",
-            "dynamic_pad",
-            "dynamic_reshape",
-            "real_dynamic_slice",
-            "set_dimension_size",
-        ),
+        "dynamic_broadcast_in_dim dynamic_conv dynamic_gather dynamic_iota dynamic_pad "
+        "dynamic_reshape real_dynamic_slice set_dimension_size",
     ),
-    (_ASYNC, ("async_start", "async_done")),
-    (_SUPERSEDED, ("einsum", "unary_einsum")),
-    (_ONE_RECEIVES, ("collective_reduce",)),
-    (_REPLICAS, ("cross-replica-sum", "replica_id")),
+    (_ASYNC, "async_start async_done"),
+    (_SUPERSEDED, "einsum unary_einsum"),
+    (_ONE_RECEIVES, "collective_reduce"),
+    (_REPLICAS, "cross-replica-sum replica_id"),
 )
 REFUSED: Mapping[str, RefusedOp] = {
     **{
-        f"stablehlo.{name}": refusal for refusal, names in _BY_REFUSAL for name in names
+        f"stablehlo.{name}": refusal
+        for refusal, names in _BY_REFUSAL
+        for name in names.split()
     },
     "chlo.broadcast_complex": _SUPERSEDED,
     "chlo.ragged_dot": _RAGGED_DOT,
@@ -128,9 +122,4 @@ def refused(op: Op, context: Context) -> NoReturn:
     """Raises the error of the op."""
     del context
     refusal = REFUSED[op.name]
-    raise refusal.error(
-        refusal.reason,
-        op=op.name,
-        location=op.location.source,
-        remedy=refusal.remedy,
-    )
+    raise op.error(refusal.error, refusal.reason, refusal.remedy)

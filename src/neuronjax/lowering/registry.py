@@ -136,12 +136,11 @@ def lower_op(op: Op, context: Context) -> Iterator[Instruction]:
     """Applies the rule of one op."""
     rule = RULES.get(op.name)
     if rule is None:
-        raise UnimplementedError(
+        raise op.error(
+            UnimplementedError,
             f"no lowering rule for an op with operands "
             f"({', '.join(str(v.type) for v in op.operands)})",
-            op=op.name,
-            location=op.location.source,
-            remedy="rewrite the line with other ops, or report it with this message",
+            "rewrite the line with other ops, or report it with this message",
         )
     context.check_types(op)
     context.enter(op)
@@ -150,10 +149,9 @@ def lower_op(op: Op, context: Context) -> Iterator[Instruction]:
     except NeuronJaxError:
         raise
     except Exception as error:  # of the rule itself: say at least where
-        raise InternalError(
+        raise op.error(
+            InternalError,
             f"its lowering rule failed: {type(error).__name__}: {error}",
-            op=op.name,
-            location=op.location.source or None,
-            remedy="please report it with this message and the program",
+            "please report it with this message and the program",
         ) from error
     context.leave(op)

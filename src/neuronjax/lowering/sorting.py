@@ -16,14 +16,12 @@ import numpy as np
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.block_set import MapBlock, SortBlock
-from neuronjax.ir.instruction import Buffer, Instruction, View
+from neuronjax.ir.instruction import Buffer, View
 from neuronjax.ir.instruction_set import DmaCopy, Sort, TopK
 from neuronjax.ir.program import Op, Region, Value
 from neuronjax.lowering.bodies import inlined, lowered_bodies
-from neuronjax.lowering.context import Context
+from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.registry import lowers
-
-Instructions = Iterator[Instruction]
 
 
 @lowers("stablehlo.sort")
@@ -263,13 +261,7 @@ def _hashable(value: Any) -> Any:
 
 @lowers("chlo.top_k")
 def top_k(op: Op, context: Context) -> Instructions:
-    yield context.make(
-        TopK,
-        context.operands(op),
-        context.results(op),
-        engine="vector",
-        k=op.attributes["k"],
-    )
+    yield context.whole(op, TopK, "vector", k=op.attributes["k"])
 
 
 def approx_top_k(op: Op, context: Context) -> Instructions:
@@ -287,12 +279,8 @@ def approx_top_k(op: Op, context: Context) -> Instructions:
     views = context.operands(op)[:count]
     shape, wanted = views[0].type.shape, op.results[0].type.shape
     if wanted[axis] > shape[axis]:
-        raise InvalidProgramError(
-            f"ApproxTopK asks for {wanted[axis]} of {shape[axis]} elements",
-            op=op.name,
-            location=op.location.source,
-            remedy="ask for no more than there are",
-        )
+        what = f"ApproxTopK asks for {wanted[axis]} of {shape[axis]} elements"
+        raise op.error(InvalidProgramError, what, "ask for no more than there are")
     ordered = tuple(context.temporary(v.type.shape, v.type.dtype) for v in views)
     yield from sorted_by(comparator, context, views, ordered, dimension=axis)
     zeros, ones = (0,) * len(shape), (1,) * len(shape)

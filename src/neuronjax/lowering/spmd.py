@@ -15,13 +15,11 @@ from pathlib import Path
 from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnimplementedError
 from neuronjax.hardware import INSTANCES, TARGETS, Target
 from neuronjax.ir.collective_set import DeviceMesh, Split, Spmd
-from neuronjax.ir.instruction import Block, Instruction
+from neuronjax.ir.instruction import Block
 from neuronjax.ir.program import Mesh, Op, Sharding, TensorType
-from neuronjax.lowering.context import Context, ProgramContext
+from neuronjax.lowering.context import Context, Instructions, ProgramContext
 from neuronjax.lowering.control_flow import carried_facts
 from neuronjax.lowering.registry import lower_region, lowers
-
-Instructions = Iterator[Instruction]
 
 
 def device_error(

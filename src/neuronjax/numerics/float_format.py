@@ -262,7 +262,7 @@ class IntFormat(Shown):
 
     @property
     def code_count(self) -> int:
-        """Number of codes."""
+        """How many codes there are."""
         return 1 << self.width
 
     @property

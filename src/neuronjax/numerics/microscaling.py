@@ -316,7 +316,7 @@ class _Options:
 def neuronjax_quantize_mx(
     x: jax.Array, seed: jax.Array | None, options: _Options
 ) -> tuple[jax.Array, jax.Array]:
-    """Elements and scales."""
+    """Returns elements and scales."""
     codes, scales = kept_apart(_codes_kernel(x, seed, options))
     return from_codes(codes, options.element), from_codes(scales, FLOAT8_E8M0FNU)
 
@@ -325,7 +325,7 @@ def neuronjax_quantize_mx(
 def _fake_quantized(
     x: jax.Array, seed: jax.Array | None, options: _Options
 ) -> tuple[jax.Array, jax.Array]:
-    """Values, float32, and scale bytes, uint8."""
+    """Returns values, float32, and scale bytes, uint8."""
     return kept_apart(_values_kernel(x, seed, options))
 
 

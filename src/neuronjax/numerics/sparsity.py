@@ -147,7 +147,7 @@ class SparseArray(Shown):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
+        """The dtype of the values."""
         return self.values.dtype
 
     @property

@@ -317,7 +317,7 @@ def _find(name: str) -> Flag:
     near = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.0)[0]
     raise InvalidProgramError(
         f"unknown compiler flag {name!r}",
-        remedy=f"the nearest known flag is {near}; see neuronjax.policy_flags.FLAGS",
+        remedy=f"the nearest known flag is {near}; see neuronjax.policy.flags.FLAGS",
     )
 
 

@@ -4,7 +4,7 @@ A `Policy` is a frozen, hashable value: which operands are cast and to what, how
 round, scale and overflow, in which order sums are taken. It computes nothing; lowering
 reads it, one effective policy per op. A `Rule` overrides it for the ops that its
 patterns select. The words it is written in, and the vendor's switches, are in
-`policy_flags`; policies for the ops of a `with` block in `policy_scopes`.
+`policy.flags`; policies for the ops of a `with` block in `policy.scopes`.
 
 Follows sections 4 ("Policy") and 5 of the design.
 """
@@ -296,14 +296,14 @@ class Policy:
 
     @classmethod
     def from_flags(cls, flags: str | Sequence[str], *, sdk: str = NEWEST_SDK) -> Policy:
-        """The policy of a compiler command line; see `policy_flags.parse_flags`."""
+        """The policy of a compiler command line; see `policy.flags.parse_flags`."""
         return cls(sdk=sdk, **parse_flags(flags).fields)
 
     @classmethod
     def from_environment(
         cls, environ: Mapping[str, str] = os.environ, *, sdk: str = NEWEST_SDK
     ) -> Policy:
-        """The policy of NEURON_* variables; see `policy_flags.parse_environment`."""
+        """The policy of NEURON_* variables; see `policy.flags.parse_environment`."""
         return cls(sdk=sdk, **parse_environment(environ).fields)
 
     def operand_dtype(

@@ -320,10 +320,8 @@ def _rated(
 # For 2 ranks, for 4, and more for every doubling of 4.
 _TRN1 = (c.TRN1_PAIR_BARRIER, c.TRN1_FOUR_BARRIER, c.TRN1_DOUBLING_BARRIER)
 _TRN2 = (c.TRN2_PAIR_BARRIER, c.TRN2_FOUR_BARRIER, c.TRN2_DOUBLING_BARRIER)
-# ASSUMPTION: chips without a measurement are like the one before them.
-_BARRIERS = MappingProxyType(
-    {"trn1": _TRN1, "inf2": _TRN1, "trn2": _TRN2, "trn3": _TRN2, "trn4": _TRN2}
-)
+# ASSUMPTION: chips without a measurement, which are all others, are like trn2.
+_BARRIERS = MappingProxyType({"trn1": _TRN1, "inf2": _TRN1})
 
 
 def barrier_seconds(target: Target, ranks: int, *, hardware: bool = False) -> float:
@@ -336,7 +334,9 @@ def barrier_seconds(target: Target, ranks: int, *, hardware: bool = False) -> fl
     """
     if ranks < 2:
         return 0.0
-    pair, four, doubling = (wait.value for wait in _BARRIERS[target.chip.name])
+    pair, four, doubling = (
+        wait.value for wait in _BARRIERS.get(target.chip.name, _TRN2)
+    )
     seconds = pair
     if ranks > 2:
         seconds = four + doubling * max(0.0, math.log2(ranks / 4))

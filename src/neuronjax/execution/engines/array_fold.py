@@ -60,7 +60,7 @@ class Matrix:
         return self.array.shape[2 if self.k_first else 1]
 
     def rows(self) -> jax.Array:
-        """[K, batch, free]."""
+        """The matrix as [K, batch, free]."""
         return jnp.moveaxis(self.array, 1 if self.k_first else 2, 0)
 
 

@@ -119,7 +119,7 @@ def _as_result(part: jax.Array, i: NcMatmulSparse) -> jax.Array:
 
 
 def _in_tiles(x: jax.Array, k_tile: int, fill: int) -> jax.Array:
-    """[tiles, k_tile, ...]"""
+    """The first axis cut into [tiles, k_tile], the last tile filled up."""
     missing = [(0, -x.shape[0] % k_tile)] + [(0, 0)] * (x.ndim - 1)
     x = jnp.pad(x, missing, constant_values=fill)
     return x.reshape(-1, k_tile, *x.shape[1:])

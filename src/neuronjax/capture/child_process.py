@@ -1,0 +1,61 @@
+"""Starting the processes that run jaxlib's parser and partitioner, and how they die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import IO
+
+from neuronjax.errors import InternalError
+
+
+def started(
+    command: Sequence[str],
+    doing: str,
+    done: str,
+    *,
+    log: IO[bytes] | int,
+    buffer_bytes: int = -1,
+) -> subprocess.Popen[bytes]:
+    """A new child, which imports from where this process does.
+
+    Args:
+        command: a script of this package and its arguments.
+        doing: completes "cannot start it to ...".
+        done: completes "programs are ... in a process of their own".
+        log: where its errors go, as `Popen` takes it.
+        buffer_bytes: of its pipes, as `Popen` takes it.
+
+    Raises:
+        InternalError: no process can be started.
+    """
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stderr=log,
+            bufsize=buffer_bytes,
+            start_new_session=True,  # Ctrl-C is the caller's
+        )
+    except OSError as error:
+        raise InternalError(
+            f"cannot start {sys.executable!r} to {doing} a program: {error}",
+            remedy=f"programs are {done} in a process of their own: allow one to start",
+        ) from error
+
+
+def death(code: int) -> str:
+    """What ended a process: a signal, or itself."""
+    return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+
+
+def last_words(log: bytes, length: int) -> str:
+    """The last error that jaxlib wrote before it died, if any."""
+    lines = log.decode(errors="replace").splitlines()
+    told = [line for line in lines if "rror" in line or "Check" in line]
+    return f": {told[-1].strip()[:length]}" if told else ""
