@@ -41,15 +41,6 @@ REMAINING = {
         *("_bind", "_entry", "_function", "_instructions", "_native"),
     },
     "api/study.py": {"_name", "_with"},
-    "nki/access_patterns.py": {
-        *("_dim", "_direct_guard", "_index_operand", "_layout", "_with"),
-    },
-    "nki/indexing.py": {"_layout", "_with"},
-    "nki/kernel.py": {"_mapped"},
-    "nki/language/movement.py": {"_with"},
-    "nki/legacy/compiler.py": {"_with"},
-    "nki/legacy/dynamic.py": {"_scalar", "_with"},
-    "nki/legacy/tiles.py": {"_layout", "_with"},
     "testing/golden.py": {"_function"},
     "testing/golden_run.py": {"_bind"},
 }

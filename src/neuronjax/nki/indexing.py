@@ -96,10 +96,10 @@ def _without(t: View, dims: list[int]) -> View:
     fewest = 2 if on_chip else 1
     if t.ndim - len(dims) < fewest:
         dims = dims[: max(t.ndim - fewest, 0)]
-    view = t._layout
+    view = t.layout
     for dim in reversed(dims):
         view = layout.drop_dim(view, dim)
-    return t._with(view)
+    return t.with_layout(view)
 
 
 def _by_arrays(t: View, keys: list[Any]) -> View:
@@ -121,7 +121,7 @@ def _by_arrays(t: View, keys: list[Any]) -> View:
                 "mask or shorten the index array",
             )
     flat = sum(a.astype(np.int64) * s for a, s in zip(arrays, t.strides, strict=True))
-    return t._with(_strided(np.asarray(flat) + t.offset))
+    return t.with_layout(strided(np.asarray(flat) + t.offset))
 
 
 def _is_static(key: Any) -> bool:
@@ -133,7 +133,7 @@ def _as_array(key: Any, size: int) -> np.ndarray:
     return np.where(array < 0, array + size, array) if array.ndim == 0 else array
 
 
-def _strided(elements: np.ndarray) -> Layout:
+def strided(elements: np.ndarray) -> Layout:
     """The layout of which these are the element numbers."""
     first = int(elements.flat[0])
     strides = []

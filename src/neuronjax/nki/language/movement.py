@@ -204,7 +204,7 @@ def _over_partitions(x: NkiTensor, count: int) -> NkiTensor:
     """A tile that holds one partition's values in `count` of them."""
     every = layout.Layout((count, *x.shape[1:]), (0, *x.strides[1:]), x.offset)
     out = ndarray((count, *x.shape[1:]), x.dtype)
-    dma_copy(out, x._with(every))
+    dma_copy(out, x.with_layout(every))
     return out
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from neuronjax.errors import UnsupportedError
-from neuronjax.nki.arguments import _mapped
+from neuronjax.nki.arguments import map_leaves
 from neuronjax.nki.kernel import Kernel
 from neuronjax.nki.legacy import compiler as compiler, isa as isa, language as language
 from neuronjax.nki.legacy.tiles import Tile
@@ -74,9 +74,9 @@ def _on_tiles(func: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(func)
     def function(*args: Any, **kwargs: Any) -> Any:
         inner = _found(Tile, args, kwargs)
-        values = _mapped((list(args), kwargs), _is_tensor, Tile)
+        values = map_leaves((list(args), kwargs), _is_tensor, Tile)
         result = func(*values[0], **values[1])
-        return result if inner else _mapped(result, _is_tile, Tile.of)
+        return result if inner else map_leaves(result, _is_tile, Tile.of)
 
     setattr(function, "__signature__", inspect.signature(func))
     return function

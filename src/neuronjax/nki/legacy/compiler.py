@@ -187,7 +187,7 @@ def force_auto_alloc(func: Callable[..., Any] | None = None) -> Any:
         finally:
             _automatic.reset(token)
 
-    return func._with(function=function) if isinstance(func, Kernel) else function
+    return func.with_function(function) if isinstance(func, Kernel) else function
 
 
 # ---- Without effect on values: how tiles without an address are placed, and the order

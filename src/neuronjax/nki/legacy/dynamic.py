@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.nki.indexing import DynamicSlice, _strided
+from neuronjax.nki.indexing import DynamicSlice, strided
 from neuronjax.nki.layout import Layout
 from neuronjax.nki.legacy.masks import Box
 from neuronjax.nki.tensor import NkiTensor
@@ -127,10 +127,10 @@ def _moved(t: NkiTensor, keys: list[Any], dim: int) -> NkiTensor:
             )
     flat = sum(a.astype(np.int64) * s for a, s in zip(arrays, t.strides, strict=True))
     flat = np.asarray(flat)
-    view = _strided((flat if flat.ndim > 1 else flat.reshape(1, -1)) + t.offset)
+    view = strided((flat if flat.ndim > 1 else flat.reshape(1, -1)) + t.offset)
     limit = t.shape[dim] - int(arrays[dim].max())
-    dynamic = t._scalar("index", keys[dim].index, t.strides[dim], limit)
-    return t._with(view, dynamic=dynamic)
+    dynamic = t.runtime_offset("index", keys[dim].index, t.strides[dim], limit)
+    return t.with_layout(view, dynamic=dynamic)
 
 
 def _rows(t: NkiTensor, index: NkiTensor, rest: list[Any]) -> Rows:
@@ -144,7 +144,7 @@ def _rows(t: NkiTensor, index: NkiTensor, rest: list[Any]) -> Rows:
     flat = sum(a.astype(np.int64) * s for a, s in zip(row, t.strides, strict=True))
     flat = np.asarray(flat)
     flat = flat[:1] if flat.ndim > 1 else flat.reshape(1, -1)
-    view = _strided(flat + t.offset)
+    view = strided(flat + t.offset)
     strides = (t.strides[0], *view.strides[1:])
     shape = (t.shape[0], *view.shape[1:])
-    return Rows(t._with(Layout(shape, strides, view.offset)), index)
+    return Rows(t.with_layout(Layout(shape, strides, view.offset)), index)

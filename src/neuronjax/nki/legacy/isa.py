@@ -15,7 +15,7 @@ import numpy as np
 
 from neuronjax.ir.alu_operators import BITVEC
 from neuronjax.nki import isa
-from neuronjax.nki.indexing import _strided
+from neuronjax.nki.indexing import strided
 from neuronjax.nki.isa import (
     dge_mode as dge_mode,
     dma_engine as dma_engine,
@@ -270,7 +270,7 @@ def memset(
 def iota(expr: Any, dtype: Any, *, mask: Any = None, **hints: Any) -> Tile:
     """The values of an affine expression of index arrays."""
     values = np.asarray(expr)
-    view = _strided(values.astype(np.int64))
+    view = strided(values.astype(np.int64))
     pattern = [
         (step, n) for step, n in zip(view.strides[1:], values.shape[1:], strict=True)
     ]

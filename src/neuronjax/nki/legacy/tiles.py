@@ -15,7 +15,7 @@ import numpy as np
 
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.nki import layout
-from neuronjax.nki.indexing import DynamicSlice, _strided
+from neuronjax.nki.indexing import DynamicSlice, strided
 from neuronjax.nki.isa.assignment import assign
 from neuronjax.nki.isa.dma import dma_copy
 from neuronjax.nki.language.arithmetic import apply
@@ -101,7 +101,7 @@ class Tile:
                 )
         strides = self.tensor.strides
         flat = sum(a.astype(np.int64) * s for a, s in zip(arrays, strides, strict=True))
-        return self.tensor._with(_strided(np.asarray(flat) + self.tensor.offset))
+        return self.tensor.with_layout(strided(np.asarray(flat) + self.tensor.offset))
 
     # ---- Indexing.
 
@@ -407,10 +407,10 @@ def _sliced(t: NkiTensor, keys: list[Any]) -> Tile:
         dropped = dropped[1:]
     if not on_chip and len(dropped) == rank:
         dropped = dropped[1:]
-    view = t._layout
+    view = t.layout
     for at in reversed(dropped):
         view = layout.drop_dim(view, at)
-    return Tile(t._with(view))
+    return Tile(t.with_layout(view))
 
 
 class ChosenTile(Tile):
