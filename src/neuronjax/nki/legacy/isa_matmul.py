@@ -14,7 +14,6 @@ from neuronjax.nki.isa import engine, vector_engine
 from neuronjax.nki.isa.constants import matmul_perf_mode
 from neuronjax.nki.legacy.deferred import Product
 from neuronjax.nki.legacy.hints import check_hints
-from neuronjax.nki.legacy.isa_movement import refuse_mask
 from neuronjax.nki.legacy.masks import Box, box_of
 from neuronjax.nki.legacy.results import new_tile, whole_tile
 from neuronjax.nki.legacy.tiles import Tile
@@ -65,7 +64,12 @@ def nc_matmul(
         return Product(*operands, flags)
     rows = len(chosen)
     if chosen.size != rows or any(t.shape[0] != rows for t in operands):
-        refuse_mask("nc_matmul")
+        raise UnsupportedError(
+            "mask=",
+            op="nisa.nc_matmul",
+            location=user_line(),
+            remedy="slice the operands",
+        )
     box = box_of(chosen.reshape(rows, 1), (rows, 1))
     assert box is not None
     x, y = (t.slice(0, box.starts[0], box.stops[0]) for t in operands)
