@@ -14,7 +14,8 @@ from typing import Any
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import DynamicOffset
 from neuronjax.nki.layout import Layout
-from neuronjax.nki.tensor_view import TensorView, View, index_operand, refuse
+from neuronjax.nki.refusing import refuse
+from neuronjax.nki.tensor_view import TensorView, View, index_operand
 
 # Partitions that share the offsets of a tensor indirection (NkiTensor.indirect). A view
 # has the group of the vector, scalar and gpsimd engines; the instructions of the tensor

@@ -14,8 +14,9 @@ import numpy as np
 
 from neuronjax.nki import layout
 from neuronjax.nki.layout import Layout
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.registers import VirtualRegister
-from neuronjax.nki.tensor_view import TensorView, View, refuse
+from neuronjax.nki.tensor_view import TensorView, View
 
 
 @dataclass(frozen=True)

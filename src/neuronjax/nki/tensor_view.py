@@ -10,23 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import Access, DynamicOffset, Register, Storage
 from neuronjax.nki import layout
 from neuronjax.nki.layout import Layout
 from neuronjax.nki.memory import MemoryRegion, NKIObject, region_name
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.registers import VirtualRegister
 
 # The class of a view, which all that is made of it shares.
 View = TypeVar("View", bound="TensorView")
-
-
-def refuse(op: str, what: str, remedy: str) -> NoReturn:
-    """Raises the error of a view that cannot be."""
-    raise InvalidProgramError(what, op=op, location=user_line(), remedy=remedy)
 
 
 class TensorView(NKIObject):

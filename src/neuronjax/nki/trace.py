@@ -33,6 +33,7 @@ from neuronjax.nki.limits import registry as limits
 from neuronjax.nki.linking import Barrier
 from neuronjax.nki.lockstep import Lockstep, Meeting
 from neuronjax.nki.memory import NKIObject, region_name
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.registers import VirtualRegister
 from neuronjax.nki.tensor import NkiTensor
 
@@ -206,12 +207,11 @@ class Trace:
         found = self.shared[self._shared_used]
         self._shared_used += 1
         if (found.shape, found.dtype) != (shape, dtype):
-            raise InvalidProgramError(
+            refuse(
+                "ndarray",
                 f"program {self.program} allocates {dtype}{list(shape)} in shared HBM "
                 f"where program 0 allocated {found.dtype}{list(found.shape)}",
-                op="ndarray",
-                location=user_line(),
-                remedy="allocate shared tensors in the same order in every program",
+                "allocate shared tensors in the same order in every program",
             )
         if found not in self.storages:
             self.storages.append(found)
@@ -407,9 +407,5 @@ def _sorted_operands(
             parameters.append(float(value))
             forms += "f"
         else:
-            raise InvalidProgramError(
-                f"operand {value!r}",
-                location=user_line(),
-                remedy="give a tensor, a register or a number",
-            )
+            refuse(None, f"operand {value!r}", "give a tensor, a register or a number")
     return tuple(operands), tuple(parameters), forms

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.ir.alu_operators import ATTRIBUTE, BITVEC
 from neuronjax.nki.documentation import describer
 from neuronjax.nki.isa.copying import tensor_copy
 from neuronjax.nki.isa.elementwise import tensor_scalar, tensor_tensor
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.promotion import common_shape, is_column, promoted, spread
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
 
 Binary = Callable[..., NkiTensor]
@@ -35,11 +35,10 @@ def apply(op: str, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
     """
     if not isinstance(x, NkiTensor):
         if not isinstance(y, NkiTensor):
-            raise InvalidProgramError(
+            refuse(
+                f"nl.{op}",
                 f"operands {x!r} and {y!r}",
-                op=f"nl.{op}",
-                location=user_line(),
-                remedy="at least one of them must be a tile",
+                "at least one of them must be a tile",
             )
         return _with_scalar(op, y, x, dtype, reverse=True)
     if not isinstance(y, NkiTensor):

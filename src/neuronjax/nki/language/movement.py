@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.nki import layout, trace as tracing
 from neuronjax.nki.documentation import describer
@@ -23,6 +22,7 @@ from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.functions import copy
 from neuronjax.nki.language.promotion import spread
 from neuronjax.nki.memory import MemoryRegion
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
 
 _UINT32_SPAN = 2.0**-32
@@ -152,11 +152,10 @@ def gather_flattened(
 ) -> NkiTensor:
     """Elements of every partition by their index in its free dimensions."""
     if axis:
-        raise InvalidProgramError(
+        refuse(
+            "nl.gather_flattened",
             f"axis {axis}",
-            op="nl.gather_flattened",
-            location=user_line(),
-            remedy="axis=0: the free dimensions count as one",
+            "axis=0: the free dimensions count as one",
         )
     tile = ndarray(indices.shape, data.dtype)
     nc_n_gather(tile, data, indices)

@@ -17,8 +17,8 @@ from neuronjax.nki.indexing import DynamicSlice
 from neuronjax.nki.legacy.dynamic import Offset
 from neuronjax.nki.legacy.masks import Box
 from neuronjax.nki.legacy.tiles import Tile, expanded
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
-from neuronjax.nki.tensor_view import refuse
 
 
 class BlockedTensor(Tile):

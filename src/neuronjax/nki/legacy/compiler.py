@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any
 
-from neuronjax.errors import InvalidProgramError, user_line
+from neuronjax.errors import user_line
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.kernel import Kernel
 from neuronjax.nki.limits.addresses import capacity
 from neuronjax.nki.memory import MemoryRegion
+from neuronjax.nki.refusing import refuse
 
 BANK_BYTES = 2048  # of a partition (NKI Direct Allocation Guide, "Known Limitations")
 
@@ -62,11 +63,10 @@ class Allocated:
             -2 if self.region.value == "sbuf" else 0 :
         ]
         if not isinstance(found, tuple) or len(found) != len(parts):
-            raise InvalidProgramError(
+            refuse(
+                f"{self.region}.alloc",
                 f"the allocation function returns {found!r} for block {index}",
-                op=f"{self.region}.alloc",
-                location=user_line(),
-                remedy=f"it must return ({', '.join(parts)})",
+                f"it must return ({', '.join(parts)})",
             )
         *bank, partition, byte = (int(n) for n in found)
         return partition, byte + (bank[0] * BANK_BYTES if bank else 0)
@@ -159,11 +159,10 @@ def _turn(index: tuple[int, ...], counts: Sequence[int]) -> int:
     """
     sizes = (tuple(counts) if index else ()) or (1,) * len(index)
     if len(sizes) != len(index):
-        raise InvalidProgramError(
+        refuse(
+            "mod_alloc",
             f"{len(sizes)} numbers of tiles for {len(index)} block dimensions",
-            op="mod_alloc",
-            location=user_line(),
-            remedy="give one per block dimension",
+            "give one per block dimension",
         )
     each = [n % size for n, size in zip(index, sizes, strict=True)]
     return sum(n * prod(sizes[d + 1 :]) for d, n in enumerate(each))

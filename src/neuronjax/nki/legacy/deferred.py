@@ -11,8 +11,8 @@ from neuronjax.nki.language.arithmetic import apply
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.legacy.masks import Box
 from neuronjax.nki.legacy.tiles import Tile, alike
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
-from neuronjax.nki.tensor_view import refuse
 
 
 class Deferred(Tile):

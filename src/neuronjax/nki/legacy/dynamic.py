@@ -14,8 +14,8 @@ import numpy as np
 from neuronjax.nki.indexing import DynamicSlice, strided
 from neuronjax.nki.layout import Layout
 from neuronjax.nki.legacy.masks import Box
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
-from neuronjax.nki.tensor_view import refuse
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from neuronjax.errors import UnsupportedError, user_line
 from neuronjax.ir.alu_operators import BITVEC
 from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.nki import isa
@@ -53,6 +52,7 @@ from neuronjax.nki.legacy.results import (
     whole_tile,
 )
 from neuronjax.nki.legacy.tiles import Tile, defined, part
+from neuronjax.nki.refusing import unsupported
 from neuronjax.nki.tensor import NkiTensor
 
 
@@ -453,11 +453,10 @@ def dma_transpose(
 
 def builtin_custom_op(*args: Any, **options: Any) -> NoReturn:
     """Machine code for GpSimdE, which nothing here executes."""
-    raise UnsupportedError(
+    unsupported(
+        "nisa.builtin_custom_op",
         "a custom operator of GpSimdE",
-        op="nisa.builtin_custom_op",
-        location=user_line(),
-        remedy="express it by instructions of nki.isa",
+        "express it by instructions of nki.isa",
     )
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.errors import UnsupportedError, user_line
 from neuronjax.nki import isa
 from neuronjax.nki.isa import engine, vector_engine
 from neuronjax.nki.isa.constants import matmul_perf_mode
@@ -17,6 +16,7 @@ from neuronjax.nki.legacy.hints import check_hints
 from neuronjax.nki.legacy.masks import Box, box_of
 from neuronjax.nki.legacy.results import new_tile, whole_tile
 from neuronjax.nki.legacy.tiles import Tile
+from neuronjax.nki.refusing import unsupported
 from neuronjax.nki.tensor import NkiTensor
 
 
@@ -64,12 +64,7 @@ def nc_matmul(
         return Product(*operands, flags)
     rows = len(chosen)
     if chosen.size != rows or any(t.shape[0] != rows for t in operands):
-        raise UnsupportedError(
-            "mask=",
-            op="nisa.nc_matmul",
-            location=user_line(),
-            remedy="slice the operands",
-        )
+        unsupported("nisa.nc_matmul", "mask=", "slice the operands")
     box = box_of(chosen.reshape(rows, 1), (rows, 1))
     assert box is not None
     x, y = (t.slice(0, box.starts[0], box.stops[0]) for t in operands)
@@ -93,11 +88,8 @@ def _perf_mode(mode: Any) -> matmul_perf_mode:
         return matmul_perf_mode.none
     if name in ("double_row", "double_row_gen3"):
         return matmul_perf_mode.double_row
-    raise UnsupportedError(
-        f"perf_mode={mode!r}",
-        op="nisa.nc_matmul",
-        location=user_line(),
-        remedy='use None or "double_row_gen3"',
+    unsupported(
+        "nisa.nc_matmul", f"perf_mode={mode!r}", 'use None or "double_row_gen3"'
     )
 
 

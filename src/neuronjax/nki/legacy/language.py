@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.errors import UnsupportedError, user_line
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.alu_operators import ATTRIBUTE
 from neuronjax.nki import language as nl
@@ -44,6 +43,7 @@ from neuronjax.nki.legacy.memory import (
 )
 from neuronjax.nki.legacy.results import computed, dtype_name, operator_name
 from neuronjax.nki.legacy.tiles import Tile, combined, elementwise, part, quotient_dtype
+from neuronjax.nki.refusing import unsupported
 from neuronjax.nki.tensor import NkiTensor
 
 # ---- Index arrays and dimensions.
@@ -327,19 +327,16 @@ def loop_reduce(
     """
     chosen = np.asarray(True if mask is None else mask, bool)
     if chosen.any() and not chosen.all():
-        raise UnsupportedError(
-            "mask=", op="nl.loop_reduce", location=user_line(), remedy="slice x"
-        )
+        unsupported("nl.loop_reduce", "mask=", "slice x")
     return LoopReduction(x.of(), operator_name(op), skipped=not chosen.any())
 
 
 def all_reduce(*args: Any, **options: Any) -> Tile:
     """Not there: programs of a grid run one after the other."""
-    raise UnsupportedError(
+    unsupported(
+        "nl.all_reduce",
         "a reduction over the programs of a grid",
-        op="nl.all_reduce",
-        location=user_line(),
-        remedy="return partial results and add them outside, or use nki.collectives",
+        "return partial results and add them outside, or use nki.collectives",
     )
 
 
@@ -393,10 +390,10 @@ def shared_identity_matrix(n: int, dtype: Any = "uint8", **hints: Any) -> Tile:
 
 def _unmasked(x: Tile, mask: Any) -> NkiTensor:
     if mask is not None:
-        raise UnsupportedError(
+        unsupported(
+            None,
             "mask= of a normalisation",
-            location=user_line(),
-            remedy="slice the operand, or compose it of nl.sum and nl.multiply",
+            "slice the operand, or compose it of nl.sum and nl.multiply",
         )
     return x.of()
 
