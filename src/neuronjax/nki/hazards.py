@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rich.console import Group
@@ -143,11 +143,7 @@ def _findings(program: KernelProgram, target: Target) -> Iterator[KernelFinding]
     for key in dict.fromkeys((f.rule, f.location, f.other) for f in found):
         finding = first[key]
         count = max(places[key], finding.count)
-        yield KernelFinding(**{**_fields(finding), "count": count})
-
-
-def _fields(finding: KernelFinding) -> dict[str, Any]:
-    return {name: getattr(finding, name) for name in finding.__dataclass_fields__}
+        yield replace(finding, count=count)
 
 
 def _of_error(
@@ -173,7 +169,7 @@ def _uncertain(program: KernelProgram) -> list[KernelFinding]:
         finding = _of_error("maybe-unwritten", "warning", error)
         message = finding.message.replace("were never", "may not have been")
         why = f"{message}: a loop that writes them may not turn, or nothing does"
-        found.append(KernelFinding(**{**_fields(finding), "message": why}))
+        found.append(replace(finding, message=why))
 
     Initialised(program, report=report, certain=True).check()
     return found

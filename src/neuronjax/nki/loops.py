@@ -17,7 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from neuronjax.errors import user_line
-from neuronjax.ir.kernel import KernelBlock, KernelLoop, KernelWhile, LoopTurn, Register
+from neuronjax.ir.kernel import KernelLoop, KernelWhile, LoopTurn, Register
 from neuronjax.nki import active, trace as tracing
 from neuronjax.nki.isa.registers import register_alloc, register_move
 from neuronjax.nki.refusing import refuse
@@ -169,11 +169,11 @@ def while_loop(
             turn += 1
         trace.machine.key = key
         return
-    with trace.block() as items:
-        result = body_fun(condition)
-        if result is not condition:
-            register_move(condition, result)
-    trace.append(KernelWhile(as_register(condition), KernelBlock(tuple(items)), line))
+    trace.open_block()
+    result = body_fun(condition)
+    if result is not condition:
+        register_move(condition, result)
+    trace.append(KernelWhile(as_register(condition), trace.close_block(), line))
 
 
 # ---- while register:

@@ -7,8 +7,7 @@ is current at a time, in this thread; every nl and nisa function works on it.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
@@ -248,17 +247,8 @@ class Trace:
         """Puts an item at the end of the innermost open block."""
         self._blocks[-1].append(item)
 
-    @contextlib.contextmanager
-    def block(self) -> Iterator[list[Any]]:
-        """Collects what is emitted inside."""
-        self._blocks.append(items := [])
-        try:
-            yield items
-        finally:
-            self._blocks.pop()
-
     def open_block(self) -> None:
-        """`block` for loops that open and close in different calls."""
+        """Collects what is emitted from here on, until `close_block`."""
         self._blocks.append([])
 
     def close_block(self) -> KernelBlock:

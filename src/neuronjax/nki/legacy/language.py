@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -52,32 +53,10 @@ arange = np.arange
 
 
 class _Axes(tuple[Any, ...]):
-    """Index arrays of a grid, by position or as `.p`, `.x`, `.y`, `.z`, `.w`."""
+    """Index arrays of a grid, by position or name: `.p` is that of the partitions,
+    `.x`, `.y`, `.z` and `.w` are those of the free dimensions."""
 
-    @property
-    def p(self) -> Any:
-        """Of the partitions."""
-        return self[0]
-
-    @property
-    def x(self) -> Any:
-        """Of the first free dimension."""
-        return self[1]
-
-    @property
-    def y(self) -> Any:
-        """Of the second free dimension."""
-        return self[2]
-
-    @property
-    def z(self) -> Any:
-        """Of the third free dimension."""
-        return self[3]
-
-    @property
-    def w(self) -> Any:
-        """Of the fourth free dimension."""
-        return self[4]
+    p, x, y, z, w = (property(itemgetter(n)) for n in range(5))
 
 
 class _Grid:

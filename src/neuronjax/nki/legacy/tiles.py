@@ -15,7 +15,7 @@ import numpy as np
 
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.nki import layout
-from neuronjax.nki.indexing import DynamicSlice, strided
+from neuronjax.nki.indexing import DynamicSlice, check_indices, elements_at, strided
 from neuronjax.nki.isa.assignment import assign
 from neuronjax.nki.isa.dma import dma_copy
 from neuronjax.nki.language.arithmetic import apply
@@ -90,18 +90,9 @@ class Tile:
         arrays = np.broadcast_arrays(*self.grid)
         if box is not None:
             arrays = [a[box.slices_of(a.shape)] for a in arrays]
-        sizes = self.tensor.shape
-        for dim, (array, size) in enumerate(zip(arrays, sizes, strict=True)):
-            if array.min() < 0 or array.max() >= size:
-                refuse(
-                    "index",
-                    f"indices {array.min()} to {array.max()} of dimension {dim} of "
-                    f"size {size}",
-                    "leave them out by mask=, or shorten the index array",
-                )
-        strides = self.tensor.strides
-        flat = sum(a.astype(np.int64) * s for a, s in zip(arrays, strides, strict=True))
-        return self.tensor.with_layout(strided(np.asarray(flat) + self.tensor.offset))
+        remedy = "leave them out by mask=, or shorten the index array"
+        check_indices(self.tensor, arrays, remedy)
+        return self.tensor.with_layout(strided(elements_at(self.tensor, arrays)))
 
     # ---- Indexing.
 
