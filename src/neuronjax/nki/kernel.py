@@ -213,7 +213,7 @@ class Kernel:
         return sys.modules["neuronjax"].profile(self)(*args, **kwargs)
 
     def plan(self, *args: Any, **kwargs: Any) -> KernelPlan:
-        """How it would be executed, see `execution.running.summary`."""
+        """How it would be executed: memory, and instructions rolled into loops."""
         return self._find(self._call(args, kwargs)).plan
 
     def _call(self, args: Any, kwargs: Any) -> _BoundCall:

@@ -78,7 +78,7 @@ def dynamic_range(
 
     Args:
         start: ints or registers; with one argument it is `stop`.
-        stop: likewise.
+        stop: an int or a register; the loop ends before it.
         step: a positive int.
 
     Raises:

@@ -17,7 +17,7 @@ from neuronjax.nki.tensor_view import TensorView
 
 
 class NkiTensor(TensorView):
-    """A strided view of a tensor in SBUF, PSUM or HBM; its attributes are inherited."""
+    __doc__ = TensorView.__doc__
 
     # `name in t` and iteration over a tensor are never meant.
     __iter__ = None

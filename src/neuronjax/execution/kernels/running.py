@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -346,30 +345,3 @@ def writes(node: Node) -> set[int | str]:
         return found | ({"registers"} if node.kind.register else set())
     inner = set().union(*map(writes, node.body)) if node.body else set()
     return inner | ({"registers"} if isinstance(node.kind, Counted) else set())
-
-
-class Summary(NamedTuple):
-    """How a program was rolled: for tests and for the curious."""
-
-    instructions: int
-    bodies: int
-    pools: int
-
-
-def summary(plan: KernelPlan) -> Summary:
-    """Instructions executed, instructions in the code, pools."""
-    return Summary(
-        sum(_executed(n) for n in plan.nodes),
-        sum(_bodies([n]) for n in plan.nodes),
-        len(plan.pools),
-    )
-
-
-def _executed(node: Node) -> int:
-    if isinstance(node.kind, KernelStep):
-        return len(node.ints)
-    return sum(_executed(n) for n in node.body)
-
-
-def _bodies(nodes: Iterable[Node]) -> int:
-    return sum(1 if isinstance(n.kind, KernelStep) else _bodies(n.body) for n in nodes)

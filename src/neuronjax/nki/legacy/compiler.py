@@ -18,6 +18,7 @@ from typing import Any
 from neuronjax.errors import user_line
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.kernel import Kernel
+from neuronjax.nki.language.movement import no_reorder as no_reorder
 from neuronjax.nki.limits.addresses import capacity
 from neuronjax.nki.memory import MemoryRegion
 from neuronjax.nki.refusing import refuse
@@ -203,12 +204,6 @@ def enable_stack_allocator(
 def skip_middle_end_transformations(func: Callable[..., Any] | None = None) -> Any:
     """A decorator that leaves the kernel as it is."""
     return (lambda f: f) if func is None else func
-
-
-@contextlib.contextmanager
-def no_reorder() -> Iterator[None]:
-    """Instructions inside are executed in order: here they always are."""
-    yield
 
 
 @contextlib.contextmanager

@@ -37,12 +37,12 @@ def nc_matmul(
 
     Args:
         stationary: [K, M]; [K, 2, M] in double-row mode. From PSUM it is copied first.
-        moving: [K, N]; [K, 2, N] in double-row mode; likewise.
+        moving: [K, N]; [K, 2, N] in double-row mode. From PSUM it is copied first.
         is_stationary_onezero: a hint about time alone.
-        is_moving_onezero: likewise.
+        is_moving_onezero: a hint about time alone.
         is_transpose: pass the stationary operand's bits through the one-hot `moving`.
-        tile_position: part of the array that is used.
-        tile_size: likewise.
+        tile_position: first row and column of the array that is used.
+        tile_size: rows and columns of the array that are used.
         mask: one value, or one per row of the contraction; where it holds nowhere the
             instruction is left out.
         perf_mode: None, or "double_row_gen3" for two FP8 products per cell.

@@ -19,6 +19,7 @@ from neuronjax.ir.alu_operators import ATTRIBUTE
 from neuronjax.nki import language as nl
 from neuronjax.nki.language import (
     ds as ds,
+    num_programs as num_programs,
     program_id as program_id,
     program_ndim as program_ndim,
     tile_size as tile_size,
@@ -74,11 +75,6 @@ class nc(int):
 def spmd_dim(*sizes: int) -> int:
     """Several dimensions of the launch grid as one."""
     return int(np.prod([int(s) for s in sizes]))
-
-
-def num_programs(axes: Any = None) -> int:
-    """Programs along the axes, by default all."""
-    return nl.num_programs(axes)
 
 
 class fp32:
