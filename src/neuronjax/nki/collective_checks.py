@@ -136,7 +136,7 @@ def check_not_in_loop(where: str) -> None:
 def rings_of(
     where: str, replica_group: ReplicaGroup, channel_ids: Sequence[int]
 ) -> tuple[Groups, ...]:
-    """Of every channel the rings of all groups."""
+    """The rings of all groups, channel by channel."""
     groups, channels = groups_of(where, replica_group), list(channel_ids)
     placement = Placement.of(tracing.current().target)
     paths = [

@@ -49,8 +49,8 @@ class KernelFinding:
     severity: Severity
     op: str
     location: str
-    other: str
-    count: int
+    other: str = ""
+    count: int = 1
     message: str
     remedy: str
 
@@ -147,15 +147,13 @@ def _findings(program: KernelProgram, target: Target) -> Iterator[KernelFinding]
 
 
 def _of_error(
-    rule: str, severity: Severity, error: InvalidProgramError, other: str = ""
+    rule: str, severity: Severity, error: InvalidProgramError
 ) -> KernelFinding:
     return KernelFinding(
         rule=rule,
         severity=severity,
         op=error.op or "",
         location=error.location or "",
-        other=other,
-        count=1,
         message=error.what,
         remedy=error.remedy or "",
     )
@@ -187,8 +185,6 @@ def _partial_results(program: KernelProgram) -> Iterator[KernelFinding]:
                 severity="warning",
                 op=f"result {number}",
                 location=access.storage.location,
-                other="",
-                count=1,
                 message=f"{missing:,} of {access.size:,} elements are never written: "
                 "they hold what was there before (here: NaN, or 4)",
                 remedy="write them, or return a smaller tensor",
@@ -216,7 +212,6 @@ def _hazards(program: KernelProgram, target: Target) -> Iterator[KernelFinding]:
             op=f"nisa.{i.name}",
             location=i.location,
             other=other.location if other else "",
-            count=1,
             message=hazard.why,
             remedy=hazard.remedy,
         )

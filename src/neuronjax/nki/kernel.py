@@ -262,7 +262,7 @@ class _BoundCall:
         return cls(tree, arrays, ranks)
 
     def shape(self, number: int) -> tuple[int, ...]:
-        """Of an argument, as one rank sees it."""
+        """The shape of an argument as one rank sees it."""
         shape = tuple(self.arrays[number].shape)
         return shape[1:] if self.ranks else shape
 

@@ -291,7 +291,7 @@ class TensorView(NKIObject):
         return self.with_layout(layout.insert_dim(self.layout, dim, 1, stride))
 
     def squeeze_dim(self, dim: int) -> Self:
-        """Without a dimension of size one."""
+        """The view without one of its dimensions, of size one."""
         dim = self.checked_dim("squeeze_dim", dim)
         self._partition_guard("squeeze_dim", dim, "removing")
         if self.shape[dim] != 1:

@@ -92,7 +92,7 @@ def prepare(program: KernelProgram) -> KernelPlan:
 
 
 def _rolled(splitter: Splitter, program: KernelProgram) -> list[Element]:
-    """Elements between collectives, in which all ranks take part, rolled."""
+    """The elements; what lies between collectives, which join all ranks, is rolled."""
     found: list[Element] = []
     every = splitter.block(program.body)
     for joint, run in itertools.groupby(every, lambda e: is_joint(e.kind)):

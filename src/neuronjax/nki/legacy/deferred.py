@@ -93,7 +93,7 @@ class LoopReduction(Tile):
 
     @property
     def tensor(self) -> NkiTensor:  # type: ignore[override]
-        """It has none."""
+        """Refused: the reduction has no tensor before it is assigned."""
         refuse(
             "nl.loop_reduce",
             "a result that is not assigned to elements of a tile",

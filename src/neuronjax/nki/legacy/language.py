@@ -307,7 +307,7 @@ def loop_reduce(
 
 
 def all_reduce(*args: Any, **options: Any) -> Tile:
-    """Not there: programs of a grid run one after the other."""
+    """Refused: programs of a grid run one after the other."""
     unsupported(
         "nl.all_reduce",
         "a reduction over the programs of a grid",

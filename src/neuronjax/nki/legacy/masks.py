@@ -59,7 +59,7 @@ class Box:
         return t
 
     def _leading(self, t: NkiTensor) -> NkiTensor:
-        """Of another rank: only the partitions can be meant."""
+        """Of a tensor of another rank only the partitions can be meant."""
         if t.shape[0] == self.sizes[0] and t.shape[0] != 1:
             return t.slice(0, self.starts[0], self.stops[0])
         return t

@@ -53,14 +53,14 @@ class Tile:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Partitions, free dimensions."""
+        """Sizes: the partitions, then the free dimensions."""
         if self.grid is not None:
             return np.broadcast_shapes(*(g.shape for g in self.grid))
         return tuple(self.tensor.shape)
 
     @property
     def dtype(self) -> str:
-        """nki name."""
+        """The nki name of the elements' type."""
         return self.tensor.dtype
 
     @property
@@ -70,12 +70,12 @@ class Tile:
 
     @property
     def buffer(self) -> Any:
-        """Memory region."""
+        """The memory region."""
         return self.tensor.buffer
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """What an instruction sees."""
+        """The shape that an instruction sees."""
         return self.shape
 
     def of(self, box: Box | None = None) -> NkiTensor:
@@ -149,12 +149,12 @@ class Tile:
         return Tile(self.of().reshape(tuple(shape)))
 
     def expand_dims(self, axis: int) -> Tile:
-        """With one more dimension."""
+        """The same elements with one more dimension, of size one."""
         t = self.of()
         return Tile(t.expand_dim(axis + t.ndim + 1 if axis < 0 else axis))
 
     def broadcast_to(self, shape: Sequence[int]) -> Tile:
-        """Repeated to a shape."""
+        """The tile repeated to a shape."""
         return Tile(broadcast_to(self.of(), shape))
 
     def astype(self, dtype: Any) -> Tile:
