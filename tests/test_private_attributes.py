@@ -27,20 +27,6 @@ OF_OTHERS = {
     "_lowerings": "MLIR's table of lowerings, which has no reader",
 }
 
-# Still read from outside, by file; a line goes when its names have public spellings.
-REMAINING = {
-    "nki/access_patterns.py": {
-        *("_dim", "_direct_guard", "_index_operand", "_layout", "_with"),
-    },
-    "nki/indexing.py": {"_layout", "_with"},
-    "nki/kernel.py": {"_mapped"},
-    "nki/language/movement.py": {"_with"},
-    "nki/legacy/compiler.py": {"_with"},
-    "nki/legacy/dynamic.py": {"_scalar", "_with"},
-    "nki/legacy/tiles.py": {"_layout", "_with"},
-}
-
-
 def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
@@ -72,15 +58,12 @@ def foreign(source: str) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
 def test_private_attributes_are_read_where_they_are_defined(path):
-    remaining = REMAINING.get(path.relative_to(PACKAGE).as_posix(), set())
-    found = [each for each in foreign(path.read_text()) if each[1] not in remaining]
-    assert found == []
+    assert list(foreign(path.read_text())) == []
 
 
 def test_the_tables_hold_nothing_that_is_gone():
     text = "".join(path.read_text() for path in FILES)
     assert [name for name in OF_OTHERS if f".{name}" not in text] == []
-    assert [name for name in REMAINING if not (PACKAGE / name).is_file()] == []
 
 
 @pytest.mark.parametrize(

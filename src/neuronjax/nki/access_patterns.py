@@ -14,7 +14,8 @@ from typing import Any
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import DynamicOffset
 from neuronjax.nki.layout import Layout
-from neuronjax.nki.tensor_view import TensorView, View, index_operand, refuse
+from neuronjax.nki.refusing import refuse
+from neuronjax.nki.tensor_view import TensorView, View, index_operand
 
 # Partitions that share the offsets of a tensor indirection (NkiTensor.indirect). A view
 # has the group of the vector, scalar and gpsimd engines; the instructions of the tensor
@@ -41,7 +42,7 @@ def with_pattern(
     dynamic = _dynamic(t, name, scalar_offset, vector_offset, indirect_dim)
     _check_partitions(t, name, pairs)
     strides, shape = zip(*pairs, strict=True)
-    return t._with(Layout(shape, strides, start), dtype=name, dynamic=dynamic)
+    return t.with_layout(Layout(shape, strides, start), dtype=name, dynamic=dynamic)
 
 
 def _offset(t: TensorView, dtype: str, offset: int | None) -> int:
@@ -85,7 +86,7 @@ def _dynamic(
         return None
     if scalar is not None and vector is not None:
         refuse("ap", "scalar_offset and vector_offset", "give one of them")
-    dim = t._dim("ap", indirect_dim)
+    dim = t.checked_dim("ap", indirect_dim)
     old, new = dtypes.itemsize(t.dtype), dtypes.itemsize(dtype)
     stride, limit = t.strides[dim] * old // new, t.shape[dim]
     if scalar is not None:
@@ -104,7 +105,7 @@ def _dynamic(
 
 def with_tensor_indirection(t: View, index: TensorView, num_elem: int | None) -> View:
     """The view that `t.indirect(index)` is; arguments as there."""
-    t._direct_guard("indirect")
+    t.check_direct("indirect")
     if not t.storage.on_chip or index.storage.memory != "sbuf":
         refuse(
             "indirect",
@@ -128,7 +129,9 @@ def with_tensor_indirection(t: View, index: TensorView, num_elem: int | None) ->
         "indirect", operand, flat.strides[1], flat.shape[1], LANE_GROUP
     )
     shape = (flat.shape[0], count)
-    return t._with(Layout(shape, (flat.strides[0], 0), flat.offset), dynamic=dynamic)
+    return t.with_layout(
+        Layout(shape, (flat.strides[0], 0), flat.offset), dynamic=dynamic
+    )
 
 
 def on_tensor_engine(t: View) -> View:
@@ -136,4 +139,4 @@ def on_tensor_engine(t: View) -> View:
     if t.dynamic is None or t.dynamic.kind != "indirect":
         return t
     grouped = dataclasses.replace(t.dynamic, group=TENSOR_GROUP)
-    return t._with(t._layout, dynamic=grouped)
+    return t.with_layout(t.layout, dynamic=grouped)

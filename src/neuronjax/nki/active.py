@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from neuronjax.errors import InvalidProgramError, user_line
+from neuronjax.nki.refusing import refuse
 
 
 class ActiveTrace(Protocol):
@@ -46,10 +46,10 @@ def current() -> ActiveTrace:
     """
     trace = found()
     if trace is None:
-        raise InvalidProgramError(
+        refuse(
+            None,
             "called outside a kernel",
-            location=user_line(),
-            remedy="decorate the function with @nki.jit and call that",
+            "decorate the function with @nki.jit and call that",
         )
     return trace
 

@@ -45,7 +45,7 @@ def flatten(tree: Any, arrays: list[Any]) -> Any:
 
     An array that is given twice is one argument, as it is one piece of memory.
     """
-    return _mapped(tree, is_array, lambda array: ArraySlot(_number(array, arrays)))
+    return map_leaves(tree, is_array, lambda array: ArraySlot(_number(array, arrays)))
 
 
 def _number(array: Any, arrays: list[Any]) -> int:
@@ -58,15 +58,18 @@ def _number(array: Any, arrays: list[Any]) -> int:
 
 def unflatten(tree: Any, values: list[Any]) -> Any:
     """The tree with slots replaced by values."""
-    return _mapped(tree, lambda v: isinstance(v, ArraySlot), lambda s: values[s.number])
+    return map_leaves(
+        tree, lambda v: isinstance(v, ArraySlot), lambda s: values[s.number]
+    )
 
 
-def _mapped(
+def map_leaves(
     tree: Any, is_leaf: Callable[[Any], bool], function: Callable[[Any], Any]
 ) -> Any:
+    """The tree with a function of every leaf in the leaf's place."""
     if is_leaf(tree):
         return function(tree)
-    again = lambda value: _mapped(value, is_leaf, function)  # noqa: E731
+    again = lambda value: map_leaves(value, is_leaf, function)  # noqa: E731
     if isinstance(tree, list):
         return [again(v) for v in tree]
     if isinstance(tree, tuple):

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from neuronjax.errors import InvalidProgramError, UnsupportedError, user_line
+from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.ir.collective_set import GROUPS_REMEDY, Groups, fault_of_groups
 from neuronjax.ir.collectives.cycles import closed_paths
 from neuronjax.ir.collectives.placement import Placement
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.memory import NKIObject, is_hbm, is_sbuf
+from neuronjax.nki.refusing import unsupported
 from neuronjax.nki.tensor import NkiTensor
 
 Tensors = Sequence[NkiTensor]
@@ -43,11 +44,10 @@ def ranks_of_launch(where: str) -> int:
     """How many ranks the launch has."""
     ranks = tracing.current().launch.ranks
     if not ranks:
-        raise UnsupportedError(
+        unsupported(
+            f"nki.collectives.{where}",
             "a collective in a kernel that is launched alone",
-            op=f"nki.collectives.{where}",
-            location=user_line(),
-            remedy="say how many ranks run it, kernel.with_ranks(4)(x), x and every "
+            "say how many ranks run it, kernel.with_ranks(4)(x), x and every "
             "other array with a leading axis of ranks; or call it in neuronjax.jit "
             "inside jax.shard_map over all axes of a mesh, whose devices are the ranks",
         )
@@ -123,11 +123,10 @@ def part_of(where: str, src: NkiTensor, parts: int) -> tuple[int, ...]:
 
 def check_not_in_loop(where: str) -> None:
     if tracing.current().depth != 1:
-        raise UnsupportedError(
+        unsupported(
+            f"nki.collectives.{where}",
             "a collective in a loop of the device",
-            op=f"nki.collectives.{where}",
-            location=user_line(),
-            remedy="loop with range or nl.affine_range, which unroll",
+            "loop with range or nl.affine_range, which unroll",
         )
 
 
@@ -137,7 +136,7 @@ def check_not_in_loop(where: str) -> None:
 def rings_of(
     where: str, replica_group: ReplicaGroup, channel_ids: Sequence[int]
 ) -> tuple[Groups, ...]:
-    """Of every channel the rings of all groups."""
+    """The rings of all groups, channel by channel."""
     groups, channels = groups_of(where, replica_group), list(channel_ids)
     placement = Placement.of(tracing.current().target)
     paths = [

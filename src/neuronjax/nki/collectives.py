@@ -41,6 +41,7 @@ from neuronjax.nki.collective_checks import (
     refuse,
     rings_of,
 )
+from neuronjax.nki.documentation import describer
 from neuronjax.nki.memory import is_sbuf
 from neuronjax.nki.registers import VirtualRegister, as_register
 from neuronjax.nki.tensor import NkiTensor
@@ -48,7 +49,24 @@ from neuronjax.nki.trace import NkiInstruction, emit
 
 OPERATORS = frozenset({"add", "minimum", "maximum"})
 
+# What most of the functions mean by an argument.
+_described = describer(
+    srcs="one tensor in HBM",
+    dsts="one in HBM; what no chunk covers stays as it was",
+    dsts_by_channel="the same shapes",
+    replica_group="the rings' members",
+    collective_dim="0",
+    op="nl.add, nl.minimum or nl.maximum",
+    priority="class of service of the DMA, 0 to 3, on NeuronCore-v4",
+    name="label of the instruction",
+)
 
+
+@_described(
+    srcs="all in HBM, or one in SBUF",
+    dsts="of the same shapes and dtypes",
+    replica_group="who reduces with whom",
+)
 def all_reduce(
     srcs: Tensors,
     dsts: Tensors,
@@ -57,16 +75,7 @@ def all_reduce(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Every member gets the reduction of all.
-
-    Args:
-        srcs: all in HBM, or one in SBUF.
-        dsts: of the same shapes and dtypes.
-        replica_group: who reduces with whom.
-        op: nl.add, nl.minimum or nl.maximum.
-        priority: class of service of the DMA, 0 to 3, on NeuronCore-v4.
-        name: label of the instruction.
-    """
+    """Every member gets the reduction of all."""
     where = ALL_REDUCE
     groups = groups_of(where, replica_group)
     check_tensors(where, srcs, dsts)
@@ -75,6 +84,11 @@ def all_reduce(
     return _reduction(where, srcs, dsts, groups, op, {}, priority, name)
 
 
+@_described(
+    srcs="all in HBM, or one in SBUF",
+    dsts="as many times shorter as a group has members",
+    replica_group="who reduces with whom",
+)
 def reduce_scatter(
     srcs: Tensors,
     dsts: Tensors,
@@ -84,17 +98,7 @@ def reduce_scatter(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """The k-th member gets the k-th part of the reduction of all.
-
-    Args:
-        srcs: all in HBM, or one in SBUF.
-        dsts: as many times shorter as a group has members.
-        replica_group: who reduces with whom.
-        collective_dim: 0.
-        op: nl.add, nl.minimum or nl.maximum.
-        priority: class of service of the DMA, 0 to 3, on NeuronCore-v4.
-        name: label of the instruction.
-    """
+    """The k-th member gets the k-th part of the reduction of all."""
     where = REDUCE_SCATTER
     groups = groups_of(where, replica_group)
     check_tensors(where, srcs, dsts)
@@ -133,6 +137,12 @@ def _operator(where: str, op: Any, srcs: Tensors) -> str:
     return checked_op(op, OPERATORS, f"nki.collectives.{where}")
 
 
+@_described(
+    srcs="all in HBM, or one in SBUF of two dimensions",
+    dsts="as many times longer as a group has members",
+    replica_group="who gathers with whom",
+    collective_dim="along which; 0, of tensors in SBUF also 1",
+)
 def all_gather(
     srcs: Tensors,
     dsts: Tensors,
@@ -141,16 +151,7 @@ def all_gather(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Every member gets the tensors of all, one behind the other.
-
-    Args:
-        srcs: all in HBM, or one in SBUF of two dimensions.
-        dsts: as many times longer as a group has members.
-        replica_group: who gathers with whom.
-        collective_dim: along which; 0, of tensors in SBUF also 1.
-        priority: class of service of the DMA, 0 to 3, on NeuronCore-v4.
-        name: label of the instruction.
-    """
+    """Every member gets the tensors of all, one behind the other."""
     where = "all_gather"
     groups = groups_of(where, replica_group)
     check_tensors(where, srcs, dsts)
@@ -167,6 +168,11 @@ def all_gather(
     return _emit(where, dsts, srcs, attributes, priority, name)
 
 
+@_described(
+    srcs="in HBM",
+    dsts="in HBM, of the same shapes",
+    replica_group="who exchanges with whom",
+)
 def all_to_all(
     srcs: Tensors,
     dsts: Tensors,
@@ -175,16 +181,7 @@ def all_to_all(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """The k-th member gets the k-th part of every member's tensor.
-
-    Args:
-        srcs: in HBM.
-        dsts: in HBM, of the same shapes.
-        replica_group: who exchanges with whom.
-        collective_dim: 0.
-        priority: class of service of the DMA, 0 to 3, on NeuronCore-v4.
-        name: label of the instruction.
-    """
+    """The k-th member gets the k-th part of every member's tensor."""
     where = "all_to_all"
     groups = groups_of(where, replica_group)
     check_tensors(where, srcs, dsts, sbuf=False)
@@ -196,6 +193,10 @@ def all_to_all(
     return _emit(where, dsts, srcs, attributes, priority, name)
 
 
+@_described(
+    dsts="one of the same shape; who is no target keeps it as it is (ASSUMPTION)",
+    source_target_pairs="nobody twice a source, nobody twice a target",
+)
 def collective_permute(
     srcs: Tensors,
     dsts: Tensors,
@@ -203,15 +204,7 @@ def collective_permute(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """The second of each pair gets the tensor of the first.
-
-    Args:
-        srcs: one tensor in HBM.
-        dsts: one of the same shape; who is no target keeps it as it is (ASSUMPTION).
-        source_target_pairs: nobody twice a source, nobody twice a target.
-        priority: class of service of the DMA, 0 to 3, on NeuronCore-v4.
-        name: label of the instruction.
-    """
+    """The second of each pair gets the tensor of the first."""
     where = "collective_permute"
     check_tensors(where, srcs, dsts, sbuf=False, most=1)
     check_shape(where, dsts[0], srcs[0].shape)
@@ -226,6 +219,10 @@ def collective_permute(
 # ---- Rings.
 
 
+@_described(
+    srcs_by_channel="one tensor per channel",
+    channel_ids="0, 1, ...: at most 2; 4 where a group has all chips of a node",
+)
 def collective_permute_implicit(
     srcs_by_channel: Sequence[Tensors],
     dsts_by_channel: Sequence[Tensors],
@@ -234,16 +231,7 @@ def collective_permute_implicit(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Every member sends to its successor in a ring, of which each channel has one.
-
-    Args:
-        srcs_by_channel: one tensor per channel.
-        dsts_by_channel: the same shapes.
-        replica_group: the rings' members.
-        channel_ids: 0, 1, ...: at most 2; 4 where a group has all chips of a node.
-        priority: class of service of the DMA, 0 to 3, on NeuronCore-v4.
-        name: label of the instruction.
-    """
+    """Every member sends to its successor in a ring, of which each channel has one."""
     where = "collective_permute_implicit"
     rings = rings_of(where, replica_group, channel_ids)
     srcs = by_channel(where, srcs_by_channel, rings)
@@ -252,6 +240,11 @@ def collective_permute_implicit(
     return _emit(where, dsts, srcs, {"rings": rings}, priority, name)
 
 
+@_described(
+    srcs0_by_channel="one tensor per channel",
+    srcs1_by_channel="the same shapes",
+    channel_ids="as in `collective_permute_implicit`",
+)
 def collective_permute_implicit_reduce(
     srcs0_by_channel: Sequence[Tensors],
     srcs1_by_channel: Sequence[Tensors],
@@ -262,18 +255,7 @@ def collective_permute_implicit_reduce(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Every member sends op(src0, src1) to its successor in the ring.
-
-    Args:
-        srcs0_by_channel: one tensor per channel.
-        srcs1_by_channel: the same shapes.
-        dsts_by_channel: the same shapes.
-        replica_group: the rings' members.
-        op: nl.add, nl.minimum or nl.maximum.
-        channel_ids: as in `collective_permute_implicit`.
-        priority: class of service of the DMA, 0 to 3, on NeuronCore-v4.
-        name: label of the instruction.
-    """
+    """Every member sends op(src0, src1) to its successor in the ring."""
     where = "collective_permute_implicit_reduce"
     rings = rings_of(where, replica_group, channel_ids)
     sources = [
@@ -287,20 +269,17 @@ def collective_permute_implicit_reduce(
     return _emit(where, dsts, [*sources[0], *sources[1]], attributes, priority, name)
 
 
+@_described(
+    iteration_id="steps; after none it is the rank's own",
+    channel_id="whose ring",
+)
 def collective_permute_implicit_current_processing_rank_id(
     iteration_id: int | VirtualRegister,
     replica_group: ReplicaGroup,
     channel_id: int = 0,
     name: str | None = None,
 ) -> VirtualRegister:
-    """The rank whose data a rank has after so many steps around the ring.
-
-    Args:
-        iteration_id: steps; after none it is the rank's own.
-        replica_group: the rings' members.
-        channel_id: whose ring.
-        name: label of the instruction.
-    """
+    """The rank whose data a rank has after so many steps around the ring."""
     where = "collective_permute_implicit_current_processing_rank_id"
     rings = rings_of(where, replica_group, range(channel_id + 1))[channel_id]
     return _register(where, [iteration_id], {"rings": rings}, name)
@@ -332,6 +311,14 @@ def _register(
 # ---- Of lengths that the run knows.
 
 
+@_described(
+    replica_group="groups of 4 ranks; the launch has a grid of two (both are limits of "
+    "the vendor's)",
+    metadata_tensor="uint32 [3, 4] in HBM or [1, 3, 4] in SBUF; column 0 of rows 0 and "
+    "1 is what is sent: how many elements, from which on. Row 2 is written",
+    recv_counts_known="row 2, how many elements came from each, is not written",
+    has_rdispls="not supported by the vendor either",
+)
 def all_gather_v(
     srcs: Tensors,
     dsts: Tensors,
@@ -342,20 +329,7 @@ def all_gather_v(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Every member gets a chunk of every member's flat buffer, each in its slot.
-
-    Args:
-        srcs: one tensor in HBM.
-        dsts: one in HBM; what no chunk covers stays as it was.
-        replica_group: groups of 4 ranks; the launch has a grid of two (both are limits
-            of the vendor's).
-        metadata_tensor: uint32 [3, 4] in HBM or [1, 3, 4] in SBUF; column 0 of rows 0
-            and 1 is what is sent: how many elements, from which on. Row 2 is written.
-        recv_counts_known: row 2, how many elements came from each, is not written.
-        has_rdispls: not supported by the vendor either.
-        priority: class of service of the DMA, 0 to 3, on NeuronCore-v4.
-        name: label of the instruction.
-    """
+    """Every member gets a chunk of every member's flat buffer, each in its slot."""
     where = "all_gather_v"
     groups = groups_of(where, replica_group)
     if has_rdispls:
@@ -371,6 +345,14 @@ def all_gather_v(
     )
 
 
+@_described(
+    replica_group="who exchanges with whom",
+    metadata_tensor="uint32 [rows, members] in HBM or [1, rows, members] in SBUF: send "
+    "counts, send displacements, receive counts, and with `has_rdispls` "
+    "receive displacements; columns are members in their order",
+    recv_counts_known="row 2 is not written",
+    has_rdispls="row 3 says where a chunk goes; else in equal slots, by sender",
+)
 def all_to_all_v(
     srcs: Tensors,
     dsts: Tensors,
@@ -384,18 +366,6 @@ def all_to_all_v(
     """Every member sends each member a chunk of its flat buffer.
 
     Which instances join which ranks by it is not checked.
-
-    Args:
-        srcs: one tensor in HBM.
-        dsts: one in HBM; what no chunk covers stays as it was.
-        replica_group: who exchanges with whom.
-        metadata_tensor: uint32 [rows, members] in HBM or [1, rows, members] in SBUF:
-            send counts, send displacements, receive counts, and with `has_rdispls`
-            receive displacements; columns are members in their order.
-        recv_counts_known: row 2 is not written.
-        has_rdispls: row 3 says where a chunk goes; else in equal slots, by sender.
-        priority: class of service of the DMA, 0 to 3, on NeuronCore-v4.
-        name: label of the instruction.
     """
     where = "all_to_all_v"
     groups = groups_of(where, replica_group)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rich.console import Group
@@ -49,8 +49,8 @@ class KernelFinding:
     severity: Severity
     op: str
     location: str
-    other: str
-    count: int
+    other: str = ""
+    count: int = 1
     message: str
     remedy: str
 
@@ -143,23 +143,17 @@ def _findings(program: KernelProgram, target: Target) -> Iterator[KernelFinding]
     for key in dict.fromkeys((f.rule, f.location, f.other) for f in found):
         finding = first[key]
         count = max(places[key], finding.count)
-        yield KernelFinding(**{**_fields(finding), "count": count})
-
-
-def _fields(finding: KernelFinding) -> dict[str, Any]:
-    return {name: getattr(finding, name) for name in finding.__dataclass_fields__}
+        yield replace(finding, count=count)
 
 
 def _of_error(
-    rule: str, severity: Severity, error: InvalidProgramError, other: str = ""
+    rule: str, severity: Severity, error: InvalidProgramError
 ) -> KernelFinding:
     return KernelFinding(
         rule=rule,
         severity=severity,
         op=error.op or "",
         location=error.location or "",
-        other=other,
-        count=1,
         message=error.what,
         remedy=error.remedy or "",
     )
@@ -173,7 +167,7 @@ def _uncertain(program: KernelProgram) -> list[KernelFinding]:
         finding = _of_error("maybe-unwritten", "warning", error)
         message = finding.message.replace("were never", "may not have been")
         why = f"{message}: a loop that writes them may not turn, or nothing does"
-        found.append(KernelFinding(**{**_fields(finding), "message": why}))
+        found.append(replace(finding, message=why))
 
     Initialised(program, report=report, certain=True).check()
     return found
@@ -191,8 +185,6 @@ def _partial_results(program: KernelProgram) -> Iterator[KernelFinding]:
                 severity="warning",
                 op=f"result {number}",
                 location=access.storage.location,
-                other="",
-                count=1,
                 message=f"{missing:,} of {access.size:,} elements are never written: "
                 "they hold what was there before (here: NaN, or 4)",
                 remedy="write them, or return a smaller tensor",
@@ -220,7 +212,6 @@ def _hazards(program: KernelProgram, target: Target) -> Iterator[KernelFinding]:
             op=f"nisa.{i.name}",
             location=i.location,
             other=other.location if other else "",
-            count=1,
             message=hazard.why,
             remedy=hazard.remedy,
         )

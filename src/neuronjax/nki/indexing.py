@@ -7,6 +7,7 @@ Arrays of indices (`nl.arange(128)[:, None]`) are read as the strided view they 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,9 @@ import numpy as np
 
 from neuronjax.nki import layout
 from neuronjax.nki.layout import Layout
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.registers import VirtualRegister
-from neuronjax.nki.tensor_view import TensorView, View, refuse
+from neuronjax.nki.tensor_view import TensorView, View
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,10 @@ def _without(t: View, dims: list[int]) -> View:
     fewest = 2 if on_chip else 1
     if t.ndim - len(dims) < fewest:
         dims = dims[: max(t.ndim - fewest, 0)]
-    view = t._layout
+    view = t.layout
     for dim in reversed(dims):
         view = layout.drop_dim(view, dim)
-    return t._with(view)
+    return t.with_layout(view)
 
 
 def _by_arrays(t: View, keys: list[Any]) -> View:
@@ -112,16 +114,22 @@ def _by_arrays(t: View, keys: list[Any]) -> View:
     except ValueError:
         shapes = [a.shape for a in arrays]
         refuse("index", f"index arrays of shapes {shapes}", "they must broadcast")
+    check_indices(t, arrays, "mask or shorten the index array")
+    return t.with_layout(strided(elements_at(t, arrays)))
+
+
+def check_indices(t: TensorView, arrays: Sequence[np.ndarray], remedy: str) -> None:
+    """Refuses index arrays, one per dimension, that reach beyond the tensor."""
     for dim, (array, size) in enumerate(zip(arrays, t.shape, strict=True)):
         if array.size == 0 or array.min() < 0 or array.max() >= size:
-            refuse(
-                "index",
-                f"indices {array.min()} to {array.max()} of dimension {dim} of size "
-                f"{size}",
-                "mask or shorten the index array",
-            )
-    flat = sum(a.astype(np.int64) * s for a, s in zip(arrays, t.strides, strict=True))
-    return t._with(_strided(np.asarray(flat) + t.offset))
+            found = f"indices {array.min()} to {array.max()}"
+            refuse("index", f"{found} of dimension {dim} of size {size}", remedy)
+
+
+def elements_at(t: TensorView, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The element numbers of index arrays, one per dimension."""
+    pairs = zip(arrays, t.strides, strict=True)
+    return np.asarray(sum(a.astype(np.int64) * s for a, s in pairs)) + t.offset
 
 
 def _is_static(key: Any) -> bool:
@@ -133,7 +141,7 @@ def _as_array(key: Any, size: int) -> np.ndarray:
     return np.where(array < 0, array + size, array) if array.ndim == 0 else array
 
 
-def _strided(elements: np.ndarray) -> Layout:
+def strided(elements: np.ndarray) -> Layout:
     """The layout of which these are the element numbers."""
     first = int(elements.flat[0])
     strides = []

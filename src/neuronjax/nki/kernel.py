@@ -109,6 +109,10 @@ class Kernel:
         """The same kernel for a chip."""
         return self._with(target=target)
 
+    def with_function(self, function: Callable[..., Any]) -> Kernel:
+        """The same kernel of another function."""
+        return self._with(function=function)
+
     def with_seed(self, seed: int | jax.Array) -> Kernel:
         """The same kernel with another seed of its stochastic rounding.
 
@@ -191,7 +195,7 @@ class Kernel:
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Shapes and dtypes of the results, for arrays or `jax.ShapeDtypeStruct`s."""
-        found = self._find(_BoundCall.of(_bound(self, args, kwargs), self._ranks))
+        found = self._find(self._call(args, kwargs))
         types = zip(found.function.results, found.traced.dtypes, strict=False)
         shapes = [
             jax.ShapeDtypeStruct(t.shape, np.bool_ if name == "bool" else t.dtype)
@@ -201,9 +205,7 @@ class Kernel:
 
     def trace(self, *args: Any, **kwargs: Any) -> KernelProgram:
         """The instructions for these arguments; nothing is executed."""
-        return _trace(
-            self, _BoundCall.of(_bound(self, args, kwargs), self._ranks)
-        ).program
+        return _trace(self, self._call(args, kwargs)).program
 
     def profile(self, *args: Any, **kwargs: Any) -> Any:
         """The `Profile` for these arguments: `neuronjax.profile(self)(*args)`."""
@@ -211,8 +213,11 @@ class Kernel:
         return sys.modules["neuronjax"].profile(self)(*args, **kwargs)
 
     def plan(self, *args: Any, **kwargs: Any) -> KernelPlan:
-        """How it would be executed, see `execution.running.summary`."""
-        return self._find(_BoundCall.of(_bound(self, args, kwargs), self._ranks)).plan
+        """How it would be executed: memory, and instructions rolled into loops."""
+        return self._find(self._call(args, kwargs)).plan
+
+    def _call(self, args: Any, kwargs: Any) -> _BoundCall:
+        return _BoundCall.of(_bound(self, args, kwargs), self._ranks)
 
     def _find(self, call: _BoundCall, devices: int | None = None) -> Specialised:
         """The kernel for a call on so many devices, None for those around it."""
@@ -257,7 +262,7 @@ class _BoundCall:
         return cls(tree, arrays, ranks)
 
     def shape(self, number: int) -> tuple[int, ...]:
-        """Of an argument, as one rank sees it."""
+        """The shape of an argument as one rank sees it."""
         shape = tuple(self.arrays[number].shape)
         return shape[1:] if self.ranks else shape
 
@@ -421,7 +426,7 @@ def _results(value: Any, accesses: list[Access]) -> Any:
         return arguments.ArraySlot(len(accesses) - 1)
 
     is_tensor = lambda v: isinstance(v, NkiTensor)  # noqa: E731
-    return arguments._mapped(value, is_tensor, slot)
+    return arguments.map_leaves(value, is_tensor, slot)
 
 
 # ---- Running.

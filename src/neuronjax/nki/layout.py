@@ -47,12 +47,12 @@ def slice_dim(x: Layout, dim: int, start: int, count: int, step: int) -> Layout:
 
 
 def drop_dim(x: Layout, dim: int) -> Layout:
-    """Without a dimension of size one."""
+    """The layout without one of its dimensions, of size one."""
     return Layout(_without(x.shape, dim), _without(x.strides, dim), x.offset)
 
 
 def insert_dim(x: Layout, dim: int, size: int = 1, stride: int = 0) -> Layout:
-    """With one more dimension in front of `dim`."""
+    """The layout with one more dimension in front of `dim`."""
     shape = (*x.shape[:dim], size, *x.shape[dim:])
     return Layout(shape, (*x.strides[:dim], stride, *x.strides[dim:]), x.offset)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from neuronjax.errors import InvalidProgramError
@@ -88,11 +88,7 @@ def _without_marks(item: Item) -> Item:
 
 
 def _of_body(loop: Any, items: Sequence[Item]) -> Item:
-    body = KernelBlock(tuple(items))
-    if isinstance(loop, KernelWhile):
-        return KernelWhile(loop.condition, body, loop.location)
-    kept = (loop.register, loop.start, loop.stop, loop.step)
-    return KernelLoop(*kept, body, loop.location)
+    return replace(loop, body=KernelBlock(tuple(items)))
 
 
 def _merged(points: Sequence[Any]) -> Item:

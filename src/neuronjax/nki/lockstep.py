@@ -110,7 +110,7 @@ class Lockstep:
         self._turns[0].release()
 
     def _disagreement(self) -> InvalidProgramError | None:
-        """Unless all wait for the same."""
+        """The error of programs that wait for different things, None if none do."""
         first = next(w for w in self._waits if w is not None)
         states = [w.what if w else "its end" for w in self._waits]
         if len(set(states)) == 1:

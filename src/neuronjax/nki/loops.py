@@ -16,10 +16,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from neuronjax.errors import InvalidProgramError, user_line
-from neuronjax.ir.kernel import KernelBlock, KernelLoop, KernelWhile, LoopTurn, Register
+from neuronjax.errors import user_line
+from neuronjax.ir.kernel import KernelLoop, KernelWhile, LoopTurn, Register
 from neuronjax.nki import active, trace as tracing
 from neuronjax.nki.isa.registers import register_alloc, register_move
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.registers import VirtualRegister, as_register
 from neuronjax.nki.trace import Trace
 from neuronjax.numerics.random_bits import fold
@@ -77,7 +78,7 @@ def dynamic_range(
 
     Args:
         start: ints or registers; with one argument it is `stop`.
-        stop: likewise.
+        stop: an int or a register; the loop ends before it.
         step: a positive int.
 
     Raises:
@@ -91,11 +92,10 @@ def dynamic_range(
 
 def _check_step(step: Any) -> None:
     if not isinstance(step, int) or step < 1:
-        raise InvalidProgramError(
+        refuse(
+            "dynamic_range",
             f"step {step!r}",
-            op="dynamic_range",
-            location=user_line(),
-            remedy="the step must be a positive int known at compile time",
+            "the step must be a positive int known at compile time",
         )
 
 
@@ -169,11 +169,11 @@ def while_loop(
             turn += 1
         trace.machine.key = key
         return
-    with trace.block() as items:
-        result = body_fun(condition)
-        if result is not condition:
-            register_move(condition, result)
-    trace.append(KernelWhile(as_register(condition), KernelBlock(tuple(items)), line))
+    trace.open_block()
+    result = body_fun(condition)
+    if result is not condition:
+        register_move(condition, result)
+    trace.append(KernelWhile(as_register(condition), trace.close_block(), line))
 
 
 # ---- while register:

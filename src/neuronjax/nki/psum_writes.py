@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import Access, KernelInstruction, Storage
+from neuronjax.nki.refusing import refuse
 
 # Per byte whether it was written; None for a storage of which every byte was.
 Notes = dict[Storage, np.ndarray | None]
@@ -26,11 +26,10 @@ def accumulates(dst: Access, asked: bool | None, notes: Notes) -> bool:
         return True
     if not found.any():
         return False
-    raise InvalidProgramError(
+    refuse(
+        "nisa.nc_matmul",
         "part of dst was written before and part was not",
-        op="nisa.nc_matmul",
-        location=user_line(),
-        remedy="say accumulate=True or False",
+        "say accumulate=True or False",
     )
 
 

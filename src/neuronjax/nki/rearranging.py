@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from neuronjax.nki.tensor_view import View, refuse
+from neuronjax.nki.refusing import refuse
+from neuronjax.nki.tensor_view import View
 
 Pattern = Sequence[str | Sequence[str]]
 

@@ -17,18 +17,7 @@ from neuronjax.nki.tensor_view import TensorView
 
 
 class NkiTensor(TensorView):
-    """A strided view of a tensor in SBUF, PSUM or HBM.
-
-    Attributes:
-        shape: on chip, partitions first.
-        strides: elements of `dtype` from one index to the next.
-        offset: of the first element, in elements of `dtype`.
-        dtype: nki name.
-        buffer: memory region.
-        name: the user's.
-        storage: the memory itself.
-        dynamic: the runtime offset, or None.
-    """
+    __doc__ = TensorView.__doc__
 
     # `name in t` and iteration over a tensor are never meant.
     __iter__ = None

@@ -10,23 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import Access, DynamicOffset, Register, Storage
 from neuronjax.nki import layout
 from neuronjax.nki.layout import Layout
 from neuronjax.nki.memory import MemoryRegion, NKIObject, region_name
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.registers import VirtualRegister
 
 # The class of a view, which all that is made of it shares.
 View = TypeVar("View", bound="TensorView")
-
-
-def refuse(op: str, what: str, remedy: str) -> NoReturn:
-    """Raises the error of a view that cannot be."""
-    raise InvalidProgramError(what, op=op, location=user_line(), remedy=remedy)
 
 
 class TensorView(NKIObject):
@@ -108,10 +103,12 @@ class TensorView(NKIObject):
         return self.storage.on_chip
 
     @property
-    def _layout(self) -> Layout:
+    def layout(self) -> Layout:
+        """Shape, strides and offset together."""
         return Layout(self.shape, self.strides, self.offset)
 
-    def _with(self, new: Layout, **changes: Any) -> Self:
+    def with_layout(self, new: Layout, **changes: Any) -> Self:
+        """A view of the same storage, of another layout, `dtype=` or `dynamic=`."""
         view = object.__new__(type(self))
         view.shape, view.strides, view.offset = new
         view.dtype = changes.get("dtype", self.dtype)
@@ -119,7 +116,8 @@ class TensorView(NKIObject):
         view.storage, view.name = self.storage, self.name
         return view
 
-    def _dim(self, op: str, dim: int, extra: int = 0) -> int:
+    def checked_dim(self, op: str, dim: int, extra: int = 0) -> int:
+        """A dimension counted from the front; refused if the view has none such."""
         found = dim + self.ndim + extra if dim < 0 else dim
         if not 0 <= found < self.ndim + extra:
             refuse(
@@ -159,7 +157,7 @@ class TensorView(NKIObject):
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> Self:
         """Elements start, start + step, ... below `end` of one dimension."""
-        dim = self._dim("slice", dim)
+        dim = self.checked_dim("slice", dim)
         self._indirection_guard("slice", dim)
         if not 0 <= start < end <= self.shape[dim] or step < 1:
             refuse(
@@ -168,7 +166,7 @@ class TensorView(NKIObject):
                 f"0 <= start < end <= {self.shape[dim]} and step >= 1",
             )
         count = -(-(end - start) // step)
-        return self._with(layout.slice_dim(self._layout, dim, start, count, step))
+        return self.with_layout(layout.slice_dim(self.layout, dim, start, count, step))
 
     def select(self, dim: int, index: Any) -> Self:
         """One element of a dimension, which is removed.
@@ -178,7 +176,7 @@ class TensorView(NKIObject):
             index: an int, or for the run to decide an integer tensor of one element or
                 a VirtualRegister.
         """
-        dim = self._dim("select", dim)
+        dim = self.checked_dim("select", dim)
         self._indirection_guard("select", dim)
         if isinstance(index, TensorView | VirtualRegister):
             return self._selected_by(dim, index)
@@ -188,10 +186,10 @@ class TensorView(NKIObject):
                 f"index {index} of dimension {dim} of size {self.shape[dim]}",
                 f"use 0 to {self.shape[dim] - 1}",
             )
-        one = layout.slice_dim(self._layout, dim, index, 1, 1)
+        one = layout.slice_dim(self.layout, dim, index, 1, 1)
         if dim == 0 and self._on_chip:
-            return self._with(one)
-        return self._with(layout.drop_dim(one, dim))
+            return self.with_layout(one)
+        return self.with_layout(layout.drop_dim(one, dim))
 
     def _selected_by(self, dim: int, index: Any) -> Self:
         if self._on_chip and dim == 0:
@@ -200,13 +198,15 @@ class TensorView(NKIObject):
                 "a runtime index of the partition dimension",
                 "select a free dimension, or gather with nisa.dma_copy from HBM",
             )
-        dynamic = self._scalar("select", index, self.strides[dim], self.shape[dim])
-        one = layout.slice_dim(self._layout, dim, 0, 1, 1)
-        return self._with(layout.drop_dim(one, dim), dynamic=dynamic)
+        dynamic = self.runtime_offset(
+            "select", index, self.strides[dim], self.shape[dim]
+        )
+        one = layout.slice_dim(self.layout, dim, 0, 1, 1)
+        return self.with_layout(layout.drop_dim(one, dim), dynamic=dynamic)
 
     def dynamic_slice(self, dim: int, start: Any, size: int) -> Self:
         """`size` elements of a dimension from where the run says (`nl.ds`)."""
-        dim = self._dim("ds", dim)
+        dim = self.checked_dim("ds", dim)
         self._indirection_guard("ds", dim)
         if not 1 <= size <= self.shape[dim]:
             refuse(
@@ -215,15 +215,19 @@ class TensorView(NKIObject):
                 f"use 1 to {self.shape[dim]}",
             )
         limit = self.shape[dim] - size + 1
-        dynamic = self._scalar("ds", start, self.strides[dim], limit)
-        new = layout.slice_dim(self._layout, dim, 0, size, 1)
-        return self._with(new, dynamic=dynamic)
+        dynamic = self.runtime_offset("ds", start, self.strides[dim], limit)
+        new = layout.slice_dim(self.layout, dim, 0, size, 1)
+        return self.with_layout(new, dynamic=dynamic)
 
-    def _scalar(self, op: str, index: Any, stride: int, limit: int) -> DynamicOffset:
-        self._direct_guard(op)
+    def runtime_offset(
+        self, op: str, index: Any, stride: int, limit: int
+    ) -> DynamicOffset:
+        """An offset of one index, below `limit`, that the run knows."""
+        self.check_direct(op)
         return DynamicOffset("scalar", index_operand(op, index, 1), stride, limit)
 
-    def _direct_guard(self, op: str) -> None:
+    def check_direct(self, op: str) -> None:
+        """Refuses a view that has a runtime offset already."""
         if self.dynamic is not None:
             refuse(
                 op,
@@ -233,8 +237,8 @@ class TensorView(NKIObject):
 
     def vector_select(self, dim: int, vector_offset: TensorView) -> Self:
         """One index of dimension 0 for every partition of the result, from HBM."""
-        dim = self._dim("vector_select", dim)
-        self._direct_guard("vector_select")
+        dim = self.checked_dim("vector_select", dim)
+        self.check_direct("vector_select")
         if dim != 0 or self._on_chip:
             where = "an on-chip tensor" if self._on_chip else f"dimension {dim}"
             refuse(
@@ -244,7 +248,9 @@ class TensorView(NKIObject):
         index = index_operand("vector_select", vector_offset, count)
         dynamic = DynamicOffset("vector", index, self.strides[0], self.shape[0])
         shape = (count, *self.shape[1:])
-        return self._with(Layout(shape, self.strides, self.offset), dynamic=dynamic)
+        return self.with_layout(
+            Layout(shape, self.strides, self.offset), dynamic=dynamic
+        )
 
     def permute(self, dims: Sequence[int]) -> Self:
         """Dimensions in another order."""
@@ -260,11 +266,11 @@ class TensorView(NKIObject):
         self._no_tensor_indirection("permute")
         shape = tuple(self.shape[d] for d in dims)
         strides = tuple(self.strides[d] for d in dims)
-        return self._with(Layout(shape, strides, self.offset))
+        return self.with_layout(Layout(shape, strides, self.offset))
 
     def broadcast(self, dim: int, size: int) -> Self:
         """A dimension of size one repeated `size` times."""
-        dim = self._dim("broadcast", dim)
+        dim = self.checked_dim("broadcast", dim)
         if self._on_chip:
             self._partition_guard("broadcast", dim, "broadcasting")
         if self.shape[dim] != 1 or size < 1:
@@ -273,20 +279,20 @@ class TensorView(NKIObject):
                 f"dimension {dim} of size {self.shape[dim]} to {size}",
                 "the dimension must have size 1",
             )
-        dropped = layout.drop_dim(self._layout, dim)
-        return self._with(layout.insert_dim(dropped, dim, size, 0))
+        dropped = layout.drop_dim(self.layout, dim)
+        return self.with_layout(layout.insert_dim(dropped, dim, size, 0))
 
     def expand_dim(self, dim: int) -> Self:
         """One more dimension of size one at position `dim`."""
-        dim = self._dim("expand_dim", dim, extra=1)
+        dim = self.checked_dim("expand_dim", dim, extra=1)
         self._partition_guard("expand_dim", dim, "inserting before")
         self._no_tensor_indirection("expand_dim")
         stride = self.shape[dim] * self.strides[dim] if dim < self.ndim else 1
-        return self._with(layout.insert_dim(self._layout, dim, 1, stride))
+        return self.with_layout(layout.insert_dim(self.layout, dim, 1, stride))
 
     def squeeze_dim(self, dim: int) -> Self:
-        """Without a dimension of size one."""
-        dim = self._dim("squeeze_dim", dim)
+        """The view without one of its dimensions, of size one."""
+        dim = self.checked_dim("squeeze_dim", dim)
         self._partition_guard("squeeze_dim", dim, "removing")
         if self.shape[dim] != 1:
             refuse(
@@ -294,24 +300,24 @@ class TensorView(NKIObject):
                 f"dimension {dim} of size {self.shape[dim]}",
                 "the dimension must have size 1",
             )
-        return self._with(layout.drop_dim(self._layout, dim))
+        return self.with_layout(layout.drop_dim(self.layout, dim))
 
     def reshape_dim(self, dim: int, shape: Sequence[int]) -> Self:
         """One dimension as several; one size may be -1."""
-        dim = self._dim("reshape_dim", dim)
+        dim = self.checked_dim("reshape_dim", dim)
         sizes = _inferred("reshape_dim", tuple(shape), self.shape[dim])
         if len(sizes) != 1:
             self._partition_guard("reshape_dim", dim, "splitting")
         self._no_tensor_indirection("reshape_dim")
-        return self._with(layout.split_dim(self._layout, dim, sizes))
+        return self.with_layout(layout.split_dim(self.layout, dim, sizes))
 
     def flatten_dims(self, start_dim: int, end_dim: int) -> Self:
         """Dimensions start_dim to end_dim, inclusive, as one."""
-        first = self._dim("flatten_dims", start_dim)
-        last = self._dim("flatten_dims", end_dim)
+        first = self.checked_dim("flatten_dims", start_dim)
+        last = self.checked_dim("flatten_dims", end_dim)
         if last > first:
             self._partition_guard("flatten_dims", first, "merging")
-        merged = layout.merge_dims(self._layout, first, last) if first <= last else None
+        merged = layout.merge_dims(self.layout, first, last) if first <= last else None
         if merged is None:
             refuse(
                 "flatten_dims",
@@ -319,7 +325,7 @@ class TensorView(NKIObject):
                 f"{self.strides} do not follow one another in memory",
                 "copy to a dense tile first (nisa.tensor_copy)",
             )
-        return self._with(merged)
+        return self.with_layout(merged)
 
     def reshape(self, shape: Sequence[int]) -> Self:
         """The same elements in another shape; one size may be -1."""
@@ -340,11 +346,11 @@ class TensorView(NKIObject):
                 f"no view of shape {sizes} of {self.shape} with strides {self.strides}",
                 "copy to a dense tile first (nisa.tensor_copy)",
             )
-        return self._with(new)
+        return self.with_layout(new)
 
     def _reshaped(self, sizes: tuple[int, ...]) -> Layout | None:
         if not self._on_chip:
-            return layout.reshape(self._layout, sizes)
+            return layout.reshape(self.layout, sizes)
         free = Layout(self.shape[1:], self.strides[1:], self.offset)
         new = layout.reshape(free, sizes[1:])
         if new is None:
@@ -358,7 +364,7 @@ class TensorView(NKIObject):
             refuse("view", "an indirect view", "reinterpret first, then select")
         old, new = dtypes.itemsize(self.dtype), dtypes.itemsize(dtype)
         if old == new:
-            return self._with(self._layout, dtype=dtype)
+            return self.with_layout(self.layout, dtype=dtype)
         if self.shape[-1] != 1 and self.strides[-1] != 1:
             refuse(
                 "view",
@@ -375,7 +381,9 @@ class TensorView(NKIObject):
             )
         shape = (*self.shape[:-1], nbytes // new)
         strides = (*(s // new for s in outer), 1)
-        return self._with(Layout(shape, strides, self.offset * old // new), dtype=dtype)
+        return self.with_layout(
+            Layout(shape, strides, self.offset * old // new), dtype=dtype
+        )
 
     reinterpret_cast = view
 

@@ -7,8 +7,7 @@ is current at a time, in this thread; every nl and nisa function works on it.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
@@ -33,6 +32,7 @@ from neuronjax.nki.limits import registry as limits
 from neuronjax.nki.linking import Barrier
 from neuronjax.nki.lockstep import Lockstep, Meeting
 from neuronjax.nki.memory import NKIObject, region_name
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.registers import VirtualRegister
 from neuronjax.nki.tensor import NkiTensor
 
@@ -206,12 +206,11 @@ class Trace:
         found = self.shared[self._shared_used]
         self._shared_used += 1
         if (found.shape, found.dtype) != (shape, dtype):
-            raise InvalidProgramError(
+            refuse(
+                "ndarray",
                 f"program {self.program} allocates {dtype}{list(shape)} in shared HBM "
                 f"where program 0 allocated {found.dtype}{list(found.shape)}",
-                op="ndarray",
-                location=user_line(),
-                remedy="allocate shared tensors in the same order in every program",
+                "allocate shared tensors in the same order in every program",
             )
         if found not in self.storages:
             self.storages.append(found)
@@ -248,17 +247,8 @@ class Trace:
         """Puts an item at the end of the innermost open block."""
         self._blocks[-1].append(item)
 
-    @contextlib.contextmanager
-    def block(self) -> Iterator[list[Any]]:
-        """Collects what is emitted inside."""
-        self._blocks.append(items := [])
-        try:
-            yield items
-        finally:
-            self._blocks.pop()
-
     def open_block(self) -> None:
-        """`block` for loops that open and close in different calls."""
+        """Collects what is emitted from here on, until `close_block`."""
         self._blocks.append([])
 
     def close_block(self) -> KernelBlock:
@@ -407,9 +397,5 @@ def _sorted_operands(
             parameters.append(float(value))
             forms += "f"
         else:
-            raise InvalidProgramError(
-                f"operand {value!r}",
-                location=user_line(),
-                remedy="give a tensor, a register or a number",
-            )
+            refuse(None, f"operand {value!r}", "give a tensor, a register or a number")
     return tuple(operands), tuple(parameters), forms

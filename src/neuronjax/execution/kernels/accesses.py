@@ -152,7 +152,7 @@ class AccessPlan(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the view."""
+        """The shape of the view."""
         return tuple(n for _, n in self.pattern)
 
     @property

@@ -17,7 +17,7 @@ from neuronjax.execution.kernels import faults, steps
 from neuronjax.execution.kernels.running import carried, fresh, numeric_value
 from neuronjax.execution.kernels.slots import PoolSlot, SlotPool, accesses_of
 from neuronjax.execution.kernels.splitting import KernelStep, Splitter
-from neuronjax.execution.kernels.steps import InstanceRow, ResolvedAccess, State
+from neuronjax.execution.kernels.steps import InstanceRow, State
 from neuronjax.execution.tiles.registry import TileContext
 from neuronjax.hardware import CoreSpec
 from neuronjax.ir.kernel import Access, KernelInstruction, Register, Storage
@@ -47,15 +47,26 @@ class _Numbered(Mapping[Storage, PoolSlot]):
         return len(self.storages)
 
 
+class StaticPart(NamedTuple):
+    """What a compiled instruction is made for."""
+
+    step: KernelStep
+    core: CoreSpec
+    rounding: str
+
+
+# The integers and floats of an instruction's row, and the opaque zero.
+Row = tuple[Any, Any, jax.Array]
+
+
 class EagerCall(NamedTuple):
     """An instruction with the arrays of its storages."""
 
-    step: KernelStep
+    static: StaticPart
     storages: list[Storage]
     arrays: list[jax.Array]
     registers: Any
-    ints: np.ndarray
-    floats: np.ndarray
+    row: Row
 
 
 class EagerMachine:
@@ -87,15 +98,7 @@ class EagerMachine:
         call = self.call_of(instruction)
         with jax.disable_jit(False):
             arrays, after = _run(
-                call.step,
-                self.core,
-                self.rounding,
-                call.arrays,
-                call.registers,
-                call.ints,
-                call.floats,
-                self.zero,
-                self.key,
+                call.static, call.arrays, call.registers, call.row, self.key
             )
         self.finish(call, arrays, after)
 
@@ -110,18 +113,21 @@ class EagerMachine:
         registers = [r.number for r in _registers_of(instruction)]
         self._make_room(max(registers, default=0))
         return EagerCall(
-            element.kind,
+            StaticPart(element.kind, self.core, self.rounding),
             storages,
             [self._arrays[s] for s in storages],
             self._registers,
-            np.array(element.ints, np.int32),
-            np.array(element.floats, np.float32),
+            (
+                np.array(element.ints, np.int32),
+                np.array(element.floats, np.float32),
+                self.zero,
+            ),
         )
 
     def finish(self, call: EagerCall, arrays: list[jax.Array], registers: Any) -> None:
         """Keeps what `run_step` gave."""
         self._arrays.update(zip(call.storages, arrays, strict=True))
-        if call.step.register:
+        if call.static.step.register:
             self._registers = np.array(registers)
 
     def read(self, access: Access) -> np.ndarray:
@@ -134,9 +140,7 @@ class EagerMachine:
                 n: self._array(s) for s, n in self._numbered.storages.items()
             }
             state["registers"] = jnp.asarray(self._registers)
-            value = steps.read(
-                ResolvedAccess(plan, InstanceRow(list(ints), []), state), state
-            )
+            value = steps.read_at(plan, ints, state)
         return np.asarray(value)
 
     def register(self, register: Register) -> int:
@@ -188,20 +192,19 @@ def _registers_of(i: KernelInstruction) -> Iterator[Register]:
 
 
 def run_step(
-    step: KernelStep,
-    core: CoreSpec,
-    rounding: str,
+    static: StaticPart,
     arrays: list[jax.Array],
     registers: jax.Array,
-    ints: jax.Array,
-    floats: jax.Array,
-    zero: jax.Array,
+    operands: Row,
     key: jax.Array,
 ) -> tuple[list[jax.Array], jax.Array]:
+    """The arrays and registers after one instruction."""
+    ints, floats, zero = operands
+    context = TileContext(zero, static.core, key, rounding=static.rounding)
     state: State = {**dict(enumerate(arrays)), "registers": registers}
     row = InstanceRow([*ints], [*opaque(floats, zero)])
-    steps.execute(step, row, state, TileContext(zero, core, key, rounding=rounding))
+    steps.execute(static.step, row, state, context)
     return [state[n] for n in range(len(arrays))], state["registers"]
 
 
-_run = jax.jit(run_step, static_argnums=(0, 1, 2))
+_run = jax.jit(run_step, static_argnums=0)

@@ -20,10 +20,10 @@ from jax import lax
 
 from neuronjax.errors import UnsupportedError, user_line
 from neuronjax.execution.kernels import running, steps
-from neuronjax.execution.kernels.eager import EagerMachine, run_step
+from neuronjax.execution.kernels.eager import EagerMachine, Row, StaticPart, run_step
 from neuronjax.execution.kernels.rolling import Node
 from neuronjax.execution.kernels.running import KernelPlan, Runner, is_joint
-from neuronjax.execution.kernels.steps import InstanceRow, ResolvedAccess, State
+from neuronjax.execution.kernels.steps import State
 from neuronjax.execution.tiles.collectives import AXIS
 from neuronjax.execution.tiles.registry import TileContext
 from neuronjax.hardware import CoreSpec
@@ -43,11 +43,11 @@ def runner(plan: KernelPlan) -> Runner:
         for joint, nodes in itertools.groupby(plan.nodes, _is_joint):
             _run(list(nodes), joint, state, keys, context)
         results = [
-            _mapped(lambda s, a=access, i=ints: steps.read(_place(a, i, s), s), state)
+            _mapped(functools.partial(steps.read_at, access, ints), state)
             for access, ints in plan.results
         ]
         written = [
-            _mapped(lambda s, n=n: running.argument_value(plan, n, s), state)
+            _mapped(functools.partial(running.argument_value, plan, n), state)
             for n in plan.written
         ]
         return results, written
@@ -62,10 +62,6 @@ def rank_keys(key: jax.Array, ranks: int) -> jax.Array:
 
 def _is_joint(node: Node) -> bool:
     return is_joint(node.kind)
-
-
-def _place(access: Any, ints: list[int], state: State) -> ResolvedAccess:
-    return ResolvedAccess(access, InstanceRow(list(ints), []), state)
 
 
 def _initial_state(plan: KernelPlan, arguments: list[jax.Array]) -> State:
@@ -144,14 +140,10 @@ class RankedMachine:
         first = calls[0]
         with jax.disable_jit(False):
             arrays, registers = _run_jointly(
-                first.step,
-                self.machines[0].core,
-                self.machines[0].rounding,
+                first.static,
                 [np.stack(every) for every in zip(*(c.arrays for c in calls))],
                 np.stack([c.registers for c in calls]),
-                first.ints,
-                first.floats,
-                self.machines[0].zero,
+                first.row,
                 self.key,
             )
         # NumPy takes rows without compiling anything.
@@ -190,19 +182,15 @@ class RankedMachine:
             machine.set_register(register, value)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+@functools.partial(jax.jit, static_argnums=0)
 def _run_jointly(
-    step: Any,
-    core: CoreSpec,
-    rounding: str,
+    static: StaticPart,
     arrays: list[jax.Array],
     registers: jax.Array,
-    ints: jax.Array,
-    floats: jax.Array,
-    zero: jax.Array,
+    row: Row,
     keys: jax.Array,
 ) -> tuple[list[jax.Array], jax.Array]:
     def one(own: list[jax.Array], held: jax.Array, key: jax.Array) -> tuple:
-        return run_step(step, core, rounding, own, held, ints, floats, zero, key)
+        return run_step(static, own, held, row, key)
 
     return jax.vmap(one, axis_name=AXIS)(arrays, registers, keys)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +27,7 @@ from neuronjax.execution.kernels.splitting import (
     Repeat,
     Splitter,
 )
-from neuronjax.execution.kernels.steps import Index, InstanceRow, ResolvedAccess, State
+from neuronjax.execution.kernels.steps import Index, InstanceRow, State
 from neuronjax.execution.tiles.registry import TileContext
 from neuronjax.hardware import CoreSpec, resolve_target
 from neuronjax.ir import nki_dtypes as dtypes
@@ -93,7 +92,7 @@ def prepare(program: KernelProgram) -> KernelPlan:
 
 
 def _rolled(splitter: Splitter, program: KernelProgram) -> list[Element]:
-    """Elements between collectives, in which all ranks take part, rolled."""
+    """The elements; what lies between collectives, which join all ranks, is rolled."""
     found: list[Element] = []
     every = splitter.block(program.body)
     for joint, run in itertools.groupby(every, lambda e: is_joint(e.kind)):
@@ -133,10 +132,7 @@ def runner(plan: KernelPlan) -> Runner:
         context = TileContext(zero, plan.core, key, rounding=rounding)
         for node in plan.nodes:
             run_node(node, 0, state, context)
-        results = [
-            steps.read(ResolvedAccess(access, InstanceRow(ints, []), state), state)
-            for access, ints in plan.results
-        ]
+        results = [steps.read_at(access, ints, state) for access, ints in plan.results]
         written = [argument_value(plan, n, state) for n in plan.written]
         if not plan.checks_bounds:
             return results, written, []
@@ -298,6 +294,19 @@ def _loop(
     body: Callable[[jax.Array, State], None],
 ) -> None:
     """A while loop over start, start + step, ...; it carries what it writes."""
+    bound = jnp.asarray(stop, jnp.int32)
+    _while(lambda value, _: value < bound, start, step, written, state, body)
+
+
+def _while(
+    goes_on: Callable[[jax.Array, State], jax.Array],
+    start: Index,
+    step: int,
+    written: set[int | str],
+    state: State,
+    body: Callable[[jax.Array, State], None],
+) -> None:
+    """The same, as long as a condition of the number and of what is written holds."""
     keys = sorted(written & state.keys(), key=str)
 
     def turn(carry: tuple) -> tuple:
@@ -306,31 +315,26 @@ def _loop(
         body(value, inner)
         return value + step, [inner[k] for k in keys]
 
-    bound = jnp.asarray(stop, jnp.int32)
+    def condition(carry: tuple) -> jax.Array:
+        return goes_on(carry[0], dict(zip(keys, carry[1], strict=True)))
+
     first = (jnp.asarray(start, jnp.int32), [state[k] for k in keys])
-    _, arrays = lax.while_loop(lambda carry: carry[0] < bound, turn, first)
+    _, arrays = lax.while_loop(condition, turn, first)
     state.update(zip(keys, arrays, strict=True))
 
 
 def _run_while(node: Node, instance: Index, state: State, c: TileContext) -> None:
-    keys = sorted((writes(node) & state.keys()) | {"registers"}, key=str)
     register = _column(node.ints, 0, instance)
 
-    def turn(carry: tuple) -> tuple:
-        count, arrays = carry
-        inner = {**state, **dict(zip(keys, arrays, strict=True))}
+    def body(count: jax.Array, inner: State) -> None:
         context = c._replace(key=steps.derived_key(c.key, count))
         for child in node.body:
             run_node(child, instance, inner, context)
-        return count + 1, [inner[k] for k in keys]
 
-    def goes_on(carry: tuple) -> jax.Array:
-        registers = carry[1][keys.index("registers")]
-        return lax.dynamic_index_in_dim(registers, register, keepdims=False) != 0
+    def goes_on(_: jax.Array, held: State) -> jax.Array:
+        return steps.register_value(held, register) != 0
 
-    first = (jnp.int32(0), [state[k] for k in keys])
-    _, arrays = lax.while_loop(goes_on, turn, first)
-    state.update(zip(keys, arrays, strict=True))
+    _while(goes_on, 0, 1, writes(node) | {"registers"}, state, body)
 
 
 def writes(node: Node) -> set[int | str]:
@@ -341,30 +345,3 @@ def writes(node: Node) -> set[int | str]:
         return found | ({"registers"} if node.kind.register else set())
     inner = set().union(*map(writes, node.body)) if node.body else set()
     return inner | ({"registers"} if isinstance(node.kind, Counted) else set())
-
-
-class Summary(NamedTuple):
-    """How a program was rolled: for tests and for the curious."""
-
-    instructions: int
-    bodies: int
-    pools: int
-
-
-def summary(plan: KernelPlan) -> Summary:
-    """Instructions executed, instructions in the code, pools."""
-    return Summary(
-        sum(_executed(n) for n in plan.nodes),
-        sum(_bodies([n]) for n in plan.nodes),
-        len(plan.pools),
-    )
-
-
-def _executed(node: Node) -> int:
-    if isinstance(node.kind, KernelStep):
-        return len(node.ints)
-    return sum(_executed(n) for n in node.body)
-
-
-def _bodies(nodes: Iterable[Node]) -> int:
-    return sum(1 if isinstance(n.kind, KernelStep) else _bodies(n.body) for n in nodes)

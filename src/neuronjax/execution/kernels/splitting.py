@@ -59,7 +59,7 @@ class Conditional(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """Equal neighbours: how many follows from the element."""
+    """Equal neighbours; the element itself says how many there are."""
 
 
 class Dispatch(NamedTuple):

@@ -151,6 +151,11 @@ def read(place: ResolvedAccess, state: State) -> jax.Array:
     return lax.bitcast_convert_type(carried, dtype.numeric)
 
 
+def read_at(plan: AccessPlan, ints: list[int], state: State) -> jax.Array:
+    """The view of a plan whose integers are these."""
+    return read(ResolvedAccess(plan, InstanceRow([*ints], []), state), state)
+
+
 def _read_carried(place: ResolvedAccess, state: State) -> jax.Array:
     plan = place.plan
     if plan.box is None:

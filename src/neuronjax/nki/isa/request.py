@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from neuronjax.ir.kernel import Access
 from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.ir.nki_spec import InstructionSpec, OperandSpec
 from neuronjax.nki import trace as tracing
+from neuronjax.nki.documentation import describe
 from neuronjax.nki.isa.constants import engine as Engine
 from neuronjax.nki.isa.operands import (
     check_same_shape,
@@ -231,11 +231,8 @@ def engine_state(name: str, engine: str) -> Access:
 
 def document(function: Callable[..., Any], spec: InstructionSpec) -> None:
     """Adds the arguments to a front-end function's docstring."""
-    lines = [inspect.cleandoc(function.__doc__ or ""), "", "Args:"]
-    for name in inspect.signature(function).parameters:
-        entry = f"    {name}: {_description(name, spec)}."
-        lines += textwrap.wrap(entry, 84, subsequent_indent=" " * 8)
-    function.__doc__ = "\n".join(lines)
+    names = inspect.signature(function).parameters
+    describe(function, {name: _description(name, spec) for name in names})
 
 
 def _description(name: str, spec: InstructionSpec) -> str:

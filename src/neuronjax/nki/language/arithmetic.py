@@ -9,15 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.ir.alu_operators import ATTRIBUTE, BITVEC
+from neuronjax.nki.documentation import describer
 from neuronjax.nki.isa.copying import tensor_copy
 from neuronjax.nki.isa.elementwise import tensor_scalar, tensor_tensor
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.promotion import common_shape, is_column, promoted, spread
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
 
 Binary = Callable[..., NkiTensor]
+
+_described = describer(
+    x="a tile, or a number",
+    y="a tile, or a number",
+    dtype="of the result; by default the promoted one",
+)
 
 
 def apply(op: str, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
@@ -28,11 +35,10 @@ def apply(op: str, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
     """
     if not isinstance(x, NkiTensor):
         if not isinstance(y, NkiTensor):
-            raise InvalidProgramError(
+            refuse(
+                f"nl.{op}",
                 f"operands {x!r} and {y!r}",
-                op=f"nl.{op}",
-                location=user_line(),
-                remedy="at least one of them must be a tile",
+                "at least one of them must be a tile",
             )
         return _with_scalar(op, y, x, dtype, reverse=True)
     if not isinstance(y, NkiTensor):
@@ -75,15 +81,9 @@ def _operator(name: str, meaning: str) -> Binary:
         return apply(name, x, y, dtype)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"""{meaning}, element by element; also an `op=` of nki.isa.
-
-    Args:
-        x: a tile, or a number.
-        y: a tile, or a number.
-        dtype: of the result; by default the promoted one.
-    """
+    function.__doc__ = f"{meaning}, element by element; also an `op=` of nki.isa."
     setattr(function, ATTRIBUTE, name)
-    return function
+    return _described()(function)
 
 
 add = _operator("add", "x + y")
@@ -112,14 +112,9 @@ logical_or = _operator("logical_or", "1 where either is nonzero, else 0")
 logical_xor = _operator("logical_xor", "1 where one is nonzero, else 0")
 
 
+@_described()
 def fmod(x: Any, y: Any, dtype: Any = None) -> NkiTensor:
-    """The remainder of x / y with the sign of x.
-
-    Args:
-        x: a tile, or a number.
-        y: a tile, or a number.
-        dtype: of the result; by default the promoted one.
-    """
+    """The remainder of x / y with the sign of x."""
     size = apply("mod", _magnitude(x), _magnitude(y), "float32")
     if not isinstance(x, NkiTensor):
         return apply("multiply", size, -1.0 if x < 0 else 1.0, dtype or y.dtype)

@@ -13,6 +13,7 @@ from typing import Any
 
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.alu_operators import ATTRIBUTE, operator
+from neuronjax.nki.documentation import describer
 from neuronjax.nki.isa.activation import activation
 from neuronjax.nki.isa.copying import tensor_copy
 from neuronjax.nki.isa.elementwise import tensor_scalar
@@ -21,6 +22,8 @@ from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.tensor import NkiTensor
 
 Unary = Callable[..., NkiTensor]
+
+described = describer(x="a tile", dtype="of the result; by default x's")
 
 
 def _activated(name: str, x: NkiTensor, dtype: Any) -> NkiTensor:
@@ -33,15 +36,25 @@ def _function(name: str, meaning: str) -> Unary:
     def function(x: NkiTensor, dtype: Any = None) -> NkiTensor:
         return _activated(name, x, dtype)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"""{meaning}, by ScalarE; also an `op=` of its instructions.
+    use = "by ScalarE; also an `op=` of its instructions"
+    return _named(function, name, f"{meaning}, {use}.")
 
-    Args:
-        x: a tile.
-        dtype: of the result; by default x's.
-    """
+
+def _on_vector(name: str, meaning: str) -> Unary:
+    def function(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+        out = ndarray(x.shape, dtype or x.dtype)
+        tensor_scalar(out, x, name, None)
+        return out
+
+    return _named(function, name, meaning)
+
+
+def _named(function: Unary, name: str, meaning: str) -> Unary:
+    """The function under its name, which is an operator too, with its documentation."""
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = meaning
     setattr(function, ATTRIBUTE, name)
-    return function
+    return described()(function)
 
 
 exp = _function("exp", "The exponential")
@@ -65,77 +78,29 @@ erf_dx = _function("erf_dx", "Its derivative")
 arctan = _function("arctan", "The inverse tangent, for -pi/2 to pi/2")
 sign = _function("sign", "-1, 0 or 1")
 square = _function("square", "x times x")
+abs = _on_vector("abs", "The magnitude, on VectorE.")
+reciprocal = _on_vector("reciprocal", "1 / x, on VectorE.")
+invert = _on_vector("invert", "The bits turned over; of integers.")
 
 
 @operator
-def abs(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """The magnitude, on VectorE.
-
-    Args:
-        x: a tile.
-        dtype: of the result; by default x's.
-    """
-    out = ndarray(x.shape, dtype or x.dtype)
-    tensor_scalar(out, x, "abs", None)
-    return out
-
-
-@operator
-def reciprocal(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """1 / x, on VectorE.
-
-    Args:
-        x: a tile.
-        dtype: of the result; by default x's.
-    """
-    out = ndarray(x.shape, dtype or x.dtype)
-    tensor_scalar(out, x, "reciprocal", None)
-    return out
-
-
-@operator
+@described(x="a tile in SBUF or PSUM")
 def copy(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """A copy in SBUF; also the identity as an `op=`.
-
-    Args:
-        x: a tile in SBUF or PSUM.
-        dtype: of the result; by default x's.
-    """
+    """A copy in SBUF; also the identity as an `op=`."""
     out = ndarray(x.shape, dtype or x.dtype)
     tensor_copy(out, x)
     return out
 
 
-@operator
-def invert(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """The bits turned over; of integers.
-
-    Args:
-        x: a tile.
-        dtype: of the result; by default x's.
-    """
-    out = ndarray(x.shape, dtype or x.dtype)
-    tensor_scalar(out, x, "invert", None)
-    return out
-
-
+@described()
 def negative(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """-x.
-
-    Args:
-        x: a tile.
-        dtype: of the result; by default x's.
-    """
+    """-x."""
     return apply("multiply", x, -1.0, dtype)
 
 
+@described()
 def logical_not(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """1 where x is 0, else 0.
-
-    Args:
-        x: a tile.
-        dtype: of the result; by default x's.
-    """
+    """1 where x is 0, else 0."""
     return apply("equal", x, 0.0, dtype)
 
 
@@ -143,33 +108,21 @@ _TURN = 2 * math.pi
 
 
 @operator
+@described()
 def sin(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """The sine; the argument is reduced to -pi to pi first, in FP32.
-
-    Args:
-        x: a tile.
-        dtype: of the result; by default x's.
-    """
+    """The sine; the argument is reduced to -pi to pi first, in FP32."""
     return _activated("sin", _reduced(x, math.pi), dtype or x.dtype)
 
 
+@described()
 def cos(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """The cosine, sin(x + pi / 2).
-
-    Args:
-        x: a tile.
-        dtype: of the result; by default x's.
-    """
+    """The cosine, sin(x + pi / 2)."""
     return _activated("sin", _reduced(x, 1.5 * math.pi), dtype or x.dtype)
 
 
+@described()
 def tan(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """The tangent, sin(x) / cos(x).
-
-    Args:
-        x: a tile.
-        dtype: of the result; by default x's.
-    """
+    """The tangent, sin(x) / cos(x)."""
     above = sin(x, "float32")
     below = cos(x, "float32")
     return apply("divide", above, below, dtype or x.dtype)
@@ -183,23 +136,15 @@ def _reduced(x: NkiTensor, shift: float) -> NkiTensor:
     return out
 
 
+@described()
 def floor(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """The largest integer that is not larger.
-
-    Args:
-        x: a tile.
-        dtype: of the result; by default x's.
-    """
+    """The largest integer that is not larger."""
     return _stepped(x, "greater", "subtract", dtype)
 
 
+@described()
 def ceil(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """The smallest integer that is not smaller.
-
-    Args:
-        x: a tile.
-        dtype: of the result; by default x's.
-    """
+    """The smallest integer that is not smaller."""
     return _stepped(x, "less", "add", dtype)
 
 
@@ -212,12 +157,8 @@ def _stepped(x: NkiTensor, beyond: str, back: str, dtype: Any) -> NkiTensor:
     return apply(back, nearest, over, dtype or x.dtype)
 
 
+@described()
 def trunc(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """The integer part: towards zero.
-
-    Args:
-        x: a tile.
-        dtype: of the result; by default x's.
-    """
+    """The integer part: towards zero."""
     size = floor(abs(x, "float32"))
     return apply("multiply", size, sign(x, "float32"), dtype or x.dtype)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.nki import layout, trace as tracing
+from neuronjax.nki.documentation import describer
 from neuronjax.nki.isa.copying import memset, tensor_copy
 from neuronjax.nki.isa.dma import dma_copy, dma_transpose
 from neuronjax.nki.isa.elementwise import tensor_scalar
@@ -22,11 +22,21 @@ from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.functions import copy
 from neuronjax.nki.language.promotion import spread
 from neuronjax.nki.memory import MemoryRegion
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
 
 _UINT32_SPAN = 2.0**-32
 
+_described = describer(
+    x="a tile",
+    shape="on chip, partitions first",
+    dtype="of the result; by default x's",
+    buffer="where",
+    name="for messages and the profile",
+)
 
+
+@_described(fill_value="the number", dtype="of nki.language")
 def full(
     shape: Sequence[int],
     fill_value: float,
@@ -34,15 +44,7 @@ def full(
     buffer: Any = MemoryRegion.sbuf,
     name: str = "",
 ) -> NkiTensor:
-    """New memory filled with a number.
-
-    Args:
-        shape: on chip, partitions first.
-        fill_value: the number.
-        dtype: of nki.language.
-        buffer: where.
-        name: for messages and the profile.
-    """
+    """New memory filled with a number."""
     tile = ndarray(shape, dtype, buffer, name)
     memset(tile, fill_value)
     return tile
@@ -71,12 +73,9 @@ def zeros_like(
     return tile
 
 
+@_described(constant="a NumPy array, or the path of a .npy file")
 def shared_constant(constant: Any) -> NkiTensor:
-    """A tensor in shared HBM that holds data known when the kernel is traced.
-
-    Args:
-        constant: a NumPy array, or the path of a .npy file.
-    """
+    """A tensor in shared HBM that holds data known when the kernel is traced."""
     if isinstance(constant, str | Path):
         constant = np.load(constant)
     data = np.ascontiguousarray(constant)
@@ -87,16 +86,15 @@ def shared_constant(constant: Any) -> NkiTensor:
     return NkiTensor(storage.shape, dtype, storage)
 
 
+@_described(
+    n="rows and columns",
+    dtype="of the elements",
+    dst="a tile to load it into; by default a new one",
+)
 def shared_identity_matrix(
     n: int, dtype: Any = "uint8", dst: NkiTensor | None = None
 ) -> NkiTensor:
-    """The identity matrix in SBUF, loaded from a constant.
-
-    Args:
-        n: rows and columns.
-        dtype: of the elements.
-        dst: a tile to load it into; by default a new one.
-    """
+    """The identity matrix in SBUF, loaded from a constant."""
     name = dtypes.as_dtype(dtype)
     numeric = dtypes.info(name).numeric
     constant = shared_constant(np.eye(n, dtype=np.float32).astype(numeric))
@@ -105,14 +103,11 @@ def shared_identity_matrix(
     return tile
 
 
+@_described(x="a tile of two dimensions")
 def transpose(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     """A tile with partitions and free dimension exchanged.
 
     Larger tiles than 32 x 32 go through TensorE, so the result is in PSUM.
-
-    Args:
-        x: a tile of two dimensions.
-        dtype: of the result; by default x's.
     """
     free = x.size // x.shape[0]
     small = x.shape[0] <= 32 and free <= 32
@@ -122,15 +117,14 @@ def transpose(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     return _of_dtype(out, dtype)
 
 
+@_described(
+    x="a tile in SBUF, at most 128 x 128",
+    y="a tile in SBUF, at most 128 x 512",
+    transpose_x="x is given with the contracted dimension on the partitions; otherwise "
+    "TensorE transposes it first",
+)
 def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
-    """x @ y in PSUM, FP32.
-
-    Args:
-        x: a tile in SBUF, at most 128 x 128.
-        y: a tile in SBUF, at most 128 x 512.
-        transpose_x: x is given with the contracted dimension on the partitions;
-            otherwise TensorE transposes it first.
-    """
+    """x @ y in PSUM, FP32."""
     if not transpose_x:
         turned = transpose(x)
         x = copy(turned)
@@ -139,35 +133,29 @@ def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
     return out
 
 
+@_described(src="HBM, two dimensions", dtype="of the result; by default src's")
 def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """A matrix in HBM as a transposed tile in SBUF.
-
-    Args:
-        src: HBM, two dimensions.
-        dtype: of the result; by default src's.
-    """
+    """A matrix in HBM as a transposed tile in SBUF."""
     tile = ndarray((src.shape[1], src.shape[0]), src.dtype)
     dma_transpose(tile, src)
     return _of_dtype(tile, dtype)
 
 
+@_described(
+    data="a tile in SBUF",
+    indices="uint32, a tile in SBUF",
+    axis="0, the only one",
+    dtype="of the result; by default data's",
+)
 def gather_flattened(
     data: NkiTensor, indices: NkiTensor, axis: int = 0, dtype: Any = None
 ) -> NkiTensor:
-    """Elements of every partition by their index in its free dimensions.
-
-    Args:
-        data: a tile in SBUF.
-        indices: uint32, a tile in SBUF.
-        axis: 0, the only one.
-        dtype: of the result; by default data's.
-    """
+    """Elements of every partition by their index in its free dimensions."""
     if axis:
-        raise InvalidProgramError(
+        refuse(
+            "nl.gather_flattened",
             f"axis {axis}",
-            op="nl.gather_flattened",
-            location=user_line(),
-            remedy="axis=0: the free dimensions count as one",
+            "axis=0: the free dimensions count as one",
         )
     tile = ndarray(indices.shape, data.dtype)
     nc_n_gather(tile, data, indices)
@@ -181,14 +169,9 @@ def expand_dims(x: NkiTensor, axis: int | Sequence[int]) -> NkiTensor:
     return x
 
 
+@_described(x="a tile in SBUF or PSUM", shape="of the same rank")
 def broadcast_to(x: NkiTensor, shape: Sequence[int], dtype: Any = None) -> NkiTensor:
-    """A tile of a larger shape; dimensions of 1 repeat, partitions by DMA.
-
-    Args:
-        x: a tile in SBUF or PSUM.
-        shape: of the same rank.
-        dtype: of the result; by default x's.
-    """
+    """A tile of a larger shape; dimensions of 1 repeat, partitions by DMA."""
     target = tuple(int(n) for n in shape)
     same = dtype is None or dtypes.as_dtype(dtype) == x.dtype
     if x.shape == target and same:
@@ -204,7 +187,7 @@ def _over_partitions(x: NkiTensor, count: int) -> NkiTensor:
     """A tile that holds one partition's values in `count` of them."""
     every = layout.Layout((count, *x.shape[1:]), (0, *x.strides[1:]), x.offset)
     out = ndarray((count, *x.shape[1:]), x.dtype)
-    dma_copy(out, x._with(every))
+    dma_copy(out, x.with_layout(every))
     return out
 
 
@@ -215,26 +198,17 @@ def _of_dtype(tile: NkiTensor, dtype: Any) -> NkiTensor:
     return copy(tile, dtype)
 
 
+@_described(seed="(1, 1), 32 bits, in SBUF or PSUM")
 def random_seed(seed: NkiTensor) -> None:
-    """Seeds the generator of `rand`.
-
-    Args:
-        seed: (1, 1), 32 bits, in SBUF or PSUM.
-    """
+    """Seeds the generator of `rand`."""
     set_rng_seed(seed)
 
 
+@_described(dtype="of nki.language")
 def rand(
     shape: Sequence[int], dtype: Any, buffer: Any = MemoryRegion.sbuf, name: str = ""
 ) -> NkiTensor:
-    """New memory filled with uniform numbers from 0 to 1.
-
-    Args:
-        shape: on chip, partitions first.
-        dtype: of nki.language.
-        buffer: where.
-        name: for messages and the profile.
-    """
+    """New memory filled with uniform numbers from 0 to 1."""
     bits = ndarray(shape, "uint32")
     rng(bits)
     out = ndarray(shape, dtype, buffer, name)
@@ -242,14 +216,9 @@ def rand(
     return out
 
 
+@_described(rate="the probability, a number or one per partition")
 def dropout(x: NkiTensor, rate: Any, dtype: Any = None) -> NkiTensor:
-    """A tile with elements replaced by zeros.
-
-    Args:
-        x: a tile.
-        rate: the probability, a number or one per partition.
-        dtype: of the result; by default x's.
-    """
+    """A tile with elements replaced by zeros."""
     tile = ndarray(x.shape, x.dtype)
     isa_dropout(tile, x, rate)
     return _of_dtype(tile, dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neuronjax.errors import InvalidProgramError, user_line
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import emit
 
@@ -18,11 +18,10 @@ def device_print(print_prefix: str, tensor: NkiTensor) -> None:
         InvalidProgramError: no text, or no tensor.
     """
     if not isinstance(print_prefix, str) or not isinstance(tensor, NkiTensor):
-        raise InvalidProgramError(
+        refuse(
+            "nl.device_print",
             f"({print_prefix!r}, {tensor!r})",
-            op="nl.device_print",
-            location=user_line(),
-            remedy="give a str and a tensor; numbers known while the kernel is traced "
+            "give a str and a tensor; numbers known while the kernel is traced "
             "are printed by print()",
         )
     emit("device_print", "sync", [], [tensor], attributes={"prefix": print_prefix})

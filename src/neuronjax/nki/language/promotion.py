@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.ir import nki_dtypes as dtypes
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
 
 _FP8 = frozenset({"float8_e4m3", "float8_e4m3fn", "float8_e5m2"})
@@ -26,9 +26,7 @@ def promoted(a: str, b: str) -> str:
         return a
     first, second = dtypes.info(a), dtypes.info(b)
     if "packed" in (first.kind, second.kind):
-        raise InvalidProgramError(
-            f"{a} with {b}", location=user_line(), remedy="unpack x4 types first"
-        )
+        refuse(None, f"{a} with {b}", "unpack x4 types first")
     if first.is_float != second.is_float:
         return a if first.is_float else b
     if first.is_float:
@@ -66,11 +64,10 @@ def common_shape(x: NkiTensor, y: NkiTensor, op: str) -> tuple[int, ...]:
     padded = [(*t.shape[:1], *[1] * (rank - t.ndim), *t.shape[1:]) for t in (x, y)]
     for axis, (a, b) in enumerate(zip(*padded, strict=True)):
         if a != b and (axis == 0 or 1 not in (a, b)):
-            raise InvalidProgramError(
+            refuse(
+                f"nl.{op}",
                 f"shapes {x.shape} and {y.shape}",
-                op=f"nl.{op}",
-                location=user_line(),
-                remedy="partitions must be equal, free dimensions equal or 1; to "
+                "partitions must be equal, free dimensions equal or 1; to "
                 "repeat over partitions load the row with a stride of 0, or multiply "
                 "by ones on TensorE",
             )

@@ -7,6 +7,7 @@ from math import prod as product
 from typing import Any
 
 from neuronjax.ir.alu_operators import ATTRIBUTE
+from neuronjax.nki.documentation import describer
 from neuronjax.nki.isa.activation import activation, activation_reduce
 from neuronjax.nki.isa.copying import memset, tensor_copy
 from neuronjax.nki.isa.elementwise import reciprocal, tensor_scalar, tensor_tensor
@@ -19,6 +20,13 @@ from neuronjax.nki.tensor import NkiTensor
 
 Axis = int | Sequence[int]
 Reduction = Callable[..., NkiTensor]
+
+_described = describer(
+    x="a tile",
+    axis="the last free axes",
+    dtype="of the result; by default x's",
+    keepdims="whether reduced axes stay as 1",
+)
 
 
 def _axes(x: NkiTensor, axis: Axis) -> list[int]:
@@ -47,17 +55,10 @@ def _operator(name: str, op: str, meaning: str, *, operand: bool = True) -> Redu
 
     function.__name__ = function.__qualname__ = name
     use = "; also an `op=` of reductions" if operand else ""
-    function.__doc__ = f"""{meaning}{use}.
-
-    Args:
-        x: a tile.
-        axis: the last free axes.
-        dtype: of the result; by default x's.
-        keepdims: whether reduced axes stay as 1.
-    """
+    function.__doc__ = f"{meaning}{use}."
     if operand:
         setattr(function, ATTRIBUTE, op)
-    return function
+    return _described()(function)
 
 
 sum = _operator("sum", "add", "The sum")
@@ -66,58 +67,36 @@ min = _operator("min", "minimum", "The minimum")
 prod = _operator("prod", "multiply", "The product", operand=False)
 
 
+@_described()
 def mean(
     x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False
 ) -> NkiTensor:
-    """The mean, from an FP32 sum.
-
-    Args:
-        x: a tile.
-        axis: the last free axes.
-        dtype: of the result; by default x's.
-        keepdims: whether reduced axes stay as 1.
-    """
+    """The mean, from an FP32 sum."""
     count = product(x.shape[a] for a in _axes(x, axis))
     total = _reduced("add", x, axis, "float32", keepdims)
     return apply("divide", total, float(count), dtype or x.dtype)
 
 
+@_described(keepdims="without effect, as documented")
 def var(
     x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False
 ) -> NkiTensor:
-    """The variance; reduced axes stay as 1.
-
-    Args:
-        x: a tile.
-        axis: the last free axes.
-        dtype: of the result; by default x's.
-        keepdims: without effect, as documented.
-    """
+    """The variance; reduced axes stay as 1."""
     del keepdims
     centre = mean(x, axis, "float32", keepdims=True)
     off = apply("subtract", x, centre, "float32")
     return mean(apply("multiply", off, off), axis, dtype or x.dtype, keepdims=True)
 
 
+@_described()
 def all(x: NkiTensor, axis: Axis, dtype: Any = None) -> NkiTensor:
-    """1 where all elements are nonzero, else 0.
-
-    Args:
-        x: a tile.
-        axis: the last free axes.
-        dtype: of the result; by default x's.
-    """
+    """1 where all elements are nonzero, else 0."""
     return _reduced("logical_and", apply("not_equal", x, 0.0), axis, dtype, False)
 
 
+@_described()
 def softmax(x: NkiTensor, axis: Axis = -1, dtype: Any = None) -> NkiTensor:
-    """exp(x - max) over its sum; ScalarE adds the sum up as it goes.
-
-    Args:
-        x: a tile.
-        axis: the last free axes.
-        dtype: of the result; by default x's.
-    """
+    """exp(x - max) over its sum; ScalarE adds the sum up as it goes."""
     axes = _axes(x, axis)
     if axes != list(range(1, x.ndim)):
         return _softmax_of_parts(x, axes, dtype)
@@ -142,6 +121,12 @@ def _softmax_of_parts(x: NkiTensor, axes: list[int], dtype: Any) -> NkiTensor:
     return apply("multiply", grown, total, dtype or x.dtype)
 
 
+@_described(
+    w="a tile of x's shape, or one that broadcasts",
+    n="how many values the sum is divided by",
+    epsilon="added to the mean",
+    compute_dtype="of the normalised values; by default float32",
+)
 def rms_norm(
     x: NkiTensor,
     w: NkiTensor,
@@ -151,17 +136,7 @@ def rms_norm(
     dtype: Any = None,
     compute_dtype: Any = None,
 ) -> NkiTensor:
-    """x / sqrt(sum(x^2) / n + epsilon) * w.
-
-    Args:
-        x: a tile.
-        w: a tile of x's shape, or one that broadcasts.
-        axis: the last free axes.
-        n: how many values the sum is divided by.
-        epsilon: added to the mean.
-        dtype: of the result; by default x's.
-        compute_dtype: of the normalised values; by default float32.
-    """
+    """x / sqrt(sum(x^2) / n + epsilon) * w."""
     squares = ndarray(x.shape, "float32")
     tensor_tensor(squares, x, x, "multiply")
     total = sum(squares, axis, keepdims=True)
@@ -172,15 +147,14 @@ def rms_norm(
     return apply("multiply", normal, w, dtype or x.dtype)
 
 
+@_described(
+    condition="a tile",
+    x="a tile, or a number",
+    y="a tile, or a number",
+    dtype="of the result; by default the tile's",
+)
 def where(condition: NkiTensor, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
-    """x where the condition is not 0, else y.
-
-    Args:
-        condition: a tile.
-        x: a tile, or a number.
-        y: a tile, or a number.
-        dtype: of the result; by default the tile's.
-    """
+    """x where the condition is not 0, else y."""
     tile = next((t for t in (x, y) if isinstance(t, NkiTensor)), condition)
     out = ndarray(condition.shape, dtype or tile.dtype)
     if isinstance(y, NkiTensor):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from neuronjax.hardware import CoreSpec
 from neuronjax.nki import active, trace as tracing
 from neuronjax.nki.memory import NKIObject
@@ -10,83 +12,53 @@ from neuronjax.nki.targets import chosen_target
 _FP32_BYTES = 4
 
 
+def _size(meaning: str, of: Callable[[CoreSpec], int]) -> property:
+    """A property that is read from the core that the kernel is traced for."""
+
+    def read(_: object) -> int:
+        target = tracing.current().target if active.in_kernel() else chosen_target()
+        return of(target.core)
+
+    return property(read, doc=meaning)
+
+
 class _TileSize(NKIObject):
     """Read from the core that the kernel is traced for."""
 
-    @property
-    def _core(self) -> CoreSpec:
-        target = tracing.current().target if active.in_kernel() else chosen_target()
-        return target.core
-
-    @property
-    def pmax(self) -> int:
-        """Partitions."""
-        return self._core.partitions
-
-    @property
-    def psum_bank_fmax_bytes(self) -> int:
-        """Bytes of a PSUM bank in one partition."""
-        return self._core.psum_bank_bytes_per_partition
-
-    @property
-    def psum_bank_fmax(self) -> int:
-        """The same in FP32 elements."""
-        return self.psum_bank_fmax_bytes // _FP32_BYTES
-
-    @property
-    def psum_fmax(self) -> int:
-        """The older name of `psum_bank_fmax`."""
-        return self.psum_bank_fmax
-
-    @property
-    def gemm_stationary_fmax(self) -> int:
-        """Columns of a stationary operand."""
-        return self._core.max_stationary_free
-
-    @property
-    def gemm_moving_fmax(self) -> int:
-        """Columns of a moving operand whose result fits one PSUM bank, in FP32."""
-        return self.psum_bank_fmax
-
-    @property
-    def bn_stats_fmax(self) -> int:
-        """Elements per partition of `bn_stats`."""
-        return 512  # nki.isa.bn_stats, "Tile size"
-
-    @property
-    def psum_min_align(self) -> int:
-        """Bytes to which PSUM addresses are aligned."""
-        return 4  # ASSUMPTION: one FP32 element
-
-    @property
-    def sbuf_min_align(self) -> int:
-        """Bytes to which SBUF addresses are aligned."""
-        return 1  # ASSUMPTION
-
-    @property
-    def psum_num_banks(self) -> int:
-        """PSUM banks per partition."""
-        return self._core.psum_banks
-
-    @property
-    def sbuf_size_bytes(self) -> int:
-        """SBUF, all partitions."""
-        return self._core.sbuf_bytes
-
-    @property
-    def sbuf_fmax_bytes(self) -> int:
-        """Usable bytes of an SBUF partition."""
-        return self._core.sbuf_usable_bytes_per_partition
-
-    @property
-    def sbuf_fmax(self) -> int:
-        """The same in FP32 elements."""
-        return self.sbuf_fmax_bytes // _FP32_BYTES
-
-    @property
-    def total_available_sbuf_size(self) -> int:
-        """The older name of `sbuf_fmax_bytes`."""
-        return self.sbuf_fmax_bytes
+    pmax = _size("Partitions.", lambda core: core.partitions)
+    psum_bank_fmax_bytes = _size(
+        "Bytes of a PSUM bank in one partition.",
+        lambda core: core.psum_bank_bytes_per_partition,
+    )
+    psum_bank_fmax = _size(
+        "FP32 elements of a PSUM bank in one partition.",
+        lambda core: core.psum_bank_bytes_per_partition // _FP32_BYTES,
+    )
+    psum_fmax = psum_bank_fmax  # its older name
+    gemm_stationary_fmax = _size(
+        "Columns of a stationary operand.", lambda core: core.max_stationary_free
+    )
+    # Columns of a moving operand whose result fits one PSUM bank, in FP32.
+    gemm_moving_fmax = psum_bank_fmax
+    # nki.isa.bn_stats, "Tile size".
+    bn_stats_fmax = _size("Elements per partition of `bn_stats`.", lambda _: 512)
+    # ASSUMPTION: one FP32 element.
+    psum_min_align = _size("Bytes to which PSUM addresses are aligned.", lambda _: 4)
+    # ASSUMPTION.
+    sbuf_min_align = _size("Bytes to which SBUF addresses are aligned.", lambda _: 1)
+    psum_num_banks = _size("PSUM banks per partition.", lambda core: core.psum_banks)
+    sbuf_size_bytes = _size(
+        "Bytes of SBUF, all partitions.", lambda core: core.sbuf_bytes
+    )
+    sbuf_fmax_bytes = _size(
+        "Usable bytes of an SBUF partition.",
+        lambda core: core.sbuf_usable_bytes_per_partition,
+    )
+    sbuf_fmax = _size(
+        "Usable FP32 elements of an SBUF partition.",
+        lambda core: core.sbuf_usable_bytes_per_partition // _FP32_BYTES,
+    )
+    total_available_sbuf_size = sbuf_fmax_bytes  # its older name
 
 
 tile_size = _TileSize()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from neuronjax.errors import UnsupportedError
-from neuronjax.nki.arguments import _mapped
+from neuronjax.nki.arguments import map_leaves
 from neuronjax.nki.kernel import Kernel
 from neuronjax.nki.legacy import compiler as compiler, isa as isa, language as language
 from neuronjax.nki.legacy.tiles import Tile
@@ -73,10 +73,10 @@ def _on_tiles(func: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(func)
     def function(*args: Any, **kwargs: Any) -> Any:
-        inner = _found(Tile, args, kwargs)
-        values = _mapped((list(args), kwargs), _is_tensor, Tile)
+        inner = any(map(_is_tile, (*args, *kwargs.values())))
+        values = map_leaves((list(args), kwargs), _is_tensor, Tile)
         result = func(*values[0], **values[1])
-        return result if inner else _mapped(result, _is_tile, Tile.of)
+        return result if inner else map_leaves(result, _is_tile, Tile.of)
 
     setattr(function, "__signature__", inspect.signature(func))
     return function
@@ -88,10 +88,6 @@ def _is_tensor(value: Any) -> bool:
 
 def _is_tile(value: Any) -> bool:
     return isinstance(value, Tile)
-
-
-def _found(kind: type, args: Any, kwargs: Any) -> bool:
-    return any(isinstance(v, kind) for v in (*args, *kwargs.values()))
 
 
 def _decorator(func: Callable[..., Any] | None = None, **options: Any) -> Any:

@@ -17,8 +17,8 @@ from neuronjax.nki.indexing import DynamicSlice
 from neuronjax.nki.legacy.dynamic import Offset
 from neuronjax.nki.legacy.masks import Box
 from neuronjax.nki.legacy.tiles import Tile, expanded
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
-from neuronjax.nki.tensor_view import refuse
 
 
 class BlockedTensor(Tile):
@@ -54,17 +54,17 @@ class BlockedTensor(Tile):
 
     @property
     def dtype(self) -> str:
-        """nki name."""
+        """The nki name of the elements' type."""
         return self._tiles[0].dtype
 
     @property
     def buffer(self) -> Any:
-        """Memory region."""
+        """The memory region."""
         return self._tiles[0].buffer
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """What an instruction sees: one tile."""
+        """The shape that an instruction sees, which is one tile's."""
         return self._tiles[0].sizes
 
     def of(self, box: Box | None = None) -> NkiTensor:

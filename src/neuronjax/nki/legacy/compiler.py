@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any
 
-from neuronjax.errors import InvalidProgramError, user_line
+from neuronjax.errors import user_line
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.kernel import Kernel
+from neuronjax.nki.language.movement import no_reorder as no_reorder
 from neuronjax.nki.limits.addresses import capacity
 from neuronjax.nki.memory import MemoryRegion
+from neuronjax.nki.refusing import refuse
 
 BANK_BYTES = 2048  # of a partition (NKI Direct Allocation Guide, "Known Limitations")
 
@@ -62,11 +64,10 @@ class Allocated:
             -2 if self.region.value == "sbuf" else 0 :
         ]
         if not isinstance(found, tuple) or len(found) != len(parts):
-            raise InvalidProgramError(
+            refuse(
+                f"{self.region}.alloc",
                 f"the allocation function returns {found!r} for block {index}",
-                op=f"{self.region}.alloc",
-                location=user_line(),
-                remedy=f"it must return ({', '.join(parts)})",
+                f"it must return ({', '.join(parts)})",
             )
         *bank, partition, byte = (int(n) for n in found)
         return partition, byte + (bank[0] * BANK_BYTES if bank else 0)
@@ -159,11 +160,10 @@ def _turn(index: tuple[int, ...], counts: Sequence[int]) -> int:
     """
     sizes = (tuple(counts) if index else ()) or (1,) * len(index)
     if len(sizes) != len(index):
-        raise InvalidProgramError(
+        refuse(
+            "mod_alloc",
             f"{len(sizes)} numbers of tiles for {len(index)} block dimensions",
-            op="mod_alloc",
-            location=user_line(),
-            remedy="give one per block dimension",
+            "give one per block dimension",
         )
     each = [n % size for n, size in zip(index, sizes, strict=True)]
     return sum(n * prod(sizes[d + 1 :]) for d, n in enumerate(each))
@@ -187,7 +187,7 @@ def force_auto_alloc(func: Callable[..., Any] | None = None) -> Any:
         finally:
             _automatic.reset(token)
 
-    return func._with(function=function) if isinstance(func, Kernel) else function
+    return func.with_function(function) if isinstance(func, Kernel) else function
 
 
 # ---- Without effect on values: how tiles without an address are placed, and the order
@@ -204,12 +204,6 @@ def enable_stack_allocator(
 def skip_middle_end_transformations(func: Callable[..., Any] | None = None) -> Any:
     """A decorator that leaves the kernel as it is."""
     return (lambda f: f) if func is None else func
-
-
-@contextlib.contextmanager
-def no_reorder() -> Iterator[None]:
-    """Instructions inside are executed in order: here they always are."""
-    yield
 
 
 @contextlib.contextmanager

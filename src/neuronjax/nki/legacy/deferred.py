@@ -11,22 +11,11 @@ from neuronjax.nki.language.arithmetic import apply
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.legacy.masks import Box
 from neuronjax.nki.legacy.tiles import Tile, alike
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
-from neuronjax.nki.tensor_view import refuse
 
 
-class Deferred(Tile):
-    """A result whose destination may decide how it is computed."""
-
-    def __init__(self) -> None:
-        self.grid = None
-
-    def into(self, target: NkiTensor) -> bool:
-        """Computes it into a destination, if it can."""
-        raise NotImplementedError
-
-
-class Product(Deferred):
+class Product(Tile):
     """`nisa.nc_matmul(...)`: added to PSUM where it is `+=`d, else a tile of its own.
 
     Args:
@@ -43,8 +32,7 @@ class Product(Deferred):
         flags: dict[str, Any],
         skipped: bool = False,
     ) -> None:
-        super().__init__()
-        self._skipped = skipped
+        self.grid, self._skipped = None, skipped
         self._operands, self._flags = (stationary, moving), flags
         self._made: NkiTensor | None = None
 
@@ -96,16 +84,16 @@ def _product_shape(
     return (rows, *moving.shape[1:])
 
 
-class LoopReduction(Deferred):
+class LoopReduction(Tile):
     """`nl.loop_reduce(x, op, ...)`: what it is assigned to is the other operand."""
 
     def __init__(self, value: NkiTensor, op: str, skipped: bool = False) -> None:
-        super().__init__()
-        self._value, self._op, self._skipped = value, op, skipped
+        self.grid, self._skipped = None, skipped
+        self._value, self._op = value, op
 
     @property
     def tensor(self) -> NkiTensor:  # type: ignore[override]
-        """It has none."""
+        """Refused: the reduction has no tensor before it is assigned."""
         refuse(
             "nl.loop_reduce",
             "a result that is not assigned to elements of a tile",

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.nki.indexing import DynamicSlice, _strided
+from neuronjax.nki.indexing import DynamicSlice, check_indices, elements_at, strided
 from neuronjax.nki.layout import Layout
 from neuronjax.nki.legacy.masks import Box
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
-from neuronjax.nki.tensor_view import refuse
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,19 +118,12 @@ def _moved(t: NkiTensor, keys: list[Any], dim: int) -> NkiTensor:
         else:
             arrays.append(np.asarray(key))
     arrays = np.broadcast_arrays(*arrays)
-    for n, (array, size) in enumerate(zip(arrays, t.shape, strict=True)):
-        if array.min() < 0 or array.max() >= size:
-            refuse(
-                "index",
-                f"indices {array.min()} to {array.max()} of dimension {n} of {size}",
-                "shorten the index array",
-            )
-    flat = sum(a.astype(np.int64) * s for a, s in zip(arrays, t.strides, strict=True))
-    flat = np.asarray(flat)
-    view = _strided((flat if flat.ndim > 1 else flat.reshape(1, -1)) + t.offset)
+    check_indices(t, arrays, "shorten the index array")
+    flat = elements_at(t, arrays)
+    view = strided(flat if flat.ndim > 1 else flat.reshape(1, -1))
     limit = t.shape[dim] - int(arrays[dim].max())
-    dynamic = t._scalar("index", keys[dim].index, t.strides[dim], limit)
-    return t._with(view, dynamic=dynamic)
+    dynamic = t.runtime_offset("index", keys[dim].index, t.strides[dim], limit)
+    return t.with_layout(view, dynamic=dynamic)
 
 
 def _rows(t: NkiTensor, index: NkiTensor, rest: list[Any]) -> Rows:
@@ -140,11 +133,8 @@ def _rows(t: NkiTensor, index: NkiTensor, rest: list[Any]) -> Rows:
         if isinstance(key, slice | DynamicSlice):
             key = np.arange(*bounds(key, size))
         arrays.append(np.asarray(key))
-    row = np.broadcast_arrays(*arrays)
-    flat = sum(a.astype(np.int64) * s for a, s in zip(row, t.strides, strict=True))
-    flat = np.asarray(flat)
-    flat = flat[:1] if flat.ndim > 1 else flat.reshape(1, -1)
-    view = _strided(flat + t.offset)
+    flat = elements_at(t, np.broadcast_arrays(*arrays))
+    view = strided(flat[:1] if flat.ndim > 1 else flat.reshape(1, -1))
     strides = (t.strides[0], *view.strides[1:])
     shape = (t.shape[0], *view.shape[1:])
-    return Rows(t._with(Layout(shape, strides, view.offset)), index)
+    return Rows(t.with_layout(Layout(shape, strides, view.offset)), index)

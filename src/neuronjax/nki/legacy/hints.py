@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from types import MappingProxyType
 from typing import Any
 
-from neuronjax.errors import UnsupportedError, user_line
+from neuronjax.nki.refusing import unsupported
 
 # Why each changes no value. Only `name` is documented; the rest are used by public
 # kernels, and say how the compiler schedules or splits what the text defines.
@@ -45,11 +45,10 @@ def hinted(function: Callable[..., Any]) -> Callable[..., Any]:
     def checked(*args: Any, **kwargs: Any) -> Any:
         for name in kwargs:
             if name not in named and name not in WITHOUT_EFFECT:
-                raise UnsupportedError(
+                unsupported(
+                    function.__name__,
                     f"{name}={kwargs[name]!r}",
-                    op=function.__name__,
-                    location=user_line(),
-                    remedy="leave it out if it changes no value; known to change none "
+                    "leave it out if it changes no value; known to change none "
                     f"are {', '.join(WITHOUT_EFFECT)}",
                 )
         return function(*args, **kwargs)

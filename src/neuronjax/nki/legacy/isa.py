@@ -7,15 +7,17 @@ beyond these there are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from neuronjax.ir.alu_operators import BITVEC
+from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.nki import isa
-from neuronjax.nki.indexing import _strided
+from neuronjax.nki.indexing import strided
 from neuronjax.nki.isa import (
     dge_mode as dge_mode,
     dma_engine as dma_engine,
@@ -30,6 +32,8 @@ from neuronjax.nki.isa import (
     unknown_engine as unknown_engine,
     vector_engine as vector_engine,
 )
+from neuronjax.nki.isa.constants import FP32_MIN
+from neuronjax.nki.language import shared_constant
 from neuronjax.nki.language.arithmetic import fp32_column
 from neuronjax.nki.language.promotion import spread
 from neuronjax.nki.legacy.hints import check_hints
@@ -37,64 +41,130 @@ from neuronjax.nki.legacy.isa_matmul import (
     nc_matmul as nc_matmul,
     nc_transpose as nc_transpose,
 )
-from neuronjax.nki.legacy.isa_movement import (
-    affine_select as affine_select,
-    builtin_custom_op as builtin_custom_op,
-    dma_copy as dma_copy,
-    dma_transpose as dma_transpose,
-    local_gather as local_gather,
-    nc_stream_shuffle as nc_stream_shuffle,
-    range_select as range_select,
-    select_reduce as select_reduce,
-    sequence_bounds as sequence_bounds,
-    tensor_copy_dynamic_dst as tensor_copy_dynamic_dst,
-    tensor_copy_dynamic_src as tensor_copy_dynamic_src,
-    tensor_copy_predicated as tensor_copy_predicated,
-)
 from neuronjax.nki.legacy.masks import Box, box_of
 from neuronjax.nki.legacy.results import (
     as_op,
     computed,
+    issue,
     made,
     new_tile,
     promoted_dtype,
     whole_tile,
 )
 from neuronjax.nki.legacy.tiles import Tile, defined, part
+from neuronjax.nki.refusing import unsupported
 from neuronjax.nki.tensor import NkiTensor
 
 
-def activation(
-    op: Any,
-    data: Tile,
+def _older(
+    name: str,
+    meaning: str,
+    positional: int = 0,
     *,
-    bias: Any = None,
-    scale: Any = 1.0,
-    reduce_op: Any = None,
-    reduce_res: Tile | None = None,
-    reduce_cmd: Any = reduce_cmd.idle,
-    mask: Any = None,
+    instruction: str = "",
     dtype: Any = None,
-    **hints: Any,
-) -> Tile:
-    """op(data * scale + bias)."""
-    return made("activation", locals(), data)
+    columns: int = 0,
+    returns: bool = True,
+) -> Callable[..., Any]:
+    """The older function of an instruction, whose arguments are those of the newer.
+
+    Args:
+        name: of the function.
+        meaning: its documentation.
+        positional: how many arguments need no keyword.
+        instruction: its name if it is not the function's.
+        dtype: of the result where the user gives none, by default the operand's.
+        columns: of the result if it has not the operand's shape.
+        returns: whether dst is a new tile, and not an argument.
+    """
+    instruction = instruction or name
+    signature = _signature(instruction, positional, returns)
+    operands = SPECS[instruction].operands
+    read = next(o.name for o in operands if o.kind == "tensor" and o.role == "input")
+
+    def function(*args: Any, **options: Any) -> Tile | None:
+        try:
+            bound = signature.bind(*args, **options)
+        except TypeError as error:
+            raise TypeError(f"{name}() {error}") from None
+        bound.apply_defaults()
+        given = bound.arguments
+        if not returns:
+            return issue(instruction, given, box_of(given["mask"], given["dst"].sizes))
+        like = given[read]
+        sizes = (like.sizes[0], columns) if columns else None
+        return made(instruction, given, like, dtype, sizes)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = meaning
+    setattr(function, "__signature__", signature)
+    return function
 
 
-def activation_reduce(
-    op: Any,
-    data: Tile,
-    *,
-    reduce_op: Any,
-    reduce_res: Tile,
-    bias: Any = None,
-    scale: Any = 1.0,
-    mask: Any = None,
-    dtype: Any = None,
-    **hints: Any,
-) -> Tile:
-    """op(data * scale + bias), and its sums in reduce_res."""
-    return made("activation_reduce", locals(), data)
+def _signature(name: str, positional: int, returns: bool) -> inspect.Signature:
+    """That of the newer function on tiles, with the keywords of the older style."""
+    newer = inspect.signature(getattr(isa, name)).parameters
+    left_out = {"name", "dtype", *(["dst"] if returns else [])}
+    kept = [p for p in newer.values() if p.name not in left_out]
+    both, keyword = (
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.KEYWORD_ONLY,
+    )
+    found = [
+        p.replace(
+            kind=both if n < positional else keyword,
+            annotation=str(p.annotation).replace("NkiTensor", "Tile"),
+        )
+        for n, p in enumerate(kept)
+    ]
+    for option in ("mask", "dtype"):
+        found.append(inspect.Parameter(option, keyword, default=None, annotation="Any"))
+    hints = inspect.Parameter("hints", inspect.Parameter.VAR_KEYWORD, annotation="Any")
+    result = "Tile" if returns else "None"
+    return inspect.Signature([*found, hints], return_annotation=result)
+
+
+activation = _older("activation", "op(data * scale + bias).", 2)
+activation_reduce = _older(
+    "activation_reduce", "op(data * scale + bias), and its sums in reduce_res.", 2
+)
+scalar_tensor_tensor = _older(
+    "scalar_tensor_tensor", "(data <op0> operand0) <op1> operand1, a tile."
+)
+tensor_copy = _older("tensor_copy", "A copy.", 1)
+tensor_copy_dynamic_src = _older(
+    "tensor_copy_dynamic_src",
+    "A copy of src, which is indexed by an offset in SBUF.",
+    1,
+    instruction="tensor_copy",
+)
+tensor_copy_dynamic_dst = _older(
+    "tensor_copy_dynamic_dst",
+    "dst = src, where dst is indexed by an offset in SBUF.",
+    instruction="tensor_copy",
+    returns=False,
+)
+tensor_copy_predicated = _older(
+    "tensor_copy_predicated", "dst = src where the predicate holds.", returns=False
+)
+select_reduce = _older(
+    "select_reduce",
+    "dst = on_true where the predicate holds, else on_false.",
+    returns=False,
+)
+reciprocal = _older("reciprocal", "1 / data.", 1)
+dropout = _older("dropout", "data with elements replaced by zeros.", 2)
+max8 = _older("max8", "The eight largest values of every partition.", columns=8)
+nc_find_index8 = _older(
+    "nc_find_index8", "Where eight values are first found.", dtype="uint32", columns=8
+)
+nc_match_replace8 = _older("nc_match_replace8", "data with eight values replaced.")
+bn_stats = _older(
+    "bn_stats", "Means and variances of every partition, six numbers.", 1, columns=6
+)
+bn_aggr = _older(
+    "bn_aggr", "The mean and variance of several statistics.", 1, columns=2
+)
 
 
 def tensor_tensor(
@@ -146,23 +216,6 @@ def _column(op: Any, operand: Any) -> Any:
     if not isinstance(operand, NkiTensor) or as_op(op) in BITVEC:
         return operand
     return fp32_column(operand)
-
-
-def scalar_tensor_tensor(
-    *,
-    data: Tile,
-    op0: Any,
-    operand0: Any,
-    op1: Any,
-    operand1: Tile,
-    reverse0: bool = False,
-    reverse1: bool = False,
-    dtype: Any = None,
-    mask: Any = None,
-    **hints: Any,
-) -> Tile:
-    """(data <op0> operand0) <op1> operand1, a tile."""
-    return made("scalar_tensor_tensor", locals(), data)
 
 
 def tensor_scalar_reduce(
@@ -232,25 +285,6 @@ def tensor_partition_reduce(
     return tile
 
 
-def tensor_copy(
-    src: Tile,
-    *,
-    mask: Any = None,
-    dtype: Any = None,
-    engine: Any = engine.unknown,
-    **hints: Any,
-) -> Tile:
-    """A copy."""
-    return made("tensor_copy", locals(), src)
-
-
-def reciprocal(
-    data: Tile, *, dtype: Any = None, mask: Any = None, **hints: Any
-) -> Tile:
-    """1 / data."""
-    return made("reciprocal", locals(), data)
-
-
 def memset(
     shape: Sequence[int],
     value: float,
@@ -270,7 +304,7 @@ def memset(
 def iota(expr: Any, dtype: Any, *, mask: Any = None, **hints: Any) -> Tile:
     """The values of an affine expression of index arrays."""
     values = np.asarray(expr)
-    view = _strided(values.astype(np.int64))
+    view = strided(values.astype(np.int64))
     pattern = [
         (step, n) for step, n in zip(view.strides[1:], values.shape[1:], strict=True)
     ]
@@ -299,48 +333,131 @@ def tensor_tensor_scan(
     return made("tensor_tensor_scan", locals(), data0, promoted)
 
 
-def max8(*, src: Tile, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
-    """The eight largest values of every partition."""
-    return made("max8", locals(), src, sizes=(src.sizes[0], 8))
+# ---- Selections, movement, and what NKI no longer has.
 
 
-def nc_find_index8(
-    *, data: Tile, vals: Tile, mask: Any = None, dtype: Any = None, **hints: Any
-) -> Tile:
-    """Where eight values are first found."""
-    sizes = (data.sizes[0], 8)
-    return made("nc_find_index8", locals(), data, "uint32", sizes)
-
-
-def nc_match_replace8(
+def affine_select(
+    pred: Any,
+    on_true_tile: Tile,
+    on_false_value: float,
     *,
-    data: Tile,
-    vals: Tile,
-    imm: float,
-    dst_idx: Tile | None = None,
     mask: Any = None,
     dtype: Any = None,
     **hints: Any,
 ) -> Tile:
-    """data with eight values replaced."""
-    return made("nc_match_replace8", locals(), data)
+    """on_true_tile where the index expression holds, else the number.
+
+    The expression is known here as an array, so its values come from a constant.
+    """
+
+    def write(dst: NkiTensor, box: Box | None) -> None:
+        chosen = np.broadcast_to(np.asarray(pred, bool), on_true_tile.sizes)
+        chosen = chosen[box.slices_of(chosen.shape)] if box else chosen
+        flags, view = new_tile(chosen.shape, "uint8")
+        assert view is not None
+        isa.dma_copy(view, shared_constant(chosen.astype(np.uint8)))
+        isa.memset(dst, on_false_value)
+        isa.tensor_copy_predicated(dst, part(on_true_tile, box), flags.of())
+
+    return computed(on_true_tile, dtype, mask, write)
 
 
-def bn_stats(data: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
-    """Means and variances of every partition, six numbers."""
-    return made("bn_stats", locals(), data, sizes=(data.sizes[0], 6))
-
-
-def bn_aggr(data: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
-    """The mean and variance of several statistics."""
-    return made("bn_aggr", locals(), data, sizes=(data.sizes[0], 2))
-
-
-def dropout(
-    data: Tile, prob: Any, *, mask: Any = None, dtype: Any = None, **hints: Any
+def range_select(
+    *,
+    on_true_tile: Tile,
+    comp_op0: Any,
+    comp_op1: Any,
+    bound0: Tile,
+    bound1: Tile,
+    reduce_cmd: Any = reduce_cmd.idle,
+    reduce_res: Tile | None = None,
+    reduce_op: Any = "maximum",
+    range_start: int = 0,
+    on_false_value: float = FP32_MIN,
+    mask: Any = None,
+    dtype: Any = None,
+    **hints: Any,
 ) -> Tile:
-    """data with elements replaced by zeros."""
-    return made("dropout", locals(), data)
+    """on_true_tile where the index is within the bounds, else the number."""
+    return made("range_select", locals(), on_true_tile)
+
+
+def local_gather(
+    src_buffer: Tile,
+    index: Tile,
+    num_elem_per_idx: int = 1,
+    num_valid_indices: int | None = None,
+    *,
+    mask: Any = None,
+) -> Tile:
+    """Elements by index, per group of 16 partitions."""
+    count = prod(index.sizes[1:]) * 16
+    valid = count if num_valid_indices is None else num_valid_indices
+    each = (num_elem_per_idx,) if num_elem_per_idx > 1 else ()
+    tile, dst = whole_tile((src_buffer.sizes[0], valid, *each), src_buffer.dtype)
+    isa.local_gather(
+        dst, src_buffer.of(), index.of(), num_elem_per_idx, num_valid_indices
+    )
+    return tile
+
+
+def sequence_bounds(*, segment_ids: Tile, dtype: Any = None) -> Tile:
+    """First and last index of every element's segment."""
+    source = segment_ids.of()
+    sizes = (1, 2, source.shape[1])
+    tile, dst = whole_tile(sizes, dtype or segment_ids.dtype)
+    isa.sequence_bounds(dst, source)
+    return tile
+
+
+def nc_stream_shuffle(
+    src: Tile, dst: Tile, shuffle_mask: Sequence[int], **hints: Any
+) -> None:
+    """Partitions in another order within 32."""
+    isa.nc_stream_shuffle(dst.of(), src.of(), shuffle_mask)
+
+
+def dma_copy(
+    *,
+    dst: Tile,
+    src: Tile,
+    mask: Any = None,
+    dst_rmw_op: Any = None,
+    oob_mode: Any = oob_mode.error,
+    dge_mode: Any = dge_mode.unknown,
+) -> None:
+    """dst = src, or dst += src with dst_rmw_op=np.add."""
+    box = box_of(mask, dst.shape)
+    target, source = dst.of(box), src.of(box)
+    if dst_rmw_op is None:
+        isa.dma_copy(target, source, oob_mode=oob_mode, dge_mode=dge_mode)
+    else:
+        isa.dma_compute(target, [target, source], as_op(dst_rmw_op))
+
+
+def dma_transpose(
+    src: Tile,
+    *,
+    axes: Sequence[int] | None = None,
+    mask: Any = None,
+    dtype: Any = None,
+    **hints: Any,
+) -> Tile:
+    """The transpose, by DMA."""
+    source = src.of(box_of(mask, src.sizes))
+    order = list(axes) if axes else list(range(source.ndim))[::-1]
+    tile, dst = whole_tile([source.shape[d] for d in order], src.dtype)
+    isa.dma_transpose(dst, source, axes)
+    return tile if dtype is None else tile.astype(dtype)
+
+
+def builtin_custom_op(*args: Any, **options: Any) -> NoReturn:
+    """Machine code for GpSimdE, which nothing here executes."""
+    unsupported(
+        "nisa.builtin_custom_op",
+        "a custom operator of GpSimdE",
+        "express it by instructions of nki.isa",
+    )
 
 
 check_hints(globals())

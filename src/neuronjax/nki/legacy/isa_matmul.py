@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.errors import UnsupportedError, user_line
 from neuronjax.nki import isa
 from neuronjax.nki.isa import engine, vector_engine
 from neuronjax.nki.isa.constants import matmul_perf_mode
 from neuronjax.nki.legacy.deferred import Product
 from neuronjax.nki.legacy.hints import check_hints
-from neuronjax.nki.legacy.isa_movement import refuse_mask
 from neuronjax.nki.legacy.masks import Box, box_of
 from neuronjax.nki.legacy.results import new_tile, whole_tile
 from neuronjax.nki.legacy.tiles import Tile
+from neuronjax.nki.refusing import unsupported
 from neuronjax.nki.tensor import NkiTensor
 
 
@@ -38,12 +37,12 @@ def nc_matmul(
 
     Args:
         stationary: [K, M]; [K, 2, M] in double-row mode. From PSUM it is copied first.
-        moving: [K, N]; [K, 2, N] in double-row mode; likewise.
+        moving: [K, N]; [K, 2, N] in double-row mode. From PSUM it is copied first.
         is_stationary_onezero: a hint about time alone.
-        is_moving_onezero: likewise.
+        is_moving_onezero: a hint about time alone.
         is_transpose: pass the stationary operand's bits through the one-hot `moving`.
-        tile_position: part of the array that is used.
-        tile_size: likewise.
+        tile_position: first row and column of the array that is used.
+        tile_size: rows and columns of the array that are used.
         mask: one value, or one per row of the contraction; where it holds nowhere the
             instruction is left out.
         perf_mode: None, or "double_row_gen3" for two FP8 products per cell.
@@ -65,7 +64,7 @@ def nc_matmul(
         return Product(*operands, flags)
     rows = len(chosen)
     if chosen.size != rows or any(t.shape[0] != rows for t in operands):
-        refuse_mask("nc_matmul")
+        unsupported("nisa.nc_matmul", "mask=", "slice the operands")
     box = box_of(chosen.reshape(rows, 1), (rows, 1))
     assert box is not None
     x, y = (t.slice(0, box.starts[0], box.stops[0]) for t in operands)
@@ -89,11 +88,8 @@ def _perf_mode(mode: Any) -> matmul_perf_mode:
         return matmul_perf_mode.none
     if name in ("double_row", "double_row_gen3"):
         return matmul_perf_mode.double_row
-    raise UnsupportedError(
-        f"perf_mode={mode!r}",
-        op="nisa.nc_matmul",
-        location=user_line(),
-        remedy='use None or "double_row_gen3"',
+    unsupported(
+        "nisa.nc_matmul", f"perf_mode={mode!r}", 'use None or "double_row_gen3"'
     )
 
 

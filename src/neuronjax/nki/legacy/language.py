@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from neuronjax.errors import UnsupportedError, user_line
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.alu_operators import ATTRIBUTE
 from neuronjax.nki import language as nl
 from neuronjax.nki.language import (
     ds as ds,
+    num_programs as num_programs,
     program_id as program_id,
     program_ndim as program_ndim,
     tile_size as tile_size,
@@ -44,6 +45,7 @@ from neuronjax.nki.legacy.memory import (
 )
 from neuronjax.nki.legacy.results import computed, dtype_name, operator_name
 from neuronjax.nki.legacy.tiles import Tile, combined, elementwise, part, quotient_dtype
+from neuronjax.nki.refusing import unsupported
 from neuronjax.nki.tensor import NkiTensor
 
 # ---- Index arrays and dimensions.
@@ -52,32 +54,10 @@ arange = np.arange
 
 
 class _Axes(tuple[Any, ...]):
-    """Index arrays of a grid, by position or as `.p`, `.x`, `.y`, `.z`, `.w`."""
+    """Index arrays of a grid, by position or name: `.p` is that of the partitions,
+    `.x`, `.y`, `.z` and `.w` are those of the free dimensions."""
 
-    @property
-    def p(self) -> Any:
-        """Of the partitions."""
-        return self[0]
-
-    @property
-    def x(self) -> Any:
-        """Of the first free dimension."""
-        return self[1]
-
-    @property
-    def y(self) -> Any:
-        """Of the second free dimension."""
-        return self[2]
-
-    @property
-    def z(self) -> Any:
-        """Of the third free dimension."""
-        return self[3]
-
-    @property
-    def w(self) -> Any:
-        """Of the fourth free dimension."""
-        return self[4]
+    p, x, y, z, w = (property(itemgetter(n)) for n in range(5))
 
 
 class _Grid:
@@ -95,11 +75,6 @@ class nc(int):
 def spmd_dim(*sizes: int) -> int:
     """Several dimensions of the launch grid as one."""
     return int(np.prod([int(s) for s in sizes]))
-
-
-def num_programs(axes: Any = None) -> int:
-    """Programs along the axes, by default all."""
-    return nl.num_programs(axes)
 
 
 class fp32:
@@ -327,19 +302,16 @@ def loop_reduce(
     """
     chosen = np.asarray(True if mask is None else mask, bool)
     if chosen.any() and not chosen.all():
-        raise UnsupportedError(
-            "mask=", op="nl.loop_reduce", location=user_line(), remedy="slice x"
-        )
+        unsupported("nl.loop_reduce", "mask=", "slice x")
     return LoopReduction(x.of(), operator_name(op), skipped=not chosen.any())
 
 
 def all_reduce(*args: Any, **options: Any) -> Tile:
-    """Not there: programs of a grid run one after the other."""
-    raise UnsupportedError(
+    """Refused: programs of a grid run one after the other."""
+    unsupported(
+        "nl.all_reduce",
         "a reduction over the programs of a grid",
-        op="nl.all_reduce",
-        location=user_line(),
-        remedy="return partial results and add them outside, or use nki.collectives",
+        "return partial results and add them outside, or use nki.collectives",
     )
 
 
@@ -393,10 +365,10 @@ def shared_identity_matrix(n: int, dtype: Any = "uint8", **hints: Any) -> Tile:
 
 def _unmasked(x: Tile, mask: Any) -> NkiTensor:
     if mask is not None:
-        raise UnsupportedError(
+        unsupported(
+            None,
             "mask= of a normalisation",
-            location=user_line(),
-            remedy="slice the operand, or compose it of nl.sum and nl.multiply",
+            "slice the operand, or compose it of nl.sum and nl.multiply",
         )
     return x.of()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.errors import UnsupportedError, user_line
+from neuronjax.nki.refusing import unsupported
 from neuronjax.nki.tensor import NkiTensor
 
 
@@ -59,7 +59,7 @@ class Box:
         return t
 
     def _leading(self, t: NkiTensor) -> NkiTensor:
-        """Of another rank: only the partitions can be meant."""
+        """Of a tensor of another rank only the partitions can be meant."""
         if t.shape[0] == self.sizes[0] and t.shape[0] != 1:
             return t.slice(0, self.starts[0], self.stops[0])
         return t
@@ -120,10 +120,9 @@ def box_of(mask: Any, shape: tuple[int, ...]) -> Box | None:
         return Box(zeros, zeros, shape)
     starts, stops = where.min(0), where.max(0) + 1
     if not full[tuple(map(slice, starts, stops))].all():
-        raise UnsupportedError(
+        unsupported(
+            "mask",
             f"a mask of {len(where)} of {full.size} elements that is no box",
-            op="mask",
-            location=user_line(),
-            remedy="use nisa.affine_select or nl.where for masks such as i_p >= i_f",
+            "use nisa.affine_select or nl.where for masks such as i_p >= i_f",
         )
     return Box(tuple(map(int, starts)), tuple(map(int, stops)), shape)

@@ -136,7 +136,7 @@ def _cut(box: Box, sizes: Sequence[int]) -> Box:
 
 
 def promoted_dtype(x: Any, y: Any) -> str:
-    """Of two operands, one of which may be a number."""
+    """The dtype that two operands have together; one of them may be a number."""
     both = [v.dtype for v in (x, y) if isinstance(v, Tile)]
     return promoted(*both) if len(both) == 2 else both[0]
 

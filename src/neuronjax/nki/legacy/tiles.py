@@ -15,7 +15,7 @@ import numpy as np
 
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.nki import layout
-from neuronjax.nki.indexing import DynamicSlice, _strided
+from neuronjax.nki.indexing import DynamicSlice, check_indices, elements_at, strided
 from neuronjax.nki.isa.assignment import assign
 from neuronjax.nki.isa.dma import dma_copy
 from neuronjax.nki.language.arithmetic import apply
@@ -23,8 +23,8 @@ from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.movement import broadcast_to
 from neuronjax.nki.legacy.dynamic import Offset, Rows, bounds, selected
 from neuronjax.nki.legacy.masks import Box, common_box
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
-from neuronjax.nki.tensor_view import refuse
 
 MOST_DIMENSIONS = 5  # of an instruction's operand: partitions and four free ones
 
@@ -53,14 +53,14 @@ class Tile:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Partitions, free dimensions."""
+        """Sizes: the partitions, then the free dimensions."""
         if self.grid is not None:
             return np.broadcast_shapes(*(g.shape for g in self.grid))
         return tuple(self.tensor.shape)
 
     @property
     def dtype(self) -> str:
-        """nki name."""
+        """The nki name of the elements' type."""
         return self.tensor.dtype
 
     @property
@@ -70,12 +70,12 @@ class Tile:
 
     @property
     def buffer(self) -> Any:
-        """Memory region."""
+        """The memory region."""
         return self.tensor.buffer
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """What an instruction sees."""
+        """The shape that an instruction sees."""
         return self.shape
 
     def of(self, box: Box | None = None) -> NkiTensor:
@@ -90,18 +90,9 @@ class Tile:
         arrays = np.broadcast_arrays(*self.grid)
         if box is not None:
             arrays = [a[box.slices_of(a.shape)] for a in arrays]
-        sizes = self.tensor.shape
-        for dim, (array, size) in enumerate(zip(arrays, sizes, strict=True)):
-            if array.min() < 0 or array.max() >= size:
-                refuse(
-                    "index",
-                    f"indices {array.min()} to {array.max()} of dimension {dim} of "
-                    f"size {size}",
-                    "leave them out by mask=, or shorten the index array",
-                )
-        strides = self.tensor.strides
-        flat = sum(a.astype(np.int64) * s for a, s in zip(arrays, strides, strict=True))
-        return self.tensor._with(_strided(np.asarray(flat) + self.tensor.offset))
+        remedy = "leave them out by mask=, or shorten the index array"
+        check_indices(self.tensor, arrays, remedy)
+        return self.tensor.with_layout(strided(elements_at(self.tensor, arrays)))
 
     # ---- Indexing.
 
@@ -158,12 +149,12 @@ class Tile:
         return Tile(self.of().reshape(tuple(shape)))
 
     def expand_dims(self, axis: int) -> Tile:
-        """With one more dimension."""
+        """The same elements with one more dimension, of size one."""
         t = self.of()
         return Tile(t.expand_dim(axis + t.ndim + 1 if axis < 0 else axis))
 
     def broadcast_to(self, shape: Sequence[int]) -> Tile:
-        """Repeated to a shape."""
+        """The tile repeated to a shape."""
         return Tile(broadcast_to(self.of(), shape))
 
     def astype(self, dtype: Any) -> Tile:
@@ -407,10 +398,10 @@ def _sliced(t: NkiTensor, keys: list[Any]) -> Tile:
         dropped = dropped[1:]
     if not on_chip and len(dropped) == rank:
         dropped = dropped[1:]
-    view = t._layout
+    view = t.layout
     for at in reversed(dropped):
         view = layout.drop_dim(view, at)
-    return Tile(t._with(view))
+    return Tile(t.with_layout(view))
 
 
 class ChosenTile(Tile):

@@ -1,0 +1,37 @@
+"""Documentation of arguments, written once for all functions that have them."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def describe(function: Callable[..., Any], arguments: Mapping[str, str]) -> None:
+    """Adds to a docstring what each argument is, in the order of the signature.
+
+    Args:
+        function: whose docstring has no such part.
+        arguments: descriptions by name, without a stop; others may be among them.
+    """
+    lines = [inspect.cleandoc(function.__doc__ or ""), "", "Args:"]
+    for name in inspect.signature(function).parameters:
+        entry = f"    {name}: {arguments[name]}."
+        lines += textwrap.wrap(entry, 84, subsequent_indent=" " * 8)
+    function.__doc__ = "\n".join(lines)
+
+
+def describer(**shared: str) -> Callable[..., Callable[[Function], Function]]:
+    """A decorator for functions that share arguments; `@made(own="what it is")`."""
+
+    def described(**own: str) -> Callable[[Function], Function]:
+        def add(function: Function) -> Function:
+            describe(function, {**shared, **own})
+            return function
+
+        return add
+
+    return described
