@@ -323,16 +323,8 @@ def compare_sides(
 ) -> Comparison:
     """Walks the sides, and explains the first divergence.
 
-    Args:
-        setting: what they were made in.
-        actual: one side.
-        reference: the other.
-        arguments: arrays of the declared dtypes, one per argument of main.
-        tolerance: on relative L2; 0 means any bit.
-        baseline: a third side.
-        explain: whether to search the ops that explain the divergence.
-        names: the fields of `Comparison` that only say what this is.
-    """
+    A tolerance is on relative L2, where 0 means any bit; `names` are the fields of
+    `Comparison` that only say what this is."""
     start = time.perf_counter()
     recorder = ErrorRecorder(tolerance)
     ParallelWalk(reference, actual, recorder, baseline=baseline).run(arguments)

@@ -117,12 +117,8 @@ class Comparison(Displayed):
         return tuple(sorted(found, key=lambda r: _excess(r, usual[r.op]), reverse=True))
 
     def table(self, sort: str = "isolation", rows: int = _SHOWN_ROWS) -> Table:
-        """A table of Rich, 80 columns wide.
-
-        Args:
-            sort: as `sorted`.
-            rows: at most so many.
-        """
+        """The ops of `sorted`, at most so many rows, as a table of Rich, 80 columns
+        wide."""
         found = self.sorted(sort)
         shown = found[:rows]
         title = f"{len(shown)} of {len(found)} ops, by {sort}"
@@ -137,11 +133,7 @@ class Comparison(Displayed):
         return _grouped(self.ops, "source", lambda r: r.source)
 
     def iterations(self, number: int) -> list[dict[str, Any]]:
-        """The errors of an op in a loop, by iteration.
-
-        Args:
-            number: of the op.
-        """
+        """The errors of an op in a loop, by iteration."""
         return [
             {"iteration": i.index}
             | _prefixed("isolation", i.isolation)

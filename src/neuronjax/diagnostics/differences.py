@@ -36,11 +36,7 @@ class Difference:
 def difference(actual: np.ndarray, reference: np.ndarray) -> Difference:
     """Compares arrays of one shape and dtype.
 
-    Args:
-        actual: numbers of any dtype of NumPy or ml_dtypes; complex ones are compared
-            as their two parts.
-        reference: of the same shape and dtype.
-    """
+    Complex numbers are compared as their two parts."""
     if actual.dtype.kind == "c":
         part = f"f{actual.dtype.itemsize // 2}"
         actual, reference = (_parts(x, part) for x in (actual, reference))

@@ -42,16 +42,10 @@ def profiler(
 ) -> Callable[..., Made]:
     """`neuronjax.profile` of a kernel.
 
-    Args:
-        kernel: of `nki.jit`.
-        make: makes the profile of its fields.
-        values: of arguments that were given as arrays; raises for types.
-        policy: None, for a kernel names its dtypes itself.
-        options: target, lnc, trips, peak, as `neuronjax.profile`.
-
-    Returns:
-        A function of the kernel's arguments: arrays or ShapeDtypeStructs, and static
-        values.
+    `make` makes the profile of its fields; `values` are those of arguments that were
+    given as arrays, and raises for types; `options` are target, lnc, trips and peak. A
+    policy is None, for a kernel names its dtypes itself. The function takes the
+    kernel's arguments: arrays or ShapeDtypeStructs, and static values.
 
     Raises:
         InvalidProgramError: a policy was given.

@@ -126,12 +126,7 @@ def same_bits(actual: np.ndarray, reference: np.ndarray) -> bool:
 
 
 def errors_of(actual: np.ndarray, reference: np.ndarray) -> Errors:
-    """The errors of an array in its declared format.
-
-    Args:
-        actual: of the declared dtype.
-        reference: of the same shape; of the same dtype, or float64.
-    """
+    """The errors of an array in its declared format; the reference may be float64."""
     spacing = _Spacing.of(actual.dtype)
     total = Errors()
     with np.errstate(all="ignore"):

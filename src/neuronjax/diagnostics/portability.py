@@ -39,12 +39,7 @@ def examine(
 ) -> PortabilityReport:
     """Checks a captured program.
 
-    Args:
-        program: StableHLO, as `capture` made it.
-        target: the chip or instance.
-        policy: the numerics.
-        sdk: the Neuron SDK whose facts hold, "2.32"; None means the policy's.
-        name: what the report calls the program.
+    `sdk` is the Neuron SDK whose facts hold, "2.32"; None means the policy's.
 
     Raises:
         InvalidProgramError: the policy's LNC is none of the chip's.

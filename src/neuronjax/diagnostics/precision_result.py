@@ -226,11 +226,8 @@ class PrecisionSearch(Displayed):
         return "", ""
 
     def decisions_table(self, rows: int | None = _SHOWN_DECISIONS) -> Table:
-        """The decisions for which a program was run, as a table of Rich.
-
-        Args:
-            rows: at most so many, the last ones; None for all.
-        """
+        """The decisions for which a program was run, the last `rows` of them or all
+        (None)."""
         run = [(n, d) for n, d in enumerate(self.decisions) if d.error is not None]
         shown = run if rows is None else run[-rows:]
         title = f"{len(shown)} of {len(run)} decisions that were measured"

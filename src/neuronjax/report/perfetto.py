@@ -42,11 +42,8 @@ def write_perfetto(
 ) -> None:
     """Writes a trace.
 
-    Args:
-        timeline: what happens.
-        path: conventionally with the suffix .pftrace.
-        process: what the tracks are grouped under: the chip and its core.
-        counters: bytes over time, by name.
+    The tracks are grouped under `process`, the chip and its core; `counters` are bytes
+    over time, by name.
 
     Raises:
         UnsupportedError: the library perfetto is not installed.

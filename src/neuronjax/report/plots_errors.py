@@ -35,14 +35,9 @@ def draw_errors(
     """Relative L2 error by op, in the run and in isolation.
 
     Ops without an error have no dot; an Inf or NaN that the reference lacks is a cross
-    at the top. Grey is the backward pass.
-
-    Args:
-        title: of the picture.
-        ops: the records of a comparison, in program order.
-        computing: numbers of the ops that compute; those that only move have no dot.
-        first: number and name of the op where the run diverges.
-    """
+    at the top. Grey is the backward pass. Ops that only move, whose numbers are not in
+    `computing`, have no dot; `first` is number and name of the op where the run
+    diverges."""
     figure = Picture(figsize=(8, 3.6), layout="constrained")
     axes = figure.add_subplot()
     arithmetic = [row for row in ops if row["number"] in computing]

@@ -49,9 +49,7 @@ _BASE_CLOCK_HZ = {"trn1": 1_400_000_000, "inf2": 1_400_000_000, "trn2": 1_200_00
 def roofs(core: Core, peak: str | float = "bf16") -> Roofs:
     """The roofs of a core.
 
-    Args:
-        core: one logical core.
-        peak: what MFU refers to: a class of dtypes, or TFLOPS of one logical core.
+    MFU refers to `peak`: a class of dtypes, or TFLOPS of one logical core.
 
     Raises:
         InvalidProgramError: an unknown class, or one that the chip does not have.
@@ -91,13 +89,7 @@ def _peak(core: Core, peak: str | float) -> float:
 def metrics(
     timeline: Timeline, core: Core, peak: str | float = "bf16"
 ) -> dict[str, float]:
-    """Every figure of a timeline, by the vendor's name; see `METRICS`.
-
-    Args:
-        timeline: of a program.
-        core: what it was scheduled on.
-        peak: see `roofs`.
-    """
+    """Every figure of a timeline, by the vendor's name; see `METRICS`."""
     used = usage(timeline.events)
     roof = roofs(core, peak)
     total = timeline.total_seconds

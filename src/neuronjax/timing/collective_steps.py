@@ -326,12 +326,8 @@ def steps_of(
 ) -> tuple[CollectiveStep, ...]:
     """The steps of a collective over groups of one size at once.
 
-    Args:
-        op: "all_reduce", "reduce_scatter", "all_gather" or "all_to_all".
-        algorithm: a name of `collectives.algorithms.ALGORITHMS` that the groups can
-            run; of "all_to_all" the only one is "mesh".
-        groups: where the ranks lie.
-        topology: of a node.
+    The algorithm is one of `collectives.algorithms.ALGORITHMS` that the groups can run;
+    of "all_to_all" the only one is "mesh".
 
     Raises:
         InternalError: an op or algorithm without steps.
@@ -401,15 +397,9 @@ def steps_over_nodes(
 ) -> tuple[CollectiveStep, ...]:
     """The steps of groups that reach over many nodes in the same way on each.
 
-    What `steps_of` gives for all of them, without naming every rank.
-
-    Args:
-        op: "all_reduce", "reduce_scatter" or "all_gather".
-        algorithm: "A+B", or B alone if a group has one rank per node.
-        inner: the part of every group that lies on the first node.
-        nodes: how many.
-        topology: of a node.
-    """
+    What `steps_of` gives for all of them, without naming every rank. `inner` is the
+    part of every group that lies on the first node; the algorithm is "A+B", or B alone
+    if a group has one rank per node."""
     inside, _, between = algorithm.rpartition("+")
     chips = math.prod(topology.shape)
     outer = Group(
@@ -428,11 +418,8 @@ def permute_steps(
 ) -> tuple[CollectiveStep, ...]:
     """One step of messages between ranks.
 
-    Args:
-        pairs: (source, destination), indices into the group; who is the source of
-            several sends as many messages of the same size.
-        group: where all ranks lie.
-    """
+    Pairs are (source, destination), indices into the group; who is the source of
+    several sends as many messages of the same size."""
     if not pairs:
         return ()
     most = float(max(Counter(source for source, _ in pairs).values()))

@@ -132,14 +132,8 @@ def time_over_nodes(
     What `collective_time` gives, without naming every rank. Which algorithm runs over
     nodes depends on the size and on whether they are 2^k, so few nodes are asked in the
     place of many (ASSUMPTION, where `single_step_mesh` would depend on their number).
-
-    Args:
-        op: "all_reduce", "reduce_scatter" or "all_gather".
-        size_bytes: as for `collective_time`.
-        groups: the devices of every group on the first node.
-        nodes: how many.
-        target: one or several of these nodes.
-        algorithm: as for `collective_time`.
+    `groups` are the devices of every group on the first node; the target is one or
+    several of these nodes.
 
     Raises:
         InvalidProgramError: an algorithm that is impossible here.
@@ -329,11 +323,8 @@ _BARRIERS = MappingProxyType(
 def barrier_seconds(target: Target, ranks: int, *, hardware: bool = False) -> float:
     """The wait for all ranks of the largest group, once per execution.
 
-    Args:
-        target: the machine.
-        ranks: of the largest group; 1 waits for nobody.
-        hardware: with the runtime's barrier on the device (since SDK 2.27).
-    """
+    One rank waits for nobody. `hardware` is the runtime's barrier on the device (since
+    SDK 2.27)."""
     if ranks < 2:
         return 0.0
     pair, four, doubling = (wait.value for wait in _BARRIERS[target.chip.name])
@@ -352,11 +343,6 @@ def execution_seconds(
 ) -> float:
     """A launch, the barrier, and the collectives of a program that has nothing else.
 
-    Args:
-        target: the machine.
-        ranks: of the largest group.
-        collective_seconds: of all its collectives together.
-        hardware_barrier: as in `barrier_seconds`.
-    """
+    `collective_seconds` are those of all its collectives together."""
     barrier = barrier_seconds(target, ranks, hardware=hardware_barrier)
     return c.NULL_EXECUTION.value + barrier + collective_seconds

@@ -55,11 +55,8 @@ def collective_seconds(
 ) -> float:
     """The time of a collective instruction.
 
-    Args:
-        i: the instruction; `PartitionId` is free.
-        core: of one device.
-        target: the machine that the devices are in.
-        placement: the logical core of each device; empty for the device's own number.
+    `PartitionId` is free. `placement` is the logical core of each device; it is empty
+    for the device's own number.
 
     Raises:
         InternalError: a class of collectives without a rule.

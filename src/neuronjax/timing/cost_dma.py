@@ -54,11 +54,8 @@ def stream_seconds(core: Core, size: float, piece: float) -> float:
 
 
 def dma_seconds(transfer: Transfer, core: Core) -> float:
-    """How long a transfer occupies the DMA engines of a core.
-
-    Returns:
-        Seconds, without `dma_latency_seconds`.
-    """
+    """How long a transfer occupies a core's DMA engines, `dma_latency_seconds`
+    apart."""
     seconds = stream_seconds(core, transfer.bytes, transfer.row_bytes)
     if transfer.transposes:
         seconds = _transposing(transfer, core, seconds)

@@ -44,12 +44,8 @@ def clock(core: Core, queue: Queue) -> int:
 def seconds(core: Core, queue: Queue, per_lane: float, tiles: int) -> float:
     """An engine's time for elementwise work.
 
-    Args:
-        core: the core.
-        queue: "vector", "scalar" or "gpsimd".
-        per_lane: cycles of the data path, all tiles together.
-        tiles: instructions; each starts accesses, and takes the least interval.
-    """
+    `per_lane` are the cycles of the data path for all tiles together; a tile is an
+    instruction, which starts accesses and takes the least interval."""
     least, start = a.MINIMUM_INTERVAL.value, a.VISIBLE_STARTS.value
     if queue == "gpsimd":
         cycles = per_lane + tiles * a.GPSIMD_START.value

@@ -91,13 +91,8 @@ class ArrayTiling:
 def peak_flops_per_second(core: Core, kind: str) -> float | None:
     """What the array reaches when no cycle is lost.
 
-    Args:
-        core: the core.
-        kind: "mx", "fp8", "bf16", "fp32" or "sparse" (4:16, zeros counted).
-
-    Returns:
-        A multiply-add counting as 2; None where the core has no such matmul.
-    """
+    A multiply-add counts as 2, and of "sparse" (4:16) the zeros count too; None where
+    the core has no such matmul."""
     spec = core.spec
     products = getattr(spec.products_per_cell_per_cycle, kind)
     if products is None:
@@ -207,10 +202,7 @@ def _banks(core: Core, per_lane: int, item_bytes: int) -> int:
 def array_latency_seconds(core: Core, rows: int | None = None) -> float:
     """From a matmul's last column entering the array to its sum being in PSUM.
 
-    Args:
-        core: the core.
-        rows: of the array that are in use; None for all.
-    """
+    `rows` of the array are in use; None is all of them."""
     spec = core.chip.core
     through = (spec.partitions if rows is None else rows) + spec.array_columns
     accesses = 2 * spec.access_start_cycles * a.ACCESS_CLOCK.value
@@ -279,12 +271,8 @@ def evacuations(
 ) -> tuple[Work, Work]:
     """The copy from PSUM to SBUF, by VectorE and by ScalarE.
 
-    Args:
-        core: the core.
-        per_lane: elements per lane, on one physical core.
-        psum_read_bytes: all that is read.
-        item_bytes: of an element in PSUM; 16 bits go twice as fast.
-    """
+    `per_lane` counts elements on one physical core, `item_bytes` those of an element in
+    PSUM; 16 bits go twice as fast."""
     tiles = _banks(core, per_lane, item_bytes)
 
     def copied(queue: Queue, opcode: str, speed: int) -> Work:

@@ -113,17 +113,8 @@ def elementwise(
 ) -> Work:
     """Work of one engine on every element of a shape.
 
-    Args:
-        core: the core.
-        queue: the engine.
-        shape: the elements.
-        cycles: per element of a lane, all instructions together.
-        opcode: of the work.
-        instructions: that each tile takes.
-        speed: elements per cycle, of which the performance mode is named.
-        traffic: bytes from SBUF, and to it.
-        table: activation table that ScalarE needs.
-    """
+    An element of a lane takes `cycles`, all `instructions` of a tile together; `speed`
+    names the performance mode, and `traffic` is bytes from SBUF and to it."""
     per_lane = columns(shape, core)
     tiles = tiles_of(per_lane)
     return Work(
@@ -198,16 +189,8 @@ def streams(
 ) -> tuple[Way, ...]:
     """An operation on two or more tensors of one shape.
 
-    Args:
-        core: the core.
-        i: the instruction.
-        reading: how it meets its operands.
-        opcode: of the work.
-        on_vector: whether VectorE may do it.
-        simple: whether it is add, subtract or multiply, which in 16 bits take N cycles
-            on every generation [V26].
-        halves: whether 16 bits make it quicker at all.
-    """
+    `simple` is add, subtract or multiply, which in 16 bits take N cycles on every
+    generation [V26]; `halves` says whether 16 bits make it quicker at all."""
     tensors = [p for p in range(len(i.operands)) if p not in reading.scalars]
     dtypes = [i.operands[p].type.dtype for p in tensors] + [i.results[0].type.dtype]
     shape = i.results[0].type.shape

@@ -46,13 +46,7 @@ class Flattening:
     def add(
         self, block: Block, arguments: Sequence[int], call: Location | None = None
     ) -> tuple[int, ...]:
-        """The values of a block's results.
-
-        Args:
-            block: of the program.
-            arguments: the values of its arguments.
-            call: where it is called, if it is a callee: JAX records no line in most.
-        """
+        """The values of a block's results; a callee's lines are those of its call."""
         names: dict[int, int] = {}
         for buffer, value in zip(block.arguments, arguments, strict=True):
             names[buffer.number] = value

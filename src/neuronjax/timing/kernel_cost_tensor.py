@@ -181,12 +181,8 @@ _QUARTERS = 4
 
 
 class Array:
-    """The array of one core.
-
-    Args:
-        core: of LNC 1.
-        is_tiled: whether any matmul of the kernel uses a part of it.
-    """
+    """The array of one core; `is_tiled` says that some matmul of the kernel uses a
+    part."""
 
     def __init__(self, core: Core, is_tiled: bool) -> None:
         self._is_tiled = is_tiled
@@ -203,14 +199,8 @@ class Array:
     ) -> tuple[float, float, float]:
         """One matmul or transpose, in the order of issue.
 
-        Args:
-            p: its cost.
-            start: when the queue and the operands are there.
-            held: since when the stationary operand is; None if the array has it.
-
-        Returns:
-            Start, end, and when the next one may be issued.
-        """
+        `held` is since when the stationary operand is there; None if the array has it.
+        What is returned is start, end, and when the next one may be issued."""
         if held is not None:
             start = max(start, max(held, self._start) + p.load_seconds)
         spent = p.seconds

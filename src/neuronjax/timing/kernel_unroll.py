@@ -69,10 +69,7 @@ class Stream:
 def unrolled(body: KernelBlock, trips: Trips | None = None) -> Stream:
     """The stream of a kernel.
 
-    Args:
-        body: of the kernel.
-        trips: how often loops turn, by "file.py:12" (with or without folders).
-    """
+    `trips` is how often loops turn, by "file.py:12" (with or without folders)."""
     stream = Stream()
     _add(stream, body, 1, _by_line(trips or {}))
     return stream

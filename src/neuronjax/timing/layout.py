@@ -97,14 +97,8 @@ def block_bytes(
     The most that is alive at a step. What matmuls make, and what becomes of it, is
     there a block of columns at a time, and so is what a single elementwise step reads;
     other rows are there whole. Elementwise results take the place of operands that
-    nobody reads any more; transposed operands need a place of their own.
-
-    Args:
-        fused: the block of the region.
-        region: any.
-        core: the logical core.
-        turned: matmuls whose left operand is transposed first.
-    """
+    nobody reads any more; transposed operands need a place of their own. Of the matmuls
+    in `turned` the left operand is transposed first."""
     tiles, last = region.tiles(core), len(region.steps)
     block = int(COLUMN_BLOCK_BYTES.value) * core.rows_per_tile
     in_psum, cut = psum_results(fused, region), set()

@@ -43,10 +43,9 @@ class Price:
 def price_of(target: Target, given: PricePerHour, terms: Terms | None = None) -> Price:
     """The price of a target.
 
-    Args:
-        target: the machine; of several instances each costs as much.
-        given: the caller's price of one instance, or prices by the instance's name.
-        terms: of the list price; None for on demand, else the Capacity Block.
+    `given` is the caller's price of one instance, or prices by the instance's name; of
+    several instances each costs as much. `terms` None is on demand, else the Capacity
+    Block.
 
     Raises:
         InvalidProgramError: the caller gives none and the list has none; a price below
@@ -286,17 +285,8 @@ def training_cost(
 ) -> TrainingCost:
     """The cost of a run on a machine.
 
-    Args:
-        machine: its name.
-        time: of a step.
-        price: of the whole machine.
-        run: how long.
-        copies: of the program; each works on `run.tokens_per_step`.
-        policy: the numerics' name.
-        devices: logical cores in use.
-        hbm_bytes: that a device needs.
-        hbm_capacity_bytes: that it has.
-    """
+    Each of the copies works on `run.tokens_per_step`; the fields are those of
+    `TrainingCost`."""
     steps = run.steps_of(copies)
     made = None if run.tokens_per_step is None else run.tokens_per_step * copies
     rate = None if made is None else made / time.step_seconds

@@ -118,10 +118,6 @@ def network_of(target: Target, lnc: int | None = None) -> Network:
 
     A bare chip stands in the instance that `collectives.placement` puts it in.
 
-    Args:
-        target: the machine.
-        lnc: physical cores per logical core; None for the target's default.
-
     Raises:
         InvalidProgramError: an LNC size that the chip does not have.
     """

@@ -48,16 +48,10 @@ def schedule(
 ) -> Timeline:
     """The timeline of a program.
 
-    Args:
-        program: what a core executes.
-        core: the logical core.
-        target: the machine, for collectives.
-        trips: how often loops turn whose condition does not say it, by the user's line,
-            "file.py:12", or by the instruction's ordinal. A loop that is neither
-            static nor given turns once, and `Timeline.notes` says so.
-        plan: the memory plan, if it is made already.
-        placement: the logical core of each device, as `Policy.placement`; empty for the
-            device's own number.
+    `trips` is how often loops turn whose condition does not say it, by the user's line,
+    "file.py:12", or by the instruction's ordinal. A loop that is neither static nor
+    given turns once, and `Timeline.notes` says so. `plan` is the memory plan, if it is
+    made already; `placement` is that of `Policy.placement`.
 
     Raises:
         InvalidProgramError: a collective of a device that the placement does not place.

@@ -418,18 +418,8 @@ def blocked_bytes(lhs: int, rhs: int, m: int, n: int, room: float, item: int) ->
 
     A block of the result, in FP32, stays in SBUF while blocks of both operands, BLOCK_K
     deep, stream by twice buffered; or one operand stays and the other streams once.
-
-    Args:
-        lhs: bytes of the left operand, [m, k].
-        rhs: bytes of the right one, [k, n].
-        m: rows of the result.
-        n: columns of the result.
-        room: bytes of SBUF.
-        item: bytes of an operand's element.
-
-    Returns:
-        Bytes read.
-    """
+    Bytes `lhs` of [m, k] and `rhs` of [k, n], whose elements have `item` bytes, share
+    `room` bytes of SBUF."""
     if min(lhs, rhs) <= room:
         return lhs + rhs
     best = inf

@@ -24,11 +24,7 @@ def static_trips(
 ) -> int | None:
     """The trip count of a loop that counts; None where values decide.
 
-    Args:
-        loop: the loop.
-        outside: who writes each buffer of the surrounding blocks, by buffer number.
-        functions: the program's callees.
-    """
+    `outside` says who writes each buffer of the surrounding blocks, by its number."""
     test = _condition(loop.condition, outside)
     if test is None:
         return None

@@ -35,9 +35,7 @@ class Core:
     def of(cls, target: Target, lnc: int | None = None) -> Core:
         """A core of a target.
 
-        Args:
-            target: the machine.
-            lnc: physical cores per logical core; None for the target's default.
+        `lnc` None is the target's default.
 
         Raises:
             InvalidProgramError: an LNC size that the chip does not have.
