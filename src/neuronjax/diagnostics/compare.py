@@ -237,17 +237,11 @@ class ErrorRecorder:
 
 def _record(path: OpPath, sums: _Sums) -> OpRecord:
     return OpRecord(
-        number=sums.number,
         op=path.op.name,
         scope=path.scope,
         source=path.source,
         result=", ".join(str(v.type) for v in path.op.results),
-        executions=sums.executions,
-        isolation=sums.isolation,
-        accumulation=sums.accumulation,
-        expected=sums.expected,
-        actual=sums.actual,
-        iterations=tuple(sums.iterations),
+        **vars(sums) | {"iterations": tuple(sums.iterations)},
     )
 
 

@@ -32,6 +32,7 @@ from neuronjax.report.tables import Displayed
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_PLAIN = ("name", "target", "policy", "reference", "baseline", "tolerance")
 SORTS = ("isolation", "accumulation", "order")
 _SHOWN_ROWS = 12
 _SHOWN_CAUSES = 6
@@ -157,10 +158,7 @@ class Comparison(Displayed):
             )
         return [
             {
-                "number": r.number,
-                "op": r.op,
-                "module": r.module,
-                "source": r.source,
+                **{n: getattr(r, n) for n in ("number", "op", "module", "source")},
                 "expected_relative_l2": r.expected.relative_l2,
                 "actual_relative_l2": r.actual.relative_l2,
                 "ratio": r.ratio,
@@ -185,12 +183,7 @@ class Comparison(Displayed):
         first = self.first_divergence
         return _finite(
             {
-                "name": self.name,
-                "target": self.target,
-                "policy": self.policy,
-                "reference": self.reference,
-                "baseline": self.baseline,
-                "tolerance": self.tolerance,
+                **{name: getattr(self, name) for name in _PLAIN},
                 "first_divergence": None
                 if first is None
                 else {

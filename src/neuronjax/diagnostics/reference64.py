@@ -170,21 +170,6 @@ def _rule(i: Instruction) -> Rule | None:
 # -- arithmetic ------------------------------------------------------------------------
 
 
-@_double.register
-def _(i: TensorTensor, x: Arrays) -> Sequence[Any]:
-    return (BINARY[i.op](*x),)
-
-
-@_double.register
-def _(i: TensorScalar, x: Arrays) -> Sequence[Any]:
-    return (BINARY[i.op](*x),)
-
-
-@_double.register
-def _(i: Activation, x: Arrays) -> Sequence[Any]:
-    return (UNARY[i.function](x[0]),)
-
-
 _COMPARISONS = {
     "EQ": np.equal,
     "NE": np.not_equal,
@@ -193,16 +178,17 @@ _COMPARISONS = {
     "GT": np.greater,
     "GE": np.greater_equal,
 }
-
-
-@_double.register
-def _(i: Compare, x: Arrays) -> Sequence[Any]:
-    return (_COMPARISONS[i.direction](*x),)
-
-
-@_double.register
-def _(i: Select, x: Arrays) -> Sequence[Any]:
-    return (np.where(*x),)
+#: What computes one result in one expression.
+_FUNCTIONS: dict[type[Instruction], Callable[[Any, Arrays], np.ndarray]] = {
+    TensorTensor: lambda i, x: BINARY[i.op](*x),
+    TensorScalar: lambda i, x: BINARY[i.op](*x),
+    Activation: lambda i, x: UNARY[i.function](x[0]),
+    Compare: lambda i, x: _COMPARISONS[i.direction](*x),
+    Select: lambda i, x: np.where(*x),
+    ReducePrecision: lambda i, x: x[0],
+}
+for _kind, _function in _FUNCTIONS.items():
+    _double.register(_kind, lambda i, x, f=_function: (f(i, x),))
 
 
 @_double.register
@@ -218,11 +204,6 @@ def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
     # The largest 64-bit integers are not float64 numbers: those above stay at the end.
     inside = np.clip(whole, float(info.min), np.nextafter(float(info.max) + 1, 0))
     return (np.where(whole >= info.max, info.max, inside.astype(dtype)),)
-
-
-@_double.register
-def _(i: ReducePrecision, x: Arrays) -> Sequence[Any]:
-    return (x[0],)
 
 
 @_double.register
