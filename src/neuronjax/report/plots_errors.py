@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from neuronjax.report.plots import Picture
-from neuronjax.report.plots_style import FAINT, INK, plain
+from neuronjax.report.plots_style import FAINT, INK, annotate, plain
 from neuronjax.report.quantities import time_unit
 
 _ISOLATION, _ACCUMULATION, _FIRST = "#D55E00", "#0072B2", "#333333"
@@ -141,15 +141,8 @@ def draw_search(search: SearchPicture) -> Figure:
         *found, s=110, marker="*", color=_FOUND, zorder=4, label="found", linewidths=0
     )
     axes.axhline(search.tolerance, color=INK, linewidth=0.8, linestyle="--")
-    axes.annotate(
-        "tolerance",
-        (0, search.tolerance),
-        xycoords=("axes fraction", "data"),
-        xytext=(4, 3),
-        textcoords="offset points",
-        fontsize=8,
-        color=INK,
-    )
+    place = {"xycoords": ("axes fraction", "data"), "fontsize": 8}
+    annotate(axes, "tolerance", (0, search.tolerance), (4, 3), **place)
     axes.set_yscale("log")
     axes.set_ylim(low / 2, high * 1.5)
     axes.set_xlim(0, 1.04 * max(t.seconds for t in search.tried) / size)

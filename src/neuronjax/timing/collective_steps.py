@@ -16,7 +16,7 @@ import functools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from neuronjax.errors import InternalError
@@ -70,12 +70,11 @@ def _together(steps: Sequence[CollectiveStep]) -> CollectiveStep:
 def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep]:
     """The steps of a collective over a part of the data."""
     return [
-        CollectiveStep(
-            count=step.count,
+        replace(
+            step,
             dma=step.dma * part,
             sent=step.sent * part,
             flows={ends: size * part for ends, size in step.flows.items()},
-            senders=step.senders,
         )
         for step in steps
     ]

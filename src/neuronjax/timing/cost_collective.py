@@ -81,9 +81,7 @@ def collective_seconds(
 def _groups(i: Collective) -> Groups:
     if isinstance(i, CollectivePermute):
         return i.pairs
-    if isinstance(
-        i, Reduction | AllGather | AllToAll | RaggedAllToAll | CollectiveBroadcast
-    ):
+    if isinstance(i, _GROUPED):
         return i.groups
     raise InternalError(f"no cost of {i.name}", op=i.name)
 

@@ -64,7 +64,7 @@ def dma_seconds(transfer: Transfer, core: Core) -> float:
 
 def _transposing(transfer: Transfer, core: Core, straight: float) -> float:
     """At 90 % of the rate [A3]; a chip without it moves element by element."""
-    if "dma_transpose" in core.chip.core.capabilities:
+    if "dma_transpose" in core.spec.capabilities:
         return straight / a.DMA_TRANSPOSE_SHARE.value
     buffer = transfer.buffer
     item = 4 if buffer is None else buffer.type.dtype.itemsize
@@ -113,7 +113,7 @@ def _copies(
         core, "vector", shape, 1 / speed, "TENSOR_COPY", speed=speed, traffic=traffic
     )
     ways: list[Way] = [(vector,), _dma(core, size, piece, "DMA_DIRECT2D")]
-    if "scalar_engine_exact_copy" in core.chip.core.capabilities:
+    if "scalar_engine_exact_copy" in core.spec.capabilities:
         ways.append(
             (elementwise(core, "scalar", shape, 1, "ACTIVATE", traffic=traffic),)
         )
@@ -152,7 +152,7 @@ def _transposes(i: DmaCopy, core: Core) -> tuple[Way, ...]:
     item = i.results[0].type.dtype.itemsize
     batch, rows, wide = matrices
     ways: list[Way] = [*transpose_works(core, batch, rows, wide, item)]
-    if "dma_transpose" in core.chip.core.capabilities and item in (2, 4):
+    if "dma_transpose" in core.spec.capabilities and item in (2, 4):
         piece = float(wide * item)
         share = a.DMA_TRANSPOSE_ON_CHIP.value
         ways.append(_dma(core, nbytes(i.results), piece, "DMA_TRANSPOSE", share))
@@ -207,7 +207,7 @@ def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
     """
     source, result = i.operands[0].type, i.results[0].type
     channels = source.shape[-1]
-    quarter = "quarter_tiling" in core.chip.core.capabilities
+    quarter = "quarter_tiling" in core.spec.capabilities
     if channels >= (a.TILE_ROWS if quarter else a.TILE_ROWS_V2).value:
         return FREE
     dilated = i.window.window_dilations and i.window.window_dilations[-1] != 1
@@ -245,7 +245,7 @@ def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
         run *= updates.shape[d]
     moved = prod(updates.shape) * updates.dtype.itemsize
     accesses = 1 if i.op == "assign" else 2
-    lanes = core.chip.core.partitions * core.lnc
+    lanes = core.spec.partitions * core.lnc
     cycles = prod(updates.shape) * (1 + accesses) / lanes
     return (
         _dma(core, moved * accesses, run, "DMA_SCATTER"),

@@ -29,10 +29,11 @@ from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_rules import (
     Reading,
+    clock,
     columns,
+    engine_work,
     latency_seconds,
     rule,
-    seconds,
     tiles_of,
 )
 from neuronjax.timing.kernel_constants import REGISTER_CYCLES
@@ -57,12 +58,12 @@ def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> 
     tensors = (*instruction.operands, *instruction.results)
     biggest = max((t.type.shape for t in tensors), key=prod, default=())
     tiles = tiles_of(columns(biggest, core))
-    work = Work(
-        queue="gpsimd",
-        seconds=seconds(core, "gpsimd", cycles, tiles),
-        tiles=tiles,
-        latency_seconds=latency_seconds(core, "gpsimd"),
-        opcode=opcode,
+    work = engine_work(
+        core,
+        "gpsimd",
+        cycles,
+        tiles,
+        opcode,
         sbuf_read_bytes=float(nbytes(instruction.operands)),
         sbuf_write_bytes=float(nbytes(instruction.results)),
     )
@@ -73,7 +74,7 @@ def software(
     core: Core, instruction: Instruction, operations: float, opcode: str = "CUSTOM_OP"
 ) -> Way:
     """So many scalar operations of 32 bits, spread over the lanes."""
-    lanes = core.chip.core.partitions * core.lnc * a.GPSIMD_SHARE.value
+    lanes = core.spec.partitions * core.lnc * a.GPSIMD_SHARE.value
     moved = nbytes(instruction.operands) + nbytes(instruction.results)
     streamed = moved / (lanes * a.GPSIMD_BYTES.value)
     return gpsimd(core, instruction, max(operations / lanes, streamed), opcode)
@@ -95,16 +96,16 @@ def _in_rounds_of_eight(
     core: Core, instruction: Instruction, length: int, rows: int, wanted: int
 ) -> Way:
     """max8, nc_find_index8 and nc_match_replace8 on VectorE, eight results a round."""
-    lanes = core.chip.core.partitions * core.lnc
+    lanes = core.spec.partitions * core.lnc
     rounds = ceil(wanted / 8) * ceil(rows / lanes)
     cycles = rounds * (3 * length + 2 * a.MAX8_EXTRA.value)
-    tiles = 3 * max(1, rounds)
-    work = Work(
-        queue="vector",
-        seconds=seconds(core, "vector", cycles, tiles),
+    work = engine_work(
+        core,
+        "vector",
+        cycles,
+        3 * max(1, rounds),
+        "MAX8",
         tiles=max(1, ceil(rows / lanes)),
-        latency_seconds=latency_seconds(core, "vector"),
-        opcode="MAX8",
         sbuf_read_bytes=float(nbytes(instruction.operands)) * rounds * 3,
         sbuf_write_bytes=float(nbytes(instruction.results)),
     )
@@ -161,19 +162,14 @@ def _(i: Rng, core: Core, reading: Reading) -> tuple[Way, ...]:
     }.get(i.algorithm.upper())
     if per_word is not None:
         return (software(core, i, per_word * words, "RNG"),)
-    xorwow = "xorwow" in core.chip.core.capabilities
+    xorwow = "xorwow" in core.spec.capabilities
     rate = (a.RANDOM_XORWOW if xorwow else a.UNPUBLISHED_RANDOM).value
     per_lane = columns(bits.type.shape, core)
-    tiles = tiles_of(per_lane)
-    work = Work(
-        queue="vector",
-        seconds=seconds(core, "vector", per_lane / rate, tiles),
-        tiles=tiles,
-        latency_seconds=latency_seconds(core, "vector"),
-        opcode="RNG",
-        sbuf_write_bytes=float(nbytes(i.results)),
+    tiles, written = tiles_of(per_lane), float(nbytes(i.results))
+    cycles = per_lane / rate
+    return (
+        (engine_work(core, "vector", cycles, tiles, "RNG", sbuf_write_bytes=written),),
     )
-    return ((work,),)
 
 
 # -- bodies ----------------------------------------------------------------------------
@@ -303,7 +299,7 @@ def topk(i: KernelInstruction, core: Core) -> KernelPrice:
 @prices("register_move", "register_load", "register_store", "core_barrier")
 def on_sequencer(i: KernelInstruction, core: Core) -> KernelPrice:
     """A few cycles; what is in memory has to come first."""
-    spent = REGISTER_CYCLES.value / core.spec.sync.clock_hz
+    spent = REGISTER_CYCLES.value / clock(core, "sync")
     latency = latency_seconds(core, "sync")
     memories = {x.storage.memory for x in i.inputs if isinstance(x, Access)}
     if any(memory.endswith("hbm") for memory in memories):

@@ -28,7 +28,7 @@ from neuronjax.timing.cost_rules import (
     FREE,
     Reading,
     clock,
-    latency_seconds,
+    engine_work,
     rule,
     seconds,
     tiles_of,
@@ -107,7 +107,7 @@ def _products(core: Core, kind: str) -> float:
     Raises:
         InternalError: the chip has no such matmul, and it was lowered all the same.
     """
-    found = getattr(core.chip.core.products_per_cell_per_cycle, kind)
+    found = getattr(core.spec.products_per_cell_per_cycle, kind)
     if found is None:
         raise InternalError(f"{core.chip.name} has no {kind} matmul", op="nc_matmul")
     return found
@@ -125,10 +125,10 @@ def sizes(lhs: View, rhs: View, dimensions: DotDimensions) -> tuple[int, int, in
 
 def _tile_sizes(core: Core, used: int, allowed: bool) -> int:
     """The smallest tile of the array, in rows or columns, that holds `used`."""
-    whole = core.chip.core.partitions
+    whole = core.spec.partitions
     if not allowed:
         return whole
-    quarter = "quarter_tiling" in core.chip.core.capabilities
+    quarter = "quarter_tiling" in core.spec.capabilities
     least = (a.TILE_ROWS if quarter else a.TILE_ROWS_V2).value
     tile = int(least)
     while tile < used and tile < whole:
@@ -138,7 +138,7 @@ def _tile_sizes(core: Core, used: int, allowed: bool) -> int:
 
 def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
     """The contraction with `held` stationary and `moved` moving columns per batch."""
-    spec = core.chip.core
+    spec = core.spec
     rows = min(spec.partitions, ceil(c.k / c.rows_per_cell))
     columns = min(spec.max_stationary_free, held)
     row_tile = _tile_sizes(core, rows, c.row_tiles)
@@ -167,7 +167,7 @@ def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
 
 
 def _moving_limit(c: Contraction, core: Core) -> int:
-    spec = core.chip.core
+    spec = core.spec
     if c.psum_bytes == 2 and spec.max_moving_free_bf16 is not None:
         return spec.max_moving_free_bf16
     return spec.max_moving_free
@@ -195,7 +195,7 @@ def _best_tiling(c: Contraction, core: Core) -> ArrayTiling:
 
 def _banks(core: Core, per_lane: int, item_bytes: int) -> int:
     """Copies out of PSUM, each of a bank."""
-    bank = core.chip.core.psum_bank_bytes_per_partition
+    bank = core.spec.psum_bank_bytes_per_partition
     return tiles_of(per_lane, bank / item_bytes)
 
 
@@ -203,7 +203,7 @@ def array_latency_seconds(core: Core, rows: int | None = None) -> float:
     """From a matmul's last column entering the array to its sum being in PSUM.
 
     `rows` of the array are in use; None is all of them."""
-    spec = core.chip.core
+    spec = core.spec
     through = (spec.partitions if rows is None else rows) + spec.array_columns
     accesses = 2 * spec.access_start_cycles * a.ACCESS_CLOCK.value
     return through / spec.tensor.clock_hz + accesses / spec.sync.clock_hz
@@ -221,7 +221,7 @@ def load_stationary_seconds(
     core: Core, held: int, rows: int = 128, column_cycles: float = 1.0
 ) -> float:
     """A LoadStationary by itself, from its issue to its end."""
-    spec = core.chip.core
+    spec = core.spec
     least = max(a.MATMUL_MINIMUM.value, held) / a.FAST_LOAD.value
     cycles = least * max(1.0, column_cycles) + rows
     access = spec.access_start_cycles * a.ACCESS_CLOCK.value
@@ -233,7 +233,7 @@ def after_idle_seconds(core: Core, busy_seconds: float) -> float:
 
     From NeuronCore-v3 on its rate is limited for the first 3 us [GL].
     """
-    if "quarter_tiling" not in core.chip.core.capabilities:  # NeuronCore-v2
+    if "quarter_tiling" not in core.spec.capabilities:  # NeuronCore-v2
         return 0.0
     lost = 1 / a.THROTTLE_MEAN.value - 1
     ramp = a.THROTTLE_SECONDS.value
@@ -247,7 +247,7 @@ def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way,
     t = _best_tiling(c, core)
     flops = c.flops_per_k * c.batch * c.m * c.n * c.k
     # BF16 equivalents: cells x cycles of what is asked, not of the padding.
-    executed = c.column_cycles * core.chip.core.partitions / c.k_tile
+    executed = c.column_cycles * core.spec.partitions / c.k_tile
     sums = c.batch * c.m * c.n * c.psum_bytes
     matmul = Work(
         queue="tensor",
@@ -276,12 +276,12 @@ def evacuations(
     tiles = _banks(core, per_lane, item_bytes)
 
     def copied(queue: Queue, opcode: str, speed: int) -> Work:
-        return Work(
-            queue=queue,
-            seconds=seconds(core, queue, per_lane / speed, tiles),
-            tiles=tiles,
-            latency_seconds=latency_seconds(core, queue),
-            opcode=opcode,
+        return engine_work(
+            core,
+            queue,
+            per_lane / speed,
+            tiles,
+            opcode,
             performance_mode="2x" if speed == 2 else "",
             psum_read_bytes=float(psum_read_bytes),
             sbuf_write_bytes=float(psum_read_bytes),
@@ -299,7 +299,7 @@ def transpose_works(
 
     max(rows, min(64, columns)) cycles for up to 128 x 128 [V26].
     """
-    spec = core.chip.core
+    spec = core.spec
     side = spec.partitions
     exact = "exact_transpose" in spec.capabilities
     passes = 1.0
@@ -349,7 +349,7 @@ def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
     batch, m, n, k = sizes(lhs, rhs, i.dimensions)
     if i.accumulation == "integer" or i.engine == "gpsimd":
         return (software(core, i, batch * m * n * k * 2),)
-    rows = core.chip.core.partitions
+    rows = core.spec.partitions
     if i.rows_per_cell == 1:
         cycles = max(1.0, i.k_tile / (rows * _products(core, "bf16"))) * i.passes
     else:
@@ -373,7 +373,7 @@ def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
 @rule.register
 def _(i: NcMatmulMx, core: Core, reading: Reading) -> tuple[Way, ...]:
     batch, m, n, k = sizes(i.operands[0], i.operands[1], i.dimensions)
-    rows = core.chip.core.partitions
+    rows = core.spec.partitions
     products = _products(core, "mx")
     c = Contraction(
         batch=batch,

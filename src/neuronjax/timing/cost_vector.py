@@ -36,9 +36,8 @@ from neuronjax.timing.cost_rules import (
     FREE,
     Reading,
     columns,
-    latency_seconds,
+    engine_work,
     rule,
-    seconds,
     tiles_of,
 )
 from neuronjax.timing.instruction_kinds import is_stored
@@ -50,9 +49,7 @@ BITWISE = frozenset(
     | {"shift_right_arithmetic"}
 )
 #: Of two arguments, in software of GpSimdE (`power` is an operator of its ALU).
-FUNCTIONS = frozenset(
-    {"power", "atan2", "zeta", "polygamma", "mulhi", "next_after"},
-)
+FUNCTIONS = frozenset({"power", "atan2", "zeta", "polygamma", "mulhi", "next_after"})
 #: Instructions of VectorE for what is more than one.
 PASSES: Mapping[str, float] = MappingProxyType(
     {
@@ -88,7 +85,7 @@ def speed_of_one(
     contiguous: bool = True,
 ) -> int:
     """Elements per lane and cycle of tensor_copy and tensor_scalar on VectorE."""
-    spec = core.chip.core
+    spec = core.spec
     if "vector_perf_modes" not in spec.capabilities:
         return 1
     widths = spec.vector.elements_per_cycle
@@ -117,12 +114,13 @@ def elementwise(
     names the performance mode, and `traffic` is bytes from SBUF and to it."""
     per_lane = columns(shape, core)
     tiles = tiles_of(per_lane)
-    return Work(
-        queue=queue,
-        seconds=seconds(core, queue, per_lane * cycles, ceil(tiles * instructions)),
+    return engine_work(
+        core,
+        queue,
+        per_lane * cycles,
+        ceil(tiles * instructions),
+        opcode,
         tiles=tiles,
-        latency_seconds=latency_seconds(core, queue),
-        opcode=opcode,
         performance_mode=f"{speed}x" if speed > 1 else "",
         sbuf_read_bytes=traffic[0],
         sbuf_write_bytes=traffic[1],
@@ -163,7 +161,7 @@ def one_stream(
     )
     ways: list[Way] = [(vector,)]
     if on_scalar:
-        fast = "scalar_perf_modes" in core.chip.core.capabilities
+        fast = "scalar_perf_modes" in core.spec.capabilities
         twice = 2 if fast and is_half(source) and is_half(target) and not psum else 1
         work = elementwise(
             core, "scalar", shape, 1 / twice, "ACTIVATE", speed=twice, traffic=traffic
@@ -195,7 +193,7 @@ def streams(
     dtypes = [i.operands[p].type.dtype for p in tensors] + [i.results[0].type.dtype]
     shape = i.results[0].type.shape
     traffic = traffic_of(i)
-    modes = "vector_perf_modes" in core.chip.core.capabilities
+    modes = "vector_perf_modes" in core.spec.capabilities
     halves = halves and all(map(is_half, dtypes)) and (modes or simple)
     cycles = float(len(tensors))
     if reading.in_psum or halves:

@@ -13,6 +13,9 @@ from neuronjax.ir.program import TensorType
 from neuronjax.timing.access import ValueAccess
 from neuronjax.timing.work import Core
 
+#: Forms of steps that share a region with no other.
+ALONE = frozenset({"control", "collective", "other"})
+
 
 @dataclass(slots=True, eq=False)
 class FusedStep:

@@ -167,13 +167,6 @@ def nc_transpose(i: KernelInstruction, core: Core) -> KernelPrice:
     )
 
 
-def chain_speedup(core: Core) -> float:
-    """Of transposes that follow one another: on NeuronCore-v4 they overlap [A4]."""
-    if "background_transpose" in core.spec.capabilities:
-        return a.BACKGROUND_TRANSPOSE.value
-    return 1.0
-
-
 # -- while a kernel runs ---------------------------------------------------------------
 
 
@@ -188,7 +181,9 @@ class Array:
         self._is_tiled = is_tiled
         limited = "quarter_tiling" in core.spec.capabilities  # from NeuronCore-v3 on
         self._slow = 1 / a.THROTTLE_MEAN.value if limited else 1.0
-        self._chained = chain_speedup(core)
+        # Transposes that follow one another overlap on NeuronCore-v4 [A4].
+        overlap = "background_transpose" in core.spec.capabilities
+        self._chained = a.BACKGROUND_TRANSPOSE.value if overlap else 1.0
         self._start, self._end, self._ramp = -inf, -inf, -inf
         self._input = 0.0
         self._tiles = [[0.0] * _QUARTERS for _ in range(_QUARTERS)]

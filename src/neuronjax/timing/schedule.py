@@ -22,6 +22,7 @@ from neuronjax.ir.instruction_set import Branch, Loop
 from neuronjax.timing.assumptions import THROTTLE_SECONDS
 from neuronjax.timing.collection import no_collection
 from neuronjax.timing.cost_collective import collective_seconds
+from neuronjax.timing.cost_dma import engines
 from neuronjax.timing.cost_scalar import table_load_seconds
 from neuronjax.timing.cost_tensor import after_idle_seconds
 from neuronjax.timing.memory import plan_memory
@@ -83,10 +84,8 @@ class _Schedule:
         self.recorder = EventRecorder()
         self.notes: dict[str, None] = {}
         self.table_loads = 0
-        chip = core.chip
-        engines = chip.dma_engines // chip.cores_per_chip * core.lnc
         room = core.sbuf_bytes * PREFETCH_SHARE.value
-        self.ahead = room / (engines * chip.dma_engine_bytes_per_second)
+        self.ahead = room / (engines(core) * core.chip.dma_engine_bytes_per_second)
 
     def run(self) -> Timeline:
         state = QueueState()
