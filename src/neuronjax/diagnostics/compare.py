@@ -66,7 +66,6 @@ class Setting:
 
     Attributes:
         program: captured StableHLO without complex numbers.
-        target: the machine.
         cotangents: indices of main's arguments that carry gradients.
         call_index: of stochastic rounding.
     """

@@ -18,8 +18,6 @@ class Difference:
     """The distance of an array from a reference.
 
     Attributes:
-        equal: no element differs.
-        differing: how many elements differ.
         max_abs: the largest absolute error.
         max_ulp: the largest distance in units in the last place of the dtype; None for
             integers.

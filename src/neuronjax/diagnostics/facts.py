@@ -284,14 +284,8 @@ def _and(op: Op, facts: Sequence[Fact]) -> Fact:
 
 _BOUNDS: Mapping[str, Callable[[Op, Sequence[Fact]], Fact]] = {
     "iota": _iota_bounds,
-    "broadcast_in_dim": _moved,
-    "reshape": _moved,
-    "transpose": _moved,
-    "reverse": _moved,
-    "slice": _moved,
-    "dynamic_slice": _moved,
-    "gather": _moved,
-    "convert": _moved,
+    **dict.fromkeys(("broadcast_in_dim", "reshape", "transpose", "reverse"), _moved),
+    **dict.fromkeys(("slice", "dynamic_slice", "gather", "convert"), _moved),
     "concatenate": _union,
     "dynamic_update_slice": lambda op, facts: _union(op, facts[:2]),
     "pad": _union,

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from neuronjax.diagnostics.limits import Change
+from neuronjax.diagnostics.limits import Change, overlap
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
@@ -21,7 +21,6 @@ from neuronjax.timing.kernel_price import KernelPrice
 from neuronjax.timing.kernel_schedule import KernelSchedule, schedule_kernel, what_if
 from neuronjax.timing.kernel_timeline import bottleneck, kernel_timeline
 from neuronjax.timing.timeline import Timeline
-from neuronjax.timing.work import QUEUES, Queue
 
 Program = TypeVar("Program")
 Made = TypeVar("Made")
@@ -100,7 +99,7 @@ def kernel_changes(schedule: KernelSchedule, timeline: Timeline) -> tuple[Change
         *_line(schedule, timeline),
         *_transfers(schedule),
         *_resident(schedule),
-        *_overlap(timeline),
+        overlap(timeline),
     ]
     before = schedule.total_seconds
     gains = [c for c in found if c.gain_seconds > 0.001 * before]
@@ -144,8 +143,7 @@ def _line(schedule: KernelSchedule, timeline: Timeline) -> Iterator[Change]:
         return
     _, number, _ = found
     op = timeline.instructions[number]
-    file, line = op.location.file, op.location.line
-    where = f"{file}:{line}"
+    where = f"{op.location.file}:{op.location.line}"
     entries = {
         n
         for n, i in enumerate(schedule.stream.entries)
@@ -171,10 +169,3 @@ def _resident(schedule: KernelSchedule) -> Iterator[Change]:
     seconds = what_if(schedule, _once(lambda p: _free(p) if p.ring else p))
     what = "reuse what is loaded, so that no transfer takes time"
     yield _change(schedule.total_seconds, "spills", what, seconds)
-
-
-def _overlap(timeline: Timeline) -> Iterator[Change]:
-    busy: dict[Queue, float] = {q: timeline.busy_seconds(q) for q in QUEUES}
-    longest = max(busy, key=lambda queue: busy[queue])
-    what = f"overlap all queues, so that {longest} never waits"
-    yield _change(timeline.total_seconds, "overlap", what, busy[longest])

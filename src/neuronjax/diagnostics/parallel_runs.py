@@ -22,7 +22,6 @@ class OpPath(NamedTuple):
 
     Attributes:
         calls: the call ops that lead to it, the outermost first.
-        op: the op itself.
     """
 
     calls: tuple[Op, ...]

@@ -36,7 +36,6 @@ class Candidates:
     """What a group may get.
 
     Attributes:
-        names: for people.
         policies: the cheapest first; the last one is the baseline.
     """
 

@@ -98,11 +98,9 @@ class Goal:
 
     Attributes:
         tolerance: the largest error.
-        strategy: "greedy" or "bisection".
         objective: "time", the least predicted; or "preference", the earliest
             candidates, whether they save time or not.
         candidates: how many; the last one is the baseline.
-        groups: how many.
     """
 
     tolerance: float
@@ -126,10 +124,8 @@ class Search:
     """A search on its way.
 
     Attributes:
-        trials: runs and prices.
         goal: what for.
         state: what all groups have now; within the tolerance.
-        decisions: all, in order.
         spent: whether the budget ended the search.
     """
 

@@ -108,11 +108,9 @@ class SearchPicture:
     """What the picture of a precision search shows.
 
     Attributes:
-        title: of the picture.
         metric: what the error is, and against what.
         tolerance: the largest error that is accepted.
         baseline_seconds: the predicted time without any change.
-        tried: every policy that was run.
         kept: those that a decision kept, in the order of the decisions.
         found: the policy that the search returns.
     """

@@ -39,13 +39,10 @@ class Point:
     """An op's place.
 
     Attributes:
-        name: of the op.
         queue: that it occupies longest; its colour.
         is_matmul: whether operations are the array's.
         operations: all trips of loops counted.
         hbm_bytes: read and written.
-        seconds: of the queue that it occupies longest.
-        share: of the time of all queues.
     """
 
     name: str

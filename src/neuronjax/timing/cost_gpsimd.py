@@ -23,7 +23,7 @@ from neuronjax.ir.block_set import (
     SelectAndScatterBlock,
     SortBlock,
 )
-from neuronjax.ir.instruction import Block, Instruction
+from neuronjax.ir.instruction import Block, Buffer, Instruction, View
 from neuronjax.ir.instruction_set import Iota, Rng, Sort, TopK
 from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.timing import assumptions as a
@@ -179,33 +179,8 @@ def _operations(block: Block) -> int:
     return max(1, sum(1 for _ in block.walk()))
 
 
-#: How often the body of a block instruction runs.
-_RUNS: Mapping[type[Instruction], Callable[[Any], int]] = {
-    MapBlock: lambda i: prod(i.results[0].type.shape),
-    ReduceBlock: lambda i: prod(i.operands[0].type.shape),
-    ScanBlock: lambda i: prod(i.operands[0].type.shape),
-    PoolBlock: lambda i: prod(i.results[0].type.shape) * prod(i.window.sizes),
-    ScatterBlock: lambda i: prod(i.operands[-1 - i.captures].type.shape),
-}
-
-
-@rule.register(MapBlock)
-@rule.register(ReduceBlock)
-@rule.register(ScanBlock)
-@rule.register(PoolBlock)
-@rule.register(ScatterBlock)
-def _(i: Any, core: Core, reading: Reading) -> tuple[Way, ...]:
-    return (software(core, i, _RUNS[type(i)](i) * _operations(i.body)),)
-
-
-@rule.register
-def _(i: SelectAndScatterBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
-    sources = prod(i.operands[1].type.shape)
-    selecting = prod(i.window.sizes) * _operations(i.select)
-    return (software(core, i, sources * (selecting + _operations(i.scatter))),)
-
-
-# -- library routines ------------------------------------------------------------------
+def _shape(tensor: View | Buffer) -> tuple[int, ...]:
+    return tensor.type.shape
 
 
 def _parts(instruction: Instruction) -> int:
@@ -213,25 +188,48 @@ def _parts(instruction: Instruction) -> int:
     return 4 if len(instruction.results) > 1 else 1
 
 
-@rule.register
-def _(i: Cholesky, core: Core, reading: Reading) -> tuple[Way, ...]:
-    *batch, n, _ = i.operands[0].type.shape
-    return (software(core, i, prod(batch) * n**3 / 3 * _parts(i)),)
+def _selecting(i: SelectAndScatterBlock) -> int:
+    selecting = prod(i.window.sizes) * _operations(i.select)
+    return prod(_shape(i.operands[1])) * (selecting + _operations(i.scatter))
 
 
-@rule.register
-def _(i: TriangularSolve, core: Core, reading: Reading) -> tuple[Way, ...]:
-    n = i.operands[0].type.shape[-1]
-    elements = prod(i.results[0].type.shape)
-    return (software(core, i, elements * n * _parts(i)),)
+def _transforming(i: Fft) -> float:
+    """5 n log2 n."""
+    elements = max(prod(_shape(i.operands[0])), prod(_shape(i.results[0])))
+    return 5 * elements * sum(log2(max(2, n)) for n in i.fft_length)
 
 
-@rule.register
-def _(i: Fft, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """5 n log2 n operations."""
-    elements = max(prod(i.operands[0].type.shape), prod(i.results[0].type.shape))
-    steps = sum(log2(max(2, n)) for n in i.fft_length)
-    return (software(core, i, 5 * elements * steps),)
+#: Scalar operations of what is software: of a body as often as it runs.
+_SOFTWARE: Mapping[type[Instruction], Callable[[Any], float]] = {
+    MapBlock: lambda i: prod(_shape(i.results[0])) * _operations(i.body),
+    ReduceBlock: lambda i: prod(_shape(i.operands[0])) * _operations(i.body),
+    ScanBlock: lambda i: prod(_shape(i.operands[0])) * _operations(i.body),
+    PoolBlock: lambda i: (
+        prod(_shape(i.results[0])) * prod(i.window.sizes) * _operations(i.body)
+    ),
+    ScatterBlock: lambda i: (
+        prod(_shape(i.operands[-1 - i.captures])) * _operations(i.body)
+    ),
+    SelectAndScatterBlock: _selecting,
+    Cholesky: lambda i: (
+        prod(_shape(i.operands[0])[:-2])
+        * _shape(i.operands[0])[-1] ** 3
+        / 3
+        * _parts(i)
+    ),
+    TriangularSolve: lambda i: (
+        prod(_shape(i.results[0])) * _shape(i.operands[0])[-1] * _parts(i)
+    ),
+    Fft: _transforming,
+}
+
+
+def _in_software(i: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
+    return (software(core, i, _SOFTWARE[type(i)](i)),)
+
+
+for _kind in _SOFTWARE:
+    rule.register(_kind, _in_software)
 
 
 @rule.register

@@ -98,11 +98,7 @@ def _ones(core: Core, rows: int, results: int, item_bytes: int) -> tuple[Way, ..
     passes = 1 / (products.fp32 * a.ONE_ZERO.value)
     cycles = 1.0 if item_bytes <= 2 else passes
     ones = Contraction(
-        batch=1,
-        m=1,
-        n=results,
-        k=rows,
-        k_tile=core.spec.k_tile,
+        *(1, 1, results, rows, core.spec.k_tile),
         column_cycles=cycles,
         item_bytes=float(item_bytes),
         flops_per_k=0.0,  # the program asks for no matmul

@@ -355,11 +355,7 @@ def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
     else:
         cycles = i.k_tile / (rows * _products(core, "fp8"))
     c = Contraction(
-        batch=batch,
-        m=m,
-        n=n,
-        k=k,
-        k_tile=i.k_tile,
+        *(batch, m, n, k, i.k_tile),
         rows_per_cell=i.rows_per_cell,
         column_cycles=cycles,
         item_bytes=float(max(lhs.type.dtype.itemsize, rhs.type.dtype.itemsize)),
@@ -376,11 +372,7 @@ def _(i: NcMatmulMx, core: Core, reading: Reading) -> tuple[Way, ...]:
     rows = core.spec.partitions
     products = _products(core, "mx")
     c = Contraction(
-        batch=batch,
-        m=m,
-        n=n,
-        k=k,
-        k_tile=i.k_tile,
+        *(batch, m, n, k, i.k_tile),
         rows_per_cell=max(1, i.k_tile // rows),
         column_cycles=i.k_tile / (rows * products),
         item_bytes=1.0,
@@ -402,11 +394,7 @@ def _(i: NcMatmulSparse, core: Core, reading: Reading) -> tuple[Way, ...]:
     products = _products(core, "sparse")
     full = 4  # rows of a group that one compressed row selects from in 4:16 [C3]
     c = Contraction(
-        batch=batch,
-        m=held,
-        n=moved,
-        k=k,
-        k_tile=i.k_tile,
+        *(batch, held, moved, k, i.k_tile),
         column_cycles=full / products,
         item_bytes=float(moving.type.dtype.itemsize),
         psum_bytes=i.results[0].type.dtype.itemsize,

@@ -33,12 +33,7 @@ FILES = (
 
 
 class Prices:
-    """Costs of instructions on one physical core.
-
-    Attributes:
-        core: of LNC 1.
-        target: the machine, for collectives.
-    """
+    """Costs of instructions on one physical core."""
 
     def __init__(self, core: Core, target: Target | None = None) -> None:
         self.core = core

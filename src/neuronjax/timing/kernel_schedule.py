@@ -41,10 +41,7 @@ class KernelSchedule:
     """What every instruction of a stream does when.
 
     Attributes:
-        program: that is scheduled.
         core: the physical cores that it runs on, as one logical core.
-        stream: its instructions.
-        priced: their costs.
         starts, ends: of each; of a transfer, of its bytes.
         waits: how long its queue stood still before it.
         causes: the entry that decided when it starts; -1: none.
@@ -53,7 +50,6 @@ class KernelSchedule:
         found: what waits for what, and how long storages live.
         total_seconds: until the last result can be read.
         periods: seconds of a turn of `stream.loops`.
-        notes: what was assumed.
     """
 
     program: KernelProgram

@@ -27,8 +27,6 @@ class UnrolledLoop:
 
     Attributes:
         edges: where each turn that is in the stream begins, and where the last ends.
-        trips: how often it turns.
-        source: the user's line.
         is_assumed: whether nobody knows.
         count: how often the loops around it repeat all this.
     """
@@ -55,7 +53,6 @@ class Stream:
             compiler moves nothing across.
         counts: how often each entry happens.
         loops: inner ones before the outer.
-        notes: what was assumed.
     """
 
     entries: list[KernelInstruction] = field(default_factory=list)

@@ -153,13 +153,7 @@ def tiles_at_a_time(fused: Fused, region: TiledRegion, core: Core) -> int:
 
 def row_bytes(type_: TensorType, whole: int, size: int) -> int:
     """Contiguous bytes of a partition's part: rows of the last dimension, or, where
-    those are short, as many as lie together for one of 128 partitions.
-
-    Args:
-        type_: of a tensor.
-        whole: its bytes.
-        size: those that are moved.
-    """
+    those are short, as many as lie together for one of 128 partitions."""
     row = prod(type_.shape[-1:]) * type_.dtype.itemsize
     return max(1, min(size, max(row, ceil(whole / 128))))
 

@@ -25,7 +25,6 @@ class Network:
     """A machine, as collectives see it.
 
     Attributes:
-        name: of the target.
         topology: of a node: what NeuronLink joins.
         ranks_per_chip: logical NeuronCores.
         dma_bytes_per_second: what one rank copies for a collective.
