@@ -17,7 +17,7 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import CHIPS, resolve_target
 from neuronjax.ir.kernel import (
     Access,
-    Block,
+    KernelBlock,
     KernelInstruction,
     KernelLoop,
     KernelProgram,
@@ -86,7 +86,7 @@ class Writer:
                 "name": "kernel",
                 "arguments": (),
                 "results": (),
-                "body": Block(tuple(self.items)),
+                "body": KernelBlock(tuple(self.items)),
                 "storages": storages,
                 "registers": 0,
                 "target": "trn2",
@@ -95,7 +95,7 @@ class Writer:
         )
 
     def items_flat(self):
-        return list(Block(tuple(self.items)).walk())
+        return list(KernelBlock(tuple(self.items)).walk())
 
 
 def run(writer, target=TRN2, **options) -> KernelSchedule:
@@ -327,7 +327,7 @@ def loop_of(turns, length=3):
     for _ in range(length):
         body.copy(y, x)
     stop = turns if isinstance(turns, int) else Register(1)
-    body = Block(tuple(body.items))
+    body = KernelBlock(tuple(body.items))
     w.items = [KernelLoop(Register(0), 0, stop, 1, body, "kernels.py:7")]
     return w
 
@@ -361,7 +361,7 @@ def test_turns_that_nobody_knows_are_given_or_noted():
     told = run(unknown, trips={"kernels.py:7": 4})
     assert len(told.ends) == 12
     assert told.notes == ()
-    body = Block(tuple(loop_of(1).items[0].body.items))
+    body = KernelBlock(tuple(loop_of(1).items[0].body.items))
     unknown.items = [KernelWhile(Register(0), body, "kernels.py:9")]
     assert len(run(unknown, trips={"kernels.py:9": 2}).ends) == 6
 

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import jax
 
 from neuronjax.diagnostics.comparison import Comparison
-from neuronjax.diagnostics.executors import Emulator, Executor, Signatures
+from neuronjax.diagnostics.executors import Emulator, Signatures
 from neuronjax.diagnostics.first_divergence import ancestors, smallest_set
 from neuronjax.diagnostics.op_errors import Errors
 from neuronjax.diagnostics.op_records import FirstDivergence, Iteration, OpRecord
 from neuronjax.diagnostics.op_walk import Compared, ParallelWalk
-from neuronjax.diagnostics.parallel_runs import OpPath, Side
+from neuronjax.diagnostics.parallel_runs import Executor, OpPath, Side
 from neuronjax.diagnostics.reference64 import Reference64
 from neuronjax.errors import UnsupportedError
 from neuronjax.hardware import Target

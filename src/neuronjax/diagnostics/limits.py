@@ -75,7 +75,7 @@ class Change:
 
     @property
     def gain_seconds(self) -> float:
-        """What it saves."""
+        """The seconds that the change saves."""
         return self.before_seconds - self.seconds
 
     @property

@@ -72,7 +72,7 @@ class Errors:
 
     @property
     def mean_ulp(self) -> float:
-        """Over all elements."""
+        """The mean error of all elements in ULPs."""
         return self.sum_ulp / self.elements if self.elements else 0.0
 
     @property

@@ -35,7 +35,7 @@ class SummationTree:
 
     @property
     def addends(self) -> int:
-        """How many."""
+        """How many numbers are added."""
         return len(_leaves(self.root))
 
     @property

@@ -37,11 +37,7 @@ class Trials(Protocol):
     """What is known of assignments; each is lowered once, each program run once."""
 
     def seconds(self, assignment: Assignment) -> float:
-        """The predicted time.
-
-        Raises:
-            UnsupportedError: the target lacks something.
-        """
+        """The predicted time; an UnsupportedError where the target lacks something."""
         ...
 
     def program(self, assignment: Assignment) -> object:
@@ -49,11 +45,7 @@ class Trials(Protocol):
         ...
 
     def error(self, assignment: Assignment) -> float:
-        """Of a run.
-
-        Raises:
-            BudgetSpentError: it has not been run and may not be.
-        """
+        """The error of a run; a BudgetSpentError where no more are allowed."""
         ...
 
     def known_error(self, assignment: Assignment) -> float | None:
@@ -111,11 +103,11 @@ class Goal:
 
     @property
     def baseline(self) -> int:
-        """The candidate."""
+        """The candidate that the search begins with: the last one."""
         return self.candidates - 1
 
     def uniform(self, candidate: int) -> Assignment:
-        """All groups alike."""
+        """The assignment of one candidate to all groups."""
         return (candidate,) * self.groups
 
 

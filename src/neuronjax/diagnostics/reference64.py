@@ -57,6 +57,10 @@ def is_float(dtype: Any) -> bool:
     return np.dtype(dtype).kind not in "iub"
 
 
+def _widened(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return x.astype(np.float64) if is_float(dtype) else x
+
+
 class Reference64:
     """Executes the instructions of an `fp32` lowering in double precision.
 
@@ -186,6 +190,7 @@ _FUNCTIONS: dict[type[Instruction], Callable[[Any, Arrays], np.ndarray]] = {
     Compare: lambda i, x: _COMPARISONS[i.direction](*x),
     Select: lambda i, x: np.where(*x),
     ReducePrecision: lambda i, x: x[0],
+    Memset: lambda i, x: _widened(i.value, i.results[0].type.dtype),
 }
 for _kind, _function in _FUNCTIONS.items():
     _double.register(_kind, lambda i, x, f=_function: (f(i, x),))
@@ -193,6 +198,7 @@ for _kind, _function in _FUNCTIONS.items():
 
 @_double.register
 def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
+    """Integers are rounded and clipped as the instruction says."""
     dtype = i.results[0].type.dtype
     if is_float(dtype):
         return (x[0].astype(np.float64),)
@@ -208,12 +214,14 @@ def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: TensorReduce, x: Arrays) -> Sequence[Any]:
+    """The initial value comes last."""
     function = REDUCTIONS[i.op]
     return (function(function.reduce(x[0], axis=tuple(i.axes)), x[1]),)
 
 
 @_double.register
 def _(i: TensorTensorScan, x: Arrays) -> Sequence[Any]:
+    """Every prefix, from the end if it is reversed."""
     ordered = np.flip(x[0], i.axis) if i.reverse else x[0]
     out = REDUCTIONS[i.op].accumulate(ordered, axis=i.axis)
     return (np.flip(out, i.axis) if i.reverse else out,)
@@ -221,6 +229,7 @@ def _(i: TensorTensorScan, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: NcMatmul, x: Arrays) -> Sequence[Any]:
+    """One product of matrices for every member of the batch."""
     d = i.dimensions
     lhs = _matrix(x[0], d.lhs_batch, d.lhs_contract, k_last=True)
     rhs = _matrix(x[1], d.rhs_batch, d.rhs_contract, k_last=False)
@@ -237,12 +246,6 @@ def _matrix(
     sizes = [int(np.prod([x.shape[n] for n in group])) for group in groups]
     order = [n for group in groups for n in group]
     return x.transpose(order).reshape(sizes)
-
-
-@_double.register
-def _(i: Memset, x: Arrays) -> Sequence[Any]:
-    is_wide = is_float(i.results[0].type.dtype)
-    return (i.value.astype(np.float64) if is_wide else i.value,)
 
 
 @_double.register
@@ -322,6 +325,7 @@ def _pool(i: Pool, operand: Any, init: Any) -> Any:
 
 @_double.register
 def _(i: Sort, x: Arrays) -> Sequence[Any]:
+    """Keys come first; the other operands are put in their stable order."""
     order = np.broadcast_to(
         np.arange(x[0].shape[i.dimension]).reshape(
             [-1 if n == i.dimension else 1 for n in range(x[0].ndim)]
@@ -338,6 +342,7 @@ def _(i: Sort, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: TopK, x: Arrays) -> Sequence[Any]:
+    """The largest elements, and where they are."""
     order = _stable_order(x[0], x[0].ndim - 1, True)[..., : i.k]
     return np.take_along_axis(x[0], order, -1), order
 

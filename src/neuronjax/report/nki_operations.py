@@ -68,7 +68,7 @@ class KernelOperation:
             class or dtype.
         front_end: whether kernels can name it.
         semantics: whether the emulator runs it; None where there is nothing to run.
-        cost: whether its time is known; None likewise.
+        cost: whether its time is known; None where nothing takes any.
         engines: who may execute it, by letter: T tensor, V vector, S scalar, G gpsimd,
             D dma, Q the sequencers.
         generation: first NeuronCore that has it, "" for all.

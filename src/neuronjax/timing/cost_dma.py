@@ -79,14 +79,6 @@ def dma_latency_seconds(transfer: Transfer, core: Core) -> float:
     return core.chip.dma_start_seconds
 
 
-def first_byte_seconds(core: Core, *, is_read: bool) -> float:
-    """From a trigger to the first byte's movement: the descriptor, then HBM."""
-    issue = core.chip.hwdge_issue_seconds
-    if issue is None:
-        issue = core.chip.dma_start_seconds - a.DMA_SEMAPHORE.value
-    return issue + (a.HBM_LATENCY.value if is_read else 0.0)
-
-
 def _dma(core: Core, size: float, piece: float, opcode: str, share: float = 1.0) -> Way:
     """Movement from SBUF to SBUF."""
     work = Work(
@@ -171,6 +163,7 @@ def _run_bytes(shape: tuple[int, ...], within: tuple[int, ...], item: int) -> fl
 
 @rule.register
 def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """An access pattern is free; other elements are copied, by engines or by DMA."""
     if i.kind in ACCESS_PATTERNS:
         return FREE
     if i.kind == "transpose":

@@ -49,7 +49,7 @@ from neuronjax.timing.work import Core, Way, Work
 
 
 def nbytes(views_or_buffers: tuple) -> int:
-    """All of them together."""
+    """The bytes of all views or buffers together."""
     return sum(prod(v.type.shape) * v.type.dtype.itemsize for v in views_or_buffers)
 
 
@@ -120,6 +120,7 @@ def _merge_operations(length: int, rows: int, tensors: int) -> float:
 
 @rule.register
 def _(i: Sort, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """A merge sort in software, or rounds of eight on VectorE for up to two tensors."""
     length, rows = _rows(i, i.dimension)
     merged = software(core, i, _merge_operations(length, rows, len(i.operands)), "SORT")
     if len(i.operands) > 2:
@@ -129,6 +130,7 @@ def _(i: Sort, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: SortBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """A merge sort in software, whose steps run the comparison of the body."""
     length, rows = _rows(i, i.dimension)
     tensors = len(i.operands) - i.captures + _operations(i.body)
     return (software(core, i, _merge_operations(length, rows, tensors), "SORT"),)
@@ -148,6 +150,7 @@ def _(i: TopK, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Iota, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """A number for every element of a lane."""
     return (gpsimd(core, i, columns(i.results[0].type.shape, core), "IOTA"),)
 
 
@@ -257,7 +260,7 @@ _GATHER_GROUP = 512
 
 @prices("iota", "affine_select")
 def per_element(i: KernelInstruction, core: Core) -> KernelPrice:
-    """150 + N."""
+    """An instruction of N elements takes 150 + N cycles."""
     return on_engine(i, core, per_partition(i), i.name.upper())
 
 

@@ -118,6 +118,7 @@ def _across(core: Core, i: TensorReduce, rows: int, results: int) -> tuple[Way, 
 
 @rule.register
 def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """Along the free axis where rows fill the lanes, else over partitions too."""
     shape, dtype = i.operands[0].type.shape, i.operands[0].type.dtype
     elements, results = prod(shape), prod(i.results[0].type.shape)
     if not elements:

@@ -97,6 +97,7 @@ def _on_vector(core: Core, i: Activation, traffic: tuple[float, float]) -> Work:
 
 @rule.register
 def _(i: Activation, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """An activation for every table of the recipe, with passes of VectorE around."""
     recipe = RECIPES[i.function]
     shape = i.results[0].type.shape
     traffic = traffic_of(i)

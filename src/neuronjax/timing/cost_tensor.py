@@ -345,6 +345,7 @@ def _transposed_first(
 
 @rule.register
 def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """The array takes the passes of the dtypes; integers are added in software."""
     lhs, rhs = i.operands[:2]
     batch, m, n, k = sizes(lhs, rhs, i.dimensions)
     if i.accumulation == "integer" or i.engine == "gpsimd":
@@ -368,6 +369,7 @@ def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: NcMatmulMx, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """Four products of a cell in one cycle; the array is tiled by rows only."""
     batch, m, n, k = sizes(i.operands[0], i.operands[1], i.dimensions)
     rows = core.spec.partitions
     products = _products(core, "mx")
@@ -384,6 +386,7 @@ def _(i: NcMatmulMx, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: NcMatmulSparse, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """Compressed rows are held, and each selects from four rows that stream by."""
     values, moving = i.operands[0], i.operands[2]
     d = i.dimensions
     batch = prod(values.type.shape[x] for x in d.lhs_batch)
@@ -408,6 +411,7 @@ def _(i: NcMatmulSparse, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: NcTranspose, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """Squares of 128 x 128 pass through the array."""
     *batch, rows, columns = i.operands[0].type.shape
     item = i.operands[0].type.dtype.itemsize
     return transpose_works(core, prod(batch), rows, columns, item)

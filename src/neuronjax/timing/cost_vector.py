@@ -259,6 +259,7 @@ def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """Two streams, or one and a scalar; what the ALU lacks takes passes or software."""
     dtype = i.results[0].type.dtype
     if i.op in FUNCTIONS:
         operations = prod(i.results[0].type.shape) * a.FUNCTION_OPERATIONS.value
@@ -300,6 +301,7 @@ def _(i: ScalarTensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Compare, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """One or two streams; wide integers are compared on GpSimdE."""
     on_vector = i.engine == "vector" or i.operands[0].type.dtype.itemsize < 4
     if on_vector and _tensors(i, reading) < 2:
         return one_stream(core, i, reading, "TENSOR_SCALAR")
@@ -316,6 +318,7 @@ def _(i: Select, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorScalar, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """One stream, on ScalarE too where it has the operator."""
     scalars = Reading(scalars=reading.scalars | {1}, in_psum=reading.in_psum)
     on_scalar = i.op in ON_SCALAR
     return one_stream(core, i, scalars, "TENSOR_SCALAR", on_scalar=on_scalar)
@@ -323,6 +326,7 @@ def _(i: TensorScalar, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """One stream; ScalarE copies floats of up to 32 bits."""
     dtypes = (i.operands[0].type.dtype, i.results[0].type.dtype)
     wide = any(d.itemsize > 4 for d in dtypes)
     floats = all(d.kind not in "iub" for d in dtypes)
@@ -331,11 +335,13 @@ def _(i: TensorCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: ReducePrecision, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """A cast to the narrow format and one back."""
     return one_stream(core, i, reading, "TENSOR_COPY", instructions=2)
 
 
 @rule.register
 def _(i: BitcastCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """Bytes that are there already are looked at in another way."""
     return FREE
 
 
@@ -359,6 +365,7 @@ def _(i: Memset, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: QuantizeMx, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """VectorE quantizes at a rate of its own; weights come quantized."""
     if i.engine == "offline":
         return FREE
     shape = i.operands[0].type.shape
@@ -388,10 +395,12 @@ def _on_one_element(core: Core, i: Instruction, instructions: float) -> Way:
 
 @rule.register
 def _(i: ScaleFromAmax, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """A few operations on one element."""
     return (_on_one_element(core, i, a.SCALE_STEPS.value),)
 
 
 @rule.register(RecordAmax)
 @rule.register(ReadAmax)
 def _(i: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """One operation on one element."""
     return (_on_one_element(core, i, 1),)

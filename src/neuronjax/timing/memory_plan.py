@@ -148,7 +148,7 @@ class MemoryPlan:
 
     @property
     def spill_reload_bytes(self) -> int:
-        """And read again."""
+        """What was saved and is read again, every loop counted once."""
         return self._bytes("spill_reload")
 
     @property

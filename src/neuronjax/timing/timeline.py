@@ -154,13 +154,13 @@ class Timeline:
 
     @property
     def hbm_read_bytes(self) -> int:
-        """Read from HBM."""
+        """Bytes that are read from HBM, all turns of loops counted."""
         moved = sum(t.bytes * count for t, count in self.transfers() if t.is_read)
         return moved + sum(w.hbm_read_bytes * count for w, count in self._works())
 
     @property
     def hbm_write_bytes(self) -> int:
-        """Written to HBM."""
+        """Bytes that are written to HBM, all turns of loops counted."""
         moved = sum(t.bytes * count for t, count in self.transfers() if not t.is_read)
         return moved + sum(w.hbm_write_bytes * count for w, count in self._works())
 
