@@ -20,6 +20,7 @@ import numpy as np
 from jax import lax
 
 from neuronjax.diagnostics.executors import Emulator, Position, RoundingKey, Signatures
+from neuronjax.diagnostics.facts import comparison
 from neuronjax.diagnostics.reference64_tables import BINARY, REDUCTIONS, UNARY
 from neuronjax.errors import InternalError
 from neuronjax.execution.engines import Registers, execute
@@ -174,20 +175,12 @@ def _rule(i: Instruction) -> Rule | None:
 # -- arithmetic ------------------------------------------------------------------------
 
 
-_COMPARISONS = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-}
 #: What computes one result in one expression.
 _FUNCTIONS: dict[type[Instruction], Callable[[Any, Arrays], np.ndarray]] = {
     TensorTensor: lambda i, x: BINARY[i.op](*x),
     TensorScalar: lambda i, x: BINARY[i.op](*x),
     Activation: lambda i, x: UNARY[i.function](x[0]),
-    Compare: lambda i, x: _COMPARISONS[i.direction](*x),
+    Compare: lambda i, x: comparison(i.direction)(*x),
     Select: lambda i, x: np.where(*x),
     ReducePrecision: lambda i, x: x[0],
     Memset: lambda i, x: _widened(i.value, i.results[0].type.dtype),
