@@ -235,12 +235,13 @@ class ErrorRecorder:
 
 
 def _record(path: OpPath, sums: _Sums) -> OpRecord:
+    heard: dict[str, Any] = {**vars(sums), "iterations": tuple(sums.iterations)}
     return OpRecord(
         op=path.op.name,
         scope=path.scope,
         source=path.source,
         result=", ".join(str(v.type) for v in path.op.results),
-        **vars(sums) | {"iterations": tuple(sums.iterations)},
+        **heard,
     )
 
 
@@ -252,10 +253,7 @@ class _ReachedError(Exception):
 
 
 def _is_explained(
-    walk: ParallelWalk,
-    arguments: Sequence[Any],
-    first: _First,
-    tolerance: float,
+    walk: ParallelWalk, arguments: Sequence[Any], first: _First, tolerance: float
 ) -> bool:
     """Whether the divergence is gone in a walk."""
     diverged = False

@@ -80,11 +80,7 @@ def profiler(
 
 
 def not_a_kernel(program: Program | None) -> Program:
-    """A captured program.
-
-    Raises:
-        InvalidProgramError: there is none, for a kernel was profiled.
-    """
+    """A captured program; refuses None, which is what a kernel has."""
     if program is None:
         raise InvalidProgramError(
             "an NKI kernel, where a program of JAX is needed",

@@ -131,11 +131,8 @@ class Search:
         self._sensitivity: dict[int, float] = {}
 
     def run(self) -> Assignment:
-        """The cheapest assignment found.
-
-        Raises:
-            InvalidProgramError: the baseline exceeds the tolerance.
-        """
+        """The cheapest assignment found; refuses a baseline that exceeds the
+        tolerance."""
         goal = self.goal
         self.state = goal.uniform(goal.baseline)
         try:

@@ -124,10 +124,7 @@ def read_entries(text: str) -> Iterator[Entry]:
 def read_rules(text: str, checks: Mapping[str, Check]) -> tuple[PortabilityRule, ...]:
     """The rules of a text.
 
-    Args:
-        text: a paragraph for each, as `Entry` says.
-        checks: the predicates, by the rules' ids.
-    """
+    `checks` are the predicates, by the rules' ids."""
     return tuple(
         PortabilityRule(
             **entry.fields,

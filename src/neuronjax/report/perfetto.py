@@ -100,9 +100,7 @@ def _track(trace: Any, uuid: int, name: str) -> Any:
     return descriptor
 
 
-def _slices(
-    timeline: Timeline,
-) -> Iterator[tuple[Span, Queue, Mapping[str, Any]]]:
+def _slices(timeline: Timeline) -> Iterator[tuple[Span, Queue, Mapping[str, Any]]]:
     """Every piece of every event; what is said is said of the first."""
     for event, row in zip(timeline.events, event_rows(timeline), strict=True):
         first, *others = spans(event)

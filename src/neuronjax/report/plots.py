@@ -35,11 +35,7 @@ class Picture(Figure):
 def draw(
     kind: str, timeline: Timeline, memory: MemoryPlan, core: Core, title: str
 ) -> Figure:
-    """A figure; see `Profile.plot`.
-
-    Raises:
-        InvalidProgramError: another kind.
-    """
+    """A figure; see `Profile.plot`."""
     if kind not in _SIZES:
         raise InvalidProgramError(
             f"a picture of kind {kind!r}", remedy=f"one of {', '.join(_SIZES)}"

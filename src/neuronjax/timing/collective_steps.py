@@ -326,11 +326,7 @@ def steps_of(
     """The steps of a collective over groups of one size at once.
 
     The algorithm is one of `collectives.algorithms.ALGORITHMS` that the groups can run;
-    of "all_to_all" the only one is "mesh".
-
-    Raises:
-        InternalError: an op or algorithm without steps.
-    """
+    of "all_to_all" the only one is "mesh"."""
     if groups[0].size == 1:
         return ()
     return merged([_of_group(op, algorithm, group, topology) for group in groups])
@@ -388,11 +384,7 @@ def _joined(
 
 
 def steps_over_nodes(
-    op: str,
-    algorithm: str,
-    inner: Sequence[Group],
-    nodes: int,
-    topology: Topology,
+    op: str, algorithm: str, inner: Sequence[Group], nodes: int, topology: Topology
 ) -> tuple[CollectiveStep, ...]:
     """The steps of groups that reach over many nodes in the same way on each.
 

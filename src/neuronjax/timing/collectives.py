@@ -38,12 +38,8 @@ from neuronjax.timing.network import Network, network_of
 Bottleneck = Literal["latency", "link", "dma", "efa"]
 BOTTLENECKS: tuple[Bottleneck, ...] = get_args(Bottleneck)
 OPS = (
-    "all_reduce",
-    "reduce_scatter",
-    "all_gather",
-    "all_to_all",
-    "collective_permute",
-    "collective_broadcast",
+    *("all_reduce", "reduce_scatter", "all_gather"),
+    *("all_to_all", "collective_permute", "collective_broadcast"),
 )
 
 

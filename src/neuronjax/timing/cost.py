@@ -63,11 +63,7 @@ def ways(
     """The legal ways to execute an instruction, the quickest first.
 
     Positions are those of operands, as in `Reading`. Ways are in the order of
-    `own_seconds`; they are `((),)` where the instruction is free.
-
-    Raises:
-        InternalError: control flow, a collective, or a class without a rule.
-    """
+    `own_seconds`; they are `((),)` where the instruction is free."""
     reading = PLAIN
     if scalar_operands or psum_operands or transposed_operands:
         reading = Reading(scalar_operands, psum_operands, transposed_operands)

@@ -56,12 +56,7 @@ def collective_seconds(
     """The time of a collective instruction.
 
     `PartitionId` is free. `placement` is the logical core of each device; it is empty
-    for the device's own number.
-
-    Raises:
-        InternalError: a class of collectives without a rule.
-        InvalidProgramError: a device that the placement does not place.
-    """
+    for the device's own number."""
     if isinstance(i, PartitionId):
         return 0.0
     operands = sum(prod(v.type.shape) * v.type.dtype.itemsize for v in i.operands)

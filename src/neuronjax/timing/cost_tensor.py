@@ -102,11 +102,7 @@ def peak_flops_per_second(core: Core, kind: str) -> float | None:
 
 
 def _products(core: Core, kind: str) -> float:
-    """Products of a kind that a cell adds per cycle.
-
-    Raises:
-        InternalError: the chip has no such matmul, and it was lowered all the same.
-    """
+    """Products of a kind that a cell adds per cycle, on a chip that has that kind."""
     found = getattr(core.spec.products_per_cell_per_cycle, kind)
     if found is None:
         raise InternalError(f"{core.chip.name} has no {kind} matmul", op="nc_matmul")

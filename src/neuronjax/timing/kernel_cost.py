@@ -41,11 +41,8 @@ class Prices:
         self._known: dict[Any, KernelPrice] = {}
 
     def price(self, i: KernelInstruction) -> KernelPrice:
-        """The cost of an instruction.
-
-        Raises:
-            UnimplementedError: there is no rule for it.
-        """
+        """The cost of an instruction; an UnimplementedError if there is no rule for
+        it."""
         key = _key(i)
         found = self._known.get(key)
         if found is None:

@@ -89,10 +89,7 @@ def _add(
 
 
 def _add_loop(
-    stream: Stream,
-    loop: KernelLoop | KernelWhile,
-    count: int,
-    trips: Mapping[str, int],
+    stream: Stream, loop: KernelLoop | KernelWhile, count: int, trips: Mapping[str, int]
 ) -> None:
     found = _trips(loop, trips)
     turns = 1 if found is None else found

@@ -84,11 +84,7 @@ def _positive(name: str, value: float) -> float:
 
 
 def check_utilization(utilization: float) -> None:
-    """Refuses a utilization that is no share.
-
-    Raises:
-        InvalidProgramError: not above 0, or above 1.
-    """
+    """Refuses a utilization that is not above 0 and at most 1."""
     if not 0 < utilization <= 1:
         raise InvalidProgramError(
             f"a utilization of {utilization}", remedy="a share above 0, at most 1"
@@ -96,11 +92,7 @@ def check_utilization(utilization: float) -> None:
 
 
 def check_watts(watts: float | None) -> None:
-    """Refuses a power that is none.
-
-    Raises:
-        InvalidProgramError: not above 0.
-    """
+    """Refuses a power that is not above 0."""
     if watts is not None:
         _positive("watts", watts)
 

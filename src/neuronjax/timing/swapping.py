@@ -63,9 +63,7 @@ def _chains(nodes: Sequence[FlatNode], results: Sequence[int]) -> list[list[Flat
     ]
 
 
-def _swapped(
-    chain: Sequence[Instruction],
-) -> list[Instruction] | None:
+def _swapped(chain: Sequence[Instruction]) -> list[Instruction] | None:
     """A matmul, casts of its result and a transposition, the other way round.
 
     None where the transposition would not keep whole rows either."""
