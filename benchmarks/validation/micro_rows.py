@@ -30,7 +30,7 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.timing import assumptions
 from neuronjax.timing.cost import ways
-from neuronjax.timing.cost_dma import engine_seconds, first_byte_seconds, stream_seconds
+from neuronjax.timing.cost_dma import engine_seconds, stream_seconds
 from neuronjax.timing.cost_tensor import (
     array_latency_seconds,
     load_stationary_seconds,
@@ -50,6 +50,14 @@ def on(core: Core, queue: str, instruction: Instruction, **reading: Any) -> Work
     """The work of the way that begins on an engine."""
     found = ways(instruction, core, **reading)
     return next(way[0] for way in found if way and way[0].queue == queue)
+
+
+def first_byte_seconds(core: Core, *, is_read: bool) -> float:
+    """From a trigger to the first byte's movement: the descriptor, then HBM."""
+    issue = core.chip.hwdge_issue_seconds
+    if issue is None:
+        issue = core.chip.dma_start_seconds - assumptions.DMA_SEMAPHORE.value
+    return issue + (assumptions.HBM_LATENCY.value if is_read else 0.0)
 
 
 def duration(work: Work) -> float:

@@ -27,10 +27,8 @@ _DIGITS = 16
 def code_fingerprint(*things: Any) -> str:
     """A hash of functions and plain values, as hexadecimal digits.
 
-    Args:
-        *things: functions, numbers, text, arrays, dataclasses, and containers of them.
-            Of any other object only the class counts.
-    """
+    Things are functions, numbers, text, arrays, dataclasses, and containers of them; of
+    any other object only the class counts."""
     text = "\n".join(_CodeWriter().of(thing) for thing in things)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import jax
 
 from neuronjax.diagnostics.comparison import Comparison
-from neuronjax.diagnostics.executors import Emulator, Executor, Signatures
+from neuronjax.diagnostics.executors import Emulator, Signatures
 from neuronjax.diagnostics.first_divergence import ancestors, smallest_set
 from neuronjax.diagnostics.op_errors import Errors
 from neuronjax.diagnostics.op_records import FirstDivergence, Iteration, OpRecord
 from neuronjax.diagnostics.op_walk import Compared, ParallelWalk
-from neuronjax.diagnostics.parallel_runs import OpPath, Side
+from neuronjax.diagnostics.parallel_runs import Executor, OpPath, Side
 from neuronjax.diagnostics.reference64 import Reference64
 from neuronjax.errors import UnsupportedError
 from neuronjax.hardware import Target
@@ -66,7 +66,6 @@ class Setting:
 
     Attributes:
         program: captured StableHLO without complex numbers.
-        target: the machine.
         cotangents: indices of main's arguments that carry gradients.
         call_index: of stochastic rounding.
     """
@@ -236,18 +235,13 @@ class ErrorRecorder:
 
 
 def _record(path: OpPath, sums: _Sums) -> OpRecord:
+    heard: dict[str, Any] = {**vars(sums), "iterations": tuple(sums.iterations)}
     return OpRecord(
-        number=sums.number,
         op=path.op.name,
         scope=path.scope,
         source=path.source,
         result=", ".join(str(v.type) for v in path.op.results),
-        executions=sums.executions,
-        isolation=sums.isolation,
-        accumulation=sums.accumulation,
-        expected=sums.expected,
-        actual=sums.actual,
-        iterations=tuple(sums.iterations),
+        **heard,
     )
 
 
@@ -259,10 +253,7 @@ class _ReachedError(Exception):
 
 
 def _is_explained(
-    walk: ParallelWalk,
-    arguments: Sequence[Any],
-    first: _First,
-    tolerance: float,
+    walk: ParallelWalk, arguments: Sequence[Any], first: _First, tolerance: float
 ) -> bool:
     """Whether the divergence is gone in a walk."""
     diverged = False
@@ -323,16 +314,8 @@ def compare_sides(
 ) -> Comparison:
     """Walks the sides, and explains the first divergence.
 
-    Args:
-        setting: what they were made in.
-        actual: one side.
-        reference: the other.
-        arguments: arrays of the declared dtypes, one per argument of main.
-        tolerance: on relative L2; 0 means any bit.
-        baseline: a third side.
-        explain: whether to search the ops that explain the divergence.
-        names: the fields of `Comparison` that only say what this is.
-    """
+    A tolerance is on relative L2, where 0 means any bit; `names` are the fields of
+    `Comparison` that only say what this is."""
     start = time.perf_counter()
     recorder = ErrorRecorder(tolerance)
     ParallelWalk(reference, actual, recorder, baseline=baseline).run(arguments)

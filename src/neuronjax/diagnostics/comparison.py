@@ -32,6 +32,7 @@ from neuronjax.report.tables import Displayed
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_PLAIN = ("name", "target", "policy", "reference", "baseline", "tolerance")
 SORTS = ("isolation", "accumulation", "order")
 _SHOWN_ROWS = 12
 _SHOWN_CAUSES = 6
@@ -117,12 +118,8 @@ class Comparison(Displayed):
         return tuple(sorted(found, key=lambda r: _excess(r, usual[r.op]), reverse=True))
 
     def table(self, sort: str = "isolation", rows: int = _SHOWN_ROWS) -> Table:
-        """A table of Rich, 80 columns wide.
-
-        Args:
-            sort: as `sorted`.
-            rows: at most so many.
-        """
+        """The ops of `sorted`, at most so many rows, as a table of Rich, 80 columns
+        wide."""
         found = self.sorted(sort)
         shown = found[:rows]
         title = f"{len(shown)} of {len(found)} ops, by {sort}"
@@ -137,11 +134,7 @@ class Comparison(Displayed):
         return _grouped(self.ops, "source", lambda r: r.source)
 
     def iterations(self, number: int) -> list[dict[str, Any]]:
-        """The errors of an op in a loop, by iteration.
-
-        Args:
-            number: of the op.
-        """
+        """The errors of an op in a loop, by iteration."""
         return [
             {"iteration": i.index}
             | _prefixed("isolation", i.isolation)
@@ -165,10 +158,7 @@ class Comparison(Displayed):
             )
         return [
             {
-                "number": r.number,
-                "op": r.op,
-                "module": r.module,
-                "source": r.source,
+                **{n: getattr(r, n) for n in ("number", "op", "module", "source")},
                 "expected_relative_l2": r.expected.relative_l2,
                 "actual_relative_l2": r.actual.relative_l2,
                 "ratio": r.ratio,
@@ -193,12 +183,7 @@ class Comparison(Displayed):
         first = self.first_divergence
         return _finite(
             {
-                "name": self.name,
-                "target": self.target,
-                "policy": self.policy,
-                "reference": self.reference,
-                "baseline": self.baseline,
-                "tolerance": self.tolerance,
+                **{name: getattr(self, name) for name in _PLAIN},
                 "first_divergence": None
                 if first is None
                 else {

@@ -18,8 +18,6 @@ class Difference:
     """The distance of an array from a reference.
 
     Attributes:
-        equal: no element differs.
-        differing: how many elements differ.
         max_abs: the largest absolute error.
         max_ulp: the largest distance in units in the last place of the dtype; None for
             integers.
@@ -36,11 +34,7 @@ class Difference:
 def difference(actual: np.ndarray, reference: np.ndarray) -> Difference:
     """Compares arrays of one shape and dtype.
 
-    Args:
-        actual: numbers of any dtype of NumPy or ml_dtypes; complex ones are compared
-            as their two parts.
-        reference: of the same shape and dtype.
-    """
+    Complex numbers are compared as their two parts."""
     if actual.dtype.kind == "c":
         part = f"f{actual.dtype.itemsize // 2}"
         actual, reference = (_parts(x, part) for x in (actual, reference))

@@ -1,15 +1,16 @@
 """Who executes the instructions of one side of a comparison.
 
-An `Executor` runs instructions one at a time and says when two of them are the same
+An executor runs instructions one at a time and says when two of them are the same
 function: what is the same is computed once. The `Emulator` is the project's own; the
-double-precision one is in `reference64`.
+double-precision one is in `reference64`. Arrays of the declared dtype `enter` it, and
+what it holds, in wider floats if it `is_wide`, does `leave` it in that dtype.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -67,49 +68,6 @@ class Signatures:
             number = self._numbers.setdefault(signature, len(self._numbers))
             known = self._known[id(i)] = (i, number)  # kept alive: its id is the key
         return known[1]
-
-
-class Executor(Protocol):
-    """Executes instructions on arrays of its own kind."""
-
-    @property
-    def first_key(self) -> RoundingKey:
-        """The key of the instructions of main."""
-        ...
-
-    @property
-    def stochastic(self) -> bool:
-        """Whether keys matter."""
-        ...
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether its floats are not of the declared dtypes."""
-        ...
-
-    def identity(
-        self, i: Instruction, key: RoundingKey, position: Position
-    ) -> Hashable:
-        """Equal where the same operands give the same results."""
-        ...
-
-    def execute(
-        self,
-        i: Instruction,
-        operands: Sequence[Any],
-        key: RoundingKey,
-        position: Position,
-    ) -> Sequence[Any]:
-        """One array per result."""
-        ...
-
-    def enter(self, array: Any) -> Any:
-        """An array of the declared dtype as this executor holds it."""
-        ...
-
-    def leave(self, array: Any, dtype: Any) -> Any:
-        """An array that this executor holds, in the declared dtype."""
-        ...
 
 
 class Emulator:

@@ -8,6 +8,7 @@ value or nothing. Semantics: docs/spec.md of openxla/stablehlo.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -131,14 +132,9 @@ def _value(op: Op, name: str, facts: Sequence[Fact]) -> np.ndarray | None:
         return np.asarray(rule(op, *operands))
 
 
-_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "EQ": lambda a, b: a == b,
-    "NE": lambda a, b: a != b,
-    "LT": lambda a, b: a < b,
-    "LE": lambda a, b: a <= b,
-    "GT": lambda a, b: a > b,
-    "GE": lambda a, b: a >= b,
-}
+def comparison(direction: str) -> Callable[[Any, Any], Any]:
+    """The operator of a direction, "LT" and so on."""
+    return getattr(operator, direction.lower())
 
 
 def _iota(op: Op) -> np.ndarray:
@@ -191,9 +187,7 @@ _VALUES: Mapping[str, Value] = {
     "slice": _slice,
     "concatenate": lambda op, *xs: np.concatenate(xs, op.attributes["dimension"]),
     "convert": _convert,
-    "compare": lambda op, x, y: _COMPARISONS[op.attributes["comparison_direction"]](
-        x, y
-    ),
+    "compare": lambda op, *xs: comparison(op.attributes["comparison_direction"])(*xs),
     "select": lambda op, p, x, y: np.where(p, x, y),
     "clamp": lambda op, low, x, high: np.minimum(np.maximum(x, low), high),
     "add": lambda op, x, y: x + y,
@@ -261,7 +255,7 @@ def _compared(op: Op, facts: Sequence[Fact]) -> Fact:
     direction = op.attributes["comparison_direction"]
     if not is_integer(op.operands[0].type.dtype) or direction in ("EQ", "NE"):
         return Fact(0, 1)
-    compare = _COMPARISONS[direction]
+    compare = comparison(direction)
     corners = [compare(x, y) for x in _pair(a) for y in _pair(b)]
     return Fact(min(corners), max(corners))
 
@@ -284,14 +278,8 @@ def _and(op: Op, facts: Sequence[Fact]) -> Fact:
 
 _BOUNDS: Mapping[str, Callable[[Op, Sequence[Fact]], Fact]] = {
     "iota": _iota_bounds,
-    "broadcast_in_dim": _moved,
-    "reshape": _moved,
-    "transpose": _moved,
-    "reverse": _moved,
-    "slice": _moved,
-    "dynamic_slice": _moved,
-    "gather": _moved,
-    "convert": _moved,
+    **dict.fromkeys(("broadcast_in_dim", "reshape", "transpose", "reverse"), _moved),
+    **dict.fromkeys(("slice", "dynamic_slice", "gather", "convert"), _moved),
     "concatenate": _union,
     "dynamic_update_slice": lambda op, facts: _union(op, facts[:2]),
     "pad": _union,

@@ -63,10 +63,10 @@ class Finding:
 
     rule: str
     severity: Severity
-    op: str
-    location: str
-    scope: str
-    count: int
+    op: str = ""
+    location: str = ""
+    scope: str = ""
+    count: int = 1
     message: str
     remedy: str
     source: str

@@ -105,13 +105,8 @@ def smallest_set(
 ) -> tuple[Hashable, ...]:
     """A small set of candidates that explains.
 
-    Args:
-        candidates: the most suspicious first.
-        explains: a trial; more candidates are taken to explain no less.
-
-    Returns:
-        The set; empty if not even all candidates together explain.
-    """
+    Candidates come the most suspicious first; more of them are taken to explain no
+    less. The set is empty if not even all of them together explain."""
     trial = _RememberedTrials(explains)
     size = _fewest(candidates, trial)
     if size is None:

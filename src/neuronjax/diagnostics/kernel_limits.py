@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from neuronjax.diagnostics.limits import Change
+from neuronjax.diagnostics.limits import Change, overlap
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
@@ -21,7 +21,6 @@ from neuronjax.timing.kernel_price import KernelPrice
 from neuronjax.timing.kernel_schedule import KernelSchedule, schedule_kernel, what_if
 from neuronjax.timing.kernel_timeline import bottleneck, kernel_timeline
 from neuronjax.timing.timeline import Timeline
-from neuronjax.timing.work import QUEUES, Queue
 
 Program = TypeVar("Program")
 Made = TypeVar("Made")
@@ -42,16 +41,10 @@ def profiler(
 ) -> Callable[..., Made]:
     """`neuronjax.profile` of a kernel.
 
-    Args:
-        kernel: of `nki.jit`.
-        make: makes the profile of its fields.
-        values: of arguments that were given as arrays; raises for types.
-        policy: None, for a kernel names its dtypes itself.
-        options: target, lnc, trips, peak, as `neuronjax.profile`.
-
-    Returns:
-        A function of the kernel's arguments: arrays or ShapeDtypeStructs, and static
-        values.
+    `make` makes the profile of its fields; `values` are those of arguments that were
+    given as arrays, and raises for types; `options` are target, lnc, trips and peak. A
+    policy is None, for a kernel names its dtypes itself. The function takes the
+    kernel's arguments: arrays or ShapeDtypeStructs, and static values.
 
     Raises:
         InvalidProgramError: a policy was given.
@@ -87,11 +80,7 @@ def profiler(
 
 
 def not_a_kernel(program: Program | None) -> Program:
-    """A captured program.
-
-    Raises:
-        InvalidProgramError: there is none, for a kernel was profiled.
-    """
+    """A captured program; refuses None, which is what a kernel has."""
     if program is None:
         raise InvalidProgramError(
             "an NKI kernel, where a program of JAX is needed",
@@ -106,7 +95,7 @@ def kernel_changes(schedule: KernelSchedule, timeline: Timeline) -> tuple[Change
         *_line(schedule, timeline),
         *_transfers(schedule),
         *_resident(schedule),
-        *_overlap(timeline),
+        overlap(timeline),
     ]
     before = schedule.total_seconds
     gains = [c for c in found if c.gain_seconds > 0.001 * before]
@@ -150,8 +139,7 @@ def _line(schedule: KernelSchedule, timeline: Timeline) -> Iterator[Change]:
         return
     _, number, _ = found
     op = timeline.instructions[number]
-    file, line = op.location.file, op.location.line
-    where = f"{file}:{line}"
+    where = f"{op.location.file}:{op.location.line}"
     entries = {
         n
         for n, i in enumerate(schedule.stream.entries)
@@ -177,10 +165,3 @@ def _resident(schedule: KernelSchedule) -> Iterator[Change]:
     seconds = what_if(schedule, _once(lambda p: _free(p) if p.ring else p))
     what = "reuse what is loaded, so that no transfer takes time"
     yield _change(schedule.total_seconds, "spills", what, seconds)
-
-
-def _overlap(timeline: Timeline) -> Iterator[Change]:
-    busy: dict[Queue, float] = {q: timeline.busy_seconds(q) for q in QUEUES}
-    longest = max(busy, key=lambda queue: busy[queue])
-    what = f"overlap all queues, so that {longest} never waits"
-    yield _change(timeline.total_seconds, "overlap", what, busy[longest])

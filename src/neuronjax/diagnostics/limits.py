@@ -37,10 +37,6 @@ class Subject:
     Attributes:
         program: before lowering.
         instructions: after it.
-        target: the machine.
-        core: one logical core of it.
-        policy: the numerics.
-        timeline: as it is.
         price: schedules.
         with_batch: the instructions with a batch so many times as large (1/8, say);
             they are None where the program cannot have it. None where it is not known
@@ -79,7 +75,7 @@ class Change:
 
     @property
     def gain_seconds(self) -> float:
-        """What it saves."""
+        """The seconds that the change saves."""
         return self.before_seconds - self.seconds
 
     @property
@@ -95,7 +91,7 @@ def changes(subject: Subject) -> tuple[Change, ...]:
         *_cores(subject),
         *_spills(subject),
         *_transfers(subject),
-        *_overlap(subject),
+        overlap(subject.timeline),
         *_batches(subject),
     ]
     best: dict[str, Change] = {}
@@ -161,11 +157,17 @@ def _transfers(subject: Subject) -> Iterator[Change]:
     yield _change(subject, "transfers", what, timeline.total_seconds, "bound")
 
 
-def _overlap(subject: Subject) -> Iterator[Change]:
-    busy = {queue: subject.timeline.busy_seconds(queue) for queue in QUEUES}
+def overlap(timeline: Timeline) -> Change:
+    """What is left if the busiest queue never waits for another."""
+    busy = {queue: timeline.busy_seconds(queue) for queue in QUEUES}
     longest = max(busy, key=lambda queue: busy[queue])
-    what = f"overlap all queues, so that {longest} never waits"
-    yield _change(subject, "overlap", what, busy[longest], "bound")
+    return Change(
+        kind="overlap",
+        what=f"overlap all queues, so that {longest} never waits",
+        seconds=busy[longest],
+        before_seconds=timeline.total_seconds,
+        basis="bound",
+    )
 
 
 def _batches(subject: Subject) -> Iterator[Change]:

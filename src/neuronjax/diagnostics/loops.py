@@ -34,11 +34,8 @@ def invariant(op: Op, index: int) -> bool:
 def trip_count(op: Op, initial: Sequence[Fact], functions: Functions) -> int | None:
     """How often the body of a while runs, or None where it is not static.
 
-    Args:
-        op: a `stablehlo.while`.
-        initial: what is known of its operands.
-        functions: of the program, for counters that the body hands to a callee.
-    """
+    `initial` is what is known of its operands; the body may hand the counter to one of
+    `functions`."""
     condition = op.regions[0]
     kept = {
         condition.arguments[i]: fact

@@ -39,8 +39,6 @@ class Settings:
     """For what a program is checked.
 
     Attributes:
-        program: the program.
-        target: the chip or instance.
         sdk: the Neuron SDK, (2, 32).
         logical_cores_per_chip: devices that share the HBM of a chip.
     """
@@ -56,8 +54,6 @@ class OpContext:
     """One op in its context.
 
     Attributes:
-        op: the op.
-        settings: for what the program is checked.
         facts: what is known of every value in sight.
         producers: the op that made a value.
         users: the ops that read a value.
@@ -114,10 +110,7 @@ class Noted:
     """What a rule says of one context.
 
     Attributes:
-        rule: the id of the rule.
-        op: the name of the op.
         location: the user's line, or "" for that of the caller.
-        scope: the name stack.
         details: what the finding will say.
         weight: for measures that are summed, the number.
     """

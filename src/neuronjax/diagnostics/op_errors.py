@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import ml_dtypes
@@ -20,18 +20,6 @@ import numpy as np
 # Below the size from which a BLAS starts threads for a dot product.
 BLOCK_ELEMENTS = 1 << 13
 _EXPONENT_FIELD = np.uint64(0x7FF0 << 48)
-_SUMMED = (
-    "elements",
-    "differing",
-    "nonfinite",
-    "nonfinite_reference",
-    "nonfinite_changed",
-    "sum_ulp",
-    "sum_error2",
-    "sum_reference2",
-    "sum_actual2",
-    "sum_product",
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +60,7 @@ class Errors:
 
     @property
     def mean_ulp(self) -> float:
-        """Over all elements."""
+        """The mean error of all elements in ULPs."""
         return self.sum_ulp / self.elements if self.elements else 0.0
 
     @property
@@ -103,19 +91,14 @@ class Errors:
 
     def as_dict(self) -> dict[str, float | int]:
         """The figures of a report."""
-        names = (
-            "elements",
-            "differing",
-            "max_ulp",
-            "mean_ulp",
-            "relative_l2",
-            "cosine",
-            "sqnr_db",
-            "nonfinite",
-            "nonfinite_reference",
-            "nonfinite_changed",
-        )
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in _REPORTED}
+
+
+_SUMMED = tuple(f.name for f in fields(Errors) if f.name != "max_ulp")
+_REPORTED = (
+    *("elements", "differing", "max_ulp", "mean_ulp", "relative_l2", "cosine"),
+    *("sqnr_db", "nonfinite", "nonfinite_reference", "nonfinite_changed"),
+)
 
 
 def same_bits(actual: np.ndarray, reference: np.ndarray) -> bool:
@@ -126,12 +109,7 @@ def same_bits(actual: np.ndarray, reference: np.ndarray) -> bool:
 
 
 def errors_of(actual: np.ndarray, reference: np.ndarray) -> Errors:
-    """The errors of an array in its declared format.
-
-    Args:
-        actual: of the declared dtype.
-        reference: of the same shape; of the same dtype, or float64.
-    """
+    """The errors of an array in its declared format; the reference may be float64."""
     spacing = _Spacing.of(actual.dtype)
     total = Errors()
     with np.errstate(all="ignore"):

@@ -14,27 +14,11 @@ from typing import Any
 from neuronjax.diagnostics.op_errors import Errors
 from neuronjax.report.places import place
 
-MOVING = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "bitcast_convert",
-        "broadcast_in_dim",
-        "concatenate",
-        "constant",
-        "dynamic_slice",
-        "dynamic_update_slice",
-        "gather",
-        "iota",
-        "optimization_barrier",
-        "pad",
-        "reshape",
-        "reverse",
-        "slice",
-        "transpose",
-        "while",
-        "case",
-    )
-)
+_MOVING = """
+bitcast_convert broadcast_in_dim case concatenate constant dynamic_slice gather iota
+dynamic_update_slice optimization_barrier pad reshape reverse slice transpose while
+"""
+MOVING = frozenset(f"stablehlo.{name}" for name in _MOVING.split())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,16 +144,7 @@ _TRANSFORMED = re.compile(
 )
 _JAX_PREFIXES = ("jit(", "pjit(", "neuronjax.policy.")
 _JAX_NAMES = frozenset(
-    {
-        "while",
-        "body",
-        "cond",
-        "closed_call",
-        "scan",
-        "remat",
-        "checkpoint",
-        "rematted_computation",
-    }
+    "while body cond closed_call scan remat checkpoint rematted_computation".split()
 )
 
 

@@ -47,6 +47,11 @@ class Compared(NamedTuple):
 Heard = Callable[[OpPath, tuple[int, ...], Compared], None]
 Blocks = Mapping[Side, Block]
 Keys = Mapping[Side, RoundingKey]
+Lanes = Sequence[Lane]
+Spans = Mapping[Side, Span]
+Views = Mapping[Side, Mapping[Value, Any]]
+#: The loop, branch or call that an op is on every side.
+Controls = Mapping[Side, Any]
 _NONE = Errors()
 
 
@@ -108,7 +113,7 @@ class ParallelWalk:
 
     # -- regions -----------------------------------------------------------------------
 
-    def _region(self, blocks: Blocks, keys: Keys, lanes: Sequence[Lane]) -> None:
+    def _region(self, blocks: Blocks, keys: Keys, lanes: Lanes) -> None:
         sides = dict.fromkeys(lane.side for lane in lanes)
         spans = {side: side.spans(blocks[side]) for side in sides}
         ops = next(iter(sides)).regions[blocks[next(iter(sides))]].region.ops
@@ -120,14 +125,7 @@ class ParallelWalk:
                 for number in own[lane.side].frees:
                     lane.arrays.pop(number, None)
 
-    def _op(
-        self,
-        op: Op,
-        spans: Mapping[Side, Span],
-        views: Mapping[Side, Mapping[Value, Any]],
-        keys: Keys,
-        lanes: Sequence[Lane],
-    ) -> None:
+    def _op(self, op: Op, spans: Spans, views: Views, keys: Keys, lanes: Lanes) -> None:
         control = {side: _control(spans[side]) for side in spans}
         if None not in control.values():
             kind = type(next(iter(control.values())))
@@ -161,33 +159,22 @@ class ParallelWalk:
                 known = self._done[same] = (results, operands)
             lane.take(known[0], i.results)
 
-    def _replace(
-        self,
-        op: Op,
-        spans: Mapping[Side, Span],
-        views: Mapping[Side, Mapping[Value, Any]],
-        keys: Keys,
-    ) -> None:
+    def _replace(self, op: Op, spans: Spans, views: Views, keys: Keys) -> None:
         """The reference's instructions on the actual values."""
         reference, actual = self.reference, self.actual
-        executor = reference.executor
-        lane = Lane("replaced", reference, dict(self._reference.arrays))
-        for value in op.operands:
-            array = self._actual.arrays[views[actual][value].buffer.number]
-            lane.arrays[views[reference][value].buffer.number] = executor.enter(array)
-        self._execute(lane, spans[reference].instructions, keys[reference])
+        executor, arrays = reference.executor, self._actual.arrays
+        known = views[actual]
+        at = {v: known[v].buffer.number for v in (*op.operands, *op.results)}
+        given = {v: executor.enter(arrays[at[v]]) for v in op.operands}
+        made = self._referred(op, given, spans[reference], views[reference], keys)
         # What later ops reuse of the actual lowering, a cast operand, is made as well.
         self._execute(self._actual, spans[actual].instructions, keys[actual])
         written = {b.number for i in spans[actual].instructions for b in i.results}
-        for value in op.results:
-            array = lane.arrays[views[reference][value].buffer.number]
-            number = views[actual][value].buffer.number
-            if number in written:  # else it stands for another value
-                self._actual.arrays[number] = executor.leave(array, value.type.dtype)
+        for value, array in zip(op.results, made, strict=True):
+            if at[value] in written:  # else it stands for another value
+                arrays[at[value]] = executor.leave(array, value.type.dtype)
 
-    def _substitutes(
-        self, op: Op, path: OpPath, views: Mapping[Side, Mapping[Value, Any]]
-    ) -> bool:
+    def _substitutes(self, op: Op, path: OpPath, views: Views) -> bool:
         """Whether an op is replaced by a wide one, or reads what such a one made."""
         if not self.replaced or not self.reference.executor.is_wide:
             return False
@@ -198,13 +185,7 @@ class ParallelWalk:
         )
 
     def _substitute(
-        self,
-        op: Op,
-        spans: Mapping[Side, Span],
-        views: Mapping[Side, Mapping[Value, Any]],
-        keys: Keys,
-        *,
-        is_replaced: bool,
+        self, op: Op, spans: Spans, views: Views, keys: Keys, *, is_replaced: bool
     ) -> None:
         """The actual instructions; their results as `reference_substitution` says."""
         reference, actual = self.reference, self.actual
@@ -226,10 +207,10 @@ class ParallelWalk:
         for n, value in enumerate(op.results):
             if at[value] not in written:  # it stands for another value
                 continue
-            found, dtype = expected[0][n], value.type.dtype
+            found, dtype = np.asarray(expected[0][n]), value.type.dtype
             if not is_replaced:
                 own = np.asarray(executor.enter(arrays[at[value]]))
-                found = handed_on(own, found, expected[1][n])
+                found = handed_on(own, found, np.asarray(expected[1][n]))
             if is_float(dtype):
                 leave = functools.partial(executor.leave, dtype=dtype)
                 arrays[at[value]] = substituted(found, executor.enter, leave)
@@ -243,22 +224,17 @@ class ParallelWalk:
         span: Span,
         views: Mapping[Value, Any],
         keys: Keys,
-    ) -> list[np.ndarray]:
+    ) -> list[Any]:
         """The reference's results on other operands."""
         lane = Lane("replaced", self.reference, dict(self._reference.arrays))
         for value, array in operands.items():
             lane.arrays[views[value].buffer.number] = array
         self._execute(lane, span.instructions, keys[self.reference])
-        return [np.asarray(x) for x in lane.read([views[v] for v in op.results])]
+        return lane.read([views[v] for v in op.results])
 
     # -- comparison --------------------------------------------------------------------
 
-    def _compare(
-        self,
-        path: OpPath,
-        views: Mapping[Side, Mapping[Value, Any]],
-        lanes: Sequence[Lane],
-    ) -> None:
+    def _compare(self, path: OpPath, views: Views, lanes: Lanes) -> None:
         def errors(
             left: Lane | None, right: Lane | None, value: Value
         ) -> Errors | None:
@@ -286,13 +262,7 @@ class ParallelWalk:
             self._feed(views, value, lanes)
         self.heard(path, self._position.iterations, Compared(*total))
 
-    def _errors(
-        self,
-        left: Lane,
-        right: Lane,
-        views: Mapping[Side, Mapping[Value, Any]],
-        value: Value,
-    ) -> Errors:
+    def _errors(self, left: Lane, right: Lane, views: Views, value: Value) -> Errors:
         """Of one value; equal arrays become one."""
         at = views[left.side][value].buffer.number
         ours = left.arrays[at]
@@ -311,12 +281,7 @@ class ParallelWalk:
             return Errors(elements=size)
         return errors_of(a, r)
 
-    def _feed(
-        self,
-        views: Mapping[Side, Mapping[Value, Any]],
-        value: Value,
-        lanes: Sequence[Lane],
-    ) -> None:
+    def _feed(self, views: Views, value: Value, lanes: Lanes) -> None:
         """Gives the reference's value to the lanes that are fed it."""
         if self._isolated is None or self._isolated not in lanes:
             return
@@ -331,7 +296,7 @@ class ParallelWalk:
 
     # -- control -----------------------------------------------------------------------
 
-    def _follow(self, lanes: Sequence[Lane], decide: Callable[[Lane], int]) -> dict:
+    def _follow(self, lanes: Lanes, decide: Callable[[Lane], int]) -> dict:
         """Lanes by what they decide; those that are fed follow the reference."""
         fed = (self._rounded, self._isolated)
         groups: dict[int, list[Lane]] = {}
@@ -340,13 +305,7 @@ class ParallelWalk:
             groups.setdefault(decide(leader), []).append(lane)
         return groups
 
-    def _loop(
-        self,
-        op: Op,
-        instructions: Mapping[Side, Any],
-        keys: Keys,
-        lanes: Sequence[Lane],
-    ) -> None:
+    def _loop(self, op: Op, instructions: Controls, keys: Keys, lanes: Lanes) -> None:
         conditions = {s: i.condition for s, i in instructions.items()}
         bodies = {s: i.body for s, i in instructions.items()}
         keys = self._inner_keys(instructions, keys)
@@ -374,19 +333,11 @@ class ParallelWalk:
             lane.take(carries[lane], instructions[lane.side].results)
         self._control_errors(op, lanes, trips)
 
-    def _enter(
-        self, blocks: Blocks, carries: Mapping[Lane, Any], lanes: Sequence[Lane]
-    ) -> None:
+    def _enter(self, blocks: Blocks, carries: Mapping[Lane, Any], lanes: Lanes) -> None:
         for lane in lanes:
             lane.take(carries[lane], blocks[lane.side].arguments)
 
-    def _branch(
-        self,
-        op: Op,
-        instructions: Mapping[Side, Any],
-        keys: Keys,
-        lanes: Sequence[Lane],
-    ) -> None:
+    def _branch(self, op: Op, instructions: Controls, keys: Keys, lanes: Lanes) -> None:
         def decide(lane: Lane) -> int:
             i = instructions[lane.side]
             return int(chosen_branch(i, lane.read(i.operands)[0]))
@@ -403,7 +354,7 @@ class ParallelWalk:
         self._control_errors(op, lanes, taken)
 
     def _control_errors(
-        self, op: Op, lanes: Sequence[Lane], decisions: Mapping[Lane, int]
+        self, op: Op, lanes: Lanes, decisions: Mapping[Lane, int]
     ) -> None:
         """A loop that runs longer, or another branch, is an error of the op itself."""
         pair = (self._actual, self._reference)
@@ -417,13 +368,7 @@ class ParallelWalk:
             Compared(isolation=_NONE, accumulation=error),
         )
 
-    def _call(
-        self,
-        op: Op,
-        instructions: Mapping[Side, Any],
-        keys: Keys,
-        lanes: Sequence[Lane],
-    ) -> None:
+    def _call(self, op: Op, instructions: Controls, keys: Keys, lanes: Lanes) -> None:
         blocks = {s: s.program.functions[i.callee] for s, i in instructions.items()}
         for lane in lanes:
             arguments = lane.read(instructions[lane.side].operands)
@@ -435,7 +380,7 @@ class ParallelWalk:
             results = lane.leave(blocks[lane.side])
             lane.take(results, instructions[lane.side].results)
 
-    def _inner_keys(self, instructions: Mapping[Side, Any], keys: Keys) -> Keys:
+    def _inner_keys(self, instructions: Controls, keys: Keys) -> Keys:
         return {s: self._folded(s, keys[s], i.ordinal) for s, i in instructions.items()}
 
     @staticmethod
@@ -452,12 +397,9 @@ _HANDLERS: dict[type, Callable[..., None]] = {
 
 def _control(span: Span) -> Instruction | None:
     """The loop, branch or call that an op is, if it is one."""
-    alone = len(span.instructions) == 1
-    return (
-        span.instructions[0]
-        if alone and isinstance(span.instructions[0], tuple(_HANDLERS))
-        else None
-    )
+    first, *others = (*span.instructions, None)
+    is_control = len(others) == 1 and isinstance(first, tuple(_HANDLERS))
+    return first if is_control else None
 
 
 def _decision(lane: Lane, condition: Block) -> int:

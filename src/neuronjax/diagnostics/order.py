@@ -35,7 +35,7 @@ class SummationTree:
 
     @property
     def addends(self) -> int:
-        """How many."""
+        """How many numbers are added."""
         return len(_leaves(self.root))
 
     @property
@@ -134,13 +134,10 @@ class _Prober:
         self._probe = probe
 
     def build(self, leaves: list[int], limit: int | None = None) -> list[Node]:
-        """The tree of leaves that are a subtree, or several children of one node.
+        """The tree of leaves, in rising order, that are a subtree or children of one
+        node.
 
-        Args:
-            leaves: in rising order.
-            limit: leaves of the node that they are children of; what meets only there
-                is not of one subtree.
-        """
+        What meets only at `limit`, the leaves of that node, is not of one subtree."""
         first, *others = leaves
         node: Node = first
         rest: list[int] = []

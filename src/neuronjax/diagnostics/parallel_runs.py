@@ -11,10 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from neuronjax.diagnostics.executors import Executor
+from neuronjax.diagnostics.executors import Emulator
+from neuronjax.diagnostics.reference64 import Reference64
 from neuronjax.ir.instruction import Block, Buffer, Instruction, InstructionProgram
 from neuronjax.ir.program import Op, Value
 from neuronjax.lowering.context import LoweredRegion
+
+Executor = Emulator | Reference64
 
 
 class OpPath(NamedTuple):
@@ -22,7 +25,6 @@ class OpPath(NamedTuple):
 
     Attributes:
         calls: the call ops that lead to it, the outermost first.
-        op: the op itself.
     """
 
     calls: tuple[Op, ...]

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from neuronjax.diagnostics.findings import SEVERITIES, Finding, PortabilityReport
 from neuronjax.diagnostics.op_contexts import Details, Noted, OpContext, Settings, visit
-from neuronjax.diagnostics.rule import PortabilityRule, Verdict
+from neuronjax.diagnostics.rule import PortabilityRule, ProgramRule, Verdict
 from neuronjax.diagnostics.rules import PROGRAM_RULES, RULES
-from neuronjax.diagnostics.rules.dtypes import arguments, entering
+from neuronjax.diagnostics.rules.dtypes import DtypeRule, arguments, entering
 from neuronjax.diagnostics.rules.limits import instructions
 from neuronjax.errors import NeuronJaxError, UnimplementedError
 from neuronjax.hardware import Target
@@ -39,12 +39,7 @@ def examine(
 ) -> PortabilityReport:
     """Checks a captured program.
 
-    Args:
-        program: StableHLO, as `capture` made it.
-        target: the chip or instance.
-        policy: the numerics.
-        sdk: the Neuron SDK whose facts hold, "2.32"; None means the policy's.
-        name: what the report calls the program.
+    `sdk` is the Neuron SDK whose facts hold, "2.32"; None means the policy's.
 
     Raises:
         InvalidProgramError: the policy's LNC is none of the chip's.
@@ -170,34 +165,19 @@ def _finding(group: Sequence[Noted]) -> Finding:
 
 def _argument_findings(settings: Settings) -> Iterator[Finding]:
     for rule, name, type in arguments(settings):
-        yield Finding(
-            rule=rule.id,
-            severity=rule.severity,
-            op="",
-            location="",
-            scope="",
-            count=1,
-            message=f"argument {name} ({type}): {rule.title}",
-            remedy=rule.remedy,
-            source=rule.source,
-        )
+        yield _found(rule, f"argument {name} ({type}): {rule.title}")
 
 
 def _program_findings(settings: Settings, count: int) -> Iterator[Finding]:
     for rule in PROGRAM_RULES:
         verdict = rule.check(settings, count)
         if verdict is not None:
-            yield Finding(
-                rule=rule.id,
-                severity=rule.severity,
-                op="",
-                location="",
-                scope="",
-                count=1,
-                message=f"{rule.title}: {verdict.detail}",
-                remedy=rule.remedy,
-                source=rule.source,
-            )
+            yield _found(rule, f"{rule.title}: {verdict.detail}")
+
+
+def _found(rule: DtypeRule | ProgramRule, message: str) -> Finding:
+    words = {n: getattr(rule, n) for n in ("severity", "remedy", "source")}
+    return Finding(rule=rule.id, message=message, **words)
 
 
 def _lowering_findings(
@@ -253,8 +233,6 @@ def from_error(error: NeuronJaxError) -> Finding:
         severity="error",
         op=error.op or "",
         location=error.location or "",
-        scope="",
-        count=1,
         message=error.what,
         remedy=error.remedy or "rewrite the line with other operations",
         source=source,

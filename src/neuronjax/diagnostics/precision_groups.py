@@ -108,11 +108,9 @@ Selection = Mapping[str, Mapping[str, str]]
 def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
     """The groups of a program.
 
-    Args:
-        heard: its ops that a candidate can change.
-        by: "param" (the pytree path of the weight), "scope" (the module; forward and
-            backward pass together), "source" (the user's line), "op" (its name), or
-            selectors of a `Rule` by the group's name.
+    They are by "param" (the pytree path of the weight), "scope" (the module; forward
+    and backward pass together), "source" (the user's line), "op" (its name), or by the
+    caller's selectors of a `Rule`, by the group's name.
 
     Raises:
         InvalidProgramError: another word; a group of the caller's that has no op.

@@ -109,10 +109,8 @@ def _numbers(array: np.ndarray) -> np.ndarray:
 def on_host(outputs: Any, chosen: Chooser) -> Any:
     """What is measured of some outputs, as NumPy arrays.
 
-    Args:
-        outputs: a pytree; of random keys nothing is measured.
-        chosen: a regular expression of the paths of leaves ("1/loss"); a function of
-            the outputs; or None for all.
+    Random keys are not measured. `chosen` is a regular expression of the paths of
+    leaves ("1/loss"), a function of the outputs, or None for all.
 
     Raises:
         InvalidProgramError: nothing is left to measure.

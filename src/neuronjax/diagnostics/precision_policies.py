@@ -36,7 +36,6 @@ class Candidates:
     """What a group may get.
 
     Attributes:
-        names: for people.
         policies: the cheapest first; the last one is the baseline.
     """
 
@@ -71,7 +70,7 @@ class Candidates:
         return found
 
     def only(self, kept: Sequence[int]) -> Candidates:
-        """Some of them."""
+        """The candidates at these places."""
         return Candidates(
             names=tuple(self.names[i] for i in kept),
             policies=tuple(self.policies[i] for i in kept),

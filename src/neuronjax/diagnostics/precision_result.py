@@ -143,23 +143,21 @@ class PrecisionSearch(Displayed):
 
         The line goes through what was kept.
         """
-        from neuronjax.report.plots_errors import SearchPicture, Trial, draw_search
+        from neuronjax.report.plots_errors import Trial, draw_search
 
-        kept = [d for d in self.decisions if d.outcome == "kept"]
+        kept = [
+            Trial(d.seconds, d.error or 0.0)
+            for d in self.decisions
+            if d.outcome == "kept" and d.seconds is not None
+        ]
         return draw_search(
-            SearchPicture(
-                title=f"{self.name} on {self.target}: {self.speedup:.2f}x predicted",
-                metric=f"{self.metric} against {self.reference}",
-                tolerance=self.tolerance,
-                baseline_seconds=self.baseline_seconds,
-                tried=[Trial(t.seconds, t.error) for t in self.tried],
-                kept=[
-                    Trial(d.seconds, d.error or 0.0)
-                    for d in kept
-                    if d.seconds is not None
-                ],
-                found=Trial(self.seconds, self.error),
-            )
+            f"{self.name} on {self.target}: {self.speedup:.2f}x predicted",
+            f"{self.metric} against {self.reference}",
+            self.tolerance,
+            self.baseline_seconds,
+            tried=[Trial(t.seconds, t.error) for t in self.tried],
+            kept=kept,
+            found=Trial(self.seconds, self.error),
         )
 
     def summary(self) -> str:
@@ -226,11 +224,8 @@ class PrecisionSearch(Displayed):
         return "", ""
 
     def decisions_table(self, rows: int | None = _SHOWN_DECISIONS) -> Table:
-        """The decisions for which a program was run, as a table of Rich.
-
-        Args:
-            rows: at most so many, the last ones; None for all.
-        """
+        """The decisions for which a program was run, the last `rows` of them or all
+        (None)."""
         run = [(n, d) for n, d in enumerate(self.decisions) if d.error is not None]
         shown = run if rows is None else run[-rows:]
         title = f"{len(shown)} of {len(run)} decisions that were measured"

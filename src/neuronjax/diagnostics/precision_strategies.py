@@ -37,11 +37,7 @@ class Trials(Protocol):
     """What is known of assignments; each is lowered once, each program run once."""
 
     def seconds(self, assignment: Assignment) -> float:
-        """The predicted time.
-
-        Raises:
-            UnsupportedError: the target lacks something.
-        """
+        """The predicted time; an UnsupportedError where the target lacks something."""
         ...
 
     def program(self, assignment: Assignment) -> object:
@@ -49,11 +45,7 @@ class Trials(Protocol):
         ...
 
     def error(self, assignment: Assignment) -> float:
-        """Of a run.
-
-        Raises:
-            BudgetSpentError: it has not been run and may not be.
-        """
+        """The error of a run; a BudgetSpentError where no more are allowed."""
         ...
 
     def known_error(self, assignment: Assignment) -> float | None:
@@ -98,11 +90,9 @@ class Goal:
 
     Attributes:
         tolerance: the largest error.
-        strategy: "greedy" or "bisection".
         objective: "time", the least predicted; or "preference", the earliest
             candidates, whether they save time or not.
         candidates: how many; the last one is the baseline.
-        groups: how many.
     """
 
     tolerance: float
@@ -113,11 +103,11 @@ class Goal:
 
     @property
     def baseline(self) -> int:
-        """The candidate."""
+        """The candidate that the search begins with: the last one."""
         return self.candidates - 1
 
     def uniform(self, candidate: int) -> Assignment:
-        """All groups alike."""
+        """The assignment of one candidate to all groups."""
         return (candidate,) * self.groups
 
 
@@ -126,10 +116,8 @@ class Search:
     """A search on its way.
 
     Attributes:
-        trials: runs and prices.
         goal: what for.
         state: what all groups have now; within the tolerance.
-        decisions: all, in order.
         spent: whether the budget ended the search.
     """
 
@@ -143,11 +131,8 @@ class Search:
         self._sensitivity: dict[int, float] = {}
 
     def run(self) -> Assignment:
-        """The cheapest assignment found.
-
-        Raises:
-            InvalidProgramError: the baseline exceeds the tolerance.
-        """
+        """The cheapest assignment found; refuses a baseline that exceeds the
+        tolerance."""
         goal = self.goal
         self.state = goal.uniform(goal.baseline)
         try:
@@ -185,10 +170,8 @@ class Search:
         if self.goal.objective == "time":
             useful.sort(key=self.trials.seconds)
         for assignment in useful:
-            if self._is_within(assignment):
-                self._keep("uniform", everything, assignment)
+            if self._keeps("uniform", everything, assignment):
                 return
-            self._decide("uniform", everything, assignment, "rejected", EXCESS)
 
     # -- strategies --------------------------------------------------------------------
 
@@ -196,12 +179,8 @@ class Search:
         found = self._alone(candidate, self._moves(candidate))
         for group in sorted(found, key=lambda group: (found[group], group)):
             assignment = self._with([group], candidate)
-            if not self._is_worth("together", (group,), assignment):
-                continue
-            if self._is_within(assignment):
-                self._keep("together", (group,), assignment)
-            else:
-                self._decide("together", (group,), assignment, "rejected", EXCESS)
+            if self._is_worth("together", (group,), assignment):
+                self._keeps("together", (group,), assignment)
 
     def _bisect(self, candidate: int) -> None:
         moves = self._moves(candidate)
@@ -213,12 +192,10 @@ class Search:
         while kept < size < bound:
             chosen = tuple(order[:size])
             assignment = _replaced(start, chosen, candidate)
-            if self._is_within(assignment):
+            if self._keeps("together", chosen, assignment):
                 kept = size
-                self._keep("together", chosen, assignment)
             else:
                 bound = size
-                self._decide("together", chosen, assignment, "rejected", EXCESS)
             size = (kept + bound) // 2
 
     def _moves(self, candidate: int) -> list[int]:
@@ -255,33 +232,38 @@ class Search:
         self, stage: str, groups: tuple[int, ...], assignment: Assignment
     ) -> bool:
         """Whether an assignment differs, exists on the target and saves time."""
-        try:
-            seconds = self.trials.seconds(assignment)
-        except UnsupportedError as error:
-            self._decide(stage, groups, assignment, "rejected", error.what)
-            return False
-        if self.trials.program(assignment) == self.trials.program(self.state):
-            self._decide(stage, groups, assignment, "rejected", "changes nothing")
-            return False
-        slower = seconds >= self.trials.seconds(self.state)
-        if slower and self.goal.objective == "time":
-            self._decide(stage, groups, assignment, "rejected", "saves no time")
-            return False
-        return True
+        why = self._objection(assignment)
+        if why:
+            self._decide(stage, groups, assignment, "rejected", why)
+        return not why
 
-    def _is_within(self, assignment: Assignment) -> bool:
-        return self.trials.error(assignment) <= self.goal.tolerance
+    def _objection(self, assignment: Assignment) -> str:
+        trials = self.trials
+        try:
+            seconds = trials.seconds(assignment)
+        except UnsupportedError as error:
+            return error.what
+        if trials.program(assignment) == trials.program(self.state):
+            return "changes nothing"
+        slower = seconds >= trials.seconds(self.state)
+        return "saves no time" * (slower and self.goal.objective == "time")
 
     def _is_beyond(self, assignment: Assignment) -> bool:
         """Whether a run has shown that."""
         error = self.trials.known_error(assignment)
         return error is not None and error > self.goal.tolerance
 
-    def _keep(
+    def _keeps(
         self, stage: str, groups: tuple[int, ...], assignment: Assignment
-    ) -> None:
-        self.state = assignment
-        self._decide(stage, groups, assignment, "kept", "within the tolerance")
+    ) -> bool:
+        """Keeps an assignment that is within the tolerance, and rejects any other."""
+        is_within = self.trials.error(assignment) <= self.goal.tolerance
+        if is_within:
+            self.state = assignment
+            self._decide(stage, groups, assignment, "kept", "within the tolerance")
+        else:
+            self._decide(stage, groups, assignment, "rejected", EXCESS)
+        return is_within
 
     def _decide(
         self,

@@ -20,6 +20,7 @@ import numpy as np
 from jax import lax
 
 from neuronjax.diagnostics.executors import Emulator, Position, RoundingKey, Signatures
+from neuronjax.diagnostics.facts import comparison
 from neuronjax.diagnostics.reference64_tables import BINARY, REDUCTIONS, UNARY
 from neuronjax.errors import InternalError
 from neuronjax.execution.engines import Registers, execute
@@ -55,6 +56,10 @@ Arrays = Sequence[np.ndarray]
 def is_float(dtype: Any) -> bool:
     """Whether a declared dtype is held as float64."""
     return np.dtype(dtype).kind not in "iub"
+
+
+def _widened(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return x.astype(np.float64) if is_float(dtype) else x
 
 
 class Reference64:
@@ -170,43 +175,23 @@ def _rule(i: Instruction) -> Rule | None:
 # -- arithmetic ------------------------------------------------------------------------
 
 
-@_double.register
-def _(i: TensorTensor, x: Arrays) -> Sequence[Any]:
-    return (BINARY[i.op](*x),)
-
-
-@_double.register
-def _(i: TensorScalar, x: Arrays) -> Sequence[Any]:
-    return (BINARY[i.op](*x),)
-
-
-@_double.register
-def _(i: Activation, x: Arrays) -> Sequence[Any]:
-    return (UNARY[i.function](x[0]),)
-
-
-_COMPARISONS = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
+#: What computes one result in one expression.
+_FUNCTIONS: dict[type[Instruction], Callable[[Any, Arrays], np.ndarray]] = {
+    TensorTensor: lambda i, x: BINARY[i.op](*x),
+    TensorScalar: lambda i, x: BINARY[i.op](*x),
+    Activation: lambda i, x: UNARY[i.function](x[0]),
+    Compare: lambda i, x: comparison(i.direction)(*x),
+    Select: lambda i, x: np.where(*x),
+    ReducePrecision: lambda i, x: x[0],
+    Memset: lambda i, x: _widened(i.value, i.results[0].type.dtype),
 }
-
-
-@_double.register
-def _(i: Compare, x: Arrays) -> Sequence[Any]:
-    return (_COMPARISONS[i.direction](*x),)
-
-
-@_double.register
-def _(i: Select, x: Arrays) -> Sequence[Any]:
-    return (np.where(*x),)
+for _kind, _function in _FUNCTIONS.items():
+    _double.register(_kind, lambda i, x, f=_function: (f(i, x),))
 
 
 @_double.register
 def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
+    """Integers are rounded and clipped as the instruction says."""
     dtype = i.results[0].type.dtype
     if is_float(dtype):
         return (x[0].astype(np.float64),)
@@ -221,18 +206,15 @@ def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
 
 
 @_double.register
-def _(i: ReducePrecision, x: Arrays) -> Sequence[Any]:
-    return (x[0],)
-
-
-@_double.register
 def _(i: TensorReduce, x: Arrays) -> Sequence[Any]:
+    """The initial value comes last."""
     function = REDUCTIONS[i.op]
     return (function(function.reduce(x[0], axis=tuple(i.axes)), x[1]),)
 
 
 @_double.register
 def _(i: TensorTensorScan, x: Arrays) -> Sequence[Any]:
+    """Every prefix, from the end if it is reversed."""
     ordered = np.flip(x[0], i.axis) if i.reverse else x[0]
     out = REDUCTIONS[i.op].accumulate(ordered, axis=i.axis)
     return (np.flip(out, i.axis) if i.reverse else out,)
@@ -240,6 +222,7 @@ def _(i: TensorTensorScan, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: NcMatmul, x: Arrays) -> Sequence[Any]:
+    """One product of matrices for every member of the batch."""
     d = i.dimensions
     lhs = _matrix(x[0], d.lhs_batch, d.lhs_contract, k_last=True)
     rhs = _matrix(x[1], d.rhs_batch, d.rhs_contract, k_last=False)
@@ -256,12 +239,6 @@ def _matrix(
     sizes = [int(np.prod([x.shape[n] for n in group])) for group in groups]
     order = [n for group in groups for n in group]
     return x.transpose(order).reshape(sizes)
-
-
-@_double.register
-def _(i: Memset, x: Arrays) -> Sequence[Any]:
-    is_wide = is_float(i.results[0].type.dtype)
-    return (i.value.astype(np.float64) if is_wide else i.value,)
 
 
 @_double.register
@@ -341,6 +318,7 @@ def _pool(i: Pool, operand: Any, init: Any) -> Any:
 
 @_double.register
 def _(i: Sort, x: Arrays) -> Sequence[Any]:
+    """Keys come first; the other operands are put in their stable order."""
     order = np.broadcast_to(
         np.arange(x[0].shape[i.dimension]).reshape(
             [-1 if n == i.dimension else 1 for n in range(x[0].ndim)]
@@ -357,6 +335,7 @@ def _(i: Sort, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: TopK, x: Arrays) -> Sequence[Any]:
+    """The largest elements, and where they are."""
     order = _stable_order(x[0], x[0].ndim - 1, True)[..., : i.k]
     return np.take_along_axis(x[0], order, -1), order
 

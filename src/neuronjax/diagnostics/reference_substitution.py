@@ -28,13 +28,7 @@ def declared(array: Any) -> Any:
 
 
 def substituted(wide: np.ndarray, enter: Callable, leave: Callable) -> Any:
-    """A value that is known this well; as it is where its format holds it.
-
-    Args:
-        wide: a float array of the reference.
-        enter: from the declared format to the reference's.
-        leave: back, rounded.
-    """
+    """A value that is known this well; as it is where its format holds it."""
     rounded = leave(wide)
     same = np.array_equal(np.asarray(enter(rounded)), wide, equal_nan=True)
     return rounded if same else Substituted(rounded, wide)
@@ -43,11 +37,9 @@ def substituted(wide: np.ndarray, enter: Callable, leave: Callable) -> Any:
 def handed_on(own: np.ndarray, wide: np.ndarray, rounded: np.ndarray) -> np.ndarray:
     """The result of an op that keeps its own error.
 
-    Args:
-        own: the actual result, on operands in their declared formats.
-        wide: the reference's on the wide operands.
-        rounded: the reference's on operands in their declared formats.
-    """
+    `own` is the actual result on operands in their declared formats, `wide` the
+    reference's on the wide operands, `rounded` the reference's on operands in their
+    declared formats."""
     same = (wide == rounded) | (np.isnan(wide) & np.isnan(rounded))
     if own.dtype.kind in "iub":
         return np.where(same, own, wide)

@@ -50,14 +50,7 @@ def busy_shares(
 ) -> np.ndarray:
     """The share of each stretch between edges in which a queue works.
 
-    What happens in a loop is spread evenly over all its turns.
-
-    Args:
-        timeline: of a program.
-        queue: whose events count.
-        edges: increasing times.
-        only: which of its events count; None for all.
-    """
+    What happens in a loop is spread evenly over all its turns."""
     weighted = []
     for event, loop in zip(timeline.events, outermost(timeline), strict=True):
         if event.queue != queue or (only is not None and not only(event)):

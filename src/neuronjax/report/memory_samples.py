@@ -21,11 +21,7 @@ def unit_edges(timeline: Timeline, memory: MemoryPlan) -> np.ndarray:
     """Between which times each unit of the main block is shown [s].
 
     A unit is over with its last event, all turns of loops included, and never before
-    the unit before it; the next one begins then.
-
-    Returns:
-        [units + 1], from 0 to the end of the program.
-    """
+    the unit before it; the next one begins then."""
     if isinstance(memory, KernelMemory):
         return np.array(memory.edges)
     units = {

@@ -89,13 +89,7 @@ def _table(
 def training_tables(
     title: str, costs: Sequence[TrainingCost], remarks: Sequence[str]
 ) -> Group:
-    """Time and money of a run; what a step consists of; what was assumed.
-
-    Args:
-        title: program and run.
-        costs: a row for each.
-        remarks: prices and notes.
-    """
+    """Time and money of a run; what a step consists of; what was assumed."""
     first = costs[0] if costs else None
     columns: dict[str, Callable[[TrainingCost], str]] = {
         "step": lambda cost: seconds(cost.step_seconds),
@@ -131,13 +125,7 @@ def _relative(cost: TrainingCost, first: TrainingCost | None) -> str:
 def serving_tables(
     title: str, costs: Sequence[ServingCost], remarks: Sequence[str]
 ) -> Group:
-    """Latency, throughput and money; memory; energy, if known; what was assumed.
-
-    Args:
-        title: program and traffic.
-        costs: a row for each.
-        remarks: prices and notes.
-    """
+    """Latency, throughput and money; memory; energy, if known; what was assumed."""
     speed: dict[str, Callable[[ServingCost], str]] = {
         "TTFT": lambda cost: seconds(cost.time_to_first_token_seconds),
         "ITL": lambda cost: seconds(cost.inter_token_seconds),

@@ -68,7 +68,7 @@ class KernelOperation:
             class or dtype.
         front_end: whether kernels can name it.
         semantics: whether the emulator runs it; None where there is nothing to run.
-        cost: whether its time is known; None likewise.
+        cost: whether its time is known; None where nothing takes any.
         engines: who may execute it, by letter: T tensor, V vector, S scalar, G gpsimd,
             D dma, Q the sequencers.
         generation: first NeuronCore that has it, "" for all.
@@ -139,12 +139,8 @@ def _exists(group: Group, name: str) -> bool:
 def select_kernel_operations(
     text: str, *, missing: bool = False
 ) -> Iterator[KernelOperation]:
-    """Rows with a text in their name.
-
-    Args:
-        text: any part of the name; "" is in all.
-        missing: only those that do not run or have no time.
-    """
+    """Rows with a text in their name; of `missing`, those that do not run or have no
+    time."""
     for row in kernel_operations():
         if text in row.name and (row.missing or not missing):
             yield row

@@ -32,7 +32,7 @@ KIND_DTYPES: Mapping[str, np.dtype] = {
 }
 Build = Callable[[str, np.dtype], Op]
 
-_INT, _BOOL, _FLOAT = (KIND_DTYPES[kind] for kind in "ibf")
+_BOOL, _FLOAT = (KIND_DTYPES[kind] for kind in "bf")
 _N = 4  # elements along an axis
 
 
@@ -70,25 +70,37 @@ def program(build: Build, name: str, dtype: np.dtype) -> Program:
     return Program({"main": main, "callee": callee}, "main", names)
 
 
-# -- shapes of ops ---------------------------------------------------------------------
+# -- samples of ops --------------------------------------------------------------------
+
+#: What a signature calls a dtype; "x" is the one that is asked for.
+_LETTERS: Mapping[str, np.dtype] = {
+    **KIND_DTYPES,
+    "h": np.dtype(np.float16),
+    "q": np.dtype(np.uint64),
+    "w": np.dtype(np.uint32),
+    "e": np.dtype(ml_dtypes.float8_e5m2),
+    "s": np.dtype(ml_dtypes.float8_e8m0fnu),
+}
 
 
-def _elementwise(arity: int, result: Any = None) -> Build:
-    def build(name: str, dtype: np.dtype) -> Op:
-        operands = [value(dtype, _N) for _ in range(arity)]
-        return op(name, operands, [value(result or dtype, _N)])
+def _values(signature: str, dtype: np.dtype) -> list[Value]:
+    """New values, "x4 i2,1 b": four of `dtype`, a column of integers, one boolean."""
+    dtypes = {**_LETTERS, "x": dtype}
+    return [
+        value(dtypes[text[0]], *map(int, filter(None, text[1:].split(","))))
+        for text in signature.split()
+    ]
 
-    return build
 
-
-def _with(
-    operands: Sequence[tuple[int, ...]], result: tuple[int, ...], **attributes: Any
+def _typed(
+    signature: str, *regions: Callable[[np.dtype], Region], **attributes: Any
 ) -> Build:
-    """All operands and the result of one dtype."""
+    """An op by what it takes and gives, "x4 i > x2", its regions and attributes."""
+    given, made = signature.split(">")
 
     def build(name: str, dtype: np.dtype) -> Op:
-        given = [value(dtype, *shape) for shape in operands]
-        return op(name, given, [value(dtype, *result)], attributes)
+        sides = _values(given, dtype), _values(made, dtype)
+        return op(name, *sides, attributes, [region(dtype) for region in regions])
 
     return build
 
@@ -105,243 +117,85 @@ def combiner(dtype: np.dtype) -> Region:
     return _binary_region("stablehlo.or" if dtype == _BOOL else "stablehlo.add", dtype)
 
 
-def _less(dtype: np.dtype) -> Region:
-    return _binary_region("stablehlo.compare", dtype, _BOOL, comparison_direction="LT")
-
-
-def _real(name: str, dtype: np.dtype) -> Op:
-    """Complex in, float out."""
-    return op(name, [value(dtype, _N)], [value(_FLOAT, _N)])
-
-
-def _complex(name: str, dtype: np.dtype) -> Op:
-    parts = [value(_FLOAT, _N), value(_FLOAT, _N)]
-    return op(name, parts, [value(np.complex64, _N)])
+def _comparison(direction: str) -> Callable[[np.dtype], Region]:
+    return lambda dtype: _binary_region(
+        "stablehlo.compare", dtype, _BOOL, comparison_direction=direction
+    )
 
 
 def _abs(name: str, dtype: np.dtype) -> Op:
-    return (_real if dtype.kind == "c" else _elementwise(1))(name, dtype)
+    return _typed("c4 > f4" if dtype.kind == "c" else "x4 > x4")(name, dtype)
 
 
 def _compare(name: str, dtype: np.dtype) -> Op:
     kind = {"f": "FLOAT", "c": "FLOAT", "i": "SIGNED", "b": "UNSIGNED"}[dtype.kind]
-    sides = [value(dtype, _N), value(dtype, _N)]
     direction = "EQ" if dtype.kind == "c" else "LT"
     attributes = {"comparison_direction": direction, "compare_type": kind}
-    return op(name, sides, [value(_BOOL, _N)], attributes)
-
-
-def _select(name: str, dtype: np.dtype) -> Op:
-    operands = [value(_BOOL, _N), value(dtype, _N), value(dtype, _N)]
-    return op(name, operands, [value(dtype, _N)])
-
-
-def _convert(name: str, dtype: np.dtype) -> Op:
-    return op(name, [value(np.float16, _N)], [value(dtype, _N)])
-
-
-def _bitcast(name: str, dtype: np.dtype) -> Op:
-    bits = f"uint{dtype.itemsize * 8}"
-    return op(name, [value(dtype, _N)], [value(bits, _N)])
+    return _typed("x4 x4 > b4", **attributes)(name, dtype)
 
 
 def _constant(name: str, dtype: np.dtype) -> Op:
-    one = np.ones(_N, dtype)
-    return op(name, [], [value(dtype, _N)], {"value": one})
+    return _typed("> x4", value=np.ones(_N, dtype))(name, dtype)
 
 
-def _dynamic(update: bool) -> Build:
-    def build(name: str, dtype: np.dtype) -> Op:
-        x, index = value(dtype, _N), value(_INT)
-        if update:
-            return op(name, [x, value(dtype, 2), index], [value(dtype, _N)])
-        return op(name, [x, index], [value(dtype, 2)], {"slice_sizes": (2,)})
-
-    return build
+def _while(name: str, dtype: np.dtype) -> Op:
+    condition, body = (tuple(_values("b x4", dtype)) for _ in range(2))
+    regions = [Region(condition, (), condition[:1]), Region(body, (), body)]
+    return op(name, _values("b x4", dtype), _values("b x4", dtype), {}, regions)
 
 
-def _gather(name: str, dtype: np.dtype) -> Op:
-    numbers = {
-        "offset_dims": (),
-        "collapsed_slice_dims": (0,),
-        "operand_batching_dims": (),
-        "start_indices_batching_dims": (),
-        "start_index_map": (0,),
-        "index_vector_dim": 1,
-    }
-    attributes = {"dimension_numbers": numbers, "slice_sizes": (1,)}
-    operands = [value(dtype, _N), value(_INT, 2, 1)]
-    return op(name, operands, [value(dtype, 2)], attributes)
+def _one(dtype: np.dtype) -> Region:
+    """A block of a branch."""
+    constant = _constant("stablehlo.constant", dtype)
+    return Region((), (constant,), constant.results)
 
 
-def _scatter(name: str, dtype: np.dtype) -> Op:
-    numbers = {
-        "update_window_dims": (),
-        "inserted_window_dims": (0,),
-        "input_batching_dims": (),
-        "scatter_indices_batching_dims": (),
-        "scattered_dims_to_operand_dims": (0,),
-        "index_vector_dim": 1,
-    }
-    operands = [value(dtype, _N), value(_INT, 2, 1), value(dtype, 2)]
-    attributes = {"scatter_dimension_numbers": numbers}
-    return op(name, operands, [value(dtype, _N)], attributes, [combiner(dtype)])
-
-
-def _reduce(name: str, dtype: np.dtype) -> Op:
-    operands = [value(dtype, _N), value(dtype)]
-    return op(name, operands, [value(dtype)], {"dimensions": (0,)}, [combiner(dtype)])
-
-
-def _window(name: str, dtype: np.dtype) -> Op:
-    operands = [value(dtype, _N), value(dtype)]
-    attributes = {"window_dimensions": (2,)}
-    return op(name, operands, [value(dtype, 3)], attributes, [combiner(dtype)])
-
-
-def _select_and_scatter(name: str, dtype: np.dtype) -> Op:
-    operands = [value(dtype, _N), value(dtype, 2), value(dtype)]
-    prefer = _binary_region(
-        "stablehlo.compare", dtype, _BOOL, comparison_direction="GE"
-    )
-    attributes = {"window_dimensions": (2,), "window_strides": (2,)}
-    regions = [prefer, combiner(dtype)]
-    return op(name, operands, [value(dtype, _N)], attributes, regions)
-
-
-def _map(name: str, dtype: np.dtype) -> Op:
-    operands = [value(dtype, _N), value(dtype, _N)]
-    attributes = {"dimensions": (0,)}
-    return op(name, operands, [value(dtype, _N)], attributes, [combiner(dtype)])
-
-
-def _sort(name: str, dtype: np.dtype) -> Op:
-    attributes = {"dimension": 0, "is_stable": True}
-    x = value(dtype, _N)
-    return op(name, [x], [value(dtype, _N)], attributes, [_less(dtype)])
-
-
-def _top_k(name: str, dtype: np.dtype) -> Op:
-    return op(name, [value(dtype, _N)], [value(dtype, 2), value(_INT, 2)], {"k": 2})
-
-
-_DOT_NUMBERS = {
+_GATHER = {
+    "offset_dims": (),
+    "collapsed_slice_dims": (0,),
+    "operand_batching_dims": (),
+    "start_indices_batching_dims": (),
+    "start_index_map": (0,),
+    "index_vector_dim": 1,
+}
+_SCATTER = {
+    "update_window_dims": (),
+    "inserted_window_dims": (0,),
+    "input_batching_dims": (),
+    "scatter_indices_batching_dims": (),
+    "scattered_dims_to_operand_dims": (0,),
+    "index_vector_dim": 1,
+}
+_DOT = {
     "lhs_batching_dimensions": (),
     "rhs_batching_dimensions": (),
     "lhs_contracting_dimensions": (1,),
     "rhs_contracting_dimensions": (0,),
 }
 _CONVOLUTION = {
-    "dimension_numbers": {
-        "input_batch_dimension": 0,
-        "input_feature_dimension": 1,
-        "input_spatial_dimensions": (2,),
-        "kernel_output_feature_dimension": 0,
-        "kernel_input_feature_dimension": 1,
-        "kernel_spatial_dimensions": (2,),
-        "output_batch_dimension": 0,
-        "output_feature_dimension": 1,
-        "output_spatial_dimensions": (2,),
-    },
-    "feature_group_count": 1,
-    "batch_group_count": 1,
+    "input_batch_dimension": 0,
+    "input_feature_dimension": 1,
+    "input_spatial_dimensions": (2,),
+    "kernel_output_feature_dimension": 0,
+    "kernel_input_feature_dimension": 1,
+    "kernel_spatial_dimensions": (2,),
+    "output_batch_dimension": 0,
+    "output_feature_dimension": 1,
+    "output_spatial_dimensions": (2,),
 }
-
-
-def _batch_norm(inputs: int, outputs: int) -> Build:
-    """Operand 0 and the gradient have a batch axis, the rest only the feature axis."""
-
-    def build(name: str, dtype: np.dtype) -> Op:
-        shapes = [(_N, 2)] + [(2,)] * (inputs - 1)
-        if name.endswith("grad"):
-            shapes[-1] = (_N, 2)
-        results = [value(dtype, _N, 2)] + [value(dtype, 2)] * (outputs - 1)
-        attributes = {"epsilon": 1e-5, "feature_index": 1}
-        operands = [value(dtype, *shape) for shape in shapes]
-        fresh = [value(dtype, *r.type.shape) for r in results]
-        return op(name, operands, fresh, attributes)
-
-    return build
-
-
-def _fft(name: str, dtype: np.dtype) -> Op:
-    attributes = {"fft_type": "FFT", "fft_length": (_N,)}
-    return op(name, [value(dtype, _N)], [value(dtype, _N)], attributes)
-
-
-def _triangular_solve(name: str, dtype: np.dtype) -> Op:
-    attributes = {
-        "left_side": True,
-        "lower": True,
-        "unit_diagonal": False,
-        "transpose_a": "NO_TRANSPOSE",
-    }
-    operands = [value(dtype, 2, 2), value(dtype, 2, 2)]
-    return op(name, operands, [value(dtype, 2, 2)], attributes)
-
-
-def _rng(name: str, dtype: np.dtype) -> Op:
-    state, bits = value(np.uint64, 2), value(np.uint32, _N)
-    attributes = {"rng_algorithm": "THREE_FRY"}
-    return op(name, [state], [value(np.uint64, 2), bits], attributes)
-
-
-def _while(name: str, dtype: np.dtype) -> Op:
-    flag = value(_BOOL)
-    body = (value(_BOOL), value(dtype, _N))
-    condition = (value(_BOOL), value(dtype, _N))
-    regions = [Region(condition, (), condition[:1]), Region(body, (), body)]
-    x = value(dtype, _N)
-    return op(name, [flag, x], [value(_BOOL), value(dtype, _N)], {}, regions)
-
-
-def _case(predicate: np.dtype) -> Build:
-    def build(name: str, dtype: np.dtype) -> Op:
-        regions = []
-        for _ in range(2):
-            made = value(dtype, _N)
-            constant = op(
-                "stablehlo.constant", [], [made], {"value": np.ones(_N, dtype)}
-            )
-            regions.append(Region((), (constant,), (made,)))
-        return op(name, [value(predicate)], [value(dtype, _N)], {}, regions)
-
-    return build
-
-
-def _custom_call(name: str, dtype: np.dtype) -> Op:
-    shapes = ((2, 32), (2, 32), (2, 1), (2, 1))
-    dtypes = ("float8_e5m2", "float8_e5m2", "float8_e8m0fnu", "float8_e8m0fnu")
-    operands = [
-        value(getattr(ml_dtypes, d), *s) for d, s in zip(dtypes, shapes, strict=True)
-    ]
-    attributes = {"call_target_name": "__op$block_scaled_dot", "backend_config": ""}
-    return op(name, operands, [value(_FLOAT, 2, 2)], attributes)
-
-
-def _composite(name: str, dtype: np.dtype) -> Op:
-    attributes = {"name": "callee", "decomposition": "callee", "version": 0}
-    return op(name, [value(dtype, _N)], [value(dtype, _N)], attributes)
-
-
-def _dimension_size(name: str, dtype: np.dtype) -> Op:
-    return op(name, [value(dtype, _N)], [value(_INT)], {"dimension": 0})
-
-
-def _torch_index_select(name: str, dtype: np.dtype) -> Op:
-    operands = [value(dtype, _N), value(_INT, 2)]
-    return op(name, operands, [value(dtype, 2)], {"dim": 0, "batch_dims": 0})
+_SOLVE = {
+    "left_side": True,
+    "lower": True,
+    "unit_diagonal": False,
+    "transpose_a": "NO_TRANSPOSE",
+}
+_NORM = {"epsilon": 1e-5, "feature_index": 1}
+_COMPOSITE = {"name": "callee", "decomposition": "callee", "version": 0}
+_SCALED_DOT = {"call_target_name": "__op$block_scaled_dot", "backend_config": ""}
 
 
 # -- which ops -------------------------------------------------------------------------
 
-
-def _group(kinds: str, build: Build, dialect: str, names: str) -> dict[str, Any]:
-    return {f"{dialect}.{name}": (kinds, build) for name in names.split()}
-
-
-_S, _C = "stablehlo", "chlo"
-_MATRIX = (2, 2)
 
 _ELEMENTWISE = """
 stablehlo fic 1: negate sign
@@ -376,100 +230,105 @@ chlo ib 2: broadcast_and broadcast_or broadcast_xor
 def _elementwise_samples() -> Iterator[tuple[str, tuple[str, Build]]]:
     for head, names in re.findall(r"^(\w.*?):((?: .*\n)+)", _ELEMENTWISE, re.MULTILINE):
         dialect, kinds, operands = head.split()
-        result = _BOOL if operands.endswith("?") else None
-        build = _elementwise(int(operands[0]), result)
+        result = "b4" if operands.endswith("?") else "x4"
+        build = _typed("x4 " * int(operands[0]) + f"> {result}")
         for name in names.split():
             yield f"{dialect}.{name}", (kinds, build)
 
 
-LOCAL_SAMPLES: Mapping[str, tuple[str, Build]] = {
-    **dict(_elementwise_samples()),
-    **_group("fic", _abs, _S, "abs"),
-    **_group("fibc", _compare, _S, "compare"),
-    **_group("fibc", _select, _S, "select"),
-    **_group("fibc", _convert, _S, "convert"),
-    **_group("fi", _bitcast, _S, "bitcast_convert"),
-    **_group("fibc", _constant, _S, "constant"),
-    **_group("fic", _with((), (_N,), iota_dimension=0), _S, "iota"),
-    **_group(
-        "f",
-        _with(((_N,),), (_N,), exponent_bits=5, mantissa_bits=10),
-        _S,
-        "reduce_precision",
-    ),
-    **_group("c", _real, _S, "real imag"),
-    **_group("f", _complex, _S, "complex"),
-    **_group("fibc", _map, _S, "map"),
-    **_group("fibc", _with(((2, 2),), (4,)), _S, "reshape"),
-    **_group(
+_KINDS_AND_BUILDS: Mapping[str, tuple[str, Build]] = {
+    "abs": ("fic", _abs),
+    "compare": ("fibc", _compare),
+    "select": ("fibc", _typed("b4 x4 x4 > x4")),
+    "convert": ("fibc", _typed("h4 > x4")),
+    "bitcast_convert": ("fi", _typed("x4 > w4")),
+    "constant": ("fibc", _constant),
+    "iota": ("fic", _typed("> x4", iota_dimension=0)),
+    "reduce_precision": ("f", _typed("x4 > x4", exponent_bits=5, mantissa_bits=10)),
+    "real": ("c", _typed("x4 > f4")),
+    "imag": ("c", _typed("x4 > f4")),
+    "complex": ("f", _typed("f4 f4 > c4")),
+    "map": ("fibc", _typed("x4 x4 > x4", combiner, dimensions=(0,))),
+    "reshape": ("fibc", _typed("x2,2 > x4")),
+    "broadcast_in_dim": ("fibc", _typed("x4 > x2,4", broadcast_dimensions=(1,))),
+    "broadcast": ("fibc", _typed("x4 > x2,4", broadcast_sizes=(2,))),
+    "transpose": ("fibc", _typed("x2,3 > x3,2", permutation=(1, 0))),
+    "slice": (
         "fibc",
-        _with(((_N,),), (2, _N), broadcast_dimensions=(1,)),
-        _S,
-        "broadcast_in_dim",
+        _typed("x4 > x2", start_indices=(1,), limit_indices=(3,), strides=(1,)),
     ),
-    **_group("fibc", _with(((_N,),), (2, _N), broadcast_sizes=(2,)), _S, "broadcast"),
-    **_group("fibc", _with(((2, 3),), (3, 2), permutation=(1, 0)), _S, "transpose"),
-    **_group(
+    "pad": (
         "fibc",
-        _with(((_N,),), (2,), start_indices=(1,), limit_indices=(3,), strides=(1,)),
-        _S,
-        "slice",
-    ),
-    **_group(
-        "fibc",
-        _with(
-            ((_N,), ()),
-            (_N + 1,),
+        _typed(
+            "x4 x > x5",
             edge_padding_low=(1,),
             edge_padding_high=(0,),
             interior_padding=(0,),
         ),
-        _S,
-        "pad",
     ),
-    **_group("fibc", _with(((2,), (2,)), (4,), dimension=0), _S, "concatenate"),
-    **_group("fibc", _with(((_N,),), (_N,), dimensions=(0,)), _S, "reverse"),
-    **_group("fibc", _dynamic(False), _S, "dynamic_slice"),
-    **_group("fibc", _dynamic(True), _S, "dynamic_update_slice"),
-    **_group("fibc", _gather, _S, "gather"),
-    **_group("fibc", _scatter, _S, "scatter"),
-    **_group("fibc", _torch_index_select, _S, "torch_index_select"),
-    **_group("fibc", _dimension_size, _S, "get_dimension_size"),
-    **_group("fibc", _reduce, _S, "reduce"),
-    **_group("fibc", _window, _S, "reduce_window"),
-    **_group("fi", _select_and_scatter, _S, "select_and_scatter"),
-    **_group("fib", _sort, _S, "sort"),
-    **_group("fi", _top_k, _C, "top_k"),
-    **_group(
+    "concatenate": ("fibc", _typed("x2 x2 > x4", dimension=0)),
+    "reverse": ("fibc", _typed("x4 > x4", dimensions=(0,))),
+    "dynamic_slice": ("fibc", _typed("x4 i > x2", slice_sizes=(2,))),
+    "dynamic_update_slice": ("fibc", _typed("x4 x2 i > x4")),
+    "gather": (
+        "fibc",
+        _typed("x4 i2,1 > x2", dimension_numbers=_GATHER, slice_sizes=(1,)),
+    ),
+    "scatter": (
+        "fibc",
+        _typed("x4 i2,1 x2 > x4", combiner, scatter_dimension_numbers=_SCATTER),
+    ),
+    "torch_index_select": ("fibc", _typed("x4 i2 > x2", dim=0, batch_dims=0)),
+    "get_dimension_size": ("fibc", _typed("x4 > i", dimension=0)),
+    "reduce": ("fibc", _typed("x4 x > x", combiner, dimensions=(0,))),
+    "reduce_window": ("fibc", _typed("x4 x > x3", combiner, window_dimensions=(2,))),
+    "select_and_scatter": (
+        "fi",
+        _typed(
+            "x4 x2 x > x4",
+            _comparison("GE"),
+            combiner,
+            window_dimensions=(2,),
+            window_strides=(2,),
+        ),
+    ),
+    "sort": ("fib", _typed("x4 > x4", _comparison("LT"), dimension=0, is_stable=True)),
+    "chlo.top_k": ("fi", _typed("x4 > x2 i2", k=2)),
+    "dot_general": ("fic", _typed("x2,2 x2,2 > x2,2", dot_dimension_numbers=_DOT)),
+    "dot": ("fic", _typed("x2,2 x2,2 > x2,2")),
+    "convolution": (
         "fic",
-        _with((_MATRIX, _MATRIX), _MATRIX, dot_dimension_numbers=_DOT_NUMBERS),
-        _S,
-        "dot_general",
+        _typed(
+            "x1,1,4 x1,1,3 > x1,1,2",
+            dimension_numbers=_CONVOLUTION,
+            feature_group_count=1,
+            batch_group_count=1,
+        ),
     ),
-    **_group("fic", _with((_MATRIX, _MATRIX), _MATRIX), _S, "dot"),
-    **_group(
-        "fic",
-        _with(((1, 1, 4), (1, 1, 3)), (1, 1, 2), **_CONVOLUTION),
-        _S,
-        "convolution",
-    ),
-    **_group("fc", _with((_MATRIX,), _MATRIX, lower=True), _S, "cholesky"),
-    **_group("fc", _triangular_solve, _S, "triangular_solve"),
-    **_group("c", _fft, _S, "fft"),
-    **_group("f", _batch_norm(3, 3), _S, "batch_norm_training"),
-    **_group("f", _batch_norm(5, 1), _S, "batch_norm_inference"),
-    **_group("f", _batch_norm(5, 3), _S, "batch_norm_grad"),
-    **_group("i", _rng, _S, "rng_bit_generator"),
-    **_group("fibc", _while, _S, "while"),
-    **_group("fibc", _case(_INT), _S, "case"),
-    **_group("fibc", _case(_BOOL), _S, "if"),
-    **_group("f", _composite, _S, "composite"),
-    **_group("f", _custom_call, _S, "custom_call"),
-    **_group("fibc", _constant, _C, "constant"),
-    **_group(
-        "fi", _with(((_N,),), (_N,), value=np.ones((), np.float32)), _C, "constant_like"
-    ),
-    **_group("fibc", _compare, _C, "broadcast_compare"),
-    **_group("fibc", _select, _C, "broadcast_select"),
+    "cholesky": ("fc", _typed("x2,2 > x2,2", lower=True)),
+    "triangular_solve": ("fc", _typed("x2,2 x2,2 > x2,2", **_SOLVE)),
+    "fft": ("c", _typed("x4 > x4", fft_type="FFT", fft_length=(_N,))),
+    "batch_norm_training": ("f", _typed("x4,2 x2 x2 > x4,2 x2 x2", **_NORM)),
+    "batch_norm_inference": ("f", _typed("x4,2 x2 x2 x2 x2 > x4,2", **_NORM)),
+    "batch_norm_grad": ("f", _typed("x4,2 x2 x2 x2 x4,2 > x4,2 x2 x2", **_NORM)),
+    "rng_bit_generator": ("i", _typed("q2 > q2 w4", rng_algorithm="THREE_FRY")),
+    "while": ("fibc", _while),
+    "case": ("fibc", _typed("i > x4", _one, _one)),
+    "if": ("fibc", _typed("b > x4", _one, _one)),
+    "composite": ("f", _typed("x4 > x4", **_COMPOSITE)),
+    "custom_call": ("f", _typed("e2,32 e2,32 s2,1 s2,1 > f2,2", **_SCALED_DOT)),
+    "chlo.constant": ("fibc", _constant),
+    "chlo.constant_like": ("fi", _typed("x4 > x4", value=np.ones((), np.float32))),
+    "chlo.broadcast_compare": ("fibc", _compare),
+    "chlo.broadcast_select": ("fibc", _typed("b4 x4 x4 > x4")),
+}
+"""By name, without the dialect if it is StableHLO's."""
+
+LOCAL_SAMPLES: Mapping[str, tuple[str, Build]] = {
+    **dict(_elementwise_samples()),
+    **{
+        name if "." in name else f"stablehlo.{name}": sample
+        for name, sample in _KINDS_AND_BUILDS.items()
+    },
 }
 """Op -> the kinds of dtypes that StableHLO allows it, and how to make a sample."""

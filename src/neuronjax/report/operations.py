@@ -29,9 +29,7 @@ MEANINGS: dict[Status, str] = {
 }
 
 # Ops that are no computation of their own.
-STRUCTURE = {
-    "stablehlo.return": "ends a region",
-}
+STRUCTURE = {"stablehlo.return": "ends a region"}
 _NOTES = {
     "stablehlo.custom_call": "__op$block_scaled_dot, QuantizeMX, linear algebra; "
     "others are refused",
@@ -142,9 +140,7 @@ def _operation(name: str) -> Operation:
         refusal = REFUSED[name]
         missing = issubclass(refusal.error, UnimplementedError)
         return Operation(
-            name=name,
-            status="missing" if missing else "refused",
-            note=refusal.reason,
+            name=name, status="missing" if missing else "refused", note=refusal.reason
         )
     if name in SAMPLES:
         return _sampled(name)

@@ -42,11 +42,8 @@ def write_perfetto(
 ) -> None:
     """Writes a trace.
 
-    Args:
-        timeline: what happens.
-        path: conventionally with the suffix .pftrace.
-        process: what the tracks are grouped under: the chip and its core.
-        counters: bytes over time, by name.
+    The tracks are grouped under `process`, the chip and its core; `counters` are bytes
+    over time, by name.
 
     Raises:
         UnsupportedError: the library perfetto is not installed.
@@ -103,9 +100,7 @@ def _track(trace: Any, uuid: int, name: str) -> Any:
     return descriptor
 
 
-def _slices(
-    timeline: Timeline,
-) -> Iterator[tuple[Span, Queue, Mapping[str, Any]]]:
+def _slices(timeline: Timeline) -> Iterator[tuple[Span, Queue, Mapping[str, Any]]]:
     """Every piece of every event; what is said is said of the first."""
     for event, row in zip(timeline.events, event_rows(timeline), strict=True):
         first, *others = spans(event)

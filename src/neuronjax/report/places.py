@@ -14,22 +14,14 @@ _NOWHERE = "(no line)"
 
 
 def place(source: str) -> str:
-    """`file:line` without folders, a notebook's cell by its number.
-
-    Args:
-        source: as `Location.source`; "" where unknown.
-    """
+    """`file:line` without folders, a notebook's cell by its number."""
     if not source:
         return _NOWHERE
     return cell_place(source) or source.rpartition("/")[2]
 
 
 def places(sources: Iterable[str]) -> dict[str, str]:
-    """`place` of each; with those folders that tell two apart which would be alike.
-
-    Args:
-        sources: as `Location.source`.
-    """
+    """`place` of each; with those folders that tell two apart which would be alike."""
     alike: dict[str, list[str]] = {}
     for source in dict.fromkeys(sources):
         alike.setdefault(place(source), []).append(source)
@@ -49,11 +41,7 @@ def _told_apart(sources: Sequence[str]) -> dict[str, str]:
 
 
 def cell_place(source: str) -> str:
-    """`In[3]:12`; "" for a line that is not in a cell of a running IPython.
-
-    Args:
-        source: as `Location.source`.
-    """
+    """`In[3]:12`; "" for a line that is not in a cell of a running IPython."""
     python = sys.modules.get("IPython")
     shell = None if python is None else python.get_ipython()
     if shell is None:

@@ -35,11 +35,7 @@ class Picture(Figure):
 def draw(
     kind: str, timeline: Timeline, memory: MemoryPlan, core: Core, title: str
 ) -> Figure:
-    """A figure; see `Profile.plot`.
-
-    Raises:
-        InvalidProgramError: another kind.
-    """
+    """A figure; see `Profile.plot`."""
     if kind not in _SIZES:
         raise InvalidProgramError(
             f"a picture of kind {kind!r}", remedy=f"one of {', '.join(_SIZES)}"
@@ -51,8 +47,9 @@ def draw(
     elif kind == "roofline":
         draw_roofline(figure.subplots(), timeline, core)
     elif kind == "memory":
-        left, right = figure.subplots(1, 2)
-        _draw_memory(left, right, timeline, memory, core)
+        sbuf, hbm = figure.subplots(1, 2)
+        draw_sbuf(sbuf, timeline, memory, core)
+        draw_hbm(hbm, timeline, memory, core)
     else:
         axes = figure.subplot_mosaic(
             [["time", "time"], ["roof", "sbuf"], ["roof", "hbm"]],
@@ -61,12 +58,6 @@ def draw(
         )
         draw_timeline(axes["time"], timeline)
         draw_roofline(axes["roof"], timeline, core)
-        _draw_memory(axes["sbuf"], axes["hbm"], timeline, memory, core)
+        draw_sbuf(axes["sbuf"], timeline, memory, core)
+        draw_hbm(axes["hbm"], timeline, memory, core)
     return figure
-
-
-def _draw_memory(
-    sbuf: object, hbm: object, timeline: Timeline, memory: MemoryPlan, core: Core
-) -> None:
-    draw_sbuf(sbuf, timeline, memory, core)  # type: ignore[arg-type]
-    draw_hbm(hbm, timeline, memory, core)  # type: ignore[arg-type]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from neuronjax.report.plots import Picture
-from neuronjax.report.plots_style import FAINT, INK, plain
+from neuronjax.report.plots_style import FAINT, INK, annotate, plain
 from neuronjax.report.quantities import time_unit
 
 _ISOLATION, _ACCUMULATION, _FIRST = "#D55E00", "#0072B2", "#333333"
@@ -35,14 +34,9 @@ def draw_errors(
     """Relative L2 error by op, in the run and in isolation.
 
     Ops without an error have no dot; an Inf or NaN that the reference lacks is a cross
-    at the top. Grey is the backward pass.
-
-    Args:
-        title: of the picture.
-        ops: the records of a comparison, in program order.
-        computing: numbers of the ops that compute; those that only move have no dot.
-        first: number and name of the op where the run diverges.
-    """
+    at the top. Grey is the backward pass. Ops that only move, whose numbers are not in
+    `computing`, have no dot; `first` is number and name of the op where the run
+    diverges."""
     figure = Picture(figsize=(8, 3.6), layout="constrained")
     axes = figure.add_subplot()
     arithmetic = [row for row in ops if row["number"] in computing]
@@ -108,80 +102,64 @@ class Trial(NamedTuple):
     error: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchPicture:
-    """What the picture of a precision search shows.
-
-    Attributes:
-        title: of the picture.
-        metric: what the error is, and against what.
-        tolerance: the largest error that is accepted.
-        baseline_seconds: the predicted time without any change.
-        tried: every policy that was run.
-        kept: those that a decision kept, in the order of the decisions.
-        found: the policy that the search returns.
-    """
-
-    title: str
-    metric: str
-    tolerance: float
-    baseline_seconds: float
-    tried: Sequence[Trial]
-    kept: Sequence[Trial]
-    found: Trial
-
-
-def draw_search(search: SearchPicture) -> Figure:
-    """Every policy tried is a dot; the line goes through what was kept."""
+def draw_search(
+    title: str,
+    metric: str,
+    tolerance: float,
+    baseline_seconds: float,
+    *,
+    tried: Sequence[Trial],
+    kept: Sequence[Trial],
+    found: Trial,
+) -> Figure:
+    """Every policy tried is a dot; the line goes through what was kept, in order."""
     figure = Picture(figsize=(7.5, 4.6), dpi=110, layout="constrained")
     axes = figure.add_subplot()
-    size, unit = time_unit(search.baseline_seconds)
-    low, high = _limits(search)
-    _draw_trials(axes, search, size, low, high)
-    xs = [trial.seconds / size for trial in search.kept]
-    ys = [_shown(trial.error, low, high) for trial in search.kept]
+    size, unit = time_unit(baseline_seconds)
+    low, high = _limits(tried, tolerance)
+    _draw_trials(axes, tried, tolerance, size, low, high)
+    xs = [trial.seconds / size for trial in kept]
+    ys = [_shown(trial.error, low, high) for trial in kept]
     axes.plot(xs, ys, color=_WITHIN, linewidth=1, zorder=1)
-    found = (search.found.seconds / size, _shown(search.found.error, low, high))
+    star = (found.seconds / size, _shown(found.error, low, high))
     axes.scatter(
-        *found, s=110, marker="*", color=_FOUND, zorder=4, label="found", linewidths=0
+        *star, s=110, marker="*", color=_FOUND, zorder=4, label="found", linewidths=0
     )
-    axes.axhline(search.tolerance, color=INK, linewidth=0.8, linestyle="--")
-    axes.annotate(
-        "tolerance",
-        (0, search.tolerance),
-        xycoords=("axes fraction", "data"),
-        xytext=(4, 3),
-        textcoords="offset points",
-        fontsize=8,
-        color=INK,
-    )
+    axes.axhline(tolerance, color=INK, linewidth=0.8, linestyle="--")
+    place = {"xycoords": ("axes fraction", "data"), "fontsize": 8}
+    annotate(axes, "tolerance", (0, tolerance), (4, 3), **place)
     axes.set_yscale("log")
     axes.set_ylim(low / 2, high * 1.5)
-    axes.set_xlim(0, 1.04 * max(t.seconds for t in search.tried) / size)
+    axes.set_xlim(0, 1.04 * max(t.seconds for t in tried) / size)
     axes.set_xlabel(f"predicted time, {unit}", color=INK)
-    axes.set_ylabel(search.metric, color=INK)
-    plain(axes, search.title)
+    axes.set_ylabel(metric, color=INK)
+    plain(axes, title)
     axes.grid(axis="y", color=FAINT, linewidth=0.4)
     axes.legend(frameon=False, labelcolor=INK, fontsize=8, loc="lower left")
     return figure
 
 
 def _draw_trials(
-    axes: Axes, search: SearchPicture, size: float, low: float, high: float
+    axes: Axes,
+    tried: Sequence[Trial],
+    tolerance: float,
+    size: float,
+    low: float,
+    high: float,
 ) -> None:
     kinds = ((True, _WITHIN, "o", "within"), (False, _BEYOND, "x", "beyond"))
     for within, colour, marker, label in kinds:
-        chosen = [t for t in search.tried if (t.error <= search.tolerance) == within]
+        chosen = [t for t in tried if (t.error <= tolerance) == within]
         if chosen:
             xs = [t.seconds / size for t in chosen]
             ys = [_shown(t.error, low, high) for t in chosen]
             axes.scatter(xs, ys, s=22, color=colour, marker=marker, label=label)
 
 
-def _limits(search: SearchPicture) -> tuple[float, float]:
+def _limits(tried: Sequence[Trial], tolerance: float) -> tuple[float, float]:
     """The smallest and largest error that is drawn."""
-    errors = [t.error for t in search.tried if 0 < t.error < math.inf]
-    shown = [*errors, search.tolerance or _UNMEASURABLE]
+    errors = [t.error for t in tried if 0 < t.error < math.inf]
+    shown = [*errors, tolerance or _UNMEASURABLE]
     return min(shown) / 10, max(shown) * 3
 
 

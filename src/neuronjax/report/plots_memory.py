@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from neuronjax.report.memory_samples import sbuf_of, unit_edges
-from neuronjax.report.plots_style import INK, plain
+from neuronjax.report.plots_style import INK, annotate, plain
 from neuronjax.report.quantities import binary, time_unit
 from neuronjax.timing.hbm import capacity_bytes
 from neuronjax.timing.memory_plan import CATEGORIES, MemoryPlan
@@ -101,17 +101,8 @@ def _layer(
 
 def _capacity(axes: Axes, limit: float, text: str) -> None:
     axes.axhline(limit, color=INK, linewidth=1, linestyle="--")
-    axes.annotate(
-        text,
-        (1.0, limit),
-        xycoords=("axes fraction", "data"),
-        xytext=(-2, 2),
-        textcoords="offset points",
-        ha="right",
-        va="bottom",
-        fontsize=7.5,
-        color=INK,
-    )
+    place = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
+    annotate(axes, text, (1.0, limit), (-2, 2), **place)
 
 
 def _binary_unit(largest: float) -> tuple[float, str]:

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from neuronjax.ir.instruction import Instruction
-from neuronjax.report.plots_style import COLOURS, FAINT, INK, plain
+from neuronjax.report.plots_style import COLOURS, FAINT, INK, annotate, plain
 from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.report.profile_usage import by_instruction, op_name
 from neuronjax.report.quantities import decimal
@@ -39,13 +39,10 @@ class Point:
     """An op's place.
 
     Attributes:
-        name: of the op.
         queue: that it occupies longest; its colour.
         is_matmul: whether operations are the array's.
         operations: all trips of loops counted.
         hbm_bytes: read and written.
-        seconds: of the queue that it occupies longest.
-        share: of the time of all queues.
     """
 
     name: str
@@ -122,7 +119,8 @@ def draw_roofline(axes: Axes, timeline: Timeline, core: Core) -> None:
     for point in placed:
         _draw_point(axes, point, right)
     _name_largest(axes, placed, right)
-    _name_edge(axes)
+    corner = {"transform": axes.transAxes, "ha": "right", "fontsize": 7.5}
+    axes.text(0.99, 0.02, "▷ no HBM traffic", color=INK, **corner)
     axes.set_xlabel("operations per byte of HBM traffic", color=INK, fontsize=9)
     axes.set_ylabel("operations per second", color=INK, fontsize=9)
     plain(axes, "Roofline of one logical core")
@@ -162,29 +160,16 @@ def _name_tops(axes: Axes, tops: dict[str, float]) -> None:
         if place < 0:
             continue  # below the picture
         above = place
-        axes.text(
-            1.01,
-            place,
-            f"{name} {decimal(top, 'OP/s')}",
-            transform=axes.transAxes,
-            va="center",
-            fontsize=7.5,
-            color=_roof_colour(name),
-        )
+        beside = {"transform": axes.transAxes, "va": "center", "fontsize": 7.5}
+        text = f"{name} {decimal(top, 'OP/s')}"
+        axes.text(1.01, place, text, color=_roof_colour(name), **beside)
 
 
 def _draw_slope(axes: Axes, slope: float, top: float, left: float) -> None:
     colour = COLOURS["dma"]
     axes.plot([left, top / slope], [left * slope, top], color=colour, linewidth=1.5)
-    axes.annotate(
-        f"HBM {slope / 1e9:,.0f} GB/s",
-        (left, left * slope),
-        xytext=(14, 4),
-        va="top",
-        textcoords="offset points",
-        fontsize=7.5,
-        color=COLOURS["dma"],
-    )
+    text, start = f"HBM {slope / 1e9:,.0f} GB/s", (left, left * slope)
+    annotate(axes, text, start, (14, 4), va="top", color=colour)
 
 
 def _draw_point(axes: Axes, point: Point, right: float) -> None:
@@ -217,28 +202,8 @@ def _name_largest(axes: Axes, placed: tuple[Point, ...], right: float) -> None:
         if len(named) == _NAMED:
             break
         named[point.name] = place
-        axes.annotate(
-            point.name,
-            (x, point.rate),
-            xytext=(8 if finite else -8, -3),
-            textcoords="offset points",
-            ha="left" if finite else "right",
-            fontsize=7.5,
-            color=INK,
-            zorder=4,
-        )
-
-
-def _name_edge(axes: Axes) -> None:
-    axes.text(
-        0.99,
-        0.02,
-        "▷ no HBM traffic",
-        transform=axes.transAxes,
-        ha="right",
-        fontsize=7.5,
-        color=INK,
-    )
+        offset, side = ((8, -3), "left") if finite else ((-8, -3), "right")
+        annotate(axes, point.name, (x, point.rate), offset, ha=side, zorder=4)
 
 
 def _near(place: Sequence[float], other: Sequence[float]) -> bool:

@@ -53,11 +53,7 @@ BANDS: Mapping[str, tuple[Callable[[np.ndarray], Band], str]] = {
 def draw_study(
     found: Curves, metric: str, baseline: str, band: str, smooth: int
 ) -> Figure:
-    """Two panels: the metric by step, and its difference to the baseline's.
-
-    Raises:
-        InvalidProgramError: no such band.
-    """
+    """Two panels: the metric by step, and its difference to the baseline's."""
     if band not in BANDS:
         raise InvalidProgramError(
             f"a band of kind {band!r}", remedy=f"one of {', '.join(BANDS)}"

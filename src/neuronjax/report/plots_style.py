@@ -7,6 +7,7 @@ no display.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -27,6 +28,18 @@ COLOURS: Mapping[Queue, str] = {
 SPILL_COLOUR = "#8B1A1A"
 INK = "#333333"
 FAINT = "#BBBBBB"
+
+
+def annotate(
+    axes: Axes,
+    text: str,
+    at: tuple[float, float],
+    offset: tuple[float, float],
+    **style: Any,
+) -> None:
+    """A small text that stands some points from a place."""
+    style = {"fontsize": 7.5, "color": INK, **style}
+    axes.annotate(text, at, xytext=offset, textcoords="offset points", **style)
 
 
 def plain(axes: Axes, title: str) -> None:

@@ -10,7 +10,7 @@ than from start to end where it consists of `pieces` between those of others.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,56 +20,37 @@ from neuronjax.report.profile_usage import module_name, op_name
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Event, Transfer, Work
 
+#: Columns of what engines do, and the fields of a `Work` that they have.
+_WORK: Mapping[str, str] = {
+    "tiles": "tiles",
+    "flops": "flops",
+    "adjusted_flops": "hardware_flops",
+    "adjusted_flops_transpose": "transpose_flops",
+    "performance_mode": "performance_mode",
+    "sbuf_read_bytes": "sbuf_read_bytes",
+    "sbuf_write_bytes": "sbuf_write_bytes",
+    "psum_read_bytes": "psum_read_bytes",
+    "psum_write_bytes": "psum_write_bytes",
+}
+_NO_TRANSFER: Mapping[str, Any] = {
+    "hbm_read_bytes": 0,
+    "hbm_write_bytes": 0,
+    "dma_reason": "",
+    "dma_row_bytes": 0,
+    "is_transpose_mode": False,
+}
 COLUMNS: tuple[str, ...] = (
-    "engine",
-    "start_ts",
-    "end_ts",
-    "duration_ns",
-    "pieces",
-    "evt_wait_time_ns",
-    "count",
-    "opcode",
-    "instruction_id",
-    "op",
-    "fused_ops",
-    "source_location",
-    "module",
-    "tiles",
-    "flops",
-    "adjusted_flops",
-    "adjusted_flops_transpose",
-    "performance_mode",
-    "sbuf_read_bytes",
-    "sbuf_write_bytes",
-    "psum_read_bytes",
-    "psum_write_bytes",
-    "hbm_read_bytes",
-    "hbm_write_bytes",
-    "dma_reason",
-    "dma_row_bytes",
-    "is_transpose_mode",
+    *("engine", "start_ts", "end_ts", "duration_ns", "pieces", "evt_wait_time_ns"),
+    *("count", "opcode", "instruction_id", "op", "fused_ops", "source_location"),
+    *("module", *_WORK, *_NO_TRANSFER),
 )
 """What a row has; what an event does not have is 0, "" or False."""
 
 _NANOSECOND = 1e-9
-_NO_WORK: dict[str, Any] = dict(
-    tiles=0,
-    flops=0.0,
-    adjusted_flops=0.0,
-    adjusted_flops_transpose=0.0,
-    performance_mode="",
-    sbuf_read_bytes=0.0,
-    sbuf_write_bytes=0.0,
-    psum_read_bytes=0.0,
-    psum_write_bytes=0.0,
-)
-_NO_TRANSFER: dict[str, Any] = dict(
-    hbm_read_bytes=0,
-    hbm_write_bytes=0,
-    dma_reason="",
-    dma_row_bytes=0,
-    is_transpose_mode=False,
-)
+_NO_WORK = {
+    column: type(getattr(Work(queue="sync", seconds=0.0), field))()
+    for column, field in _WORK.items()
+}
 
 
 def event_rows(timeline: Timeline) -> Iterator[dict[str, Any]]:
@@ -110,26 +91,9 @@ def _what(event: Event) -> dict[str, Any]:
     """What an event does in one trip."""
     if isinstance(event.source, Transfer):
         return {**_NO_WORK, **_transfer(event.source)}
-    work = event.source
-    moved = {
-        "hbm_read_bytes": work.hbm_read_bytes,
-        "hbm_write_bytes": work.hbm_write_bytes,
-    }
-    return {**_work(work), **_NO_TRANSFER, **moved}
-
-
-def _work(work: Work) -> dict[str, Any]:
-    return {
-        "tiles": work.tiles,
-        "flops": work.flops,
-        "adjusted_flops": work.hardware_flops,
-        "adjusted_flops_transpose": work.transpose_flops,
-        "performance_mode": work.performance_mode,
-        "sbuf_read_bytes": work.sbuf_read_bytes,
-        "sbuf_write_bytes": work.sbuf_write_bytes,
-        "psum_read_bytes": work.psum_read_bytes,
-        "psum_write_bytes": work.psum_write_bytes,
-    }
+    work = {column: getattr(event.source, field) for column, field in _WORK.items()}
+    hbm = ("hbm_read_bytes", "hbm_write_bytes")
+    return {**work, **_NO_TRANSFER, **{n: getattr(event.source, n) for n in hbm}}
 
 
 def _transfer(transfer: Transfer) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.report.profile_usage import Usage, usage
+from neuronjax.timing.cost_dma import engines
 from neuronjax.timing.cost_tensor import peak_flops_per_second
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core, Queue
@@ -49,9 +50,7 @@ _BASE_CLOCK_HZ = {"trn1": 1_400_000_000, "inf2": 1_400_000_000, "trn2": 1_200_00
 def roofs(core: Core, peak: str | float = "bf16") -> Roofs:
     """The roofs of a core.
 
-    Args:
-        core: one logical core.
-        peak: what MFU refers to: a class of dtypes, or TFLOPS of one logical core.
+    MFU refers to `peak`: a class of dtypes, or TFLOPS of one logical core.
 
     Raises:
         InvalidProgramError: an unknown class, or one that the chip does not have.
@@ -62,12 +61,11 @@ def roofs(core: Core, peak: str | float = "bf16") -> Roofs:
     # A stack serves as many cores as the largest logical core has [LNC]: 2 of 4 stacks
     # with 2 cores each on trn2, one each on trn1. "For LNC1 and LNC2 the same" [PS].
     stacks = chip.cores_per_chip // max(chip.lnc_options)
-    engines = chip.dma_engines // chip.cores_per_chip * core.lnc
     return Roofs(
         peak_flops=_peak(core, peak),
         bf16_flops=bf16,
         hbm_bytes_per_second=chip.hbm_bytes_per_second / stacks,
-        dma_bytes_per_second=float(engines * chip.dma_engine_bytes_per_second),
+        dma_bytes_per_second=float(engines(core) * chip.dma_engine_bytes_per_second),
         base_clock_hz=_BASE_CLOCK_HZ.get(chip.name),
     )
 
@@ -91,13 +89,7 @@ def _peak(core: Core, peak: str | float) -> float:
 def metrics(
     timeline: Timeline, core: Core, peak: str | float = "bf16"
 ) -> dict[str, float]:
-    """Every figure of a timeline, by the vendor's name; see `METRICS`.
-
-    Args:
-        timeline: of a program.
-        core: what it was scheduled on.
-        peak: see `roofs`.
-    """
+    """Every figure of a timeline, by the vendor's name; see `METRICS`."""
     used = usage(timeline.events)
     roof = roofs(core, peak)
     total = timeline.total_seconds

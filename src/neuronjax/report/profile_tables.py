@@ -34,13 +34,7 @@ _BAR = 24
 def summary_tables(
     title: str, figures: Mapping[str, float], bound: Queue | Literal["waiting"]
 ) -> Group:
-    """The figures that a reader wants first, then the queues.
-
-    Args:
-        title: program, target and policy.
-        figures: of `profile_summary.metrics`.
-        bound: the queue that limits the program, or "waiting".
-    """
+    """The figures of `metrics` that a reader wants first, then the queues."""
     return Group(_headline(title, figures), _queues(figures, bound))
 
 
@@ -192,10 +186,8 @@ def _figures(value: float) -> str:
 def changes_table(changes: Iterable[tuple[str, float, float, bool]]) -> Table:
     """What would save most time, the largest gain first.
 
-    Args:
-        changes: what to do, the time then, how many times faster that is, and whether
-            no program reaches it.
-    """
+    Each is what to do, the time then, how many times faster that is, and whether no
+    program reaches it."""
     rows = [
         (what, seconds(time), f"{speedup:.2f}", "at best" if bound else "predicted")
         for what, time, speedup, bound in changes

@@ -45,14 +45,8 @@ Row = tuple[str, ...]
 def program_table(
     name: str, program: InstructionProgram, setting: str, rows: int = _SHOWN
 ) -> Group:
-    """How many instructions of which engine and label there are, and the first of them.
-
-    Args:
-        name: of the function.
-        program: after lowering.
-        setting: target and policy, "trn2, policy bf16".
-        rows: at most so many.
-    """
+    """How many instructions of which engine and label there are, and the first of
+    them."""
     every = list(program.walk())
     cut = {"no_wrap": True, "overflow": "ellipsis"}
     found = list(itertools.islice(_program(program), rows + 1))

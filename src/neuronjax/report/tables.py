@@ -43,13 +43,8 @@ def new_table(
 ) -> Table:
     """A table in the style of all reports.
 
-    Args:
-        title: above it.
-        columns: heading -> how the column looks.
-        rows: a cell for every column.
-        caption: below it.
-        style: what is different from other tables, as `rich.table.Table` takes it.
-    """
+    `columns` says by heading how each looks; `style` is what is different from other
+    tables, as `rich.table.Table` takes it."""
     usual = {
         "title_justify": "left",
         "caption_justify": "left",

@@ -43,12 +43,8 @@ class ValueAccess(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def rows_of(shape: tuple[int, ...], dimensions: int | None = None) -> frozenset[int]:
-    """Row counts that the leading dimensions make; 1 is all in one row.
-
-    Args:
-        shape: of a tensor.
-        dimensions: how many may be rows; None for all.
-    """
+    """Row counts that the leading dimensions make, or the first few; 1 is all in one
+    row."""
     rows, product = {1}, 1
     for size in shape[:dimensions]:
         product *= size
@@ -65,13 +61,7 @@ def viewed(
 ) -> ValueAccess | None:
     """How the result of an access pattern is read; None if it is a computation.
 
-    Args:
-        i: any instruction.
-        operands: its operands, as indices of `access` and `types`.
-        access: how values are read.
-        types: of values.
-        arguments: values that are in HBM.
-    """
+    `arguments` are the values that are in HBM."""
     kind = type(i)
     if kind is TensorCopy or kind is BitcastCopy:
         source, target = i.operands[0].type.dtype, i.results[0].type.dtype

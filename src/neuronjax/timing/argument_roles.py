@@ -29,15 +29,8 @@ from neuronjax.ir.instruction_set import (
 from neuronjax.ir.traversal import BlockEntry, DataFlow, Functions, entries
 
 _HANDED_ON = (BitcastCopy, NcTranspose, QuantizeMx, Sparsify, TensorCopy, TensorScalar)
-_MOVED = (
-    "broadcast",
-    "concatenate",
-    "dynamic_slice",
-    "pad",
-    "reshape",
-    "reverse",
-    "slice",
-    "transpose",
+_MOVED = frozenset(
+    "broadcast concatenate dynamic_slice pad reshape reverse slice transpose".split()
 )
 
 

@@ -18,10 +18,7 @@ from neuronjax.timing.timeline import Timeline
 def backward_share(program: InstructionProgram, timeline: Timeline) -> float:
     """The backward pass' share of the work, from 0 to 1.
 
-    Args:
-        program: what was scheduled.
-        timeline: of it. Steps that fusion has rewritten count as the others do.
-    """
+    Steps that fusion has rewritten count as the others do."""
     visits: Counter[int] = Counter()
     backward: Counter[int] = Counter()
     _visit(program, program.main, False, visits, backward)

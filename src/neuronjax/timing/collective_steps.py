@@ -16,7 +16,7 @@ import functools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from neuronjax.errors import InternalError
@@ -70,12 +70,11 @@ def _together(steps: Sequence[CollectiveStep]) -> CollectiveStep:
 def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep]:
     """The steps of a collective over a part of the data."""
     return [
-        CollectiveStep(
-            count=step.count,
+        replace(
+            step,
             dma=step.dma * part,
             sent=step.sent * part,
             flows={ends: size * part for ends, size in step.flows.items()},
-            senders=step.senders,
         )
         for step in steps
     ]
@@ -326,16 +325,8 @@ def steps_of(
 ) -> tuple[CollectiveStep, ...]:
     """The steps of a collective over groups of one size at once.
 
-    Args:
-        op: "all_reduce", "reduce_scatter", "all_gather" or "all_to_all".
-        algorithm: a name of `collectives.algorithms.ALGORITHMS` that the groups can
-            run; of "all_to_all" the only one is "mesh".
-        groups: where the ranks lie.
-        topology: of a node.
-
-    Raises:
-        InternalError: an op or algorithm without steps.
-    """
+    The algorithm is one of `collectives.algorithms.ALGORITHMS` that the groups can run;
+    of "all_to_all" the only one is "mesh"."""
     if groups[0].size == 1:
         return ()
     return merged([_of_group(op, algorithm, group, topology) for group in groups])
@@ -393,23 +384,13 @@ def _joined(
 
 
 def steps_over_nodes(
-    op: str,
-    algorithm: str,
-    inner: Sequence[Group],
-    nodes: int,
-    topology: Topology,
+    op: str, algorithm: str, inner: Sequence[Group], nodes: int, topology: Topology
 ) -> tuple[CollectiveStep, ...]:
     """The steps of groups that reach over many nodes in the same way on each.
 
-    What `steps_of` gives for all of them, without naming every rank.
-
-    Args:
-        op: "all_reduce", "reduce_scatter" or "all_gather".
-        algorithm: "A+B", or B alone if a group has one rank per node.
-        inner: the part of every group that lies on the first node.
-        nodes: how many.
-        topology: of a node.
-    """
+    What `steps_of` gives for all of them, without naming every rank. `inner` is the
+    part of every group that lies on the first node; the algorithm is "A+B", or B alone
+    if a group has one rank per node."""
     inside, _, between = algorithm.rpartition("+")
     chips = math.prod(topology.shape)
     outer = Group(
@@ -428,11 +409,8 @@ def permute_steps(
 ) -> tuple[CollectiveStep, ...]:
     """One step of messages between ranks.
 
-    Args:
-        pairs: (source, destination), indices into the group; who is the source of
-            several sends as many messages of the same size.
-        group: where all ranks lie.
-    """
+    Pairs are (source, destination), indices into the group; who is the source of
+    several sends as many messages of the same size."""
     if not pairs:
         return ()
     most = float(max(Counter(source for source, _ in pairs).values()))

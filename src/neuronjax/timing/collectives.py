@@ -38,12 +38,8 @@ from neuronjax.timing.network import Network, network_of
 Bottleneck = Literal["latency", "link", "dma", "efa"]
 BOTTLENECKS: tuple[Bottleneck, ...] = get_args(Bottleneck)
 OPS = (
-    "all_reduce",
-    "reduce_scatter",
-    "all_gather",
-    "all_to_all",
-    "collective_permute",
-    "collective_broadcast",
+    *("all_reduce", "reduce_scatter", "all_gather"),
+    *("all_to_all", "collective_permute", "collective_broadcast"),
 )
 
 
@@ -132,14 +128,8 @@ def time_over_nodes(
     What `collective_time` gives, without naming every rank. Which algorithm runs over
     nodes depends on the size and on whether they are 2^k, so few nodes are asked in the
     place of many (ASSUMPTION, where `single_step_mesh` would depend on their number).
-
-    Args:
-        op: "all_reduce", "reduce_scatter" or "all_gather".
-        size_bytes: as for `collective_time`.
-        groups: the devices of every group on the first node.
-        nodes: how many.
-        target: one or several of these nodes.
-        algorithm: as for `collective_time`.
+    `groups` are the devices of every group on the first node; the target is one or
+    several of these nodes.
 
     Raises:
         InvalidProgramError: an algorithm that is impossible here.
@@ -327,11 +317,8 @@ _BARRIERS = MappingProxyType({"trn1": _TRN1, "inf2": _TRN1})
 def barrier_seconds(target: Target, ranks: int, *, hardware: bool = False) -> float:
     """The wait for all ranks of the largest group, once per execution.
 
-    Args:
-        target: the machine.
-        ranks: of the largest group; 1 waits for nobody.
-        hardware: with the runtime's barrier on the device (since SDK 2.27).
-    """
+    One rank waits for nobody. `hardware` is the runtime's barrier on the device (since
+    SDK 2.27)."""
     if ranks < 2:
         return 0.0
     pair, four, doubling = (
@@ -352,11 +339,6 @@ def execution_seconds(
 ) -> float:
     """A launch, the barrier, and the collectives of a program that has nothing else.
 
-    Args:
-        target: the machine.
-        ranks: of the largest group.
-        collective_seconds: of all its collectives together.
-        hardware_barrier: as in `barrier_seconds`.
-    """
+    `collective_seconds` are those of all its collectives together."""
     barrier = barrier_seconds(target, ranks, hardware=hardware_barrier)
     return c.NULL_EXECUTION.value + barrier + collective_seconds

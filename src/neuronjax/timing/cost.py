@@ -62,20 +62,8 @@ def ways(
 ) -> tuple[Way, ...]:
     """The legal ways to execute an instruction, the quickest first.
 
-    Args:
-        instruction: any but those of `SCHEDULED`.
-        core: that executes it.
-        scalar_operands: positions of operands that are one element per row or in all.
-        psum_operands: positions of operands that are read from PSUM.
-        transposed_operands: positions of a matmul's operands that the array transposes
-            first.
-
-    Returns:
-        Ways by `own_seconds`; `((),)` where the instruction is free.
-
-    Raises:
-        InternalError: control flow, a collective, or a class without a rule.
-    """
+    Positions are those of operands, as in `Reading`. Ways are in the order of
+    `own_seconds`; they are `((),)` where the instruction is free."""
     reading = PLAIN
     if scalar_operands or psum_operands or transposed_operands:
         reading = Reading(scalar_operands, psum_operands, transposed_operands)

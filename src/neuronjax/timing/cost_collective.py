@@ -55,16 +55,8 @@ def collective_seconds(
 ) -> float:
     """The time of a collective instruction.
 
-    Args:
-        i: the instruction; `PartitionId` is free.
-        core: of one device.
-        target: the machine that the devices are in.
-        placement: the logical core of each device; empty for the device's own number.
-
-    Raises:
-        InternalError: a class of collectives without a rule.
-        InvalidProgramError: a device that the placement does not place.
-    """
+    `PartitionId` is free. `placement` is the logical core of each device; it is empty
+    for the device's own number."""
     if isinstance(i, PartitionId):
         return 0.0
     operands = sum(prod(v.type.shape) * v.type.dtype.itemsize for v in i.operands)
@@ -84,9 +76,7 @@ def collective_seconds(
 def _groups(i: Collective) -> Groups:
     if isinstance(i, CollectivePermute):
         return i.pairs
-    if isinstance(
-        i, Reduction | AllGather | AllToAll | RaggedAllToAll | CollectiveBroadcast
-    ):
+    if isinstance(i, _GROUPED):
         return i.groups
     raise InternalError(f"no cost of {i.name}", op=i.name)
 

@@ -54,11 +54,8 @@ def stream_seconds(core: Core, size: float, piece: float) -> float:
 
 
 def dma_seconds(transfer: Transfer, core: Core) -> float:
-    """How long a transfer occupies the DMA engines of a core.
-
-    Returns:
-        Seconds, without `dma_latency_seconds`.
-    """
+    """How long a transfer occupies a core's DMA engines, `dma_latency_seconds`
+    apart."""
     seconds = stream_seconds(core, transfer.bytes, transfer.row_bytes)
     if transfer.transposes:
         seconds = _transposing(transfer, core, seconds)
@@ -67,7 +64,7 @@ def dma_seconds(transfer: Transfer, core: Core) -> float:
 
 def _transposing(transfer: Transfer, core: Core, straight: float) -> float:
     """At 90 % of the rate [A3]; a chip without it moves element by element."""
-    if "dma_transpose" in core.chip.core.capabilities:
+    if "dma_transpose" in core.spec.capabilities:
         return straight / a.DMA_TRANSPOSE_SHARE.value
     buffer = transfer.buffer
     item = 4 if buffer is None else buffer.type.dtype.itemsize
@@ -80,14 +77,6 @@ def dma_latency_seconds(transfer: Transfer, core: Core) -> float:
     Descriptors, synchronisation, and the semaphore that the consumer waits for [DB].
     """
     return core.chip.dma_start_seconds
-
-
-def first_byte_seconds(core: Core, *, is_read: bool) -> float:
-    """From a trigger to the first byte's movement: the descriptor, then HBM."""
-    issue = core.chip.hwdge_issue_seconds
-    if issue is None:
-        issue = core.chip.dma_start_seconds - a.DMA_SEMAPHORE.value
-    return issue + (a.HBM_LATENCY.value if is_read else 0.0)
 
 
 def _dma(core: Core, size: float, piece: float, opcode: str, share: float = 1.0) -> Way:
@@ -116,7 +105,7 @@ def _copies(
         core, "vector", shape, 1 / speed, "TENSOR_COPY", speed=speed, traffic=traffic
     )
     ways: list[Way] = [(vector,), _dma(core, size, piece, "DMA_DIRECT2D")]
-    if "scalar_engine_exact_copy" in core.chip.core.capabilities:
+    if "scalar_engine_exact_copy" in core.spec.capabilities:
         ways.append(
             (elementwise(core, "scalar", shape, 1, "ACTIVATE", traffic=traffic),)
         )
@@ -155,7 +144,7 @@ def _transposes(i: DmaCopy, core: Core) -> tuple[Way, ...]:
     item = i.results[0].type.dtype.itemsize
     batch, rows, wide = matrices
     ways: list[Way] = [*transpose_works(core, batch, rows, wide, item)]
-    if "dma_transpose" in core.chip.core.capabilities and item in (2, 4):
+    if "dma_transpose" in core.spec.capabilities and item in (2, 4):
         piece = float(wide * item)
         share = a.DMA_TRANSPOSE_ON_CHIP.value
         ways.append(_dma(core, nbytes(i.results), piece, "DMA_TRANSPOSE", share))
@@ -174,6 +163,7 @@ def _run_bytes(shape: tuple[int, ...], within: tuple[int, ...], item: int) -> fl
 
 @rule.register
 def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """An access pattern is free; other elements are copied, by engines or by DMA."""
     if i.kind in ACCESS_PATTERNS:
         return FREE
     if i.kind == "transpose":
@@ -210,7 +200,7 @@ def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
     """
     source, result = i.operands[0].type, i.results[0].type
     channels = source.shape[-1]
-    quarter = "quarter_tiling" in core.chip.core.capabilities
+    quarter = "quarter_tiling" in core.spec.capabilities
     if channels >= (a.TILE_ROWS if quarter else a.TILE_ROWS_V2).value:
         return FREE
     dilated = i.window.window_dilations and i.window.window_dilations[-1] != 1
@@ -248,7 +238,7 @@ def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
         run *= updates.shape[d]
     moved = prod(updates.shape) * updates.dtype.itemsize
     accesses = 1 if i.op == "assign" else 2
-    lanes = core.chip.core.partitions * core.lnc
+    lanes = core.spec.partitions * core.lnc
     cycles = prod(updates.shape) * (1 + accesses) / lanes
     return (
         _dma(core, moved * accesses, run, "DMA_SCATTER"),

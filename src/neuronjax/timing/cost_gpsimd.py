@@ -23,16 +23,17 @@ from neuronjax.ir.block_set import (
     SelectAndScatterBlock,
     SortBlock,
 )
-from neuronjax.ir.instruction import Block, Instruction
+from neuronjax.ir.instruction import Block, Buffer, Instruction, View
 from neuronjax.ir.instruction_set import Iota, Rng, Sort, TopK
 from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_rules import (
     Reading,
+    clock,
     columns,
+    engine_work,
     latency_seconds,
     rule,
-    seconds,
     tiles_of,
 )
 from neuronjax.timing.kernel_constants import REGISTER_CYCLES
@@ -48,7 +49,7 @@ from neuronjax.timing.work import Core, Way, Work
 
 
 def nbytes(views_or_buffers: tuple) -> int:
-    """All of them together."""
+    """The bytes of all views or buffers together."""
     return sum(prod(v.type.shape) * v.type.dtype.itemsize for v in views_or_buffers)
 
 
@@ -57,12 +58,12 @@ def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> 
     tensors = (*instruction.operands, *instruction.results)
     biggest = max((t.type.shape for t in tensors), key=prod, default=())
     tiles = tiles_of(columns(biggest, core))
-    work = Work(
-        queue="gpsimd",
-        seconds=seconds(core, "gpsimd", cycles, tiles),
-        tiles=tiles,
-        latency_seconds=latency_seconds(core, "gpsimd"),
-        opcode=opcode,
+    work = engine_work(
+        core,
+        "gpsimd",
+        cycles,
+        tiles,
+        opcode,
         sbuf_read_bytes=float(nbytes(instruction.operands)),
         sbuf_write_bytes=float(nbytes(instruction.results)),
     )
@@ -73,7 +74,7 @@ def software(
     core: Core, instruction: Instruction, operations: float, opcode: str = "CUSTOM_OP"
 ) -> Way:
     """So many scalar operations of 32 bits, spread over the lanes."""
-    lanes = core.chip.core.partitions * core.lnc * a.GPSIMD_SHARE.value
+    lanes = core.spec.partitions * core.lnc * a.GPSIMD_SHARE.value
     moved = nbytes(instruction.operands) + nbytes(instruction.results)
     streamed = moved / (lanes * a.GPSIMD_BYTES.value)
     return gpsimd(core, instruction, max(operations / lanes, streamed), opcode)
@@ -95,16 +96,16 @@ def _in_rounds_of_eight(
     core: Core, instruction: Instruction, length: int, rows: int, wanted: int
 ) -> Way:
     """max8, nc_find_index8 and nc_match_replace8 on VectorE, eight results a round."""
-    lanes = core.chip.core.partitions * core.lnc
+    lanes = core.spec.partitions * core.lnc
     rounds = ceil(wanted / 8) * ceil(rows / lanes)
     cycles = rounds * (3 * length + 2 * a.MAX8_EXTRA.value)
-    tiles = 3 * max(1, rounds)
-    work = Work(
-        queue="vector",
-        seconds=seconds(core, "vector", cycles, tiles),
+    work = engine_work(
+        core,
+        "vector",
+        cycles,
+        3 * max(1, rounds),
+        "MAX8",
         tiles=max(1, ceil(rows / lanes)),
-        latency_seconds=latency_seconds(core, "vector"),
-        opcode="MAX8",
         sbuf_read_bytes=float(nbytes(instruction.operands)) * rounds * 3,
         sbuf_write_bytes=float(nbytes(instruction.results)),
     )
@@ -119,6 +120,7 @@ def _merge_operations(length: int, rows: int, tensors: int) -> float:
 
 @rule.register
 def _(i: Sort, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """A merge sort in software, or rounds of eight on VectorE for up to two tensors."""
     length, rows = _rows(i, i.dimension)
     merged = software(core, i, _merge_operations(length, rows, len(i.operands)), "SORT")
     if len(i.operands) > 2:
@@ -128,6 +130,7 @@ def _(i: Sort, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: SortBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """A merge sort in software, whose steps run the comparison of the body."""
     length, rows = _rows(i, i.dimension)
     tensors = len(i.operands) - i.captures + _operations(i.body)
     return (software(core, i, _merge_operations(length, rows, tensors), "SORT"),)
@@ -147,6 +150,7 @@ def _(i: TopK, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Iota, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """A number for every element of a lane."""
     return (gpsimd(core, i, columns(i.results[0].type.shape, core), "IOTA"),)
 
 
@@ -161,19 +165,14 @@ def _(i: Rng, core: Core, reading: Reading) -> tuple[Way, ...]:
     }.get(i.algorithm.upper())
     if per_word is not None:
         return (software(core, i, per_word * words, "RNG"),)
-    xorwow = "xorwow" in core.chip.core.capabilities
+    xorwow = "xorwow" in core.spec.capabilities
     rate = (a.RANDOM_XORWOW if xorwow else a.UNPUBLISHED_RANDOM).value
     per_lane = columns(bits.type.shape, core)
-    tiles = tiles_of(per_lane)
-    work = Work(
-        queue="vector",
-        seconds=seconds(core, "vector", per_lane / rate, tiles),
-        tiles=tiles,
-        latency_seconds=latency_seconds(core, "vector"),
-        opcode="RNG",
-        sbuf_write_bytes=float(nbytes(i.results)),
+    tiles, written = tiles_of(per_lane), float(nbytes(i.results))
+    cycles = per_lane / rate
+    return (
+        (engine_work(core, "vector", cycles, tiles, "RNG", sbuf_write_bytes=written),),
     )
-    return ((work,),)
 
 
 # -- bodies ----------------------------------------------------------------------------
@@ -183,33 +182,8 @@ def _operations(block: Block) -> int:
     return max(1, sum(1 for _ in block.walk()))
 
 
-#: How often the body of a block instruction runs.
-_RUNS: Mapping[type[Instruction], Callable[[Any], int]] = {
-    MapBlock: lambda i: prod(i.results[0].type.shape),
-    ReduceBlock: lambda i: prod(i.operands[0].type.shape),
-    ScanBlock: lambda i: prod(i.operands[0].type.shape),
-    PoolBlock: lambda i: prod(i.results[0].type.shape) * prod(i.window.sizes),
-    ScatterBlock: lambda i: prod(i.operands[-1 - i.captures].type.shape),
-}
-
-
-@rule.register(MapBlock)
-@rule.register(ReduceBlock)
-@rule.register(ScanBlock)
-@rule.register(PoolBlock)
-@rule.register(ScatterBlock)
-def _(i: Any, core: Core, reading: Reading) -> tuple[Way, ...]:
-    return (software(core, i, _RUNS[type(i)](i) * _operations(i.body)),)
-
-
-@rule.register
-def _(i: SelectAndScatterBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
-    sources = prod(i.operands[1].type.shape)
-    selecting = prod(i.window.sizes) * _operations(i.select)
-    return (software(core, i, sources * (selecting + _operations(i.scatter))),)
-
-
-# -- library routines ------------------------------------------------------------------
+def _shape(tensor: View | Buffer) -> tuple[int, ...]:
+    return tensor.type.shape
 
 
 def _parts(instruction: Instruction) -> int:
@@ -217,25 +191,48 @@ def _parts(instruction: Instruction) -> int:
     return 4 if len(instruction.results) > 1 else 1
 
 
-@rule.register
-def _(i: Cholesky, core: Core, reading: Reading) -> tuple[Way, ...]:
-    *batch, n, _ = i.operands[0].type.shape
-    return (software(core, i, prod(batch) * n**3 / 3 * _parts(i)),)
+def _selecting(i: SelectAndScatterBlock) -> int:
+    selecting = prod(i.window.sizes) * _operations(i.select)
+    return prod(_shape(i.operands[1])) * (selecting + _operations(i.scatter))
 
 
-@rule.register
-def _(i: TriangularSolve, core: Core, reading: Reading) -> tuple[Way, ...]:
-    n = i.operands[0].type.shape[-1]
-    elements = prod(i.results[0].type.shape)
-    return (software(core, i, elements * n * _parts(i)),)
+def _transforming(i: Fft) -> float:
+    """5 n log2 n."""
+    elements = max(prod(_shape(i.operands[0])), prod(_shape(i.results[0])))
+    return 5 * elements * sum(log2(max(2, n)) for n in i.fft_length)
 
 
-@rule.register
-def _(i: Fft, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """5 n log2 n operations."""
-    elements = max(prod(i.operands[0].type.shape), prod(i.results[0].type.shape))
-    steps = sum(log2(max(2, n)) for n in i.fft_length)
-    return (software(core, i, 5 * elements * steps),)
+#: Scalar operations of what is software: of a body as often as it runs.
+_SOFTWARE: Mapping[type[Instruction], Callable[[Any], float]] = {
+    MapBlock: lambda i: prod(_shape(i.results[0])) * _operations(i.body),
+    ReduceBlock: lambda i: prod(_shape(i.operands[0])) * _operations(i.body),
+    ScanBlock: lambda i: prod(_shape(i.operands[0])) * _operations(i.body),
+    PoolBlock: lambda i: (
+        prod(_shape(i.results[0])) * prod(i.window.sizes) * _operations(i.body)
+    ),
+    ScatterBlock: lambda i: (
+        prod(_shape(i.operands[-1 - i.captures])) * _operations(i.body)
+    ),
+    SelectAndScatterBlock: _selecting,
+    Cholesky: lambda i: (
+        prod(_shape(i.operands[0])[:-2])
+        * _shape(i.operands[0])[-1] ** 3
+        / 3
+        * _parts(i)
+    ),
+    TriangularSolve: lambda i: (
+        prod(_shape(i.results[0])) * _shape(i.operands[0])[-1] * _parts(i)
+    ),
+    Fft: _transforming,
+}
+
+
+def _in_software(i: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
+    return (software(core, i, _SOFTWARE[type(i)](i)),)
+
+
+for _kind in _SOFTWARE:
+    rule.register(_kind, _in_software)
 
 
 @rule.register
@@ -263,7 +260,7 @@ _GATHER_GROUP = 512
 
 @prices("iota", "affine_select")
 def per_element(i: KernelInstruction, core: Core) -> KernelPrice:
-    """150 + N."""
+    """An instruction of N elements takes 150 + N cycles."""
     return on_engine(i, core, per_partition(i), i.name.upper())
 
 
@@ -303,7 +300,7 @@ def topk(i: KernelInstruction, core: Core) -> KernelPrice:
 @prices("register_move", "register_load", "register_store", "core_barrier")
 def on_sequencer(i: KernelInstruction, core: Core) -> KernelPrice:
     """A few cycles; what is in memory has to come first."""
-    spent = REGISTER_CYCLES.value / core.spec.sync.clock_hz
+    spent = REGISTER_CYCLES.value / clock(core, "sync")
     latency = latency_seconds(core, "sync")
     memories = {x.storage.memory for x in i.inputs if isinstance(x, Access)}
     if any(memory.endswith("hbm") for memory in memories):

@@ -29,6 +29,7 @@ _SUMS = (
 
 @rule.register
 def _(i: NkiKernel, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """What the schedule of the kernel by itself occupies of every queue."""
     return (_way(i.kernel, core.lnc),)
 
 

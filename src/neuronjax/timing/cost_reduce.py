@@ -18,14 +18,7 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_gpsimd import gpsimd, nbytes, software, software_cycles
-from neuronjax.timing.cost_rules import (
-    Reading,
-    columns,
-    latency_seconds,
-    rule,
-    seconds,
-    tiles_of,
-)
+from neuronjax.timing.cost_rules import Reading, columns, engine_work, rule, tiles_of
 from neuronjax.timing.cost_tensor import Contraction, contraction_ways, transpose_works
 from neuronjax.timing.cost_vector import BITWISE, is_half, speed_of_one
 from neuronjax.timing.passes import ReducingPass
@@ -46,12 +39,12 @@ def _work(
     """One engine over `per_lane` elements in so many instructions or more; `extra`
     cycles for each that has to be."""
     tiles = max(instructions, tiles_of(per_lane))
-    return Work(
-        queue=queue,
-        seconds=seconds(core, queue, per_lane * cycles + extra * instructions, tiles),
-        tiles=tiles,
-        latency_seconds=latency_seconds(core, queue),
-        opcode=opcode,
+    return engine_work(
+        core,
+        queue,
+        per_lane * cycles + extra * instructions,
+        tiles,
+        opcode,
         performance_mode="2x" if cycles < 1 else "",
         sbuf_read_bytes=float(nbytes(i.operands)),
         sbuf_write_bytes=float(nbytes(i.results)),
@@ -101,15 +94,11 @@ def _strides(i: TensorReduce) -> float:
 
 def _ones(core: Core, rows: int, results: int, item_bytes: int) -> tuple[Way, ...]:
     """A column of ones times [rows, results]: the sum over partitions."""
-    products = core.chip.core.products_per_cell_per_cycle
+    products = core.spec.products_per_cell_per_cycle
     passes = 1 / (products.fp32 * a.ONE_ZERO.value)
     cycles = 1.0 if item_bytes <= 2 else passes
     ones = Contraction(
-        batch=1,
-        m=1,
-        n=results,
-        k=rows,
-        k_tile=core.chip.core.k_tile,
+        *(1, 1, results, rows, core.spec.k_tile),
         column_cycles=cycles,
         item_bytes=float(item_bytes),
         flops_per_k=0.0,  # the program asks for no matmul
@@ -122,13 +111,14 @@ def _across(core: Core, i: TensorReduce, rows: int, results: int) -> tuple[Way, 
     if i.op == "add":
         return _ones(core, rows, results, 4)
     turned = transpose_works(core, 1, rows, results, 4)[0]
-    lanes = core.chip.core.partitions * core.lnc
+    lanes = core.spec.partitions * core.lnc
     per_lane = ceil(results / lanes) * rows
     return ((*turned, _work(core, "vector", i, per_lane, 1)),)
 
 
 @rule.register
 def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """Along the free axis where rows fill the lanes, else over partitions too."""
     shape, dtype = i.operands[0].type.shape, i.operands[0].type.dtype
     elements, results = prod(shape), prod(i.results[0].type.shape)
     if not elements:
@@ -136,7 +126,7 @@ def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
     wide = dtype.kind in "iu" and dtype.itemsize >= 4 and i.op not in BITWISE
     if i.engine == "gpsimd" and wide and i.integer_path == "exact":
         return (software(core, i, elements),)
-    lanes = core.chip.core.partitions
+    lanes = core.spec.partitions
     first = min(i.axes, default=len(shape))
     rows = prod(shape[:first])
     trailing = {*i.axes} >= {*range(first, len(shape))}
@@ -160,7 +150,7 @@ def _along_partitions(
     i: TensorReduce, core: Core, length: int, results: int
 ) -> tuple[Way, ...]:
     """The reduced axis leads: its tiles are added up, then folded by the array."""
-    lanes, item = core.chip.core.partitions, i.operands[0].type.dtype.itemsize
+    lanes, item = core.spec.partitions, i.operands[0].type.dtype.itemsize
     tiles = ceil(length / lanes)
     per_lane = ceil(tiles * results / core.lnc)
     narrow = min(lanes, length)
@@ -184,12 +174,12 @@ def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
     """
     shape = i.results[0].type.shape
     per_lane = columns(shape, core)
-    each = ceil(i.rows / (core.chip.core.partitions * core.lnc))
+    each = ceil(i.rows / (core.spec.partitions * core.lnc))
     extra = a.REDUCE_IN_PASSING.value
     one = _work(core, "vector", i, per_lane, 1, extra=extra, instructions=each)
     ways: list[Way] = [(one,), _in_two(i, core, reading, per_lane)]
     folds = {"add"}
-    if "activate2" in core.chip.core.capabilities:
+    if "activate2" in core.spec.capabilities:
         folds |= {"maximum", "minimum"}
     if i.is_affine and i.fold in folds:
         work = _work(
@@ -213,7 +203,7 @@ def _(i: TensorTensorScan, core: Core, reading: Reading) -> tuple[Way, ...]:
     shape = i.operands[0].type.shape
     length = shape[i.axis] if shape else 1
     rows = prod(shape) // max(1, length)
-    lanes = core.chip.core.partitions * core.lnc
+    lanes = core.spec.partitions * core.lnc
     whole = ceil(rows / lanes) * length * 2
     cut = ceil(rows * length / lanes) * 3
     if i.engine == "gpsimd" and i.integer_path == "exact":

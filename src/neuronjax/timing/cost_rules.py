@@ -15,16 +15,17 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from math import ceil, prod
+from typing import Any
 
 from neuronjax.errors import InternalError
 from neuronjax.ir.instruction import Instruction
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.work import Core, Queue, Way
+from neuronjax.timing.work import Core, Queue, Way, Work
 
 
 def columns(shape: tuple[int, ...], core: Core) -> int:
     """Elements of a tensor in the fullest lane."""
-    partitions = core.chip.core.partitions
+    partitions = core.spec.partitions
     rows = 1
     for size in shape:
         if rows >= partitions:
@@ -44,17 +45,13 @@ def clock(core: Core, queue: Queue) -> int:
 def seconds(core: Core, queue: Queue, per_lane: float, tiles: int) -> float:
     """An engine's time for elementwise work.
 
-    Args:
-        core: the core.
-        queue: "vector", "scalar" or "gpsimd".
-        per_lane: cycles of the data path, all tiles together.
-        tiles: instructions; each starts accesses, and takes the least interval.
-    """
+    `per_lane` are the cycles of the data path for all tiles together; a tile is an
+    instruction, which starts accesses and takes the least interval."""
     least, start = a.MINIMUM_INTERVAL.value, a.VISIBLE_STARTS.value
     if queue == "gpsimd":
         cycles = per_lane + tiles * a.GPSIMD_START.value
     else:
-        start *= core.chip.core.access_start_cycles
+        start *= core.spec.access_start_cycles
         cycles = max(least * tiles, per_lane + start * tiles)
     return cycles / clock(core, queue)
 
@@ -62,8 +59,23 @@ def seconds(core: Core, queue: Queue, per_lane: float, tiles: int) -> float:
 def latency_seconds(core: Core, queue: Queue) -> float:
     """From the last element's end to its result being read by another instruction."""
     hidden = 2 - a.VISIBLE_STARTS.value  # of one read and one write
-    cycles = a.STATIC_OVERHEAD.value + hidden * core.chip.core.access_start_cycles
+    cycles = a.STATIC_OVERHEAD.value + hidden * core.spec.access_start_cycles
     return cycles / clock(core, queue)
+
+
+def engine_work(
+    core: Core, queue: Queue, cycles: float, starts: int, opcode: str, **more: Any
+) -> Work:
+    """Work of so many cycles of an engine's data path, in `starts` instructions; it
+    has as many tiles, unless `more` fields say otherwise."""
+    fields: dict[str, Any] = {"tiles": starts, **more}
+    return Work(
+        queue=queue,
+        seconds=seconds(core, queue, cycles, starts),
+        latency_seconds=latency_seconds(core, queue),
+        opcode=opcode,
+        **fields,
+    )
 
 
 def tiles_of(per_lane: int, limit: float | None = None) -> int:

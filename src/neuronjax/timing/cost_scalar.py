@@ -87,7 +87,7 @@ def table_load_seconds(core: Core) -> float:
 
 def _on_vector(core: Core, i: Activation, traffic: tuple[float, float]) -> Work:
     """`exponential` of NeuronCore-v4: 4 times ScalarE's rate, clocks included [A4]."""
-    spec = core.chip.core
+    spec = core.spec
     ratio = a.EXPONENTIAL_SPEEDUP.value * spec.scalar.clock_hz / spec.vector.clock_hz
     shape = i.results[0].type.shape
     return elementwise(
@@ -97,6 +97,7 @@ def _on_vector(core: Core, i: Activation, traffic: tuple[float, float]) -> Work:
 
 @rule.register
 def _(i: Activation, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """An activation for every table of the recipe, with passes of VectorE around."""
     recipe = RECIPES[i.function]
     shape = i.results[0].type.shape
     traffic = traffic_of(i)
@@ -117,7 +118,7 @@ def _(i: Activation, core: Core, reading: Reading) -> tuple[Way, ...]:
             )
         )
     ways: list[Way] = [tuple(works)]
-    capabilities = core.chip.core.capabilities
+    capabilities = core.spec.capabilities
     if i.function == "exponential" and "vector_exponential" in capabilities:
         ways.append((_on_vector(core, i, traffic),))
     return tuple(ways)

@@ -28,7 +28,7 @@ from neuronjax.timing.cost_rules import (
     FREE,
     Reading,
     clock,
-    latency_seconds,
+    engine_work,
     rule,
     seconds,
     tiles_of,
@@ -91,13 +91,8 @@ class ArrayTiling:
 def peak_flops_per_second(core: Core, kind: str) -> float | None:
     """What the array reaches when no cycle is lost.
 
-    Args:
-        core: the core.
-        kind: "mx", "fp8", "bf16", "fp32" or "sparse" (4:16, zeros counted).
-
-    Returns:
-        A multiply-add counting as 2; None where the core has no such matmul.
-    """
+    A multiply-add counts as 2, and of "sparse" (4:16) the zeros count too; None where
+    the core has no such matmul."""
     spec = core.spec
     products = getattr(spec.products_per_cell_per_cycle, kind)
     if products is None:
@@ -107,12 +102,8 @@ def peak_flops_per_second(core: Core, kind: str) -> float | None:
 
 
 def _products(core: Core, kind: str) -> float:
-    """Products of a kind that a cell adds per cycle.
-
-    Raises:
-        InternalError: the chip has no such matmul, and it was lowered all the same.
-    """
-    found = getattr(core.chip.core.products_per_cell_per_cycle, kind)
+    """Products of a kind that a cell adds per cycle, on a chip that has that kind."""
+    found = getattr(core.spec.products_per_cell_per_cycle, kind)
     if found is None:
         raise InternalError(f"{core.chip.name} has no {kind} matmul", op="nc_matmul")
     return found
@@ -130,10 +121,10 @@ def sizes(lhs: View, rhs: View, dimensions: DotDimensions) -> tuple[int, int, in
 
 def _tile_sizes(core: Core, used: int, allowed: bool) -> int:
     """The smallest tile of the array, in rows or columns, that holds `used`."""
-    whole = core.chip.core.partitions
+    whole = core.spec.partitions
     if not allowed:
         return whole
-    quarter = "quarter_tiling" in core.chip.core.capabilities
+    quarter = "quarter_tiling" in core.spec.capabilities
     least = (a.TILE_ROWS if quarter else a.TILE_ROWS_V2).value
     tile = int(least)
     while tile < used and tile < whole:
@@ -143,7 +134,7 @@ def _tile_sizes(core: Core, used: int, allowed: bool) -> int:
 
 def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
     """The contraction with `held` stationary and `moved` moving columns per batch."""
-    spec = core.chip.core
+    spec = core.spec
     rows = min(spec.partitions, ceil(c.k / c.rows_per_cell))
     columns = min(spec.max_stationary_free, held)
     row_tile = _tile_sizes(core, rows, c.row_tiles)
@@ -172,7 +163,7 @@ def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
 
 
 def _moving_limit(c: Contraction, core: Core) -> int:
-    spec = core.chip.core
+    spec = core.spec
     if c.psum_bytes == 2 and spec.max_moving_free_bf16 is not None:
         return spec.max_moving_free_bf16
     return spec.max_moving_free
@@ -200,18 +191,15 @@ def _best_tiling(c: Contraction, core: Core) -> ArrayTiling:
 
 def _banks(core: Core, per_lane: int, item_bytes: int) -> int:
     """Copies out of PSUM, each of a bank."""
-    bank = core.chip.core.psum_bank_bytes_per_partition
+    bank = core.spec.psum_bank_bytes_per_partition
     return tiles_of(per_lane, bank / item_bytes)
 
 
 def array_latency_seconds(core: Core, rows: int | None = None) -> float:
     """From a matmul's last column entering the array to its sum being in PSUM.
 
-    Args:
-        core: the core.
-        rows: of the array that are in use; None for all.
-    """
-    spec = core.chip.core
+    `rows` of the array are in use; None is all of them."""
+    spec = core.spec
     through = (spec.partitions if rows is None else rows) + spec.array_columns
     accesses = 2 * spec.access_start_cycles * a.ACCESS_CLOCK.value
     return through / spec.tensor.clock_hz + accesses / spec.sync.clock_hz
@@ -229,7 +217,7 @@ def load_stationary_seconds(
     core: Core, held: int, rows: int = 128, column_cycles: float = 1.0
 ) -> float:
     """A LoadStationary by itself, from its issue to its end."""
-    spec = core.chip.core
+    spec = core.spec
     least = max(a.MATMUL_MINIMUM.value, held) / a.FAST_LOAD.value
     cycles = least * max(1.0, column_cycles) + rows
     access = spec.access_start_cycles * a.ACCESS_CLOCK.value
@@ -241,7 +229,7 @@ def after_idle_seconds(core: Core, busy_seconds: float) -> float:
 
     From NeuronCore-v3 on its rate is limited for the first 3 us [GL].
     """
-    if "quarter_tiling" not in core.chip.core.capabilities:  # NeuronCore-v2
+    if "quarter_tiling" not in core.spec.capabilities:  # NeuronCore-v2
         return 0.0
     lost = 1 / a.THROTTLE_MEAN.value - 1
     ramp = a.THROTTLE_SECONDS.value
@@ -255,7 +243,7 @@ def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way,
     t = _best_tiling(c, core)
     flops = c.flops_per_k * c.batch * c.m * c.n * c.k
     # BF16 equivalents: cells x cycles of what is asked, not of the padding.
-    executed = c.column_cycles * core.chip.core.partitions / c.k_tile
+    executed = c.column_cycles * core.spec.partitions / c.k_tile
     sums = c.batch * c.m * c.n * c.psum_bytes
     matmul = Work(
         queue="tensor",
@@ -279,21 +267,17 @@ def evacuations(
 ) -> tuple[Work, Work]:
     """The copy from PSUM to SBUF, by VectorE and by ScalarE.
 
-    Args:
-        core: the core.
-        per_lane: elements per lane, on one physical core.
-        psum_read_bytes: all that is read.
-        item_bytes: of an element in PSUM; 16 bits go twice as fast.
-    """
+    `per_lane` counts elements on one physical core, `item_bytes` those of an element in
+    PSUM; 16 bits go twice as fast."""
     tiles = _banks(core, per_lane, item_bytes)
 
     def copied(queue: Queue, opcode: str, speed: int) -> Work:
-        return Work(
-            queue=queue,
-            seconds=seconds(core, queue, per_lane / speed, tiles),
-            tiles=tiles,
-            latency_seconds=latency_seconds(core, queue),
-            opcode=opcode,
+        return engine_work(
+            core,
+            queue,
+            per_lane / speed,
+            tiles,
+            opcode,
             performance_mode="2x" if speed == 2 else "",
             psum_read_bytes=float(psum_read_bytes),
             sbuf_write_bytes=float(psum_read_bytes),
@@ -311,7 +295,7 @@ def transpose_works(
 
     max(rows, min(64, columns)) cycles for up to 128 x 128 [V26].
     """
-    spec = core.chip.core
+    spec = core.spec
     side = spec.partitions
     exact = "exact_transpose" in spec.capabilities
     passes = 1.0
@@ -357,21 +341,18 @@ def _transposed_first(
 
 @rule.register
 def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """The array takes the passes of the dtypes; integers are added in software."""
     lhs, rhs = i.operands[:2]
     batch, m, n, k = sizes(lhs, rhs, i.dimensions)
     if i.accumulation == "integer" or i.engine == "gpsimd":
         return (software(core, i, batch * m * n * k * 2),)
-    rows = core.chip.core.partitions
+    rows = core.spec.partitions
     if i.rows_per_cell == 1:
         cycles = max(1.0, i.k_tile / (rows * _products(core, "bf16"))) * i.passes
     else:
         cycles = i.k_tile / (rows * _products(core, "fp8"))
     c = Contraction(
-        batch=batch,
-        m=m,
-        n=n,
-        k=k,
-        k_tile=i.k_tile,
+        *(batch, m, n, k, i.k_tile),
         rows_per_cell=i.rows_per_cell,
         column_cycles=cycles,
         item_bytes=float(max(lhs.type.dtype.itemsize, rhs.type.dtype.itemsize)),
@@ -384,15 +365,12 @@ def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: NcMatmulMx, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """Four products of a cell in one cycle; the array is tiled by rows only."""
     batch, m, n, k = sizes(i.operands[0], i.operands[1], i.dimensions)
-    rows = core.chip.core.partitions
+    rows = core.spec.partitions
     products = _products(core, "mx")
     c = Contraction(
-        batch=batch,
-        m=m,
-        n=n,
-        k=k,
-        k_tile=i.k_tile,
+        *(batch, m, n, k, i.k_tile),
         rows_per_cell=max(1, i.k_tile // rows),
         column_cycles=i.k_tile / (rows * products),
         item_bytes=1.0,
@@ -404,6 +382,7 @@ def _(i: NcMatmulMx, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: NcMatmulSparse, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """Compressed rows are held, and each selects from four rows that stream by."""
     values, moving = i.operands[0], i.operands[2]
     d = i.dimensions
     batch = prod(values.type.shape[x] for x in d.lhs_batch)
@@ -414,11 +393,7 @@ def _(i: NcMatmulSparse, core: Core, reading: Reading) -> tuple[Way, ...]:
     products = _products(core, "sparse")
     full = 4  # rows of a group that one compressed row selects from in 4:16 [C3]
     c = Contraction(
-        batch=batch,
-        m=held,
-        n=moved,
-        k=k,
-        k_tile=i.k_tile,
+        *(batch, held, moved, k, i.k_tile),
         column_cycles=full / products,
         item_bytes=float(moving.type.dtype.itemsize),
         psum_bytes=i.results[0].type.dtype.itemsize,
@@ -432,6 +407,7 @@ def _(i: NcMatmulSparse, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: NcTranspose, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """Squares of 128 x 128 pass through the array."""
     *batch, rows, columns = i.operands[0].type.shape
     item = i.operands[0].type.dtype.itemsize
     return transpose_works(core, prod(batch), rows, columns, item)

@@ -36,9 +36,8 @@ from neuronjax.timing.cost_rules import (
     FREE,
     Reading,
     columns,
-    latency_seconds,
+    engine_work,
     rule,
-    seconds,
     tiles_of,
 )
 from neuronjax.timing.instruction_kinds import is_stored
@@ -50,9 +49,7 @@ BITWISE = frozenset(
     | {"shift_right_arithmetic"}
 )
 #: Of two arguments, in software of GpSimdE (`power` is an operator of its ALU).
-FUNCTIONS = frozenset(
-    {"power", "atan2", "zeta", "polygamma", "mulhi", "next_after"},
-)
+FUNCTIONS = frozenset({"power", "atan2", "zeta", "polygamma", "mulhi", "next_after"})
 #: Instructions of VectorE for what is more than one.
 PASSES: Mapping[str, float] = MappingProxyType(
     {
@@ -88,7 +85,7 @@ def speed_of_one(
     contiguous: bool = True,
 ) -> int:
     """Elements per lane and cycle of tensor_copy and tensor_scalar on VectorE."""
-    spec = core.chip.core
+    spec = core.spec
     if "vector_perf_modes" not in spec.capabilities:
         return 1
     widths = spec.vector.elements_per_cycle
@@ -113,25 +110,17 @@ def elementwise(
 ) -> Work:
     """Work of one engine on every element of a shape.
 
-    Args:
-        core: the core.
-        queue: the engine.
-        shape: the elements.
-        cycles: per element of a lane, all instructions together.
-        opcode: of the work.
-        instructions: that each tile takes.
-        speed: elements per cycle, of which the performance mode is named.
-        traffic: bytes from SBUF, and to it.
-        table: activation table that ScalarE needs.
-    """
+    An element of a lane takes `cycles`, all `instructions` of a tile together; `speed`
+    names the performance mode, and `traffic` is bytes from SBUF and to it."""
     per_lane = columns(shape, core)
     tiles = tiles_of(per_lane)
-    return Work(
-        queue=queue,
-        seconds=seconds(core, queue, per_lane * cycles, ceil(tiles * instructions)),
+    return engine_work(
+        core,
+        queue,
+        per_lane * cycles,
+        ceil(tiles * instructions),
+        opcode,
         tiles=tiles,
-        latency_seconds=latency_seconds(core, queue),
-        opcode=opcode,
         performance_mode=f"{speed}x" if speed > 1 else "",
         sbuf_read_bytes=traffic[0],
         sbuf_write_bytes=traffic[1],
@@ -172,7 +161,7 @@ def one_stream(
     )
     ways: list[Way] = [(vector,)]
     if on_scalar:
-        fast = "scalar_perf_modes" in core.chip.core.capabilities
+        fast = "scalar_perf_modes" in core.spec.capabilities
         twice = 2 if fast and is_half(source) and is_half(target) and not psum else 1
         work = elementwise(
             core, "scalar", shape, 1 / twice, "ACTIVATE", speed=twice, traffic=traffic
@@ -198,21 +187,13 @@ def streams(
 ) -> tuple[Way, ...]:
     """An operation on two or more tensors of one shape.
 
-    Args:
-        core: the core.
-        i: the instruction.
-        reading: how it meets its operands.
-        opcode: of the work.
-        on_vector: whether VectorE may do it.
-        simple: whether it is add, subtract or multiply, which in 16 bits take N cycles
-            on every generation [V26].
-        halves: whether 16 bits make it quicker at all.
-    """
+    `simple` is add, subtract or multiply, which in 16 bits take N cycles on every
+    generation [V26]; `halves` says whether 16 bits make it quicker at all."""
     tensors = [p for p in range(len(i.operands)) if p not in reading.scalars]
     dtypes = [i.operands[p].type.dtype for p in tensors] + [i.results[0].type.dtype]
     shape = i.results[0].type.shape
     traffic = traffic_of(i)
-    modes = "vector_perf_modes" in core.chip.core.capabilities
+    modes = "vector_perf_modes" in core.spec.capabilities
     halves = halves and all(map(is_half, dtypes)) and (modes or simple)
     cycles = float(len(tensors))
     if reading.in_psum or halves:
@@ -278,6 +259,7 @@ def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """Two streams, or one and a scalar; what the ALU lacks takes passes or software."""
     dtype = i.results[0].type.dtype
     if i.op in FUNCTIONS:
         operations = prod(i.results[0].type.shape) * a.FUNCTION_OPERATIONS.value
@@ -319,6 +301,7 @@ def _(i: ScalarTensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Compare, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """One or two streams; wide integers are compared on GpSimdE."""
     on_vector = i.engine == "vector" or i.operands[0].type.dtype.itemsize < 4
     if on_vector and _tensors(i, reading) < 2:
         return one_stream(core, i, reading, "TENSOR_SCALAR")
@@ -335,6 +318,7 @@ def _(i: Select, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorScalar, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """One stream, on ScalarE too where it has the operator."""
     scalars = Reading(scalars=reading.scalars | {1}, in_psum=reading.in_psum)
     on_scalar = i.op in ON_SCALAR
     return one_stream(core, i, scalars, "TENSOR_SCALAR", on_scalar=on_scalar)
@@ -342,6 +326,7 @@ def _(i: TensorScalar, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """One stream; ScalarE copies floats of up to 32 bits."""
     dtypes = (i.operands[0].type.dtype, i.results[0].type.dtype)
     wide = any(d.itemsize > 4 for d in dtypes)
     floats = all(d.kind not in "iub" for d in dtypes)
@@ -350,11 +335,13 @@ def _(i: TensorCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: ReducePrecision, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """A cast to the narrow format and one back."""
     return one_stream(core, i, reading, "TENSOR_COPY", instructions=2)
 
 
 @rule.register
 def _(i: BitcastCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """Bytes that are there already are looked at in another way."""
     return FREE
 
 
@@ -378,6 +365,7 @@ def _(i: Memset, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: QuantizeMx, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """VectorE quantizes at a rate of its own; weights come quantized."""
     if i.engine == "offline":
         return FREE
     shape = i.operands[0].type.shape
@@ -407,10 +395,12 @@ def _on_one_element(core: Core, i: Instruction, instructions: float) -> Way:
 
 @rule.register
 def _(i: ScaleFromAmax, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """A few operations on one element."""
     return (_on_one_element(core, i, a.SCALE_STEPS.value),)
 
 
 @rule.register(RecordAmax)
 @rule.register(ReadAmax)
 def _(i: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
+    """One operation on one element."""
     return (_on_one_element(core, i, 1),)

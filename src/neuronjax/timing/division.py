@@ -72,20 +72,10 @@ def divide(
 
     Either the operands pass by once for every block and blocks overlap, or a block has
     all the room and the next one waits; or the operands stay, one tile beside them. The
-    quickest, by bytes and operations alone.
-
-    Args:
-        fused: the block of the region.
-        region: with several matmuls.
-        core: the logical core.
-        stored: values of the region that are saved to HBM.
-        whole: bytes of whole operands.
-        tile: bytes of a row tile on its way.
-
-    Returns:
-        How often whole operands pass by, and how many blocks do not overlap (1: they
-        do).
-    """
+    quickest, by bytes and operations alone. `whole` and `tile` are the bytes of whole
+    operands and of a row tile on its way; `stored` are values that are saved to HBM.
+    What is returned is how often whole operands pass by, and how many blocks do not
+    overlap (1: they do)."""
     capacity, tiles = core.sbuf_bytes, region.tiles(core)
     window = min(whole, capacity * PASSING_SHARE.value)
     bandwidth = hbm_bytes_per_second(core)

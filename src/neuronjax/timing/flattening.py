@@ -7,11 +7,11 @@ its surroundings; a big callee, a whole layer, stays a call.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from neuronjax.ir.collective_set import Spmd
-from neuronjax.ir.instruction import Block, Buffer, Instruction
+from neuronjax.ir.instruction import Block, Buffer, Instruction, View
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.ir.program import Location, TensorType
 from neuronjax.timing.instruction_kinds import is_kind
@@ -46,13 +46,7 @@ class Flattening:
     def add(
         self, block: Block, arguments: Sequence[int], call: Location | None = None
     ) -> tuple[int, ...]:
-        """The values of a block's results.
-
-        Args:
-            block: of the program.
-            arguments: the values of its arguments.
-            call: where it is called, if it is a callee: JAX records no line in most.
-        """
+        """The values of a block's results; a callee's lines are those of its call."""
         names: dict[int, int] = {}
         for buffer, value in zip(block.arguments, arguments, strict=True):
             names[buffer.number] = value
@@ -84,7 +78,7 @@ class Flattening:
         """What the blocks of control flow read of their surroundings."""
         free: dict[int, Buffer] = {}
         for block in i.blocks:
-            _free(block, set(), free)
+            free |= read_outside(block)
         return tuple([self._value(buffer, names) for buffer in free.values()])
 
     def _value(self, buffer: Buffer, names: dict[int, int]) -> int:
@@ -116,16 +110,19 @@ def _within(inner: Location, call: Location) -> Location:
     return Location(scope=scope, file=known.file, line=known.line)
 
 
-def _free(block: Block, known: set[int], free: dict[int, Buffer]) -> None:
-    """Buffers that a block reads and does not write."""
-    known = known | {b.number for b in block.arguments}
+def read_outside(block: Block, known: Collection[int] = ()) -> dict[int, Buffer]:
+    """Buffers that a block and those inside it read and do not write, by number."""
+    known = {*known, *(b.number for b in block.arguments)}
+    found: dict[int, Buffer] = {}
+
+    def read(views: Iterable[View]) -> None:
+        buffers = (view.buffer for view in views)
+        found.update((b.number, b) for b in buffers if b.number not in known)
+
     for i in block.instructions:
-        for view in i.operands:
-            if view.buffer.number not in known:
-                free.setdefault(view.buffer.number, view.buffer)
+        read(i.operands)
         for inner in i.blocks:
-            _free(inner, known, free)
+            found |= read_outside(inner, known)
         known.update(b.number for b in i.results)
-    for view in block.results:
-        if view.buffer.number not in known:
-            free.setdefault(view.buffer.number, view.buffer)
+    read(block.results)
+    return found

@@ -13,6 +13,9 @@ from neuronjax.ir.program import TensorType
 from neuronjax.timing.access import ValueAccess
 from neuronjax.timing.work import Core
 
+#: Forms of steps that share a region with no other.
+ALONE = frozenset({"control", "collective", "other"})
+
 
 @dataclass(slots=True, eq=False)
 class FusedStep:
@@ -58,10 +61,7 @@ class Fused:
 
     Attributes:
         steps: in an order that respects dependencies.
-        types: of every value.
         access: how every value is read: where its bytes really are.
-        arguments: values that the block takes.
-        results: values that it gives.
         constants: values that lie in HBM with the program.
         uses: for every value in memory, how many steps and results read it.
         sizes: bytes of every value.
@@ -90,7 +90,6 @@ class TiledRegion:
     """Steps that run tile by tile.
 
     Attributes:
-        steps: in order.
         candidates: row counts that all of them have.
         rows: how many rows there are: the most of these.
         inside: values that they compute.
@@ -100,7 +99,6 @@ class TiledRegion:
         whole_bytes: of `whole`, as much as is needed at a time.
         batches: of values of `whole`, into how many parts the rows' batch splits them,
             of which two are needed at a time.
-        has_matmul: whether there is one.
         sums: results that are there after the last tile.
         key: equal for equivalent regions (`region_equivalence`); -1: like no other.
         values: of its steps, in an order that equivalent regions share.

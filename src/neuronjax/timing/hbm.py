@@ -153,10 +153,8 @@ def capacity_bytes(core: Core) -> int:
 def check_fits(plan: MemoryPlan, core: Core) -> InvalidProgramError | None:
     """What is wrong with a program that HBM does not hold.
 
-    Returns:
-        An error, for the caller to raise or to show, with the biggest tensors and what
-        rematerialisation or sharding would save; None if the program fits.
-    """
+    The error names the biggest tensors and what rematerialisation or sharding would
+    save, for the caller to raise or to show; None if the program fits."""
     peak, room = plan.hbm, capacity_bytes(core)
     if peak.bytes <= room:
         return None
@@ -208,12 +206,7 @@ def _size(count: float) -> str:
 
 
 def with_donation(plan: MemoryPlan, donated: Collection[int]) -> MemoryPlan:
-    """The plan where arguments are given away.
-
-    Args:
-        plan: of a program; one that has been here before may come again.
-        donated: positions of main's arguments.
-    """
+    """The plan where the arguments at these positions are given away."""
     main = plan.main
     pairs = _pairs(main, donated)
     if not pairs:

@@ -33,5 +33,5 @@ class SbufContents(dict[int, int]):
                 self.let_go(value)
 
     def besides(self, values: Iterable[int]) -> int:
-        """Bytes of all others."""
+        """Bytes of all values in SBUF but these."""
         return self.total - sum(self.get(v, 0) for v in values)

@@ -33,12 +33,7 @@ FILES = (
 
 
 class Prices:
-    """Costs of instructions on one physical core.
-
-    Attributes:
-        core: of LNC 1.
-        target: the machine, for collectives.
-    """
+    """Costs of instructions on one physical core."""
 
     def __init__(self, core: Core, target: Target | None = None) -> None:
         self.core = core
@@ -46,11 +41,8 @@ class Prices:
         self._known: dict[Any, KernelPrice] = {}
 
     def price(self, i: KernelInstruction) -> KernelPrice:
-        """The cost of an instruction.
-
-        Raises:
-            UnimplementedError: there is no rule for it.
-        """
+        """The cost of an instruction; an UnimplementedError if there is no rule for
+        it."""
         key = _key(i)
         found = self._known.get(key)
         if found is None:

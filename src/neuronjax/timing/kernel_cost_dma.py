@@ -30,11 +30,8 @@ class _Move(NamedTuple):
     """A transfer of an instruction.
 
     Attributes:
-        out: where to.
-        source: where from.
         bytes: that pass an engine, all engines together.
         piece: contiguous bytes.
-        share: of the rate.
     """
 
     out: Access

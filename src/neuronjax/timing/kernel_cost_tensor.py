@@ -167,13 +167,6 @@ def nc_transpose(i: KernelInstruction, core: Core) -> KernelPrice:
     )
 
 
-def chain_speedup(core: Core) -> float:
-    """Of transposes that follow one another: on NeuronCore-v4 they overlap [A4]."""
-    if "background_transpose" in core.spec.capabilities:
-        return a.BACKGROUND_TRANSPOSE.value
-    return 1.0
-
-
 # -- while a kernel runs ---------------------------------------------------------------
 
 
@@ -181,18 +174,16 @@ _QUARTERS = 4
 
 
 class Array:
-    """The array of one core.
-
-    Args:
-        core: of LNC 1.
-        is_tiled: whether any matmul of the kernel uses a part of it.
-    """
+    """The array of one core; `is_tiled` says that some matmul of the kernel uses a
+    part."""
 
     def __init__(self, core: Core, is_tiled: bool) -> None:
         self._is_tiled = is_tiled
         limited = "quarter_tiling" in core.spec.capabilities  # from NeuronCore-v3 on
         self._slow = 1 / a.THROTTLE_MEAN.value if limited else 1.0
-        self._chained = chain_speedup(core)
+        # Transposes that follow one another overlap on NeuronCore-v4 [A4].
+        overlap = "background_transpose" in core.spec.capabilities
+        self._chained = a.BACKGROUND_TRANSPOSE.value if overlap else 1.0
         self._start, self._end, self._ramp = -inf, -inf, -inf
         self._input = 0.0
         self._tiles = [[0.0] * _QUARTERS for _ in range(_QUARTERS)]
@@ -203,14 +194,8 @@ class Array:
     ) -> tuple[float, float, float]:
         """One matmul or transpose, in the order of issue.
 
-        Args:
-            p: its cost.
-            start: when the queue and the operands are there.
-            held: since when the stationary operand is; None if the array has it.
-
-        Returns:
-            Start, end, and when the next one may be issued.
-        """
+        `held` is since when the stationary operand is there; None if the array has it.
+        What is returned is start, end, and when the next one may be issued."""
         if held is not None:
             start = max(start, max(held, self._start) + p.load_seconds)
         spent = p.seconds

@@ -193,7 +193,7 @@ def scalar_tensor_tensor(i: KernelInstruction, core: Core) -> KernelPrice:
 
 @prices("tensor_tensor_scan")
 def tensor_tensor_scan(i: KernelInstruction, core: Core) -> KernelPrice:
-    """2 N."""
+    """Both operands stream in: 2 N cycles."""
     return on_engine(i, core, max(2.0 * per_partition(i), 1.0), "SCAN")
 
 

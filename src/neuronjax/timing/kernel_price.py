@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from neuronjax.ir.kernel import Access, KernelInstruction
-from neuronjax.timing.cost_rules import latency_seconds, seconds
+from neuronjax.timing.cost_rules import engine_work
 from neuronjax.timing.kernel_operands import KernelOperand, operand
 from neuronjax.timing.work import Core, Queue, Transfer, Work
 
@@ -108,14 +108,13 @@ def on_engine(
 ) -> KernelPrice:
     """An instruction that takes so many cycles of VectorE, ScalarE or GpSimdE."""
     queue: Queue = i.engine  # type: ignore[assignment]
-    spent = seconds(core, queue, cycles, 1)
-    latency = latency_seconds(core, queue)
     read, written = tensors(i), outputs(i)
-    work = Work(
-        queue=queue,
-        seconds=spent,
-        latency_seconds=latency,
-        opcode=opcode,
+    work = engine_work(
+        core,
+        queue,
+        cycles,
+        1,
+        opcode,
         performance_mode=mode,
         sbuf_read_bytes=_bytes(read, "sbuf"),
         sbuf_write_bytes=_bytes(written, "sbuf"),
@@ -126,8 +125,8 @@ def on_engine(
     return KernelPrice(
         queue=queue,
         source=work,
-        seconds=spent,
-        latency_seconds=latency,
+        seconds=work.seconds,
+        latency_seconds=work.latency_seconds,
         ports=_ports(queue, core, (*read, *written)),
     )
 
@@ -138,11 +137,7 @@ def _bytes(operands: Iterable[KernelOperand], memory: str) -> float:
 
 # NeuronCore-v2: VectorE and GpSimdE not at once in SBUF, VectorE and ScalarE not at
 # once in PSUM [A2]; later cores have ports enough [A3].
-_SHARED = {
-    "vector": ("psum", "sbuf"),
-    "scalar": ("psum",),
-    "gpsimd": ("sbuf",),
-}
+_SHARED = {"vector": ("psum", "sbuf"), "scalar": ("psum",), "gpsimd": ("sbuf",)}
 
 
 def _ports(

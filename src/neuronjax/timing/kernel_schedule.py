@@ -41,10 +41,7 @@ class KernelSchedule:
     """What every instruction of a stream does when.
 
     Attributes:
-        program: that is scheduled.
         core: the physical cores that it runs on, as one logical core.
-        stream: its instructions.
-        priced: their costs.
         starts, ends: of each; of a transfer, of its bytes.
         waits: how long its queue stood still before it.
         causes: the entry that decided when it starts; -1: none.
@@ -53,7 +50,6 @@ class KernelSchedule:
         found: what waits for what, and how long storages live.
         total_seconds: until the last result can be read.
         periods: seconds of a turn of `stream.loops`.
-        notes: what was assumed.
     """
 
     program: KernelProgram
@@ -86,12 +82,9 @@ def schedule_kernel(
 ) -> KernelSchedule:
     """The schedule of a kernel.
 
-    Args:
-        program: of `Kernel.trace`.
-        target: the machine.
-        lnc: physical cores that the programs of a grid run on; None for one each, as
-            far as a logical core has them. A kernel without a grid runs on one.
-        trips: how often device loops turn that do not say it, by "file.py:12".
+    The programs of a grid run on `lnc` physical cores; None is one each, as far as a
+    logical core has them. `trips` is how often device loops turn that do not say it, by
+    "file.py:12".
 
     Raises:
         InvalidProgramError: an LNC size that the chip does not have.
@@ -131,12 +124,7 @@ def schedule_kernel(
 
 @no_collection()
 def what_if(schedule: KernelSchedule, change: Change) -> float:
-    """Seconds of the same kernel when instructions cost something else.
-
-    Args:
-        schedule: of the kernel.
-        change: of a number in the stream and its cost, the cost then.
-    """
+    """Seconds of the same kernel when instructions cost what `change` says."""
     priced = [change(n, p) for n, p in enumerate(schedule.priced)]
     run = _Scheduling(schedule.stream, priced, schedule.found, schedule.core)
     run.all()

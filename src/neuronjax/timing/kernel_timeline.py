@@ -261,11 +261,6 @@ class KernelMemory(MemoryPlan):
     edges: tuple[float, ...] = ()
     psum_usage: tuple[int, ...] = ()
 
-    @property
-    def psum_peak_bytes(self) -> int:
-        """The most that is in PSUM at a time."""
-        return max(self.psum_usage, default=0)
-
 
 def kernel_memory(schedule: KernelSchedule) -> KernelMemory:
     """The memory of a scheduled kernel."""

@@ -27,8 +27,6 @@ class UnrolledLoop:
 
     Attributes:
         edges: where each turn that is in the stream begins, and where the last ends.
-        trips: how often it turns.
-        source: the user's line.
         is_assumed: whether nobody knows.
         count: how often the loops around it repeat all this.
     """
@@ -55,7 +53,6 @@ class Stream:
             compiler moves nothing across.
         counts: how often each entry happens.
         loops: inner ones before the outer.
-        notes: what was assumed.
     """
 
     entries: list[KernelInstruction] = field(default_factory=list)
@@ -69,10 +66,7 @@ class Stream:
 def unrolled(body: KernelBlock, trips: Trips | None = None) -> Stream:
     """The stream of a kernel.
 
-    Args:
-        body: of the kernel.
-        trips: how often loops turn, by "file.py:12" (with or without folders).
-    """
+    `trips` is how often loops turn, by "file.py:12" (with or without folders)."""
     stream = Stream()
     _add(stream, body, 1, _by_line(trips or {}))
     return stream
@@ -95,10 +89,7 @@ def _add(
 
 
 def _add_loop(
-    stream: Stream,
-    loop: KernelLoop | KernelWhile,
-    count: int,
-    trips: Mapping[str, int],
+    stream: Stream, loop: KernelLoop | KernelWhile, count: int, trips: Mapping[str, int]
 ) -> None:
     found = _trips(loop, trips)
     turns = 1 if found is None else found

@@ -97,14 +97,8 @@ def block_bytes(
     The most that is alive at a step. What matmuls make, and what becomes of it, is
     there a block of columns at a time, and so is what a single elementwise step reads;
     other rows are there whole. Elementwise results take the place of operands that
-    nobody reads any more; transposed operands need a place of their own.
-
-    Args:
-        fused: the block of the region.
-        region: any.
-        core: the logical core.
-        turned: matmuls whose left operand is transposed first.
-    """
+    nobody reads any more; transposed operands need a place of their own. Of the matmuls
+    in `turned` the left operand is transposed first."""
     tiles, last = region.tiles(core), len(region.steps)
     block = int(COLUMN_BLOCK_BYTES.value) * core.rows_per_tile
     in_psum, cut = psum_results(fused, region), set()
@@ -159,13 +153,7 @@ def tiles_at_a_time(fused: Fused, region: TiledRegion, core: Core) -> int:
 
 def row_bytes(type_: TensorType, whole: int, size: int) -> int:
     """Contiguous bytes of a partition's part: rows of the last dimension, or, where
-    those are short, as many as lie together for one of 128 partitions.
-
-    Args:
-        type_: of a tensor.
-        whole: its bytes.
-        size: those that are moved.
-    """
+    those are short, as many as lie together for one of 128 partitions."""
     row = prod(type_.shape[-1:]) * type_.dtype.itemsize
     return max(1, min(size, max(row, ceil(whole / 128))))
 

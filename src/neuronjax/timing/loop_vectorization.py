@@ -28,10 +28,13 @@ from neuronjax.ir.instruction_set import (
     TensorTensorScan,
 )
 from neuronjax.ir.program import TensorType
-from neuronjax.timing.flattening import FlatNode, Flattening
+from neuronjax.ir.traversal import walk
+from neuronjax.timing.flattening import FlatNode, Flattening, read_outside
 from neuronjax.timing.instruction_kinds import ELEMENTWISE
 
 _KNOWN = (*ELEMENTWISE, BitcastCopy, DmaCopy, Iota, Memset, TensorReduce)
+#: Of a movement: starts, ends, strides, an order of axes.
+Parameters = tuple[tuple[int, ...], ...]
 #: Operators of the scan that do not care which side the state is on [ISA].
 _SCANNED = frozenset({"add", "multiply", "maximum", "minimum"})
 
@@ -50,14 +53,11 @@ class _VectorizedValue(NamedTuple):
 
 def is_loop_of_slices(loop: Loop, functions: Mapping[str, Block]) -> bool:
     """Whether a body has nothing but elementwise work, reductions and movement."""
-    todo = [loop.body]
-    while todo:
-        for i in todo.pop().instructions:
-            if isinstance(i, Call):
-                todo.append(functions[i.callee])
-            elif not isinstance(i, _KNOWN):
-                return False
-    return True
+    return all(
+        isinstance(inner, (Call, *_KNOWN))
+        for i in loop.body.instructions
+        for inner in walk(i, functions)
+    )
 
 
 def composed(first: DmaCopy, then: DmaCopy) -> DmaCopy:
@@ -81,7 +81,7 @@ class LoopVectorization:
         fresh: Iterator[int],
     ) -> None:
         self.loop, self.trips, self.fresh = loop, trips, fresh
-        outside = _read_outside(loop.body)
+        outside = tuple(read_outside(loop.body).values())
         body = dataclasses.replace(
             loop.body, arguments=(*loop.body.arguments, *outside)
         )
@@ -345,9 +345,8 @@ class LoopVectorization:
     def _last(self, value: _VectorizedValue, target: Buffer) -> None:
         i = self.loop
         shape = value.buffer.type.shape
-        starts, ends = (0,) * len(shape), shape
-        starts = (*starts[:-1], self.trips - 1)
-        part = (starts, ends, (1,) * len(shape))
+        rank = len(shape)
+        part = ((0,) * (rank - 1) + (self.trips - 1,), shape, (1,) * rank)
         last = self._move(i, value.buffer, (*shape[:-1], 1), "slice", part)
         self._alias(last, target)
 
@@ -365,7 +364,7 @@ class LoopVectorization:
         source: Buffer,
         shape: tuple[int, ...],
         kind: str,
-        parameters: tuple[tuple[int, ...], ...],
+        parameters: Parameters,
     ) -> Buffer:
         target = self._new(shape, source.type.dtype)
         self._write(i, source, target, kind, parameters)
@@ -377,7 +376,7 @@ class LoopVectorization:
         source: Buffer,
         target: Buffer,
         kind: str,
-        parameters: tuple[tuple[int, ...], ...],
+        parameters: Parameters,
     ) -> None:
         self.out.append(
             DmaCopy(
@@ -395,7 +394,7 @@ class LoopVectorization:
         i: Instruction,
         operands: list[Buffer],
         shape: tuple[int, ...],
-        **changed: tuple[tuple[int, ...], ...],
+        **changed: Parameters,
     ) -> Buffer:
         result = self._new(shape, i.results[0].type.dtype)
         self.out.append(
@@ -412,18 +411,7 @@ def _op(node: FlatNode) -> str:
     return i.op if isinstance(i, TensorTensor) and len(node.operands) == 2 else ""
 
 
-def _read_outside(body: Block) -> tuple[Buffer, ...]:
-    """Buffers of the surroundings that a body without blocks reads."""
-    made = {b.number for b in body.arguments}
-    made.update(b.number for i in body.instructions for b in i.results)
-    views = [v for i in body.instructions for v in i.operands] + list(body.results)
-    read = {v.buffer.number: v.buffer for v in views}
-    return tuple(b for n, b in read.items() if n not in made)
-
-
-def _with_turns(
-    i: DmaCopy, rank: int, trips: int
-) -> tuple[tuple[int, ...], ...] | None:
+def _with_turns(i: DmaCopy, rank: int, trips: int) -> Parameters | None:
     """Parameters of a movement that has one more axis, which it leaves alone."""
     if i.kind in ("reshape", "concatenate", "reverse"):
         return i.parameters if prod(i.results[0].type.shape) else None

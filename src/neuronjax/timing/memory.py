@@ -35,12 +35,7 @@ def plan_memory(
 ) -> MemoryPlan:
     """Plans SBUF, PSUM and HBM of a program.
 
-    Args:
-        program: what a core executes.
-        core: the logical core.
-        names: pytree path of each argument, "state/params/w", as in
-            `Program.argument_names`.
-    """
+    `names` are the pytree paths of the arguments, as in `Program.argument_names`."""
     given = with_chip_instructions(program, core)
     program = with_scans(given, core)
     planner = _Planner(program, core)
@@ -102,14 +97,7 @@ class _Planner:
         categories: Mapping[int, str | None] | None = None,
         share: float = 1.0,
     ) -> BlockPlan:
-        """The plan of a block.
-
-        Args:
-            block: of the program.
-            resident: positions of arguments, and results, that are in SBUF.
-            categories: what arguments are, by position.
-            share: of SBUF that it has.
-        """
+        """The plan of a block whose arguments at `resident` positions stay in SBUF."""
         fused = fuse(block, self.program.functions)
         regions = group(fused, self.core)
         self._equivalence.mark(fused, regions)

@@ -24,7 +24,6 @@ class Movement:
     """A transfer, and how it goes with the tiles of its region.
 
     Attributes:
-        transfer: what moves.
         value: number of the value in the block.
         is_whole: the first tile needs all of it; else it comes tile by tile.
     """
@@ -73,8 +72,6 @@ class BlockPlan:
     """The plan of a block.
 
     Attributes:
-        fused: its steps.
-        units: in order.
         in_hbm: values in HBM: from which unit to which.
         from_psum: matmul results that are read out of PSUM, never copied.
     """
@@ -101,7 +98,6 @@ class Tensor:
         name: pytree path of an argument, or the user's line that made it.
         bytes: its size on one device.
         category: what it is for.
-        type: shape and dtype.
     """
 
     name: str
@@ -115,7 +111,6 @@ class HbmPeak:
     """HBM when it is fullest.
 
     Attributes:
-        bytes: in all.
         categories: bytes by what they are for.
         biggest: the biggest tensors then, the biggest first.
         usage: bytes after every unit of main, for a picture over time.
@@ -153,7 +148,7 @@ class MemoryPlan:
 
     @property
     def spill_reload_bytes(self) -> int:
-        """And read again."""
+        """What was saved and is read again, every loop counted once."""
         return self._bytes("spill_reload")
 
     @property

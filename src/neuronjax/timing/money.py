@@ -43,10 +43,9 @@ class Price:
 def price_of(target: Target, given: PricePerHour, terms: Terms | None = None) -> Price:
     """The price of a target.
 
-    Args:
-        target: the machine; of several instances each costs as much.
-        given: the caller's price of one instance, or prices by the instance's name.
-        terms: of the list price; None for on demand, else the Capacity Block.
+    `given` is the caller's price of one instance, or prices by the instance's name; of
+    several instances each costs as much. `terms` None is on demand, else the Capacity
+    Block.
 
     Raises:
         InvalidProgramError: the caller gives none and the list has none; a price below
@@ -85,11 +84,7 @@ def _positive(name: str, value: float) -> float:
 
 
 def check_utilization(utilization: float) -> None:
-    """Refuses a utilization that is no share.
-
-    Raises:
-        InvalidProgramError: not above 0, or above 1.
-    """
+    """Refuses a utilization that is not above 0 and at most 1."""
     if not 0 < utilization <= 1:
         raise InvalidProgramError(
             f"a utilization of {utilization}", remedy="a share above 0, at most 1"
@@ -97,11 +92,7 @@ def check_utilization(utilization: float) -> None:
 
 
 def check_watts(watts: float | None) -> None:
-    """Refuses a power that is none.
-
-    Raises:
-        InvalidProgramError: not above 0.
-    """
+    """Refuses a power that is not above 0."""
     if watts is not None:
         _positive("watts", watts)
 
@@ -286,17 +277,8 @@ def training_cost(
 ) -> TrainingCost:
     """The cost of a run on a machine.
 
-    Args:
-        machine: its name.
-        time: of a step.
-        price: of the whole machine.
-        run: how long.
-        copies: of the program; each works on `run.tokens_per_step`.
-        policy: the numerics' name.
-        devices: logical cores in use.
-        hbm_bytes: that a device needs.
-        hbm_capacity_bytes: that it has.
-    """
+    Each of the copies works on `run.tokens_per_step`; the fields are those of
+    `TrainingCost`."""
     steps = run.steps_of(copies)
     made = None if run.tokens_per_step is None else run.tokens_per_step * copies
     rate = None if made is None else made / time.step_seconds

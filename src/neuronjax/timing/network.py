@@ -25,7 +25,6 @@ class Network:
     """A machine, as collectives see it.
 
     Attributes:
-        name: of the target.
         topology: of a node: what NeuronLink joins.
         ranks_per_chip: logical NeuronCores.
         dma_bytes_per_second: what one rank copies for a collective.
@@ -117,10 +116,6 @@ def network_of(target: Target, lnc: int | None = None) -> Network:
     """The network of a target.
 
     A bare chip stands in the instance that `collectives.placement` puts it in.
-
-    Args:
-        target: the machine.
-        lnc: physical cores per logical core; None for the target's default.
 
     Raises:
         InvalidProgramError: an LNC size that the chip does not have.

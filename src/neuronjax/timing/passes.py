@@ -52,13 +52,8 @@ def operator(i: Instruction) -> str:
 def folding_pass(
     main: Instruction, members: Iterable[Instruction], fold: TensorReduce
 ) -> Instruction:
-    """What a pass is priced as that folds its rows; integers and divisions as before.
-
-    Args:
-        main: what the pass is priced as without the fold.
-        members: what it computes.
-        fold: of the rows of that.
-    """
+    """What a pass is priced as that folds its rows; integers and divisions as
+    before."""
     members = list(members)
     integers = main.results[0].type.dtype.kind in "iub"
     if integers or any(operator(m) == "divide" for m in members):
@@ -87,12 +82,7 @@ def change_places(first: Instruction, then: Instruction) -> bool:
 
 def two_operations(scalar: Instruction, main: Instruction) -> Instruction:
     """What (data op scalar) op tensor is priced as: `main` alone where the ALU does not
-    have both.
-
-    Args:
-        scalar: the operation with a scalar.
-        main: that with a tensor, after it.
-    """
+    have both."""
     ops = (operator(scalar), operator(main))
     is_float = main.results[0].type.dtype.kind not in "iub"
     if not is_float or not set(ops) <= _ALU or not isinstance(main, TensorTensor):

@@ -37,7 +37,6 @@ class PricedStep:
     """A step in a way.
 
     Attributes:
-        step: what it is.
         way: how it is executed.
         reads: values in memory that it reads.
         is_barrier: whether a result is not there before its last tile.
@@ -54,7 +53,6 @@ class PricedMove:
     """A movement with its time.
 
     Attributes:
-        movement: what moves.
         seconds: on the DMA engines.
         latency: until a consumer can start.
         first_reader: index of the first step that needs it; of a write, its writer.
@@ -71,9 +69,6 @@ class PricedUnit:
     """A unit with prices.
 
     Attributes:
-        steps: its steps.
-        loads: reads of HBM.
-        stores: writes.
         pieces: how many tiles follow each other.
         interval: from one to the next.
         tensor_binds: whether TensorE is the fullest queue.
@@ -109,13 +104,8 @@ class _ChosenWays:
     """How equivalent regions are executed.
 
     Attributes:
-        ways: of each step.
-        barriers: of which steps a result is not there before its last tile.
-        pieces: how many tiles follow each other.
-        tables: of ScalarE's functions, in order of first use.
         fullest: for how long the fullest queue is taken, movements aside.
         dma: for how long the DMA engines are.
-        tensor: for how long TensorE is.
     """
 
     ways: tuple[Way, ...]

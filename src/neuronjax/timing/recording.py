@@ -16,12 +16,10 @@ class EventRecorder:
     """Collects events; while it is off, nothing.
 
     Attributes:
-        on: whether it collects.
         count: how often what is scheduled now happens: trips of the loops around it.
         rows: so far, the fields of an event each.
         instructions: what they belong to.
         fused: for each of these all that its step stands for.
-        loops: so far.
     """
 
     def __init__(self) -> None:

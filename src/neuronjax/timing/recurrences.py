@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 from neuronjax.ir.collective_set import Spmd
-from neuronjax.ir.instruction import Block, Buffer, Instruction, InstructionProgram
+from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Branch, DmaCopy, Loop, Memset
 from neuronjax.timing.cost_dma import hbm_bytes_per_second
 from neuronjax.timing.cost_gpsimd import nbytes
@@ -129,16 +129,11 @@ class _ScanRewriting:
 
 def _free_number(program: InstructionProgram) -> int:
     """Above every buffer of a program."""
-    return 1 + max((b.number for b in _buffers(program)), default=0)
-
-
-def _buffers(program: InstructionProgram) -> Iterator[Buffer]:
-    for block in (program.main, *program.functions.values()):
-        yield from block.arguments
-        for i in block.walk():
-            yield from i.results
-            for inner in i.blocks:
-                yield from inner.arguments
+    inner = [block for i in program.walk() for block in i.blocks]
+    blocks = (program.main, *program.functions.values(), *inner)
+    numbers = [b.number for block in blocks for b in block.arguments]
+    numbers += [b.number for i in program.walk() for b in i.results]
+    return 1 + max(numbers, default=0)
 
 
 def _reads(i: Instruction, number: int) -> bool:

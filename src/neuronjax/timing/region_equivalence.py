@@ -116,7 +116,6 @@ class RegionFacts:
     """What follows from a region's steps.
 
     Attributes:
-        matmuls: indices of steps.
         late: by step, positions of operands whose contracted axis is not the leading
             one.
         in_psum: matmul results that are read out of PSUM.

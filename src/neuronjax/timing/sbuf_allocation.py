@@ -319,8 +319,20 @@ class SbufAllocation:
         if total <= room:
             return
         candidates = [v for v in self.sbuf if v not in needed and v not in self.always]
-        candidates.sort(key=lambda v: (-self._next(v, n - 1), v))
-        for value in candidates:
+        self._evict(n, unit, candidates, total, room, after=n - 1)
+
+    def _evict(
+        self,
+        n: int,
+        unit: Unit,
+        values: list[int],
+        total: int,
+        room: float,
+        *,
+        after: int,
+    ) -> None:
+        """Saves what is read furthest in the future until the rest fits."""
+        for value in sorted(values, key=lambda v: (-self._next(v, after), v)):
             if total <= room:
                 break
             total -= self.sbuf.let_go(value)
@@ -368,14 +380,9 @@ class SbufAllocation:
         worse = [
             v for v in self.sbuf if v not in self.always and self._next(v, n) > later
         ]
-        worse.sort(key=lambda v: (-self._next(v, n), v))
         if total - sum(self.sbuf[v] for v in worse) > room:
             return False
-        for value in worse:
-            if total <= room:
-                break
-            total -= self.sbuf.let_go(value)
-            self._save(n, unit, value, "spill_save")
+        self._evict(n, unit, worse, total, room, after=n)
         return True
 
     # -- movement by address -----------------------------------------------------------

@@ -22,6 +22,7 @@ from neuronjax.ir.instruction_set import Branch, Loop
 from neuronjax.timing.assumptions import THROTTLE_SECONDS
 from neuronjax.timing.collection import no_collection
 from neuronjax.timing.cost_collective import collective_seconds
+from neuronjax.timing.cost_dma import engines
 from neuronjax.timing.cost_scalar import table_load_seconds
 from neuronjax.timing.cost_tensor import after_idle_seconds
 from neuronjax.timing.memory import plan_memory
@@ -48,16 +49,10 @@ def schedule(
 ) -> Timeline:
     """The timeline of a program.
 
-    Args:
-        program: what a core executes.
-        core: the logical core.
-        target: the machine, for collectives.
-        trips: how often loops turn whose condition does not say it, by the user's line,
-            "file.py:12", or by the instruction's ordinal. A loop that is neither
-            static nor given turns once, and `Timeline.notes` says so.
-        plan: the memory plan, if it is made already.
-        placement: the logical core of each device, as `Policy.placement`; empty for the
-            device's own number.
+    `trips` is how often loops turn whose condition does not say it, by the user's line,
+    "file.py:12", or by the instruction's ordinal. A loop that is neither static nor
+    given turns once, and `Timeline.notes` says so. `plan` is the memory plan, if it is
+    made already; `placement` is that of `Policy.placement`.
 
     Raises:
         InvalidProgramError: a collective of a device that the placement does not place.
@@ -89,10 +84,8 @@ class _Schedule:
         self.recorder = EventRecorder()
         self.notes: dict[str, None] = {}
         self.table_loads = 0
-        chip = core.chip
-        engines = chip.dma_engines // chip.cores_per_chip * core.lnc
         room = core.sbuf_bytes * PREFETCH_SHARE.value
-        self.ahead = room / (engines * chip.dma_engine_bytes_per_second)
+        self.ahead = room / (engines(core) * core.chip.dma_engine_bytes_per_second)
 
     def run(self) -> Timeline:
         state = QueueState()

@@ -158,18 +158,8 @@ def serving_cost(
 ) -> ServingCost:
     """The cost of serving on a machine.
 
-    Args:
-        machine: its name.
-        prefill_seconds: of one call, launch included.
-        decode_seconds: of one call, launch included.
-        price: of the whole machine.
-        traffic: what is served.
-        memory: of one device.
-        policy: the numerics' name.
-        devices: logical cores in use.
-        copies: of the program.
-        watts: of the whole machine, on average; None if not known.
-    """
+    Seconds are those of one call, launch included; `watts` are those of the whole
+    machine, on average."""
     decodes = traffic.output_tokens - 1
     # Of one copy's time, for one request.
     prefill = prefill_seconds / traffic.prefill_batch

@@ -63,15 +63,10 @@ def _chains(nodes: Sequence[FlatNode], results: Sequence[int]) -> list[list[Flat
     ]
 
 
-def _swapped(
-    chain: Sequence[Instruction],
-) -> list[Instruction] | None:
+def _swapped(chain: Sequence[Instruction]) -> list[Instruction] | None:
     """A matmul, casts of its result and a transposition, the other way round.
 
-    Returns:
-        Instructions that compute the same, in place of each; None where the
-        transposition would not keep whole rows either.
-    """
+    None where the transposition would not keep whole rows either."""
     if len(chain) < 2:
         return None
     matmul, *casts, last = chain

@@ -12,13 +12,14 @@ whose operands do not fit those that the best blocks move.
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import ceil, inf, prod
+from typing import Any
 
 from neuronjax.errors import InternalError
 from neuronjax.ir.instruction_set import DotDimensions
 from neuronjax.timing.access import rows_of
-from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
+from neuronjax.timing.fused import ALONE, Fused, FusedStep, TiledRegion
 from neuronjax.timing.instruction_kinds import MATMULS
 from neuronjax.timing.planning_constants import (
     BLOCK_K,
@@ -77,15 +78,12 @@ def _own_rows(fused: Fused, step: FusedStep) -> frozenset[int]:
     """Row counts that a step by itself can be tiled in."""
     if step.form == "matmul":
         return _matmul_rows(fused, step)[0]
-    if step.form == "reduce":
-        i = step.instruction
+    if step.form in ("reduce", "scan"):
+        i: Any = step.instruction
         shape = i.operands[0].type.shape
-        return rows_of(shape, _leading(shape, set(i.axes)))  # type: ignore[attr-defined]
-    if step.form == "scan":
-        i = step.instruction
-        shape = i.operands[0].type.shape
-        return rows_of(shape, _leading(shape, {i.axis}))  # type: ignore[attr-defined]
-    if step.form in ("control", "collective", "other"):
+        axes = i.axes if step.form == "reduce" else (i.axis,)
+        return rows_of(shape, _leading(shape, set(axes)))
+    if step.form in ALONE:
         return rows_of(())
     shape = fused.types[step.seen].shape
     if step.reduces:
@@ -157,6 +155,12 @@ def _operand_rows(fused: Fused, step: FusedStep, position: int) -> frozenset[int
     return own if kept is None else own & kept
 
 
+def _rows_inside(fused: Fused, step: FusedStep) -> tuple[frozenset[int], ...]:
+    """Row counts in which each operand can come from inside the region."""
+    positions = range(len(step.operands))
+    return tuple([_operand_rows(fused, step, n) for n in positions])
+
+
 class _Grouping:
     """Puts every step in the region of its last operand, or in a new one."""
 
@@ -167,8 +171,8 @@ class _Grouping:
         self.regions: list[TiledRegion] = []
         self.home: dict[int, int] = {}
         self._stale: set[int] = set()
-        self._taken: dict[FusedStep, tuple[frozenset[int], ...]] = {}
-        self._own: dict[FusedStep, frozenset[int]] = {}
+        self._own_rows = cache(lambda step: _own_rows(fused, step))
+        self._operand_rows = cache(lambda step: _rows_inside(fused, step))
 
     def run(self) -> list[TiledRegion]:
         for step in self.fused.steps:
@@ -203,24 +207,9 @@ class _Grouping:
         for value in step.results:
             self.home[value] = place
 
-    def _own_rows(self, step: FusedStep) -> frozenset[int]:
-        found = self._own.get(step)
-        if found is None:
-            found = self._own[step] = _own_rows(self.fused, step)
-        return found
-
-    def _operand_rows(self, step: FusedStep) -> tuple[frozenset[int], ...]:
-        """Row counts in which each operand can come from inside the region."""
-        found = self._taken.get(step)
-        if found is None:
-            positions = range(len(step.operands))
-            found = tuple([_operand_rows(self.fused, step, n) for n in positions])
-            self._taken[step] = found
-        return found
-
     def _place(self, step: FusedStep) -> tuple[int, frozenset[int]] | None:
         """The region that a step can join, and its row counts then."""
-        if step.form in ("control", "collective", "other") or not self.regions:
+        if step.form in ALONE or not self.regions:
             return None
         reads, home = self.fused.reads(step), self.home.get
         place = max([home(r, -1) for r in reads], default=-1)
@@ -259,7 +248,7 @@ class _Grouping:
     def _joined(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
         """The row counts of a region with one more step; None if it must not join."""
         first = region.steps[0].form
-        if first in ("control", "collective", "other"):
+        if first in ALONE:
             return None
         if len(region.steps) >= MOST_STEPS.value:
             return None
@@ -291,7 +280,7 @@ class _Grouping:
         self, rows: frozenset[int], step: FusedStep, region: TiledRegion
     ) -> frozenset[int]:
         """Those row counts in which operands from outside can stream too."""
-        if step.form in ("matmul", "control", "collective", "other"):
+        if step.form in {"matmul", *ALONE}:
             return rows
         enough = min(max(rows, default=1), FEW_TILES.value * self.per_tile)
         access, outside = self.fused.access, region.inside.isdisjoint
@@ -383,7 +372,7 @@ class _Grouping:
     def _take_operands(self, region: TiledRegion, step: FusedStep) -> None:
         """Notes what comes from outside, and whether with the rows or whole."""
         fused, rows, form = self.fused, region.rows, step.form
-        always = form in ("control", "collective", "other")
+        always = form in ALONE
         for position, value in enumerate(step.operands):
             roots = fused.access[value].roots
             if form == "matmul" and position == 0 and not step.accumulates:
@@ -418,18 +407,8 @@ def blocked_bytes(lhs: int, rhs: int, m: int, n: int, room: float, item: int) ->
 
     A block of the result, in FP32, stays in SBUF while blocks of both operands, BLOCK_K
     deep, stream by twice buffered; or one operand stays and the other streams once.
-
-    Args:
-        lhs: bytes of the left operand, [m, k].
-        rhs: bytes of the right one, [k, n].
-        m: rows of the result.
-        n: columns of the result.
-        room: bytes of SBUF.
-        item: bytes of an operand's element.
-
-    Returns:
-        Bytes read.
-    """
+    Bytes `lhs` of [m, k] and `rhs` of [k, n], whose elements have `item` bytes, share
+    `room` bytes of SBUF."""
     if min(lhs, rhs) <= room:
         return lhs + rhs
     best = inf

@@ -62,12 +62,10 @@ class LoopSpan:
 
     Attributes:
         start_seconds, end_seconds: all its turns, the first time it runs.
-        trips: how often it turns.
         period_seconds: from one turn to the next.
         first_event, last_event: its events, as a range of `Timeline.events`; they are
             those of the first turn.
         count: how often the whole loop runs.
-        source: the user's line.
         is_assumed: whether `trips` is neither static nor given.
     """
 
@@ -111,7 +109,6 @@ class Timeline:
         instructions: what events belong to; one for each step of the fused program.
         fused: for each of them, all the instructions that its step stands for.
         total_seconds: from the start to the end of the last event.
-        loops: the loops, inner ones before the outer.
         notes: what was assumed: trip counts, branches.
         memory: what moves and what stays.
     """
@@ -157,13 +154,13 @@ class Timeline:
 
     @property
     def hbm_read_bytes(self) -> int:
-        """Read from HBM."""
+        """Bytes that are read from HBM, all turns of loops counted."""
         moved = sum(t.bytes * count for t, count in self.transfers() if t.is_read)
         return moved + sum(w.hbm_read_bytes * count for w, count in self._works())
 
     @property
     def hbm_write_bytes(self) -> int:
-        """Written to HBM."""
+        """Bytes that are written to HBM, all turns of loops counted."""
         moved = sum(t.bytes * count for t, count in self.transfers() if not t.is_read)
         return moved + sum(w.hbm_write_bytes * count for w, count in self._works())
 

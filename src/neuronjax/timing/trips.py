@@ -24,11 +24,7 @@ def static_trips(
 ) -> int | None:
     """The trip count of a loop that counts; None where values decide.
 
-    Args:
-        loop: the loop.
-        outside: who writes each buffer of the surrounding blocks, by buffer number.
-        functions: the program's callees.
-    """
+    `outside` says who writes each buffer of the surrounding blocks, by its number."""
     test = _condition(loop.condition, outside)
     if test is None:
         return None
@@ -47,15 +43,7 @@ def writers(block: Block) -> dict[int, Instruction]:
 
 def all_writers(program: InstructionProgram) -> dict[int, Instruction]:
     """Who writes each buffer of a program, by buffer number."""
-    found: dict[int, Instruction] = {}
-    todo: list[Block] = [program.main, *program.functions.values()]
-    while todo:
-        block = todo.pop()
-        for i in block.instructions:
-            for buffer in i.results:
-                found[buffer.number] = i
-            todo.extend(i.blocks)
-    return found
+    return {b.number: i for i in program.walk() for b in i.results}
 
 
 def _constant(view: View, written: Mapping[int, Instruction]) -> int | None:

@@ -35,9 +35,7 @@ class Core:
     def of(cls, target: Target, lnc: int | None = None) -> Core:
         """A core of a target.
 
-        Args:
-            target: the machine.
-            lnc: physical cores per logical core; None for the target's default.
+        `lnc` None is the target's default.
 
         Raises:
             InvalidProgramError: an LNC size that the chip does not have.
@@ -67,7 +65,6 @@ class Work:
     """A stretch of one engine's time.
 
     Attributes:
-        queue: who works.
         seconds: how long the engine is occupied.
         tiles: engine instructions that it consists of; tiles of one Work follow each
             other at equal intervals, and a consumer may start on the first.
@@ -79,10 +76,6 @@ class Work:
             included, in BF16 equivalents.
         transpose_flops: the part of `hardware_flops` that is transposes.
         performance_mode: "", "2x" or "4x" of VectorE and ScalarE.
-        sbuf_read_bytes: from SBUF.
-        sbuf_write_bytes: to SBUF.
-        psum_read_bytes: from PSUM.
-        psum_write_bytes: to PSUM.
         hbm_read_bytes: from HBM, of works that stand for transfers: a kernel's.
         hbm_write_bytes: to HBM, of the same.
         dma_bytes: that pass the DMA engines: what goes from HBM to HBM counts once.
@@ -133,9 +126,7 @@ class Transfer:
 
     Attributes:
         buffer: of which tensor; None for what has no buffer.
-        bytes: in all.
         row_bytes: contiguous bytes of one descriptor, which its efficiency depends on.
-        reason: why.
         is_read: from HBM; else to HBM.
         transposes: whether the DMA engines transpose on the way.
     """
@@ -153,7 +144,6 @@ class Event:
     """Something that happens on a queue.
 
     Attributes:
-        queue: where.
         start_seconds, end_seconds: when, from the start of the program.
         name: opcode, or kind of transfer.
         source: what it was made of: a Work or a Transfer.

@@ -195,11 +195,7 @@ float8_e4m3 of a value beyond 240 is NaN on the device by one document, Inf by a
 > jnp.clip(x, -240, 240) before the cast
 [CQ against ISA]
 """,
-    {
-        "int64": _int64,
-        "int64-constant": _int64_constant,
-        "fp8-overflow": _fp8_overflow,
-    },
+    {"int64": _int64, "int64-constant": _int64_constant, "fp8-overflow": _fp8_overflow},
 )
 
 

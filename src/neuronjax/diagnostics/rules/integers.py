@@ -106,13 +106,7 @@ def _division(context: OpContext) -> Verdict | None:
     return YES if old and _number(context.op.results[0].type) else None
 
 
-_INTEGRAL = (
-    "floor",
-    "ceil",
-    "round_nearest_even",
-    "round_nearest_afz",
-    "sign",
-)
+_INTEGRAL = ("floor", "ceil", "round_nearest_even", "round_nearest_afz", "sign")
 _MOVES = tuple(
     f"stablehlo.{name}"
     for name in ("reshape", "transpose", "broadcast_in_dim", "slice", "abs", "negate")

@@ -98,11 +98,7 @@ x64-mode: info
 > jax.config.update("jax_enable_x64", False); the device computes in 32 bits
 [CLI, DT]
 """
-_CHECKS = {
-    "hbm-capacity": _memory,
-    "instruction-count": _too_many,
-    "x64-mode": _x64,
-}
+_CHECKS = {"hbm-capacity": _memory, "instruction-count": _too_many, "x64-mode": _x64}
 
 PROGRAM_RULES = tuple(
     ProgramRule(**entry.fields, check=_CHECKS[entry.fields["id"]])
