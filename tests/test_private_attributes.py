@@ -27,6 +27,7 @@ OF_OTHERS = {
     "_lowerings": "MLIR's table of lowerings, which has no reader",
 }
 
+
 def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 

@@ -228,7 +228,7 @@ def references() -> dict[str, list[np.ndarray]]:
     """Leaves of the results, by case; of pmap as "pmap: ..."."""
     flags = f"--xla_force_host_platform_device_count={DEVICES}"
     root = Path(__file__).parents[2]
-    code = "from tests import test_parallel; test_parallel._write_references()"
+    code = "from tests.api import test_pmap; test_pmap._write_references()"
     path = os.pathsep.join([str(root), *filter(None, sys.path)])
     environment = {**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": path}
     done = subprocess.run(

@@ -142,7 +142,7 @@ def test_what_a_kernel_does_not_have():
         profiled(jax.ShapeDtypeStruct((128, 512), jnp.float32))
     plain = nj.profile(scaled)(jax.ShapeDtypeStruct((128, 512), jnp.float32))
     with pytest.raises(NeuronJaxError, match="kernel"):
-        _ = plain._lowered
+        _ = plain.lowered
 
 
 def test_a_grid_runs_on_both_cores():

@@ -15,7 +15,7 @@ X = jax.ShapeDtypeStruct((512, 512), jnp.float32)
 
 def share(function, *args) -> float:
     found = profile(function, policy="bf16")(*args)
-    return backward_share(found._lowered.captured.instructions, found.timeline)
+    return backward_share(found.lowered.captured.instructions, found.timeline)
 
 
 def listed(w, x):

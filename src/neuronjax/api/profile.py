@@ -178,15 +178,8 @@ def _profile_lowered(
 
 def _same(what: str, own: Any, given: Any, resolve: Callable[[Any], Any]) -> Any:
     """What a lowered program was lowered for, which can be named but not changed."""
-    if given is None or (own is not None and resolve(given) == own):
-        if own is not None:
-            return own
-        raise InvalidProgramError(
-            f"the {what} of this lowered program is not known",
-            remedy=f"name what it was lowered for: profile(lowered, {what}=...)",
-        )
-    if own is None:
-        return resolve(given)
+    if given is None or resolve(given) == own:
+        return own
     raise InvalidProgramError(
         f"this program was lowered for another {what}",
         remedy=f"lower it again: nj.jit(f, {what}=...).lower(...), or "
