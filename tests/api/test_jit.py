@@ -39,3 +39,17 @@ def test_static_arguments_are_put_back_where_they_were():
         static_argnames="shift",
     )
     np.testing.assert_array_equal(emulated(3, np.float32([1, 2]), shift=1), [4, 7])
+
+
+def test_a_keyword_may_have_any_name():
+    """Also that of what travels beside the arguments."""
+
+    @nj.jit
+    def scaled(x, *, context, around):
+        return x * context + around - 1
+
+    x = jnp.arange(3.0)
+    found = scaled(x, context=2.0, around=x)
+    assert found.tolist() == [-1.0, 2.0, 5.0]
+    lowered = scaled.lower(x, context=2.0, around=x)
+    assert lowered.compile()(x, context=2.0, around=x).tolist() == [-1, 2, 5]

@@ -301,9 +301,13 @@ class Emulated:
         return self._state.next_index(stochastic, args, kwargs)
 
     def _emulate(
-        self, context: CallContext, around: MeshContext, *args: Any, **kwargs: Any
+        self, _context: CallContext, _around: MeshContext, /, *args: Any, **kwargs: Any
     ) -> Any:
-        """What jax.jit traces (and, under disable_jit, Python runs)."""
+        """What jax.jit traces (and, under disable_jit, Python runs).
+
+        JAX takes no keyword that a parameter has as its name, hence the underscores.
+        """
+        context, around = _context, _around
         emulation, leaves, out_tree = self._bind(args, kwargs, around)
         collector = None if self._collect is None else Collector(self._collect)
         emulation = dataclasses.replace(emulation, collector=collector)
