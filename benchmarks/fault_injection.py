@@ -27,9 +27,9 @@ from rich.table import Table
 from neuronjax.capture.trace import capture
 from neuronjax.diagnostics.compare import Setting, compare_sides
 from neuronjax.diagnostics.comparison import Comparison
-from neuronjax.diagnostics.executors import Executor, Position, RoundingKey
+from neuronjax.diagnostics.executors import Position, RoundingKey
 from neuronjax.diagnostics.op_walk import Compared, ParallelWalk
-from neuronjax.diagnostics.parallel_runs import OpPath, Side
+from neuronjax.diagnostics.parallel_runs import Executor, OpPath, Side
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import (
