@@ -137,7 +137,7 @@ HOST = """
 import sys
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
-from tests import test_sharded_jit as t
+from tests.api import test_sharded_jit as t
 mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
 rows = NamedSharding(mesh, P("x"))
 x = np.load(sys.argv[1])
