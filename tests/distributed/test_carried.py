@@ -1,7 +1,7 @@
 """The bits of emulated devices do not depend on the real ones that carry them.
 
 One child process with four CPU devices runs every program on 1, 2 and 4 of them; two
-processes run them on two devices each. (`test_train` is quicker, and not slow.)
+processes run them on two devices each.
 """
 
 from __future__ import annotations
