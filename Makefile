@@ -1,6 +1,6 @@
 # Needs Python >= 3.11 and make; everything else is installed into .venv.
 #   make test | slow | matrix | exhaustive | fuzz | lint | types | quickstart | bench
-#   make bench-test | validate | figures | notebooks | docs | bench-all | clean
+#   make bench-test | validate | validate-kernels CORPUS=folder | figures | notebooks | docs | bench-all | clean
 #   make notebooks-refresh | docs-update
 
 PYTHON ?= python3
@@ -15,7 +15,7 @@ CODE := $(wildcard src tests benchmarks examples scripts docs)
 # The emulator is defined on every host; its tests run where every host can follow.
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: help .venv test slow lint format types quickstart bench bench-test validate \
+.PHONY: help .venv test slow lint format types quickstart bench bench-test validate validate-kernels \
 	figures bench-all matrix exhaustive fuzz notebooks notebooks-refresh docs \
 	docs-update clean
 
@@ -69,6 +69,11 @@ bench-all: $(STAMP)
 validate: $(STAMP)
 	$(BIN)/python -m benchmarks.validation $(ARGS)
 	$(BIN)/python benchmarks/validate_collectives.py
+
+# The same for kernels of two public repositories; it says what to fetch.
+CORPUS ?= corpus
+validate-kernels: $(STAMP)
+	$(BIN)/python benchmarks/validate_kernels.py $(CORPUS) $(ARGS)
 
 # The pictures of README and docs.
 figures: $(STAMP)

@@ -38,8 +38,8 @@ FIGURES = {
     "dma_transfer_count": 3,
     "dma_transfer_total_bytes": 5500,
     "dma_transfer_average_bytes": 5500 / 3,
-    # 32 engines of 23 GB/s
-    "dma_efficiency_percent": 5500 / (5 * MICRO) / (32 * 23e9),
+    # 32 engines of 25.6 GB/s
+    "dma_efficiency_percent": 5500 / (5 * MICRO) / (32 * 25.6e9),
     "mbu_estimated_percent": 5500 / (STACK * 20 * MICRO),
     "hbm_read_bytes": 5000,
     "hbm_write_bytes": 500,

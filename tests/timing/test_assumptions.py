@@ -37,6 +37,7 @@ def test_what_was_fitted_names_its_measurement():
         "ACCESS_CLOCK",
         "DMA_ELEMENT",
         "HBM_LATENCY",
+        "ONES_PASSES",
         "VISIBLE_STARTS",
     }
     assert all("trn" in measurement for measurement in fitted.values())

@@ -73,10 +73,10 @@ def test_every_row_of_a_lane_is_an_instruction_of_its_own():
 @pytest.mark.parametrize(
     ("ops", "dtype", "psum", "expected"),
     [
-        (("multiply", "multiply"), FP32, False, 2),
-        (("multiply", "multiply"), BF16, False, 2),
+        (("multiply", "multiply"), FP32, False, 1),
+        (("multiply", "multiply"), BF16, False, 1),
         (("subtract", "multiply"), BF16, False, 1),
-        (("subtract", "multiply"), FP32, False, 2),
+        (("subtract", "multiply"), FP32, False, 1),
         (("multiply", "add"), FP32, True, 1),
     ],
 )

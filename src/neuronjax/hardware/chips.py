@@ -30,6 +30,8 @@ documentation at SDK 2.32.0 (github.com/aws-neuron/aws-neuron-sdk, commit 81ce03
     ERR        compiler/error-codes/
     HC         nkipy (github.com/aws-neuron/nkipy, b91c980): HardwareConstants.h
     DRV        aws-neuron-driver (github.com/aws-neuron/aws-neuron-driver, fca19f7d)
+    KDA        latencies and profiler's counters of NKI kernels on trn2
+               (github.com/Jerry2423/kda-for-trainium, 90770f2)
     ANN        AWS's announcement of Trainium4, December 2025
     derived    arithmetic on quoted values; ASSUMPTION marks a guess
 """
@@ -171,6 +173,8 @@ class ChipSpec:
         dma_engines: DMA engines, divided evenly among the cores.
         dma_engine_bytes_per_second: practical rate of one engine.
         dma_engine_peak_bytes_per_second: theoretical rate of one engine.
+        dma_streaming_bytes_per_second: rate of one engine whose next transfers wait
+            already, or None where that was not measured.
         dma_start_seconds: fixed cost of one transfer.
         hwdge_issue_seconds: one hardware-generated descriptor, or None without.
         neuronlink_bytes_per_second: published sum over links and directions.
@@ -192,6 +196,7 @@ class ChipSpec:
     dma_engines: int
     dma_engine_bytes_per_second: int
     dma_engine_peak_bytes_per_second: int
+    dma_streaming_bytes_per_second: int | None
     dma_start_seconds: float
     hwdge_issue_seconds: float | None
     neuronlink_bytes_per_second: int
@@ -389,6 +394,7 @@ TRN1 = ChipSpec(
     dma_engines=32,  # [A2]
     dma_engine_bytes_per_second=17 * 10**9,  # [DM, DB]; see CONTRADICTIONS
     dma_engine_peak_bytes_per_second=27_200_000_000,  # [DM]
+    dma_streaming_bytes_per_second=None,
     dma_start_seconds=1300e-9,  # [DB]
     hwdge_issue_seconds=None,
     neuronlink_bytes_per_second=384 * 10**9,  # [H2]
@@ -417,6 +423,7 @@ TRN2 = ChipSpec(
     dma_engines=128,  # [A3]
     dma_engine_bytes_per_second=23 * 10**9,  # [DM, DB]; see CONTRADICTIONS
     dma_engine_peak_bytes_per_second=27_200_000_000,  # [DM]
+    dma_streaming_bytes_per_second=25_600_000_000,  # SiLU, AdamW [KDA]
     dma_start_seconds=1300e-9,  # [DB]
     hwdge_issue_seconds=600e-9,  # [A3]
     neuronlink_bytes_per_second=1_280 * 10**9,  # [H2]
@@ -436,6 +443,7 @@ TRN3 = dataclasses.replace(
     hbm_bytes_per_second=4_900 * 10**9,  # [H3, T3]; see CONTRADICTIONS
     dma_engine_bytes_per_second=33 * 10**9,  # [DM, DB]; see CONTRADICTIONS
     dma_engine_peak_bytes_per_second=38_400_000_000,  # [DM]
+    dma_streaming_bytes_per_second=None,
     neuronlink_bytes_per_second=2_560 * 10**9,  # [H3]; see CONTRADICTIONS
     published_tflops=ByDtype(
         mx=2517,  # [H3]

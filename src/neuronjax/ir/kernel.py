@@ -162,6 +162,8 @@ class KernelInstruction:
             register (both in `inputs`), "f" or "i" a float or int of `parameters`, "-"
             none.
         loops: the turns of `affine_range` that it is in, outermost first.
+        is_open: whether the kernel leaves the engine to the compiler; `engine` is then
+            the one whose arithmetic the emulator takes.
     """
 
     name: str
@@ -178,6 +180,7 @@ class KernelInstruction:
     writes_register: Register | None = None
     forms: str = ""
     loops: tuple[LoopTurn, ...] = ()
+    is_open: bool = False
 
     @property
     def accesses(self) -> tuple[Access, ...]:

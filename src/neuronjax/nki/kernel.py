@@ -29,6 +29,7 @@ from neuronjax.hardware import Target
 from neuronjax.ir.collectives.selection import VARIABLE
 from neuronjax.ir.kernel import Access, KernelBlock, KernelProgram, Storage
 from neuronjax.ir.kernel_call import KernelFunction, compiling_for
+from neuronjax.ir.kernel_copies import without_copies
 from neuronjax.nki import arguments
 from neuronjax.nki.active import in_kernel, tracing
 from neuronjax.nki.jax_call import (
@@ -357,7 +358,8 @@ def _trace(
     check_ranks(target, kernel._ranks or devices)
     launch = Launch(programs, kernel._ranks or devices, algorithm_from_scope(""))
     traces = [
-        ProgramTrace(target, kernel.grid, n, machine, launch) for n in range(programs)
+        ProgramTrace(target, kernel.grid, n, machine, launch, kernel.older)
+        for n in range(programs)
     ]
     held = _arguments(traces[0], call, machine)
     key: Any = machine.key if machine else None
@@ -392,6 +394,9 @@ def _trace(
             for ordinal, after in t.dependencies.items()
         },
     )
+    assigned = {(t.program, n) for t in traces for n in t.assigned}
+    declared = {s for t in traces for s in t.declared}
+    program = without_copies(program, assigned, declared)
     return TracedKernel(program, tree, tuple(a.dtype for a in accesses))
 
 

@@ -7,7 +7,8 @@ is current at a time, in this thread; every nl and nisa function works on it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
@@ -113,11 +114,14 @@ class Trace:
         program: which program of the grid this is.
         storages: everything allocated.
         machine: op by op execution, or None.
+        older: whether the kernel is of the older style.
         notes: whatever front-end functions want to remember, by name.
         loops: the turns of `affine_range` that the Python code is in.
         psum_notes: which elements of PSUM were written, see `psum_writes`.
         launch: what it has in common with the other programs of the grid.
         joins_ranks: whether it has instructions of `nki.collectives`.
+        assigned: ordinals of the copies of `tile[...] = value`, of the older style.
+        declared: what the kernel itself declared, of the older style.
     """
 
     def __init__(
@@ -127,11 +131,13 @@ class Trace:
         program: int = 0,
         machine: OpByOpMachine | None = None,
         launch: Launch | None = None,
+        older: bool = False,
     ) -> None:
         self.target = target
         self.grid = grid
         self.program = program
         self.machine = machine
+        self.older = older
         self.storages: list[Storage] = []
         self.launch = launch or Launch()
         self.shared = self.launch.shared
@@ -141,6 +147,8 @@ class Trace:
         self.loops: tuple[LoopTurn, ...] = ()
         self.psum_notes: psum_writes.Notes = {}
         self.joins_ranks = False
+        self.assigned: set[int] = set()
+        self.declared: set[Storage] = set()
         # Items, and marks where programs meet.
         self._blocks: list[list[Any]] = [[]]
         self._shared_used = 0
@@ -315,6 +323,15 @@ def current() -> Trace:
     return cast(Trace, active.current())
 
 
+@contextlib.contextmanager
+def assigning() -> Iterator[None]:
+    """Notes what is emitted inside as the copies of an assignment."""
+    trace = current()
+    first = trace.count
+    yield
+    trace.assigned.update(range(first, trace.count))
+
+
 def emit(
     name: str,
     engine: str,
@@ -325,6 +342,7 @@ def emit(
     reads_outputs: bool = False,
     label: str | None = None,
     register: Register | None = None,
+    is_open: bool = False,
 ) -> NkiInstruction:
     """Appends one instruction to the current trace.
 
@@ -338,6 +356,7 @@ def emit(
         reads_outputs: whether the old contents of the outputs take part.
         label: the user's `name=`.
         register: the register that takes the result, instead of outputs.
+        is_open: whether the compiler may take another engine.
 
     Raises:
         InvalidProgramError: a rule of `limits` is broken.
@@ -359,6 +378,7 @@ def emit(
         writes_register=register,
         forms=forms,
         loops=trace.loops,
+        is_open=is_open,
     )
     limits.check_instruction(instruction, trace)
     psum_writes.note_writes(instruction, trace.psum_notes)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.report.profile_usage import Usage, usage
-from neuronjax.timing.cost_dma import engines
+from neuronjax.timing.cost_dma import engines, streaming_bytes_per_second
 from neuronjax.timing.cost_tensor import peak_flops_per_second
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core, Queue
@@ -65,7 +65,7 @@ def roofs(core: Core, peak: str | float = "bf16") -> Roofs:
         peak_flops=_peak(core, peak),
         bf16_flops=bf16,
         hbm_bytes_per_second=chip.hbm_bytes_per_second / stacks,
-        dma_bytes_per_second=float(engines(core) * chip.dma_engine_bytes_per_second),
+        dma_bytes_per_second=engines(core) * streaming_bytes_per_second(core),
         base_clock_hz=_BASE_CLOCK_HZ.get(chip.name),
     )
 

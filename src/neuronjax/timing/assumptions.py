@@ -9,6 +9,8 @@ the engine in question unless the unit says otherwise. Keys of sources are those
     RMQ    the tutorial of RMSNorm with FP8 quantization and its pictures
     DM DB  as in `chips.py`, and their pictures
     GL     tools/neuron-explorer/glossary.rst
+    KDA    kernels of kda-for-trainium on trn2, with the profiler's counters; its
+           latencies are half of a core's time
 """
 
 from __future__ import annotations
@@ -50,6 +52,13 @@ FP32_TRANSPOSE_PASSES = Constant(
     2,
     "passes",
     "transpose mode of FP32 is twice as fast as 4 passes, from NeuronCore-v3 [A3]",
+)
+ONES_PASSES = assumed(
+    8,
+    "cycles/column",
+    "of TensorE, which repeats a row of FP32 over the partitions by ones: twice the"
+    " four passes of a product; why is not known",
+    fitted_to="trn2, PE active of mamba v1 and v2, 1.73 us for 512 columns [KDA]",
 )
 THROTTLE_SECONDS = Constant(3e-6, "s", "the ramp after idle, and its window [GL]")
 THROTTLE_MEAN = assumed(

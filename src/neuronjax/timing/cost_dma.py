@@ -38,6 +38,12 @@ def hbm_bytes_per_second(core: Core) -> float:
     return core.chip.hbm_bytes_per_second / core.chip.cores_per_chip * core.lnc
 
 
+def streaming_bytes_per_second(core: Core) -> float:
+    """One engine's rate where transfers follow one another."""
+    chip = core.chip
+    return chip.dma_streaming_bytes_per_second or chip.dma_engine_bytes_per_second
+
+
 def engine_seconds(core: Core, size: float, pieces: float = 1) -> float:
     """One engine moving so many bytes in so many contiguous pieces."""
     rate = core.chip.dma_engine_bytes_per_second

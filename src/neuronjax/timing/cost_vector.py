@@ -1,9 +1,11 @@
 """VectorE: elementwise work, and the same work on ScalarE and GpSimdE where legal.
 
-N elements per lane take N cycles where one tensor streams in, 2 N where two do [A2,
-V26]. Half of that from the performance modes: two tensors in 16 bits, or one of them
-still in PSUM, take N; one in 16 bits N / 4 from NeuronCore-v3 on, N / 2 where it is
-strided, in PSUM, or leaves in 8 bits (measured: tensor_scalar to FP8) [A3].
+N elements per lane take N cycles where one tensor streams in. Where two do, it is 2 N
+on NeuronCore-v2, which reads one element of a lane in a cycle [A2, V26], and N from v3
+on, which reads two [A3] (measured: 1.08 N of FP32 in AdamW on trn2). Performance modes:
+two tensors in 16 bits, or one of them still in PSUM, take N everywhere; one in 16 bits
+N / 4 from v3 on, N / 2 where it is strided, in PSUM, or leaves in 8 bits (measured:
+tensor_scalar to FP8) [A3].
 """
 
 from __future__ import annotations
@@ -74,6 +76,12 @@ def is_half(dtype: np.dtype) -> bool:
 def is_narrow_float(dtype: np.dtype) -> bool:
     """A float of 16 or 8 bits."""
     return dtype.itemsize <= 2 and dtype.kind not in "iub"
+
+
+def streams_per_cycle(core: Core) -> float:
+    """Elements of any type that a lane of VectorE reads in a cycle."""
+    widths = core.spec.vector.elements_per_cycle
+    return widths.fp32 / core.spec.partitions if widths and widths.fp32 else 1.0
 
 
 def speed_of_one(
@@ -195,9 +203,8 @@ def streams(
     traffic = traffic_of(i)
     modes = "vector_perf_modes" in core.spec.capabilities
     halves = halves and all(map(is_half, dtypes)) and (modes or simple)
-    cycles = float(len(tensors))
-    if reading.in_psum or halves:
-        cycles -= 1
+    together = 2.0 if reading.in_psum or halves else streams_per_cycle(core)
+    cycles = max(1.0, len(tensors) + 1 - together)
     ways: list[Way] = []
     if on_vector:
         speed = 2 if halves and modes and not reading.in_psum else 1

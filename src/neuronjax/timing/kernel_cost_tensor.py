@@ -167,6 +167,23 @@ def nc_transpose(i: KernelInstruction, core: Core) -> KernelPrice:
     )
 
 
+def over_partitions(i: KernelInstruction, core: Core) -> KernelPrice:
+    """A partition copied to all others: a matmul of one row with ones, in pieces."""
+    out = operand(i.outputs[0])
+    passes = a.ONES_PASSES.value if out.dtype.itemsize == 4 else 1.0
+    return _matmul(
+        core,
+        (operand(i.accesses[1]), out),
+        out,
+        held=out.partitions,
+        moved=out.free,
+        rows=1,
+        per_cell=1,
+        column_cycles=passes,
+        is_transpose=False,
+    )
+
+
 # -- while a kernel runs ---------------------------------------------------------------
 
 

@@ -1,10 +1,10 @@
 """VectorE and ScalarE in kernels: cycles by the published formulas [V26].
 
-N elements per partition take N cycles where one tensor streams in and 2 N where two do;
-halved, or better, by the performance modes, whose conditions (dtypes, SBUF, innermost
-elements next to each other) are read off the access patterns [A3, A4]. An innermost
-stride of 16 bytes or more halves an interface [A2]. What no page prices takes a cycle
-for every element that streams in.
+N elements per partition take N cycles where one tensor streams in, and where two do 2 N
+or N, as `cost_vector` says of the chips; less in the performance modes, whose
+conditions (dtypes, SBUF, innermost elements next to each other) are read off the access
+patterns [A3, A4]. An innermost stride of 16 bytes or more halves an interface [A2].
+What no page prices takes a cycle for every element that streams in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from neuronjax.ir.kernel import KernelInstruction
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_gpsimd import software_cycles
 from neuronjax.timing.cost_scalar import IN_EVERY_TABLE
-from neuronjax.timing.cost_vector import is_half, speed_of_one
+from neuronjax.timing.cost_vector import is_half, speed_of_one, streams_per_cycle
 from neuronjax.timing.kernel_operands import KernelOperand
 from neuronjax.timing.kernel_price import (
     KernelPrice,
@@ -34,10 +34,11 @@ _HALVED_REDUCTIONS = frozenset({"add", "maximum", "max"})
 
 
 def streamed_cycles(
-    read: Sequence[KernelOperand], written: Sequence[KernelOperand]
+    core: Core, read: Sequence[KernelOperand], written: Sequence[KernelOperand]
 ) -> float:
-    """A cycle for an element of every stream in; a wide stride takes two [A2]."""
-    return max(sum(map(_one, read)), max(map(_one, written), default=0.0))
+    """Cycles of an element of every stream in; a wide stride takes two [A2]."""
+    longest = max(map(_one, (*read, *written)), default=0.0)
+    return max(longest, sum(map(_one, read)) / streams_per_cycle(core))
 
 
 def _one(o: KernelOperand) -> float:
@@ -84,7 +85,7 @@ def one_stream(i: KernelInstruction, core: Core) -> KernelPrice:
     if i.engine == "gpsimd":
         return _on_gpsimd(i, core, opcode)
     speed = _speed(i, core)
-    n = streamed_cycles(streams(i)[:1], outputs(i)[:1])
+    n = streamed_cycles(core, streams(i)[:1], outputs(i)[:1])
     cycles = per_partition(i) / speed if speed > 1 else n
     if any(o.is_dynamic for o in (*tensors(i), *outputs(i))):
         cycles = max(a.DYNAMIC_COPY_MINIMUM.value, cycles)
@@ -158,8 +159,8 @@ def tensor_reduce(i: KernelInstruction, core: Core) -> KernelPrice:
 
 @prices("tensor_tensor")
 def tensor_tensor(i: KernelInstruction, core: Core) -> KernelPrice:
-    """2 N; N with an operand in PSUM, and in 16 bits: of add, subtract and multiply on
-    NeuronCore-v2 [V26], of all from v3 on [A3]."""
+    """2 N on NeuronCore-v2, but N with an operand in PSUM, and of add, subtract and
+    multiply in 16 bits [V26]; N of all from v3 on [A3]."""
     if i.engine == "gpsimd":
         return _on_gpsimd(i, core, "TENSOR_TENSOR")
     read, written = streams(i), outputs(i)
@@ -172,14 +173,15 @@ def tensor_tensor(i: KernelInstruction, core: Core) -> KernelPrice:
     if in_psum or quick:
         cycles = max(map(_one, (*read, *written)))
     else:
-        cycles = streamed_cycles(read, written)
+        cycles = streamed_cycles(core, read, written)
     mode = _mode(2) if quick and modes else ""
     return on_engine(i, core, cycles, "TENSOR_TENSOR", mode=mode)
 
 
 @prices("scalar_tensor_tensor")
 def scalar_tensor_tensor(i: KernelInstruction, core: Core) -> KernelPrice:
-    """2 N; N of subtract and multiply in 16 bits, or with one tensor in PSUM."""
+    """2 N on NeuronCore-v2, but N of subtract and multiply in 16 bits, or with one
+    tensor in PSUM; N from v3 on."""
     read, written = streams(i), outputs(i)
     ops = (i.attributes.get("op0"), i.attributes.get("op1"))
     even = all(o.free % 2 == 0 for o in written)
@@ -187,7 +189,7 @@ def scalar_tensor_tensor(i: KernelInstruction, core: Core) -> KernelPrice:
     if any(o.in_psum for o in read) or (halves and ops == ("subtract", "multiply")):
         cycles = max(map(_one, (*read, *written)))
     else:
-        cycles = streamed_cycles(read, written)
+        cycles = streamed_cycles(core, read, written)
     return on_engine(i, core, cycles, "SCALAR_TENSOR_TENSOR")
 
 
@@ -202,7 +204,7 @@ def tensor_copy_predicated(i: KernelInstruction, core: Core) -> KernelPrice:
     """2 N; N where source and predicate are in different memories, or one is none."""
     read = streams(i)
     split = len({o.memory for o in read}) > 1
-    cycles = max(map(_one, read)) if split else streamed_cycles(read, outputs(i))
+    cycles = max(map(_one, read)) if split else streamed_cycles(core, read, outputs(i))
     return on_engine(i, core, cycles, "TENSOR_COPY_PREDICATED")
 
 
@@ -210,7 +212,7 @@ def tensor_copy_predicated(i: KernelInstruction, core: Core) -> KernelPrice:
 def select_reduce(i: KernelInstruction, core: Core) -> KernelPrice:
     """Not published: as tensor_copy_predicated, and the fold of a reduction."""
     extra = a.REDUCE_IN_PASSING.value if len(i.outputs) > 1 else 0.0
-    cycles = streamed_cycles(streams(i), outputs(i)) + extra
+    cycles = streamed_cycles(core, streams(i), outputs(i)) + extra
     return on_engine(i, core, cycles, "SELECT_REDUCE")
 
 
@@ -222,7 +224,7 @@ def activation(i: KernelInstruction, core: Core) -> KernelPrice:
     """N whatever the scale and bias [A2], and 64 to read accumulators [V26]."""
     function = str(i.attributes.get("op", ""))
     read, written = streams(i)[:1], outputs(i)
-    cycles = streamed_cycles(read, written[:1])
+    cycles = streamed_cycles(core, read, written[:1])
     if len(written) > 1:
         cycles += a.REDUCE_IN_PASSING.value
     table = "" if function in IN_EVERY_TABLE else function

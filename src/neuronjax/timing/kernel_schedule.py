@@ -26,6 +26,7 @@ from neuronjax.timing.kernel_constants import REORDER_WINDOW
 from neuronjax.timing.kernel_cost import Prices
 from neuronjax.timing.kernel_cost_tensor import Array
 from neuronjax.timing.kernel_dependencies import KernelDependencies
+from neuronjax.timing.kernel_engines import on_engines
 from neuronjax.timing.kernel_price import KernelPrice
 from neuronjax.timing.kernel_unroll import Stream, Trips, UnrolledLoop, unrolled
 from neuronjax.timing.planning_constants import LOOP_TURN
@@ -95,7 +96,7 @@ def schedule_kernel(
     stream = unrolled(program.body, trips)
     found = KernelDependencies(program, stream.entries, core.lnc).run(one.spec)
     prices = Prices(one, target)
-    priced = [prices.price(i) for i in stream.entries]
+    priced = on_engines(stream.entries, stream.counts, prices)
     run = _Scheduling(stream, priced, found, core)
     run.all()
     notes = list(stream.notes)

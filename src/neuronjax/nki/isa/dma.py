@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from neuronjax.nki import trace as tracing
 from neuronjax.nki.isa.constants import (
     dge_mode as DgeMode,
     engine as Engine,
@@ -33,6 +34,9 @@ def dma_copy(
     request = Request("dma_copy", locals())
     _check_elements("dma_copy", "src", src, dst)
     given = -1 if priority is None else priority
+    if tracing.current().older and request.attributes["dge_mode"] == "unknown":
+        if dst.access().dynamic is None and src.access().dynamic is None:
+            request.attributes["dge_mode"] = "none"  # a table that the host has built
     return request.emit("dma", dge_engine=Engine(engine).name, priority=given)
 
 

@@ -180,6 +180,7 @@ class Request:
             attributes=self.attributes | attributes,
             reads_outputs=reads_outputs or self.spec.reads_outputs,
             label=self.values.get("name"),
+            is_open=self.values.get("engine", engine) == Engine.unknown,
         )
 
     def _accumulates(self) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.alu_operators import ATTRIBUTE
-from neuronjax.nki import language as nl
+from neuronjax.nki import language as nl, trace as tracing
 from neuronjax.nki.language import (
     ds as ds,
     num_programs as num_programs,
@@ -108,7 +108,9 @@ def _unary(name: str) -> Callable[..., Tile]:
     @functools.wraps(newer)
     def function(x: Tile, dtype: Any = None, mask: Any = None, **hints: Any) -> Tile:
         def write(dst: NkiTensor, box: Box | None) -> None:
-            dst[...] = newer(part(x, box), dst.dtype)
+            result = newer(part(x, box), dst.dtype)
+            with tracing.assigning():
+                dst[...] = result
 
         return computed(x, dtype and dtype_name(dtype), mask, write)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from neuronjax.ir import nki_dtypes as dtypes
-from neuronjax.nki import isa as new_isa, language as nl
+from neuronjax.nki import isa as new_isa, language as nl, trace as tracing
 from neuronjax.nki.isa import oob_mode
 from neuronjax.nki.legacy.blocks import BlockedTensor
 from neuronjax.nki.legacy.compiler import address_of
@@ -65,7 +65,9 @@ def _memory(
     tiles = []
     for index in np.ndindex(blocks):
         address = address_of(buffer, index, each[0], nbytes)
-        tiles.append(Tile(nl.ndarray(each, kind, region, name, address)))
+        tensor = nl.ndarray(each, kind, region, name, address)
+        tracing.current().declared.add(tensor.storage)
+        tiles.append(Tile(tensor))
     if not blocks:
         if value is not None:
             new_isa.memset(tiles[0].tensor, value)

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from neuronjax.ir import nki_dtypes as dtypes
-from neuronjax.nki import layout
+from neuronjax.nki import layout, trace as tracing
 from neuronjax.nki.indexing import DynamicSlice, check_indices, elements_at, strided
 from neuronjax.nki.isa.assignment import assign
+from neuronjax.nki.isa.constants import engine
 from neuronjax.nki.isa.dma import dma_copy
 from neuronjax.nki.language.arithmetic import apply
 from neuronjax.nki.language.creation import ndarray
-from neuronjax.nki.language.movement import broadcast_to
+from neuronjax.nki.language.promotion import spread
 from neuronjax.nki.legacy.dynamic import Offset, Rows, bounds, selected
 from neuronjax.nki.legacy.masks import Box, common_box
 from neuronjax.nki.refusing import refuse
@@ -130,7 +131,8 @@ class Tile:
             value = value.of(box)
             if target.storage.on_chip or value.storage.on_chip:
                 value = alike(value, target)
-        placed(target, value)
+        with tracing.assigning():
+            placed(target, value)
 
     def _set_box(self, value: Tile, box: Box) -> None:
         if box.empty:
@@ -138,7 +140,8 @@ class Tile:
         target = self.of()
         if target.shape != value.shape:
             target = target.reshape(value.shape)
-        placed(box.of(target), value.of(box))
+        with tracing.assigning():
+            placed(box.of(target), value.of(box))
 
     def view(self, dtype: Any) -> Tile:
         """The same bits as another dtype."""
@@ -155,7 +158,7 @@ class Tile:
 
     def broadcast_to(self, shape: Sequence[int]) -> Tile:
         """The tile repeated to a shape."""
-        return Tile(broadcast_to(self.of(), shape))
+        return Tile(repeated(self.of(), tuple(int(n) for n in shape)))
 
     def astype(self, dtype: Any) -> Tile:
         """A copy of another dtype."""
@@ -191,7 +194,8 @@ class Tile:
         if op == "add" and isinstance(other, Tile) and other.added_to(target):
             return self
         result = combined(op, target, plain(other), self.dtype)
-        assign(target, alike(result, target))
+        with tracing.assigning():
+            assign(target, alike(result, target))
         return self
 
     def __repr__(self) -> str:
@@ -271,7 +275,8 @@ def elementwise(
         return Tile(ndarray(box.sizes, dtype), box=box)
     result = _in_pieces(compute, [part(v, box) for v in operands])
     out = ndarray(box.sizes, result.dtype)
-    placed(box.of(out), result)
+    with tracing.assigning():
+        placed(box.of(out), result)
     return Tile(out, box=box)
 
 
@@ -302,14 +307,25 @@ def _piece(t: NkiTensor, n: int) -> NkiTensor:
 
 
 def combined(op: str, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
-    """x <op> y; a single partition is repeated by DMA where the other has more."""
+    """x <op> y; a single partition is repeated where the other has more."""
     if isinstance(x, NkiTensor) and isinstance(y, NkiTensor):
         count = max(x.shape[0], y.shape[0])
-        x, y = (
-            t if t.shape[0] == count else broadcast_to(t, (count, *t.shape[1:]))
-            for t in (x, y)
-        )
+        x, y = (repeated(t, (count, *t.shape[1:])) for t in (x, y))
     return apply(op, x, y, dtype)
+
+
+def repeated(t: NkiTensor, shape: tuple[int, ...]) -> NkiTensor:
+    """A tile in a larger shape: free dimensions of 1 are read again and again.
+
+    A partition is copied to others as DMA would; the older compiler multiplies it by
+    ones on TensorE, and so it is priced.
+    """
+    if t.shape[0] == 1 < shape[0] and t.storage.on_chip:
+        every = layout.Layout((shape[0], *t.shape[1:]), (0, *t.strides[1:]), t.offset)
+        out = ndarray(every.shape, t.dtype)
+        dma_copy(out, t.with_layout(every), engine=engine.tensor)
+        t = out
+    return spread(t, shape)
 
 
 def placed(target: NkiTensor, value: Any) -> None:

@@ -1,0 +1,200 @@
+"""Predicted times of public NKI kernels against what was measured on chips.
+
+    python benchmarks/validate_kernels.py CORPUS [--only silu ...] [--json FILE]
+
+CORPUS is a folder with the repositories of `validation.corpus`; without them the
+program says what to fetch. Every kernel is traced and scheduled for one physical core.
+Printed are times, the busy time of engines and bytes of HBM beside the profiler's
+counters, and per op the order of its variants: Spearman's correlation, and the regret
+of taking the variant that the model finds fastest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import spearmanr
+
+# Run as a script, `benchmarks` itself is on the path and not the folder that holds it.
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import neuronjax as nj
+from benchmarks.validation import corpus as corpora
+from benchmarks.validation.corpus import CorpusError, CorpusRow
+from neuronjax.errors import NeuronJaxError
+
+MS, MB = 1e-3, 1e6
+QUEUES = ("tensor", "vector", "scalar", "dma")
+#: Ops that a figure of the model was chosen by, with the figure.
+FITTED = {
+    "silu": "dma_streaming_bytes_per_second",
+    "adamw": "dma_streaming_bytes_per_second; two FP32 streams of VectorE",
+    "mamba": "ONES_PASSES",
+    "bmm": "open engines are balanced",
+}
+CLOSE = 0.3
+FEWEST_OF_AN_ORDER = 6  # variants of an op, below which no order is reported
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says of a row.
+
+    Attributes:
+        seconds: of the kernel.
+        busy: seconds of each queue.
+        read_bytes, write_bytes: of HBM.
+        spent_seconds: by the model, to trace and to schedule.
+    """
+
+    row: CorpusRow
+    seconds: float
+    busy: dict[str, float]
+    read_bytes: float
+    write_bytes: float
+    spent_seconds: float
+
+    @property
+    def error(self) -> float:
+        """Predicted less measured, of measured."""
+        return self.seconds / self.row.seconds - 1
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, as plain data."""
+        row = self.row
+        return {
+            "op": row.op,
+            "kernel": row.kernel,
+            "chip": row.chip,
+            "measured_seconds": row.seconds,
+            "predicted_seconds": self.seconds,
+            "error": self.error,
+            "active": dict(row.active),
+            "busy_seconds": self.busy,
+            "read_bytes": [row.read_bytes, self.read_bytes],
+            "write_bytes": [row.write_bytes, self.write_bytes],
+        }
+
+
+def predict(row: CorpusRow, corpus: Path) -> Prediction:
+    """The model's time of a row.
+
+    Raises:
+        NeuronJaxError: files are missing, or an instruction is refused or unpriced.
+    """
+    begin = time.perf_counter()
+    kernel, arguments = corpora.kernel_and_arguments(row, corpus)
+    found = nj.profile(kernel, target=row.chip, lnc=1)(*arguments)
+    engines = found.by_engine()
+    busy = {q: engines[q].seconds[q] for q in QUEUES if q in engines}  # type: ignore[index]
+    metrics = found.metrics
+    return Prediction(
+        row,
+        found.total_seconds,
+        busy,
+        metrics["hbm_read_bytes"],
+        metrics["hbm_write_bytes"],
+        time.perf_counter() - begin,
+    )
+
+
+def line(found: Prediction) -> str:
+    """Times, and predicted / measured of what was counted."""
+    row = found.row
+    parts = [
+        f"{q[:2]} {found.busy.get(q, 0) / MS:.2f}/{share * row.seconds / MS:.2f}"
+        for q, share in row.active.items()
+        if share >= 0.02
+    ]
+    moved = (row.read_bytes, found.read_bytes), (row.write_bytes, found.write_bytes)
+    for sign, (measured, predicted) in zip("rw", moved, strict=True):
+        if measured:
+            parts.append(f"{sign} {predicted / MB:.0f}/{measured / MB:.0f}")
+    return (
+        f"{row.name[:34]:34} {row.chip} {row.seconds / MS:7.3f} "
+        f"{found.seconds / MS:7.3f} {found.error:+5.0%}  {' '.join(parts)}"
+    )
+
+
+def summary(found: Sequence[Prediction]) -> str:
+    """Medians by chip and by op, and the order of variants."""
+    lines = ["", "                     rows  median  within 30 %  Spearman  regret"]
+    for chip in sorted({p.row.chip for p in found}):
+        lines.append(_summed(chip, [p for p in found if p.row.chip == chip]))
+    unseen = [p for p in found if p.row.op not in FITTED]
+    if unseen:
+        lines.append(_summed("no figure fitted", unseen))
+    for op in dict.fromkeys(p.row.op for p in found):
+        mine = [p for p in found if p.row.op == op and p.row.chip == "trn2"]
+        if mine:
+            lines.append(_summed(op, mine, ordered=True))
+    lines += ["", *(f"{op}: {what}" for op, what in FITTED.items())]
+    return "\n".join(lines)
+
+
+def _summed(name: str, found: Sequence[Prediction], ordered: bool = False) -> str:
+    errors = [abs(p.error) for p in found]
+    close = sum(e <= CLOSE for e in errors) / len(errors)
+    text = f"{name:20} {len(errors):4} {statistics.median(errors):7.0%} {close:12.0%}"
+    if ordered and len(found) >= FEWEST_OF_AN_ORDER:
+        measured = [p.row.seconds for p in found]
+        order = spearmanr(measured, [p.seconds for p in found]).statistic
+        chosen = min(found, key=lambda p: p.seconds).row.seconds
+        text += f" {order:9.2f} {chosen / min(measured) - 1:7.1%}"
+    return text
+
+
+def run(chosen: Iterable[CorpusRow], corpus: Path) -> list[Prediction]:
+    """Predicts and prints row by row; what cannot be done is said and left out."""
+    found = []
+    for row in chosen:
+        try:
+            found.append(predict(row, corpus))
+        except NeuronJaxError as error:
+            first = str(error).splitlines()[0]
+            print(f"{row.name[:34]:34} {row.chip} not priced: {first}", flush=True)
+        else:
+            print(line(found[-1]), flush=True)
+    return found
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("corpus", type=Path, help="folder of the repositories")
+    parser.add_argument("--only", nargs="*", default=(), help="parts of rows' names")
+    parser.add_argument("--json", type=Path, help="where to write the rows")
+    options = parser.parse_args(given)
+    try:
+        for what in corpora.check(options.corpus):
+            print(f"note: {what}")
+    except CorpusError as error:
+        print(error, file=sys.stderr)
+        return 2
+    chosen = [
+        row
+        for row in corpora.rows()
+        if not options.only
+        or any(part in f"{row.op}/{row.name}/{row.chip}" for part in options.only)
+    ]
+    print(
+        "ms measured (of kda-for-trainium twice what is published, see the source) and"
+        "\npredicted; then predicted / measured: busy ms of engines, MB of HBM"
+    )
+    found = run(chosen, options.corpus)
+    if found:
+        print(summary(found))
+    if options.json:
+        options.json.write_text(json.dumps([p.as_json() for p in found], indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Which engine executes what a kernel leaves open: VectorE or ScalarE, in balance.
+
+The compiler decides where `engine=` is not given. That it shares copies out of PSUM
+between both is measured (bmm v2 of kda-for-trainium on trn2: 4,170 instructions of
+VectorE and 4,133 of ScalarE, of which 4,224 are such copies; its baseline on trn1
+leaves VectorE idle). ASSUMPTION: each instruction in turn goes to the engine that has
+less to do in all, what is bound to one of them counted first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from neuronjax.ir.kernel import KernelInstruction
+from neuronjax.timing.kernel_cost import Prices
+from neuronjax.timing.kernel_price import KernelPrice
+
+#: What an activation does too: func(data * scale + bias).
+_AFFINE = frozenset({"multiply", "add", "subtract"})
+
+
+def on_engines(
+    entries: Sequence[KernelInstruction], counts: Sequence[int], prices: Prices
+) -> list[KernelPrice]:
+    """Prices of a stream's instructions, each on the engine that it runs on.
+
+    Args:
+        entries: in the order of the kernel.
+        counts: how often each happens.
+        prices: of one core.
+    """
+    priced = [prices.price(i) for i in entries]
+    load: dict[tuple[int, str], float] = {}
+    movable = []
+    for n, (i, p, count) in enumerate(zip(entries, priced, counts, strict=True)):
+        if p.queue == "vector" and _may_move(i):
+            movable.append(n)
+        elif p.queue in ("vector", "scalar"):
+            key = (i.program, p.queue)
+            load[key] = load.get(key, 0.0) + p.seconds * count
+    for n in movable:
+        i, stays = entries[n], priced[n]
+        moves = prices.price(replace(i, engine="scalar"))
+        mine, other = (i.program, "vector"), (i.program, "scalar")
+        here = load.get(mine, 0.0) + stays.seconds * counts[n]
+        there = load.get(other, 0.0) + moves.seconds * counts[n]
+        if there < here:
+            priced[n], load[other] = moves, there
+        else:
+            load[mine] = here
+    return priced
+
+
+def _may_move(i: KernelInstruction) -> bool:
+    """Whether ScalarE has it: copies, and a product or a sum with a number."""
+    if not i.is_open:
+        return False
+    if i.name == "tensor_copy":
+        return True
+    operators = {i.attributes.get("op0"), i.attributes.get("op1")} - {None}
+    return i.name == "tensor_scalar" and operators <= _AFFINE
