@@ -1,7 +1,7 @@
 # Needs Python >= 3.11 and make; everything else is installed into .venv.
 #   make test | slow | matrix | exhaustive | fuzz | lint | types | quickstart | bench
-#   make bench-test | validate | validate-kernels CORPUS=folder | figures | notebooks | docs | bench-all | clean
-#   make notebooks-refresh | docs-update
+#   make bench-test | validate | validate-kernels CORPUS=folder | figures | notebooks
+#   make docs | bench-all | clean | notebooks-refresh | docs-update
 
 PYTHON ?= python3
 VENV := .venv
