@@ -73,7 +73,7 @@ validate: $(STAMP)
 # The same for kernels of two public repositories; it says what to fetch.
 CORPUS ?= corpus
 validate-kernels: $(STAMP)
-	$(BIN)/python benchmarks/validate_kernels.py $(CORPUS) $(ARGS)
+	$(BIN)/python -m benchmarks.validate_kernels $(CORPUS) $(ARGS)
 
 # The pictures of README and docs.
 figures: $(STAMP)

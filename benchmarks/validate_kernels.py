@@ -1,6 +1,6 @@
 """Predicted times of public NKI kernels against what was measured on chips.
 
-    python benchmarks/validate_kernels.py CORPUS [--only silu ...] [--json FILE]
+    python -m benchmarks.validate_kernels CORPUS [--only silu ...] [--output FILE]
 
 CORPUS is a folder with the repositories of `validation.corpus`; without them the
 program says what to fetch. Every kernel is traced and scheduled for one physical core.
@@ -12,7 +12,6 @@ of taking the variant that the model finds fastest.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -23,10 +22,8 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-# Run as a script, `benchmarks` itself is on the path and not the folder that holds it.
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 import neuronjax as nj
+from benchmarks import harness, results_file
 from benchmarks.validation import corpus as corpora
 from benchmarks.validation.corpus import CorpusError, CorpusRow
 from neuronjax.errors import NeuronJaxError
@@ -145,11 +142,17 @@ def _summed(name: str, found: Sequence[Prediction], ordered: bool = False) -> st
     close = sum(e <= CLOSE for e in errors) / len(errors)
     text = f"{name:20} {len(errors):4} {statistics.median(errors):7.0%} {close:12.0%}"
     if ordered and len(found) >= FEWEST_OF_AN_ORDER:
-        measured = [p.row.seconds for p in found]
-        order = spearmanr(measured, [p.seconds for p in found]).statistic
-        chosen = min(found, key=lambda p: p.seconds).row.seconds
-        text += f" {order:9.2f} {chosen / min(measured) - 1:7.1%}"
+        order, regret = order_of([(p.row.seconds, p.seconds) for p in found])
+        text += f" {order:9.2f} {regret:7.1%}"
     return text
+
+
+def order_of(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Of (measured, predicted) of an op's variants: Spearman's correlation, and regret:
+    how much longer the predicted best takes than the best."""
+    measured, predicted = zip(*pairs, strict=True)
+    chosen = min(pairs, key=lambda pair: pair[1])[0]
+    return float(spearmanr(measured, predicted).statistic), chosen / min(measured) - 1
 
 
 def run(chosen: Iterable[CorpusRow], corpus: Path) -> list[Prediction]:
@@ -170,7 +173,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", type=Path, help="folder of the repositories")
     parser.add_argument("--only", nargs="*", default=(), help="parts of rows' names")
-    parser.add_argument("--json", type=Path, help="where to write the rows")
+    parser.add_argument("--output", type=Path, help="where to write the results")
     options = parser.parse_args(given)
     try:
         for what in corpora.check(options.corpus):
@@ -188,11 +191,21 @@ def main(given: Sequence[str] | None = None) -> int:
         "ms measured (of kda-for-trainium twice what is published, see the source) and"
         "\npredicted; then predicted / measured: busy ms of engines, MB of HBM"
     )
+    about, start = harness.circumstances(), time.perf_counter()
     found = run(chosen, options.corpus)
     if found:
         print(summary(found))
-    if options.json:
-        options.json.write_text(json.dumps([p.as_json() for p in found], indent=1))
+    if options.output:
+        entries = {"entries": [p.as_json() for p in found]}
+        spent = time.perf_counter() - start
+        document = results_file.document(
+            "validate_kernels",
+            entries,
+            quick=bool(options.only),
+            seconds=spent,
+            **about,
+        )
+        results_file.write(document, options.output)
     return 0
 
 

@@ -23,6 +23,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Found], str]]] = {
     "peers": ("Against what you would use instead", sections.peers),
     "scaling": ("How cost grows", sections.scaling),
     "time_model": ("How good the time model is", sections.time_model),
+    "validate_kernels": ("Kernels that others measured", sections.kernels),
     "regression": ("Bits that are pinned", sections.regression),
 }
 PLOTS: dict[str, Callable[[Found], Figure]] = {

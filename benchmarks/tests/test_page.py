@@ -19,6 +19,13 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
+def test_kernels_have_an_order_and_their_counters(folder):
+    found = sample_results.documents()["validate_kernels"]
+    page = command.SECTIONS["validate_kernels"][1](found)
+    assert "| trn2 | silu | 6 | 10 % | 100% | 0.90 | 1.7% |" in page
+    assert "| silu_v0 | trn2 | 600 µs | 510 µs | -10% |  |  | 0.19 / 0.20 |  |" in page
+
+
 # ---- Results files.
 
 

@@ -23,7 +23,7 @@ from neuronjax.hardware import CHIPS
 MOST_MEDIAN = {
     "matmul": 0.08,
     "mlp fp32": None,  # its only row is held out
-    "rmsnorm fp8": 0.35,
+    "rmsnorm fp8": 0.41,  # with two cycles per element of VectorE 0.35, by luck
     "layernorm": None,
     "mamba": 0.26,
     "attention": 0.06,
@@ -37,6 +37,7 @@ MISSED = frozenset(
     {
         "FP8 S160 H16384",
         "LayerNorm FP32 4096x8192, v2",
+        "RMSNorm + FP8 S2048 H16384",
         "attention 3 x 2048x2048 d128 float16 causal",
         "mlp prefill LNC2 B1 S1024 H1024 I448 rms+fa",
         "mlp prefill LNC2 B1 S1024 H1024 I448 fa",

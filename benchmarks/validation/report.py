@@ -30,9 +30,10 @@ NOTES: Mapping[str, str] = MappingProxyType(
     {
         "rmsnorm fp8": "hand-written kernel against compiled program. The kernel takes"
         " one tile of rows after another, 82 us each at H 16384: what its instructions"
-        " and transfers add up to. The model overlaps tiles, and is near for a tile"
-        " alone (S160). Without the norm 26 us of a tile's 68 are neither transfers nor"
-        " passes. The page's targets are bounds.",
+        " and transfers add up to; the model overlaps tiles. Of a tile alone (S160)"
+        " some 35 us are neither transfers nor passes, as of all small programs on a"
+        " logical core of two: what such a core takes to begin and to end is not"
+        " published and left out. The page's targets are bounds.",
         "layernorm": "hand-written kernel against compiled program. The kernel leaves"
         " six passes to VectorE (1.4 of its 2.0 ms); the model gives the statistics to"
         " ScalarE, and DMA is the limit.",

@@ -375,3 +375,22 @@ def test_six_free_dimensions_take_several_instructions():
     x = normal(4, 64)
     reversed_bits = x.reshape(4, *[2] * 6).transpose(0, 6, 5, 4, 3, 2, 1)
     np.testing.assert_array_equal(kernel(x), 0.5 * reversed_bits.reshape(4, 64))
+
+
+def test_a_broadcast_tile_is_a_tile_of_its_own():
+    """It can be assigned to, and the tile that it came from stays what it was."""
+
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray((3, *x.shape), dtype=x.dtype, buffer=nl.shared_hbm)
+        column, row = nl.load(x[:, 0:1]), nl.load(x[0:1, :])
+        wide, tall = column.broadcast_to(x.shape), row.broadcast_to(x.shape)
+        nl.store(out[0], value=wide)
+        nl.store(out[1], value=tall)
+        wide[...] = nl.load(x)
+        nl.store(out[2], value=wide)
+        return out
+
+    x = normal(8, 6)
+    columns, rows = np.repeat(x[:, :1], 6, 1), np.repeat(x[:1], 8, 0)
+    np.testing.assert_array_equal(kernel(x), np.stack([columns, rows, x]))

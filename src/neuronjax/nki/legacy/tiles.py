@@ -21,7 +21,7 @@ from neuronjax.nki.isa.constants import engine
 from neuronjax.nki.isa.dma import dma_copy
 from neuronjax.nki.language.arithmetic import apply
 from neuronjax.nki.language.creation import ndarray
-from neuronjax.nki.language.promotion import spread
+from neuronjax.nki.language.movement import broadcast_to
 from neuronjax.nki.legacy.dynamic import Offset, Rows, bounds, selected
 from neuronjax.nki.legacy.masks import Box, common_box
 from neuronjax.nki.refusing import refuse
@@ -158,7 +158,7 @@ class Tile:
 
     def broadcast_to(self, shape: Sequence[int]) -> Tile:
         """The tile repeated to a shape."""
-        return Tile(repeated(self.of(), tuple(int(n) for n in shape)))
+        return Tile(broadcast_to(over_partitions(self.of(), int(shape[0])), shape))
 
     def astype(self, dtype: Any) -> Tile:
         """A copy of another dtype."""
@@ -310,22 +310,22 @@ def combined(op: str, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
     """x <op> y; a single partition is repeated where the other has more."""
     if isinstance(x, NkiTensor) and isinstance(y, NkiTensor):
         count = max(x.shape[0], y.shape[0])
-        x, y = (repeated(t, (count, *t.shape[1:])) for t in (x, y))
+        x, y = over_partitions(x, count), over_partitions(y, count)
     return apply(op, x, y, dtype)
 
 
-def repeated(t: NkiTensor, shape: tuple[int, ...]) -> NkiTensor:
-    """A tile in a larger shape: free dimensions of 1 are read again and again.
+def over_partitions(t: NkiTensor, count: int) -> NkiTensor:
+    """A single partition on chip in so many of them; any other tile as it is.
 
-    A partition is copied to others as DMA would; the older compiler multiplies it by
+    The values are copied as DMA would; the older compiler multiplies the partition by
     ones on TensorE, and so it is priced.
     """
-    if t.shape[0] == 1 < shape[0] and t.storage.on_chip:
-        every = layout.Layout((shape[0], *t.shape[1:]), (0, *t.strides[1:]), t.offset)
-        out = ndarray(every.shape, t.dtype)
-        dma_copy(out, t.with_layout(every), engine=engine.tensor)
-        t = out
-    return spread(t, shape)
+    if t.shape[0] != 1 or count == 1 or not t.storage.on_chip:
+        return t
+    every = layout.Layout((count, *t.shape[1:]), (0, *t.strides[1:]), t.offset)
+    out = ndarray(every.shape, t.dtype)
+    dma_copy(out, t.with_layout(every), engine=engine.tensor)
+    return out
 
 
 def placed(target: NkiTensor, value: Any) -> None:

@@ -1,0 +1,75 @@
+"""Who executes what a kernel leaves open."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import neuronjax as nj
+from neuronjax.hardware import resolve_target
+from neuronjax.nki import legacy as nki
+from neuronjax.nki.legacy import isa as nisa, language as nl
+from neuronjax.timing.assumptions import THROTTLE_MEAN
+from neuronjax.timing.kernel_cost import Prices
+from neuronjax.timing.kernel_engines import on_engines
+from neuronjax.timing.work import Core
+
+X = np.ones((128, 512), np.float32)
+
+
+def queues(body, turns=8, target="trn2"):
+    """Queues of VectorE's and ScalarE's instructions, by name, of so many turns."""
+
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray((turns, *x.shape), dtype=x.dtype, buffer=nl.shared_hbm)
+        tile = nl.load(x)
+        for turn in nl.affine_range(turns):
+            nl.store(out[turn], value=body(tile))
+        return out
+
+    entries = list(kernel.with_target(target).trace(X).body.walk())
+    prices = Prices(Core(resolve_target(target).chip, 1))
+    priced = on_engines(entries, [1] * len(entries), prices)
+    found = [(i.name, p.queue) for i, p in zip(entries, priced, strict=True)]
+    return Counter(pair for pair in found if pair[1] in ("vector", "scalar"))
+
+
+@pytest.mark.parametrize("target", ["trn1", "trn2"])
+def test_copies_are_shared(target):
+    found = queues(lambda t: nl.copy(t), target=target)
+    assert found == {("tensor_copy", "vector"): 4, ("tensor_copy", "scalar"): 4}
+
+
+def test_what_is_bound_counts_first():
+    """Eight activations keep ScalarE busy for most of what eight copies take."""
+    found = queues(lambda t: nl.copy(nisa.activation(op=nl.exp, data=t)))
+    assert found["activation", "scalar"] == 8
+    assert found["tensor_copy", "vector"] >= 7
+
+
+def test_an_engine_that_is_given_stays():
+    copy = lambda t: nisa.tensor_copy(t, engine=nisa.vector_engine)  # noqa: E731
+    assert queues(copy) == {("tensor_copy", "vector"): 8}
+
+
+@pytest.mark.parametrize(("op", "moves"), [(np.multiply, True), (np.maximum, False)])
+def test_scalar_engine_has_products_and_sums(op, moves):
+    found = queues(lambda t: nisa.tensor_scalar(t, op, 2.0))
+    assert (found["tensor_scalar", "scalar"] > 0) == moves
+
+
+def test_a_row_over_partitions_is_of_the_tensor_engine():
+    """1.73 us for 512 columns of FP32 (Mamba of [KDA]), longer on a cold array."""
+
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        nl.store(out, value=nl.load(x[0:1, :]).broadcast_to(x.shape))
+        return out
+
+    np.testing.assert_array_equal(kernel(X), X)
+    engines = nj.profile(kernel, target="trn2", lnc=1)(X).by_engine()
+    spent = engines["tensor"].seconds["tensor"] * THROTTLE_MEAN.value
+    assert spent == pytest.approx(1.73e-6, rel=0.05)
+    assert engines["dma"].counts["dma"] == 2
