@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -114,8 +115,39 @@ def _by_arrays(t: View, keys: list[Any]) -> View:
     except ValueError:
         shapes = [a.shape for a in arrays]
         refuse("index", f"index arrays of shapes {shapes}", "they must broadcast")
-    check_indices(t, arrays, "mask or shorten the index array")
-    return t.with_layout(strided(elements_at(t, arrays)))
+    return t.with_layout(layout_at(t, arrays, "mask or shorten the index array"))
+
+
+def layout_at(t: TensorView, arrays: Sequence[np.ndarray], remedy: str) -> Layout:
+    """The layout of the elements that index arrays choose, one array per dimension.
+
+    The arrays have been broadcast. Where each of them is affine by itself, in the axes
+    along which it does not repeat, no array of the whole shape is made.
+    """
+    own = [a[tuple(slice(None if s else 1) for s in a.strides)] for a in arrays]
+    check_indices(t, own, remedy)
+    steps = [_steps(a) for a in own]
+    if any(s is None for s in steps):
+        return strided(elements_at(t, arrays))
+    by_axis = zip(*(s for s in steps if s is not None), strict=True)
+    strides = tuple(
+        sum(map(mul, axis, t.strides)) if size > 1 else 1
+        for axis, size in zip(by_axis, arrays[0].shape, strict=True)
+    )
+    first = sum(int(a.flat[0]) * s for a, s in zip(own, t.strides, strict=True))
+    return Layout(arrays[0].shape, strides, first + t.offset)
+
+
+def _steps(array: np.ndarray) -> tuple[int, ...] | None:
+    """What an index grows by along every axis; None if it is not affine."""
+    steps = [0] * array.ndim
+    for axis, size in enumerate(array.shape):
+        if size > 1:
+            grown = np.diff(array, axis=axis)
+            steps[axis] = int(grown.flat[0])
+            if not (grown == steps[axis]).all():
+                return None
+    return tuple(steps)
 
 
 def check_indices(t: TensorView, arrays: Sequence[np.ndarray], remedy: str) -> None:

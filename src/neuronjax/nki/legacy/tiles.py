@@ -15,7 +15,7 @@ import numpy as np
 
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.nki import layout, trace as tracing
-from neuronjax.nki.indexing import DynamicSlice, check_indices, elements_at, strided
+from neuronjax.nki.indexing import DynamicSlice, layout_at
 from neuronjax.nki.isa.assignment import assign
 from neuronjax.nki.isa.constants import engine
 from neuronjax.nki.isa.dma import dma_copy
@@ -92,8 +92,7 @@ class Tile:
         if box is not None:
             arrays = [a[box.slices_of(a.shape)] for a in arrays]
         remedy = "leave them out by mask=, or shorten the index array"
-        check_indices(self.tensor, arrays, remedy)
-        return self.tensor.with_layout(strided(elements_at(self.tensor, arrays)))
+        return self.tensor.with_layout(layout_at(self.tensor, arrays, remedy))
 
     # ---- Indexing.
 
