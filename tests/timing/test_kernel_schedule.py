@@ -180,6 +180,28 @@ def test_room_is_used_again_after_its_last_reader():
     assert matmuls[9] >= copies[1]
 
 
+def test_a_large_tile_waits_for_all_that_had_its_room_and_keeps_few_notes():
+    """Generations of 102 small tiles, nearly all of SBUF, and one large of as much, in
+    pieces: each piece waits for the slowest, and what is noted grows with the pieces,
+    not with their product."""
+    w, source, pieces = Writer(), storage(shape=(128, 512)), 102
+    edges = []
+    for _ in range(4):
+        small = [storage(shape=(128, 512)) for _ in range(pieces)]
+        for n, tile in enumerate(small):
+            w.copy(tile, source, engine=("vector", "gpsimd", "scalar")[n % 3])
+        large = storage(shape=(128, 512 * pieces))
+        edges.append(w.count)
+        for n in range(pieces):
+            w.copy(access(large, 512 * n, 512), source, engine="scalar")
+    s = run(w)
+    for first in edges:
+        before = max(visible(s, n) for n in range(first - pieces, first - 1))
+        assert min(s.starts[first : first + pieces]) >= before
+    noted = sum(map(len, s.found.waits)) + sum(map(len, s.found.joined))
+    assert noted < 4 * len(s.priced)
+
+
 def test_a_full_sbuf_is_noted():
     w = Writer()
     big = [storage(shape=(128, 32768)) for _ in range(2)]

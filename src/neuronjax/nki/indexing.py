@@ -7,10 +7,10 @@ Arrays of indices (`nl.arange(128)[:, None]`) are read as the strided view they 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import mul
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -111,31 +111,104 @@ def _by_arrays(t: View, keys: list[Any]) -> View:
         refuse("index", "index arrays beside a slice or a register", "use one kind")
     arrays = [_as_array(k, size) for k, size in zip(keys, t.shape, strict=True)]
     try:
-        arrays = np.broadcast_arrays(*arrays)
+        common_shape(arrays)
     except ValueError:
         shapes = [a.shape for a in arrays]
         refuse("index", f"index arrays of shapes {shapes}", "they must broadcast")
     return t.with_layout(layout_at(t, arrays, "mask or shorten the index array"))
 
 
+class IndexRange(NamedTuple):
+    """What an array of indices says: where it begins, its bounds, and its steps.
+
+    Attributes:
+        steps: what the index grows by along each axis; None where it is not affine.
+    """
+
+    first: int
+    lowest: int
+    highest: int
+    steps: tuple[int, ...] | None
+
+
 def layout_at(t: TensorView, arrays: Sequence[np.ndarray], remedy: str) -> Layout:
     """The layout of the elements that index arrays choose, one array per dimension.
 
-    The arrays have been broadcast. Where each of them is affine by itself, in the axes
-    along which it does not repeat, no array of the whole shape is made.
+    The arrays broadcast to one shape. Where each of them is affine by itself no array
+    of the whole shape is made.
     """
-    own = [a[tuple(slice(None if s else 1) for s in a.strides)] for a in arrays]
-    check_indices(t, own, remedy)
-    steps = [_steps(a) for a in own]
-    if any(s is None for s in steps):
-        return strided(elements_at(t, arrays))
-    by_axis = zip(*(s for s in steps if s is not None), strict=True)
-    strides = tuple(
-        sum(map(mul, axis, t.strides)) if size > 1 else 1
-        for axis, size in zip(by_axis, arrays[0].shape, strict=True)
-    )
-    first = sum(int(a.flat[0]) * s for a, s in zip(own, t.strides, strict=True))
-    return Layout(arrays[0].shape, strides, first + t.offset)
+    shape = common_shape(arrays)
+    own = [_unrepeated(a) for a in arrays]
+    found = [_checked(t, dim, a, remedy) for dim, a in enumerate(own)]
+    offset, strides = t.offset, [0] * len(shape)
+    for index, stride in zip(found, t.strides, strict=True):
+        if index.steps is None:
+            return strided(elements_at(t, np.broadcast_arrays(*arrays)))
+        offset += index.first * stride
+        for axis, step in enumerate(index.steps, len(shape) - len(index.steps)):
+            strides[axis] += step * stride
+    units = [s if n > 1 else 1 for s, n in zip(strides, shape, strict=True)]
+    return Layout(shape, tuple(units), offset)
+
+
+def common_shape(arrays: Sequence[np.ndarray]) -> tuple[int, ...]:
+    """The shape that arrays broadcast to; a ValueError if there is none.
+
+    What `numpy.broadcast_shapes` says, which makes an array of each.
+    """
+    rank = max(a.ndim for a in arrays)
+    sizes = [1] * rank
+    for array in arrays:
+        for axis, size in enumerate(array.shape, rank - array.ndim):
+            if size != 1 and sizes[axis] not in (1, size):
+                raise ValueError(f"axis {axis} has sizes {sizes[axis]} and {size}")
+            if size != 1:
+                sizes[axis] = size
+    return tuple(sizes)
+
+
+def _unrepeated(array: np.ndarray) -> np.ndarray:
+    """One index of every axis along which the array repeats itself."""
+    if 0 not in array.strides:
+        return array
+    return array[tuple(slice(None if s else 1) for s in array.strides)]
+
+
+def check_indices(t: TensorView, arrays: Sequence[np.ndarray], remedy: str) -> None:
+    """Refuses index arrays, one per dimension, that reach beyond the tensor."""
+    for dim, array in enumerate(arrays):
+        _checked(t, dim, array, remedy)
+
+
+def _checked(t: TensorView, dim: int, array: np.ndarray, remedy: str) -> IndexRange:
+    if array.size == 0:
+        refuse("index", f"no index of dimension {dim}", "give one at least")
+    index = _index_range(array)
+    if index.lowest < 0 or index.highest >= t.shape[dim]:
+        reached = f"indices {index.lowest} to {index.highest}"
+        refuse("index", f"{reached} of dimension {dim} of size {t.shape[dim]}", remedy)
+    return index
+
+
+#: Larger arrays are read again each time: their bytes would fill the memory.
+_REMEMBERED_BYTES = 8192
+
+
+def _index_range(array: np.ndarray) -> IndexRange:
+    if array.nbytes > _REMEMBERED_BYTES:
+        return _read_range(array)
+    return _known_range(array.shape, array.dtype, array.tobytes())
+
+
+@functools.lru_cache(maxsize=8192)
+def _known_range(shape: tuple[int, ...], dtype: np.dtype, data: bytes) -> IndexRange:
+    """A kernel writes the same index array in every turn of its loops."""
+    return _read_range(np.frombuffer(data, dtype).reshape(shape))
+
+
+def _read_range(array: np.ndarray) -> IndexRange:
+    bounds = int(array.flat[0]), int(array.min()), int(array.max())
+    return IndexRange(*bounds, _steps(array))
 
 
 def _steps(array: np.ndarray) -> tuple[int, ...] | None:
@@ -148,14 +221,6 @@ def _steps(array: np.ndarray) -> tuple[int, ...] | None:
             if not (grown == steps[axis]).all():
                 return None
     return tuple(steps)
-
-
-def check_indices(t: TensorView, arrays: Sequence[np.ndarray], remedy: str) -> None:
-    """Refuses index arrays, one per dimension, that reach beyond the tensor."""
-    for dim, (array, size) in enumerate(zip(arrays, t.shape, strict=True)):
-        if array.size == 0 or array.min() < 0 or array.max() >= size:
-            found = f"indices {array.min()} to {array.max()}"
-            refuse("index", f"{found} of dimension {dim} of size {size}", remedy)
 
 
 def elements_at(t: TensorView, arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -402,9 +402,12 @@ def _check_bounds(t: TensorView) -> None:
     Not the view as such: loops over uneven sizes make views that they then do not use.
     """
     size = t.storage.size * dtypes.itemsize(t.storage.dtype) // dtypes.itemsize(t.dtype)
-    spans = [s * (n - 1) for s, n in zip(t.strides, t.shape, strict=True)]
-    lowest = t.offset + sum(span for span in spans if span < 0)
-    last = t.offset + sum(span for span in spans if span > 0)
+    lowest = last = t.offset
+    for stride, count in zip(t.strides, t.shape, strict=True):
+        if stride > 0:
+            last += stride * (count - 1)
+        else:
+            lowest += stride * (count - 1)
     if lowest < 0 or last >= size:
         refuse(
             "ap",

@@ -23,18 +23,15 @@ from neuronjax.ir.kernel import (
     Register,
     Storage,
 )
-from neuronjax.timing.kernel_operands import (
-    Box,
-    box,
-    contains,
-    numpy_dtype,
-    overlap,
-    whole_pattern,
-)
+from neuronjax.timing.box_map import BoxMap
+from neuronjax.timing.kernel_operands import Box, box, numpy_dtype, whole_pattern
 
 #: What an entry waits for: entry * 2, and 1 more where no latency comes with it.
 Waits = list[list[int]]
 _HBM = frozenset({"private_hbm", "shared_hbm"})
+#: More than these, of one room, are waited for as one: each of many writers of a large
+#: tile waits for each of many small tiles that were there before.
+_FEW = 8
 
 
 class _StorageAccesses:
@@ -48,61 +45,41 @@ class _StorageAccesses:
     __slots__ = ("by_tensor", "bytes", "freed", "readers", "whole", "writers")
 
     def __init__(self, freed: Sequence[int] = (), s: Storage | None = None) -> None:
-        self.writers: list[tuple[Box, int]] = []
-        self.readers: list[tuple[Box, int]] = []
+        shape = s.shape if s is not None else ()
+        self.writers = BoxMap(shape)
+        self.readers = BoxMap(shape)
         #: Last accesses of those that had the room before.
         self.freed = freed
         #: TensorE keeps its order: only its last read of a box counts.
-        self.by_tensor: dict[Box, int] = {}
+        self.by_tensor = BoxMap(shape)
         self.whole = whole_pattern(s.shape) if s is not None else None
         self.bytes = _partition_bytes(s) if s is not None else 0
 
     def read(self, b: Box, entry: int, by_tensor: bool) -> list[int]:
-        if b is None:
-            found = [w for _, w in self.writers]
-        else:
-            found = [w for other, w in self.writers if other is b or overlap(other, b)]
         if by_tensor:
-            self.by_tensor[b] = entry
+            self.by_tensor.put(b, entry)
         else:
-            self.readers.append((b, entry))
-        return found
+            self.readers.add(b, entry)
+        return self.writers.meeting(b)
 
     def write(self, b: Box, entry: int) -> list[int]:
-        if b is None:
-            found = self.last()
-            self.readers, self.freed, self.by_tensor = [], (), {}
-            self.writers = [(b, entry)]
-            return found
-        writers, readers, by_tensor = self.writers, self.readers, self.by_tensor
-        found = []
-        if writers:
-            if len(writers) == 1 and writers[0][0] is b:
-                found.append(writers[0][1])
-                writers.clear()
-            else:
-                found += [w for other, w in writers if overlap(other, b)]
-                self.writers = [w for w in writers if not contains(b, w[0])]
-        if readers:
-            found += [r for other, r in readers if overlap(other, b)]
-            self.readers = [r for r in readers if not contains(b, r[0])]
+        found = self.writers.meeting(b)
+        found += self.readers.meeting(b)
         found += self.freed
-        if by_tensor:
-            found += [r for other, r in by_tensor.items() if overlap(other, b)]
-            for other in [o for o in by_tensor if contains(b, o)]:
-                del by_tensor[other]
-        self.writers.append((b, entry))
+        found += self.by_tensor.meeting(b)
+        for accesses in (self.writers, self.readers, self.by_tensor):
+            accesses.drop_within(b)
+        if b is None:
+            self.freed = ()
+        self.writers.add(b, entry)
         return found
 
     def last(self) -> list[int]:
         """Entries that whoever takes the room waits for."""
-        found = [w for _, w in self.writers]
-        if self.readers:
-            found += [r for _, r in self.readers]
-        found += self.freed
-        if self.by_tensor:
-            found += self.by_tensor.values()
-        return found
+        found = self.writers.entries()
+        if not found:
+            found += self.freed  # which writers have waited for
+        return found + self.readers.entries() + self.by_tensor.entries()
 
 
 class _OnChipRoom:
@@ -137,6 +114,8 @@ class KernelDependencies:
 
     Attributes:
         waits: for every entry, what it waits for.
+        joined: entries that are waited for together; from the number of entries on,
+            numbers in `waits` mean these.
         reused: entries of TensorE whose stationary operand is in the array already.
         lives: storages on chip: (storage, first entry, last entry, core).
         short: memories that the kernel needs more of than there is.
@@ -154,6 +133,7 @@ class KernelDependencies:
         self._last: dict[int, int] = {}
         self._registers: dict[int, int] = {}
         self.waits: Waits = [[] for _ in entries]
+        self.joined: list[list[int]] = []
         self.reused: set[int] = set()
         self.lives: list[tuple[Storage, int, int, int]] = []
         self._survey()
@@ -283,9 +263,13 @@ class KernelDependencies:
         if not before:
             return
         if by_tensor:  # which adds to PSUM in its order, without waiting
-            before = [w for w in before if self._entries[w].engine != "tensor"]
+            before = [w for w in before if not self._is_tensors(w)]
         latency = 0 if s.memory != "registers" else 1
         found += [w * 2 + latency for w in before]
+
+    def _is_tensors(self, entry: int) -> bool:
+        entries = self._entries
+        return entry < len(entries) and entries[entry].engine == "tensor"
 
     def _region(self, s: Storage, access: Access) -> tuple[_StorageAccesses, Box]:
         """The region of a storage, made when it is first touched, and the box in it."""
@@ -313,13 +297,22 @@ class KernelDependencies:
         if first is None:
             return []
         taken = self._pools[s.memory, first[2]].take(size)
-        return list(dict.fromkeys(taken)) if taken else taken
+        return self._as_one(taken)
+
+    def _as_one(self, entries: list[int]) -> list[int]:
+        """What many wait for, as one where there are many of them too."""
+        unique = list(dict.fromkeys(entries))
+        if len(unique) <= _FEW:
+            return unique
+        self.joined.append(unique)
+        return [len(self._entries) + len(self.joined) - 1]
 
     def _bury(self, number: int) -> None:
         s, _, core = self._first[number]
         if s.address is None:
             region = self._regions.pop(number)
-            self._pools[s.memory, core].give(region.bytes, region.last())
+            last = self._as_one(region.last())
+            self._pools[s.memory, core].give(region.bytes, last)
 
     def _add_given(self) -> None:
         """What the kernel says with `depends_on`."""

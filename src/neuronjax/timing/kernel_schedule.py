@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import chain
 from math import inf
 
 from neuronjax.errors import InternalError
@@ -184,7 +185,8 @@ class _Scheduling:
         count = len(priced)
         self.starts, self.ends = [0.0] * count, [0.0] * count
         self.idle, self.causes = [0.0] * count, [_NO_CAUSE] * count
-        self.ready, self.why = [0.0] * count, [_NO_CAUSE] * count
+        nodes = count + len(found.joined)
+        self.ready, self.why = [0.0] * nodes, [_NO_CAUSE] * nodes
         self.loads: list[tuple[float, int, str]] = []
         self.issues: list[tuple[float, int]] = []
         self.periods: list[float] = []
@@ -193,7 +195,7 @@ class _Scheduling:
         tiled = any(p.rows[1] < 4 or p.columns[1] < 4 for p in priced)
         arrays = [Array(core, tiled) for _ in range(cores)]
         self.states = [_CoreState(engines, array) for array in arrays]
-        self._succeed(found, count)
+        self._succeed(found, nodes)
         self._queue_up(stream.entries, cores)
         self._pauses()
         self.done = bytearray(count)
@@ -207,7 +209,8 @@ class _Scheduling:
         self.after: list[list[int] | None] = [None] * count
         self.missing = [0] * count
         after = self.after
-        for n, waits in enumerate(found.waits):
+        joined = ([w * 2 for w in waits] for waits in found.joined)
+        for n, waits in enumerate(chain(found.waits, joined)):
             self.missing[n] = len(waits)
             for w in waits:
                 before = w >> 1
@@ -392,6 +395,9 @@ class _Scheduling:
                 why[later] = n
             missing[later] -= 1
             if not missing[later]:
+                if later >= len(self.done):
+                    self._pass_on(later, now)
+                    continue
                 number = self.queue_of[later]
                 queue = self.queues[number]
                 until = ready[later]
@@ -402,6 +408,11 @@ class _Scheduling:
                 if until < queue.wake:
                     queue.wake = until
                     heappush(self.heap, (until, number))
+
+    def _pass_on(self, join: int, now: float) -> None:
+        """The last of those that are waited for together can be read."""
+        when = self.ready[join]
+        self._tell(self.why[join], self.after[join] or [], now, when, when)
 
     # -- one instruction ---------------------------------------------------------------
 

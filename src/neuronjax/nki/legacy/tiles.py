@@ -15,7 +15,7 @@ import numpy as np
 
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.nki import layout, trace as tracing
-from neuronjax.nki.indexing import DynamicSlice, layout_at
+from neuronjax.nki.indexing import DynamicSlice, common_shape, layout_at
 from neuronjax.nki.isa.assignment import assign
 from neuronjax.nki.isa.constants import engine
 from neuronjax.nki.isa.dma import dma_copy
@@ -56,8 +56,8 @@ class Tile:
     def shape(self) -> tuple[int, ...]:
         """Sizes: the partitions, then the free dimensions."""
         if self.grid is not None:
-            return np.broadcast_shapes(*(g.shape for g in self.grid))
-        return tuple(self.tensor.shape)
+            return common_shape(self.grid)
+        return self.tensor.shape
 
     @property
     def dtype(self) -> str:
@@ -88,9 +88,10 @@ class Tile:
 
     def _of_grid(self, box: Box | None) -> NkiTensor:
         assert self.grid is not None
-        arrays = np.broadcast_arrays(*self.grid)
+        arrays: Sequence[np.ndarray] = self.grid
         if box is not None:
-            arrays = [a[box.slices_of(a.shape)] for a in arrays]
+            whole = np.broadcast_arrays(*arrays)
+            arrays = [a[box.slices_of(a.shape)] for a in whole]
         remedy = "leave them out by mask=, or shorten the index array"
         return self.tensor.with_layout(layout_at(self.tensor, arrays, remedy))
 
