@@ -16,7 +16,8 @@ from neuronjax.api.profile import profile
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.collectives.placement import Placement
-from neuronjax.timing.collectives import collective_time, execution_seconds
+from neuronjax.timing.collectives import collective_time, launch_seconds
+from neuronjax.timing.work import Core
 
 W = jax.ShapeDtypeStruct((1024, 2048), jnp.float32)
 X = jax.ShapeDtypeStruct((512, 1024), jnp.float32)
@@ -60,7 +61,7 @@ def test_seconds_are_those_of_the_profile_and_the_collective(found):
     ranks = [list(range(32))]
     reduce = collective_time("all_reduce", 4 * 1024 * 2048, ranks, target)
     assert time.all_reduce_seconds == reduce.seconds
-    assert time.launch_seconds == execution_seconds(target, 32)
+    assert time.launch_seconds == launch_seconds(profiled.core, target, 32)
     assert 0 <= time.exposed_seconds < reduce.seconds
     whole = time.compute_seconds + time.exposed_seconds + time.launch_seconds
     assert found.step_seconds == time.step_seconds == whole
@@ -180,7 +181,7 @@ def test_copies_of_sharded_parameters_add_up_their_shards():
     groups = [list(range(first, 64, 4)) for first in range(4)]
     reduce = collective_time("all_reduce", 1024 * 2048, groups, target)
     assert cost.time.all_reduce_seconds == reduce.seconds
-    assert cost.time.launch_seconds == execution_seconds(target, 64)
+    assert cost.time.launch_seconds == launch_seconds(Core.of(target), target, 64)
 
 
 def test_several_instances_share_the_gradients():

@@ -80,6 +80,23 @@ def test_instructions_return_tiles():
     np.testing.assert_array_equal(turned, x.T)
 
 
+@pytest.mark.parametrize("shape", [(128, 128), (64, 40), (32, 96), (20, 20)])
+def test_vector_engine_transposes_in_squares(shape):
+    """The older compiler cuts what is larger than [32, 32]."""
+
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray(x.shape[::-1], dtype=x.dtype, buffer=nl.shared_hbm)
+        nl.store(out, nisa.nc_transpose(nl.load(x), engine=nisa.vector_engine))
+        return out
+
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    np.testing.assert_array_equal(kernel(x), x.T)
+    found = [i for i in kernel.trace(x).body.walk() if i.name == "nc_transpose"]
+    squares = -(-shape[0] // 32) * -(-shape[1] // 32)
+    assert [i.engine for i in found] == ["vector"] * squares
+
+
 def test_causal_selection_and_iota():
     @nki.jit
     def kernel(x):

@@ -38,6 +38,8 @@ def test_what_was_fitted_names_its_measurement():
         "DMA_ELEMENT",
         "HBM_LATENCY",
         "ONES_PASSES",
+        "PROGRAM_SECONDS",
+        "TWO_CORES_SECONDS",
         "VISIBLE_STARTS",
     }
     assert all("trn" in measurement for measurement in fitted.values())

@@ -73,3 +73,31 @@ def test_a_row_over_partitions_is_of_the_tensor_engine():
     spent = engines["tensor"].seconds["tensor"] * THROTTLE_MEAN.value
     assert spent == pytest.approx(1.73e-6, rel=0.05)
     assert engines["dma"].counts["dma"] == 2
+
+
+@pytest.mark.parametrize("read_before", [False, True])
+def test_zeros_that_products_are_added_to_cost_nothing(read_before):
+    """Unless another engine reads them first."""
+
+    @nki.jit
+    def kernel(a, b):
+        out = nl.ndarray((128, 512), dtype=np.float32, buffer=nl.shared_hbm)
+        held, moved = nl.load(a), nl.load(b)
+        total = nl.zeros((128, 512), dtype=np.float32, buffer=nl.psum)
+        if read_before:
+            nl.store(out, value=nl.copy(total))
+        for _ in nl.affine_range(4):
+            total += nisa.nc_matmul(held, moved)
+        nl.store(out, value=nl.copy(total))
+        return out
+
+    found = kernel.with_target("trn2").trace(np.ones((128, 128), np.float32), X)
+    entries = list(found.body.walk())
+    prices = Prices(Core(resolve_target("trn2").chip, 1))
+    for older in (True, False):
+        priced = on_engines(entries, [1] * len(entries), prices, older=older)
+        (zeros,) = (
+            p for i, p in zip(entries, priced, strict=True) if i.name == "memset"
+        )
+        assert (zeros.seconds == 0) == (older and not read_before)
+    assert found.older

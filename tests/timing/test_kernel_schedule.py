@@ -230,7 +230,7 @@ def test_a_stationary_operand_is_loaded_once():
         w.add("nc_matmul", "tensor", out, stationary, moved)
     s = run(w, TRN1)
     load, spent = s.priced[0].load_seconds, s.priced[0].seconds
-    assert s.found.reused == {1}
+    assert list(s.found.stationary.values()) == [0, 0, 1]
     assert s.starts[0] == pytest.approx(load)
     assert s.starts[1] == pytest.approx(s.ends[0])
     assert s.starts[2] == pytest.approx(s.ends[1])  # hidden behind the one before
@@ -248,6 +248,23 @@ def test_accumulation_needs_no_waiting():
         w.add("nc_matmul", "tensor", sums, held, moved)
     s = run(w, TRN1)
     assert s.starts[1:] == pytest.approx(s.ends[:-1])
+
+
+def test_the_array_takes_what_can_start_and_adds_in_order():
+    """A product that waits lets the next ones by, but not those of its own sum; so the
+    compiler of the older style orders them, the newer one keeps the kernel's order."""
+    w, late, held = Writer(), storage(), storage(shape=(128, 128))
+    moved, sums, other = storage(), storage("psum"), storage("psum")
+    w.add("reciprocal", "vector", late, moved)  # slow
+    w.add("nc_matmul", "tensor", sums, held, late)
+    w.add("nc_matmul", "tensor", sums, held, moved)
+    w.add("nc_matmul", "tensor", other, held, moved)
+    newer = run(w)
+    assert newer.starts[1] <= newer.starts[2] <= newer.starts[3]
+    s = run(w, fields={"older": True})
+    assert s.starts[3] < s.starts[1] <= s.starts[2]
+    assert s.found.order == {2: [1]}
+    assert s.starts[1] >= visible(s, 0)
 
 
 def test_tiles_of_the_array_work_side_by_side():

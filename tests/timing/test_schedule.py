@@ -13,6 +13,7 @@ import neuronjax as nj
 from neuronjax.hardware import CHIPS, resolve_target
 from neuronjax.ir.collective_set import AllReduce, Collective
 from neuronjax.ir.collectives.placement import Placement
+from neuronjax.timing.assumptions import PROGRAM_SECONDS, TWO_CORES_SECONDS
 from neuronjax.timing.collectives import collective_time
 from neuronjax.timing.cost_collective import collective_seconds
 from neuronjax.timing.cost_dma import dma_seconds
@@ -37,8 +38,8 @@ def program_of(function, *arguments, target="trn2"):
     return lowered.captured.instructions
 
 
-def timeline_of(function, *arguments, **options):
-    return schedule(program_of(function, *arguments), CORE, TRN2, **options)
+def timeline_of(function, *arguments, core=CORE, **options):
+    return schedule(program_of(function, *arguments), core, TRN2, **options)
 
 
 def reads(timeline):
@@ -67,7 +68,18 @@ def test_one_tile_is_loaded_computed_and_stored():
     assert work.start_seconds == pytest.approx(load.end_seconds + latency)
     done = work.end_seconds + work.source.latency_seconds
     end = done + dma_seconds(store.source, CORE) + latency
-    assert timeline.total_seconds == pytest.approx(end, rel=0.02)
+    assert timeline.scheduled_seconds == pytest.approx(end, rel=0.02)
+    assert timeline.around_seconds == PROGRAM_SECONDS.value
+
+
+def test_what_is_around_a_program_is_there_once():
+    """Loops, sizes and what is computed do not change it; a core of two has more."""
+    turned = timeline_of(
+        lambda x: lax.fori_loop(0, 9, lambda _, y: jnp.tanh(y), x), struct(128, 64)
+    )
+    assert turned.around_seconds == PROGRAM_SECONDS.value
+    two = timeline_of(jnp.exp, struct(128, 64), core=Core(TRN2.chip, 2))
+    assert two.around_seconds == PROGRAM_SECONDS.value + TWO_CORES_SECONDS.value
 
 
 def test_a_table_is_loaded_while_the_operand_comes():
@@ -105,7 +117,7 @@ def test_decoding_streams_weights():
     weights = struct(16384, 416), struct(16384, 416), struct(416, 16384)
     timeline = timeline_of(mlp, struct(1, 16384), *weights)
     streaming = 3 * 16384 * 416 * 2 / (16 * 23e9)
-    assert streaming < timeline.total_seconds < streaming * 1.1
+    assert streaming < timeline.scheduled_seconds < streaming * 1.1
 
 
 def test_attention_overlaps_its_engines():
@@ -382,7 +394,7 @@ def test_sources_of_events_are_works_and_transfers():
 
 
 def test_constants_have_sources():
-    assert len(PLANNING_CONSTANTS) == 18
+    assert len(PLANNING_CONSTANTS) == 15
     for constant in PLANNING_CONSTANTS.values():
         assert constant.source
         assert constant.is_assumption

@@ -48,7 +48,7 @@ from neuronjax.report.quantities import decimal
 from neuronjax.timing.backward import backward_share
 from neuronjax.timing.collectives import (
     collective_time,
-    execution_seconds,
+    launch_seconds,
     time_over_nodes,
 )
 from neuronjax.timing.hbm import capacity_bytes
@@ -355,7 +355,7 @@ class _Training:
             compute_seconds=found.total_seconds,
             all_reduce_seconds=reduce,
             exposed_seconds=reduce - hidden,
-            launch_seconds=execution_seconds(target, ranks),
+            launch_seconds=launch_seconds(found.core, target, ranks),
         )
 
     def cost_of_machine(self, machine: Machine) -> TrainingCost:

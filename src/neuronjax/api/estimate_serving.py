@@ -36,7 +36,7 @@ from neuronjax.api.instance_costs import (
 from neuronjax.api.profile import Profile, Trips
 from neuronjax.hardware import Target
 from neuronjax.report.money_tables import serving_tables
-from neuronjax.timing.collectives import execution_seconds
+from neuronjax.timing.collectives import launch_seconds
 from neuronjax.timing.hbm import capacity_bytes
 from neuronjax.timing.money import PricePerHour, Terms, check_watts
 from neuronjax.timing.serving_money import (
@@ -118,7 +118,7 @@ def estimate_serving(
     def cost(target: Target, first: Profile, then: Profile) -> ServingCost:
         shards = max(shards_of(first), shards_of(then))
         copies = copies_of(target, shards, devices, then.core.lnc)
-        launch = execution_seconds(target, shards)
+        launch = launch_seconds(then.core, target, shards)
         return serving_cost(
             target.name,
             first.total_seconds + launch,

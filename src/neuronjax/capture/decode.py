@@ -22,7 +22,7 @@ from neuronjax.capture.attributes import (
     element_dtype,
 )
 from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnsupportedError
-from neuronjax.ir.collection import paused_collection
+from neuronjax.ir.collection import no_collection
 from neuronjax.ir.program import (
     Function,
     Location,
@@ -38,7 +38,7 @@ LIBRARY = ("site-packages", "dist-packages", "/neuronjax/")
 _FUNCTION_ONLY = {"arg_attrs", "res_attrs", "function_type", "sym_name"}
 
 
-@paused_collection()
+@no_collection()
 def decode_module(
     module: Any, argument_names: Sequence[str] = (), file: str = "-"
 ) -> Program:

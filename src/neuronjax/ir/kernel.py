@@ -252,6 +252,7 @@ class KernelProgram:
             collectives (engine "cc"); 0 for one alone.
         dependencies: (program, ordinal) -> ordinals of the same program that the kernel
             made it wait for (`depends_on`).
+        older: whether it is of the older style, whose compiler does more by itself.
     """
 
     name: str
@@ -266,3 +267,4 @@ class KernelProgram:
     dependencies: Mapping[tuple[int, int], tuple[int, ...]] = field(
         default_factory=lambda: NO_ATTRIBUTES
     )
+    older: bool = False

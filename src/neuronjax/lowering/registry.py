@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from neuronjax.errors import InternalError, NeuronJaxError, UnimplementedError
 from neuronjax.hardware import Target
-from neuronjax.ir.collection import paused_collection
+from neuronjax.ir.collection import no_collection
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
 from neuronjax.ir.program import Op, Program, Region
 from neuronjax.lowering.complex_program import holds_complex, real_indices, real_program
@@ -38,7 +38,7 @@ def lowers(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-@paused_collection()
+@no_collection()
 def lower(
     program: Program,
     *,
@@ -74,7 +74,7 @@ def lower(
     return lowered
 
 
-@paused_collection()
+@no_collection()
 def lower_by_op(
     program: Program,
     *,

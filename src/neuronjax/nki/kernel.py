@@ -26,6 +26,7 @@ from neuronjax.execution.kernels.eager import EagerMachine
 from neuronjax.execution.kernels.ranks import RankedMachine
 from neuronjax.execution.kernels.running import KernelPlan, prepare
 from neuronjax.hardware import Target
+from neuronjax.ir.collection import no_collection
 from neuronjax.ir.collectives.selection import VARIABLE
 from neuronjax.ir.kernel import Access, KernelBlock, KernelProgram, Storage
 from neuronjax.ir.kernel_call import KernelFunction, compiling_for
@@ -343,6 +344,7 @@ def _checked_grid(sizes: tuple[Any, ...]) -> Grid:
 # ---- Tracing.
 
 
+@no_collection()
 def _trace(
     kernel: Kernel,
     call: _BoundCall,
@@ -393,6 +395,7 @@ def _trace(
             for t in traces
             for ordinal, after in t.dependencies.items()
         },
+        older=kernel.older,
     )
     assigned = {(t.program, n) for t in traces for n in t.assigned}
     declared = {s for t in traces for s in t.declared}

@@ -401,7 +401,9 @@ def _check_bounds(t: TensorView) -> None:
 
     Not the view as such: loops over uneven sizes make views that they then do not use.
     """
-    size = t.storage.size * dtypes.itemsize(t.storage.dtype) // dtypes.itemsize(t.dtype)
+    size = t.storage.size
+    if t.dtype != t.storage.dtype:
+        size = size * dtypes.itemsize(t.storage.dtype) // dtypes.itemsize(t.dtype)
     lowest = last = t.offset
     for stride, count in zip(t.strides, t.shape, strict=True):
         if stride > 0:

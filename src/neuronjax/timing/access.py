@@ -79,8 +79,11 @@ def viewed(
         rows, kept = _reshaped(shape, result)
         return _view(before, rows, is_scalar=before.is_scalar and kept)
     if i.kind in ("slice", "dynamic_slice"):
-        whole = [n for n, (a, b) in enumerate(zip(shape, result)) if a != b]
-        rows = rows_of(result, whole[0] if whole else None)
+        cut = [n for n, (a, b) in enumerate(zip(shape, result)) if a != b]
+        kept = cut[0] if cut else None
+        if cut and len(before.roots) == 1 and before.roots[0] in arguments:
+            kept = len(result) - 1  # from HBM rows come as they are asked for
+        rows = rows_of(result, kept)
         part = prod(result) / max(1, prod(shape))
         return _view(before, rows, before.is_scalar, part=before.part * part)
     if i.kind == "transpose":

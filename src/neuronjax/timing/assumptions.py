@@ -11,11 +11,31 @@ the engine in question unless the unit says otherwise. Keys of sources are those
     GL     tools/neuron-explorer/glossary.rst
     KDA    kernels of kda-for-trainium on trn2, with the profiler's counters; its
            latencies are half of a core's time
+    VL     regression baselines of the vendor's kernel library on trn2
 """
 
 from __future__ import annotations
 
 from neuronjax.timing.constant import Constant, assumed, named
+
+# -- around a program ------------------------------------------------------------------
+
+PROGRAM_SECONDS = assumed(
+    10e-6,
+    "s",
+    "beside the instructions of a program, whatever it computes: where measured times"
+    " are drawn against bytes moved, the line does not go through nought. What it is,"
+    " the first and last transfers, fetching instructions, ending, is not published",
+    fitted_to="trn2, LNC 1: 12 us of MLP decode (12 [hardware sheet 9.4]), 20 of FP8"
+    " decode, 30 of prefill of few rows [VL]; trn1: 22 us of Mamba",
+)
+TWO_CORES_SECONDS = assumed(
+    30e-6,
+    "s",
+    "more on a logical core of two physical ones, which begin and end together",
+    fitted_to="trn2, LNC 2: 36 us in all of MLP decode, 43 of QKV projections, 49 of"
+    " FP8 decode, 43 of prefill of few rows [VL]",
+)
 
 # -- TensorE ---------------------------------------------------------------------------
 

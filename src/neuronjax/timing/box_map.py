@@ -45,17 +45,12 @@ class BoxMap:
         for cell in cells:
             self._cells.setdefault(cell, []).append((b, entry))
 
-    def put(self, b: Box, entry: int) -> None:
-        """The only entry of a box from now on."""
-        for found in self._places(b):
-            found[:] = [pair for pair in found if pair[0] != b]
-        self.add(b, entry)
-
     def entries(self) -> list[int]:
         """All entries."""
         found = [entry for _, entry in self._wide]
-        for cell in self._cells.values():
-            found += [entry for _, entry in cell]
+        if self._cells:
+            for cell in self._cells.values():
+                found += [entry for _, entry in cell]
         return found
 
     def meeting(self, b: Box) -> list[int]:
@@ -70,7 +65,8 @@ class BoxMap:
     def drop_within(self, b: Box) -> None:
         """Forgets the boxes that this one contains."""
         if b is None:
-            self._wide, self._cells = [], {}
+            if self._wide or self._cells:
+                self._wide, self._cells = [], {}
             return
         for found in self._places(b):
             found[:] = [pair for pair in found if not contains(b, pair[0])]

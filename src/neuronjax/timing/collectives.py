@@ -27,6 +27,7 @@ from neuronjax.ir.collectives.placement import Group, Placement
 from neuronjax.ir.collectives.selection import select
 from neuronjax.ir.fold_plan import FoldPlan
 from neuronjax.timing import collective_constants as c
+from neuronjax.timing.around import around_seconds
 from neuronjax.timing.collective_steps import (
     CollectiveStep,
     permute_steps,
@@ -34,6 +35,7 @@ from neuronjax.timing.collective_steps import (
     steps_over_nodes,
 )
 from neuronjax.timing.network import Network, network_of
+from neuronjax.timing.work import Core
 
 Bottleneck = Literal["latency", "link", "dma", "efa"]
 BOTTLENECKS: tuple[Bottleneck, ...] = get_args(Bottleneck)
@@ -342,3 +344,11 @@ def execution_seconds(
     `collective_seconds` are those of all its collectives together."""
     barrier = barrier_seconds(target, ranks, hardware=hardware_barrier)
     return c.NULL_EXECUTION.value + barrier + collective_seconds
+
+
+def launch_seconds(core: Core, target: Target, ranks: int) -> float:
+    """What a launch adds to the time of a program, which has what is around it.
+
+    A launch of nothing, as it was measured, has that too.
+    """
+    return execution_seconds(target, ranks) - around_seconds(core)

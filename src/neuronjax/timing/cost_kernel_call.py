@@ -1,9 +1,9 @@
 """Cost of a kernel inside a program: its own schedule, as one stretch of every queue.
 
 What the kernel's instructions occupy of each queue is theirs; the whole takes as long
-as the kernel alone. Its transfers are between HBM and its own tiles, so its operands
-and results are in HBM (`sbuf_allocation`). A kernel without a grid runs on one physical
-core.
+as the kernel alone, less what is around it: the program has that once. Its transfers
+are between HBM and its own tiles, so its operands and results are in HBM
+(`sbuf_allocation`). A kernel without a grid runs on one physical core.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _way(kernel: KernelFunction, lnc: int) -> Way:
         return ()
     works.sort(key=lambda work: work.seconds)
     longest = works.pop()
-    rest = schedule.total_seconds - longest.seconds
+    rest = schedule.total_seconds - schedule.around_seconds - longest.seconds
     rest -= sum(work.seconds / work.tiles for work in works)
     return (*works, replace(longest, latency_seconds=max(0.0, rest)))
 

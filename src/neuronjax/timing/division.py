@@ -17,11 +17,7 @@ from neuronjax.timing.cost_dma import hbm_bytes_per_second
 from neuronjax.timing.cost_tensor import peak_flops_per_second
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.layout import block_bytes, tile_bytes
-from neuronjax.timing.planning_constants import (
-    PASSING_SHARE,
-    RESIDENT_SHARE,
-    STAYING_SHARE,
-)
+from neuronjax.timing.planning_constants import PASSING_SHARE, RESIDENT_SHARE
 from neuronjax.timing.work import Core
 
 
@@ -122,7 +118,7 @@ def pass_by(
     """
     sizes = {v: fused.sizes[v] for v in region.whole}
     best: tuple[int, int, set[int]] | None = None
-    for share in (0.0, STAYING_SHARE.value):
+    for share in (0, 1):  # for operands that stay
         left, staying = room * share, set()
         for value in sorted(sizes, key=lambda v: (sizes[v], v)):
             if sizes[value] <= left:
@@ -135,3 +131,15 @@ def pass_by(
             best = (moved, passes, staying)
     assert best is not None
     return best[1], best[2]
+
+
+def split_reads(extra: int, sizes: list[int]) -> tuple[int, int]:
+    """How often either operand is read, so that the extra bytes come to `extra`."""
+    lhs, rhs = sizes
+    best, times = None, (1, 1)
+    for left in range(1, 2 + extra // max(1, lhs)):
+        right = 1 + max(0, round((extra - (left - 1) * lhs) / max(1, rhs)))
+        error = abs((left - 1) * lhs + (right - 1) * rhs - extra)
+        if best is None or error < best:
+            best, times = error, (left, right)
+    return times

@@ -131,3 +131,14 @@ class TiledRegion:
     def tiles(self, core: Core) -> int:
         """How many tiles the rows make."""
         return max(1, ceil(self.rows / core.rows_per_tile))
+
+
+def output_bytes(fused: Fused) -> dict[int, int]:
+    """What is written for results: every one is a tensor of its own in HBM."""
+    found: dict[int, int] = {}
+    for value in fused.results:
+        roots = fused.access[value].roots
+        for root in roots:
+            size = fused.sizes[value] if len(roots) == 1 else fused.sizes[root]
+            found[root] = found.get(root, 0) + size
+    return found

@@ -11,7 +11,9 @@ REORDER_WINDOW = assumed(
     16,
     "instructions",
     "of an engine's stream among which the one that can start first is issued: the"
-    " compiler orders them; TensorE keeps the order of the kernel",
+    " compiler orders them; TensorE's are ordered in the older style only, where fused"
+    " attention of one query tile after the other takes 21.3 ms on trn2, 31.4 in the"
+    " kernel's order, 21.1 with this [KDA]",
 )
 REGISTER_CYCLES = assumed(
     16,

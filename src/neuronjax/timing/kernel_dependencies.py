@@ -42,7 +42,7 @@ class _StorageAccesses:
         bytes: of a partition.
     """
 
-    __slots__ = ("by_tensor", "bytes", "freed", "readers", "whole", "writers")
+    __slots__ = ("bytes", "freed", "readers", "whole", "writers")
 
     def __init__(self, freed: Sequence[int] = (), s: Storage | None = None) -> None:
         shape = s.shape if s is not None else ()
@@ -50,25 +50,19 @@ class _StorageAccesses:
         self.readers = BoxMap(shape)
         #: Last accesses of those that had the room before.
         self.freed = freed
-        #: TensorE keeps its order: only its last read of a box counts.
-        self.by_tensor = BoxMap(shape)
         self.whole = whole_pattern(s.shape) if s is not None else None
         self.bytes = _partition_bytes(s) if s is not None else 0
 
-    def read(self, b: Box, entry: int, by_tensor: bool) -> list[int]:
-        if by_tensor:
-            self.by_tensor.put(b, entry)
-        else:
-            self.readers.add(b, entry)
+    def read(self, b: Box, entry: int) -> list[int]:
+        self.readers.add(b, entry)
         return self.writers.meeting(b)
 
     def write(self, b: Box, entry: int) -> list[int]:
         found = self.writers.meeting(b)
         found += self.readers.meeting(b)
         found += self.freed
-        found += self.by_tensor.meeting(b)
-        for accesses in (self.writers, self.readers, self.by_tensor):
-            accesses.drop_within(b)
+        self.writers.drop_within(b)
+        self.readers.drop_within(b)
         if b is None:
             self.freed = ()
         self.writers.add(b, entry)
@@ -79,7 +73,7 @@ class _StorageAccesses:
         found = self.writers.entries()
         if not found:
             found += self.freed  # which writers have waited for
-        return found + self.readers.entries() + self.by_tensor.entries()
+        return found + self.readers.entries()
 
 
 class _OnChipRoom:
@@ -116,7 +110,9 @@ class KernelDependencies:
         waits: for every entry, what it waits for.
         joined: entries that are waited for together; from the number of entries on,
             numbers in `waits` mean these.
-        reused: entries of TensorE whose stationary operand is in the array already.
+        stationary: of entries of TensorE, a number of the operand that the array holds:
+            equal where it is the same data.
+        order: of entries of TensorE, those before it that write the same sums.
         lives: storages on chip: (storage, first entry, last entry, core).
         short: memories that the kernel needs more of than there is.
     """
@@ -134,7 +130,9 @@ class KernelDependencies:
         self._registers: dict[int, int] = {}
         self.waits: Waits = [[] for _ in entries]
         self.joined: list[list[int]] = []
-        self.reused: set[int] = set()
+        self.stationary: dict[int, int] = {}
+        self.order: dict[int, list[int]] = {}
+        self._held: dict[object, int] = {}
         self.lives: list[tuple[Storage, int, int, int]] = []
         self._survey()
         self._given = program.dependencies
@@ -151,9 +149,8 @@ class KernelDependencies:
         deaths: dict[int, list[int]] = {}
         for number, entry in self._last.items():
             deaths.setdefault(entry, []).append(number)
-        stationary: dict[int, tuple[object, int]] = {}
         for n, i in enumerate(self._entries):
-            self._entry(n, i, stationary)
+            self._entry(n, i)
             for number in deaths.get(n, ()):
                 self._bury(number)
         self._add_barriers()
@@ -188,16 +185,14 @@ class KernelDependencies:
                         first.setdefault(s.number, (s, n, core))
                         last[s.number] = n
 
-    def _entry(
-        self, n: int, i: KernelInstruction, stationary: dict[int, tuple[object, int]]
-    ) -> None:
+    def _entry(self, n: int, i: KernelInstruction) -> None:
         by_tensor = i.engine == "tensor"
         found: list[int] = []
         for access in i.inputs:
             if type(access) is Access:
-                self._read(n, access, by_tensor, found)
+                self._read(n, access, found)
                 if by_tensor and access is i.inputs[0]:
-                    self._stationary(n, i, stationary, found)
+                    self._note_stationary(n, access, found)
             else:
                 self._read_register(access.number, found)  # type: ignore[union-attr]
         for access in i.outputs:
@@ -208,53 +203,39 @@ class KernelDependencies:
             unique = dict.fromkeys(found) if len(found) > 1 else found
             self.waits[n] = [w for w in unique if w >> 1 != n]
 
-    def _stationary(
-        self,
-        n: int,
-        i: KernelInstruction,
-        known: dict[int, tuple[object, int]],
-        waits: list[int],
-    ) -> None:
-        """Notes whether the array holds the stationary operand from before."""
-        held = i.inputs[0]
-        assert isinstance(held, Access)
-        core = i.program % self._cores
-        key = (held.storage.number, held.offset, held.pattern)
-        before = known.get(core)
-        written = max(waits, default=-1) >> 1
-        is_same = before is not None and before[0] == key and written < before[1]
-        if is_same and held.dynamic is None:
-            self.reused.add(n)
-        known[core] = (key, n)
+    def _note_stationary(self, n: int, held: Access, waits: list[int]) -> None:
+        """A number for what the array is to hold, which depends on who wrote it."""
+        written = max(waits, default=-1)
+        moves = n if held.dynamic is not None else None
+        key = (held.storage.number, held.offset, held.pattern, written, moves)
+        self.stationary[n] = self._held.setdefault(key, len(self._held))
 
     def _read_register(self, number: int, found: list[int]) -> None:
         if number in self._registers:
             found.append(self._registers[number] * 2)
 
-    def _read_index(
-        self, n: int, index: Access | Register, by_tensor: bool, found: list[int]
-    ) -> None:
+    def _read_index(self, n: int, index: Access | Register, found: list[int]) -> None:
         """What says where an access goes is read by it, also if that is written."""
         if isinstance(index, Access):
-            self._read(n, index, by_tensor, found)
+            self._read(n, index, found)
         else:
             self._read_register(index.number, found)
 
-    def _read(self, n: int, access: Access, by_tensor: bool, found: list[int]) -> None:
+    def _read(self, n: int, access: Access, found: list[int]) -> None:
         if access.dynamic is not None:
-            self._read_index(n, access.dynamic.index, by_tensor, found)
+            self._read_index(n, access.dynamic.index, found)
         s = access.storage
         if s.memory in _HBM and s.number not in self._written:
             return
         region, b = self._region(s, access)
-        before = region.read(b, n, by_tensor)
+        before = region.read(b, n)
         if before:
             latency = 0 if s.memory != "registers" else 1
             found += [w * 2 + latency for w in before]
 
     def _write(self, n: int, access: Access, by_tensor: bool, found: list[int]) -> None:
         if access.dynamic is not None:
-            self._read_index(n, access.dynamic.index, by_tensor, found)
+            self._read_index(n, access.dynamic.index, found)
         s = access.storage
         if s.memory in _HBM and s.number not in self._read_in_hbm:
             return
@@ -262,8 +243,11 @@ class KernelDependencies:
         before = region.write(b, n)
         if not before:
             return
-        if by_tensor:  # which adds to PSUM in its order, without waiting
-            before = [w for w in before if not self._is_tensors(w)]
+        if by_tensor:  # which adds to PSUM without waiting, but in its order
+            same = [w for w in before if self._is_tensors(w)]
+            if same:
+                self.order[n] = same
+                before = [w for w in before if not self._is_tensors(w)]
         latency = 0 if s.memory != "registers" else 1
         found += [w * 2 + latency for w in before]
 
@@ -301,6 +285,8 @@ class KernelDependencies:
 
     def _as_one(self, entries: list[int]) -> list[int]:
         """What many wait for, as one where there are many of them too."""
+        if len(entries) < 2:
+            return entries
         unique = list(dict.fromkeys(entries))
         if len(unique) <= _FEW:
             return unique

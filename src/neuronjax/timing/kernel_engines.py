@@ -12,16 +12,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from neuronjax.ir.kernel import KernelInstruction
+from neuronjax.ir.kernel import KernelInstruction, Storage
 from neuronjax.timing.kernel_cost import Prices
 from neuronjax.timing.kernel_price import KernelPrice
+from neuronjax.timing.work import Work
 
+#: Of an instruction that is left out.
+_NOTHING = KernelPrice(
+    queue="tensor",
+    source=Work(queue="tensor", seconds=0.0, opcode="NONE"),
+    seconds=0.0,
+    latency_seconds=0.0,
+)
 #: What an activation does too: func(data * scale + bias).
 _AFFINE = frozenset({"multiply", "add", "subtract"})
 
 
 def on_engines(
-    entries: Sequence[KernelInstruction], counts: Sequence[int], prices: Prices
+    entries: Sequence[KernelInstruction],
+    counts: Sequence[int],
+    prices: Prices,
+    *,
+    older: bool = False,
 ) -> list[KernelPrice]:
     """Prices of a stream's instructions, each on the engine that it runs on.
 
@@ -29,8 +41,12 @@ def on_engines(
         entries: in the order of the kernel.
         counts: how often each happens.
         prices: of one core.
+        older: whether the kernel is of the older style.
     """
     priced = [prices.price(i) for i in entries]
+    if older:
+        for n in _first_of_sums(entries):
+            priced[n] = _NOTHING
     load: dict[tuple[int, str], float] = {}
     movable = []
     for n, (i, p, count) in enumerate(zip(entries, priced, counts, strict=True)):
@@ -50,6 +66,24 @@ def on_engines(
         else:
             load[mine] = here
     return priced
+
+
+def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
+    """Zeros in PSUM that TensorE adds to: its first product overwrites instead.
+
+    `nl.zeros(..., buffer=nl.psum)` and `+=` are how the older style says a sum.
+    """
+    found, zeroed = [], dict[Storage, int]()
+    for n, i in enumerate(entries):
+        for access in i.accesses:
+            before = zeroed.pop(access.storage, None)
+            if before is not None and i.engine == "tensor":
+                found.append(before)
+        if i.name == "memset" and not any(i.parameters):
+            (target,) = i.outputs
+            if target.storage.memory == "psum":
+                zeroed[target.storage] = n
+    return found
 
 
 def _may_move(i: KernelInstruction) -> bool:

@@ -73,6 +73,7 @@ def kernel_timeline(schedule: KernelSchedule) -> Timeline:
         instructions=ops,
         fused=tuple((op,) for op in ops),
         total_seconds=schedule.total_seconds,
+        around_seconds=schedule.around_seconds,
         loops=loops,
         notes=(*schedule.notes, *_found(schedule, ops, numbers)),
         memory=kernel_memory(schedule),

@@ -170,5 +170,26 @@ def addressed_bytes(i: Instruction) -> tuple[int, int] | None:
     return None
 
 
+def replaces_slice(
+    fused: Fused, step: FusedStep, value: int, in_sbuf: Collection[int]
+) -> bool:
+    """Whether a step makes a value a slice of what is in HBM."""
+    instruction = step.instruction
+    if isinstance(instruction, LocalGather) or addressed_bytes(instruction) is None:
+        return False
+    target, update = (fused.access[v].roots for v in step.operands[:2])
+    return update == (value,) and len(target) == 1 and target[0] not in in_sbuf
+
+
+def meets_little(fused: Fused, step: FusedStep, value: int, room: float) -> bool:
+    """Whether a value is an operand of a matmul, such as a weight that was cast, whose
+    other one fits the room: then the value is read once."""
+    if step.form != "matmul" or len(step.operands) != 2:
+        return False
+    sides = [fused.access[v].roots for v in step.operands]
+    others = {r for roots in sides for r in roots} - {value}
+    return (value,) in sides and sum(fused.sizes[r] for r in others) <= room
+
+
 def _bytes(type_: TensorType) -> int:
     return prod(type_.shape) * type_.dtype.itemsize

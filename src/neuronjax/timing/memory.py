@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
+from neuronjax.ir.collection import no_collection
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Block, InstructionProgram
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.timing.argument_roles import arguments_like_parameters
-from neuronjax.timing.collection import no_collection
 from neuronjax.timing.fusion import fuse
 from neuronjax.timing.hbm import category_of, peak_of
 from neuronjax.timing.library_calls import with_chip_instructions
@@ -120,7 +120,11 @@ class _Planner:
         i = step.instruction
         if isinstance(i, Loop):
             unit.resident = self._carried(i)
-            share = 1 - CARRY_SHARE.value
+            # What is around the loop has its share, less what the loop carries, which
+            # is in the body's.
+            sizes = _carry_bytes(i)
+            carried = sum(sizes[position] for position in unit.resident)
+            share = 1 - CARRY_SHARE.value + carried / self.capacity
             body = self.block(i.body, resident=unit.resident, share=share)
             unit.inner = (body,)  # the condition is the sequencers' work
         elif isinstance(i, Branch):
@@ -139,7 +143,7 @@ class _Planner:
         it is small.
         """
         room = self.capacity * CARRY_SHARE.value
-        sizes = [prod(b.type.shape) * b.type.dtype.itemsize for b in i.body.arguments]
+        sizes = _carry_bytes(i)
         kept = set()
         for position in sorted(range(len(sizes)), key=lambda n: (sizes[n], n)):
             room -= sizes[position]
@@ -147,3 +151,7 @@ class _Planner:
                 break
             kept.add(position)
         return frozenset(kept)
+
+
+def _carry_bytes(i: Loop) -> list[int]:
+    return [prod(b.type.shape) * b.type.dtype.itemsize for b in i.body.arguments]

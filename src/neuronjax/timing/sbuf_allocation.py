@@ -14,16 +14,17 @@ from math import ceil, prod
 from neuronjax.ir.instruction import Buffer
 from neuronjax.ir.instruction_set import LocalGather
 from neuronjax.ir.kernel_call import NkiKernel
-from neuronjax.timing.division import divide, pass_by
-from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
+from neuronjax.timing.division import divide, pass_by, split_reads
+from neuronjax.timing.fused import Fused, FusedStep, TiledRegion, output_bytes
 from neuronjax.timing.held import SbufContents
-from neuronjax.timing.layout import addressed_bytes, row_bytes
-from neuronjax.timing.memory_plan import BlockPlan, Movement, Unit
-from neuronjax.timing.planning_constants import (
-    CAPTURED_BYTES,
-    CARRY_SHARE,
-    RESIDENT_SHARE,
+from neuronjax.timing.layout import (
+    addressed_bytes,
+    meets_little,
+    replaces_slice,
+    row_bytes,
 )
+from neuronjax.timing.memory_plan import BlockPlan, Movement, Unit
+from neuronjax.timing.planning_constants import CARRY_SHARE, RESIDENT_SHARE
 from neuronjax.timing.region_equivalence import KnownRegions, RegionFacts
 from neuronjax.timing.tiling import blocked_bytes, dimensions
 from neuronjax.timing.work import Reason, Transfer
@@ -57,7 +58,7 @@ class SbufAllocation:
             if n in resident
             for r in fused.access[v].roots
         }
-        self.output_bytes = _output_bytes(fused)
+        self.output_bytes = output_bytes(fused)
         self.is_nested = is_nested
         self.argument = {v: n for n, v in enumerate(fused.arguments)}
         self.categories = categories or {}
@@ -65,13 +66,6 @@ class SbufAllocation:
         self.next_use = self._uses()
         self.sbuf = SbufContents()
         carried = {v: fused.sizes[v] for v, n in self.argument.items() if n in resident}
-        made = {v for r in regions for s in r.steps for v in s.results}
-        for value in self.next_use.keys() - made - fused.constants:
-            if (
-                value not in self.argument
-                and fused.sizes[value] <= CAPTURED_BYTES.value
-            ):
-                carried[value] = fused.sizes[value]
         for value, size in carried.items():
             self.sbuf.hold(value, size, _NEVER)
         self.always = frozenset(self.sbuf)
@@ -80,6 +74,8 @@ class SbufAllocation:
         }
         #: Arguments in HBM with some slices replaced, and which arguments.
         self.updated: dict[int, int] = {}
+        #: Values that go on tile by tile, and are never anywhere as a whole.
+        self.passed_on: set[int] = set()
         self.from_psum: set[int] = set()
         self.bound: set[int] = set()
         self.turns_in_dma = "dma_transpose" in self.core.spec.capabilities
@@ -218,7 +214,7 @@ class SbufAllocation:
         if len(step.operands) != 2:
             return False
         (lhs,), (rhs,) = sides
-        if lhs in self.sbuf or rhs in self.sbuf:
+        if {lhs, rhs} & (self.sbuf.keys() | self.passed_on):
             return False
         d = dimensions(step)
         batch = prod(fused.types[step.operands[0]].shape[x] for x in d.lhs_batch)
@@ -232,7 +228,7 @@ class SbufAllocation:
         total = batch * blocked_bytes(left, right, m, r, room, item)
         extra = total - sum(sizes)
         # Either operand is read a whole number of times; the split is for the record.
-        times = _split(extra, sizes)
+        times = split_reads(extra, sizes)
         for value, count in zip((lhs, rhs), times, strict=True):
             self._read(unit, value, count, facts.part(region, value), whole=False)
         unit.passes = max(times)
@@ -252,6 +248,8 @@ class SbufAllocation:
         part: tuple[float, bool] | None,
         whole: bool,
     ) -> None:
+        if value in self.passed_on:
+            return
         fraction, turned = part or (1.0, False)
         size = self.fused.sizes[value]
         size = ceil(size * fraction) * times
@@ -338,13 +336,14 @@ class SbufAllocation:
             total -= self.sbuf.let_go(value)
             self._save(n, unit, value, "spill_save")
 
-    def _hold(self, n: int, value: int) -> None:
+    def _hold(self, n: int, value: int, size: int | None = None) -> None:
         """From unit n on a value is in SBUF, until its last use."""
+        size = self.fused.sizes[value] if size is None else size
         uses = self.next_use.get(value)
         last = uses[0] if uses else n
         if value in self.kept_results:
             last = _NEVER
-        self.sbuf.hold(value, self.fused.sizes[value], last)
+        self.sbuf.hold(value, size, last)
 
     def _keep(self, n: int, values: Mapping[int, None]) -> None:
         """What was read whole and is read again stays."""
@@ -363,11 +362,26 @@ class SbufAllocation:
                     self._save(n, unit, value, "output")
                 if later == _NEVER and value not in self.kept_results:
                     continue
+                if not is_result and self._passes_on(n, value, later):
+                    self.passed_on.add(value)
+                    continue
                 size = fused.sizes[value]
                 if self._fits(n, unit, size, later, room):
                     self._hold(n, value)
                 elif value not in self.in_hbm:
                     self._save(n, unit, value, "spill_save")
+
+    def _passes_on(self, n: int, value: int, later: int) -> bool:
+        """Whether a value goes where it is used as it is made, tile by tile."""
+        if later == _NEVER or len(self.next_use[value]) != 1:
+            return False
+        steps, fused = self.units[later].region.steps, self.fused
+        if len(steps) != 1:
+            return False
+        if replaces_slice(fused, steps[0], value, self.sbuf):
+            return True
+        is_next = later == n + 1 and not self.units[n].region.has_matmul
+        return is_next and meets_little(fused, steps[0], value, self.capacity / 2)
 
     def _fits(self, n: int, unit: Unit, size: int, later: int, room: float) -> bool:
         """Whether there is room for a result that is next read by unit `later`."""
@@ -375,11 +389,8 @@ class SbufAllocation:
         if size > room:
             return False
         total = self.sbuf.total + size
-        if total <= room:
-            return True
-        worse = [
-            v for v in self.sbuf if v not in self.always and self._next(v, n) > later
-        ]
+        movable = self.sbuf.keys() - self.always
+        worse = [v for v in movable if self._next(v, n) > later]
         if total - sum(self.sbuf[v] for v in worse) > room:
             return False
         self._evict(n, unit, worse, total, room, after=n)
@@ -395,15 +406,17 @@ class SbufAllocation:
         """
         (step,) = unit.region.steps
         moved = addressed_bytes(step.instruction)
+        is_gather = isinstance(step.instruction, LocalGather)
         target = self.fused.access[step.operands[0]].roots if step.operands else ()
-        if moved is None or len(target) != 1 or target[0] in self.sbuf:
+        if moved is None or len(target) != 1:
             return False
         (source,), (result, *_) = target, step.results
+        if source in self.sbuf:
+            return not is_gather and self._in_place(n, unit, source, result)
         unit.by_dma = True
         for value in (*unit.region.whole, *unit.region.streamed):
             if value != source and value not in self.sbuf:
                 self._read(unit, value, 1, None, whole=False)
-        is_gather = isinstance(step.instruction, LocalGather)
         read, written = moved
         if read:
             reason = self._reason(source, is_whole=True)
@@ -420,6 +433,23 @@ class SbufAllocation:
         self._lies_in_hbm(n, result)
         return True
 
+    def _in_place(self, n: int, unit: Unit, source: int, result: int) -> bool:
+        """An update takes its target's room, where it is made, if nobody reads that."""
+        if self._next(source, n) != _NEVER:
+            return False
+        unit.by_dma = True
+        for value in (*unit.region.whole, *unit.region.streamed):
+            if value not in self.sbuf:
+                self._read(unit, value, 1, None, whole=False)
+        if result in self.results and result not in self.kept_results:
+            self._save(n, unit, result, "output")
+        if source in self.always:  # the room is the loop's, which the result has next
+            self._hold(n, result, 0)
+        else:
+            self.sbuf.let_go(source)
+            self._hold(n, result)
+        return True
+
     # -- control flow ------------------------------------------------------------------
 
     def _control(self, n: int, unit: Unit) -> None:
@@ -427,7 +457,6 @@ class SbufAllocation:
         self.plan_inner(unit)
         (step,) = unit.region.steps
         carried = sum(self._sizes(step, unit.resident))
-        explicit = len(step.instruction.operands)
         needed = dict.fromkeys(
             root
             for position, value in enumerate(step.operands)
@@ -436,10 +465,7 @@ class SbufAllocation:
         )
         self._make_room(n, unit, self.capacity * CARRY_SHARE.value - carried, needed)
         for position, value in enumerate(step.operands):
-            captured = position >= explicit
             for root in self.fused.access[value].roots:
-                if captured and self.fused.sizes[root] <= CAPTURED_BYTES.value:
-                    continue
                 if position not in unit.resident:
                     self._save(n, unit, root, "spill_save")
                 elif root not in self.sbuf:
@@ -458,26 +484,3 @@ class SbufAllocation:
         for position in positions:
             if position < len(step.results):
                 yield self.fused.sizes[step.results[position]]
-
-
-def _output_bytes(fused: Fused) -> dict[int, int]:
-    """What is written for results: every one is a tensor of its own in HBM."""
-    found: dict[int, int] = {}
-    for value in fused.results:
-        roots = fused.access[value].roots
-        for root in roots:
-            size = fused.sizes[value] if len(roots) == 1 else fused.sizes[root]
-            found[root] = found.get(root, 0) + size
-    return found
-
-
-def _split(extra: int, sizes: list[int]) -> tuple[int, int]:
-    """How often either operand is read, so that the extra bytes come to `extra`."""
-    lhs, rhs = sizes
-    best, times = None, (1, 1)
-    for left in range(1, 2 + extra // max(1, lhs)):
-        right = 1 + max(0, round((extra - (left - 1) * lhs) / max(1, rhs)))
-        error = abs((left - 1) * lhs + (right - 1) * rhs - extra)
-        if best is None or error < best:
-            best, times = error, (left, right)
-    return times

@@ -16,11 +16,12 @@ from functools import cached_property
 from math import ceil, inf
 
 from neuronjax.hardware import Target
+from neuronjax.ir.collection import no_collection
 from neuronjax.ir.collective_set import Collective
 from neuronjax.ir.instruction import Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Branch, Loop
+from neuronjax.timing.around import around_seconds
 from neuronjax.timing.assumptions import THROTTLE_SECONDS
-from neuronjax.timing.collection import no_collection
 from neuronjax.timing.cost_collective import collective_seconds
 from neuronjax.timing.cost_dma import engines
 from neuronjax.timing.cost_scalar import table_load_seconds
@@ -28,7 +29,7 @@ from neuronjax.timing.cost_tensor import after_idle_seconds
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.memory_plan import BlockPlan, MemoryPlan, Unit
 from neuronjax.timing.planning_constants import CHUNK_BYTES, LOOP_TURN, PREFETCH_SHARE
-from neuronjax.timing.pricing import PricedUnit, Pricing
+from neuronjax.timing.pricing import PricedMove, PricedUnit, Pricing
 from neuronjax.timing.recording import EventRecorder, QueueState
 from neuronjax.timing.timeline import TABLE_LOAD, Events, Timeline
 from neuronjax.timing.trips import all_writers, static_trips
@@ -91,11 +92,13 @@ class _Schedule:
         state = QueueState()
         main, recorder = self.plan.main, self.recorder
         self._block(main, state, [(0.0, 0.0)] * len(main.fused.arguments))
+        around = around_seconds(self.core) if recorder.rows else 0.0
         return Timeline(
             events=Events(recorder.rows),
             instructions=tuple(recorder.instructions),
             fused=tuple(recorder.fused),
-            total_seconds=max(state.end, state.dma),
+            total_seconds=max(state.end, state.dma) + around,
+            around_seconds=around,
             loops=tuple(recorder.loops),
             notes=(*self.plan.notes, *self.notes),
             memory=self.plan,
@@ -355,21 +358,31 @@ class _Schedule:
             results = self._block(unit.inner[0], state, arguments)
         for value, time in zip(step.results, results, strict=True):
             times[value] = time
+        made = set(step.results)
+        stores = self.pricing.moves(unit).stores if unit.movements else ()
+        self._write(unit, [m for m in stores if m.movement.value in made], state, times)
 
     def _region_moves(self, unit: Unit, state: QueueState, times: _Times) -> None:
         """What is saved and loaded around control flow and collectives."""
         if not unit.movements:
             return
         prices = self.pricing.moves(unit)
-        before = [m for m in prices.stores if m.movement.value in times]
-        for move in before:
+        self._write(
+            unit, [m for m in prices.stores if m.movement.value in times], state, times
+        )
+        times.update(self._load(prices, state, times))
+
+    def _write(
+        self, unit: Unit, moves: Sequence[PricedMove], state: QueueState, times: _Times
+    ) -> None:
+        """Values that are there go to HBM, one after the other."""
+        for move in moves:
             start = max(state.dma, times[move.movement.value][1])
             state.dma = start + move.seconds
-            self.recorder.move(prices, move, start, state.dma, 1)
+            self.recorder.move(self.pricing.moves(unit), move, start, state.dma, 1)
             done = state.dma + move.latency
             times[move.movement.value] = (done, done)
             state.end = max(state.end, done)
-        times.update(self._load(prices, state, times))
 
     def _loop(
         self,

@@ -24,7 +24,6 @@ from neuronjax.timing.instruction_kinds import MATMULS
 from neuronjax.timing.planning_constants import (
     BLOCK_K,
     FEW_TILES,
-    LOOK_BACK,
     MOST_BLOCKS,
     MOST_STEPS,
     RESIDENT_SHARE,
@@ -218,15 +217,12 @@ class _Grouping:
             ready = not region.sums or region.sums.isdisjoint(reads)
             rows = self._joined(region, step) if ready else None
             return None if rows is None else (place, rows)
-        last = len(self.regions)
-        for place in range(last - 1, max(-1, last - 1 - int(LOOK_BACK.value)), -1):
-            region = self.regions[place]
-            shares = not region.streamed.keys().isdisjoint(reads)
-            if shares or self._accompanies(region, step):
-                rows = self._joined(region, step)
-                if rows is not None:
-                    return place, rows
-        return None
+        place, region = len(self.regions) - 1, self.regions[-1]
+        shares = not region.streamed.keys().isdisjoint(reads)
+        if not shares and not self._accompanies(region, step):
+            return None
+        rows = self._joined(region, step)
+        return None if rows is None else (place, rows)
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
         """Whether a batched matmul makes a tensor like one that the region makes.

@@ -108,7 +108,8 @@ class Timeline:
         events: in order of issue.
         instructions: what events belong to; one for each step of the fused program.
         fused: for each of them, all the instructions that its step stands for.
-        total_seconds: from the start to the end of the last event.
+        total_seconds: from the start to the end of the last event, and what is around.
+        around_seconds: what of it no event accounts for, see `timing.around`.
         notes: what was assumed: trip counts, branches.
         memory: what moves and what stays.
     """
@@ -120,6 +121,12 @@ class Timeline:
     loops: tuple[LoopSpan, ...]
     notes: tuple[str, ...]
     memory: MemoryPlan
+    around_seconds: float = 0.0
+
+    @property
+    def scheduled_seconds(self) -> float:
+        """From the start to the end of the last event."""
+        return self.total_seconds - self.around_seconds
 
     def busy_seconds(self, queue: Queue) -> float:
         """How long a queue works, all turns of all loops together."""

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.ir.nki_spec import ON_CHIP as ON_CHIP
-from neuronjax.nki.memory import region_name
 from neuronjax.nki.registers import VirtualRegister
 from neuronjax.nki.tensor import NkiTensor
 
@@ -39,7 +38,7 @@ def check_tensor(op: str, name: str, value: Any, *memories: str) -> None:
     """An operand is a tensor, in one of these memories if any are named."""
     if not isinstance(value, NkiTensor):
         refuse(op, f"{name} is {value!r}", f"{name} must be a tensor")
-    memory = region_name(value.buffer)
+    memory = value.storage.memory
     if memories and memory not in memories:
         refuse(
             op, f"{name} is in {memory}", f"{name} must be in {' or '.join(memories)}"

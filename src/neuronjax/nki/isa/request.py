@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from neuronjax.hardware import chips_with
@@ -53,7 +53,28 @@ class Request:
     def __init__(self, name: str, given: Mapping[str, Any]) -> None:
         self.spec = SPECS[name]
         self.values: dict[str, Any] = dict(given)
-        self.attributes: dict[str, Any] = {}
+        key = self._key()
+        known = tracing.current().notes.setdefault("requests", {})
+        if key not in known:
+            self.attributes: dict[str, Any] = {}
+            self._check(name)
+            known[key] = self.attributes, self._of_bits
+        attributes, self._of_bits = known[key]
+        self.attributes = dict(attributes)
+
+    def _key(self) -> Hashable:
+        """Equal for what is checked, and refused or not, alike."""
+        found: list[Hashable] = [self.spec.name]
+        for name, value in self.values.items():
+            if isinstance(value, NkiTensor):
+                found += (value.shape, value.dtype, value.storage.memory)
+            elif isinstance(value, list | tuple):
+                found += (len(value), *map(_of_element, value))
+            elif name != "name":
+                found += (type(value), _of_element(value))
+        return tuple(found)
+
+    def _check(self, name: str) -> None:
         self._check_core()
         tensors, static, sized = _by_check(name)
         for operand in tensors:
@@ -202,6 +223,12 @@ class Request:
         if isinstance(value, int | float):
             return int(value) if self._of_bits else float(value)
         return value
+
+
+def _of_element(value: Any) -> Hashable:
+    if isinstance(value, NkiTensor):
+        return (value.shape, value.dtype, value.storage.memory)
+    return value if isinstance(value, Hashable) else object()  # equal to nothing
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from neuronjax.nki.legacy.hints import check_hints
 from neuronjax.nki.legacy.masks import Box, box_of
 from neuronjax.nki.legacy.results import new_tile, whole_tile
 from neuronjax.nki.legacy.tiles import Tile
+from neuronjax.nki.limits.engines import TRANSPOSES
 from neuronjax.nki.refusing import unsupported
 from neuronjax.nki.tensor import NkiTensor
 
@@ -101,7 +102,7 @@ def nc_transpose(
     engine: Any = engine.unknown,
     **hints: Any,
 ) -> Tile:
-    """The transpose: TensorE's in PSUM, VectorE's in SBUF."""
+    """The transpose: TensorE's in PSUM, VectorE's in SBUF, in squares of 32."""
     box = box_of(mask, data.sizes)
     if box is not None and box.empty:
         sizes = (prod(data.sizes[1:]), data.sizes[0])
@@ -111,8 +112,33 @@ def nc_transpose(
     by_vector = engine == vector_engine
     sizes = (free, source.shape[0])
     tile, dst = whole_tile(sizes, data.dtype, "sbuf" if by_vector else "psum")
-    isa.nc_transpose(dst, source, engine)
+    if by_vector:
+        _transposed_in_squares(dst, source)
+    else:
+        isa.nc_transpose(dst, source, engine)
     return tile if dtype is None else tile.astype(dtype)
+
+
+def _transposed_in_squares(dst: NkiTensor, source: NkiTensor) -> None:
+    """VectorE transposes [32, 32] at a time; the compiler of the older style cuts what
+    is larger: 256 of [128, 128] keep VectorE of trn2 busy for 3.1 us each [KDA]."""
+    rows, columns, square = (
+        source.shape[0],
+        prod(source.shape[1:]),
+        TRANSPOSES["vector"],
+    )
+    if max(rows, columns) <= square or source.ndim > 2:
+        isa.nc_transpose(dst, source, vector_engine)
+        return
+    for row in range(0, rows, square):
+        for column in range(0, columns, square):
+            last_row = min(rows, row + square)
+            last_column = min(columns, column + square)
+            isa.nc_transpose(
+                dst[column:last_column, row:last_row],
+                source[row:last_row, column:last_column],
+                vector_engine,
+            )
 
 
 check_hints(globals())
