@@ -1,7 +1,8 @@
 # Needs Python >= 3.11 and make; everything else is installed into .venv.
 #   make test | slow | matrix | exhaustive | fuzz | lint | types | quickstart | bench
 #   make bench-test | validate | validate-kernels CORPUS=folder | figures | notebooks
-#   make docs | bench-all | clean | notebooks-refresh | docs-update
+#   make leave-one-out CORPUS=folder | docs | bench-all | clean | notebooks-refresh
+#   make docs-update
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,7 +16,8 @@ CODE := $(wildcard src tests benchmarks examples scripts docs)
 # The emulator is defined on every host; its tests run where every host can follow.
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: help .venv test slow lint format types quickstart bench bench-test validate validate-kernels \
+.PHONY: help .venv test slow lint format types quickstart bench bench-test validate \
+	validate-kernels leave-one-out \
 	figures bench-all matrix exhaustive fuzz notebooks notebooks-refresh docs \
 	docs-update clean
 
@@ -74,6 +76,11 @@ validate: $(STAMP)
 CORPUS ?= corpus
 validate-kernels: $(STAMP)
 	$(BIN)/python -m benchmarks.validate_kernels $(CORPUS) $(ARGS)
+
+# How its figures generalise: each op of the kernels is left out in turn.
+#     make leave-one-out CORPUS=folder
+leave-one-out: $(STAMP)
+	$(BIN)/python -m benchmarks.leave_one_out $(CORPUS) $(ARGS)
 
 # The pictures of README and docs.
 figures: $(STAMP)

@@ -2,14 +2,17 @@
 
 Nothing is executed and no tensor has a value. An instruction in a loop or in a callee
 counts as often as it is executed: its turns are scheduled too, by the distance of two
-of them. The target of 10 us is 100,000 instructions per second.
+of them. The target of 10 us is 100,000 instructions per second. Kernels are traced and
+scheduled, 200,000 instructions one by one.
 """
 
 from __future__ import annotations
 
 import functools
+import resource
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -18,11 +21,13 @@ import optax
 from jax import lax
 
 import neuronjax as nj
+from benchmarks.bench_nki import tiled
 from benchmarks.harness import Effort, Result, Samples, row
 from neuronjax.cli.quickstart import model
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Call, Loop
+from neuronjax.timing.kernel_schedule import schedule_kernel
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.trips import static_trips, writers
@@ -31,6 +36,7 @@ from neuronjax.timing.work import Core
 Make = Callable[[], tuple[Callable[..., Any], Any]]
 TARGET = "trn2"
 MICROSECONDS = 10.0
+KERNEL_SECONDS = 10.0
 
 
 def llama_step(
@@ -158,6 +164,43 @@ def pricing(
     )
 
 
+@functools.cache
+def _kernel_priced() -> Result:
+    x = jax.ShapeDtypeStruct((8192, 8192), jnp.bfloat16)
+    begin = time.process_time()
+    program = tiled.with_target(TARGET).trace(x, x)
+    spent = time.process_time() - begin
+    count = sum(1 for _ in program.body.walk())
+    begin = time.process_time()
+    predicted = schedule_kernel(program, resolve_target(TARGET), lnc=1).total_seconds
+    scheduled = time.process_time() - begin
+    return Result(
+        value=Samples((spent + scheduled,)),
+        unit="s",
+        sizes={"instructions": count, "on": TARGET},
+        details={
+            "trace_us": spent / count * 1e6,
+            "schedule_us": scheduled / count * 1e6,
+            "predicted_seconds": predicted,
+            "largest_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        },
+    )
+
+
+def kernel_pricing(effort: Effort) -> Result:
+    """CPU time of a kernel's price from its Python code on: a tiled matmul of 8192 x
+    8192 x 8192, once."""
+    return _kernel_priced()
+
+
+def kernel_scheduling(effort: Effort) -> Result:
+    """CPU time per instruction of the same kernel, of its schedule alone."""
+    found = _kernel_priced()
+    return replace(found, value=Samples((found.details["schedule_us"],)), unit="us")
+
+
+row("timing/kernel-200k", target=KERNEL_SECONDS)(kernel_pricing)
+row("timing/kernel-schedule", target=MICROSECONDS)(kernel_scheduling)
 row("timing/llama-3-8b-shaped", target=MICROSECONDS)(
     functools.partial(pricing, llama_step)
 )

@@ -24,6 +24,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Found], str]]] = {
     "scaling": ("How cost grows", sections.scaling),
     "time_model": ("How good the time model is", sections.time_model),
     "validate_kernels": ("Kernels that others measured", sections.kernels),
+    "leave_one_out": ("The same with each op left out", sections.leave_one_out),
     "regression": ("Bits that are pinned", sections.regression),
 }
 PLOTS: dict[str, Callable[[Found], Figure]] = {

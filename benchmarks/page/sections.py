@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.leave_one_out import FIGURES
 from benchmarks.page import text
 from benchmarks.page.summary import Verdict, verdicts
 from benchmarks.validate_kernels import CLOSE, FEWEST_OF_AN_ORDER, order_of
@@ -350,8 +351,32 @@ what the kernel that is predicted to be the fastest takes longer than the fastes
 engines: milliseconds predicted, and those active by the profiler's counters where
 they are published. Figures of the model were chosen by rows of silu and adamw (the
 rate of DMA), mamba (a row repeated over partitions) and bmm (engines that the kernel
-leaves open); gqa_full and the matmuls with RMSNorm fitted none. Not explained: the
-bmm kernels whose array is active for twice as long as its passes take."""
+leaves open), two mechanisms by gqa_full (the order of TensorE's stream, zeros in
+PSUM); the matmuls with RMSNorm fitted none. Not explained: the bmm kernels whose array
+is active for twice as long as its passes take."""
+
+
+def leave_one_out(found: Found) -> str:
+    """Errors of each op with the figures that the other ops choose."""
+    head = ("op", "kernels", "median error", "left out", "figures that differ")
+    own = {figure.name: figure.values[0] for figure in FIGURES}
+    rows = (
+        (
+            e["op"],
+            str(e["kernels"]),
+            text.percent(e["median_error"]),
+            text.percent(e["left_out_error"]),
+            ", ".join(f"{n} {v:g}" for n, v in e["chosen"].items() if v != own[n]),
+        )
+        for e in found["entries"]
+    )
+    return "\n\n".join([_LEFT_OUT, text.table(head, rows)])
+
+
+_LEFT_OUT = """For each op every figure that kernels led to takes the value with which
+the other ops are met best: the rate of DMA in a stream, what VectorE reads in a cycle,
+what repeating a row costs TensorE, and how far compilers reorder. Kernels of more than
+30,000 instructions are left out."""
 
 
 def _kernels_of(chip: str, op: str, found: Sequence[Found]) -> tuple[str, ...]:

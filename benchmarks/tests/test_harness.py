@@ -185,6 +185,8 @@ def test_every_row_of_the_benchmark_is_found():
         "collect_gpt/default": 1.3,
         "collect_gpt/every8": 1.3,
         "timing/llama-3-8b-shaped": 10,
+        "timing/kernel-200k": 10,
+        "timing/kernel-schedule": 10,
         "nki/matmul_1024_tiled": 4,
         "nki/matmul_1024_blocked": 4,
         "nki/compile": 10,

@@ -119,46 +119,104 @@ def rmsnorm_qkv(rows: int, hidden: int, width: int, dtype: str) -> Program:
 # -- MLP of transformers ---------------------------------------------------------------
 
 
-def mlp(rows: int, hidden: int, width: int, options: tuple[str, ...]) -> Program:
+def _times_fp8(x: jax.Array, weights: jax.Array, scales: jax.Array) -> jax.Array:
+    """Activations as they are cast to FP8, FP8 weights, a scale per column."""
+    product = jnp.matmul(x.astype(FP8), weights, preferred_element_type=FP32)
+    return (product * scales).astype(x.dtype)
+
+
+_ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_tanh": jax.nn.gelu,
+}
+
+
+def mlp(
+    rows: int,
+    hidden: int,
+    width: int,
+    options: tuple[str, ...],
+    fp8: bool = False,
+) -> Program:
     """A gated MLP of BF16: silu(x Wg) * (x Wu) Wd, with what `options` puts around it.
 
     Args:
         rows: tokens of all sequences.
         hidden: width of the stream.
         width: of the layer.
-        options: "rms" or "ln" before it; "fa" adds a residual first, "sa" returns that
-            sum too; "sg" has no gate; "b" adds biases.
+        options: "rms", "ln" or "rmsng", without gain, before it; "fa" adds a residual
+            first, "sa" returns that sum too; "sg" has no gate; "b" adds biases; "gelu"
+            and "gelu_tanh" instead of silu.
+        fp8: weights and the operands that meet them.
     """
+    named = [_ACTIVATIONS[o] for o in options if o in _ACTIVATIONS]
+    activation = named[0] if named else jax.nn.silu
 
     def layer(x: jax.Array, p: dict[str, jax.Array]) -> Any:
         total = x = x + p["residual"] if "fa" in options else x
-        if "rms" in options:
-            x = _rms_norm(x, p["gamma"])
-        if "ln" in options:
-            x = _layer_norm(x, p["gamma"], p["beta"])
-        up = x @ p["up"] + (p["up_bias"] if "b" in options else 0)
+        x = _normed(x, p, options)
+        up = times(x, p, "up")
         if "sg" in options:
-            inner = jax.nn.silu(up)
+            inner = activation(up)
         else:
-            gate = x @ p["gate"] + (p["gate_bias"] if "b" in options else 0)
-            inner = jax.nn.silu(gate) * up
-        out = inner @ p["down"] + (p["down_bias"] if "b" in options else 0)
+            inner = activation(times(x, p, "gate")) * up
+        out = times(inner, p, "down")
         return (out, total) if "sa" in options else out
 
-    parameters = {"up": _struct(hidden, width), "down": _struct(width, hidden)}
+    def times(x: jax.Array, p: dict[str, jax.Array], name: str) -> jax.Array:
+        product = _times_fp8(x, p[name], p[f"{name}_scale"]) if fp8 else x @ p[name]
+        return product + p[f"{name}_bias"] if "b" in options else product
+
+    sides = {"up": (hidden, width), "down": (width, hidden)}
     if "sg" not in options:
-        parameters["gate"] = _struct(hidden, width)
+        sides["gate"] = (hidden, width)
+    parameters = {n: _struct(*s, dtype=FP8 if fp8 else BF16) for n, s in sides.items()}
+    if fp8:
+        parameters |= {
+            f"{n}_scale": _struct(s[1], dtype=FP32) for n, s in sides.items()
+        }
+    if "b" in options:
+        parameters |= {f"{n}_bias": _struct(s[1]) for n, s in sides.items()}
     if "fa" in options:
         parameters["residual"] = _struct(rows, hidden)
-    if "rms" in options or "ln" in options:
-        parameters["gamma"] = _struct(hidden)
-    if "ln" in options:
-        parameters["beta"] = _struct(hidden)
-    if "b" in options:
-        parameters |= {"up_bias": _struct(width), "down_bias": _struct(hidden)}
-    if "b" in options and "sg" not in options:
-        parameters["gate_bias"] = _struct(width)
+    parameters |= _norm_parameters(hidden, options)
     return layer, (_struct(rows, hidden), parameters)
+
+
+def _normed(
+    x: jax.Array, p: dict[str, jax.Array], options: tuple[str, ...]
+) -> jax.Array:
+    if "rms" in options or "rmsng" in options:
+        return _rms_norm(x, p.get("gamma"))
+    return _layer_norm(x, p["gamma"], p["beta"]) if "ln" in options else x
+
+
+def _norm_parameters(
+    hidden: int, options: tuple[str, ...]
+) -> dict[str, jax.ShapeDtypeStruct]:
+    names = {"rms": ("gamma",), "ln": ("gamma", "beta")}
+    found = (name for o in options for name in names.get(o, ()))
+    return dict.fromkeys(found, _struct(hidden))
+
+
+def qkv(rows: int, hidden: int, width: int, options: tuple[str, ...]) -> Program:
+    """The projection of a transformer's queries, keys and values, in BF16.
+
+    `options`: "fa" adds attention's and the MLP's output first, "rms" or "ln" is before
+    it, "b" adds a bias.
+    """
+
+    def project(x: jax.Array, p: dict[str, jax.Array]) -> jax.Array:
+        x = x + p["attention"] + p["mlp"] if "fa" in options else x
+        out = _normed(x, p, options) @ p["qkv"]
+        return out + p["bias"] if "b" in options else out
+
+    parameters = {"qkv": _struct(hidden, width), **_norm_parameters(hidden, options)}
+    if "fa" in options:
+        parameters |= {n: _struct(rows, hidden) for n in ("attention", "mlp")}
+    if "b" in options:
+        parameters["bias"] = _struct(width)
+    return project, (_struct(rows, hidden), parameters)
 
 
 # -- attention -------------------------------------------------------------------------
@@ -302,6 +360,7 @@ PROGRAMS: dict[str, Callable[..., Program]] = {
         rmsnorm_fp8,
         rmsnorm_qkv,
         mlp,
+        qkv,
         attention,
         attention_backward,
         add,

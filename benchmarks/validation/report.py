@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from benchmarks.validation.library_rows import ROWS
 from benchmarks.validation.programs import lowered
-from benchmarks.validation.rows import ROWS, Row
+from benchmarks.validation.rows import Row
 from neuronjax.hardware import resolve_target
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.work import QUEUES, Core, Queue
@@ -30,23 +31,25 @@ NOTES: Mapping[str, str] = MappingProxyType(
     {
         "rmsnorm fp8": "hand-written kernel against compiled program. The kernel takes"
         " one tile of rows after another, 82 us each at H 16384: what its instructions"
-        " and transfers add up to; the model overlaps tiles. Of a tile alone (S160)"
-        " some 35 us are neither transfers nor passes, as of all small programs on a"
-        " logical core of two: what such a core takes to begin and to end is not"
-        " published and left out. The page's targets are bounds.",
+        " and transfers add up to; the model overlaps tiles. The page's targets are"
+        " bounds.",
         "layernorm": "hand-written kernel against compiled program. The kernel leaves"
         " six passes to VectorE (1.4 of its 2.0 ms); the model gives the statistics to"
         " ScalarE, and DMA is the limit.",
         "mamba": "the loop over tokens is predicted as the scan instruction that the"
         " kernels use. Of the 173 us at 256 channels 22 are start and end of the"
-        " program, which the model leaves out; at 4096 the best kernel's VectorE takes"
+        " program, for which the model has 10; at 4096 the best kernel's VectorE takes"
         " 6.9 cycles per element where the published formulas make it 8.",
         "attention": "3 x 2048 x 2048 is published as 1.8 times what the big causal"
         " rows cost per score: some 90 us more than engines need.",
-        "mlp prefill": "H 1024: no engine is busy for half of the published time, the"
-        " norm costs nothing, and two physical cores are published as no quicker than"
-        " one: 35 to 55 us that nothing in the documents explains. H >= 8192: the"
-        " model overlaps blocks of rows that the kernel runs one after the other.",
+        "mlp prefill": "few rows: no engine is busy for half of the published time, and"
+        " two physical cores are published as no quicker than one; what is around a"
+        " program makes up for it at LNC 2, of LNC 1 20 us are missing. 14 x 578 rows"
+        " cost 2.5 times what the engines need. H >= 8192: the model overlaps blocks of"
+        " rows that the kernel runs one after the other.",
+        "mlp decode": "at LNC 1 the weights came at 385 GB/s, for the core next to it"
+        " was idle; the model gives a core its share of HBM, 362 GB/s.",
+        "qkv decode": "8 x 7 rows take 43 us more than 4 x 7, which nothing explains.",
     }
 )
 LARGEST_ERROR = 0.35  # targets of the best variant of a workload

@@ -303,7 +303,7 @@ _DECODE = """
 
 #: Figures that the sheet calls entered by hand: round, or the same for several shapes.
 #: 80.5 stands for rms and rms+fa, 82.8 for no norm and rms+fa (test_mlp_cte.py).
-_BY_HAND = frozenset({258.0, 238.0, 210.3, 92.0, 278.0, 1111.0, 1000.0, 80.5, 82.8})
+BY_HAND = frozenset({258.0, 238.0, 210.3, 92.0, 278.0, 1111.0, 1000.0, 80.5, 82.8})
 
 
 def _attention_name(row: tuple[int, int, int, str, bool, int, float]) -> str:
@@ -348,7 +348,7 @@ def _mlp(workload: str, fields: list[str]) -> Row:
         "trn2",
         lnc,
         us * US,
-        "suspicious" if us in _BY_HAND else "best",
+        "suspicious" if us in BY_HAND else "best",
         "9.4",
         "QoR",
         "mlp",
@@ -458,4 +458,5 @@ _BOUNDS = (
     ),
 )
 
-ROWS: tuple[Row, ...] = (*_KERNELS, *_BASELINES, *_BOUNDS)
+PAGES: tuple[Row, ...] = (*_KERNELS, *_BASELINES, *_BOUNDS)
+"""Rows of the hardware sheet; `library_rows` has more baselines of the library."""

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.validation import micro_rows, nki_rows
+from benchmarks.validation.library_rows import ROWS
 from benchmarks.validation.report import Prediction, predict, summaries, tables
-from benchmarks.validation.rows import ROWS, UNEXPRESSED
+from benchmarks.validation.rows import UNEXPRESSED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

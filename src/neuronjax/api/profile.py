@@ -36,6 +36,7 @@ from neuronjax.report.profile_events import write_csv, write_parquet
 from neuronjax.report.profile_summary import metrics, roofs
 from neuronjax.report.profile_usage import Usage
 from neuronjax.report.tables import Displayed, as_text
+from neuronjax.timing.evidence import Confidence, confidence
 from neuronjax.timing.hbm import check_fits, with_donation
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.memory_plan import MemoryPlan
@@ -285,7 +286,8 @@ class Profile(Displayed):
 
     @property
     def total_seconds(self) -> float:
-        """From the first event to the last."""
+        """From the first event to the last, and what is around them; `confidence` says
+        how sure that is."""
         return self.timeline.total_seconds
 
     @property
@@ -330,6 +332,16 @@ class Profile(Displayed):
         is: `neuronjax.report.profile_summary.METRICS`.
         """
         return metrics(self.timeline, self.core, self.peak)
+
+    @cached_property
+    def confidence(self) -> Confidence | None:
+        """How sure `total_seconds` is, by the measured programs that are most like it.
+
+        None of a program that takes no time.
+        """
+        return confidence(
+            self.timeline, self.core, "program" if self._program else "kernel"
+        )
 
     # -- who takes the time ------------------------------------------------------------
 
@@ -391,7 +403,11 @@ class Profile(Displayed):
 
     def __rich__(self) -> Group:
         ops = tables.groups_table("Busiest ops", "op", self.by_op(), limit=8)
-        return Group(self.headline(), ops)
+        parts = [self.headline(), ops]
+        if self.confidence is not None:
+            kind = "program" if self._program else "kernel"
+            parts.append(tables.confidence_table(self.confidence, kind))
+        return Group(*parts)
 
     def headline(self) -> Group:
         """Key figures, queues and memory, as tables of Rich."""

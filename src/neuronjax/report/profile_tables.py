@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from rich.console import Group
@@ -12,6 +12,7 @@ from neuronjax.report.profile_summary import ENGINES, METRICS
 from neuronjax.report.profile_usage import Usage, total
 from neuronjax.report.quantities import binary, decimal, percent, seconds, time_unit
 from neuronjax.report.tables import NAME, NUMBER, PLAIN, TEXT, WORD, new_table
+from neuronjax.timing.evidence import Confidence
 from neuronjax.timing.hbm import capacity_bytes
 from neuronjax.timing.memory_plan import MemoryPlan
 from neuronjax.timing.work import QUEUES, Core, Queue
@@ -29,6 +30,7 @@ QUEUE_TITLES: Mapping[Queue, str] = {
 """What the queues are called in tables and pictures, in their order."""
 
 _BAR = 24
+_NEAREST = 3
 
 
 def summary_tables(
@@ -72,6 +74,8 @@ def _share(part: float, figures: Mapping[str, float]) -> float:
 
 def _queues(figures: Mapping[str, float], bound: Queue | Literal["waiting"]) -> Table:
     limit = "waiting for each other" if bound == "waiting" else QUEUE_TITLES[bound]
+    if figures["around_time"] > figures["total_time"] / 2:
+        limit = "what is around a program"
     counted: list[tuple[Queue, str, str]] = [
         *(
             (e, f"{e}_engine_active_time", f"{e}_engine_instruction_count")
@@ -84,11 +88,14 @@ def _queues(figures: Mapping[str, float], bound: Queue | Literal["waiting"]) -> 
         f"Queues, and how long each works; the limit is {limit}",
         {"queue": NAME, "active": NUMBER, "share": NUMBER}
         | {"instructions": NUMBER, "": WORD},
-        (
-            _queue_row(figures, queue, time, figures[count])
-            for queue, time, count in counted
-            if figures[count] or queue == "dma"
-        ),
+        [
+            *(
+                _queue_row(figures, queue, time, figures[count])
+                for queue, time, count in counted
+                if figures[count] or queue == "dma"
+            ),
+            *_around_rows(figures),
+        ],
     )
 
 
@@ -96,9 +103,21 @@ def _queue_row(
     figures: Mapping[str, float], queue: Queue, time: str, count: float
 ) -> tuple[str, ...]:
     share = figures[f"{time}_percent"]
-    bar = "█" * round(_BAR * share) + "░" * (_BAR - round(_BAR * share))
     active = seconds(figures[time])
-    return QUEUE_TITLES[queue], active, percent(share), f"{count:,.0f}", bar
+    title = QUEUE_TITLES[queue]
+    return title, active, percent(share), f"{count:,.0f}", _bar(share)
+
+
+def _around_rows(figures: Mapping[str, float]) -> Iterator[tuple[str, ...]]:
+    """What no queue works in, and every program takes once."""
+    around, total = figures["around_time"], figures["total_time"]
+    if around:
+        share = around / total
+        yield "around", seconds(around), percent(share), "", _bar(share)
+
+
+def _bar(share: float) -> str:
+    return "█" * round(_BAR * share) + "░" * (_BAR - round(_BAR * share))
 
 
 def memory_table(memory: MemoryPlan, core: Core) -> Table:
@@ -120,6 +139,28 @@ def _memory_row(
     if needed > capacity:
         share = f"[red]{share}: does not fit[/red]"
     return name, binary(needed), binary(capacity), share, what_for
+
+
+def confidence_table(found: Confidence, kind: str) -> Table:
+    """The interval, and the measured times that it rests on, the nearest first."""
+    low, high = seconds(found.low_seconds), seconds(found.high_seconds)
+    title = (
+        f"How sure: {low} to {high}, as {len(found.nearest)} measured {kind}s like it"
+    )
+    if not found.knows_chip:
+        title += "; none of this chip"
+    rows = (
+        (
+            row.name,
+            row.chip if row.lnc == 1 else f"{row.chip}, LNC {row.lnc}",
+            seconds(row.measured_seconds),
+            seconds(row.predicted_seconds),
+            f"{1 / row.ratio - 1:+.0%}",
+        )
+        for row in found.nearest[:_NEAREST]
+    )
+    columns = {"nearest": TEXT, "chip": PLAIN, "measured": NUMBER, "predicted": NUMBER}
+    return new_table(title, columns | {"error": NUMBER}, rows)
 
 
 def metrics_table(figures: Mapping[str, float]) -> Table:

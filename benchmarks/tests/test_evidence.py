@@ -1,0 +1,41 @@
+"""The package's own errors are those of the model and of the results."""
+
+import json
+
+import pytest
+
+from benchmarks import evidence, results_file
+from benchmarks.validation.library_rows import ROWS
+from benchmarks.validation.report import predict
+
+STALE = "run python -m benchmarks.evidence"
+QUICK = ("attention 9216x9216 d64 bfloat16 causal", "mlp decode LNC1 B1 S1 H7168")
+
+
+def written():
+    return json.loads(evidence.FILE.read_text())["rows"]
+
+
+def test_kernels_are_those_of_the_results():
+    entries = results_file.read(evidence.KERNELS)["entries"]
+    expected = [evidence.of_kernel(entry) for entry in entries]
+    assert [row for row in written() if row["kind"] == "kernel"] == expected, STALE
+
+
+def test_every_best_time_of_a_program_is_there():
+    names = {row["name"] for row in written() if row["kind"] == "program"}
+    assert names == {r.name.removesuffix(" -") for r in ROWS if r.kind == "best"}
+
+
+@pytest.mark.parametrize(
+    "start",
+    [*QUICK, pytest.param("", marks=pytest.mark.slow)],
+    ids=lambda s: s or "all",
+)
+def test_programs_are_predicted_as_written(start):
+    known = {row["name"]: row for row in written()}
+    for row in ROWS:
+        if row.kind == "best" and row.name.startswith(start):
+            assert (
+                evidence.of_program(predict(row)) == known[row.name.removesuffix(" -")]
+            ), STALE
