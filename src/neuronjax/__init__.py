@@ -33,6 +33,8 @@ from neuronjax.api.estimate_serving import (
     estimate_serving as estimate_serving,
 )
 from neuronjax.api.jit import Emulated as Emulated, jit as jit
+from neuronjax.api.judge import judge as judge
+from neuronjax.api.judge_all import judge_all as judge_all
 from neuronjax.api.load import load as load
 from neuronjax.api.lowered import Compiled as Compiled, Lowered as Lowered
 from neuronjax.api.pmap import (
@@ -48,6 +50,7 @@ from neuronjax.api.search_precision import search_precision as search_precision
 from neuronjax.api.study import Study as Study, study as study
 from neuronjax.diagnostics.comparison import Comparison as Comparison
 from neuronjax.diagnostics.findings import PortabilityReport as PortabilityReport
+from neuronjax.diagnostics.judging.verdict import KernelVerdict as KernelVerdict
 from neuronjax.diagnostics.order import (
     SummationTree as SummationTree,
     reveal_order as reveal_order,

@@ -2,6 +2,7 @@
 
     running.py     run          a program, on an emulated chip
     portability.py check        what the real compiler would refuse
+    judging.py     judge        a kernel: right, legal, safe, how fast
     comparing.py   compare      which op errs, and where the errors begin
     searching.py   search       the lowest precision within a tolerance
     hardware.py    ls           chips, instances, engines
@@ -27,6 +28,7 @@ from neuronjax.cli.comparing import compare
 from neuronjax.cli.conformance import conformance
 from neuronjax.cli.coverage import ops
 from neuronjax.cli.hardware import ls
+from neuronjax.cli.judging import judge
 from neuronjax.cli.money import estimate, estimate_serving
 from neuronjax.cli.portability import check
 from neuronjax.cli.running import run
@@ -38,7 +40,17 @@ __all__ = ["app", "main"]
 
 # In the order of `--help`; a command is called as its function is.
 for command in (
-    *(quickstart, run, check, compare, search, profile, compare_targets, estimate),
+    *(
+        quickstart,
+        run,
+        check,
+        judge,
+        compare,
+        search,
+        profile,
+        compare_targets,
+        estimate,
+    ),
     *(estimate_serving, ls, ops, conformance, cc_test, constants, exactness),
 ):
     app.command()(command)

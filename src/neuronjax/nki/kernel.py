@@ -207,7 +207,15 @@ class Kernel:
 
     def trace(self, *args: Any, **kwargs: Any) -> KernelProgram:
         """The instructions for these arguments; nothing is executed."""
-        return _trace(self, self._call(args, kwargs)).program
+        return self.traced(*args, **kwargs).program
+
+    def traced(self, *args: Any, **kwargs: Any) -> TracedKernel:
+        """The same, with what the kernel returns."""
+        return self.trace_call(self._call(args, kwargs))
+
+    def trace_call(self, call: Any, devices: int = 0) -> TracedKernel:
+        """The trace of a call whose arguments are bound, on so many devices."""
+        return _trace(self, call, devices=devices)
 
     def profile(self, *args: Any, **kwargs: Any) -> Any:
         """The `Profile` for these arguments: `neuronjax.profile(self)(*args)`."""
@@ -442,7 +450,7 @@ def _results(value: Any, accesses: list[Access]) -> Any:
 
 def _specialise(kernel: Kernel, call: _BoundCall, devices: int) -> Specialised:
     # Tracing must not run under an outer jit's trace: it makes constants.
-    traced = _trace(kernel, call, devices=devices)
+    traced = kernel.trace_call(call, devices)
     core = chosen_target(kernel.target).core
     checked(traced.program, core, older=kernel.older)
     plan = prepare(traced.program)

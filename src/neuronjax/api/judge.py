@@ -1,0 +1,249 @@
+"""`judge`: whether a kernel is right, legal and safe, and how fast it would be.
+
+The thin public face of `diagnostics.judging`. A candidate is traced in a child process
+that knows the types of its arguments and none of their values; what comes back is data,
+which is checked, run on the reference's inputs and priced here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from neuronjax.api.profile import Profile, profile
+from neuronjax.diagnostics.judging import checking, running
+from neuronjax.diagnostics.judging.case import ReferenceCase
+from neuronjax.diagnostics.judging.guard import Limits
+from neuronjax.diagnostics.judging.tracing import (
+    CandidateRefused,
+    TracedCandidate,
+    trace,
+)
+from neuronjax.diagnostics.judging.verdict import KernelVerdict, Problem, VerdictTimes
+from neuronjax.errors import InvalidProgramError, NeuronJaxError
+from neuronjax.hardware import resolve_target
+from neuronjax.ir.nki_instructions import SPECS
+from neuronjax.timing.work import QUEUES
+
+#: NKIBench's seeds, and the relative L2 error that it allows.
+SEEDS = (0, 21, 42, 63, 84)
+RELATIVE_L2 = 2e-5
+_SHOWN_CHANGES = 3
+
+
+def judge(
+    candidate: str | Path,
+    *,
+    reference: str | Path | None = None,
+    baseline: str | Path | None = None,
+    kernel: str | None = None,
+    target: str = "trn2",
+    grid: Sequence[int] | int = (),
+    seeds: Sequence[int] = SEEDS,
+    tolerance: float | None = None,
+    timeout: float = 120.0,
+) -> KernelVerdict:
+    """Judges a kernel that somebody wrote: is it legal, is it right, how fast is it.
+
+    The candidate is traced from types in a child process: no value of an input or of
+    the reference ever reaches it, and only instructions come back. The child has none
+    of the environment's secrets and a folder of its own, and is bounded in time, memory
+    and files; processes, connections, libraries and writes elsewhere are refused and
+    named. This is a fence and no security boundary: for a determined attacker's code
+    use a container.
+
+    Args:
+        candidate: A Python file with an NKI kernel, of the newer or the older style.
+        reference: A Python file with `get_inputs()` and `forward(*inputs)` in NumPy,
+            and `transform_to_nki_inputs(inputs)` and `transform_nki_outputs(results,
+            expected)` where layouts differ. Without one nothing is compared, and the
+            candidate's own `get_inputs()` says the types of its arguments.
+        baseline: A kernel of the same arguments; its predicted time over the
+            candidate's is the speedup.
+        kernel: The kernel's name in its file. None for `kernel`, `optimized_kernel`,
+            `nki_kernel`, or the only one.
+        target: as `jit`.
+        grid: The launch grid; none is one program.
+        seeds: Of the inputs.
+        tolerance: The relative L2 error that is allowed. None for NKIBench's 2e-5.
+        timeout: Seconds that tracing may take.
+
+    Returns:
+        The `KernelVerdict`.
+
+    Raises:
+        InvalidProgramError: an unknown target, a missing file, no seeds, or a reference
+            or baseline that is none. What is wrong with the candidate is in the
+            verdict.
+
+    Example:
+        >>> print(nj.judge("candidate.py", reference="reference.py"))
+    """
+    start = time.monotonic()
+    resolve_target(target)
+    if not seeds:
+        raise InvalidProgramError("no seeds", op="judge", remedy="seeds=(0, 21, 42)")
+    job = _Job(
+        candidate=_file(candidate, "candidate"),
+        case=None
+        if reference is None
+        else ReferenceCase.of(_file(reference, "reference")),
+        baseline=None if baseline is None else _file(baseline, "baseline"),
+        kernel=kernel,
+        target=target,
+        grid=(grid,) if isinstance(grid, int) else tuple(grid),
+        seeds=tuple(seeds),
+        tolerance=RELATIVE_L2 if tolerance is None else tolerance,
+        limits=Limits(seconds=timeout),
+    )
+    found = _judged(job)
+    correct = _correct(job, found)
+    return KernelVerdict(
+        candidate=str(job.candidate),
+        target=target,
+        accepted=not (found["limits"] or found["hazards"]) and correct is not False,
+        correct=correct,
+        tolerance={
+            "relative_l2": job.tolerance,
+            "how": "of NKIBench" if tolerance is None else "given",
+        },
+        judging_seconds=time.monotonic() - start,
+        **found,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """The arguments of `judge`, checked."""
+
+    candidate: Path
+    case: ReferenceCase | None
+    baseline: Path | None
+    kernel: str | None
+    target: str
+    grid: tuple[int, ...]
+    seeds: tuple[int, ...]
+    tolerance: float
+    limits: Limits
+
+    def trace(self, path: Path, kernel: str | None) -> TracedCandidate:
+        """A file's kernel, for the reference's arguments."""
+        arguments, hidden = None, {}
+        if self.case is not None:
+            inputs = self.case.inputs(self.seeds[0])
+            arguments = self.case.kernel_arguments(inputs)
+            hidden[str(self.case.path)] = "the reference"
+        if self.baseline not in (None, path):
+            hidden[str(self.baseline)] = "the baseline"
+        return trace(
+            path,
+            kernel=kernel,
+            target=self.target,
+            grid=self.grid,
+            arguments=arguments,
+            hidden=hidden,
+            limits=self.limits,
+        )
+
+
+def _file(path: str | Path, what: str) -> Path:
+    found = Path(path).resolve()
+    if not found.is_file():
+        raise InvalidProgramError(
+            f"no file {path}", op=what, remedy="name a Python file"
+        )
+    return found
+
+
+def _correct(job: _Job, found: Mapping[str, Any]) -> bool | None:
+    """None where nothing was compared."""
+    if job.case is None:
+        return None
+    done = found.get("seeds", ())
+    return len(done) == len(job.seeds) and all(s.correct for s in done)
+
+
+def _judged(job: _Job) -> dict[str, Any]:
+    """The verdict's fields, as far as the candidate got."""
+    try:
+        candidate = job.trace(job.candidate, job.kernel)
+    except CandidateRefused as refused:
+        return {"kernel": refused.kernel, "limits": refused.problems, "hazards": ()}
+    program = candidate.kernel.program
+    found: dict[str, Any] = {"kernel": candidate.name, **checking.problems(candidate)}
+    labels = Counter(SPECS[i.name].label for i in program.body.walk())
+    found["fidelity"] = dict(labels)
+    found["limits"] += tuple(running.too_large(program, job.candidate))
+    if found["limits"]:
+        return found
+    found["times"], unpriced = _times(job, candidate)
+    found["limits"] += unpriced
+    if job.case is not None:
+        found["hazards"] += tuple(
+            checking.ignored_arguments(job.case, job.seeds, candidate)
+        )
+        found["seeds"], failed = running.seeds(
+            job.case, candidate, job.seeds, job.tolerance
+        )
+        found["limits"] += failed
+    return found
+
+
+def _times(
+    job: _Job, candidate: TracedCandidate
+) -> tuple[VerdictTimes | None, tuple[Problem, ...]]:
+    """The times; or none, and which instruction has no price."""
+    before = None if job.baseline is None else _baseline_seconds(job, job.baseline)
+    try:
+        found = profile(candidate.kernel, target=job.target)(*candidate.arguments)
+    except NeuronJaxError as error:
+        problem = Problem(
+            rule="unpriced",
+            location=error.location or "",
+            message=f"{error.op}: {error.what}" if error.op else error.what,
+            remedy=error.remedy or "",
+        )
+        return None, (problem,)
+    return _times_of(found, before), ()
+
+
+def _baseline_seconds(job: _Job, path: Path) -> float:
+    try:
+        traced = job.trace(path, None)
+    except CandidateRefused as refused:
+        first, *_ = refused.problems
+        raise InvalidProgramError(
+            first.message,
+            op="baseline",
+            location=first.location,
+            remedy=first.remedy or "name a kernel that can be traced",
+        ) from None
+    return profile(traced.kernel, target=job.target)(*traced.arguments).total_seconds
+
+
+def _times_of(found: Profile, before: float | None) -> VerdictTimes:
+    metrics, sure, total = found.metrics, found.confidence, found.total_seconds
+    return VerdictTimes(
+        predicted_ms=total * 1e3,
+        low_ms=None if sure is None else sure.low_seconds * 1e3,
+        high_ms=None if sure is None else sure.high_seconds * 1e3,
+        speedup=None if before is None or not total else before / total,
+        engine_activity={
+            queue: busy / total
+            for queue in QUEUES
+            if (busy := found.timeline.busy_seconds(queue))
+        },
+        hbm_read_bytes=metrics["hbm_read_bytes"],
+        hbm_write_bytes=metrics["hbm_write_bytes"],
+        spill_bytes=metrics["spill_save_bytes"] + metrics["spill_reload_bytes"],
+        mfu=metrics["mfu_estimated_percent"],
+        instructions=len(found.timeline.events),
+        changes=tuple(
+            {"what": change.what, "saves_ms": change.gain_seconds * 1e3}
+            for change in found.limits(_SHOWN_CHANGES)
+        ),
+    )

@@ -1,0 +1,151 @@
+"""`judge_all`: every kernel of a folder, best first.
+
+Each is judged in a process of its own, so that one that hangs or takes all memory costs
+its own verdict and no other's.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from neuronjax.diagnostics.judging.verdict import KernelVerdict, Problem, from_json
+from neuronjax.errors import InvalidProgramError
+from neuronjax.report.places import place
+from neuronjax.report.quantities import seconds
+from neuronjax.report.tables import NAME, NUMBER, TEXT, WORD, Displayed, new_table
+
+
+class KernelVerdicts(Displayed, tuple[KernelVerdict, ...]):
+    """KernelVerdicts: what is accepted first, the quickest first."""
+
+    __slots__ = ()
+
+    def to_json(self) -> str:
+        """All of them, a list."""
+        return json.dumps([json.loads(v.to_json()) for v in self], indent=2)
+
+    def __rich__(self) -> Table:
+        columns = {"": WORD, "kernel": NAME, "ms": NUMBER, "why": TEXT}
+        rows = (
+            ("accepted" if v.accepted else "refused", place(v.candidate), *_told(v))
+            for v in self
+        )
+        return new_table(f"{len(self)} kernels", columns, rows)
+
+    def __repr__(self) -> str:
+        return (
+            f"<neuronjax.KernelVerdicts {sum(v.accepted for v in self)} of {len(self)}>"
+        )
+
+
+def _told(verdict: KernelVerdict) -> tuple[str, str]:
+    times = verdict.times
+    first = next((p for p in (*verdict.limits, *verdict.hazards)), None)
+    wrong = next((s.why for s in verdict.seeds if s.why), "")
+    why = wrong if first is None else f"{first.rule}: {first.message}"
+    if not why and times is not None and times.speedup is not None:
+        why = f"{times.speedup:.3g} times the baseline"
+    return ("-" if times is None else f"{times.predicted_ms:.4g}"), why
+
+
+def judge_all(
+    folder: str | Path,
+    *,
+    jobs: int = 1,
+    limit: float = 600.0,
+    shown: Callable[[KernelVerdict], None] | None = None,
+    **options: Any,
+) -> KernelVerdicts:
+    """Judges every Python file of a folder that is not the reference or the baseline.
+
+    Args:
+        folder: of candidates; subfolders are not looked into.
+        jobs: How many are judged at once.
+        limit: Seconds that one verdict may take.
+        shown: is given every verdict when it is there.
+        **options: as `judge`.
+
+    Raises:
+        InvalidProgramError: no folder, or no candidate in it.
+    """
+    beside = filter(None, map(options.get, ("reference", "baseline")))
+    given = {Path(path).resolve() for path in beside}
+    files = [p for p in sorted(Path(folder).glob("*.py")) if p.resolve() not in given]
+    if not files:
+        raise InvalidProgramError(
+            f"no candidates in {folder}",
+            op="judge",
+            remedy="name a folder of .py files",
+        )
+    found: list[KernelVerdict] = []
+    with ThreadPoolExecutor(max(jobs, 1)) as pool:
+        pending = [pool.submit(_in_child, f, limit, options) for f in files]
+        for done in as_completed(pending):
+            found.append(done.result())
+            if shown is not None:
+                shown(found[-1])
+    return KernelVerdicts(sorted(found, key=_rank))
+
+
+def _rank(verdict: KernelVerdict) -> tuple[bool, float, str]:
+    time_ms = float("inf") if verdict.times is None else verdict.times.predicted_ms
+    return not verdict.accepted, time_ms, verdict.candidate
+
+
+def _in_child(path: Path, limit: float, options: dict[str, Any]) -> KernelVerdict:
+    start = time.monotonic()
+    command = [sys.executable, "-m", "neuronjax", "judge", str(path), "--json"]
+    try:
+        done = subprocess.run(
+            [*command, *_flags(options)],
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        told = f"no verdict within {seconds(limit)}"
+        return _without(path, told, time.monotonic() - start, options)
+    if done.returncode in (0, 1) and done.stdout:
+        return from_json(done.stdout)
+    if done.returncode == 2:
+        raise InvalidProgramError(done.stderr.strip(), op="judge")
+    told = f"judging ended with status {done.returncode}: {done.stderr[-300:]}"
+    return _without(path, told, time.monotonic() - start, options)
+
+
+def _flags(options: dict[str, Any]) -> list[str]:
+    """The options of the command that `judge`'s keywords are."""
+    flags = []
+    for name, value in options.items():
+        if value is None or value == ():
+            continue
+        many = isinstance(value, Sequence) and not isinstance(value, str)
+        text = ",".join(map(str, value)) if many else str(value)
+        flags += [f"--{name}", text]
+    return flags
+
+
+def _without(
+    path: Path, how: str, took: float, options: dict[str, Any]
+) -> KernelVerdict:
+    problem = Problem(rule="ended", location=str(path), message=how, remedy="")
+    return KernelVerdict(
+        candidate=str(path.resolve()),
+        kernel="",
+        target=options.get("target") or "trn2",
+        accepted=False,
+        correct=None,
+        tolerance={},
+        limits=(problem,),
+        judging_seconds=took,
+    )

@@ -1,0 +1,83 @@
+"""`neuronjax judge`: one kernel, or all of a folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from neuronjax.api.judge import judge as judge_kernel
+from neuronjax.api.judge_all import judge_all
+from neuronjax.cli.application import JsonOption, TargetOption
+from neuronjax.cli.options import Offer, options_of
+from neuronjax.diagnostics.judging.verdict import KernelVerdict
+from neuronjax.errors import InvalidProgramError
+
+
+def _numbers(given: str) -> tuple[int, ...]:
+    """What was written, or the verb's own default as Typer writes it."""
+    try:
+        return tuple(int(n) for n in given.strip("()").split(",") if n.strip())
+    except ValueError:
+        raise InvalidProgramError(
+            f"{given!r} where numbers are needed", remedy="write 0,21,42"
+        ) from None
+
+
+@options_of(
+    judge_kernel,
+    "reference",
+    "baseline",
+    "kernel",
+    "timeout",
+    grid=Offer(read=_numbers, metavar="N,M"),
+    seeds=Offer(read=_numbers, metavar="N,N,..."),
+    tolerance=Offer(read=float),
+)
+def judge(
+    candidate: Annotated[
+        Path, typer.Argument(help="A file with a kernel, or a folder of such files.")
+    ],
+    target: TargetOption = "trn2",
+    *,
+    jobs: Annotated[int, typer.Option(min=1, help="Of a folder, at once.")] = 1,
+    as_json: JsonOption = False,
+    **keywords: Any,
+) -> None:
+    """Judges an NKI kernel: is it legal, is it right, is it safe, how fast is it.
+
+    The kernel is traced in a fenced child process and never sees the reference. The
+    exit status is 0 if it is accepted, 1 if not (of a folder: if none is), 2 where a
+    file of yours cannot be read.
+
+    Examples:
+
+        neuronjax judge candidate.py --reference reference.py --baseline first.py
+        neuronjax judge candidates/ --reference reference.py --jobs 2
+        neuronjax judge candidate.py --reference reference.py --json
+    """
+    if candidate.is_dir():
+        found = judge_all(
+            candidate, jobs=jobs, shown=_progress, target=target, **keywords
+        )
+        _show(found, as_json)
+        raise typer.Exit(0 if any(v.accepted for v in found) else 1)
+    verdict = judge_kernel(candidate, target=target, **keywords)
+    _show(verdict, as_json)
+    raise typer.Exit(0 if verdict.accepted else 1)
+
+
+def _show(found: Any, as_json: bool) -> None:
+    if as_json:
+        print(found.to_json())
+    else:
+        Console().print(found)
+
+
+def _progress(verdict: KernelVerdict) -> None:
+    """A line on standard error, for verdicts of a folder take a while."""
+    word = "accepted" if verdict.accepted else "refused"
+    print(f"{Path(verdict.candidate).name}: {word}", file=sys.stderr)

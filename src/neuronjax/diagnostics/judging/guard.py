@@ -1,0 +1,142 @@
+"""What a candidate may not do while it is traced, noted and refused.
+
+Python tells an audit hook of every process, connection, library and file that is about
+to be opened (PEP 578), and a hook cannot be taken away again. Limits of the operating
+system bound what no hook sees. This is a fence against mistakes and shortcuts, not
+against an attacker who is determined: for that a container is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: What begins like this is refused, and what it is called in a verdict.
+_REFUSED = {
+    "subprocess.": "starts a process",
+    "os.system": "starts a process",
+    "os.fork": "starts a process",
+    "os.posix_spawn": "starts a process",
+    "os.exec": "starts a process",
+    "os.spawn": "starts a process",
+    "pty.spawn": "starts a process",
+    "socket.": "opens a connection",
+    "ctypes.": "calls machine code",
+    "os.kill": "sends a signal",
+    "os.killpg": "sends a signal",
+    "signal.pthread_kill": "sends a signal",
+}
+#: These are told the paths that they change.
+_CHANGES = (
+    "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.chmod", "os.chown",
+    "os.link", "os.symlink", "os.truncate", "os.utime", "os.setxattr",
+)  # fmt: skip
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_NOWHERE = ("/dev/null", "/dev/tty")
+
+
+class ForbiddenError(PermissionError):
+    """A candidate tried what no kernel needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the tracing of a candidate may take.
+
+    Attributes:
+        seconds: by the clock, and of processor time.
+        memory_bytes: of address space.
+        file_bytes: of any file it writes, and of what it prints.
+        files: open at once.
+    """
+
+    seconds: float = 120.0
+    memory_bytes: int = 8 << 30
+    file_bytes: int = 256 << 20
+    files: int = 256
+
+
+@dataclass
+class Guard:
+    """Refuses and remembers.
+
+    Attributes:
+        folder: the one in which files may change.
+        hidden: files that may not be read, and what they are.
+        found: what was refused, once each.
+    """
+
+    folder: Path
+    hidden: dict[str, str]
+    found: list[str] = field(default_factory=list)
+
+    def raise_fence(self) -> None:
+        """From here on, until the process ends."""
+        root = f"{self.folder.resolve()}{os.sep}"
+
+        def hook(event: str, args: tuple[Any, ...]) -> None:
+            if event == "open":
+                self._opened(root, *args[:3])
+            elif event == "import" and args[1]:
+                self._library(root, str(args[1]))
+            elif event in _CHANGES:
+                self._changed(root, event, args)
+            else:
+                for start, what in _REFUSED.items():
+                    if event.startswith(start):
+                        self._refuse(f"{what} ({event})")
+
+        sys.addaudithook(hook)
+
+    def _opened(self, root: str, path: Any, mode: Any, flags: Any) -> None:
+        if isinstance(path, int):
+            return
+        name = os.path.realpath(os.fsdecode(path))
+        if name in self.hidden:
+            self._refuse(f"reads {self.hidden[name]}, {name}")
+        if isinstance(mode, str):
+            writes = any(letter in mode for letter in "wax+")
+        else:
+            writes = bool((flags or 0) & _WRITING)
+        if writes and not name.startswith(root) and name not in _NOWHERE:
+            self._refuse(f"writes {name}")
+
+    def _library(self, root: str, path: str) -> None:
+        if os.path.realpath(path).startswith(root):
+            self._refuse(f"loads the library {path}")
+
+    def _changed(self, root: str, event: str, args: Sequence[Any]) -> None:
+        for path in args[:2]:
+            if isinstance(path, str | bytes | os.PathLike):
+                name = os.path.realpath(os.fsdecode(path))
+                if not name.startswith(root):
+                    self._refuse(f"changes {name} ({event})")
+
+    def _refuse(self, what: str) -> None:
+        if what not in self.found:
+            self.found.append(what)
+        raise ForbiddenError(f"a kernel that {what}: no kernel needs that")
+
+
+def limit_this_process(limits: Limits) -> None:
+    """The operating system's limits, for this process and those it starts."""
+    seconds = int(limits.seconds) + 1
+    bounds = {
+        resource.RLIMIT_AS: limits.memory_bytes,
+        resource.RLIMIT_CPU: seconds,
+        resource.RLIMIT_FSIZE: limits.file_bytes,
+        resource.RLIMIT_NOFILE: limits.files,
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, value in bounds.items():
+        hard = resource.getrlimit(kind)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (value, value))
+    # A file that grows too large is an error of the write, and no signal.
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

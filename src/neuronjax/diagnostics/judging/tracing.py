@@ -1,0 +1,132 @@
+"""A candidate's trace, from the child that made it; or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from neuronjax.diagnostics.judging import tracing_child, types_file
+from neuronjax.diagnostics.judging.guard import Limits
+from neuronjax.diagnostics.judging.sandbox import Ended, run_child
+from neuronjax.diagnostics.judging.verdict import Problem
+from neuronjax.errors import NeuronJaxError
+from neuronjax.ir.collection import no_collection
+from neuronjax.ir.kernel_file import read_program
+from neuronjax.nki.kernel import TracedKernel
+from neuronjax.nki.stored_kernel import StoredKernel
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedCandidate:
+    """A kernel that came back.
+
+    Attributes:
+        name: in its file.
+        kernel: what it does.
+        arguments: their types, and values that are no arrays.
+        seconds: what tracing took, starting a process included.
+    """
+
+    name: str
+    kernel: StoredKernel
+    arguments: tuple[Any, ...]
+    seconds: float
+
+
+class CandidateRefused(Exception):
+    """A candidate got no further: in what kernel, and why."""
+
+    def __init__(self, kernel: str, problems: Sequence[Problem]) -> None:
+        super().__init__(kernel, *(p.message for p in problems))
+        self.kernel, self.problems = kernel, tuple(problems)
+
+
+def trace(
+    path: Path,
+    *,
+    kernel: str | None,
+    target: str,
+    grid: Sequence[int],
+    arguments: Any,
+    hidden: Mapping[str, str],
+    limits: Limits,
+) -> TracedCandidate:
+    """Traces a kernel of a file in a child.
+
+    Args:
+        path: the file.
+        kernel: its name, None for the usual ones.
+        target: the chip.
+        grid: the launch grid.
+        arguments: of the kernel, of which types are passed on; None for what the
+            candidate itself says.
+        hidden: files that it may not read, and what they are.
+        limits: of the child.
+
+    Raises:
+        CandidateRefused: it is not traced, or tried what no kernel needs.
+    """
+    job = {
+        "candidate": str(path),
+        "kernel": kernel,
+        "target": target,
+        "grid": tuple(grid),
+        "arguments": None if arguments is None else types_file.described(arguments),
+        "hidden": dict(hidden),
+        "limits": asdict(limits),
+    }
+    wanted = (tracing_child.STATUS, tracing_child.PROGRAM)
+    return _read(run_child(tracing_child.__name__, job, wanted, limits), path)
+
+
+def _read(ended: Ended, path: Path) -> TracedCandidate:
+    status = ended.described(tracing_child.STATUS)
+    if not isinstance(status, dict):
+        words = ended.printed.strip().rpartition("\n")[2]
+        how = ended.how or "left no result"
+        raise CandidateRefused("", [_ended(path, f"{how}: {words}" if words else how)])
+    refused = [
+        Problem(
+            rule="forbidden",
+            location=str(path),
+            message=str(what),
+            remedy="leave it out: no kernel needs it",
+        )
+        for what in status["forbidden"]
+    ]
+    if status["what"]:
+        refused.append(
+            Problem(
+                rule=str(status["what"]),
+                location=str(status["location"]),
+                message=str(status["message"]),
+                remedy=str(status.get("remedy", "")),
+            )
+        )
+    if refused:
+        raise CandidateRefused(str(status.get("kernel", "")), refused)
+    try:
+        return _candidate(status, ended)
+    except (KeyError, TypeError, ValueError, NeuronJaxError) as error:
+        raise CandidateRefused(
+            "", [_ended(path, f"left no program: {error}")]
+        ) from error
+
+
+def _candidate(status: Mapping[str, Any], ended: Ended) -> TracedCandidate:
+    with no_collection():
+        program = read_program(ended.files[tracing_child.PROGRAM])
+    dtypes = tuple(a.dtype for a in program.results)
+    traced = TracedKernel(program, types_file.read(status["results"]), dtypes)
+    return TracedCandidate(
+        name=str(status["kernel"]),
+        kernel=StoredKernel(traced),
+        arguments=types_file.read(status["arguments"]),
+        seconds=ended.seconds,
+    )
+
+
+def _ended(path: Path, how: str) -> Problem:
+    return Problem(rule="ended", location=str(path), message=how, remedy="")

@@ -1,0 +1,154 @@
+"""The child that traces a candidate: somebody's code runs here and nowhere else.
+
+It is given types of arguments and never their values, and leaves the traced program:
+whatever a candidate computes by other means than instructions, there is nothing it
+could compute with. Run as `python -m`, in a folder that holds job.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+import traceback
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from neuronjax import nki
+from neuronjax.diagnostics.judging import types_file
+from neuronjax.diagnostics.judging.guard import Guard, Limits, limit_this_process
+from neuronjax.errors import InvalidProgramError, NeuronJaxError
+from neuronjax.ir.kernel_file import write_program
+from neuronjax.nki import legacy
+from neuronjax.nki.kernel import Kernel
+
+STATUS, PROGRAM = "status.json", "program.nkx"
+#: What public collections call their kernels, the likeliest first.
+NAMES = ("kernel", "optimized_kernel", "nki_kernel")
+_MOST_WARNINGS = 20
+
+
+def main() -> None:
+    """Does the job in the working folder."""
+    job = json.loads(Path("job.json").read_text())
+    guard = Guard(Path.cwd(), job["hidden"])
+    try:
+        nki.install()
+        limit_this_process(Limits(**job["limits"]))
+        guard.raise_fence()
+        status = _traced(job)
+    except MemoryError:
+        status = _failure("memory", "took more memory than it may", "")
+    except NeuronJaxError as error:
+        status = _refused(error)
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        status = _raised(error, job["candidate"])
+    status["forbidden"] = guard.found
+    Path(STATUS).write_text(json.dumps(status))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _traced(job: Mapping[str, Any]) -> dict[str, Any]:
+    module = _module(Path(job["candidate"]))
+    name, kernel = _kernel(module, job["kernel"])
+    kernel = kernel.with_target(job["target"])
+    if job["grid"]:
+        kernel = kernel[tuple(job["grid"])]
+    given = job["arguments"]
+    types_of = _own_arguments(module) if given is None else given
+    args = types_file.read(types_of)
+    traced = kernel.traced(*args)
+    Path(PROGRAM).write_bytes(write_program(traced.program))
+    results = types_file.described(traced.tree)
+    if '"shape"' in json.dumps(results):
+        raise InvalidProgramError(
+            "returns an array that no instruction computed",
+            op=f"nki.{name}",
+            remedy="return tensors of the kernel",
+        )
+    return {
+        "what": "",
+        "kernel": name,
+        "arguments": types_of,
+        "results": results,
+        "dtypes": list(traced.dtypes),
+    }
+
+
+def _module(path: Path) -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("candidate", path)
+    if spec is None or spec.loader is None:
+        raise InvalidProgramError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["candidate"] = module
+    sys.path.insert(0, str(path.parent))
+    spec.loader.exec_module(module)
+    return module
+
+
+def _kernel(module: types.ModuleType, wanted: str | None) -> tuple[str, Kernel]:
+    """The kernel of a file: the one that is named, or by its name, or the only one."""
+    held = {k: v for k, v in vars(module).items() if isinstance(v, Kernel)}
+    names = [wanted] if wanted else [n for n in NAMES if hasattr(module, n)]
+    if not names and len(held) == 1:
+        names = list(held)
+    found = getattr(module, names[0], None) if names else None
+    if isinstance(found, Kernel):
+        return names[0], found
+    if callable(found):
+        return names[0], _made(found)
+    what = f"no kernel {wanted}" if wanted else "no kernel called kernel"
+    raise InvalidProgramError(
+        f"{what} in {Path(str(module.__file__)).name}",
+        remedy=f"name one of {', '.join(held)}" if held else "decorate it: @nki.jit",
+    )
+
+
+def _made(function: Callable[..., Any]) -> Kernel:
+    """A kernel of a plain function, in the style that its file imports."""
+    older = any(
+        getattr(v, "__name__", "").startswith("neuronjax.nki.legacy")
+        for v in getattr(function, "__globals__", {}).values()
+    )
+    return legacy.jit(function) if older else nki.jit(function)
+
+
+def _own_arguments(module: types.ModuleType) -> Any:
+    """What the candidate's own `get_inputs()` returns, as types."""
+    function = getattr(module, "get_inputs", None)
+    if function is None:
+        raise InvalidProgramError(
+            "the kernel's arguments are not known",
+            remedy="give a reference with get_inputs(), or define it in the candidate",
+        )
+    return types_file.described(tuple(function()))
+
+
+def _failure(what: str, message: str, location: str, **more: Any) -> dict[str, Any]:
+    return {"what": what, "message": message, "location": location, **more}
+
+
+def _refused(error: NeuronJaxError) -> dict[str, Any]:
+    kind = "limit" if isinstance(error, InvalidProgramError) else "unsupported"
+    message = f"{error.op}: {error.what}" if error.op else error.what
+    return _failure(kind, message, error.location or "", remedy=error.remedy or "")
+
+
+def _raised(error: BaseException, candidate: str) -> dict[str, Any]:
+    """An exception of the candidate's own, with its own innermost line."""
+    location = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename == candidate:
+            location = f"{frame.filename}:{frame.lineno}"
+    text = str(error).partition("\n")[0]
+    return _failure("raised", f"{type(error).__name__}: {text}", location)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):
+        main()

@@ -1,0 +1,174 @@
+"""The verdict on a kernel: plain data, the same in Python and as JSON.
+
+`SCHEMA` names the version of its form: a field that is there keeps its name and
+meaning within a version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group
+
+from neuronjax.diagnostics.judging import verdict_tables
+from neuronjax.errors import InvalidProgramError
+from neuronjax.report.tables import Displayed, as_text
+
+SCHEMA = "neuronjax.verdict/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedVerdict:
+    """One comparison with the reference.
+
+    Attributes:
+        seed: of the inputs.
+        correct: within the tolerance.
+        relative_l2: of all results together; inf where one is not finite and the
+            reference is.
+        worst: the element that is furthest off: result, index, what it is and what it
+            should be; None where all are equal.
+        why: what is wrong, "" if nothing.
+    """
+
+    seed: int
+    correct: bool
+    relative_l2: float
+    worst: Mapping[str, Any] | None
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A broken rule, or what is left to chance.
+
+    Attributes:
+        rule: its id, or what happened: "limit", "raised", "crashed", "forbidden".
+        location: "file:line", or "" where there is none.
+        message: what is wrong, with the value that was found.
+        remedy: what to write instead, or "".
+        count: how often.
+    """
+
+    rule: str
+    location: str
+    message: str
+    remedy: str
+    count: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictTimes:
+    """What the time model says. Everything here is predicted.
+
+    Attributes:
+        predicted_ms: of one call.
+        low_ms, high_ms: between which four of five measured kernels like it would lie.
+        speedup: the baseline's predicted time over this; None without a baseline.
+        engine_activity: of every queue the share of the time in which it works.
+        hbm_read_bytes, hbm_write_bytes, spill_bytes: of one call.
+        mfu: FLOP of the kernel's matmuls, of what the array could do in that time.
+        instructions: executed.
+        changes: what would save most: what, and how many ms at most.
+    """
+
+    predicted_ms: float
+    low_ms: float | None
+    high_ms: float | None
+    speedup: float | None
+    engine_activity: Mapping[str, float]
+    hbm_read_bytes: float
+    hbm_write_bytes: float
+    spill_bytes: float
+    mfu: float
+    instructions: int
+    changes: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class KernelVerdict(Displayed):
+    """Whether a kernel is right, legal and safe, and how fast it would be.
+
+    Attributes:
+        candidate: its file.
+        kernel: its name.
+        target: the chip.
+        accepted: no limit is broken, nothing is left to chance, nothing forbidden was
+            tried, and it is correct if there is a reference.
+        correct: of every seed; None where nothing could be compared.
+        tolerance: the relative L2 error that is allowed, and where it comes from.
+        seeds: a comparison each.
+        limits: rules of the chip that are broken, and whatever else ended it.
+        hazards: what is legal and may give another result.
+        advice: what documents ask for and compilers let pass.
+        times: None where the kernel cannot be priced.
+        fidelity: executed instructions by how far their numbers can be trusted.
+        judging_seconds: what judging took.
+        schema: the version of this form.
+    """
+
+    candidate: str
+    kernel: str
+    target: str
+    accepted: bool
+    correct: bool | None
+    tolerance: Mapping[str, Any]
+    seeds: tuple[SeedVerdict, ...] = ()
+    limits: tuple[Problem, ...] = ()
+    hazards: tuple[Problem, ...] = ()
+    advice: tuple[Problem, ...] = ()
+    times: VerdictTimes | None = None
+    fidelity: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    judging_seconds: float = 0.0
+    schema: str = SCHEMA
+
+    def to_json(self) -> str:
+        """The verdict as JSON; numbers that are not finite are strings."""
+        return json.dumps(_finite(dataclasses.asdict(self)), indent=2)
+
+    def as_text(self) -> str:
+        """The page that a terminal shows, in 80 columns."""
+        return as_text(self.__rich__())
+
+    def __rich__(self) -> Group:
+        return verdict_tables.page(dataclasses.asdict(self))
+
+    def __repr__(self) -> str:
+        word = "accepted" if self.accepted else "refused"
+        return f"<neuronjax.KernelVerdict {self.candidate} {word}>"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def from_json(text: str) -> KernelVerdict:
+    """The verdict that `to_json` wrote.
+
+    Raises:
+        InvalidProgramError: it is none, or of another version.
+    """
+    data = json.loads(text)
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise InvalidProgramError(f"no verdict of {SCHEMA}", op="judge")
+    for kind in ("limits", "hazards", "advice"):
+        data[kind] = tuple(Problem(**p) for p in data[kind])
+    data["seeds"] = tuple(
+        SeedVerdict(**{**s, "relative_l2": float(s["relative_l2"])})
+        for s in data["seeds"]
+    )
+    if data["times"] is not None:
+        changes = tuple(data["times"]["changes"])
+        data["times"] = VerdictTimes(**{**data["times"], "changes": changes})
+    return KernelVerdict(**data)

@@ -1,0 +1,108 @@
+"""The page that a terminal shows of a verdict: its plain data in, tables out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from neuronjax.report.places import place
+from neuronjax.report.quantities import binary, percent, seconds
+from neuronjax.report.tables import NAME, NUMBER, TEXT, WORD, new_table
+
+_KINDS = {
+    "limits": ("Limits and refusals", "bold red"),
+    "hazards": ("Left to chance", "yellow"),
+    "advice": ("Documented, and passed by compilers", "cyan"),
+}
+
+
+def page(verdict: Mapping[str, Any]) -> Group:
+    """The whole verdict, most important first."""
+    parts: list[RenderableType] = [_headline(verdict)]
+    for field, (title, style) in _KINDS.items():
+        if verdict[field]:
+            parts.append(_problems(title, style, verdict[field]))
+    if verdict["seeds"]:
+        parts.append(_seeds(verdict))
+    if verdict["times"] is not None:
+        parts += [_times(verdict), _changes(verdict["times"])]
+    parts.append(Text(f"judged in {seconds(verdict['judging_seconds'])}", style="dim"))
+    return Group(*parts)
+
+
+def _headline(verdict: Mapping[str, Any]) -> Text:
+    accepted = verdict["accepted"]
+    word = "accepted" if accepted else "refused"
+    told = {True: "correct", False: "wrong", None: "not compared"}[verdict["correct"]]
+    line = f"{word}: {place(verdict['candidate'])}"
+    line += f", {verdict['kernel']} on {verdict['target']}, {told}"
+    return Text(line, style="bold green" if accepted else "bold red")
+
+
+def _problems(
+    title: str, style: str, problems: Sequence[Mapping[str, Any]]
+) -> RenderableType:
+    table = new_table(title, {"line": WORD, "what, and what to do": TEXT})
+    for p in problems:
+        times = f" ({p['count']} times)" if p["count"] > 1 else ""
+        text = Text(f"{p['rule']}: ", style=style)
+        text.append(f"{p['message']}{times}", style="default")
+        if p["remedy"]:
+            text.append(f"\n{p['remedy']}", style="dim")
+        table.add_row(place(p["location"]), text)
+    return table
+
+
+def _seeds(verdict: Mapping[str, Any]) -> RenderableType:
+    allowed = verdict["tolerance"]
+    caption = f"allowed {allowed['relative_l2']:.3g}: {allowed['how']}"
+    columns = {"seed": NUMBER, "relative L2": NUMBER, "furthest off": TEXT}
+    rows = (
+        (str(s["seed"]), f"{s['relative_l2']:.3g}", _furthest(s))
+        for s in verdict["seeds"]
+    )
+    return new_table("Against the reference", columns, rows, caption)
+
+
+def _furthest(seed: Mapping[str, Any]) -> str:
+    worst = seed["worst"]
+    if worst is None:
+        return seed["why"] or "equal"
+    where = ", ".join(map(str, worst["index"]))
+    which = f" of result {worst['result']}" if worst["result"] else ""
+    return f"[{where}]{which}: {worst['actual']:.7g}, not {worst['expected']:.7g}"
+
+
+def _times(verdict: Mapping[str, Any]) -> RenderableType:
+    return new_table(
+        "Predicted", {"": NAME, "value": TEXT}, _figures(verdict), show_header=False
+    )
+
+
+def _figures(verdict: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    times = verdict["times"]
+    span = ""
+    if times["low_ms"] is not None:
+        span = f", {times['low_ms']:.3g} to {times['high_ms']:.3g} likely"
+    yield "time", f"{times['predicted_ms']:.4g} ms{span}"
+    if times["speedup"] is not None:
+        yield "speedup", f"{times['speedup']:.3g} times the baseline"
+    active = sorted(times["engine_activity"].items(), key=lambda kv: -kv[1])
+    yield "active", ", ".join(f"{q} {percent(s)}" for q, s in active if s >= 0.005)
+    read, written = times["hbm_read_bytes"], times["hbm_write_bytes"]
+    spilled = times["spill_bytes"]
+    told = f"{binary(read)} read, {binary(written)} written"
+    yield "HBM", told + (f", {binary(spilled)} spilled" if spilled else "")
+    yield "MFU", percent(times["mfu"])
+    labels = verdict["fidelity"].items()
+    counted = ", ".join(f"{count:,} {label}" for label, count in labels)
+    yield "instructions", f"{times['instructions']:,}; {counted}"
+
+
+def _changes(times: Mapping[str, Any]) -> RenderableType:
+    rows = ((f"{c['saves_ms']:.3g} ms", c["what"]) for c in times["changes"])
+    columns = {"saves at most": NUMBER, "if": TEXT}
+    return new_table("What would save most", columns, rows)

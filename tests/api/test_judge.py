@@ -1,0 +1,137 @@
+"""KernelVerdicts on small kernels: right ones, wrong ones, and ones that cheat."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import neuronjax as nj
+from neuronjax.diagnostics.judging.verdict import from_json
+from tests.diagnostics.judging.kernels import REFERENCE, RIGHT
+
+# What is changed in the kernel -> rule of the problem, or "" for a wrong result.
+WRITE = "nisa.dma_copy(dst=out, src=a)"
+ONES = "np.ones((128, 64), np.float32)"
+NAMELESS = "@nki.jit\ndef other(x):\n    return x\n\n\n@nki.jit\ndef another"
+WRONG = {
+    "another operator": ("op=nl.add", "op=nl.subtract", ""),
+    "an operand twice": ("data2=b", "data2=a", "input-ignored"),
+    "half of it": (
+        WRITE, "nisa.dma_copy(dst=out[0:64], src=a[0:64])", "result-in-part"
+    ),
+    "a constant": (
+        WRITE, f"nisa.dma_copy(dst=out, src=nl.shared_constant({ONES}))",
+        "input-ignored",
+    ),
+    "too many partitions": ("a = nl.ndarray(x.shape", "a = nl.ndarray((256, 64)",
+                            "limit"),
+    "the host's result": ("return out", f"return {ONES}", "limit"),
+    "the host's arithmetic": ("return out", "return np.add(x, y)", "raised"),
+    "nothing": ("return out", "return None", "input-ignored"),
+    "a misspelled name": ("nisa.tensor_tensor", "nisa.tensor_tensr", "raised"),
+    "no kernel": ("@nki.jit\ndef kernel", NAMELESS, "limit"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def reference(tmp_path: Path) -> Path:
+    path = tmp_path / "reference.py"
+    path.write_text(REFERENCE)
+    return path
+
+
+def judged(folder: Path, text: str, **options: object) -> nj.KernelVerdict:
+    path = folder / "candidate.py"
+    path.write_text(text)
+    return nj.judge(path, **options)  # type: ignore[arg-type]
+
+
+def test_a_right_kernel_is_accepted(reference: Path, tmp_path: Path) -> None:
+    verdict = judged(tmp_path, RIGHT, reference=reference, seeds=(0, 42))
+    assert verdict.accepted
+    assert verdict.correct
+    assert [s.relative_l2 for s in verdict.seeds] == [0.0, 0.0]
+    assert verdict.times is not None
+    assert verdict.times.low_ms is not None
+    assert verdict.times.low_ms <= verdict.times.predicted_ms * 1.5
+    assert verdict.times.hbm_read_bytes == 2 * 128 * 64 * 4
+    assert sum(verdict.fidelity.values()) == 4
+    assert verdict.seeds[0].worst is None
+    again = from_json(verdict.to_json())
+    assert again.to_json() == verdict.to_json()
+    assert "accepted: candidate.py, kernel on trn2, correct" in verdict.as_text()
+    assert max(map(len, verdict.as_text().splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_kernel_is_refused_with_its_reason(
+    name: str, reference: Path, tmp_path: Path
+) -> None:
+    before, after, rule = WRONG[name]
+    assert before in RIGHT
+    text = RIGHT.replace(before, after)
+    verdict = judged(tmp_path, text, reference=reference, seeds=(0,))
+    problems = (*verdict.limits, *verdict.hazards)
+    assert not verdict.accepted
+    if rule:
+        assert rule in [p.rule for p in problems]
+    else:
+        assert not problems
+        assert verdict.correct is False
+        worst = verdict.seeds[0].worst
+        assert worst is not None
+        np.random.seed(0)
+        x, y = (np.random.normal(size=(128, 64)).astype(np.float32) for _ in range(2))
+        place = tuple(worst["index"])
+        assert worst["expected"] == (x + y)[place]
+        assert worst["actual"] == (x - y)[place]
+
+
+def test_without_a_reference_nothing_is_compared(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, RIGHT + REFERENCE)
+    assert verdict.accepted
+    assert verdict.correct is None
+    assert verdict.seeds == ()
+
+
+def test_the_baseline_gives_the_speedup(reference: Path, tmp_path: Path) -> None:
+    baseline = tmp_path / "baseline.py"
+    add = "    nisa.tensor_tensor(dst=a, data1=a, data2=b, op=nl.add)\n"
+    negate = "    nisa.tensor_tensor(dst=a, data1=b, data2=a, op=nl.subtract)\n"
+    baseline.write_text(RIGHT.replace(add, negate * 4 + add))
+    verdict = judged(
+        tmp_path, RIGHT, reference=reference, baseline=baseline, seeds=(0,)
+    )
+    assert verdict.times is not None
+    assert verdict.times.speedup is not None
+    assert verdict.times.speedup > 1.0
+
+
+def test_a_folder_is_ordered_best_first(reference: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "candidates"
+    folder.mkdir()
+    (folder / "wrong.py").write_text(RIGHT.replace("op=nl.add", "op=nl.multiply"))
+    (folder / "right.py").write_text(RIGHT)
+    found = nj.judge_all(folder, reference=reference, seeds=(3,))
+    assert [Path(v.candidate).stem for v in found] == ["right", "wrong"]
+    assert [v.accepted for v in found] == [True, False]
+    assert len(json.loads(found.to_json())) == 2
+    assert "2 kernels" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"reference": "nowhere.py"}, "no file nowhere.py"),
+        ({"target": "trn9"}, "trn9"),
+        ({"seeds": ()}, "no seeds"),
+    ],
+)
+def test_what_is_wrong_with_the_call_is_an_error(
+    options: dict, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(nj.InvalidProgramError, match=said):
+        judged(tmp_path, RIGHT, **options)
