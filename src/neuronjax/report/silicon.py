@@ -105,23 +105,55 @@ EVIDENCE: tuple[Evidence, ...] = (
         verdict="contradicted",
         chip="trn2",
         device="K = 64: 1.8e-7, of which NumPy's own error is 1.44e-7",
-        here="2.08e-7; with fp32_4pass_rows32 1.85e-7",
+        here="2.08e-7; in sums of 32 rows (fp32_4pass_rows32) 1.85e-7",
         source=_KDA,
         shown_by=_MODELS,
-        unexplained="which model is right: sums of 8 to 32 rows, or of 25 bits, all"
-        " fit; sums of 128 or 64 rows and exact sums do not",
+        unexplained="which model is right: sums of 8 to 32 rows, sums of 25 or 26 bits"
+        " and halves of 8 or 11 bits all fit; sums of 64 or 128 rows of halves of 12"
+        " bits, exact sums and fewer than three passes do not",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
         verdict="confirmed",
         chip="trn2",
         device="K = 2048: 3.987e-7; swiglu_v1, K = 1024 and 3072: 6.36e-7",
-        here="3.98e-7; 6.35e-7 (with BLAS in blocks of 320 rows; with 448, which a host"
-        " of trn2 may have, 4.42e-7 and 6.89e-7)",
+        here="3.97e-7; 6.35e-7 (NumPy in blocks of 320 rows; in blocks of 448, as on"
+        " processors like those of trn2's hosts, 4.45e-7 and 6.76e-7)",
         source=_KDA,
         shown_by=_ROWS,
         unexplained="NumPy's own error is most of it, and the host that computed it is"
-        " not known",
+        " not known; in blocks of 448 the first is 12 % off",
+    ),
+    Evidence(
+        subject="elementary functions",
+        verdict="contradicted",
+        chip="trn2",
+        device="gqa_full_v2_twophase, softmax attention: 2.874e-6",
+        here="7.3e-7",
+        source=_KDA,
+        shown_by=_ROWS,
+        unexplained="ScalarE's exp is coarser than ours, by tables that are not"
+        " published",
+    ),
+    Evidence(
+        subject="elementary functions",
+        verdict="contradicted",
+        chip="trn2",
+        device="matmul_add_rmsnorm_v2_bf16_split: 1.545e-5",
+        here="4.45e-6",
+        source=_KDA,
+        shown_by=_ROWS,
+        unexplained="ScalarE's rsqrt is coarser than ours, or its square",
+    ),
+    Evidence(
+        subject="elementary functions",
+        verdict="confirmed",
+        chip="trn2",
+        device="swiglu_v1 with silu of ScalarE: 6.36e-7",
+        here="6.35e-7",
+        source=_KDA,
+        shown_by=_ROWS,
+        unexplained="silu's error is hidden by that of the matmuls, 4e-7",
     ),
 )
 
