@@ -29,10 +29,9 @@ from benchmarks.validation.numeric_rows import rounding
 K_TILE = 128
 FOUR = (("hh",), ("hl",), ("lh",), ("ll",))
 LO_HI = (("hh", "hl"), ("lh", "ll"))
-#: Blocks of K of OpenBLAS: Haswell's, an older one of AVX-512, and today's of AVX-512.
+#: Blocks of K of OpenBLAS (its param.h): of Haswell, Zen, Cooper Lake and Sapphire
+#: Rapids; of Sandy Bridge; of Skylake-X, and of what it knows no better of with AVX-512.
 BLOCKS = (320, 384, 448)
-#: Of AVX-512 processors, which is what hosts of trn2 are.
-HOST_BLOCK = 448
 FP32_BITS = 24
 Matmul = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -278,26 +277,26 @@ def predictions(row: Row, models: Sequence[Model]) -> list[Prediction]:
 
 
 def verdict(by_row: Mapping[str, Prediction]) -> str:
-    """Which rows exclude a model: those that are off by more than a tenth and their own
-    rounding, whatever the block; and those that are so for the block of a host of trn2.
-    """
-    always, there = [], []
-    for row in ROWS:
-        most = CLOSE + rounding(row.distance, row.digits)
-        off = {
-            block: abs(predicted / row.distance - 1) > most
+    """Which rows exclude a model, off by more than a tenth and their own rounding
+    however long BLAS's blocks are; else with which blocks no row does."""
+    off = {
+        row.name: {
+            block
             for block, predicted in by_row[row.name].by_block.items()
+            if abs(predicted / row.distance - 1)
+            > CLOSE + rounding(row.distance, row.digits)
         }
-        if all(off.values()):
-            always.append(row.name)
-        elif off[HOST_BLOCK]:
-            there.append(row.name)
-    words = []
+        for row in ROWS
+    }
+    always = [name for name, blocks in off.items() if len(blocks) == len(BLOCKS)]
     if always:
-        words.append(f"excluded by {', '.join(always)}")
-    if there:
-        words.append(f"by {', '.join(there)} if BLAS has blocks of {HOST_BLOCK}")
-    return "; ".join(words) or "not excluded"
+        return f"excluded by {', '.join(always)}"
+    fitting = [
+        str(b) for b in BLOCKS if all(b not in blocks for blocks in off.values())
+    ]
+    if fitting:
+        return f"fits, in blocks of {', '.join(fitting)}"
+    return "excluded by rows that differ with the block"
 
 
 def measure(quick: bool) -> dict[str, Any]:
@@ -319,25 +318,23 @@ def measure(quick: bool) -> dict[str, Any]:
             }
         )
     device = {row.name: row.distance for row in rows}
-    return {"device": device, "host_block": HOST_BLOCK, "entries": entries}
+    return {"device": device, "blocks": BLOCKS, "entries": entries}
 
 
 def show(found: Mapping[str, Any]) -> str:
-    """Predicted over measured, for the host's block and in brackets the range."""
-    lines = [f"{'':32}" + "".join(f"{name:>22}" for name in found["device"])]
+    """Predicted over measured, block by block."""
+    blocks = "/".join(map(str, found["blocks"]))
+    lines = [f"{blocks:32}" + "".join(f"{name:>23}" for name in found["device"])]
     lines.append(
-        f"{'measured':32}" + "".join(f"{d:22.3e}" for d in found["device"].values())
+        f"{'measured':32}" + "".join(f"{d:23.3e}" for d in found["device"].values())
     )
     for entry in found["entries"]:
-        cells = []
-        for name, device in found["device"].items():
-            ratios = [p / device for p in entry["rows"][name]["by_block"].values()]
-            cells.append(f"{ratios[-1]:.3f} ({min(ratios):.3f}-{max(ratios):.3f})")
-        lines.append(
-            f"{entry['name']:32}"
-            + "".join(f"{cell:>22}" for cell in cells)
-            + f"  {entry['verdict']}"
+        cells = (
+            "/".join(f"{p / d:.3f}" for p in entry["rows"][name]["by_block"].values())
+            for name, d in found["device"].items()
         )
+        texts = "".join(f"{cell:>23}" for cell in cells)
+        lines.append(f"{entry['name']:32}{texts}  {entry['verdict']}")
     return "\n".join(lines)
 
 

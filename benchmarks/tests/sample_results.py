@@ -206,7 +206,7 @@ NUMERICS = {
 }
 MODELS = {
     "device": {"K = 64": 1.8e-7},
-    "host_block": 448,
+    "blocks": [320, 448],
     "entries": [
         {
             "name": "fp32_4pass",

@@ -174,8 +174,8 @@ class Policy:
             leaves the sums of TensorE to XLA and is outside every promise.
         fp32_model: how TensorE takes FP32 operands: "fp32_4pass" is four passes of high
             and low halves, each one sum down the 128 rows; in "fp32_4pass_rows32" a
-            pass is a sum for every 32 rows, added up in order, which is nearer to what
-            trn2 measures (docs/exactness.md).
+            pass is a sum for every 32 rows, added up in order, which is nearer to a
+            distance that was published of trn2 (docs/exactness.md).
         psum_dtype: in which PSUM adds the tiles of a matmul, "float32" or, where the
             chip can, "bfloat16".
         transcendentals: "exact" is ours, the same bits everywhere; "host" is XLA's.

@@ -117,12 +117,13 @@ EVIDENCE: tuple[Evidence, ...] = (
         verdict="confirmed",
         chip="trn2",
         device="K = 2048: 3.987e-7; swiglu_v1, K = 1024 and 3072: 6.36e-7",
-        here="3.97e-7; 6.35e-7 (NumPy in blocks of 320 rows; in blocks of 448, as on"
-        " processors like those of trn2's hosts, 4.45e-7 and 6.76e-7)",
+        here="3.97e-7; 6.35e-7 with NumPy in blocks of 320 rows (Sapphire Rapids, Zen);"
+        " 4.4e-7 and 6.8e-7 in blocks of 448 (Skylake-X)",
         source=_KDA,
         shown_by=_ROWS,
         unexplained="NumPy's own error is most of it, and the host that computed it is"
-        " not known; in blocks of 448 the first is 12 % off",
+        " not known: in blocks of 320 K = 64 alone speaks against the default, in"
+        " blocks of 448 these two do as well, by 12 and 6 %",
     ),
     Evidence(
         subject="elementary functions",
