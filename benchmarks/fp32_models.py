@@ -30,7 +30,7 @@ K_TILE = 128
 FOUR = (("hh",), ("hl",), ("lh",), ("ll",))
 LO_HI = (("hh", "hl"), ("lh", "ll"))
 #: Blocks of K of OpenBLAS (its param.h): of Haswell, Zen, Cooper Lake and Sapphire
-#: Rapids; of Sandy Bridge; of Skylake-X, and of what it knows no better of with AVX-512.
+#: Rapids; of Sandy Bridge; of Skylake-X, and of others with AVX-512.
 BLOCKS = (320, 384, 448)
 FP32_BITS = 24
 Matmul = Callable[[np.ndarray, np.ndarray], np.ndarray]
