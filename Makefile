@@ -17,7 +17,7 @@ CODE := $(wildcard src tests benchmarks examples scripts docs)
 export JAX_PLATFORMS ?= cpu
 
 .PHONY: help .venv test slow lint format types quickstart bench bench-test validate \
-	validate-kernels leave-one-out \
+	validate-kernels validate-numerics leave-one-out \
 	figures bench-all matrix exhaustive fuzz notebooks notebooks-refresh docs \
 	docs-update clean
 
@@ -76,6 +76,10 @@ validate: $(STAMP)
 CORPUS ?= corpus
 validate-kernels: $(STAMP)
 	$(BIN)/python -m benchmarks.validate_kernels $(CORPUS) $(ARGS)
+
+# Numbers of the same kernels against distances that were measured on chips; hours.
+validate-numerics: $(STAMP)
+	$(BIN)/python -m benchmarks.validate_numerics $(CORPUS) $(ARGS)
 
 # How its figures generalise: each op of the kernels is left out in turn.
 #     make leave-one-out CORPUS=folder

@@ -33,6 +33,18 @@ def test_an_op_that_is_left_out_has_both_errors(folder):
     assert row in page
 
 
+def test_numbers_stand_beside_those_of_the_device(folder):
+    documents = sample_results.documents()
+    page = command.SECTIONS["validate_numerics"][1](documents["validate_numerics"])
+    row = "| 1.800e-07 | 2.090e-07 | 1.161 | **no** | 1.44e-07 | 1.08e-07 | 1.52e-07 |"
+    assert f"| bmm_v1 | trn2 | FP32 matmul, K = 64 {row}" in page
+    assert "| 0.966 | yes | 1.00e-08 |  |  |" in page
+    assert "Not run: gqa_full_v3 (not asked for)." in page
+    page = command.SECTIONS["fp32_models"][1](documents["fp32_models"])
+    row = "| fp32_4pass | 1.111 / 1.167 | excluded by K = 64 |"
+    assert row in page
+
+
 # ---- Results files.
 
 

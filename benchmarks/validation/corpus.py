@@ -61,26 +61,18 @@ class CorpusError(NeuronJaxError):
 
 
 @dataclass(frozen=True)
-class CorpusRow:
-    """A kernel that somebody measured.
+class CorpusKernel:
+    """A kernel of a repository, as somebody ran it.
 
     Attributes:
         op: what it computes.
         kernel: its file in its repository.
         chip: on which, one physical core.
-        seconds: measured; of kda-for-trainium twice what is published, because what is
-            published exceeds what a core can do.
-        active: shares of the time in which engines were active, where it is known.
-        read_bytes, write_bytes: of HBM, where it is known.
     """
 
     op: str
     kernel: str
     chip: str
-    seconds: float
-    active: Mapping[str, float]
-    read_bytes: float | None
-    write_bytes: float | None
 
     @property
     def name(self) -> str:
@@ -94,11 +86,33 @@ class CorpusRow:
         return corpus / "kda-for-trainium" / "workspaces" / self.op / self.kernel
 
 
+@dataclass(frozen=True)
+class CorpusRow(CorpusKernel):
+    """A kernel that somebody timed.
+
+    Attributes:
+        seconds: measured; of kda-for-trainium twice what is published, because what is
+            published exceeds what a core can do.
+        active: shares of the time in which engines were active, where it is known.
+        read_bytes, write_bytes: of HBM, where it is known.
+    """
+
+    seconds: float
+    active: Mapping[str, float]
+    read_bytes: float | None
+    write_bytes: float | None
+
+
 def rows() -> tuple[CorpusRow, ...]:
     """All measurements, baselines first."""
+    return tuple(map(_row, entries()))
+
+
+def entries() -> list[dict[str, Any]]:
+    """The file of measurements, baselines first, each with its chip."""
     found = json.loads(Path(__file__).with_name("nki_kernels.json").read_text())
     candidates = [{"chip": "trn2", **row} for row in found["trn2_candidates"]]
-    return tuple(map(_row, found["baselines"] + candidates))
+    return [*found["baselines"], *candidates]
 
 
 def _row(given: Mapping[str, Any]) -> CorpusRow:
@@ -164,26 +178,38 @@ def _commit(folder: Path) -> str:
     return done.stdout.strip()
 
 
-def kernel_and_arguments(row: CorpusRow, corpus: Path) -> tuple[Any, list[np.ndarray]]:
+def kernel_and_arguments(
+    row: CorpusKernel, corpus: Path
+) -> tuple[Any, list[np.ndarray]]:
     """A row's kernel, and the inputs it was measured with.
 
     Raises:
         CorpusError: a file is missing.
     """
     nki.install()
-    folder = corpus / "AccelOpt" / "NKIBench" / "reference"
-    (reference, *_) = [
-        *folder.glob(f"{row.op}_M*.py"), *folder.glob(f"{row.op}_B*.py"), Path()
-    ]  # fmt: skip
-    path = row.path(corpus)
-    for file in (reference, path):
-        if not file.is_file():
-            missing = path if file is path else folder / f"{row.op}_*.py"
-            raise CorpusError(f"no file {missing}", remedy=what_to_fetch(corpus))
-    helpers = _module(reference)
-    np.random.seed(SEED)
-    arguments = helpers.transform_to_nki_inputs(helpers.get_inputs())
+    helpers, path = reference(row.op, corpus), row.path(corpus)
+    if not path.is_file():
+        raise CorpusError(f"no file {path}", remedy=what_to_fetch(corpus))
+    arguments = helpers.transform_to_nki_inputs(inputs(helpers))
     return _module(path).kernel, list(arguments)
+
+
+def reference(op: str, corpus: Path) -> ModuleType:
+    """NKIBench's module of an op: its inputs, and `forward` in NumPy.
+
+    Raises:
+        CorpusError: it is missing.
+    """
+    folder = corpus / "AccelOpt" / "NKIBench" / "reference"
+    for path in (*folder.glob(f"{op}_M*.py"), *folder.glob(f"{op}_B*.py")):
+        return _module(path)
+    raise CorpusError(f"no file {folder / op}_*.py", remedy=what_to_fetch(corpus))
+
+
+def inputs(helpers: ModuleType) -> list[np.ndarray]:
+    """The arguments of `forward`, as they were drawn."""
+    np.random.seed(SEED)
+    return helpers.get_inputs()
 
 
 def _module(path: Path) -> ModuleType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fractions
 import functools
 import itertools
@@ -92,6 +93,23 @@ def test_dots_equal_the_fold(name):
         for k in (2, 127, 129, 256, 700)
     ]
     check_dots(pairs, BATCHED, "trn2", name, contraction.Array(lhs=name, rhs=name))
+
+
+def test_fp32_operands_in_groups_of_32_rows():
+    rng = np.random.default_rng(1)
+    pairs = [
+        (data.kinds(rng, (4, k)), data.kinds(rng, (k, 5))) for k in (2, 32, 33, 300)
+    ]
+    policy = nj.Policy(fp32_model="fp32_4pass_rows32")
+    check_dots(pairs, BATCHED, "trn2", policy, contraction.Array(group_rows=32))
+    # Only FP32 operands: what BF16 ones do is the other question.
+    bf16 = nj.Policy.preset("bf16")
+    a, b = data.normal(rng, (4, 90)), data.normal(rng, (90, 5))
+    outs = [
+        emulated_dots(PLAIN, "trn2", p)([(a, b)])[0]
+        for p in (bf16, dataclasses.replace(bf16, fp32_model="fp32_4pass_rows32"))
+    ]
+    floats.same_bits(*outs)
 
 
 @pytest.mark.parametrize("name", WIDE_FORMATS)

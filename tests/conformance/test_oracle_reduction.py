@@ -30,6 +30,29 @@ def test_sums_and_products_are_tiles_of_left_folds(eager):
         floats.same_bits(product, expected, f"product {x.shape}")
 
 
+def test_a_sequential_policy_folds_sums_of_any_length_from_the_left():
+    rng = np.random.default_rng(1)
+    x = data.kinds(rng, (2, 1030))
+    image = data.normal(rng, (1, 1, 30, 30))
+    policy = nj.Policy(accumulation="sequential")
+
+    def program(x, image):
+        window = ((1, 1, 25, 25), (1, 1, 1, 1), "VALID")
+        pooled = lax.reduce_window(image, 0.0, lax.add, *window)
+        return x.sum(-1), x.T.sum(0).T, x.prod(-1), pooled
+
+    total, columns, product, pooled = nj.jit(program, policy=policy)(x, image)
+    whole = x.shape[-1]
+    expected = reduction.reduce(x, (-1,), size=whole)
+    floats.same_bits(total, expected, "rows")
+    floats.same_bits(columns, expected, "columns")
+    expected = reduction.reduce(x, (-1,), 1.0, floats.multiply, whole)
+    floats.same_bits(product, expected, "product")
+    views = np.lib.stride_tricks.sliding_window_view(image, (25, 25), axis=(2, 3))
+    expected = reduction.reduce(views, (-2, -1), size=625)
+    floats.same_bits(pooled, expected, "windows")
+
+
 @pytest.mark.parametrize("eager", [False, True], ids=["jitted", "op by op"])
 def test_a_zero_sum_is_positive(eager):
     zeros = np.array([-0.0, -(2.0**-127), -(2.0**-140)], np.float32)

@@ -9,6 +9,7 @@ FP32; rounding to a narrower result type is the caller's. Section 5 of the desig
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -22,13 +23,15 @@ ROWS = 128
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Array:
-    """How the array takes a matmul: formats, FP8 scaling and double-row, PSUM."""
+    """How the array takes a matmul: formats, FP8 scaling and double-row, PSUM, and the
+    rows of a tile that make one sum."""
 
     lhs: str = "fp32"
     rhs: str = "fp32"
     scaled: bool = False
     double_row: bool = False
     psum: str = "fp32"
+    group_rows: int = ROWS
 
     @property
     def passes(self) -> int:
@@ -91,7 +94,7 @@ def _accumulate(lhs: np.ndarray, rhs: np.ndarray, array: Array) -> np.ndarray:
     step = 2 * ROWS if paired else ROWS
     starts = range(0, lhs.shape[-1], step)
     tiles = [slice(start, start + step) for start in starts]
-    fold = _paired_fold if paired else _plain_fold
+    fold = _paired_fold if paired else functools.partial(_grouped, array.group_rows)
     folds = (
         fold(a[..., tile], b[..., tile])
         for tile in tiles
@@ -121,6 +124,13 @@ def _passes(
 def _factors(lhs: np.ndarray, rhs: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """Per k, what broadcasts to the two factors of [batch, M, N] products."""
     return [(lhs[:, :, None, k], rhs[:, None, :, k]) for k in range(lhs.shape[-1])]
+
+
+def _grouped(rows: int, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """The sums of so many rows each, added in order."""
+    starts = range(0, lhs.shape[-1], rows)
+    parts = (slice(start, start + rows) for start in starts)
+    return floats.left_fold(_plain_fold(lhs[..., p], rhs[..., p]) for p in parts)
 
 
 def _plain_fold(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:

@@ -23,8 +23,9 @@ def reduce(
     axes: Sequence[int],
     init: float = 0.0,
     operation: Binary = floats.add,
+    size: int = TILE,
 ) -> np.ndarray:
-    """Left fold of (init, tile, tile, ...), each tile a left fold of 512 elements.
+    """Left fold of (init, tile, tile, ...), each tile a left fold of so many elements.
 
     A zero sum from +0 is +0.
     """
@@ -34,8 +35,8 @@ def reduce(
     flat = floats.flush(x).transpose(kept + axes)
     flat = flat.reshape(math.prod(shape), -1)
     total = np.full(flat.shape[0], init, np.float32)
-    for start in range(0, flat.shape[1], TILE):
-        tile = flat[:, start : start + TILE]
+    for start in range(0, flat.shape[1], size):
+        tile = flat[:, start : start + size]
         partial = tile[:, 0]
         for k in range(1, tile.shape[1]):
             partial = operation(partial, tile[:, k])

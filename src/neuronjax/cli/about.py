@@ -20,7 +20,8 @@ def exactness(
         bool, typer.Option("--markdown", help="As the page docs/exactness.md.")
     ] = False,
 ) -> None:
-    """Says of every kind of number whether it is exact, modelled or the host's.
+    """Says of every kind of number whether it is exact, modelled, checked on silicon or
+    the host's, and what public measurements of chips say.
 
     Examples:
 
@@ -28,6 +29,7 @@ def exactness(
         neuronjax exactness --markdown > docs/exactness.md
     """
     from neuronjax.report.exactness import CLAIMS, MEANINGS, as_markdown
+    from neuronjax.report.silicon import EVIDENCE
 
     if markdown:
         print(as_markdown())
@@ -41,6 +43,15 @@ def exactness(
             if claim.label == label:
                 rows.add_row(claim.subject, claim.rule, claim.switch)
         console.print(rows)
+    found = table("measurements of chips: relative L2 distances from FP32 NumPy")
+    for heading in ("claim", "chip", "the chip", "here", "open"):
+        ratio = None if heading == "chip" else 1
+        found.add_column(heading, ratio=ratio, overflow="fold")
+    for e in EVIDENCE:
+        found.add_row(
+            f"{e.subject}: {e.verdict}", e.chip, e.device, e.here, e.unexplained
+        )
+    console.print(found)
 
 
 def bench(context: typer.Context) -> None:

@@ -24,7 +24,7 @@ from neuronjax.ir.program import Location, TensorType
 Engine = Literal[
     "tensor", "vector", "scalar", "gpsimd", "sync", "dma", "cc", "offline", "host"
 ]
-Label = Literal["exact", "modelled", "host"]
+Label = Literal["exact", "modelled", "checked on silicon", "host"]
 Rounding = Literal["rne", "stochastic"]
 
 

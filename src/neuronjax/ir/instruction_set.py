@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from neuronjax.ir.instruction import Block, Instruction, Label
+from neuronjax.ir.vector_sums import VECTOR_TILE, sum_label
 
 # -- TensorE ---------------------------------------------------------------------------
 
@@ -49,13 +50,16 @@ class NcMatmul(Instruction):
         rows_per_cell: 1, or 2 when a cell adds the products of rows k and k + 128
             before they enter the column (double-row FP8).
         passes: 1, or 4 for FP32 operands split in high and low halves.
-        accumulation: "systolic", or "host" where XLA chooses the order.
+        group_rows: rows of a tile that make one sum, None for all; the sums of a tile
+            are added in order before they reach PSUM.
+        accumulation: "host" where XLA chooses the order.
     """
 
     dimensions: DotDimensions
     k_tile: int = 128
     rows_per_cell: int = 1
     passes: int = 1
+    group_rows: int | None = None
     accumulation: str = "systolic"
 
     @property
@@ -250,15 +254,19 @@ class Select(Instruction):
 class TensorReduce(Instruction):
     """Reduction of operands[0] over `axes` from operands[1].
 
-    Tiles of 512 elements, each a left fold from its own first element; the result is
-    the left fold of (init, tile 0, tile 1, ...). Several axes count as one, row-major.
-    `integer_path` as in TensorTensor.
+    Tiles of elements, each a left fold from its own first element; the result is the
+    left fold of (init, tile 0, tile 1, ...). Several axes count as one, row-major.
+    `integer_path` as in TensorTensor; a `tile` of None has all elements.
     """
 
     op: str
     axes: tuple[int, ...]
     integer_path: str = "exact"
-    label: ClassVar[Label] = "modelled"
+    tile: int | None = VECTOR_TILE
+
+    @property
+    def label(self) -> Label:  # type: ignore[override]
+        return sum_label(self.op, self.operands[0].type, self.axes)
 
 
 @dataclass(frozen=True)
@@ -274,11 +282,12 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class Pool(Instruction):
-    """Reduction over sliding windows; fold order and `integer_path` of TensorReduce."""
+    """Reduction over sliding windows; fold order and attributes of TensorReduce."""
 
     op: str
     window: Window
     integer_path: str = "exact"
+    tile: int | None = VECTOR_TILE
     label: ClassVar[Label] = "modelled"
 
 

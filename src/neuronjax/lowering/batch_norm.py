@@ -34,6 +34,7 @@ from neuronjax.ir.program import Op
 from neuronjax.lowering.broadcast import filled, spread
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.registry import lowers
+from neuronjax.lowering.sums import vector_tile
 
 
 class _Features:
@@ -80,7 +81,8 @@ class _Features:
         """The sum of each feature's elements."""
         init = filled(self.context, (), np.float32, 0)
         shape = (self.shape[self.axis],)
-        return self._fp32(TensorReduce, (x, init), shape, op="add", axes=self.axes)
+        fields = dict(op="add", axes=self.axes, tile=vector_tile(self.context.policy))
+        return self._fp32(TensorReduce, (x, init), shape, **fields)
 
     def wide(self, x: View) -> View:
         """As FP32, which sums need."""

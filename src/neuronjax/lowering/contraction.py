@@ -28,6 +28,7 @@ from neuronjax.lowering.operand import FP8, MatmulOperand
 from neuronjax.lowering.operand_casts import is_byte, prepare_operands
 from neuronjax.lowering.psum import from_psum, into_psum
 from neuronjax.lowering.registry import lowers
+from neuronjax.lowering.sums import group_rows
 from neuronjax.numerics.microscaling import MX_FORMATS
 
 
@@ -167,6 +168,7 @@ def _dense(
         and core.k_tile_double_row is not None
         and k >= core.k_tile_double_row
     )
+    in_passes = "float32" in (lhs.format, rhs.format)
     yield into_psum(
         context,
         NcMatmul,
@@ -175,5 +177,6 @@ def _dense(
         dimensions=dimensions,
         k_tile=k_tile or (core.k_tile_double_row if double_row else core.k_tile),
         rows_per_cell=2 if double_row else 1,
-        passes=4 if "float32" in (lhs.format, rhs.format) else 1,
+        passes=4 if in_passes else 1,
+        group_rows=group_rows(context.policy) if in_passes else None,
     )

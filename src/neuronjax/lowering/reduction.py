@@ -35,6 +35,7 @@ from neuronjax.lowering.bodies import (
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.elementwise import engine_of, integer_path
 from neuronjax.lowering.registry import lowers
+from neuronjax.lowering.sums import vector_tile
 
 
 @lowers("stablehlo.reduce")
@@ -44,7 +45,8 @@ def reduce(op: Op, context: Context) -> Instructions:
     if name is None:
         yield from _with_body(op, context, ReduceBlock, axes=axes)
         return
-    yield _simple(op, context, TensorReduce, op_name=name, axes=axes)
+    fields = dict(axes=axes, tile=vector_tile(context.policy))
+    yield _simple(op, context, TensorReduce, op_name=name, **fields)
 
 
 def _combiner(op: Op) -> str | None:
@@ -105,7 +107,8 @@ def reduce_window(op: Op, context: Context) -> Instructions:
         # Padding does not change the result: StableHLO wants a monoid.
         yield from _with_body(op, context, ScanBlock, axis=axis, reverse=reverse)
     elif axis is None or not _starts_from_identity(op, context, name):
-        yield _simple(op, context, Pool, op_name=name, window=window)
+        fields = dict(window=window, tile=vector_tile(context.policy))
+        yield _simple(op, context, Pool, op_name=name, **fields)
     else:
         fields = dict(axis=axis, reverse=reverse)
         yield _simple(op, context, TensorTensorScan, op_name=name, **fields)

@@ -168,10 +168,14 @@ class Policy:
             emulated function must be the loss, and be differentiated from outside,
             `jax.grad(neuronjax.jit(loss, ...))`: a gradient that is taken inside it has
             no loss that could be scaled.
-        accumulation: of sums; "systolic" is the modelled order, "host" leaves it to XLA
-            and is outside every promise.
-        fp32_model: how FP32 matmuls are split into passes: "fp32_4pass", the one model
-            there is.
+        accumulation: of sums; "systolic" is the modelled order; "sequential" is that
+            too, but sums and products of VectorE are one left fold however long they
+            are, and not tiles of 512 (no measurement says which is right); "host"
+            leaves the sums of TensorE to XLA and is outside every promise.
+        fp32_model: how TensorE takes FP32 operands: "fp32_4pass" is four passes of high
+            and low halves, each one sum down the 128 rows; in "fp32_4pass_rows32" a
+            pass is a sum for every 32 rows, added up in order, which is nearer to a
+            distance that was published of trn2 (docs/exactness.md).
         psum_dtype: in which PSUM adds the tiles of a matmul, "float32" or, where the
             chip can, "bfloat16".
         transcendentals: "exact" is ours, the same bits everywhere; "host" is XLA's.
@@ -442,6 +446,7 @@ _CASTS = {
 }
 _ACCUMULATIONS = {
     "systolic": "FP32 down the rows of a tile, {psum_dtype} across tiles (systolic)",
+    "sequential": "as systolic; sums of VectorE are one left fold, however long",
     "host": "left to the host's XLA, outside every promise",
 }
 _ALWAYS_DESCRIBED = ("auto_cast", "auto_cast_type", "cotangent_type", "rounding")

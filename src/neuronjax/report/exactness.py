@@ -1,9 +1,10 @@
 """What is exact, what is modelled, what is the host's: one table, with its evidence.
 
-Every number carries one of three labels (design, section 5). A `Claim` says for one
+Every number carries one of four labels (design, section 5). A `Claim` says for one
 kind of number which it is, after which document or by which choice, what switches the
 choice, and which tests show it; every instruction class belongs to exactly one claim.
-`as_markdown` makes the page docs/exactness.md of them.
+What chips say about claims is in `report.silicon`. `as_markdown` makes the page
+docs/exactness.md of both.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ from neuronjax.ir import (
 )
 from neuronjax.ir.instruction import Instruction, Label
 from neuronjax.numerics.elementary import MAX_ULP
+from neuronjax.report.silicon import EVIDENCE, SILENT
 
 MEANINGS: dict[Label, str] = {
     "exact": "bit-exact to a published specification and to an independent oracle",
     "modelled": "the vendor is silent: our choice, named and versioned",
+    "checked on silicon": "a choice that public measurements of a chip confirm, with"
+    " what they leave open",
     "host": "outside every promise, and only on request",
 }
 
@@ -56,7 +60,7 @@ class Claim:
 
 
 _CLAIM = re.compile(
-    r"(?P<label>\w+): (?P<subject>.+?)\n(?P<rule>.+?)\n\[(?P<source>.+?)\]"
+    r"(?P<label>[\w ]+): (?P<subject>.+?)\n(?P<rule>.+?)\n\[(?P<source>.+?)\]"
     r"(\nswitch: (?P<switch>.+?))?\ntests: (?P<tests>.+?)"
     r"(\ninstructions: (?P<instructions>.+))?",
     re.DOTALL,
@@ -82,6 +86,11 @@ one rounding on the write; overflow to Inf, NaN (e4m3fn) or the largest
 switch: overflow
 tests: numerics/test_rounding.py numerics/test_casts_exhaustive.py
 instructions: TensorCopy ReducePrecision
+
+exact: FP32 arithmetic
+add, subtract and multiply on Vector, Scalar and GpSimd engines round once
+[IEEE 754-2019]
+tests: conformance/test_oracle_elementwise.py nki/test_published_sums.py
 
 exact: integers, comparison, selection
 two's complement, saturating casts from floats
@@ -143,8 +152,10 @@ tests: conformance/test_oracle_contraction.py conformance/test_matrix.py
 instructions: NcMatmul
 
 modelled: FP32 operands in TensorE
-four passes of 12-bit halves, hh, hl, lh, ll, added in PSUM
-[documented: four times the cost; the split is not]
+four passes of 12-bit halves, hh, hl, lh, ll, added in PSUM; each one sum of all rows,
+or (fp32_4pass_rows32) one for every 32 rows
+[documented: four times the cost; the split is not; a published distance is nearer to 32
+rows]
 switch: fp32_model
 tests: conformance/test_oracle_contraction.py
 
@@ -167,8 +178,14 @@ a compressed value times the row its tag selects; 128 to a tile
 tests: conformance/test_oracle_tensor_engine.py
 instructions: NcMatmulSparse
 
+checked on silicon: short sums in VectorE
+up to 128 FP32 numbers: one left fold
+[public measurements of trn1, below]
+tests: nki/test_published_sums.py conformance/test_oracle_reduction.py
+
 modelled: sums in VectorE
-tiles of 512, each a left fold, themselves folded from init
+longer ones and products: tiles of 512, each a left fold, themselves folded from init;
+or one left fold (sequential)
 [not documented]
 switch: accumulation
 tests: conformance/test_oracle_reduction.py conformance/test_window_forms.py
@@ -324,8 +341,9 @@ def _page() -> Iterator[str]:
     yield "<!-- Made by `neuronjax exactness --markdown`; do not edit. -->"
     yield "# What is exact, what is modelled"
     yield ""
-    yield "Every number that neuronjax computes carries one of three labels, also in"
-    yield '`compiled.as_text("instructions")`. Equality with silicon is not claimed.'
+    yield "Every number that neuronjax computes carries one of four labels, also in"
+    yield '`compiled.as_text("instructions")`. Equality with silicon is claimed where a'
+    yield "row [below](#measurements-of-chips) shows it, and nowhere else."
     yield ""
     yield from _table(("label", "meaning"), MEANINGS.items())
     for label in MEANINGS:
@@ -333,6 +351,7 @@ def _page() -> Iterator[str]:
         yield ""
         heads = ("what", "rule", "source", "switch", "tests")
         yield from _table(heads, (_row(c) for c in CLAIMS if c.label == label))
+    yield from _silicon()
     yield "## Elementary functions"
     yield ""
     yield "Largest error of FP32 results in units in the last place (ULP)."
@@ -349,6 +368,29 @@ def _page() -> Iterator[str]:
         ("topic", "taken", "instead of", "sources"),
         ((c.topic, c.chosen, c.alternative, c.sources) for c in CONTRADICTIONS),
     )
+
+
+def _silicon() -> Iterator[str]:
+    yield "## Measurements of chips"
+    yield ""
+    yield "What third parties measured on real chips and published. Distances are"
+    yield "relative L2 norms of the difference from FP32 NumPy, which has an error of"
+    yield "its own."
+    yield ""
+    yield from _table(
+        ("claim", "", "chip", "the chip", "here", "source", "shown by", "open"),
+        (
+            (
+                e.subject, e.verdict, e.chip, e.device, e.here, e.source,
+                f"`{e.shown_by.rsplit('/', 1)[1]}`", e.unexplained,
+            )
+            for e in EVIDENCE
+        ),
+    )  # fmt: skip
+    yield "No public measurement says anything about:"
+    yield ""
+    yield from (f"- {what}: {why}" for what, why in SILENT)
+    yield ""
 
 
 def _row(claim: Claim) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """The instructions of a program as a table: what is written, by whom, from which line.
 
-Every row has its label: exact, modelled or host. Blocks of control flow are indented,
-callees follow. `ir.text` has every attribute; here are those that change numbers.
+Every row has its label: exact, modelled, checked on silicon or host. Blocks of control
+flow are indented, callees follow. `ir.text` has every attribute; here are those that
+change numbers.
 """
 
 from __future__ import annotations
@@ -18,17 +19,25 @@ from rich.text import Text
 
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram, Label
 from neuronjax.ir.program import TensorType
+from neuronjax.ir.vector_sums import VECTOR_TILE
 from neuronjax.report.places import place
 from neuronjax.report.tables import WORD, new_table
 
 _SHOWN = 40
-_STYLES: dict[Label, str] = {"exact": "green", "modelled": "yellow", "host": "red"}
+_STYLES: dict[Label, str] = {
+    "exact": "green",
+    "checked on silicon": "cyan",
+    "modelled": "yellow",
+    "host": "red",
+}
 #: What an instruction does, where its name alone does not say.
 _KINDS = ("op", "function", "kind", "direction", "callee", "format", "pattern")
 #: Attributes that change numbers -> the value that is not worth a word.
 _USUAL: dict[str, Any] = {
     "passes": 1,
     "rows_per_cell": 1,
+    "group_rows": None,
+    "tile": VECTOR_TILE,
     "accumulation": "systolic",
     "transcendentals": "exact",
     "integer_path": "exact",

@@ -1,7 +1,8 @@
 """Sums in a stated order: the left folds that reductions and windows are made of.
 
 VectorE reduces tiles of 512 elements, each a left fold from its own first element; the
-result is the left fold of (init, tile 0, tile 1, ...) (design, section 5). XLA's own
+result is the left fold of (init, tile 0, tile 1, ...) (design, section 5). A tile of
+None is all there are, so that a sum of any length is one left fold. XLA's own
 reduce is a left fold almost nowhere, so the fold is a `lax.scan` over the reduced axis,
 moved to the front: each step adds one row to a row of running sums.
 """
@@ -18,9 +19,8 @@ from jax import lax
 
 from neuronjax.execution.engines import dot_verdicts
 from neuronjax.execution.engines.array_fold import Matrix, pinned
+from neuronjax.ir.vector_sums import VECTOR_TILE
 from neuronjax.numerics.exact import opaque, seal
-
-TILE = 512
 
 Combine = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -78,7 +78,12 @@ def sum_rows(x: Matrix, zero: jax.Array) -> jax.Array | None:
 
 
 def fold_axes(
-    x: jax.Array, axes: Sequence[int], init: jax.Array, op: str, zero: jax.Array
+    x: jax.Array,
+    axes: Sequence[int],
+    init: jax.Array,
+    op: str,
+    zero: jax.Array,
+    tile: int | None = VECTOR_TILE,
 ) -> jax.Array:
     """Reduces float32 `x` over `axes` from `init` (a scalar); the result is [rest].
 
@@ -86,23 +91,24 @@ def fold_axes(
     """
     init = opaque(init, zero)
     k = prod(x.shape[d] for d in axes)
+    tile = tile or max(k, 1)
     last = sorted(axes) == list(range(x.ndim - len(axes), x.ndim))
     if op == "add" and last and k:
-        total = _sum_of_last_axis(lax.reshape(x, (x.size // k, k)), init, zero)
+        total = _sum_of_last_axis(lax.reshape(x, (x.size // k, k)), init, zero, tile)
         if total is not None:
             return total
-    return tiled_fold(reduced_axis_first(x, axes), init, op, zero)
+    return tiled_fold(reduced_axis_first(x, axes), init, op, zero, tile)
 
 
 def _sum_of_last_axis(
-    x: jax.Array, init: jax.Array, zero: jax.Array
+    x: jax.Array, init: jax.Array, zero: jax.Array, tile: int
 ) -> jax.Array | None:
     """[rest, K] without moving K to the front, which costs more than the sum."""
     rest, k = x.shape
-    tiles = -(-k // TILE)
-    if tiles > 1 and k % TILE:
-        x = lax.pad(x, IDENTITIES["add"], [(0, 0, 0), (0, tiles * TILE - k, 0)])
-    rows = lax.reshape(x, (1, rest * tiles, k if tiles == 1 else TILE))
+    tiles = -(-k // tile)
+    if tiles > 1 and k % tile:
+        x = lax.pad(x, IDENTITIES["add"], [(0, 0, 0), (0, tiles * tile - k, 0)])
+    rows = lax.reshape(x, (1, rest * tiles, k if tiles == 1 else tile))
     sums = sum_rows(Matrix(rows, k_first=False), zero)
     if sums is None:
         return None
@@ -111,16 +117,18 @@ def _sum_of_last_axis(
     return left_fold(jnp.concatenate([start, sums]), combiner("add", zero))
 
 
-def tiled_fold(x: jax.Array, init: jax.Array, op: str, zero: jax.Array) -> jax.Array:
+def tiled_fold(
+    x: jax.Array, init: jax.Array, op: str, zero: jax.Array, tile: int
+) -> jax.Array:
     """Reduces float32 [K, rest] over K, starting from `init` (a scalar)."""
     combine = combiner(op, zero)
     k, rest = x.shape
     start = jnp.broadcast_to(init, (rest,))
     if k == 0:
         return start
-    tiles = -(-k // TILE)
+    tiles = -(-k // tile)
     if tiles > 1:
-        x = _padded(x, tiles * TILE, IDENTITIES[op])
+        x = _padded(x, tiles * tile, IDENTITIES[op])
     x = lax.reshape(x, (tiles, x.shape[0] // tiles, rest))
     sums = sum_rows(Matrix(x, k_first=True), zero) if op == "add" else None
     if sums is None:

@@ -3,7 +3,8 @@
 A K tile is one pass of the array (`array_fold`); PSUM adds the tile results in K order
 in FP32. FP32 operands are four passes of high and low halves, each a fold of its own,
 added in the order hi.hi, hi.lo, lo.hi, lo.lo (model "fp32_4pass"; the split is not
-documented).
+documented). In "fp32_4pass_rows32" each of these folds is one for every 32 rows, added
+up in order.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ def nc_matmul(i: NcMatmul, x: Sequence[jax.Array], r: Registers) -> Arrays:
     if i.rows_per_cell == 2:
         total = accumulate_cells(*operands, i.k_tile, paired, psum, in_range=True)
     else:
-        fold = one_pass if i.passes == 1 else four_passes
-        fold = functools.partial(fold, zero=r.zero)
+        fold = functools.partial(one_pass, zero=r.zero)
+        if i.passes == 4:
+            fold = functools.partial(four_passes, zero=r.zero, group_rows=i.group_rows)
         total = accumulate(*operands, i.k_tile, fold, psum, i.passes)
     total = lax.reshape(total, result.shape)
     return (round_to_int(total, result.dtype) if integers else as_psum(total, i),)
@@ -211,12 +213,27 @@ def _looped_tiles(
     return lax.scan(step, first, (a[1:], b[1:], jnp.arange(1, count)))[0]
 
 
-def four_passes(a: Matrix, b: Matrix, zero: jax.Array) -> list[jax.Array]:
+def four_passes(
+    a: Matrix, b: Matrix, zero: jax.Array, group_rows: int | None = None
+) -> list[jax.Array]:
     """hi.hi, hi.lo, lo.hi and lo.lo, by one fold of stacked operands."""
     m, n = a.free, b.free
-    [stacked] = one_pass(_stacked_halves(a), _stacked_halves(b), zero)
+    operands = _stacked_halves(a), _stacked_halves(b)
+    [stacked] = _in_groups(*operands, zero, group_rows)
     high, low = stacked[:, :m], stacked[:, m:]
     return [high[:, :, :n], high[:, :, n:], low[:, :, :n], low[:, :, n:]]
+
+
+def _in_groups(
+    a: Matrix, b: Matrix, zero: jax.Array, rows: int | None
+) -> list[jax.Array]:
+    """One pass whose sums are of so many rows each, added up in order."""
+    count = -(-a.k // rows) if rows else 1
+    if rows is None or count == 1:
+        return one_pass(a, b, zero)
+    [sums] = one_pass(_tiled(a, count, rows), _tiled(b, count, rows), zero)
+    split = sums.reshape(count, a.batch, *sums.shape[1:])
+    return [Psum(zero, zero, "rne", None).add([split])]
 
 
 def _stacked_halves(x: Matrix) -> Matrix:

@@ -315,7 +315,7 @@ def tensor_reduce(i: TensorReduce, x: Sequence[jax.Array], r: Registers) -> Arra
     if i.integer_path == "fp32":
         floats = (a.astype(jnp.float32) for a in (operand, init))
         operand, init = floats
-        total = fold_axes(operand, i.axes, init, i.op, r.zero)
+        total = fold_axes(operand, i.axes, init, i.op, r.zero, i.tile)
         total = lax.reshape(total, i.results[0].type.shape)
         return (round_to_int(total, dtype, mode="rne"),)
     if dtype.kind in "iub":
@@ -325,7 +325,7 @@ def tensor_reduce(i: TensorReduce, x: Sequence[jax.Array], r: Registers) -> Arra
         result = _extreme(i.op, operand, init, i.axes)
         return (result if dtype == jnp.float32 else write(result, i, r),)
     shape = i.results[0].type.shape
-    total = fold_axes(operand, i.axes, init, i.op, r.zero)
+    total = fold_axes(operand, i.axes, init, i.op, r.zero, i.tile)
     return (write(lax.reshape(total, shape), i, r),)
 
 

@@ -23,7 +23,7 @@ from neuronjax.execution.engines.dma import (
     window_counts,
     window_positions,
 )
-from neuronjax.execution.engines.fold import TILE, combiner
+from neuronjax.execution.engines.fold import combiner
 from neuronjax.execution.engines.vector import BOOLEANS, COMPARISONS, EXACT, INTEGERS
 from neuronjax.ir.block_set import PoolBlock, ScanBlock, SelectAndScatterBlock
 from neuronjax.ir.instruction_set import (
@@ -32,6 +32,7 @@ from neuronjax.ir.instruction_set import (
     TensorTensorScan,
     Window,
 )
+from neuronjax.ir.vector_sums import VECTOR_TILE
 from neuronjax.numerics.rounding import round_to_int
 
 # More window positions than this are a loop instead of straight-line code.
@@ -72,7 +73,7 @@ def _written(x: jax.Array, i: OneOp, r: Registers) -> Arrays:
 def pool(i: Pool, x: Sequence[jax.Array], r: Registers) -> Arrays:
     operand, init = _computed(x, i)
     body = _combination(i.op, operand.dtype, r.zero)
-    (result,) = _reduced_windows([operand], [init], i.window, body)
+    (result,) = _reduced_windows([operand], [init], i.window, body, i.tile)
     return _written(result, i, r)
 
 
@@ -84,7 +85,11 @@ def pool_block(i: PoolBlock, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 
 def _reduced_windows(
-    inputs: Sequence[jax.Array], inits: Sequence[jax.Array], window: Window, body: Body
+    inputs: Sequence[jax.Array],
+    inits: Sequence[jax.Array],
+    window: Window,
+    body: Body,
+    tile: int | None = VECTOR_TILE,
 ) -> Arrays:
     pairs = zip(inputs, inits, strict=True)
     bases = [dilated_and_padded(a, window, init) for a, init in pairs]
@@ -93,7 +98,8 @@ def _reduced_windows(
     if 0 in counts:
         return result
     positions = window_positions(window)
-    whole = len(positions) // TILE
+    size = tile or len(positions) + 1
+    whole = len(positions) // size
 
     def whole_tile(result: Arrays, row: Arrays) -> tuple[Arrays, None]:
         first, places = row
@@ -101,10 +107,10 @@ def _reduced_windows(
         return body(first, *result, *tile), None
 
     if whole:
-        tiles = np.array(positions[: whole * TILE], np.int32).reshape(whole, TILE, -1)
-        firsts = jnp.arange(whole, dtype=jnp.uint32) * TILE
+        tiles = np.array(positions[: whole * size], np.int32).reshape(whole, size, -1)
+        firsts = jnp.arange(whole, dtype=jnp.uint32) * size
         result, _ = lax.scan(whole_tile, result, (firsts, jnp.asarray(tiles)))
-    rest, first = positions[whole * TILE :], jnp.uint32(whole * TILE)
+    rest, first = positions[whole * size :], jnp.uint32(whole * size)
     if not rest:
         return result
     fold = _looped_fold if len(rest) > UNROLLED_POSITIONS else _unrolled_fold

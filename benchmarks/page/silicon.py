@@ -1,0 +1,84 @@
+"""The sections on what chips measure of numbers, each of one results file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.page import text
+
+Found = Mapping[str, Any]
+
+
+def numerics(found: Found) -> str:
+    """Every kernel that was run, and what was not."""
+    head = (
+        "kernel", "chip", "about", "device", "here", "ratio", "within 10 %",
+        "NumPy", "device alone", "here alone",
+    )  # fmt: skip
+    parts = [_NUMERICS, text.table(head, map(_row, found["entries"]))]
+    if found["not_done"]:
+        parts.append(
+            "Not run: "
+            + ", ".join(f"{name} ({why})" for name, why in found["not_done"].items())
+            + "."
+        )
+    return "\n\n".join(parts)
+
+
+_NUMERICS = """Relative L2 distances of results from NKIBench's FP32 NumPy reference on
+the same inputs: of a trn2, as published, and of the emulator. NumPy has an error of its
+own, from float64, which is in both; it depends on the host, for BLAS adds in blocks of
+K whose length is the processor's. Where it is a tenth of the device's distance or more,
+the last columns leave it out: of the device, as if the two errors were independent,
+and of the emulator, the distance from float64. Kernels whose device is farther off end
+in a function of ScalarE (exp, rsqrt), whose tables are coarser than our functions."""
+
+
+def _row(entry: Found) -> tuple[str, ...]:
+    alone = entry["device_alone"]
+    return (
+        entry["kernel"].rpartition("/")[2].removesuffix(".py"),
+        entry["chip"],
+        entry["about"],
+        f"{entry['device']:.3e}",
+        f"{entry['here']:.3e}",
+        "" if entry["ratio"] is None else f"{entry['ratio']:.3f}",
+        "yes" if entry["is_close"] else "**no**",
+        f"{entry['numpy']:.2e}",
+        "" if alone is None else f"{alone:.2e}",
+        "" if alone is None else f"{entry['here_alone']:.2e}",
+    )
+
+
+def fp32_models(found: Found) -> str:
+    """Every model of FP32 operands, and which rows exclude it."""
+    device = found["device"]
+    head = ("model", *(f"{name}: {d:.3e}" for name, d in device.items()), "")
+    rows = (
+        (
+            e["name"],
+            *(_predicted(e["rows"][name], d) for name, d in device.items()),
+            e["verdict"],
+        )
+        for e in found["entries"]
+    )
+    blocks = ", ".join(map(str, found["blocks"]))
+    return "\n\n".join([_MODELS.format(blocks=blocks), text.table(head, rows)])
+
+
+_MODELS = """What the array may do with FP32 operands, against distances that were
+published of trn2. Models differ from `fp32_4pass` in what their names say: four passes
+of high and low halves of 12 bits, each pass an instruction whose FP32 sum goes down 128
+rows, and whose result PSUM adds. In the cells, predicted over measured, for NumPy in
+blocks of {blocks} rows of K: OpenBLAS takes the first on Haswell, Zen and Sapphire
+Rapids, the last on Skylake-X, and which host computed the references is not known.
+K = 64 is one block of any. In blocks of 320 the other two FP32 rows fit `fp32_4pass`
+within 1 %, and K = 64 alone speaks against it; in blocks of 448 all three speak for
+shorter or wider sums. So nothing is clearly better, and the default stays. The three
+BF16 products tell models of sums apart by less than the parts that are computed leave
+to chance, a percent or two."""
+
+
+def _predicted(row: Found, device: float) -> str:
+    return " / ".join(f"{p / device:.3f}" for p in row["by_block"].values())

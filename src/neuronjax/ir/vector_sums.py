@@ -1,0 +1,29 @@
+"""How VectorE folds a long sum, and how far that is known from a chip.
+
+On trn1 `nisa.tensor_reduce` of 127 and of 128 FP32 numbers along the free axis is one
+left fold, bit for bit, in each of 16,384 published sums (kernel-grader, see
+`report.silicon`). Nothing public says what happens to longer ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from neuronjax.ir.instruction import Label
+from neuronjax.ir.program import TensorType
+
+#: ASSUMPTION: elements that are folded before the fold starts anew.
+VECTOR_TILE = 512
+#: Elements of the longest sum that was published.
+LONGEST_KNOWN_SUM = 128
+
+
+def sum_label(op: str, operand: TensorType, axes: Sequence[int]) -> Label:
+    """How far the result of a reduction is known."""
+    length = prod(operand.shape[d] for d in axes)
+    was_measured = op == "add" and operand.dtype == np.float32
+    is_known = was_measured and length <= LONGEST_KNOWN_SUM
+    return "checked on silicon" if is_known else "modelled"

@@ -1,0 +1,189 @@
+"""What public measurements of real chips say about our numbers, row by row.
+
+Third parties ran kernels on trn1 and trn2 and published sums or distances. A row says
+what the chip gave, what the emulator gives, who shows it, and what stays unexplained:
+it confirms a claim of `report.exactness` or contradicts it. `SILENT` is what no row
+says anything about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["confirmed", "contradicted"]
+
+_GRADER = "LaelaZorana/kernel-grader-mi300x-rocm-trainium-nki, kernel-nki"
+_KDA = "Jerry2423/kda-for-trainium"
+_SUMS = "tests/nki/test_published_sums.py"
+_ROWS = "benchmarks/validate_numerics.py"
+_MODELS = "benchmarks/fp32_models.py"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One public measurement, held against a claim.
+
+    Attributes:
+        subject: of the claim, in `report.exactness`.
+        verdict: what it does to the claim.
+        chip: that was measured.
+        device: what it gave. Distances are relative L2, from FP32 NumPy.
+        here: what the emulator gives for the same.
+        source: who measured.
+        shown_by: the test or the program that compares.
+        unexplained: what it leaves open.
+    """
+
+    subject: str
+    verdict: Verdict
+    chip: str
+    device: str
+    here: str
+    source: str
+    shown_by: str
+    unexplained: str
+
+
+EVIDENCE: tuple[Evidence, ...] = (
+    Evidence(
+        subject="short sums in VectorE",
+        verdict="confirmed",
+        chip="trn1",
+        device="16,384 sums of 128 FP32 numbers and as many of 127 are the sequential"
+        " FP32 sum; two runs and both cores alike",
+        here="the same bits, in all of them",
+        source=_GRADER,
+        shown_by=_SUMS,
+        unexplained="positive numbers, on trn1 alone; that trn2 and trn3 add alike is"
+        " taken for granted",
+    ),
+    Evidence(
+        subject="FP32 arithmetic",
+        verdict="confirmed",
+        chip="trn1",
+        device="65,536 sums of two FP32 numbers are NumPy's, for each of four seeds",
+        here="the same bits",
+        source=_GRADER,
+        shown_by=_SUMS,
+        unexplained="one operator, no special values",
+    ),
+    Evidence(
+        subject="FP32 arithmetic",
+        verdict="confirmed",
+        chip="trn2",
+        device="rope_v1 (multiply, add, subtract): distance 0.0",
+        here="0.0",
+        source=_KDA,
+        shown_by=_ROWS,
+        unexplained="",
+    ),
+    Evidence(
+        subject="casts to nearest even",
+        verdict="confirmed",
+        chip="trn2",
+        device="swiglu_v2_only_down, a matmul as three products of BF16 halves:"
+        " 4.476e-6",
+        here="4.474e-6",
+        source=_KDA,
+        shown_by=_ROWS,
+        unexplained="bits are not published; halves that are cut off and not rounded"
+        " would be six times as far",
+    ),
+    Evidence(
+        subject="products in TensorE",
+        verdict="confirmed",
+        chip="trn2",
+        device="the same row",
+        here="the same",
+        source=_KDA,
+        shown_by=_ROWS,
+        unexplained="the order of addition is below what it can tell",
+    ),
+    Evidence(
+        subject="FP32 operands in TensorE",
+        verdict="contradicted",
+        chip="trn2",
+        device="K = 64: 1.8e-7, of which NumPy's own error is 1.44e-7",
+        here="2.08e-7; in sums of 32 rows (fp32_4pass_rows32) 1.85e-7",
+        source=_KDA,
+        shown_by=_MODELS,
+        unexplained="which model is right: sums of 8 to 32 rows, sums of 25 or 26 bits"
+        " and halves of 8 or 11 bits all fit; sums of 64 or 128 rows of halves of 12"
+        " bits, exact sums and fewer than three passes do not",
+    ),
+    Evidence(
+        subject="FP32 operands in TensorE",
+        verdict="confirmed",
+        chip="trn2",
+        device="K = 2048: 3.987e-7; swiglu_v1, K = 1024 and 3072: 6.36e-7",
+        here="3.97e-7; 6.35e-7 with NumPy in blocks of 320 rows (Sapphire Rapids, Zen);"
+        " 4.4e-7 and 6.8e-7 in blocks of 448 (Skylake-X)",
+        source=_KDA,
+        shown_by=_ROWS,
+        unexplained="NumPy's own error is most of it, and the host that computed it is"
+        " not known: in blocks of 320 K = 64 alone speaks against the default, in"
+        " blocks of 448 these two do as well, by 12 and 6 %",
+    ),
+    Evidence(
+        subject="elementary functions",
+        verdict="contradicted",
+        chip="trn2",
+        device="gqa_full_v2_twophase, softmax attention: 2.874e-6",
+        here="7.3e-7",
+        source=_KDA,
+        shown_by=_ROWS,
+        unexplained="ScalarE's exp is coarser than ours, by tables that are not"
+        " published",
+    ),
+    Evidence(
+        subject="elementary functions",
+        verdict="contradicted",
+        chip="trn2",
+        device="matmul_add_rmsnorm_v2_bf16_split: 1.545e-5",
+        here="4.45e-6",
+        source=_KDA,
+        shown_by=_ROWS,
+        unexplained="ScalarE's rsqrt is coarser than ours, or its square",
+    ),
+    Evidence(
+        subject="elementary functions",
+        verdict="confirmed",
+        chip="trn2",
+        device="swiglu_v1 with silu of ScalarE: 6.36e-7",
+        here="6.35e-7",
+        source=_KDA,
+        shown_by=_ROWS,
+        unexplained="silu's error is hidden by that of the matmuls, 4e-7",
+    ),
+)
+
+#: What no public row says anything about -> why.
+SILENT: tuple[tuple[str, str], ...] = (
+    (
+        "sums of more than 128 numbers on VectorE",
+        "RMSNorm's sums of 2,048 squares end in an rsqrt whose error is larger; tiles"
+        ' of 512 and one left fold (`accumulation="sequential"`) are both possible',
+    ),
+    (
+        "reciprocal and divide of VectorE",
+        "in attention alone, below the error of exp",
+    ),
+    (
+        "bn_stats, tensor_tensor_scan",
+        "Mamba's scan is within the 3e-5 that its author asked for; no figure is"
+        " public",
+    ),
+    (
+        "casts on write to FP16, FP8 and integers",
+        "no row has one; those to BF16 are confirmed",
+    ),
+    ("GpSimdE", "no row has an instruction of it"),
+    ("subnormals, NaNs, infinities, signed zeros", "no row's inputs have any"),
+    ("order of addition of BF16 and narrower operands", "below what distances tell"),
+    (
+        "trn3",
+        "the vendor's guide prints 72 elements of MX matmuls: 71 are its FP32 golden"
+        " rounded to BF16, one is 0.73 BF16 ULP off",
+    ),
+)
