@@ -22,6 +22,7 @@ from neuronjax.ir.instruction_set import (
     Compare,
     DmaCopy,
     Iota,
+    Loop,
     Memset,
     Select,
     TensorCopy,
@@ -29,7 +30,7 @@ from neuronjax.ir.instruction_set import (
     TensorTensorScan,
 )
 from neuronjax.ir.program import TensorType
-from neuronjax.timing.access import MOVEMENTS, ValueAccess, viewed
+from neuronjax.timing.access import MOVEMENTS, ValueAccess, handed_on, viewed
 from neuronjax.timing.flattening import CONTROL, FlatNode, Flattening
 from neuronjax.timing.fused import Fused, FusedStep
 from neuronjax.timing.instruction_kinds import ELEMENTWISE, MATMULS, is_kind, is_stored
@@ -151,6 +152,9 @@ class _Fusion:
         for own in roots:
             for root in own:
                 uses[root] += 1
+        if isinstance(i, Loop):
+            for n in handed_on(i):
+                access[node.results[n]] = access[operands[n]]
         return False
 
     def _use(self, value: int) -> None:
