@@ -15,11 +15,13 @@ from neuronjax.ir.collectives.algorithms import ALGORITHMS, legal_algorithms
 from neuronjax.ir.collectives.placement import Placement
 from neuronjax.ir.collectives.selection import select
 from neuronjax.timing.collective_constants import (
+    CHIP_HOP,
     CONSTANTS,
     DMA_SHARE,
     EFA_SHARE,
     LINK_SHARE,
     LINK_START,
+    NULL_EXECUTION,
 )
 from neuronjax.timing.collective_steps import steps_of, steps_over_nodes
 from neuronjax.timing.collectives import (
@@ -28,10 +30,13 @@ from neuronjax.timing.collectives import (
     bus_factor,
     collective_time,
     execution_seconds,
+    launch_seconds,
     priced,
+    queued_launch_seconds,
     time_over_nodes,
 )
 from neuronjax.timing.network import network_of
+from neuronjax.timing.work import Core
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 TRN1, TRN2 = map(resolve_target, ("trn1.32xlarge", "trn2.48xlarge"))
@@ -174,6 +179,22 @@ def test_barriers():
     hardware = barrier_seconds(TRN1, 32, hardware=True)
     assert 0 < hardware < barrier_seconds(TRN1, 32)
     assert barrier_seconds(resolve_target("trn3"), 8) == barrier_seconds(TRN2, 8)
+
+
+def test_a_queued_launch_leaves_room_for_a_published_token():
+    """Llama-2-13B on 32 ranks of trn1 takes 4.3 ms a token [SDK 2.16], of which 26 GB
+    of weights are 2.0 at the rate of HBM: no 5 ms of barrier can be in it."""
+    weights_seconds = 26e9 / 16 / TRN1.chip.hbm_bytes_per_second
+    queued = queued_launch_seconds(TRN1, 32, weights_seconds)
+    assert weights_seconds + queued < 4.3e-3 < launch_seconds(Core.of(TRN1), TRN1, 32)
+    assert queued == pytest.approx(CHIP_HOP.value + LINK_START.value)
+
+
+def test_a_program_shorter_than_a_launch_waits_for_it():
+    target = resolve_target("trn2")
+    assert queued_launch_seconds(target, 1, 1.0) == 0
+    waits = queued_launch_seconds(target, 1, 50e-6)
+    assert waits == pytest.approx(NULL_EXECUTION.value - 50e-6)
 
 
 # -- what always holds -----------------------------------------------------------------
