@@ -133,15 +133,6 @@ def test_a_transpose_of_what_was_computed_is_a_step():
     assert [s.form for s in fused.steps] == ["activation", "other", "tensor_scalar"]
 
 
-def test_a_causal_mask_is_recognised():
-    def f(x):
-        return jnp.where(jnp.tril(jnp.ones((16, 16), bool)), jnp.exp(x), 0.0)
-
-    fused = steps_of(f, (16, 16))
-    assert fused.steps[-1].causal == (16, 16)
-    assert len(fused.steps) == 2  # the mask is a constant
-
-
 def test_a_table_is_no_immediate():
     table = np.arange(16, dtype=np.float32)
     fused = steps_of(lambda x: x + table, (8, 16))
