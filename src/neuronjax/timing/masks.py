@@ -25,7 +25,6 @@ from neuronjax.ir.instruction_set import (
     TensorTensor,
 )
 from neuronjax.ir.program import TensorType
-from neuronjax.timing.constant import Constant
 from neuronjax.timing.flattening import FlatNode
 from neuronjax.timing.planning_constants import MASK_COLUMNS, MASK_ROWS
 
@@ -84,19 +83,19 @@ class Masks:
             return None
         if self.types[predicate].shape != shape or predicate not in self._made:
             return None
-        fine = self._visible(predicate, shape, MASK_ROWS, is_kept)
+        fine = self._visible(predicate, shape, MASK_ROWS.value, is_kept)
         if np.all(fine == fine[:, :1]) or np.all(fine == fine[:1]):
             return None
-        coarse = self._visible(predicate, shape, MASK_COLUMNS, is_kept)
-        computed = _share(coarse, shape, MASK_COLUMNS)
-        return MaskedScores(shape, computed, _share(fine, shape, MASK_ROWS))
+        coarse = self._visible(predicate, shape, MASK_COLUMNS.value, is_kept)
+        computed = _share(coarse, shape, MASK_COLUMNS.value)
+        return MaskedScores(shape, computed, _share(fine, shape, MASK_ROWS.value))
 
     def _visible(
-        self, predicate: int, shape: tuple[int, ...], columns: Constant, is_kept: bool
+        self, predicate: int, shape: tuple[int, ...], columns: float, is_kept: bool
     ) -> np.ndarray:
         """Of every block of rows and columns, whether any score counts."""
         rows = _blocks(shape[-2], MASK_ROWS.value)
-        across = _blocks(shape[-1], columns.value)
+        across = _blocks(shape[-1], columns)
         frame = (
             *(_Range(0, size - 1) for size in shape[:-2]),
             _Range(*(edge[:, None] for edge in rows)),
@@ -193,9 +192,9 @@ def _blocks(size: int, step: float) -> _Range:
     return _Range(first, np.minimum(first + int(step), size) - 1)
 
 
-def _share(visible: np.ndarray, shape: tuple[int, ...], columns: Constant) -> float:
+def _share(visible: np.ndarray, shape: tuple[int, ...], columns: float) -> float:
     """Of all scores those in blocks of which any counts; the last ones are smaller."""
-    steps = (MASK_ROWS.value, columns.value)
+    steps = (MASK_ROWS.value, columns)
     blocks = (_blocks(size, n) for size, n in zip(shape[-2:], steps, strict=True))
     rows, across = (edge.high - edge.low + 1 for edge in blocks)
     return float(rows @ visible @ across) / prod(shape[-2:])
