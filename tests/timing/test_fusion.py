@@ -8,18 +8,21 @@ import numpy as np
 import pytest
 
 import neuronjax as nj
+from neuronjax.hardware import resolve_target
 from neuronjax.timing.fusion import fuse
 from neuronjax.timing.passes import ReducingPass, ScalarTensorTensor
 from neuronjax.timing.pricing import priced
+from neuronjax.timing.work import Core
 
 F32, BF16 = jnp.float32, jnp.bfloat16
+CORE = Core.of(resolve_target("trn2"), 1)
 
 
 def steps_of(function, *shapes, dtype=F32):
     arguments = [jax.ShapeDtypeStruct(s, dtype) for s in shapes]
     program = nj.jit(function, target="trn2", policy="fp32").lower(*arguments)
     block = program.captured.instructions.main
-    return fuse(block, program.captured.instructions.functions)
+    return fuse(block, program.captured.instructions.functions, CORE)
 
 
 def names(fused):

@@ -18,6 +18,7 @@ from neuronjax.timing.work import Core
 
 F32, BF16 = jnp.float32, jnp.bfloat16
 TARGET = resolve_target("trn2")
+CORE = Core.of(TARGET, 1)
 
 
 def program_of(function, *arguments):
@@ -28,7 +29,7 @@ def program_of(function, *arguments):
 def masked(function, *shapes):
     """What the steps say that are masked."""
     program = program_of(function, *(jax.ShapeDtypeStruct(s, F32) for s in shapes))
-    steps = fuse(program.main, program.functions).steps
+    steps = fuse(program.main, program.functions, CORE).steps
     return [s.masked for s in steps if s.masked is not None]
 
 
@@ -101,7 +102,7 @@ def test_what_hides_no_blocks_of_scores(f):
 
 def timeline_of(function, *arguments):
     program = program_of(function, *arguments)
-    return schedule(program, Core.of(TARGET, 1), TARGET)
+    return schedule(program, CORE, TARGET)
 
 
 def attention(**options):

@@ -20,6 +20,7 @@ from neuronjax.ir.instruction_set import (
     Activation,
     BitcastCopy,
     DmaCopy,
+    Im2col,
     Iota,
     Loop,
     Memset,
@@ -40,7 +41,9 @@ from neuronjax.timing.passes import (
     operator as _op,
     two_operations,
 )
+from neuronjax.timing.patches import fill_rows, held_bytes, seen_as
 from neuronjax.timing.swapping import swap
+from neuronjax.timing.work import Core
 
 _CONSTANT = (*ELEMENTWISE, DmaCopy, Iota, Memset, TensorReduce, BitcastCopy)
 _PURE = (*_CONSTANT, *MATMULS)
@@ -48,12 +51,12 @@ _PURE = (*_CONSTANT, *MATMULS)
 _AFFINE = frozenset({"multiply", "add", "subtract", "negate"})
 
 
-def fuse(block: Block, functions: Mapping[str, Block]) -> Fused:
-    """Fuses a block."""
+def fuse(block: Block, functions: Mapping[str, Block], core: Core) -> Fused:
+    """Fuses a block, as a core can execute it."""
     flat = Flattening(functions)
     arguments = tuple([flat.new(b.type) for b in block.arguments])
     results = flat.add(block, arguments)
-    return _Fusion(flat.nodes, flat.types, arguments, results).run()
+    return _Fusion(flat.nodes, flat.types, arguments, results, core).run()
 
 
 class _Fusion:
@@ -65,11 +68,13 @@ class _Fusion:
         types: list[TensorType],
         arguments: tuple[int, ...],
         results: tuple[int, ...],
+        core: Core,
     ) -> None:
-        self.nodes, self.types = nodes, types
+        self.nodes, self.types, self.core = nodes, types, core
         self.arguments, self.results = arguments, results
         self.access: list[ValueAccess] = [ValueAccess((i,)) for i in range(len(types))]
         self.uses = [0] * len(types)
+        self.sizes = [prod(t.shape) * t.dtype.itemsize for t in types]
         self.constants: set[int] = set()
         self.masks = Masks(types)
         self.step_of: dict[int, int] = {}
@@ -91,7 +96,7 @@ class _Fusion:
             self.results,
             frozenset(self.constants),
             self.uses,
-            [prod(t.shape) * t.dtype.itemsize for t in self.types],
+            self.sizes,
         )
 
     def _alive(self) -> list[FlatNode]:
@@ -118,7 +123,12 @@ class _Fusion:
                 access[value] = ValueAccess(())
             self.masks.add(node)
             return True
-        if type(i) in MOVEMENTS:
+        if isinstance(i, Im2col):
+            if fill_rows(i, self.core):
+                access[node.results[0]] = seen_as(i, access[operands[0]])
+                return True
+            self.sizes[node.results[0]] = held_bytes(i)
+        elif type(i) in MOVEMENTS:
             seen = viewed(i, operands, access, self.types, self.arguments)
             if seen is not None:
                 access[node.results[0]] = seen

@@ -91,7 +91,7 @@ class _Planner:
         share: float = 1.0,
     ) -> BlockPlan:
         """The plan of a block whose arguments at `resident` positions stay in SBUF."""
-        fused = fuse(block, self.program.functions)
+        fused = fuse(block, self.program.functions, self.core)
         regions = group(fused, self.core)
         self._equivalence.mark(fused, regions)
         capacity = int(self.capacity * share)
