@@ -100,7 +100,7 @@ SERIES: tuple[Series, ...] = (
         rows=_rows(
             "1K 4K 16K 64K 256K 1M 4M 16M 64M 256M 1G",
             "58 58 58 58 60 68 107 332 1214 4750 18930",
-            {"1K": "overhead", "16M": "DMA_SHARE", "1G": "DMA_SHARE"},
+            {"1K": "overhead", "16M": "CHANNEL_SHARE", "1G": "CHANNEL_SHARE"},
         ),
         overhead_from=0,
     ),

@@ -31,10 +31,10 @@ ALL_REDUCE_BYTES = 32 * 2**10  # of T16
 
 NOTES = {
     "T1": "8-bit elements are priced by their bytes alone.",
-    "T6": "a permutation is given all that a copy can have; measured is a third.",
+    "T6": "a permutation is given one channel; measured is two thirds of that.",
     "T8": "all_gather_v also exchanges counts, which the model does not.",
-    "T12": "rdh on 8 ranks: measured times have one slope from 2 MiB on, as if "
-    "kangaring ran there already; 1 MiB is still mesh.",
+    "T12": "8 ranks: 1 MiB is still mesh; 2 ranks: rdh from 16 MiB on is 24 % short, "
+    "as if kangaring ran there already.",
     "T16 32 MiB": "measured is what mesh would take (2.00 and 1.00 ms), not rdh.",
     "T16": "12 all-reduces of 2 ranks take 16 us each there, 2.1 us in T12.",
 }

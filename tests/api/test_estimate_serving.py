@@ -13,7 +13,7 @@ from neuronjax.api.estimate_serving import estimate_serving
 from neuronjax.api.profile import profile
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
-from neuronjax.timing.collectives import launch_seconds
+from neuronjax.timing.collectives import launch_seconds, queued_launch_seconds
 from neuronjax.timing.work import Core
 
 WIDTH, LENGTH, BATCH = 512, 1024, 4
@@ -79,7 +79,9 @@ def test_latencies_are_those_of_the_profiles(found):
     then = profile(decode, target="trn2.48xlarge", policy="bf16")(*after)
     launch = launch_seconds(Core.of(target), target, 1)
     assert cost.time_to_first_token_seconds == first.total_seconds + launch
-    assert cost.inter_token_seconds == then.total_seconds + launch
+    queued = queued_launch_seconds(target, 1, then.total_seconds)
+    assert cost.inter_token_seconds == then.total_seconds + queued
+    assert 0 < queued < launch
     assert cost.loaded_inter_token_seconds > cost.inter_token_seconds
     assert (cost.copies, cost.devices) == (64, 64)
 

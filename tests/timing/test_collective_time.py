@@ -15,11 +15,14 @@ from neuronjax.ir.collectives.algorithms import ALGORITHMS, legal_algorithms
 from neuronjax.ir.collectives.placement import Placement
 from neuronjax.ir.collectives.selection import select
 from neuronjax.timing.collective_constants import (
+    CHANNEL_SHARE,
+    CHIP_HOP,
     CONSTANTS,
-    DMA_SHARE,
     EFA_SHARE,
     LINK_SHARE,
     LINK_START,
+    NULL_EXECUTION,
+    SLICE_BYTES,
 )
 from neuronjax.timing.collective_steps import steps_of, steps_over_nodes
 from neuronjax.timing.collectives import (
@@ -28,10 +31,13 @@ from neuronjax.timing.collectives import (
     bus_factor,
     collective_time,
     execution_seconds,
+    launch_seconds,
     priced,
+    queued_launch_seconds,
     time_over_nodes,
 )
 from neuronjax.timing.network import network_of
+from neuronjax.timing.work import Core
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 TRN1, TRN2 = map(resolve_target, ("trn1.32xlarge", "trn2.48xlarge"))
@@ -104,21 +110,66 @@ def test_mesh_of_trn2_sends_once_per_chip():
 
 def test_two_ranks_of_a_chip():
     """One reads both halves and adds, then gets the other: 1.5 times the bytes."""
-    rate = 16 * 17e9 * DMA_SHARE.value
+    rate = 2 * 16 * 17e9 * CHANNEL_SHARE.value
     seconds = transfer("all_reduce", MIB, [[0, 1]], TRN1, "mesh")
     assert seconds == pytest.approx(1.5 * MIB / rate)
 
 
 def test_efa_of_one_rank():
-    """Ring over four instances, one rank on each: 3/4 of the bytes at 50 Gb/s."""
+    """Ring over four instances, one rank on each: 3/4 of the bytes at the 200 Gb/s of
+    an interface, which it has to itself."""
     found = collective_time(
         "all_gather", GIB, [[0, 64, 128, 192]], FOUR, algorithm="ring"
     )
-    rate = 50e9 / 8 * EFA_SHARE.value
+    rate = 200e9 / 8 * EFA_SHARE.value
     assert found.transfer_seconds == pytest.approx(0.75 * GIB / rate)
     assert found.latency_seconds == pytest.approx(3 * 15e-6 + LINK_START.value)
     assert found.bottleneck == "efa"
     assert found.bytes_per_rank == pytest.approx(0.75 * GIB)
+
+
+def test_ranks_share_the_interface_of_their_chips():
+    """50 Gb/s each [CC] where all four of a chip send; of trn1 four on two chips do."""
+    one = transfer("all_gather", GIB, [(0, 64)], FOUR, "ring")
+    chip = [(n, 64 + n) for n in range(4)]
+    assert transfer("all_gather", GIB, chip, FOUR, "ring") == pytest.approx(4 * one)
+    other = [(0, 64), (4, 68)]
+    assert transfer("all_gather", GIB, other, FOUR, "ring") == pytest.approx(one)
+    trn1 = resolve_target("trn1.32xlarge:2")
+    one = transfer("all_gather", GIB, [(0, 32)], trn1, "ring")
+    assert one == pytest.approx(0.5 * GIB / (100e9 / 8 * EFA_SHARE.value))
+    pair, far = ([(0, 32), (n, 32 + n)] for n in (2, 4))
+    assert transfer("all_gather", GIB, pair, trn1, "ring") == pytest.approx(2 * one)
+    assert transfer("all_gather", GIB, far, trn1, "ring") == pytest.approx(one)
+
+
+def test_a_group_that_fills_its_node_has_four_channels():
+    """Of 32 ranks each adds 47 chunks and copies 32 by kangaring; 8 have two."""
+    links = dataclasses.replace(network_of(TRN1), link_share=1e9)
+    rate = 16 * 17e9 * CHANNEL_SHARE.value
+    for ranks, channels, copied in ((32, 4, 79 / 32), (8, 2, 19 / 8)):
+        found = collective_time(
+            "all_reduce",
+            GIB,
+            [range(ranks)],
+            TRN1,
+            algorithm="kangaring",
+            network=links,
+        )
+        expected = GIB * copied / (channels * rate)
+        assert found.transfer_seconds == pytest.approx(expected, rel=1e-3)
+
+
+def test_slices_pass_the_steps_of_rdh_side_by_side():
+    """On 8 ranks the DMA engines have most to do, 3 times the bytes; the wires 3/4. The
+    first slice waits for all of its steps."""
+    slice_, rate = SLICE_BYTES.value, 2 * 16 * 17e9 * CHANNEL_SHARE.value
+    one, two, many = (
+        transfer("all_reduce", n * slice_, [range(8)], TRN1, "rdh") for n in (1, 2, 33)
+    )
+    assert two - one == pytest.approx(3 * slice_ / rate, rel=1e-3)
+    assert many - one == pytest.approx(32 * (two - one), rel=1e-3)
+    assert one == pytest.approx(slice_ * (3 / 4 / LINK1 + 1.5 / rate), rel=1e-3)
 
 
 def test_a_permute_of_neighbours():
@@ -174,6 +225,22 @@ def test_barriers():
     hardware = barrier_seconds(TRN1, 32, hardware=True)
     assert 0 < hardware < barrier_seconds(TRN1, 32)
     assert barrier_seconds(resolve_target("trn3"), 8) == barrier_seconds(TRN2, 8)
+
+
+def test_a_queued_launch_leaves_room_for_a_published_token():
+    """Llama-2-13B on 32 ranks of trn1 takes 4.3 ms a token [SDK 2.16], of which 26 GB
+    of weights are 2.0 at the rate of HBM: no 5 ms of barrier can be in it."""
+    weights_seconds = 26e9 / 16 / TRN1.chip.hbm_bytes_per_second
+    queued = queued_launch_seconds(TRN1, 32, weights_seconds)
+    assert weights_seconds + queued < 4.3e-3 < launch_seconds(Core.of(TRN1), TRN1, 32)
+    assert queued == pytest.approx(CHIP_HOP.value + LINK_START.value)
+
+
+def test_a_program_shorter_than_a_launch_waits_for_it():
+    target = resolve_target("trn2")
+    assert queued_launch_seconds(target, 1, 1.0) == 0
+    waits = queued_launch_seconds(target, 1, 50e-6)
+    assert waits == pytest.approx(NULL_EXECUTION.value - 50e-6)
 
 
 # -- what always holds -----------------------------------------------------------------

@@ -16,6 +16,7 @@ from neuronjax.timing.work import Core
 
 BF16, F32 = jnp.bfloat16, jnp.float32
 TRN2 = resolve_target("trn2")
+CORE = Core.of(TRN2, 1)
 
 
 def struct(*shape: int, dtype=BF16):
@@ -85,7 +86,7 @@ def test_sides_are_exchanged_where_that_spares_a_transposition():
         return jnp.einsum("bkd,bqk->bdq", v, p).swapaxes(1, 2)
 
     program = program_of(transposed, struct(2, 256, 512), struct(2, 512, 64))
-    steps = fuse(program.main, program.functions).steps
+    steps = fuse(program.main, program.functions, CORE).steps
     assert [step.form for step in steps] == ["matmul"]
     assert steps[0].instruction.results[0].type.shape == (2, 256, 64)
 

@@ -8,18 +8,21 @@ import numpy as np
 import pytest
 
 import neuronjax as nj
+from neuronjax.hardware import resolve_target
 from neuronjax.timing.fusion import fuse
 from neuronjax.timing.passes import ReducingPass, ScalarTensorTensor
 from neuronjax.timing.pricing import priced
+from neuronjax.timing.work import Core
 
 F32, BF16 = jnp.float32, jnp.bfloat16
+CORE = Core.of(resolve_target("trn2"), 1)
 
 
 def steps_of(function, *shapes, dtype=F32):
     arguments = [jax.ShapeDtypeStruct(s, dtype) for s in shapes]
     program = nj.jit(function, target="trn2", policy="fp32").lower(*arguments)
     block = program.captured.instructions.main
-    return fuse(block, program.captured.instructions.functions)
+    return fuse(block, program.captured.instructions.functions, CORE)
 
 
 def names(fused):
@@ -131,15 +134,6 @@ def test_a_transpose_of_an_argument_is_left_to_dma():
 def test_a_transpose_of_what_was_computed_is_a_step():
     fused = steps_of(lambda x: jnp.exp(x).T + 1, (8, 16))
     assert [s.form for s in fused.steps] == ["activation", "other", "tensor_scalar"]
-
-
-def test_a_causal_mask_is_recognised():
-    def f(x):
-        return jnp.where(jnp.tril(jnp.ones((16, 16), bool)), jnp.exp(x), 0.0)
-
-    fused = steps_of(f, (16, 16))
-    assert fused.steps[-1].causal == (16, 16)
-    assert len(fused.steps) == 2  # the mask is a constant
 
 
 def test_a_table_is_no_immediate():

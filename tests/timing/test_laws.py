@@ -7,6 +7,7 @@ programs on one core and on two are compared.
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -48,7 +49,7 @@ def attention(batch, width, layers):
     return run, (struct(batch, 256, width), weights)
 
 
-def convolutions(batch, width, layers):
+def convolutions(batch, width, layers, image=14):
     def run(x, weights):
         for w in weights:
             dimensions = ("NHWC", "HWIO", "NHWC")
@@ -60,7 +61,7 @@ def convolutions(batch, width, layers):
         return x.mean((1, 2))
 
     kernels = [struct(3, 3, width, width)] * layers
-    return run, (struct(batch, 14, 14, width), kernels)
+    return run, (struct(batch, image, image, width), kernels)
 
 
 def programs() -> list[Any]:
@@ -136,3 +137,29 @@ def test_no_queue_works_longer_than_the_program_takes(make, sizes, gradient):
     found = timeline(make, gradient, tuple(sizes.items()))
     for queue in ("tensor", "vector", "scalar", "dma"):
         assert found.busy_seconds(queue) <= found.scheduled_seconds * 1.001
+
+
+#: The most that twice of one takes: twice the width is four times the products, by an
+#: array that is half as empty; twice the image four times the pixels.
+GROWTH = {"batch": 2.4, "width": 3.0, "image": 5.0}
+
+
+def images() -> list[Any]:
+    """Sizes of a layer of convolutions, all that stays in SBUF when it is doubled."""
+    sizes = itertools.product((1, 4, 8), (32, 64), (1, 2), (14, 28, 56))
+    names = ("batch", "width", "layers", "image")
+    found = [dict(zip(names, s, strict=True)) for s in sizes]
+    return [
+        pytest.param(s, gradient, id="-".join(map(str, (*s.values(), gradient))))
+        for s in found
+        for gradient in (False, True)
+    ]
+
+
+@pytest.mark.parametrize(("sizes", "gradient"), images())
+def test_twice_the_convolution_takes_about_as_much_more(sizes, gradient):
+    """No patches are made that would leave SBUF."""
+    one = timeline(convolutions, gradient, tuple(sizes.items())).scheduled_seconds
+    for what, most in GROWTH.items():
+        two = timeline(convolutions, gradient, larger(sizes, what)).scheduled_seconds
+        assert two < most * one, what

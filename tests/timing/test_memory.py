@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from jax.sharding import PartitionSpec
 
 import neuronjax as nj
 from neuronjax.hardware import resolve_target
-from neuronjax.timing.hbm import capacity_bytes, category_of, check_fits
+from neuronjax.timing.hbm import capacity_bytes, category_of, check_fits, with_donation
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.work import Core
 
@@ -217,6 +218,47 @@ def test_capacity_of_a_logical_core():
     gib = 2**30
     assert capacity_bytes(CORE) == 12 * gib - 96_000_000
     assert capacity_bytes(Core(CORE.chip, 2)) == 24 * gib - 2 * 96_000_000
+
+
+def test_a_scan_needs_the_weights_that_it_runs_over_once():
+    """What no turn changes stays where it is, and what turns stack is in one place."""
+
+    def layers(weights, x):
+        return jax.lax.scan(lambda c, w: (jnp.tanh(c @ w), c), x, weights)
+
+    found = plan_of(layers, struct(64, 1024, 1024), struct(64, 1024))
+    assert found.hbm.categories["parameters"] == 64 * 1024 * 1024 * 2
+    assert found.hbm.categories["workspace"] == 0
+    assert found.hbm.categories["outputs"] == 65 * 64 * 1024 * 2
+
+
+def test_a_loop_updates_what_the_program_made_in_place():
+    def written(x):
+        def turn(n, kept):
+            return jax.lax.dynamic_update_slice(kept, jnp.exp(x[:1]) * n, (n, 0))
+
+        return jax.lax.fori_loop(0, 64, turn, jnp.exp(x))
+
+    found = plan_of(written, struct(65536, 1024, dtype=F32))
+    assert found.hbm.bytes < 2.01 * 65536 * 1024 * 4
+
+
+def test_every_device_holds_its_part_of_a_sharded_array():
+    """64 devices of 1 GiB each: globally 64 GiB, more than a core of trn2 has."""
+    sharded = jax.shard_map(
+        lambda x: jnp.exp(x) * 2,
+        mesh=nj.make_mesh((64,), ("d",)),
+        in_specs=PartitionSpec("d"),
+        out_specs=PartitionSpec("d"),
+    )
+    low = nj.jit(sharded, target="trn2.48xlarge", policy="fp32").lower(
+        struct(64 * 2**14, 2**14, dtype=F32)
+    )
+    plan = plan_memory(low.captured.instructions, CORE)
+    assert plan.hbm.categories["inputs"] == plan.hbm.categories["outputs"] == 2**30
+    assert plan.hbm.bytes == 2**31
+    assert with_donation(plan, (0,)).hbm.bytes == 2**30
+    assert check_fits(plan, CORE) is None
 
 
 def test_a_program_that_fits_is_no_error():

@@ -25,7 +25,7 @@ def regions_of(function, *shapes, dtype=BF16):
     arguments = [jax.ShapeDtypeStruct(s, dtype) for s in shapes]
     program = nj.jit(function, target="trn2", policy="fp32").lower(*arguments)
     block = program.captured.instructions.main
-    return group(fuse(block, program.captured.instructions.functions), CORE)
+    return group(fuse(block, program.captured.instructions.functions, CORE), CORE)
 
 
 def attention(q, k, v):

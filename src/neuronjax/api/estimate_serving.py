@@ -36,7 +36,7 @@ from neuronjax.api.instance_costs import (
 from neuronjax.api.profile import Profile, Trips
 from neuronjax.hardware import Target
 from neuronjax.report.money_tables import serving_tables
-from neuronjax.timing.collectives import launch_seconds
+from neuronjax.timing.collectives import launch_seconds, queued_launch_seconds
 from neuronjax.timing.hbm import capacity_bytes
 from neuronjax.timing.money import PricePerHour, Terms, check_watts
 from neuronjax.timing.serving_money import (
@@ -71,7 +71,8 @@ def estimate_serving(
         prefill: reads a prompt into a KV cache; what `profile` takes, or a `Path`.
         decode: makes one token for every sequence of a batch. What it takes and gives
             back (arguments of a result's type that are no parameters) is the KV cache,
-            updated in place. It is priced for the whole length of that cache.
+            updated in place. It is priced for the whole length of that cache, each call
+            launched while the last one runs; a prefill waits for its launch.
         prompt_tokens: of one request.
         output_tokens: of one answer; the first comes out of the prefill.
         batch: sequences that a copy decodes together: those of `decode`'s arguments.
@@ -118,11 +119,12 @@ def estimate_serving(
     def cost(target: Target, first: Profile, then: Profile) -> ServingCost:
         shards = max(shards_of(first), shards_of(then))
         copies = copies_of(target, shards, devices, then.core.lnc)
-        launch = launch_seconds(then.core, target, shards)
+        launch = launch_seconds(first.core, target, shards)
+        queued = queued_launch_seconds(target, shards, then.total_seconds)
         return serving_cost(
             target.name,
             first.total_seconds + launch,
-            then.total_seconds + launch,
+            then.total_seconds + queued,
             prices[target.name],
             traffic,
             ServedMemory(

@@ -54,6 +54,7 @@ class InstanceSpec:
         efa_bits_per_second: network to other instances, all interfaces together, or
             None if not published. Ranks share it equally: 50 Gb/s for each of the 64
             of trn2.48xlarge [CC].
+        efa_interfaces: how many there are; the chips share them equally.
         price: list price on demand, or None if not known.
         block_price: of a Capacity Block, or None if not known.
     """
@@ -65,6 +66,7 @@ class InstanceSpec:
     topology: topology.Topology
     lnc_default: int
     efa_bits_per_second: int | None
+    efa_interfaces: int
     price: ListPrice | None
     block_price: ListPrice | None = None
 
@@ -97,6 +99,7 @@ TRN1_2XLARGE = InstanceSpec(
     topology=topology.SINGLE_CHIP,
     lnc_default=chips.TRN1.lnc_default,
     efa_bits_per_second=25 * _GBPS,  # "up to" [T1B]
+    efa_interfaces=1,  # ASSUMPTION
     price=ListPrice(usd_per_hour=1.34, date="2022-10", region="us-east-1"),  # [LIST]
 )
 TRN1_32XLARGE = InstanceSpec(
@@ -107,6 +110,7 @@ TRN1_32XLARGE = InstanceSpec(
     topology=topology.TRN1_TORUS_4X4,
     lnc_default=chips.TRN1.lnc_default,
     efa_bits_per_second=800 * _GBPS,  # [T1]
+    efa_interfaces=8,  # of 100 Gb/s [VS]
     price=ListPrice(usd_per_hour=21.50, date="2022-10", region="us-east-1"),  # [LIST]
     block_price=_block(9.532, "us-east-1"),  # [CB]
 )
@@ -114,6 +118,7 @@ TRN1N_32XLARGE = dataclasses.replace(
     TRN1_32XLARGE,
     name="trn1n.32xlarge",
     efa_bits_per_second=1_600 * _GBPS,  # [T1]
+    efa_interfaces=16,  # ASSUMPTION: of 100 Gb/s too
     price=ListPrice(usd_per_hour=24.78, date="2022-10", region="us-east-1"),  # [LIST]
     block_price=None,
 )
@@ -126,6 +131,7 @@ INF2_XLARGE = InstanceSpec(
     topology=topology.SINGLE_CHIP,
     lnc_default=chips.INF2.lnc_default,
     efa_bits_per_second=None,
+    efa_interfaces=0,  # [derived]
     price=_listed(0.7582),  # [VS]
 )
 INF2_8XLARGE = dataclasses.replace(
@@ -156,6 +162,7 @@ TRN2_3XLARGE = InstanceSpec(
     topology=topology.SINGLE_CHIP,
     lnc_default=chips.TRN2.lnc_default,
     efa_bits_per_second=None,
+    efa_interfaces=0,  # [derived]
     price=None,
     block_price=_block(2.235, "ap-southeast-4"),  # [CB]
 )
@@ -167,6 +174,7 @@ TRN2_48XLARGE = InstanceSpec(
     topology=topology.TRN2_TORUS_4X4,
     lnc_default=chips.TRN2.lnc_default,
     efa_bits_per_second=3_200 * _GBPS,  # [T2]
+    efa_interfaces=16,  # of 200 Gb/s [CC]
     price=None,
     block_price=_block(35.7608, "us-east-2"),  # [CB]
 )
@@ -180,6 +188,7 @@ TRN2_ULTRASERVER = dataclasses.replace(
     hosts=4,  # [T2]
     topology=topology.TRN2_TORUS_4X4X4,
     efa_bits_per_second=12_800 * _GBPS,  # 4 x 3,200 [derived]; see CONTRADICTIONS
+    efa_interfaces=64,  # 4 x 16 [derived]
     block_price=None,
 )
 
@@ -191,6 +200,7 @@ TRN3_ULTRASERVER_GEN1 = InstanceSpec(
     topology=topology.TRN3_SWITCH_4X16,
     lnc_default=chips.TRN3.lnc_default,
     efa_bits_per_second=12_800 * _GBPS,  # [T3]
+    efa_interfaces=64,  # ASSUMPTION: one for each chip
     price=None,
 )
 TRN3_ULTRASERVER_GEN2 = dataclasses.replace(
@@ -200,6 +210,7 @@ TRN3_ULTRASERVER_GEN2 = dataclasses.replace(
     hosts=36,  # [T3]
     topology=topology.TRN3_SWITCH_36X4,
     efa_bits_per_second=28_800 * _GBPS,  # [T3]
+    efa_interfaces=144,  # ASSUMPTION: one for each chip
 )
 
 INSTANCES: Mapping[str, InstanceSpec] = MappingProxyType(

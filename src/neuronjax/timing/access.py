@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from neuronjax.ir.instruction import Instruction
-from neuronjax.ir.instruction_set import BitcastCopy, DmaCopy, TensorCopy
+from neuronjax.ir.instruction_set import BitcastCopy, DmaCopy, Loop, TensorCopy
 from neuronjax.ir.program import TensorType
 
 #: What may be an access pattern.
@@ -91,6 +91,20 @@ def viewed(
     if i.kind == "concatenate":
         return _concatenate(operands, access, result, i.parameters[0][0])
     return None
+
+
+def handed_on(loop: Loop) -> frozenset[int]:
+    """Positions of a loop's carry that no turn changes: what a scan runs over, and the
+    weights that it closes over. They stay where they are."""
+    sources = {b.number: n for n, b in enumerate(loop.body.arguments)}
+    for i in loop.body.instructions:
+        if isinstance(i, Loop):
+            for n in handed_on(i):
+                source = sources.get(i.operands[n].buffer.number)
+                if source is not None:
+                    sources[i.results[n].number] = source
+    results = enumerate(loop.body.results)
+    return frozenset(n for n, v in results if sources.get(v.buffer.number) == n)
 
 
 def _view(

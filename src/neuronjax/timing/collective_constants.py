@@ -36,11 +36,19 @@ LINK_SHARE = assumed(
     "of the rate of a NeuronLink that transfers reach; ASSUMPTION: on all chips",
     fitted_to="T12: 8 ranks, 512 KiB to 1 MiB, 16.8 GB/s more",
 )
-DMA_SHARE = assumed(
-    0.42,
+CHANNEL_SHARE = assumed(
+    0.21,
     "fraction",
-    "of a core's DMA rate that a collective has; ASSUMPTION: on all chips",
+    "of a core's DMA rate that a channel of a collective has, of which there are two,"
+    " or four where a group fills its node [nki.collectives]; ASSUMPTION: on all chips",
     fitted_to="T2: 2 ranks, 16 MiB to 1 GiB, 56.8 GB/s more",
+)
+SLICE_BYTES = assumed(
+    2**20,
+    "B",
+    "of a collective that goes through the steps of rdh by itself, so that wires and"
+    " DMA engines work beside each other; that there are slices is published of ring",
+    fitted_to="T12: 8 ranks, 4 to 32 MiB",
 )
 EFA_SHARE = Constant(EFA.usable_share, "fraction", "279 of 400 GB/s [MC]")
 NULL_EXECUTION = assumed(

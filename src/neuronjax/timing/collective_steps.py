@@ -37,6 +37,9 @@ class CollectiveStep:
         sent: what one rank sends to other ranks.
         flows: between chips, by (source, destination), counted over all nodes.
         senders: ranks of each chip that take part.
+        channels: of DMA rings in each rank, which follow the ways out of a chip.
+        is_sliced: whether it works on one slice of the data beside the other steps,
+            which have others then.
     """
 
     count: int
@@ -44,11 +47,23 @@ class CollectiveStep:
     sent: float = 0.0
     flows: Flows = field(default_factory=dict)
     senders: Mapping[int, int] = field(default_factory=dict)
+    channels: int = 1
+    is_sliced: bool = False
 
 
 def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, ...]:
     """The steps of groups that work at the same time; all have equally many."""
     return tuple(_together(steps) for steps in zip(*groups, strict=True))
+
+
+def at_once(steps: Sequence[CollectiveStep]) -> CollectiveStep:
+    """Steps of one group that all work at the same time, on other slices."""
+    flows: defaultdict[tuple[int, int], float] = defaultdict(float)
+    for step in steps:
+        for ends, size in step.flows.items():
+            flows[ends] += step.count * size
+    dma = sum(step.count * step.dma for step in steps)
+    return replace(steps[0], count=1, dma=dma, flows=dict(flows))
 
 
 def _together(steps: Sequence[CollectiveStep]) -> CollectiveStep:
@@ -64,6 +79,8 @@ def _together(steps: Sequence[CollectiveStep]) -> CollectiveStep:
         sent=max(step.sent for step in steps),
         flows=dict(flows),
         senders=dict(senders),
+        channels=min(step.channels for step in steps),
+        is_sliced=steps[0].is_sliced,
     )
 
 
@@ -109,7 +126,14 @@ class _GroupSite:
     def step(
         self, dma: float, sent: float = 0.0, flows: Flows | None = None, count: int = 1
     ) -> CollectiveStep:
-        return CollectiveStep(count, dma, sent, flows or {}, self.on_chip)
+        return CollectiveStep(
+            count, dma, sent, flows or {}, self.on_chip, self.channels
+        )
+
+    @functools.cached_property
+    def channels(self) -> int:
+        """Four in a torus that is full, of two cycles with two ways round; else two."""
+        return max(2, len(self.wires()))
 
     def pairs(self, per_pair_of_ranks: float = 0.0, per_chip: float = 0.0) -> Flows:
         """From every chip to every other: for each pair of their ranks, and once."""
@@ -191,7 +215,7 @@ def _rdh_scatter(site: _GroupSite) -> Steps:
     for number in range(_bits(site)):
         part = 2.0 ** -(number + 1) / site.per_chip
         steps.append(site.step(3 * part, part, _exchange(site, number, part)))
-    return steps
+    return _sliced(site, steps)
 
 
 def _rdh_gather(site: _GroupSite) -> Steps:
@@ -200,7 +224,14 @@ def _rdh_gather(site: _GroupSite) -> Steps:
         part = 2.0 ** -(number + 1) / site.per_chip
         steps.append(site.step(part, part, _exchange(site, number, part)))
     left = 1 - 1 / site.per_chip
-    return [*steps, *([site.step(left, left)] if left else [])]
+    return _sliced(site, [*steps, *([site.step(left, left)] if left else [])])
+
+
+def _sliced(site: _GroupSite, steps: Steps) -> Steps:
+    """Steps that slices of the data pass through one after the other, so that wires and
+    DMA engines work at the same time; over EFA a rank has one peer at a time [IX]."""
+    within = len(site.group.by_node) == 1
+    return [replace(step, is_sliced=within) for step in steps]
 
 
 def _bits(site: _GroupSite) -> int:
@@ -400,8 +431,21 @@ def steps_over_nodes(
         ranks_per_chip=inner[0].ranks_per_chip,
     )
     over = _of_group(op, between, outer, topology, first_only=True)
-    part = _scaled(over, 1 / inner[0].size)
+    own = Counter(chip for group in inner for chip in group.chips)
+    ranks = {chip + n * chips: k for n in range(nodes) for chip, k in own.items()}
+    part = [
+        replace(step, senders=ranks, flows=_of_all(step.flows, own))
+        for step in _scaled(over, 1 / inner[0].size)
+    ]
     return tuple(_joined(op, inside, inner, topology, part))
+
+
+def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
+    """Between the first chips that a node has in it, what all ranks of them send."""
+    first = min(ranks)
+    return {
+        (a + first, b + first): size * ranks[first] for (a, b), size in flows.items()
+    }
 
 
 def permute_steps(

@@ -22,6 +22,7 @@ from neuronjax.timing.cost_gpsimd import gpsimd, nbytes, software_cycles
 from neuronjax.timing.cost_rules import FREE, Reading, clock, rule
 from neuronjax.timing.cost_tensor import transpose_works
 from neuronjax.timing.cost_vector import elementwise, speed_of_one
+from neuronjax.timing.patches import copied_bytes, fill_rows, run_bytes
 from neuronjax.timing.work import Core, Transfer, Way, Work
 
 #: Movements that their consumers read through an access pattern.
@@ -201,18 +202,11 @@ def _dynamic(core: Core, ways: tuple[Way, ...]) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Channels that fill a tile of the array's rows are read in place, a tile for every
-    position of the kernel; fewer are gathered by DMA.
-    """
-    source, result = i.operands[0].type, i.results[0].type
-    channels = source.shape[-1]
-    quarter = "quarter_tiling" in core.spec.capabilities
-    if channels >= (a.TILE_ROWS if quarter else a.TILE_ROWS_V2).value:
+    """Channels that fill a tile of the array's rows are read in place; an image of
+    fewer is copied by DMA (`patches`)."""
+    if fill_rows(i, core):
         return FREE
-    dilated = i.window.window_dilations and i.window.window_dilations[-1] != 1
-    run = channels * (1 if dilated or not i.window.sizes else i.window.sizes[-1])
-    item = result.dtype.itemsize
-    return (_dma(core, nbytes(i.results), float(run * item), "DMA_DIRECT2D"),)
+    return (_dma(core, copied_bytes(i), float(run_bytes(i)), "DMA_DIRECT2D"),)
 
 
 @rule.register

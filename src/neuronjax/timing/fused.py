@@ -11,6 +11,7 @@ from math import ceil
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import TensorType
 from neuronjax.timing.access import ValueAccess
+from neuronjax.timing.masks import MaskedScores
 from neuronjax.timing.work import Core
 
 #: Forms of steps that share a region with no other.
@@ -34,7 +35,7 @@ class FusedStep:
         slots: scalar operations that fit in the pass still.
         reduces: whether it reduces along its rows what it computes.
         binds_rows: whether rows have to lie on the partitions.
-        causal: shape of scores of which it hides a triangle, or ().
+        masked: scores of which it hides some blocks; None where it hides none.
         sides: of a matmul, the row counts of its result, left and right side, when
             they have been found out.
         accumulates: whether it is a matmul over the rows of its region, whose result
@@ -50,7 +51,7 @@ class FusedStep:
     slots: int = 0
     reduces: bool = False
     binds_rows: bool = False
-    causal: tuple[int, ...] = ()
+    masked: MaskedScores | None = None
     sides: tuple[frozenset[int], ...] | None = None
     accumulates: bool = False
 

@@ -19,9 +19,10 @@ from neuronjax.ir.instruction import Block, Instruction
 from neuronjax.ir.instruction_set import (
     Activation,
     BitcastCopy,
-    Compare,
     DmaCopy,
+    Im2col,
     Iota,
+    Loop,
     Memset,
     Select,
     TensorCopy,
@@ -29,17 +30,20 @@ from neuronjax.ir.instruction_set import (
     TensorTensorScan,
 )
 from neuronjax.ir.program import TensorType
-from neuronjax.timing.access import MOVEMENTS, ValueAccess, viewed
+from neuronjax.timing.access import MOVEMENTS, ValueAccess, handed_on, viewed
 from neuronjax.timing.flattening import CONTROL, FlatNode, Flattening
 from neuronjax.timing.fused import Fused, FusedStep
 from neuronjax.timing.instruction_kinds import ELEMENTWISE, MATMULS, is_kind, is_stored
+from neuronjax.timing.masks import Masks, is_ramp
 from neuronjax.timing.passes import (
     change_places,
     folding_pass,
     operator as _op,
     two_operations,
 )
+from neuronjax.timing.patches import fill_rows, held_bytes, seen_as
 from neuronjax.timing.swapping import swap
+from neuronjax.timing.work import Core
 
 _CONSTANT = (*ELEMENTWISE, DmaCopy, Iota, Memset, TensorReduce, BitcastCopy)
 _PURE = (*_CONSTANT, *MATMULS)
@@ -47,35 +51,12 @@ _PURE = (*_CONSTANT, *MATMULS)
 _AFFINE = frozenset({"multiply", "add", "subtract", "negate"})
 
 
-def fuse(block: Block, functions: Mapping[str, Block]) -> Fused:
-    """Fuses a block."""
+def fuse(block: Block, functions: Mapping[str, Block], core: Core) -> Fused:
+    """Fuses a block, as a core can execute it."""
     flat = Flattening(functions)
     arguments = tuple([flat.new(b.type) for b in block.arguments])
     results = flat.add(block, arguments)
-    return _Fusion(flat.nodes, flat.types, arguments, results).run()
-
-
-class _Triangles:
-    """Constants that compare an index with another: causal masks."""
-
-    def __init__(self) -> None:
-        self.found: set[int] = set()
-        self._axis: dict[int, int] = {}
-
-    def add(self, node: FlatNode) -> None:
-        """Notes a constant that is an index along an axis, or a triangle."""
-        i, (value, *_) = node.instruction, node.results
-        axes = [self._axis[v] for v in node.operands if v in self._axis]
-        if any(v in self.found for v in node.operands):
-            self.found.add(value)
-        elif isinstance(i, Iota):
-            self._axis[value] = i.dimension
-        elif isinstance(i, Compare) and len(set(axes)) == 2:
-            self.found.add(value)
-        elif isinstance(i, DmaCopy) and i.kind == "broadcast" and axes:
-            self._axis[value] = i.parameters[0][axes[0]]
-        elif isinstance(i, ELEMENTWISE) and len(axes) == 1:
-            self._axis[value] = axes[0]
+    return _Fusion(flat.nodes, flat.types, arguments, results, core).run()
 
 
 class _Fusion:
@@ -87,13 +68,15 @@ class _Fusion:
         types: list[TensorType],
         arguments: tuple[int, ...],
         results: tuple[int, ...],
+        core: Core,
     ) -> None:
-        self.nodes, self.types = nodes, types
+        self.nodes, self.types, self.core = nodes, types, core
         self.arguments, self.results = arguments, results
         self.access: list[ValueAccess] = [ValueAccess((i,)) for i in range(len(types))]
         self.uses = [0] * len(types)
+        self.sizes = [prod(t.shape) * t.dtype.itemsize for t in types]
         self.constants: set[int] = set()
-        self.triangles = _Triangles()
+        self.masks = Masks(types)
         self.step_of: dict[int, int] = {}
         self.steps: list[FusedStep | None] = []
 
@@ -113,7 +96,7 @@ class _Fusion:
             self.results,
             frozenset(self.constants),
             self.uses,
-            [prod(t.shape) * t.dtype.itemsize for t in self.types],
+            self.sizes,
         )
 
     def _alive(self) -> list[FlatNode]:
@@ -131,16 +114,21 @@ class _Fusion:
     def _vanishes(self, node: FlatNode) -> bool:
         """Whether an instruction is an access pattern or a constant; counts uses."""
         i, access, operands = node.instruction, self.access, node.operands
-        if isinstance(i, Memset) and is_stored(i):
+        if isinstance(i, Memset) and is_stored(i) and not is_ramp(i.value):
             self.constants.add(node.results[0])
             return True
         roots = [access[v].roots for v in operands]
         if not any(roots) and is_kind(type(i), _CONSTANT):
             for value in node.results:
                 access[value] = ValueAccess(())
-            self.triangles.add(node)
+            self.masks.add(node)
             return True
-        if type(i) in MOVEMENTS:
+        if isinstance(i, Im2col):
+            if fill_rows(i, self.core):
+                access[node.results[0]] = seen_as(i, access[operands[0]])
+                return True
+            self.sizes[node.results[0]] = held_bytes(i)
+        elif type(i) in MOVEMENTS:
             seen = viewed(i, operands, access, self.types, self.arguments)
             if seen is not None:
                 access[node.results[0]] = seen
@@ -151,6 +139,9 @@ class _Fusion:
         for own in roots:
             for root in own:
                 uses[root] += 1
+        if isinstance(i, Loop):
+            for n in handed_on(i):
+                access[node.results[n]] = access[operands[n]]
         return False
 
     def _use(self, value: int) -> None:
@@ -211,8 +202,10 @@ class _Fusion:
         tensors, scalars = self._scalars(step.operands, shape)
         step.binds_rows = bool(tensors) and any([access[v].roots for v in scalars])
         roots = {access[v].roots for v in tensors}
-        if isinstance(i, Select) and step.operands[0] in self.triangles.found:
-            step.causal = shape[-2:]
+        if isinstance(i, Select) and all(
+            self.uses[r] == 1 for own in roots for r in own
+        ):
+            step.masked = self.masks.hidden_by(step.operands, shape)
         if isinstance(i, Activation):
             step.form = "activation"
         elif len(roots) > 1:
@@ -269,7 +262,7 @@ class _Fusion:
         step.instruction, step.members = before.instruction, before.members
         step.operands, step.form = before.operands, before.form
         step.slots, step.reduces = before.slots, before.reduces
-        step.binds_rows, step.causal = before.binds_rows, before.causal
+        step.binds_rows, step.masked = before.binds_rows, before.masked
         return True
 
     def _absorb(self, step: FusedStep, value: int) -> None:
@@ -300,7 +293,7 @@ class _Fusion:
         step.instruction, step.form, step.slots = instruction, form, slots
         step.operands = tuple(dict.fromkeys(operands))
         step.binds_rows = step.binds_rows or before.binds_rows
-        step.causal = step.causal or before.causal
+        step.masked = step.masked or before.masked
 
     def _drop(self, value: int) -> None:
         self.steps[self.step_of.pop(self.access[value].roots[0])] = None

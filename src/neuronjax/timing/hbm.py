@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import TensorType
 from neuronjax.timing.fused import FusedStep
@@ -104,6 +105,7 @@ def _temporaries(plan: BlockPlan) -> list[_Temporary]:
     fused = plan.fused
     arguments = set(fused.arguments)
     results = {r for v in fused.results for r in fused.access[v].roots}
+    sizes = device_bytes(plan)
     made: dict[int, FusedStep] = {}
     backward: dict[int, bool] = {}
     for unit in plan.units:
@@ -126,7 +128,7 @@ def _temporaries(plan: BlockPlan) -> list[_Temporary]:
                     for m in s.members
                 )
             category = "activations" if backward[last] else "workspace"
-        size, type_ = fused.sizes[value], fused.types[value]
+        size, type_ = sizes.get(value, fused.sizes[value]), fused.types[value]
         found.append(_Temporary(first, last, size, category, step, type_))
     return found
 
@@ -138,9 +140,30 @@ def _is_backward(i: Instruction) -> bool:
 def _inner_peak(plan: BlockPlan) -> int:
     """What a nested block has in HBM at a time, its arguments and results apart."""
     fused = plan.fused
-    roots = {r for v in fused.results for r in fused.access[v].roots}
-    results = roots.intersection(plan.in_hbm).difference(fused.arguments)
-    return max(0, peak_of(plan, ()).bytes - sum(fused.sizes[r] for r in results))
+    results = {r for v in fused.results for r in fused.access[v].roots}
+    own = {v: span for v, span in plan.in_hbm.items() if v not in results}
+    return peak_of(dataclasses.replace(plan, in_hbm=own), ()).bytes
+
+
+def device_bytes(plan: BlockPlan) -> Mapping[int, int]:
+    """Bytes on one device of the values that are split over many.
+
+    What goes into and comes out of a block that devices run alike is a global array in
+    the program, and its block's own array on a device."""
+    fused, found = plan.fused, {}
+    for unit in plan.units:
+        for step in unit.region.steps:
+            if not isinstance(step.instruction, Spmd):
+                continue
+            (inner,) = unit.inner
+            pairs = (
+                *zip(step.operands, inner.fused.arguments, strict=False),
+                *zip(step.results, inner.fused.results, strict=True),
+            )
+            for value, own in pairs:
+                for root in fused.access[value].roots:
+                    found[root] = inner.fused.sizes[own]
+    return found
 
 
 def capacity_bytes(core: Core) -> int:
@@ -223,16 +246,20 @@ def with_donation(plan: MemoryPlan, donated: Collection[int]) -> MemoryPlan:
 
 def _pairs(main: BlockPlan, donated: Collection[int]) -> Mapping[int, int]:
     """For every tensor that can be in an argument's place, the argument."""
-    fused = main.fused
-    free: dict[TensorType, list[int]] = {}
+    fused, sizes = main.fused, device_bytes(main)
+
+    def kind(value: int) -> tuple[TensorType, int | None]:
+        return fused.types[value], sizes.get(value)
+
+    free: dict[tuple[TensorType, int | None], list[int]] = {}
     for position, argument in enumerate(fused.arguments):
         if position in donated:
-            free.setdefault(fused.types[argument], []).append(argument)
+            free.setdefault(kind(argument), []).append(argument)
     roots = [fused.access[value].roots for value in fused.results]
     shared = Counter(root for own in roots for root in own)
     found = {}
     for value, own in zip(fused.results, roots, strict=True):
-        places = free.get(fused.types[value])
+        places = free.get(kind(value))
         if not places:
             continue
         argument = places.pop(0)

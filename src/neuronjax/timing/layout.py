@@ -12,10 +12,11 @@ from itertools import accumulate
 from math import ceil, prod
 
 from neuronjax.ir.instruction import Instruction
-from neuronjax.ir.instruction_set import DmaCopy, LocalGather, LocalScatter
+from neuronjax.ir.instruction_set import DmaCopy, LocalGather, LocalScatter, Loop
 from neuronjax.ir.program import TensorType
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.instruction_kinds import MATMULS
+from neuronjax.timing.memory_plan import Unit
 from neuronjax.timing.planning_constants import COLUMN_BLOCK_BYTES, ROWS_AT_A_TIME
 from neuronjax.timing.tiling import dimensions
 from neuronjax.timing.work import Core
@@ -179,6 +180,21 @@ def replaces_slice(
         return False
     target, update = (fused.access[v].roots for v in step.operands[:2])
     return update == (value,) and len(target) == 1 and target[0] not in in_sbuf
+
+
+def source_of_updates(fused: Fused, unit: Unit, position: int) -> int:
+    """What a loop gets at a position of which its turns only replace slices, so that
+    it is carried in one place; -1 where there is none."""
+    (step,) = unit.region.steps
+    if not isinstance(step.instruction, Loop):
+        return -1
+    (body,) = unit.inner
+    made = body.fused.access[body.fused.results[position]].roots
+    given = fused.access[step.operands[position]].roots
+    if len(made) != 1 or len(given) != 1:
+        return -1
+    updated = body.updated.get(made[0]) == body.fused.arguments[position]
+    return given[0] if updated else -1
 
 
 def meets_little(fused: Fused, step: FusedStep, value: int, room: float) -> bool:

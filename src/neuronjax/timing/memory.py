@@ -18,7 +18,7 @@ from neuronjax.ir.instruction import Block, InstructionProgram
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.timing.argument_roles import arguments_like_parameters
 from neuronjax.timing.fusion import fuse
-from neuronjax.timing.hbm import category_of, peak_of
+from neuronjax.timing.hbm import category_of, device_bytes, peak_of
 from neuronjax.timing.library_calls import with_chip_instructions
 from neuronjax.timing.memory_plan import BlockPlan, MemoryPlan, Tensor, Unit
 from neuronjax.timing.planning_constants import CARRY_SHARE
@@ -57,15 +57,7 @@ def _arguments(
 ) -> tuple[Tensor, ...]:
     """Arguments of main, in bytes of one device where they are split over many."""
     fused = plan.fused
-    sizes = {value: fused.sizes[value] for value in fused.arguments}
-    for unit in plan.units:
-        for step in unit.region.steps:
-            if not isinstance(step.instruction, Spmd):
-                continue
-            (inner,) = unit.inner
-            for value, own in zip(step.operands, inner.fused.arguments, strict=False):
-                for root in fused.access[value].roots:
-                    sizes[root] = inner.fused.sizes[own]
+    sizes = device_bytes(plan)
     named = any(map(category_of, names))
     weights = frozenset() if named else arguments_like_parameters(program)
     tensors = []
@@ -75,7 +67,8 @@ def _arguments(
         if category is None:
             category = "parameters" if n in weights else "inputs"
         label = name or f"argument {n}"
-        tensors.append(Tensor(label, sizes[value], category, str(fused.types[value])))
+        size = sizes.get(value, fused.sizes[value])
+        tensors.append(Tensor(label, size, category, str(fused.types[value])))
     return tuple(tensors)
 
 
@@ -98,7 +91,7 @@ class _Planner:
         share: float = 1.0,
     ) -> BlockPlan:
         """The plan of a block whose arguments at `resident` positions stay in SBUF."""
-        fused = fuse(block, self.program.functions)
+        fused = fuse(block, self.program.functions, self.core)
         regions = group(fused, self.core)
         self._equivalence.mark(fused, regions)
         capacity = int(self.capacity * share)

@@ -74,12 +74,14 @@ class BlockPlan:
     Attributes:
         in_hbm: values in HBM: from which unit to which.
         from_psum: matmul results that are read out of PSUM, never copied.
+        updated: arguments in HBM with some slices replaced, and which arguments.
     """
 
     fused: Fused
     units: list[Unit]
     in_hbm: dict[int, tuple[int, int]]
     from_psum: set[int]
+    updated: Mapping[int, int] = field(default_factory=dict)
 
     def transfers(self) -> Iterator[Transfer]:
         """All transfers, nested blocks included, each as often as it is planned."""

@@ -27,8 +27,10 @@ class Network:
     Attributes:
         topology: of a node: what NeuronLink joins.
         ranks_per_chip: logical NeuronCores.
-        dma_bytes_per_second: what one rank copies for a collective.
-        efa_bytes_per_second: of one rank, to other nodes; None without such a network.
+        dma_bytes_per_second: what one channel of a rank copies for a collective.
+        efa_bytes_per_second: of an interface to other nodes; None without such a
+            network.
+        chips_per_interface: that share one; those of lower numbers the first.
         link_share: of the rate of a NeuronLink that transfers reach.
         chip_start_seconds: from the trigger to the first step, all ranks on one chip.
         link_start_seconds: the same, on several chips.
@@ -41,6 +43,7 @@ class Network:
     ranks_per_chip: int
     dma_bytes_per_second: float
     efa_bytes_per_second: float | None
+    chips_per_interface: int = 1
     link_share: float = c.LINK_SHARE.value
     chip_start_seconds: float = c.CHIP_START.value
     link_start_seconds: float = c.LINK_START.value
@@ -64,7 +67,7 @@ class Network:
         slowest = max((link.slowest(flows) for flows in inside.values()), default=0.0)
         return {
             "link": slowest / self.link_share,
-            "dma": step.dma / self.dma_bytes_per_second,
+            "dma": step.dma / (step.channels * self.dma_bytes_per_second),
             "efa": self._over_efa(step, outside) if outside else 0.0,
         }
 
@@ -93,7 +96,8 @@ class Network:
     def _over_efa(
         self, step: CollectiveStep, flows: Mapping[tuple[int, int], float]
     ) -> float:
-        """The ranks of a chip share what it sends, and what it receives."""
+        """Ranks share the interface next to their chips, which a few have to
+        themselves, for what they send and for what they receive."""
         if self.efa_bytes_per_second is None:
             raise UnsupportedError(
                 f"a collective over several nodes of {self.name}, which no published "
@@ -105,9 +109,16 @@ class Network:
             for direction, chip in enumerate(ends):
                 key = (chip, direction)
                 load[key] = load.get(key, 0.0) + size
-        return max(
-            size / (step.senders[chip] * self.efa_bytes_per_second)
-            for (chip, _), size in load.items()
+        sharing: dict[int, int] = {}
+        for chip, ranks in step.senders.items():
+            interface = chip // self.chips_per_interface
+            sharing[interface] = sharing.get(interface, 0) + ranks
+        return (
+            max(
+                size / step.senders[chip] * sharing[chip // self.chips_per_interface]
+                for (chip, _), size in load.items()
+            )
+            / self.efa_bytes_per_second
         )
 
 
@@ -124,16 +135,19 @@ def network_of(target: Target, lnc: int | None = None) -> Network:
     ranks = target.logical_cores(lnc) // target.chips
     engines = chip.dma_engines / ranks
     instance = target.instance or _around(target)
-    efa = instance.efa_bits_per_second if instance else None
-    per_rank = efa / 8 / (instance.chips * ranks) if efa and instance else None
+    efa, shared = None, 1
+    if instance is not None and instance.efa_bits_per_second:
+        efa = instance.efa_bits_per_second / 8 / instance.efa_interfaces
+        shared = instance.chips // instance.efa_interfaces
     return Network(
         name=target.name,
         topology=_topology(target, instance),
         ranks_per_chip=ranks,
         dma_bytes_per_second=engines
         * chip.dma_engine_bytes_per_second
-        * c.DMA_SHARE.value,
-        efa_bytes_per_second=per_rank and per_rank * c.EFA_SHARE.value,
+        * c.CHANNEL_SHARE.value,
+        efa_bytes_per_second=efa and efa * c.EFA_SHARE.value,
+        chips_per_interface=shared,
     )
 
 

@@ -40,8 +40,14 @@ PASSING_SHARE = assumed(
 CARRY_SHARE = assumed(
     0.5, "fraction", "of SBUF for what a loop carries, smallest first"
 )
-CAUSAL_BLOCK = assumed(
-    512, "columns", "blocks of scores hidden by a causal mask are not computed"
+MASK_ROWS = assumed(
+    128,
+    "rows",
+    "of queries go together, and as many keys are contracted, in nki-library's"
+    " attention_cte; blocks of scores that a mask hides are not computed",
+)
+MASK_COLUMNS = assumed(
+    512, "columns", "of such a block, as in nki-library's attention_cte"
 )
 MOST_PIECES = assumed(64, "tiles", "into which the time of a region is divided at most")
 CHUNK_BYTES = assumed(

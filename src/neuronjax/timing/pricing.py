@@ -20,8 +20,9 @@ from neuronjax.timing.cost import ways
 from neuronjax.timing.cost_dma import dma_latency_seconds, dma_seconds
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.layout import tiles_at_a_time
+from neuronjax.timing.masks import MaskedScores
 from neuronjax.timing.memory_plan import BlockPlan, Movement, Unit
-from neuronjax.timing.planning_constants import CAUSAL_BLOCK, MOST_PIECES
+from neuronjax.timing.planning_constants import MOST_PIECES
 from neuronjax.timing.region_equivalence import kind_of
 from neuronjax.timing.work import Core, Transfer, Way, Work
 
@@ -208,16 +209,15 @@ class Pricing:
     def _halved(
         self, fused: Fused, region: TiledRegion, options: list[tuple[Way, ...]]
     ) -> list[tuple[Way, ...]]:
-        """Of scores under a causal mask only the blocks that are not hidden.
+        """Of masked scores only the blocks that are not hidden.
 
-        ASSUMPTION: as kernels for causal attention do, in blocks of CAUSAL_BLOCK.
+        ASSUMPTION: as kernels for attention do, in blocks of nki-library's.
         """
-        scores = next((s.causal for s in region.steps if s.causal), ())
-        if len(scores) < 2 or scores[0] != scores[1]:
+        masked = next((s.masked for s in region.steps if s.masked), None)
+        if masked is None:
             return options
-        share = min(1.0, (scores[1] + CAUSAL_BLOCK.value) / (2 * scores[1]))
         return [
-            _scaled(found, share) if _touches(fused, step, scores) else found
+            _scaled(found, _share(fused, step, masked))
             for step, found in zip(region.steps, options, strict=True)
         ]
 
@@ -397,13 +397,22 @@ def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
     return others or found
 
 
-def _touches(fused: Fused, step: FusedStep, scores: tuple[int, ...]) -> bool:
-    """Whether a step works on every score."""
-    values = [step.seen, *step.operands] if step.form == "matmul" else [step.seen]
-    return any(v >= 0 and fused.types[v].shape[-2:] == scores for v in values)
+def _share(fused: Fused, step: FusedStep, masked: MaskedScores) -> float:
+    """What a step works on of the scores; 1 where it has to do with others."""
+
+    def scores(value: int) -> bool:
+        return value >= 0 and masked.has_shape(fused.types[value].shape)
+
+    if scores(step.seen):
+        return masked.computed
+    contracts = step.form == "matmul" and any(map(scores, step.operands))
+    return masked.contracted if contracts else 1.0
 
 
 def _scaled(found: tuple[Way, ...], share: float) -> tuple[Way, ...]:
+    if share == 1.0:
+        return found
+
     def part(work: Work) -> Work:
         scaled = {name: getattr(work, name) * share for name in _PROPORTIONAL}
         tiles = max(1, round(work.tiles * share))

@@ -81,7 +81,7 @@ class RegionEquivalence:
             step.reduces,
             step.binds_rows,
             step.accumulates,
-            step.causal,
+            step.masked,
         )
         try:
             return self._steps.setdefault(key, len(self._steps))

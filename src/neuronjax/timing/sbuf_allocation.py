@@ -22,6 +22,7 @@ from neuronjax.timing.layout import (
     meets_little,
     replaces_slice,
     row_bytes,
+    source_of_updates,
 )
 from neuronjax.timing.memory_plan import BlockPlan, Movement, Unit
 from neuronjax.timing.planning_constants import CARRY_SHARE, RESIDENT_SHARE
@@ -72,7 +73,7 @@ class SbufAllocation:
         self.in_hbm: dict[int, tuple[int, int]] = {
             v: (0, len(regions)) for v, n in self.argument.items() if n not in resident
         }
-        #: Arguments in HBM with some slices replaced, and which arguments.
+        #: See `BlockPlan`.
         self.updated: dict[int, int] = {}
         #: Values that go on tile by tile, and are never anywhere as a whole.
         self.passed_on: set[int] = set()
@@ -84,7 +85,9 @@ class SbufAllocation:
         for n, unit in enumerate(self.units):
             self._unit(n, unit)
         self._copy_arguments()
-        return BlockPlan(self.fused, self.units, self.in_hbm, self.from_psum)
+        return BlockPlan(
+            self.fused, self.units, self.in_hbm, self.from_psum, self.updated
+        )
 
     def _copy_arguments(self) -> None:
         """Results that nothing computes: an argument, or a view of one, is copied.
@@ -306,6 +309,16 @@ class SbufAllocation:
         uses = self.next_use.get(value)
         self.in_hbm[value] = (n, max(last, uses[0] if uses else n))
 
+    def _takes_place(self, n: int, value: int, source: int) -> None:
+        """From unit n on, in the room of a source that nobody reads any more; that of
+        an argument is its owner's."""
+        self._lies_in_hbm(n, value)
+        if source in self.argument or source in self.results:
+            return
+        if source in self.in_hbm and self._next(source, n) == _NEVER:
+            _, last = self.in_hbm[value]
+            self.in_hbm[value] = (n + 1, last)
+
     # -- residents ---------------------------------------------------------------------
 
     def _make_room(
@@ -430,7 +443,7 @@ class SbufAllocation:
             self.updated[result] = origin
         reason = "output" if is_result else "update" if is_argument else "spill_save"
         self._move(unit, result, written, reason, False, False)
-        self._lies_in_hbm(n, result)
+        self._takes_place(n, result, source)
         return True
 
     def _in_place(self, n: int, unit: Unit, source: int, result: int) -> bool:
@@ -476,8 +489,9 @@ class SbufAllocation:
                     self._save(n, unit, value, "output")
                 if self._next(value, n) != _NEVER or value in self.kept_results:
                     self._hold(n, value)
-            else:
-                self._lies_in_hbm(n, value)
+            elif self.fused.access[value].roots == (value,):
+                source = source_of_updates(self.fused, unit, position)
+                self._takes_place(n, value, source)
         unit.sbuf_bytes = min(self.capacity, self.sbuf.total + carried)
 
     def _sizes(self, step: FusedStep, positions: frozenset[int]) -> Iterator[int]:

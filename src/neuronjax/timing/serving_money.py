@@ -158,8 +158,8 @@ def serving_cost(
 ) -> ServingCost:
     """The cost of serving on a machine.
 
-    Seconds are those of one call, launch included; `watts` are those of the whole
-    machine, on average."""
+    Seconds are those of one call, with what its launch adds; `watts` are those of the
+    whole machine, on average."""
     decodes = traffic.output_tokens - 1
     # Of one copy's time, for one request.
     prefill = prefill_seconds / traffic.prefill_batch

@@ -1,0 +1,267 @@
+"""Which blocks of scores a mask hides: constants that compare indices, by intervals.
+
+A mask that is computed from indices alone (causal, a sliding window, both) is known
+when a program is compiled. Over a block of rows and columns every index has a range,
+and so has what is computed of it; where that says that the mask hides all of a block,
+kernels do not compute it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import ceil, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from neuronjax.ir.instruction_set import (
+    BitcastCopy,
+    Compare,
+    DmaCopy,
+    Iota,
+    Memset,
+    Select,
+    TensorCopy,
+    TensorTensor,
+)
+from neuronjax.ir.program import TensorType
+from neuronjax.timing.flattening import FlatNode
+from neuronjax.timing.planning_constants import MASK_COLUMNS, MASK_ROWS
+
+
+class MaskedScores(NamedTuple):
+    """Scores of which a mask hides some.
+
+    Attributes:
+        shape: of all of them.
+        computed: the share of them in blocks that are not hidden whole.
+        contracted: the same in the smaller blocks that a matmul contracts.
+    """
+
+    shape: tuple[int, ...]
+    computed: float
+    contracted: float
+
+    def has_shape(self, shape: tuple[int, ...]) -> bool:
+        """Whether a tensor may be these scores: as many, by rows or by columns."""
+        lengths = [size for size in shape if size != 1]
+        return prod(shape) == prod(self.shape) and lengths[-1] in self.shape[-2:]
+
+
+class _Range(NamedTuple):
+    """The least and the greatest value, of every block; of booleans where it is surely
+    and where it may be true."""
+
+    low: Any
+    high: Any
+
+
+#: Of every axis the indices that the blocks have.
+_Frame = tuple[_Range, ...]
+
+
+class Masks:
+    """The constants of a block of instructions, and which scores they hide."""
+
+    def __init__(self, types: list[TensorType]) -> None:
+        self.types = types
+        self._made: dict[int, FlatNode] = {}
+
+    def add(self, node: FlatNode) -> None:
+        """Notes a constant."""
+        for value in node.results:
+            self._made[value] = node
+
+    def hidden_by(
+        self, operands: tuple[int, ...], shape: tuple[int, ...]
+    ) -> MaskedScores | None:
+        """What a selection computes of scores, by rows and columns; None where it hides
+        no whole block, or what depends on rows or columns alone."""
+        predicate, on_true, on_false = operands
+        is_kept = on_false in self._made
+        if len(shape) < 2 or is_kept == (on_true in self._made):
+            return None
+        if self.types[predicate].shape != shape or predicate not in self._made:
+            return None
+        fine = self._visible(predicate, shape, MASK_ROWS.value, is_kept)
+        if np.all(fine == fine[:, :1]) or np.all(fine == fine[:1]):
+            return None
+        coarse = self._visible(predicate, shape, MASK_COLUMNS.value, is_kept)
+        computed = _share(coarse, shape, MASK_COLUMNS.value)
+        return MaskedScores(shape, computed, _share(fine, shape, MASK_ROWS.value))
+
+    def _visible(
+        self, predicate: int, shape: tuple[int, ...], columns: float, is_kept: bool
+    ) -> np.ndarray:
+        """Of every block of rows and columns, whether any score counts."""
+        rows = _blocks(shape[-2], MASK_ROWS.value)
+        across = _blocks(shape[-1], columns)
+        frame = (
+            *(_Range(0, size - 1) for size in shape[:-2]),
+            _Range(*(edge[:, None] for edge in rows)),
+            _Range(*(edge[None] for edge in across)),
+        )
+        found = self._range(predicate, frame)
+        visible = found.high if is_kept else np.logical_not(found.low)
+        size = (len(rows.low), len(across.low))
+        return np.broadcast_to(np.asarray(visible, bool), size)
+
+    def _range(self, value: int, frame: _Frame) -> _Range:
+        """What a constant may be where its indices are in a frame."""
+        node = self._made.get(value)
+        i = node.instruction if node is not None else None
+        if node is None or i is None:
+            return self._unknown(value)
+        if isinstance(i, Iota):
+            return frame[i.dimension]
+        if isinstance(i, Memset):
+            return _stored(i.value, frame) or self._unknown(value)
+        if isinstance(i, DmaCopy):
+            inner = self._inner(i, frame)
+            known = inner is not None
+            return (
+                self._range(node.operands[0], inner) if known else self._unknown(value)
+            )
+        rule = _RULES.get((type(i), getattr(i, "op", getattr(i, "direction", ""))))
+        if rule is None:
+            return self._unknown(value)
+        return rule(*(self._range(v, frame) for v in node.operands))
+
+    def _unknown(self, value: int) -> _Range:
+        is_boolean = self.types[value].dtype.kind == "b"
+        return _Range(False, True) if is_boolean else _Range(-np.inf, np.inf)
+
+    def _inner(self, i: DmaCopy, frame: _Frame) -> _Frame | None:
+        """The frame of what a movement moves; None where that is not known."""
+        before, after = i.operands[0].type.shape, i.results[0].type.shape
+        one = _Range(0, 0)
+        if i.kind == "broadcast":
+            found = zip(before, i.parameters[0], strict=True)
+            return tuple(one if size == 1 else frame[d] for size, d in found)
+        if i.kind == "transpose":
+            places = {p: n for n, p in enumerate(i.parameters[0])}
+            return tuple(frame[places[n]] for n in range(len(before)))
+        if i.kind == "slice":
+            starts, _, strides = i.parameters
+            moved = zip(frame, starts, strides, strict=True)
+            return tuple(_Range(r.low * t + s, r.high * t + s) for r, s, t in moved)
+        if i.kind == "reshape":
+            kept = [r for r, size in zip(frame, after, strict=True) if size != 1]
+            if [s for s in before if s != 1] == [s for s in after if s != 1]:
+                return tuple(one if size == 1 else kept.pop(0) for size in before)
+        return None
+
+
+def is_ramp(value: np.ndarray) -> bool:
+    """Whether a stored constant is what GpSimdE's iota writes: integers that go up or
+    down by the same along one axis, and are the same along the others."""
+    return value.dtype.kind in "iu" and _ramp(value) is not None
+
+
+def _ramp(value: np.ndarray) -> tuple[int, int, int] | None:
+    """Axis, start and step of a ramp."""
+    axes = [n for n, size in enumerate(value.shape) if size > 1]
+    lines = [
+        n
+        for n in axes
+        if not np.array_equal(value, value.take([0] * value.shape[n], n))
+    ]
+    if len(lines) != 1:
+        return None
+    line = np.moveaxis(value, lines[0], 0).reshape(value.shape[lines[0]], -1)[:, 0]
+    steps = np.diff(line.astype(np.int64))
+    if not np.all(steps == steps[0]):
+        return None
+    return lines[0], int(line[0]), int(steps[0])
+
+
+def _stored(value: np.ndarray, frame: _Frame) -> _Range | None:
+    if value.dtype.kind in "biuf" and value.size and np.all(value == value.flat[0]):
+        return _Range(value.flat[0], value.flat[0])
+    found = _ramp(value) if value.dtype.kind in "iu" else None
+    if found is None:
+        return None
+    axis, start, step = found
+    ends = (frame[axis].low * step + start, frame[axis].high * step + start)
+    return _Range(np.minimum(*ends), np.maximum(*ends))
+
+
+def _blocks(size: int, step: float) -> _Range:
+    """The first and the last index of every block."""
+    first = np.arange(ceil(size / step)) * int(step)
+    return _Range(first, np.minimum(first + int(step), size) - 1)
+
+
+def _share(visible: np.ndarray, shape: tuple[int, ...], columns: float) -> float:
+    """Of all scores those in blocks of which any counts; the last ones are smaller."""
+    steps = (MASK_ROWS.value, columns)
+    blocks = (_blocks(size, n) for size, n in zip(shape[-2:], steps, strict=True))
+    rows, across = (edge.high - edge.low + 1 for edge in blocks)
+    return float(rows @ visible @ across) / prod(shape[-2:])
+
+
+# -- what is computed of ranges --------------------------------------------------------
+
+
+def _less(a: _Range, b: _Range) -> _Range:
+    return _Range(a.high < b.low, a.low < b.high)
+
+
+def _no_more(a: _Range, b: _Range) -> _Range:
+    return _Range(a.high <= b.low, a.low <= b.high)
+
+
+def _equal(a: _Range, b: _Range) -> _Range:
+    same = (a.low == b.high) & (a.high == b.low)
+    return _Range(same, (a.low <= b.high) & (b.low <= a.high))
+
+
+def _not(a: _Range) -> _Range:
+    return _Range(np.logical_not(a.high), np.logical_not(a.low))
+
+
+def _magnitude(a: _Range) -> _Range:
+    crosses = (a.low < 0) & (a.high > 0)
+    ends = (np.abs(a.low), np.abs(a.high))
+    return _Range(np.where(crosses, 0, np.minimum(*ends)), np.maximum(*ends))
+
+
+def _either(p: _Range, a: _Range, b: _Range) -> _Range:
+    """A selection: of what may be taken."""
+    low = np.where(p.low, a.low, np.where(p.high, np.minimum(a.low, b.low), b.low))
+    high = np.where(p.low, a.high, np.where(p.high, np.maximum(a.high, b.high), b.high))
+    return _Range(low, high)
+
+
+def _greater(a: _Range, b: _Range) -> _Range:
+    return _less(b, a)
+
+
+def _no_less(a: _Range, b: _Range) -> _Range:
+    return _no_more(b, a)
+
+
+_RULES: Mapping[tuple[type, str], Callable[..., _Range]] = {
+    (BitcastCopy, ""): lambda a: a,
+    (TensorCopy, ""): lambda a: a,
+    (Select, ""): _either,
+    (Compare, "LT"): _less,
+    (Compare, "LE"): _no_more,
+    (Compare, "GT"): _greater,
+    (Compare, "GE"): _no_less,
+    (Compare, "EQ"): _equal,
+    (Compare, "NE"): lambda a, b: _not(_equal(a, b)),
+    (TensorTensor, "and"): lambda a, b: _Range(a.low & b.low, a.high & b.high),
+    (TensorTensor, "or"): lambda a, b: _Range(a.low | b.low, a.high | b.high),
+    (TensorTensor, "not"): _not,
+    (TensorTensor, "add"): lambda a, b: _Range(a.low + b.low, a.high + b.high),
+    (TensorTensor, "subtract"): lambda a, b: _Range(a.low - b.high, a.high - b.low),
+    (TensorTensor, "negate"): lambda a: _Range(-a.high, -a.low),
+    (TensorTensor, "abs"): _magnitude,
+    (TensorTensor, "maximum"): lambda a, b: _Range(
+        np.maximum(a.low, b.low), np.maximum(a.high, b.high)
+    ),
+    (TensorTensor, "minimum"): lambda a, b: _Range(
+        np.minimum(a.low, b.low), np.minimum(a.high, b.high)
+    ),
+}

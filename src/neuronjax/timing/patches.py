@@ -1,0 +1,71 @@
+"""The patches of a convolution, which are hardly ever made.
+
+A matmul reads its operands through strides: the image once for every position of the
+kernel, from another first element. So patches are only a way of looking at the image,
+as long as its channels fill a tile of the array's rows. Fewer channels share the
+partitions with the positions of one axis, that of the kernel or that of the result,
+whichever has fewer: the image is copied for each of them, and the other axes are
+strides again.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from neuronjax.ir.instruction_set import Im2col
+from neuronjax.ir.program import TensorType
+from neuronjax.timing import assumptions as a
+from neuronjax.timing.access import ValueAccess, rows_of
+from neuronjax.timing.work import Core
+
+
+def fill_rows(i: Im2col, core: Core) -> bool:
+    """Whether the channels of an image fill a tile of the array's rows."""
+    quarter = "quarter_tiling" in core.spec.capabilities
+    least = (a.TILE_ROWS if quarter else a.TILE_ROWS_V2).value
+    return i.operands[0].type.shape[-1] >= least
+
+
+def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:
+    """How patches are read that are strides over an image.
+
+    Kernels of one position keep the rows of the image; patches of others have rows of
+    their neighbours too, so that they keep groups alone."""
+    shape, window = i.operands[0].type.shape, i.window
+    is_point = prod(window.sizes) == prod(window.strides) == 1
+    unpadded = not any(map(any, window.padding)) and prod(window.base_dilations) == 1
+    kept = rows_of(shape[:-1] if is_point and unpadded else shape[:1])
+    rows = kept if before.rows is None else kept & before.rows
+    return before._replace(rows=rows, is_scalar=False)
+
+
+def copied_bytes(i: Im2col) -> int:
+    """What is copied of an image that has few channels."""
+    window = i.window
+    copies = min(window.sizes[0], _places(i)) if window.sizes else 1
+    return min(_bytes(i.results[0].type), copies * _bytes(i.operands[0].type))
+
+
+def held_bytes(i: Im2col) -> int:
+    """What the copies take that are there at a time: one is used up before the next."""
+    return min(_bytes(i.results[0].type), _bytes(i.operands[0].type))
+
+
+def run_bytes(i: Im2col) -> int:
+    """Contiguous bytes of such a copy: a row of the image, or its channels."""
+    image, window = i.operands[0].type, i.window
+    is_dense = len(window.sizes) > 1 and window.base_dilations[-1] == 1
+    shape = image.shape[-2:] if is_dense else image.shape[-1:]
+    return prod(shape) * image.dtype.itemsize
+
+
+def _places(i: Im2col) -> int:
+    """Along the first axis, where the window comes to lie."""
+    window, size = i.window, i.operands[0].type.shape[2]
+    dilated = (size - 1) * window.base_dilations[0] + 1 + sum(window.padding[0])
+    reach = (window.sizes[0] - 1) * window.window_dilations[0] + 1
+    return max(0, (dilated - reach) // window.strides[0] + 1)
+
+
+def _bytes(type_: TensorType) -> int:
+    return prod(type_.shape) * type_.dtype.itemsize
