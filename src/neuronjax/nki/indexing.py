@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from neuronjax.ir.record import record
 from neuronjax.nki import layout
 from neuronjax.nki.layout import Layout
 from neuronjax.nki.refusing import refuse
 from neuronjax.nki.registers import VirtualRegister
-from neuronjax.nki.tensor_view import TensorView, View
+from neuronjax.nki.tensor_view import TensorView, View, sliced_count
 
 
-@dataclass(frozen=True)
+@record()
 class DynamicSlice:
     """`nl.ds(start, size)`: `size` elements from an int, register or tensor on."""
 
@@ -31,7 +31,12 @@ class DynamicSlice:
 
 def indexed(t: View, key: Any) -> View:
     """The view `t[key]`."""
-    keys = _expanded(t, key if isinstance(key, tuple) else (key,))
+    given = key if isinstance(key, tuple) else (key,)
+    if t.dynamic is None and len(given) <= t.ndim:
+        found = _by_numbers(t, given)
+        if found is not None:
+            return t.with_layout(found)
+    keys = _expanded(t, given)
     if any(isinstance(k, np.ndarray) for k in keys):
         return _by_arrays(t, keys)
     view, dim, dropped = t, 0, []
@@ -46,7 +51,35 @@ def indexed(t: View, key: Any) -> View:
             view = _one(view, dim, entry)
             dropped.append(dim)
         dim += 1
-    return _without(view, dropped)
+    return view.with_layout(_without(view.layout, dropped, t.storage.on_chip))
+
+
+def _by_numbers(t: TensorView, keys: tuple[Any, ...]) -> Layout | None:
+    """The layout that numbers and slices leave, at once, for most keys are these; None
+    where there is any other key."""
+    offset, shape, strides = t.offset, list(t.shape), list(t.strides)
+    dropped = []
+    for dim, key in enumerate(keys):
+        kind, size = type(key), shape[dim]
+        if kind is DynamicSlice and type(key.start) is int:
+            start, stop, step = key.start, key.start + key.size, 1
+        elif kind is slice and type(key.start) in _BOUNDS and type(key.stop) in _BOUNDS:
+            start, stop, step = key.indices(size)
+        elif kind is int and -size <= key < size:
+            start, step = key % size, 1
+            stop = start + 1
+            dropped.append(dim)
+        else:
+            return None
+        shape[dim] = sliced_count(dim, size, start, stop, step)
+        offset += start * strides[dim]
+        strides[dim] *= step
+    view = Layout(tuple(shape), tuple(strides), offset)
+    return _without(view, dropped, t.storage.on_chip) if dropped else view
+
+
+#: Of bounds of a slice that are known without a look at them.
+_BOUNDS = (int, type(None))
 
 
 def _expanded(t: TensorView, keys: tuple[Any, ...]) -> list[Any]:
@@ -92,17 +125,15 @@ def _one(t: View, dim: int, entry: Any) -> View:
     return t.slice(dim, index, index + 1)
 
 
-def _without(t: View, dims: list[int]) -> View:
+def _without(view: Layout, dims: list[int], on_chip: bool) -> Layout:
     """Indexed dimensions are dropped as far as the fewest dimensions allow."""
-    on_chip = t.storage.on_chip
     dims = [d for d in dims if not (on_chip and d == 0)]
-    fewest = 2 if on_chip else 1
-    if t.ndim - len(dims) < fewest:
-        dims = dims[: max(t.ndim - fewest, 0)]
-    view = t.layout
+    fewest, rank = 2 if on_chip else 1, len(view.shape)
+    if rank - len(dims) < fewest:
+        dims = dims[: max(rank - fewest, 0)]
     for dim in reversed(dims):
         view = layout.drop_dim(view, dim)
-    return t.with_layout(view)
+    return view
 
 
 def _by_arrays(t: View, keys: list[Any]) -> View:
