@@ -7,9 +7,11 @@ every line of the package and refuses an assignment.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform
+from operator import attrgetter
+from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
@@ -23,3 +25,15 @@ def record(*, eq: bool = True, kw_only: bool = False) -> Callable[[type[T]], typ
         kw_only: whether its fields are given by name.
     """
     return dataclass(slots=True, eq=eq, unsafe_hash=eq, kw_only=kw_only)
+
+
+def changed(value: T, **fields: Any) -> T:
+    """What `dataclasses.replace` returns of a record, which asks for every field by its
+    name."""
+    names, read = _fields(type(value))
+    return type(value)(**dict(zip(names, read(value), strict=True), **fields))
+
+
+@functools.cache
+def _fields(cls: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    return cls.__slots__, attrgetter(*cls.__slots__)
