@@ -70,4 +70,10 @@ def user_line() -> str:
     frame = sys._getframe(1)
     while frame is not None and _is_internal(frame.f_code.co_filename):
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+    return _line(frame.f_code.co_filename, frame.f_lineno) if frame else ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _line(filename: str, number: int) -> str:
+    """One string for all that a line of the program makes."""
+    return f"{filename}:{number}"

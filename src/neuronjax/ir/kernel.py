@@ -15,6 +15,8 @@ from math import prod
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from neuronjax.ir.record import record
+
 # "registers": state that an engine keeps between instructions (accumulators, random
 # number generators); not addressable by a kernel.
 Memory = Literal["sbuf", "psum", "private_hbm", "shared_hbm", "registers"]
@@ -24,7 +26,7 @@ DynamicKind = Literal["scalar", "vector", "indirect"]
 NO_ATTRIBUTES: Mapping[Any, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Storage:
     """A piece of memory, as one `nl.ndarray` allocates it. Compared by identity.
 
@@ -95,7 +97,7 @@ class DynamicOffset:
     group: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class Access:
     """Elements of a storage, as one operand of an instruction.
 
@@ -140,7 +142,7 @@ class LoopTurn(NamedTuple):
     turn: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@record(kw_only=True, eq=False)
 class KernelInstruction:
     """One call of a `nki.isa` function.
 

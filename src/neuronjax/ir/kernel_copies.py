@@ -22,6 +22,7 @@ from neuronjax.ir.kernel import (
     KernelProgram,
     Storage,
 )
+from neuronjax.ir.record import changed
 
 #: Program and ordinal of an instruction.
 Name = tuple[int, int]
@@ -57,7 +58,13 @@ def without_copies(
 
 
 def _accessed(body: KernelBlock) -> set[Storage]:
-    return {a.storage for i in body.walk() for a in (*i.outputs, *_read(i))}
+    found = set()
+    for i in body.walk():
+        for access in i.outputs:
+            found.add(access.storage)
+        for access in _read(i):
+            found.add(access.storage)
+    return found
 
 
 def _uses(body: KernelBlock, kept: Set[Storage]) -> dict[Storage, _ResultUse]:
@@ -76,16 +83,15 @@ def _uses(body: KernelBlock, kept: Set[Storage]) -> dict[Storage, _ResultUse]:
     }
 
 
-def _read(i: KernelInstruction) -> Iterator[Access]:
+def _read(i: KernelInstruction) -> list[Access]:
     """What an instruction reads, the tiles of indices included."""
-    for access in i.accesses:
+    found = [a for a in i.inputs if isinstance(a, Access)]
+    for access in (*found, *i.outputs):
         if access.dynamic is not None and isinstance(access.dynamic.index, Access):
-            yield access.dynamic.index
-    for value in i.inputs:
-        if isinstance(value, Access):
-            yield value
+            found.append(access.dynamic.index)
     if i.reads_outputs:
-        yield from i.outputs
+        found += i.outputs
+    return found
 
 
 def _block(
@@ -124,7 +130,7 @@ def _joined(
     if not _can_write(writer, source, target):
         return False
     outputs = [target if a.storage is source.storage else a for a in writer.outputs]
-    joined = items[at] = replace(writer, outputs=tuple(outputs))
+    joined = items[at] = changed(writer, outputs=tuple(outputs))
     after = uses.get(target.storage)
     if after is not None and after.writer is copy:  # which may be copied once more
         uses[target.storage] = after._replace(writer=joined)

@@ -8,6 +8,7 @@ Packed x4 types are opaque words of 4 elements (nki.api.shared, "Supported Data 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -123,6 +124,8 @@ def as_dtype(dtype: Any) -> DType:
     """
     if isinstance(dtype, str):
         name = _ALIASES.get(dtype, dtype)
+    elif isinstance(dtype, type):
+        name = _known_name(dtype)
     else:
         name = _numpy_name(dtype)
     if name not in DTYPES:
@@ -131,6 +134,11 @@ def as_dtype(dtype: Any) -> DType:
             remedy=f"one of nl.{', nl.'.join(DTYPES)}",
         )
     return name
+
+
+@functools.cache
+def _known_name(dtype: type) -> str:
+    return _numpy_name(dtype)
 
 
 def _numpy_name(dtype: Any) -> str:

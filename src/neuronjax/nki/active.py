@@ -44,7 +44,7 @@ def current() -> ActiveTrace:
     Raises:
         InvalidProgramError: no kernel is running.
     """
-    trace = found()
+    trace = getattr(_LOCAL, "trace", None)
     if trace is None:
         refuse(
             None,

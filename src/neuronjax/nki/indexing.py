@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from neuronjax.ir.record import record
 from neuronjax.nki import layout
 from neuronjax.nki.layout import Layout
 from neuronjax.nki.refusing import refuse
 from neuronjax.nki.registers import VirtualRegister
-from neuronjax.nki.tensor_view import TensorView, View
+from neuronjax.nki.tensor_view import TensorView, View, sliced_count
 
 
-@dataclass(frozen=True)
+@record()
 class DynamicSlice:
     """`nl.ds(start, size)`: `size` elements from an int, register or tensor on."""
 
@@ -31,7 +32,12 @@ class DynamicSlice:
 
 def indexed(t: View, key: Any) -> View:
     """The view `t[key]`."""
-    keys = _expanded(t, key if isinstance(key, tuple) else (key,))
+    given = key if isinstance(key, tuple) else (key,)
+    if t.dynamic is None and len(given) <= t.ndim:
+        found = _by_numbers(t, given)
+        if found is not None:
+            return t.with_layout(found)
+    keys = _expanded(t, given)
     if any(isinstance(k, np.ndarray) for k in keys):
         return _by_arrays(t, keys)
     view, dim, dropped = t, 0, []
@@ -46,7 +52,35 @@ def indexed(t: View, key: Any) -> View:
             view = _one(view, dim, entry)
             dropped.append(dim)
         dim += 1
-    return _without(view, dropped)
+    return view.with_layout(_without(view.layout, dropped, t.storage.on_chip))
+
+
+def _by_numbers(t: TensorView, keys: tuple[Any, ...]) -> Layout | None:
+    """The layout that numbers and slices leave, at once, for most keys are these; None
+    where there is any other key."""
+    offset, shape, strides = t.offset, list(t.shape), list(t.strides)
+    dropped = []
+    for dim, key in enumerate(keys):
+        kind, size = type(key), shape[dim]
+        if kind is DynamicSlice and type(key.start) is int:
+            start, stop, step = key.start, key.start + key.size, 1
+        elif kind is slice and type(key.start) in _BOUNDS and type(key.stop) in _BOUNDS:
+            start, stop, step = key.indices(size)
+        elif kind is int and -size <= key < size:
+            start, step = key % size, 1
+            stop = start + 1
+            dropped.append(dim)
+        else:
+            return None
+        shape[dim] = sliced_count(dim, size, start, stop, step)
+        offset += start * strides[dim]
+        strides[dim] *= step
+    view = Layout(tuple(shape), tuple(strides), offset)
+    return _without(view, dropped, t.storage.on_chip) if dropped else view
+
+
+#: Of bounds of a slice that are known without a look at them.
+_BOUNDS = (int, type(None))
 
 
 def _expanded(t: TensorView, keys: tuple[Any, ...]) -> list[Any]:
@@ -92,17 +126,15 @@ def _one(t: View, dim: int, entry: Any) -> View:
     return t.slice(dim, index, index + 1)
 
 
-def _without(t: View, dims: list[int]) -> View:
+def _without(view: Layout, dims: list[int], on_chip: bool) -> Layout:
     """Indexed dimensions are dropped as far as the fewest dimensions allow."""
-    on_chip = t.storage.on_chip
     dims = [d for d in dims if not (on_chip and d == 0)]
-    fewest = 2 if on_chip else 1
-    if t.ndim - len(dims) < fewest:
-        dims = dims[: max(t.ndim - fewest, 0)]
-    view = t.layout
+    fewest, rank = 2 if on_chip else 1, len(view.shape)
+    if rank - len(dims) < fewest:
+        dims = dims[: max(rank - fewest, 0)]
     for dim in reversed(dims):
         view = layout.drop_dim(view, dim)
-    return t.with_layout(view)
+    return view
 
 
 def _by_arrays(t: View, keys: list[Any]) -> View:
@@ -138,28 +170,43 @@ def layout_at(t: TensorView, arrays: Sequence[np.ndarray], remedy: str) -> Layou
     of the whole shape is made.
     """
     shape = common_shape(arrays)
-    own = [_unrepeated(a) for a in arrays]
-    found = [_checked(t, dim, a, remedy) for dim, a in enumerate(own)]
-    offset, strides = t.offset, [0] * len(shape)
-    for index, stride in zip(found, t.strides, strict=True):
-        if index.steps is None:
-            return strided(elements_at(t, np.broadcast_arrays(*arrays)))
-        offset += index.first * stride
-        for axis, step in enumerate(index.steps, len(shape) - len(index.steps)):
-            strides[axis] += step * stride
-    units = [s if n > 1 else 1 for s, n in zip(strides, shape, strict=True)]
-    return Layout(shape, tuple(units), offset)
+    offset, steps = t.offset, []
+    for dim, array in enumerate(arrays):
+        index = _checked(t, dim, array, remedy)
+        offset += index.first * t.strides[dim]
+        steps.append(index.steps)
+    if None in steps:
+        return strided(elements_at(t, np.broadcast_arrays(*arrays)))
+    return Layout(shape, _strides(shape, t.strides, tuple(steps)), offset)
+
+
+@functools.lru_cache(maxsize=8192)
+def _strides(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    steps: tuple[tuple[int, ...], ...],
+) -> tuple[int, ...]:
+    """Strides of what indices choose that grow by these steps, dimension by
+    dimension."""
+    found = [0] * len(shape)
+    for stride, grown in zip(strides, steps, strict=True):
+        for axis, step in enumerate(grown, len(shape) - len(grown)):
+            found[axis] += step * stride
+    return tuple(s if n > 1 else 1 for s, n in zip(found, shape, strict=True))
 
 
 def common_shape(arrays: Sequence[np.ndarray]) -> tuple[int, ...]:
-    """The shape that arrays broadcast to; a ValueError if there is none.
+    """The shape that arrays broadcast to; a ValueError if there is none."""
+    return _common_shape(tuple([a.shape for a in arrays]))
 
-    What `numpy.broadcast_shapes` says, which makes an array of each.
-    """
-    rank = max(a.ndim for a in arrays)
+
+@functools.lru_cache(maxsize=8192)
+def _common_shape(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """What `numpy.broadcast_shapes` says, which makes an array of each."""
+    rank = max(map(len, shapes))
     sizes = [1] * rank
-    for array in arrays:
-        for axis, size in enumerate(array.shape, rank - array.ndim):
+    for shape in shapes:
+        for axis, size in enumerate(shape, rank - len(shape)):
             if size != 1 and sizes[axis] not in (1, size):
                 raise ValueError(f"axis {axis} has sizes {sizes[axis]} and {size}")
             if size != 1:
@@ -194,10 +241,34 @@ def _checked(t: TensorView, dim: int, array: np.ndarray, remedy: str) -> IndexRa
 _REMEMBERED_BYTES = 8192
 
 
+_INT64 = np.dtype(np.int64)
+
+
 def _index_range(array: np.ndarray) -> IndexRange:
+    shape, count = array.shape, array.size
+    if array.dtype is _INT64 and (count == 1 or count in shape):
+        first = array.item(0)
+        step = array.item(1) - first if count > 1 else 0
+        if array.tobytes() == _ramp(first, step, count):
+            return _range_of_ramp(first, step, shape)
+    array = _unrepeated(array)
     if array.nbytes > _REMEMBERED_BYTES:
         return _read_range(array)
     return _known_range(array.shape, array.dtype, array.tobytes())
+
+
+@functools.lru_cache(maxsize=512)
+def _ramp(first: int, step: int, count: int) -> bytes:
+    """What nearly every index array is, with one axis beside those of size one: to
+    compare its bytes takes less time than to look at its elements."""
+    return (first + step * np.arange(count, dtype=np.int64)).tobytes()
+
+
+@functools.lru_cache(maxsize=8192)
+def _range_of_ramp(first: int, step: int, shape: tuple[int, ...]) -> IndexRange:
+    last = first + step * (prod(shape) - 1)
+    steps = tuple(step if size > 1 else 0 for size in shape)
+    return IndexRange(first, min(first, last), max(first, last), steps)
 
 
 @functools.lru_cache(maxsize=8192)

@@ -33,6 +33,7 @@ from neuronjax.ir.kernel_call import KernelFunction, compiling_for
 from neuronjax.ir.kernel_copies import without_copies
 from neuronjax.nki import arguments
 from neuronjax.nki.active import in_kernel, tracing
+from neuronjax.nki.bound_call import BoundCall, TracedKernel, canonical
 from neuronjax.nki.jax_call import (
     KernelDerivative,
     Run,
@@ -51,20 +52,6 @@ from neuronjax.policy.scopes import algorithm_from_scope
 
 Grid = tuple[int, ...]
 AnyMachine = EagerMachine | RankedMachine
-
-
-class TracedKernel(NamedTuple):
-    """A specialised kernel.
-
-    Attributes:
-        program: what it does.
-        tree: what it returns, with slots for the results.
-        dtypes: nki dtypes of the results.
-    """
-
-    program: KernelProgram
-    tree: Any
-    dtypes: tuple[str, ...]
 
 
 class Specialised(NamedTuple):
@@ -181,7 +168,7 @@ class Kernel:
         if in_kernel():
             return self.function(*args, **kwargs)
         bound = _bound(self, args, kwargs)
-        call = _BoundCall.of(bound, self._ranks)
+        call = BoundCall.of(bound, self._ranks)
         traced = is_traced(call.arrays)
         if traced and self._derivative is not None:
             primal = self._with(_derivative=None)
@@ -189,7 +176,7 @@ class Kernel:
         if jax.config.jax_disable_jit and not traced:  # type: ignore[attr-defined]
             return call.finish(*_run_eagerly(self, call))
         found = self._find(call)
-        arrays = [_canonical(a) for a in call.arrays]
+        arrays = [canonical(a) for a in call.arrays]
         results, written, noted = found.run(arrays, _key(self.seed))
         if noted and not is_traced(noted):
             faults.raise_noted(found.traced.program, int(noted[0]))
@@ -226,10 +213,10 @@ class Kernel:
         """How it would be executed: memory, and instructions rolled into loops."""
         return self._find(self._call(args, kwargs)).plan
 
-    def _call(self, args: Any, kwargs: Any) -> _BoundCall:
-        return _BoundCall.of(_bound(self, args, kwargs), self._ranks)
+    def _call(self, args: Any, kwargs: Any) -> BoundCall:
+        return BoundCall.of(_bound(self, args, kwargs), self._ranks)
 
-    def _find(self, call: _BoundCall, devices: int | None = None) -> Specialised:
+    def _find(self, call: BoundCall, devices: int | None = None) -> Specialised:
         """The kernel for a call on so many devices, None for those around it."""
         if devices is None:
             devices = 0 if self._ranks else kernel_calls.surrounding_devices()
@@ -252,68 +239,6 @@ def _chosen_algorithms(ranks: int) -> tuple[str | None, ...]:
     return (algorithm_from_scope(""), os.environ.get(VARIABLE))
 
 
-class _BoundCall:
-    """One call's arguments, arrays apart."""
-
-    def __init__(self, tree: Any, arrays: list[Any], ranks: int = 0) -> None:
-        self.tree, self.arrays, self.ranks = tree, arrays, ranks
-        self.dtypes = [arguments.dtype_name(a) for a in arrays]
-
-    @classmethod
-    def of(cls, bound: inspect.BoundArguments, ranks: int = 0) -> _BoundCall:
-        arrays: list[Any] = []
-        tree = arguments.flatten((list(bound.args), dict(bound.kwargs)), arrays)
-        for array in arrays:
-            if ranks and tuple(array.shape)[:1] != (ranks,):
-                raise InvalidProgramError(
-                    f"an array of shape {tuple(array.shape)} for {ranks} ranks",
-                    remedy=f"stack what each rank gets: [{ranks}, ...]",
-                )
-        return cls(tree, arrays, ranks)
-
-    def shape(self, number: int) -> tuple[int, ...]:
-        """The shape of an argument as one rank sees it."""
-        shape = tuple(self.arrays[number].shape)
-        return shape[1:] if self.ranks else shape
-
-    def key(self) -> Any:
-        shapes = tuple(
-            (tuple(a.shape), d) for a, d in zip(self.arrays, self.dtypes, strict=True)
-        )
-        return (shapes, arguments.cache_key(self.tree))
-
-    def of_types(self) -> _BoundCall:
-        """The same without its arrays, of which only the types are kept."""
-        types = [jax.ShapeDtypeStruct(tuple(a.shape), np.bool_) for a in self.arrays]
-        other = _BoundCall(self.tree, types, self.ranks)
-        other.dtypes = self.dtypes
-        return other
-
-    def finish(
-        self, traced: TracedKernel, results: Any, written: Any, numbers: list[int]
-    ) -> Any:
-        """Results as the caller's arrays; written arguments in place."""
-        for number, value in zip(numbers, written, strict=True):
-            self._store(number, value, traced.program.name)
-        framework = arguments.framework_of(self.arrays)
-        values = [
-            arguments.to_framework(value, dtype, framework)
-            for value, dtype in zip(results, traced.dtypes, strict=True)
-        ]
-        return arguments.unflatten(traced.tree, values)
-
-    def _store(self, number: int, value: Any, kernel: str) -> None:
-        array = self.arrays[number]
-        if is_traced([value]) and not isinstance(array, jax.Array):
-            raise InvalidProgramError(
-                f"writes its argument {number}, a NumPy array, under a transformation "
-                "of JAX, where arrays have no values yet",
-                op=f"nki.{kernel}",
-                remedy="return the array from the kernel, or pass a JAX array",
-            )
-        arguments.store_in_place(array, value)
-
-
 def _bound(kernel: Kernel, args: Any, kwargs: Any) -> inspect.BoundArguments:
     bound = inspect.signature(kernel.function).bind(*args, **kwargs)
     bound.apply_defaults()
@@ -324,11 +249,6 @@ def _key(seed: int | jax.Array) -> jax.Array:
     if isinstance(seed, int):
         seed %= 1 << 32
     return jnp.asarray(seed).astype(jnp.uint32)
-
-
-def _canonical(array: Any) -> jax.Array:
-    array = arguments.to_jax(array)
-    return array.view(np.uint8) if array.dtype == np.bool_ else array
 
 
 def _checked_rounding(rounding: str) -> str:
@@ -355,7 +275,7 @@ def _checked_grid(sizes: tuple[Any, ...]) -> Grid:
 @no_collection()
 def _trace(
     kernel: Kernel,
-    call: _BoundCall,
+    call: BoundCall,
     machine: AnyMachine | None = None,
     devices: int = 0,
 ) -> TracedKernel:
@@ -412,17 +332,17 @@ def _trace(
 
 
 def _arguments(
-    trace: ProgramTrace, call: _BoundCall, machine: AnyMachine | None
+    trace: ProgramTrace, call: BoundCall, machine: AnyMachine | None
 ) -> list[Storage]:
     with tracing(trace):
         held = [_argument(trace, call, n) for n in range(len(call.arrays))]
     if machine is not None:
         for storage, array in zip(held, call.arrays, strict=True):
-            machine.load(storage, _canonical(array))
+            machine.load(storage, canonical(array))
     return held
 
 
-def _argument(trace: ProgramTrace, call: _BoundCall, number: int) -> Storage:
+def _argument(trace: ProgramTrace, call: BoundCall, number: int) -> Storage:
     # A scalar is a tensor of one element; HBM has one dimension at least.
     shape = call.shape(number) or (1,)
     # nki/guides/nki_simulator.rst, "How It Works".
@@ -448,7 +368,7 @@ def _results(value: Any, accesses: list[Access]) -> Any:
 # ---- Running.
 
 
-def _specialise(kernel: Kernel, call: _BoundCall, devices: int) -> Specialised:
+def _specialise(kernel: Kernel, call: BoundCall, devices: int) -> Specialised:
     # Tracing must not run under an outer jit's trace: it makes constants.
     traced = kernel.trace_call(call, devices)
     core = chosen_target(kernel.target).core
@@ -467,7 +387,7 @@ def _specialise(kernel: Kernel, call: _BoundCall, devices: int) -> Specialised:
 
 
 def _run_eagerly(
-    kernel: Kernel, call: _BoundCall
+    kernel: Kernel, call: BoundCall
 ) -> tuple[TracedKernel, Any, Any, list[int]]:
     core = chosen_target(kernel.target).core
     key, rounding = _key(kernel.seed), kernel.rounding

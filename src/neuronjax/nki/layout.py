@@ -6,6 +6,7 @@ what no strided view can express; the rules about partitions are those of `tenso
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import prod
@@ -23,7 +24,35 @@ class Layout(NamedTuple):
     offset: int
 
 
-def row_major_strides(shape: Sequence[int]) -> Shape:
+class Reach(NamedTuple):
+    """What a view touches, wherever it begins.
+
+    Attributes:
+        pattern: (stride, count) of every dimension.
+        lowest, highest: the elements furthest before and behind the first one.
+    """
+
+    pattern: tuple[tuple[int, int], ...]
+    lowest: int
+    highest: int
+
+
+#: Few shapes and strides serve the many views of a kernel: what follows from them is
+#: found once, and the views share it.
+_KNOWN = 1 << 16
+
+
+@functools.lru_cache(_KNOWN)
+def reach(shape: Shape, strides: Shape) -> Reach:
+    """What a view of these touches."""
+    pattern = tuple((int(s), int(n)) for s, n in zip(strides, shape, strict=True))
+    spans = [stride * (count - 1) for stride, count in pattern]
+    lowest = sum(s for s in spans if s < 0)
+    return Reach(pattern, lowest, sum(s for s in spans if s > 0))
+
+
+@functools.lru_cache(_KNOWN)
+def row_major_strides(shape: Shape) -> Shape:
     """Strides of a dense array."""
     return tuple(accumulate(reversed(shape[1:]), mul, initial=1))[::-1]
 
@@ -63,7 +92,7 @@ def _without(values: Shape, dim: int) -> Shape:
 
 def split_dim(x: Layout, dim: int, sizes: Sequence[int]) -> Layout:
     """One dimension as several, outermost first."""
-    strides = tuple(x.strides[dim] * s for s in row_major_strides(sizes))
+    strides = tuple(x.strides[dim] * s for s in row_major_strides(tuple(sizes)))
     shape = (*x.shape[:dim], *sizes, *x.shape[dim + 1 :])
     return Layout(shape, (*x.strides[:dim], *strides, *x.strides[dim + 1 :]), x.offset)
 
@@ -120,7 +149,7 @@ def reshape(x: Layout, shape: Sequence[int]) -> Layout | None:
         merged = _merged_stride(tuple(s for s, _ in group), tuple(t for _, t in group))
         if merged is None:
             return None
-        strides += [merged * s for s in row_major_strides(new[position:end])]
+        strides += [merged * s for s in row_major_strides(tuple(new[position:end]))]
         position, at = end, taken
     return Layout(tuple(new), _unit_strides(new, strides), x.offset)
 

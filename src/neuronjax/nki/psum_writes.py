@@ -21,6 +21,8 @@ def accumulates(dst: Access, asked: bool | None, notes: Notes) -> bool:
     """The flag of a matmul to `dst`."""
     if asked is not None:
         return bool(asked)
+    if dst.storage not in notes:
+        return False
     found = _written(dst, notes)
     if found is None or found.all():
         return True

@@ -8,6 +8,7 @@ is an InvalidProgramError with the kernel's line.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from math import prod
 from typing import Any, Self, TypeVar
@@ -15,7 +16,7 @@ from typing import Any, Self, TypeVar
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import Access, DynamicOffset, Register, Storage
 from neuronjax.nki import layout
-from neuronjax.nki.layout import Layout
+from neuronjax.nki.layout import Layout, Reach
 from neuronjax.nki.memory import MemoryRegion, NKIObject, region_name
 from neuronjax.nki.refusing import refuse
 from neuronjax.nki.registers import VirtualRegister
@@ -93,10 +94,11 @@ class TensorView(NKIObject):
 
     def access(self) -> Access:
         """This view as an operand."""
+        reach = layout.reach(self.shape, self.strides)
         if self.dynamic is None:
-            _check_bounds(self)
-        pattern = tuple(zip(self.strides, self.shape, strict=True))
-        return Access(self.storage, self.dtype, self.offset, pattern, self.dynamic)
+            _check_bounds(self, reach)
+        dtype, offset = self.dtype, self.offset
+        return Access(self.storage, dtype, offset, reach.pattern, self.dynamic)
 
     @property
     def _on_chip(self) -> bool:
@@ -111,9 +113,10 @@ class TensorView(NKIObject):
         """A view of the same storage, of another layout, `dtype=` or `dynamic=`."""
         view = object.__new__(type(self))
         view.shape, view.strides, view.offset = new
-        view.dtype = changes.get("dtype", self.dtype)
-        view.dynamic = changes.get("dynamic", self.dynamic)
+        view.dtype, view.dynamic = self.dtype, self.dynamic
         view.storage, view.name = self.storage, self.name
+        for name, value in changes.items():
+            setattr(view, name, value)
         return view
 
     def checked_dim(self, op: str, dim: int, extra: int = 0) -> int:
@@ -159,13 +162,7 @@ class TensorView(NKIObject):
         """Elements start, start + step, ... below `end` of one dimension."""
         dim = self.checked_dim("slice", dim)
         self._indirection_guard("slice", dim)
-        if not 0 <= start < end <= self.shape[dim] or step < 1:
-            refuse(
-                "slice",
-                f"[{start}:{end}:{step}] of dimension {dim} of size {self.shape[dim]}",
-                f"0 <= start < end <= {self.shape[dim]} and step >= 1",
-            )
-        count = -(-(end - start) // step)
+        count = sliced_count(dim, self.shape[dim], start, end, step)
         return self.with_layout(layout.slice_dim(self.layout, dim, start, count, step))
 
     def select(self, dim: int, index: Any) -> Self:
@@ -396,20 +393,22 @@ class TensorView(NKIObject):
         return f"{self.dtype}{list(self.shape)} in {self.buffer}"
 
 
-def _check_bounds(t: TensorView) -> None:
+@functools.lru_cache(1 << 16)
+def _elements(shape: tuple[int, ...], dtype: str, read_as: str) -> int:
+    """How many elements of a type there are in memory of a shape and a type."""
+    size = prod(shape)
+    if read_as != dtype:
+        size = size * dtypes.itemsize(dtype) // dtypes.itemsize(read_as)
+    return size
+
+
+def _check_bounds(t: TensorView, reach: Reach) -> None:
     """Refuses an operand beyond its storage.
 
     Not the view as such: loops over uneven sizes make views that they then do not use.
     """
-    size = t.storage.size
-    if t.dtype != t.storage.dtype:
-        size = size * dtypes.itemsize(t.storage.dtype) // dtypes.itemsize(t.dtype)
-    lowest = last = t.offset
-    for stride, count in zip(t.strides, t.shape, strict=True):
-        if stride > 0:
-            last += stride * (count - 1)
-        else:
-            lowest += stride * (count - 1)
+    size = _elements(t.storage.shape, t.storage.dtype, t.dtype)
+    lowest, last = t.offset + reach.lowest, t.offset + reach.highest
     if lowest < 0 or last >= size:
         refuse(
             "ap",
@@ -428,6 +427,18 @@ def _inferred(op: str, sizes: tuple[int, ...], total: int) -> tuple[int, ...]:
     if prod(sizes) != total or any(s < 1 for s in sizes):
         refuse(op, f"{sizes} for {total} elements", f"the product must be {total}")
     return sizes
+
+
+def sliced_count(dim: int, size: int, start: int, end: int, step: int) -> int:
+    """How many elements a slice of a dimension has; refused if it has none, or some
+    beyond the dimension."""
+    if not 0 <= start < end <= size or step < 1:
+        refuse(
+            "slice",
+            f"[{start}:{end}:{step}] of dimension {dim} of size {size}",
+            f"0 <= start < end <= {size} and step >= 1",
+        )
+    return -(-(end - start) // step)
 
 
 def index_operand(op: str, index: Any, count: int) -> Register | Access:

@@ -8,9 +8,9 @@ is current at a time, in this thread; every nl and nisa function works on it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -116,6 +116,8 @@ class Trace:
         machine: op by op execution, or None.
         older: whether the kernel is of the older style.
         notes: whatever front-end functions want to remember, by name.
+        requests: what was found of the arguments of an instruction, see `isa.request`.
+        checked: what instructions the rules of `limits` have looked at.
         loops: the turns of `affine_range` that the Python code is in.
         psum_notes: which elements of PSUM were written, see `psum_writes`.
         launch: what it has in common with the other programs of the grid.
@@ -144,6 +146,8 @@ class Trace:
         self.count = 0
         self.dependencies: dict[int, tuple[int, ...]] = {}
         self.notes: dict[str, Any] = {}
+        self.requests: dict[Any, Any] = {}
+        self.checked: set[Hashable] = set()
         self.loops: tuple[LoopTurn, ...] = ()
         self.psum_notes: psum_writes.Notes = {}
         self.joins_ranks = False
@@ -172,10 +176,10 @@ class Trace:
     ) -> Storage:
         """New memory; rules of `limits` for "ndarray" look at it."""
         memory: Any = region_name(buffer)
-        sizes = tuple(int(s) for s in shape)
+        sizes = tuple(map(int, shape))
         dtype = dtypes.as_dtype(dtype)
         line = user_line()
-        if not sizes or any(s < 1 for s in sizes):
+        if not sizes or min(sizes) < 1:
             raise InvalidProgramError(
                 f"shape {sizes}",
                 op="ndarray",
@@ -320,7 +324,8 @@ def current() -> Trace:
     Raises:
         InvalidProgramError: no kernel is running.
     """
-    return cast(Trace, active.current())
+    trace: Any = active.current()
+    return trace
 
 
 @contextlib.contextmanager
@@ -366,10 +371,10 @@ def emit(
     instruction = KernelInstruction(
         name=name,
         engine=engine,
-        outputs=tuple(_access(t) for t in outputs),
+        outputs=tuple([_access(t) for t in outputs]),
         inputs=operands,
         parameters=parameters,
-        attributes=MappingProxyType(dict(attributes)) if attributes else NO_ATTRIBUTES,
+        attributes=_frozen(attributes) if attributes else NO_ATTRIBUTES,
         reads_outputs=reads_outputs,
         location=user_line(),
         ordinal=trace.count,
@@ -390,6 +395,12 @@ def emit(
     return NkiInstruction(instruction)
 
 
+def _frozen(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(attributes, MappingProxyType):
+        return attributes
+    return MappingProxyType(dict(attributes))
+
+
 def _access(t: NkiTensor | Access) -> Access:
     return t if isinstance(t, Access) else t.access()
 
@@ -401,8 +412,11 @@ def _sorted_operands(
     parameters: list[int | float] = []
     forms = ""
     for value in inputs:
-        if isinstance(value, NkiTensor | Access):
-            operands.append(_access(value))
+        if isinstance(value, NkiTensor):
+            operands.append(value.access())
+            forms += "t"
+        elif isinstance(value, Access):
+            operands.append(value)
             forms += "t"
         elif isinstance(value, VirtualRegister):
             assert value.register is not None

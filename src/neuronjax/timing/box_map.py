@@ -20,23 +20,26 @@ _Found = list[tuple[Box, int]]
 class BoxMap:
     """Boxes of one storage, each with an entry; a box may have several.
 
-    `shape` is the storage's, () where the boxes are those of a whole memory.
+    `shape` is the storage's, () where the boxes are those of a whole memory. Those of
+    all of it are kept apart: most tiles are written and read whole.
     """
 
-    __slots__ = ("_axis", "_cells", "_shape", "_wide", "_width")
+    __slots__ = ("_axis", "_cells", "_shape", "_whole", "_wide", "_width")
 
     def __init__(self, shape: tuple[int, ...] = ()) -> None:
         self._shape = shape
-        self._axis, self._width = -1, 1
-        self._cells: dict[int, _Found] = {}
-        self._wide: _Found = []
+        self._whole: list[int] = []
+        self._axis = -1  # and no cells before there is a box
 
     def __bool__(self) -> bool:
-        return bool(self._wide) or any(self._cells.values())
+        return bool(self.entries())
 
     def add(self, b: Box, entry: int) -> None:
         """One more entry of a box."""
-        if b is not None and self._axis < 0:
+        if b is None:
+            self._whole.append(entry)
+            return
+        if self._axis < 0:
             self._measure(b)
         cells = self._range(b)
         if cells is None:
@@ -47,17 +50,28 @@ class BoxMap:
 
     def entries(self) -> list[int]:
         """All entries."""
-        found = [entry for _, entry in self._wide]
-        if self._cells:
-            for cell in self._cells.values():
-                found += [entry for _, entry in cell]
+        found = self._whole.copy()
+        if self._axis >= 0:
+            for part in (self._wide, *self._cells.values()):
+                found += [entry for _, entry in part]
+        return found
+
+    def taken(self) -> list[int]:
+        """All entries, which are forgotten."""
+        found = self.entries()
+        self._whole.clear()
+        if self._axis >= 0:
+            self._wide, self._cells = [], {}
         return found
 
     def meeting(self, b: Box) -> list[int]:
         """Entries of boxes that have elements in common with this one."""
         if b is None:
             return self.entries()
-        found = [entry for other, entry in self._wide if overlap(other, b)]
+        found = self._whole.copy()
+        if self._axis < 0:
+            return found
+        found += [entry for other, entry in self._wide if overlap(other, b)]
         for cell in self._places(b, wide=False):
             found += [e for other, e in cell if other is b or overlap(other, b)]
         return found
@@ -65,8 +79,8 @@ class BoxMap:
     def drop_within(self, b: Box) -> None:
         """Forgets the boxes that this one contains."""
         if b is None:
-            if self._wide or self._cells:
-                self._wide, self._cells = [], {}
+            self.taken()
+        if self._axis < 0:
             return
         for found in self._places(b):
             found[:] = [pair for pair in found if not contains(b, pair[0])]
@@ -82,10 +96,12 @@ class BoxMap:
         else:
             axis = axes[-1]
         self._axis, self._width = axis, sizes[axis]
+        self._cells: dict[int, _Found] = {}
+        self._wide: _Found = []
 
     def _range(self, b: Box) -> range | None:
         """The cells of a box; None for all of them."""
-        if b is None or self._axis < 0:
+        if b is None:
             return None
         first, last = b[self._axis]
         cells = range(first // self._width, (last - 1) // self._width + 1)

@@ -10,7 +10,7 @@ from typing import Any
 
 from neuronjax.errors import UnimplementedError
 from neuronjax.hardware import Target, resolve_target
-from neuronjax.ir.kernel import Access, KernelInstruction
+from neuronjax.ir.kernel import ON_CHIP, Access, KernelInstruction
 from neuronjax.timing import (
     cost_collective,
     cost_gpsimd,
@@ -66,19 +66,18 @@ def _priced(i: KernelInstruction, core: Core, target: Target) -> KernelPrice:
 
 def _key(i: KernelInstruction) -> Any:
     """Equal for instructions that cost the same."""
-    operands = tuple(
-        [
-            (s.storage.memory, s.dtype, s.pattern, s.dynamic and s.dynamic.kind)
-            for s in (*i.outputs, *i.inputs)
-            if type(s) is Access
-        ]
-    )
-    if i.engine == "dma" or i.name == "device_print":
-        # Which partitions it starts at on chip decides which DMA engines move it.
-        placed = tuple([first_partition(s) for s in i.accesses if s.storage.on_chip])
-        return i.name, operands, placed, tuple(i.attributes.items())
-    zero = any(i.parameters) if i.name == "memset" else None
-    return i.name, i.engine, operands, zero, tuple(i.attributes.items())
+    found: list[Any] = [i.name, i.engine, *i.attributes.items()]
+    # Which partitions it starts at on chip decides which DMA engines move it.
+    by_place = i.engine == "dma" or i.name == "device_print"
+    for a in (*i.outputs, *i.inputs):
+        if type(a) is Access:
+            memory = a.storage.memory
+            found += (memory, a.dtype, a.pattern, a.dynamic and a.dynamic.kind)
+            if by_place and memory in ON_CHIP:
+                found.append(first_partition(a))
+    if i.name == "memset":
+        found.append(any(i.parameters))
+    return tuple(found)
 
 
 def price(

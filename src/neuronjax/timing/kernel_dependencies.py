@@ -44,28 +44,31 @@ class _StorageAccesses:
 
     __slots__ = ("bytes", "freed", "readers", "whole", "writers")
 
-    def __init__(self, freed: Sequence[int] = (), s: Storage | None = None) -> None:
+    def __init__(self, s: Storage | None = None) -> None:
         shape = s.shape if s is not None else ()
         self.writers = BoxMap(shape)
         self.readers = BoxMap(shape)
         #: Last accesses of those that had the room before.
-        self.freed = freed
-        self.whole = whole_pattern(s.shape) if s is not None else None
-        self.bytes = _partition_bytes(s) if s is not None else 0
+        self.freed: Sequence[int] = ()
+        self.whole = whole_pattern(shape) if s is not None else None
+        self.bytes = _row_bytes(shape, s.dtype) if s is not None else 0
 
     def read(self, b: Box, entry: int) -> list[int]:
         self.readers.add(b, entry)
         return self.writers.meeting(b)
 
     def write(self, b: Box, entry: int) -> list[int]:
-        found = self.writers.meeting(b)
-        found += self.readers.meeting(b)
-        found += self.freed
-        self.writers.drop_within(b)
-        self.readers.drop_within(b)
+        writers, readers = self.writers, self.readers
         if b is None:
+            found = writers.taken() + readers.taken()
+            found += self.freed
             self.freed = ()
-        self.writers.add(b, entry)
+        else:
+            found = writers.meeting(b) + readers.meeting(b)
+            found += self.freed
+            writers.drop_within(b)
+            readers.drop_within(b)
+        writers.add(b, entry)
         return found
 
     def last(self) -> list[int]:
@@ -171,19 +174,21 @@ class KernelDependencies:
     def _survey(self) -> None:
         """Which storages are read and written where."""
         first, last = self._first, self._last
+        written, read = self._written, self._read_in_hbm
         for n, i in enumerate(self._entries):
-            core = i.program % self._cores
-            found = ((i.outputs, self._written), (i.inputs, self._read_in_hbm))
-            for accesses, in_hbm in found:
+            for in_hbm, accesses in ((written, i.outputs), (read, i.inputs)):
                 for access in accesses:
                     if type(access) is not Access:
                         continue
                     s = access.storage
-                    if s.memory in _HBM:
-                        in_hbm.add(s.number)
+                    number = s.number
+                    if number in last:
+                        last[number] = n
+                    elif s.memory in _HBM:
+                        in_hbm.add(number)
                     elif s.memory != "registers":
-                        first.setdefault(s.number, (s, n, core))
-                        last[s.number] = n
+                        first[number] = (s, n, i.program % self._cores)
+                        last[number] = n
 
     def _entry(self, n: int, i: KernelInstruction) -> None:
         by_tensor = i.engine == "tensor"
@@ -257,19 +262,16 @@ class KernelDependencies:
 
     def _region(self, s: Storage, access: Access) -> tuple[_StorageAccesses, Box]:
         """The region of a storage, made when it is first touched, and the box in it."""
-        if s.address is not None and s.on_chip:
+        if s.address is not None and s.memory not in _HBM:
             core = self._first[s.number][2]
             return self._fixed(s, core), _absolute(s, box(access))
         region = self._regions.get(s.number)
         if region is None:
-            region = self._regions[s.number] = _StorageAccesses((), s)
+            region = self._regions[s.number] = _StorageAccesses(s)
             region.freed = self._room(s, region.bytes)
-        if (
-            access.pattern == region.whole
-            and access.dtype == s.dtype
-            and access.dynamic is None
-        ):
-            return region, None  # all of it, as `box` says too
+        is_whole = access.pattern == region.whole and access.dtype == s.dtype
+        if is_whole and access.dynamic is None:
+            return region, None  # as `box` says too
         return region, box(access)
 
     def _fixed(self, s: Storage, core: int) -> _StorageAccesses:
@@ -330,10 +332,6 @@ class KernelDependencies:
             before.setdefault(i.program, []).append(n)
             if k:
                 self.waits[n] += [m[k - 1] * 2 for m in met.values() if len(m) >= k]
-
-
-def _partition_bytes(s: Storage) -> int:
-    return _row_bytes(s.shape, s.dtype)
 
 
 @functools.lru_cache(maxsize=4096)

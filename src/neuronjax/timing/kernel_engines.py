@@ -49,6 +49,7 @@ def on_engines(
             priced[n] = _NOTHING
     load: dict[tuple[int, str], float] = {}
     movable = []
+    moved: dict[int, KernelPrice] = {}
     for n, (i, p, count) in enumerate(zip(entries, priced, counts, strict=True)):
         if p.queue == "vector" and _may_move(i):
             movable.append(n)
@@ -57,7 +58,10 @@ def on_engines(
             load[key] = load.get(key, 0.0) + p.seconds * count
     for n in movable:
         i, stays = entries[n], priced[n]
-        moves = prices.price(replace(i, engine="scalar"))
+        moves = moved.get(id(stays))  # equal instructions have one price
+        if moves is None:
+            moves = prices.price(replace(i, engine="scalar"))
+            moved[id(stays)] = moves
         mine, other = (i.program, "vector"), (i.program, "scalar")
         here = load.get(mine, 0.0) + stays.seconds * counts[n]
         there = load.get(other, 0.0) + moves.seconds * counts[n]
@@ -75,7 +79,7 @@ def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
     """
     found, zeroed = [], dict[Storage, int]()
     for n, i in enumerate(entries):
-        for access in i.accesses:
+        for access in i.accesses if zeroed else ():
             before = zeroed.pop(access.storage, None)
             if before is not None and i.engine == "tensor":
                 found.append(before)

@@ -1,14 +1,11 @@
 """When a kernel does what: a discrete-event schedule of a traced `KernelProgram`.
 
 Each program of a grid has a core of its own, while there are cores: five engines, the
-queues that issue DMA, and 16 DMA engines; the CC-cores are those of all programs.
-TensorE, the sequencers and the CC-cores take instructions in the kernel's order; the
-other queues take, of the next few, the one that can start first, for the compiler
-orders them. That of the older style orders TensorE's too, but not what it adds to a sum
-(gqa_full v1 of [KDA]: 21.3 ms, 21.1 so, 31.4 in order). An instruction starts when its
-queue is free and what it waits for (`kernel_dependencies`) has ended and can be read;
-transfers then share the DMA engines in the order in which they were issued. Equal input
-gives an equal schedule. Seconds from the start of the kernel.
+queues that issue DMA, and 16 DMA engines; the CC-cores are those of all programs. An
+instruction starts when its queue (`kernel_queues`) is free and what it waits for
+(`kernel_dependencies`) has ended and can be read; transfers then share the DMA engines
+in the order in which they were issued. Equal input gives an equal schedule. Seconds
+from the start of the kernel.
 """
 
 from __future__ import annotations
@@ -22,23 +19,17 @@ from math import inf
 from neuronjax.errors import InternalError
 from neuronjax.hardware import Target
 from neuronjax.ir.collection import no_collection
-from neuronjax.ir.kernel import KernelInstruction, KernelProgram
+from neuronjax.ir.kernel import KernelProgram
 from neuronjax.timing.around import joining_seconds
 from neuronjax.timing.cost_scalar import table_load_seconds
-from neuronjax.timing.kernel_constants import REORDER_WINDOW
 from neuronjax.timing.kernel_cost import Prices
 from neuronjax.timing.kernel_cost_tensor import Array
 from neuronjax.timing.kernel_dependencies import KernelDependencies
 from neuronjax.timing.kernel_engines import on_engines
 from neuronjax.timing.kernel_price import KernelPrice
+from neuronjax.timing.kernel_queues import NOTHING, IssueQueue, IssueQueues
 from neuronjax.timing.kernel_unroll import Stream, Trips, UnrolledLoop, unrolled
-from neuronjax.timing.planning_constants import LOOP_TURN
 from neuronjax.timing.work import Core, Work
-
-#: Queues that keep the kernel's order; of the older style TensorE's does not.
-_IN_ORDER = frozenset({"tensor", "sync", "cc"})
-_IN_ORDER_OLDER = _IN_ORDER - {"tensor"}
-_NO_CAUSE = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,21 +140,6 @@ def _cores(program: KernelProgram, target: Target, lnc: int | None) -> int:
     return max(n for n in target.chip.lnc_options if n <= max(1, programs))
 
 
-class _Queue:
-    """One queue: its entries, and how far it is."""
-
-    __slots__ = ("base", "entries", "free", "kind", "last", "wake", "window")
-
-    def __init__(self, kind: str, in_order: bool) -> None:
-        self.kind = kind
-        self.entries: list[int] = []
-        self.base = 0
-        self.free = 0.0
-        self.wake = inf
-        self.last = _NO_CAUSE
-        self.window = 1 if in_order else int(REORDER_WINDOW.value)
-
-
 class _CoreState:
     """What queues of a core share."""
 
@@ -172,7 +148,7 @@ class _CoreState:
     def __init__(self, engines: int, array: Array) -> None:
         self.dma = [0.0] * engines
         self.level: float | None = 0.0  # when all DMA engines are free, if at once
-        self.last_dma = _NO_CAUSE
+        self.last_dma = NOTHING
         self.ports: dict[str, tuple[float, int]] = {}
         self.table = ""
         self.array = array
@@ -191,14 +167,13 @@ class _Scheduling:
         older: bool,
     ) -> None:
         self.stream, self.priced, self.core = stream, priced, core
-        self.in_order = _IN_ORDER_OLDER if older else _IN_ORDER
         cores = core.lnc
         self.order, self.stationary = found.order, found.stationary
         count = len(priced)
         self.starts, self.ends = [0.0] * count, [0.0] * count
-        self.idle, self.causes = [0.0] * count, [_NO_CAUSE] * count
+        self.idle, self.causes = [0.0] * count, [NOTHING] * count
         nodes = count + len(found.joined)
-        self.ready, self.why = [0.0] * nodes, [_NO_CAUSE] * nodes
+        self.ready, self.why = [0.0] * nodes, [NOTHING] * nodes
         self.loads: list[tuple[float, int, str]] = []
         self.issues: list[tuple[float, int]] = []
         self.periods: list[float] = []
@@ -208,8 +183,9 @@ class _Scheduling:
         arrays = [Array(core, tiled) for _ in range(cores)]
         self.states = [_CoreState(engines, array) for array in arrays]
         self._succeed(found, nodes)
-        self._queue_up(stream.entries, cores)
-        self._pauses()
+        issued = IssueQueues(stream, priced, cores, older)
+        self.queues, self.core_of = issued.queues, issued.core_of
+        self.queue_of, self.pause = issued.queue_of, issued.pause
         self.done = bytearray(count)
         self.heap: list[tuple[float, int]] = []
         self.floor = 0.0
@@ -231,32 +207,6 @@ class _Scheduling:
                     after[before] = [n * 2 + (w & 1)]
                 else:
                     mine.append(n * 2 + (w & 1))
-
-    def _queue_up(self, entries: Sequence[KernelInstruction], cores: int) -> None:
-        self.queues: list[_Queue] = []
-        self.core_of: list[int] = []
-        numbers: dict[tuple[int, str], int] = {}
-        self.queue_of = [0] * len(entries)
-        for n, (i, p) in enumerate(zip(entries, self.priced, strict=True)):
-            kind = p.ring or p.queue
-            core = i.program % cores if kind != "cc" else 0
-            number = numbers.get((core, kind))
-            if number is None:
-                number = numbers[core, kind] = len(self.queues)
-                self.queues.append(_Queue(kind, kind in self.in_order))
-                self.core_of.append(core)
-            self.queue_of[n] = number
-            self.queues[number].entries.append(n)
-
-    def _pauses(self) -> None:
-        """The first instruction of a queue in a turn: it compares and branches."""
-        self.pause: dict[int, float] = {}
-        for queue in self.queues:
-            block = 0
-            for n in queue.entries:
-                if self.stream.blocks[n] != block:
-                    block = self.stream.blocks[n]
-                    self.pause[n] = LOOP_TURN.value
 
     # -- time --------------------------------------------------------------------------
 
@@ -320,7 +270,7 @@ class _Scheduling:
             queue.wake = inf
             self._serve(now, number, queue)
 
-    def _serve(self, now: float, number: int, queue: _Queue) -> None:
+    def _serve(self, now: float, number: int, queue: IssueQueue) -> None:
         """Issues what can start now, and sleeps until more can."""
         entries, missing, ready, done = (
             queue.entries,
@@ -350,7 +300,7 @@ class _Scheduling:
                 base += 1
             queue.base = base
 
-    def _other(self, queue: _Queue, now: float, wake: float) -> tuple[int, float]:
+    def _other(self, queue: IssueQueue, now: float, wake: float) -> tuple[int, float]:
         """Another entry of the window that can start, or when the first one can."""
         entries, blocks, order = queue.entries, self.stream.blocks, self.order
         base = queue.base
@@ -367,12 +317,12 @@ class _Scheduling:
             wake = min(wake, self.ready[n])
         return -1, wake
 
-    def _sleep(self, queue: _Queue, number: int, until: float) -> None:
+    def _sleep(self, queue: IssueQueue, number: int, until: float) -> None:
         if until < queue.wake:
             queue.wake = until
             heappush(self.heap, (until, number))
 
-    def _issue(self, n: int, now: float, number: int, queue: _Queue) -> None:
+    def _issue(self, n: int, now: float, number: int, queue: IssueQueue) -> None:
         """Gives an entry its time, and tells those that wait for it."""
         p = self.priced[n]
         state = self.states[self.core_of[number]]
@@ -435,7 +385,7 @@ class _Scheduling:
         n: int,
         p: KernelPrice,
         start: float,
-        queue: _Queue,
+        queue: IssueQueue,
         state: _CoreState,
         number: int,
     ) -> float:
@@ -446,7 +396,7 @@ class _Scheduling:
                 self.loads.append((load, self.core_of[number], state.table))
                 start = max(start, load + table_load_seconds(self.core))
         for port in p.ports:
-            until, other = state.ports.get(port, (0.0, _NO_CAUSE))
+            until, other = state.ports.get(port, (0.0, NOTHING))
             if until > start:
                 start, self.causes[n] = until, other
         end = start + p.seconds
@@ -457,7 +407,7 @@ class _Scheduling:
         return end
 
     def _multiply(
-        self, n: int, p: KernelPrice, start: float, queue: _Queue, state: _CoreState
+        self, n: int, p: KernelPrice, start: float, queue: IssueQueue, state: _CoreState
     ) -> float:
         held = self.stationary.get(n)
         is_there = held is not None and held == state.held
@@ -467,7 +417,7 @@ class _Scheduling:
         return end
 
     def _transfer(
-        self, n: int, p: KernelPrice, start: float, queue: _Queue, state: _CoreState
+        self, n: int, p: KernelPrice, start: float, queue: IssueQueue, state: _CoreState
     ) -> float:
         """The ring issues it; its engines move it when they have moved the others."""
         queue.free = start + p.issue_seconds

@@ -16,7 +16,7 @@ def assign(dst: NkiTensor, value: Any) -> None:
     """
     if not isinstance(value, NkiTensor):
         memset(dst, value)
-    elif value.access() == dst.access():
+    elif value.storage is dst.storage and value.access() == dst.access():
         return
     elif dst.storage.on_chip and value.storage.on_chip:
         tensor_copy(dst, value)

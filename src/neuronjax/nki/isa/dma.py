@@ -34,10 +34,12 @@ def dma_copy(
     request = Request("dma_copy", locals())
     _check_elements("dma_copy", "src", src, dst)
     given = -1 if priority is None else priority
-    if tracing.current().older and request.attributes["dge_mode"] == "unknown":
-        if dst.access().dynamic is None and src.access().dynamic is None:
-            request.attributes["dge_mode"] = "none"  # a table that the host has built
-    return request.emit("dma", dge_engine=Engine(engine).name, priority=given)
+    mode = request.attributes["dge_mode"]
+    if mode == "unknown" and tracing.current().older:
+        if dst.dynamic is None and src.dynamic is None:
+            mode = "none"  # a table that the host has built
+    by = Engine(engine).name
+    return request.emit("dma", dge_mode=mode, dge_engine=by, priority=given)
 
 
 def dma_transpose(

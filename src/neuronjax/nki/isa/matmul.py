@@ -49,15 +49,18 @@ def nc_matmul(
 def _check_shapes(
     dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor, rows: int
 ) -> None:
-    free = [prod(t.shape[1:]) for t in (stationary, moving, dst)]
-    shapes = f"stationary {stationary.shape}, moving {moving.shape}, dst {dst.shape}"
-    if rows == 2 and (stationary.shape[1] != 2 or moving.shape[1] != 2):
-        refuse("nc_matmul", shapes, "double_row takes [K, 2, M] and [K, 2, N]")
-    m, n = free[0] // rows, free[1] // rows
-    if stationary.shape[0] != moving.shape[0]:
-        refuse("nc_matmul", shapes, "stationary and moving need equal partitions (K)")
-    if dst.shape[0] != m or free[2] != n:
-        refuse("nc_matmul", shapes, f"dst must be [{m}, {n}]")
+    (k, *stationary_free), (rows_moved, *moving_free) = stationary.shape, moving.shape
+    m, n = prod(stationary_free) // rows, prod(moving_free) // rows
+    remedy = ""
+    if rows == 2 and (stationary_free[0] != 2 or moving_free[0] != 2):
+        remedy = "double_row takes [K, 2, M] and [K, 2, N]"
+    elif k != rows_moved:
+        remedy = "stationary and moving need equal partitions (K)"
+    elif dst.shape[0] != m or prod(dst.shape[1:]) != n:
+        remedy = f"dst must be [{m}, {n}]"
+    if remedy:
+        shapes = f"moving {moving.shape}, dst {dst.shape}"
+        refuse("nc_matmul", f"stationary {stationary.shape}, {shapes}", remedy)
 
 
 def nc_transpose(

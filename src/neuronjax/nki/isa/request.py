@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from neuronjax.hardware import chips_with
 from neuronjax.ir.alu_operators import BITVEC, checked_op
@@ -30,6 +31,7 @@ from neuronjax.nki.isa.operands import (
     refuse,
 )
 from neuronjax.nki.limits.operands import text
+from neuronjax.nki.registers import VirtualRegister
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import NkiInstruction, emit
 
@@ -53,25 +55,38 @@ class Request:
     def __init__(self, name: str, given: Mapping[str, Any]) -> None:
         self.spec = SPECS[name]
         self.values: dict[str, Any] = dict(given)
+        known = tracing.current().requests
         key = self._key()
-        known = tracing.current().notes.setdefault("requests", {})
-        if key not in known:
-            self.attributes: dict[str, Any] = {}
+        try:
+            found = known.get(key)
+        except TypeError:  # an unhashable argument is checked each time
+            key, found = object(), None
+        if found is None:
+            self.attributes: Mapping[str, Any] = {}
             self._check(name)
-            known[key] = self.attributes, self._of_bits
-        attributes, self._of_bits = known[key]
-        self.attributes = dict(attributes)
+            found = known[key] = _Checked(self.attributes, self._of_bits, {})
+        self.attributes, self._of_bits, self._complete = found
 
     def _key(self) -> Hashable:
-        """Equal for what is checked, and refused or not, alike."""
+        """Equal for what is checked, and refused or not, alike.
+
+        What begins an argument's part says how long that is.
+        """
+        values = self.values
         found: list[Hashable] = [self.spec.name]
-        for name, value in self.values.items():
-            if isinstance(value, NkiTensor):
+        for name, is_static in _checked_arguments(self.spec.name):
+            value: Any = values.get(name)
+            kind = type(value)
+            if kind is NkiTensor:
                 found += (value.shape, value.dtype, value.storage.memory)
-            elif isinstance(value, list | tuple):
-                found += (len(value), *map(_of_element, value))
-            elif name != "name":
-                found += (type(value), _of_element(value))
+            elif value is None:
+                found.append(None)
+            elif is_static:
+                found += (kind, value)
+            elif kind in _NUMBERS:
+                found.append(kind)
+            else:
+                found += (kind, _by_value(value))
         return tuple(found)
 
     def _check(self, name: str) -> None:
@@ -134,7 +149,7 @@ class Request:
         else:
             value = bool(value)
         if operand.role == "attribute":
-            self.attributes[name] = value
+            self.attributes = {**self.attributes, name: value}
 
     def _check_size(self, operand: OperandSpec, partitions: int) -> None:
         name, op = operand.name, self.spec.name
@@ -182,13 +197,11 @@ class Request:
         engine = engine or self.engine()
         outputs: list[Any] = []
         inputs: list[Any] = []
-        for operand in self.spec.operands:
+        for operand in _operands(self.spec.name):
             if operand.kind == "state" and operand.optional and not self._accumulates():
                 break
-            if operand.role not in ("input", "output", "both"):
-                continue
-            value = self._emitted(operand, engine)
-            listed = value if isinstance(value, list) else [value]
+            value: Any = self._emitted(operand, engine)
+            listed = value if type(value) is list else (value,)
             if operand.role != "input" and value is not None:
                 outputs += listed
             if operand.role != "output":
@@ -198,11 +211,19 @@ class Request:
             engine,
             outputs,
             inputs,
-            attributes=self.attributes | attributes,
+            attributes=self._completed(tuple(attributes.items())),
             reads_outputs=reads_outputs or self.spec.reads_outputs,
             label=self.values.get("name"),
-            is_open=self.values.get("engine", engine) == Engine.unknown,
+            is_open=self.values.get("engine", engine) is Engine.unknown,
         )
+
+    def _completed(self, more: tuple[tuple[str, Any], ...]) -> Mapping[str, Any]:
+        """The attributes with others; those of equal requests are one object."""
+        found = self._complete.get(more)
+        if found is None:
+            found = MappingProxyType({**self.attributes, **dict(more)})
+            self._complete[more] = found
+        return found
 
     def _accumulates(self) -> bool:
         """Whether the instruction uses the accumulators."""
@@ -211,24 +232,60 @@ class Request:
 
     def _emitted(self, operand: OperandSpec, engine: str) -> Any:
         """An operand as `trace.emit` takes it; numbers as FP32, or as bits."""
-        if operand.kind == "state":
+        kind = operand.kind
+        if kind == "state":
             return engine_state(operand.name, engine)
         value = self.values[operand.name]
         if isinstance(value, NkiTensor | list):
             return value
-        if operand.kind == "integer":
+        if kind == "integer":
             return int(value)
-        if operand.kind == "number":
+        if kind == "number":
             return float(value)
         if isinstance(value, int | float):
             return int(value) if self._of_bits else float(value)
         return value
 
 
-def _of_element(value: Any) -> Hashable:
+#: Of these the values are not looked at where they are operands.
+_NUMBERS = frozenset({int, float, VirtualRegister})
+
+
+def _by_value(value: Any) -> Any:
     if isinstance(value, NkiTensor):
         return (value.shape, value.dtype, value.storage.memory)
-    return value if isinstance(value, Hashable) else object()  # equal to nothing
+    return tuple(map(_by_value, value)) if isinstance(value, list | tuple) else value
+
+
+class _Checked(NamedTuple):
+    """What was found of equal requests.
+
+    Attributes:
+        attributes: static ones, by name.
+        of_bits: whether an operator works on bits.
+        complete: the same with more of them, by what was added.
+    """
+
+    attributes: Mapping[str, Any]
+    of_bits: bool
+    complete: dict[tuple[tuple[str, Any], ...], Mapping[str, Any]]
+
+
+_STATIC = frozenset({"operator", "flag", "choice"})
+
+
+@functools.cache
+def _checked_arguments(name: str) -> tuple[tuple[str, bool], ...]:
+    """What is looked at, and whether its value says what is legal, or its type."""
+    operands = [o for o in SPECS[name].operands if o.kind not in ("note", "state")]
+    return tuple((o.name, o.kind in _STATIC) for o in operands)
+
+
+@functools.cache
+def _operands(name: str) -> tuple[OperandSpec, ...]:
+    """What becomes an operand of the instruction."""
+    roles = ("input", "output", "both")
+    return tuple(o for o in SPECS[name].operands if o.role in roles)
 
 
 @functools.cache
@@ -237,7 +294,7 @@ def _by_check(name: str) -> tuple[Sequence[OperandSpec], ...]:
     operands = SPECS[name].operands
     return (
         [o for o in operands if o.kind == "tensor"],
-        [o for o in operands if o.kind in ("operator", "flag", "choice")],
+        [o for o in operands if o.kind in _STATIC],
         [o for o in operands if o.kind == "column" or o.elements],
     )
 

@@ -114,7 +114,7 @@ def _is_whole(key: Any) -> bool:
 
 def _block_index(key: Any) -> Any:
     """A number or slice; an index array must mean one block."""
-    if isinstance(key, slice):
+    if isinstance(key, slice | int):
         return key
     if isinstance(key, DynamicSlice):
         return slice(int(key.start), int(key.start) + key.size)

@@ -57,7 +57,9 @@ def nc_matmul(
         "tile_size": tuple(tile_size),
         "perf_mode": _perf_mode(perf_mode),
     }
-    chosen = np.asarray(True if mask is None else mask, bool)
+    if mask is None:
+        return Product(_in_sbuf(stationary), _in_sbuf(moving), flags)
+    chosen = np.asarray(mask, bool)
     if not chosen.any():
         return Product(stationary.of(), moving.of(), flags, skipped=True)
     operands = _in_sbuf(stationary), _in_sbuf(moving)

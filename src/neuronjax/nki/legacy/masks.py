@@ -99,7 +99,9 @@ def _cut(mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """The mask over a slice that ended with its tensor, if it holds nowhere beyond."""
     sizes = shape[len(shape) - mask.ndim :]
     pairs = zip(mask.shape, sizes, strict=True)
-    inside = tuple(slice(b) if 1 < b < a else slice(None) for a, b in pairs)
+    inside = tuple([slice(b) if 1 < b < a else slice(None) for a, b in pairs])
+    if inside == (slice(None),) * mask.ndim:
+        return mask
     return mask[inside] if mask[inside].sum() == mask.sum() else mask
 
 

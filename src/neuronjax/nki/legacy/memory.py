@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -63,7 +64,7 @@ def _memory(
     kind = dtype_name(dtype)
     nbytes = prod(each[1:]) * dtypes.itemsize(kind)
     tiles = []
-    for index in np.ndindex(blocks):
+    for index in product(*map(range, blocks)):
         address = address_of(buffer, index, each[0], nbytes)
         tensor = nl.ndarray(each, kind, region, name, address)
         tracing.current().declared.add(tensor.storage)

@@ -100,11 +100,11 @@ class Tile:
     def __getitem__(self, key: Any) -> Tile:
         whole = self.of()
         keys = expanded(key, whole.ndim)
-        keys = [_offset(k) if isinstance(k, Tile) else k for k in keys]
-        if any(isinstance(k, Offset) for k in keys):
+        if any([isinstance(k, _CHOSEN) for k in keys]):
+            keys = [_offset(k) if isinstance(k, Tile) else k for k in keys]
             found = selected(whole, keys)
             return Tile(found) if isinstance(found, NkiTensor) else ChosenTile(found)
-        if any(isinstance(k, np.ndarray) and k.ndim for k in keys):
+        if any([isinstance(k, np.ndarray) and k.ndim for k in keys]):
             return self._keeps_box(Tile(whole, _grid(whole.shape, keys)))
         return self._keeps_box(_sliced(whole, keys))
 
@@ -366,6 +366,9 @@ def alike(value: NkiTensor, target: NkiTensor) -> NkiTensor:
 
 # ---- Index expressions.
 
+_CHOSEN = (Tile, Offset)
+_RANGES = (slice, DynamicSlice)
+
 
 def _offset(tile: Tile) -> Offset:
     return Offset(tile.of(), np.zeros((), np.int64))
@@ -374,9 +377,10 @@ def _offset(tile: Tile) -> Offset:
 def expanded(key: Any, rank: int) -> list[Any]:
     """One key per dimension: an ellipsis and what is missing are whole slices."""
     keys = list(key) if isinstance(key, tuple) else [key]
-    at = next((n for n, k in enumerate(keys) if k is Ellipsis), None)
-    if at is not None:
-        keys[at : at + 1] = [slice(None)] * (rank - len(keys) + 1)
+    for at, one in enumerate(keys):
+        if one is Ellipsis:
+            keys[at : at + 1] = [slice(None)] * (rank - len(keys) + 1)
+            break
     return keys + [slice(None)] * (rank - len(keys))
 
 
@@ -386,12 +390,15 @@ def _grid(shape: tuple[int, ...], keys: list[Any]) -> tuple[np.ndarray, ...]:
         refuse("index", f"{len(keys)} indices of shape {shape}", "one per dimension")
     arrays = []
     for size, key in zip(shape, keys, strict=True):
-        if isinstance(key, slice | DynamicSlice):
+        if isinstance(key, _RANGES):
             if len(range(*bounds(key, size))) != 1:
                 refuse(
                     "index", "an index array beside a slice", "use index arrays for all"
                 )
             key = bounds(key, size)[0]
+        if isinstance(key, int):
+            arrays.append(np.asarray(key + size if key < 0 else key))
+            continue
         array = np.asarray(key)
         arrays.append(array + size if array.ndim == 0 and array < 0 else array)
     return tuple(arrays)
@@ -402,7 +409,7 @@ def _sliced(t: NkiTensor, keys: list[Any]) -> Tile:
     on_chip, rank = t.storage.on_chip, t.ndim
     dropped: list[int] = []
     for at, key in enumerate(keys):
-        if isinstance(key, slice | DynamicSlice):
+        if isinstance(key, _RANGES):
             start, stop, step = bounds(key, t.shape[at])
             t = t.slice(at, start, stop, step)
             continue

@@ -32,7 +32,7 @@ _STORAGE_RULES: list[StorageRule] = []
 class OnCore(Protocol):
     """What the rules look at of a trace."""
 
-    notes: dict[str, Any]
+    checked: set[Hashable]
 
     @property
     def core(self) -> CoreSpec:
@@ -92,7 +92,7 @@ def check_instruction(i: KernelInstruction, trace: OnCore) -> None:
     Raises:
         InvalidProgramError: one is broken.
     """
-    seen: set[Hashable] = trace.notes.setdefault("checked instructions", set())
+    seen = trace.checked
     key = signature(i)
     if key in seen:
         return
@@ -115,13 +115,15 @@ def advice_for(i: KernelInstruction, trace: OnCore) -> InvalidProgramError | Non
 
 def signature(i: KernelInstruction) -> Hashable:
     """What rules may depend on."""
-    outputs = tuple(_operand(a) for a in i.outputs)
-    inputs = tuple(_operand(a) if isinstance(a, Access) else None for a in i.inputs)
-    attributes = tuple(i.attributes.items())
-    return (i.name, i.engine, i.forms, attributes, outputs, inputs)
+    found: list[Hashable] = [i.name, i.engine, i.forms, len(i.outputs)]
+    found += i.attributes.items()
+    for a in (*i.outputs, *i.inputs):
+        if type(a) is Access:
+            found += _operand(a)
+    return tuple(found)
 
 
-def _operand(a: Access) -> Hashable:
+def _operand(a: Access) -> tuple[Hashable, ...]:
     """Memory, dtypes, pattern; on chip also where it begins; the kind of indirection.
 
     In SBUF the place within a partition is left out: no rule is about it.
@@ -132,7 +134,7 @@ def _operand(a: Access) -> Hashable:
     elif not storage.on_chip:
         return (storage.memory, a.dtype, a.pattern, a.dynamic and _dynamic(a))
     here = (storage.memory, storage.dtype, storage.shape, storage.address)
-    return (here, a.dtype, a.pattern, offset, a.dynamic and _dynamic(a))
+    return (*here, a.dtype, a.pattern, offset, a.dynamic and _dynamic(a))
 
 
 def _dynamic(a: Access) -> Hashable:

@@ -1,0 +1,105 @@
+"""`BoundCall`: the arguments of one call of a kernel, and its results put in place."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.kernel import KernelProgram
+from neuronjax.nki import arguments
+from neuronjax.nki.jax_call import is_traced
+
+
+class TracedKernel(NamedTuple):
+    """A specialised kernel.
+
+    Attributes:
+        program: what it does.
+        tree: what it returns, with slots for the results.
+        dtypes: nki dtypes of the results.
+    """
+
+    program: KernelProgram
+    tree: Any
+    dtypes: tuple[str, ...]
+
+
+class BoundCall:
+    """One call's arguments, arrays apart.
+
+    Attributes:
+        tree: the arguments, with slots for arrays.
+        arrays: as the caller gave them; with ranks, stacked.
+        ranks: how many run the kernel, 0 for one alone.
+        dtypes: nki dtypes of the arrays.
+    """
+
+    def __init__(self, tree: Any, arrays: list[Any], ranks: int = 0) -> None:
+        self.tree, self.arrays, self.ranks = tree, arrays, ranks
+        self.dtypes = [arguments.dtype_name(a) for a in arrays]
+
+    @classmethod
+    def of(cls, bound: inspect.BoundArguments, ranks: int = 0) -> BoundCall:
+        """The call of arguments as `inspect` has bound them."""
+        arrays: list[Any] = []
+        tree = arguments.flatten((list(bound.args), dict(bound.kwargs)), arrays)
+        for array in arrays:
+            if ranks and tuple(array.shape)[:1] != (ranks,):
+                raise InvalidProgramError(
+                    f"an array of shape {tuple(array.shape)} for {ranks} ranks",
+                    remedy=f"stack what each rank gets: [{ranks}, ...]",
+                )
+        return cls(tree, arrays, ranks)
+
+    def shape(self, number: int) -> tuple[int, ...]:
+        """The shape of an argument as one rank sees it."""
+        shape = tuple(self.arrays[number].shape)
+        return shape[1:] if self.ranks else shape
+
+    def key(self) -> Any:
+        """Equal for calls that one specialised kernel serves."""
+        shapes = tuple(
+            (tuple(a.shape), d) for a, d in zip(self.arrays, self.dtypes, strict=True)
+        )
+        return (shapes, arguments.cache_key(self.tree))
+
+    def of_types(self) -> BoundCall:
+        """The same without its arrays, of which only the types are kept."""
+        types = [jax.ShapeDtypeStruct(tuple(a.shape), np.bool_) for a in self.arrays]
+        other = BoundCall(self.tree, types, self.ranks)
+        other.dtypes = self.dtypes
+        return other
+
+    def finish(
+        self, traced: TracedKernel, results: Any, written: Any, numbers: list[int]
+    ) -> Any:
+        """Results as the caller's arrays; written arguments in place."""
+        for number, value in zip(numbers, written, strict=True):
+            self._store(number, value, traced.program.name)
+        framework = arguments.framework_of(self.arrays)
+        values = [
+            arguments.to_framework(value, dtype, framework)
+            for value, dtype in zip(results, traced.dtypes, strict=True)
+        ]
+        return arguments.unflatten(traced.tree, values)
+
+    def _store(self, number: int, value: Any, kernel: str) -> None:
+        array = self.arrays[number]
+        if is_traced([value]) and not isinstance(array, jax.Array):
+            raise InvalidProgramError(
+                f"writes its argument {number}, a NumPy array, under a transformation "
+                "of JAX, where arrays have no values yet",
+                op=f"nki.{kernel}",
+                remedy="return the array from the kernel, or pass a JAX array",
+            )
+        arguments.store_in_place(array, value)
+
+
+def canonical(array: Any) -> jax.Array:
+    """An argument as kernels take it: booleans are bytes."""
+    array = arguments.to_jax(array)
+    return array.view(np.uint8) if array.dtype == np.bool_ else array
