@@ -1,0 +1,328 @@
+"""Rules of matmul, dot, tensordot and einsum.
+
+A sum of n products has n roundings, each relative to the partial sum that it makes.
+The order of addition is the kernel's: TensorE adds down 128 rows and PSUM adds the
+tiles, VectorE folds. What any of them does is taken to be at most
+
+    scale^2 = n u^2 / 3 (G^2 + Q)
+
+where G is the largest partial sum in the order of the indices, one for every
+`CHUNK` of them, and Q the sum of the squares of the products: in an order that has
+nothing to do with the terms' signs, a partial sum is a share of the whole and a walk of
+at most sqrt(Q). Only an order made for these very numbers, the positive ones first,
+say, breaks it. The bound of Higham and Mary with the sum of magnitudes in place of G
+and Q holds for that too and is sqrt(n) wider: a dropped term would be within it. Where
+all terms are one value the roundings are not independent; there n u G is taken.
+
+Values come from FP32 matmuls of `CHUNK` terms, half the time of float64; what they lose
+is counted as well: roundings of chains of `CHUNK` additions.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.tolerance.model import ErrorModel, are_one_value
+from neuronjax.diagnostics.tolerance.tracked import (
+    FUNCTIONS,
+    UFUNCS,
+    Shared,
+    Tracked,
+    as_tracked,
+    declared,
+    model_of,
+    moved,
+    new_values,
+)
+from neuronjax.errors import UnimplementedError, user_line
+
+CHUNK = 512
+_BLOCK_ELEMENTS = 1 << 20
+_TILE = 1024
+
+
+def matmul(a: Any, b: Any) -> Tracked:
+    """`numpy.matmul`, with its rules for vectors and stacks."""
+    model = model_of((a, b))
+    dtype = declared(a, b)
+    a, b = as_tracked(a, model), as_tracked(b, model)
+    if a.ndim == 1:
+        return matmul(a[None, :], b)[..., 0, :]
+    if b.ndim == 1:
+        return matmul(a, b[:, None])[..., 0]
+    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    left, right = (
+        moved(lambda v, x=x: _flat_stack(v, stack, x.shape[-2:]), x) for x in (a, b)
+    )
+    result = _stacked(left, right, model, dtype)
+    shape = (*stack, a.shape[-2], b.shape[-1])
+    return moved(lambda v: v.reshape(shape), result)
+
+
+def _flat_stack(v: np.ndarray, stack: tuple[int, ...], matrix: Any) -> np.ndarray:
+    return np.broadcast_to(v, (*stack, *matrix)).reshape(-1, *matrix)
+
+
+def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
+    """[B, M, K] times [B, K, N]."""
+    left, right = a.correlated(), b.correlated()
+    kept = {s: t for s, t in a.shared.items() if _passes(t, -1)}
+    kept_right = {s: t for s, t in b.shared.items() if _passes(t, -2)}
+    if kept or kept_right:
+        left = _without(a, kept)
+        right = _without(b, kept_right)
+    shape = (a.shape[0], a.shape[1], b.shape[2])
+    value, own = new_values(shape), np.empty(shape, np.float32)
+    n = a.shape[-1]
+    alike = are_one_value(a.value, 2)[:, :, None] & are_one_value(b.value, 1)[:, None]
+    is_biased = n > 1 and bool(alike.any())
+    needs_joint = any(e is not None for e in (a.own, b.own, left, right))
+    needs_joint = needs_joint or is_biased
+    is_rounded = model.products.unit > model.stored.unit
+    joint = np.zeros(shape, np.float32) if needs_joint or is_rounded else None
+    stored = model.of_result(dtype)
+    for stack in _ranges(
+        shape[0], max(1, _BLOCK_ELEMENTS // max(1, shape[1] * shape[2]))
+    ):
+        rows = _Factor(a.value[stack], _cut(a.own, stack), _cut(left, stack))
+        columns = _Factor(b.value[stack], _cut(b.own, stack), _cut(right, stack))
+        for row, column in itertools.product(*(_ranges(n, _TILE) for n in shape[1:])):
+            pair = rows.of((..., row, slice(None))), columns.of((..., column))
+            v, fresh, handed = _product(*pair, model, stored)
+            value[stack, row, column], own[stack, row, column] = v, fresh
+            if joint is not None and handed is not None:
+                joint[stack, row, column] = handed
+            if joint is not None and is_biased:
+                size = model.of_alike(n) * np.abs(v)
+                joint[stack, row, column] += alike[stack, row, column] * size
+    terms = {s: _widened(t, -1, shape) for s, t in kept.items()}
+    for source, term in kept_right.items():
+        wide = _widened(term, -2, shape)
+        if source in terms:
+            wide = Shared(True, terms[source].scale + wide.scale)
+        terms[source] = wide
+    return Tracked(value, model, dtype, own, joint, terms)
+
+
+def _passes(term: Shared, axis: int) -> bool:
+    """Whether all terms of a sum along the axis have this error alike."""
+    view = term.scale
+    return term.is_relative and (view.strides[axis] == 0 or view.shape[axis] == 1)
+
+
+def _without(x: Tracked, kept: dict[int, Shared]) -> np.ndarray | None:
+    rest = {s: t for s, t in x.shared.items() if s not in kept}
+    return Tracked(x.value, x.model, x.dtype, x.own, x.joint, rest).correlated()
+
+
+def _widened(term: Shared, axis: int, shape: tuple[int, ...]) -> Shared:
+    """The same error in the result, whose elements along the axis share it."""
+    return Shared(True, np.broadcast_to(term.scale.take([0], axis), shape))
+
+
+def _cut(error: np.ndarray | None, block: Any) -> np.ndarray | None:
+    return None if error is None else error[block]
+
+
+def _ranges(n: int, step: int) -> list[slice]:
+    return [slice(i, i + step) for i in range(0, n, step)]
+
+
+class _Factor:
+    """One operand: FP32 arrays, those of squares computed when they are needed.
+
+    Attributes:
+        unit: a power of two by which all is divided, that squares neither overflow nor
+            vanish in FP32.
+        scaled: the values.
+        own: independent errors; or None.
+        joint: correlated errors; or None.
+    """
+
+    def __init__(
+        self, value: np.ndarray, own: np.ndarray | None, joint: np.ndarray | None
+    ) -> None:
+        largest = float(max(value.max(initial=0.0), -value.min(initial=0.0)))
+        known = 0.0 < largest < math.inf
+        self.unit = 2.0 ** math.floor(math.log2(largest)) if known else 1.0
+        scale = np.float32(1 / self.unit)
+        self.scaled = np.multiply(value, scale, dtype=np.float32, casting="same_kind")
+        self.own = None if own is None else own * scale
+        self.joint = None if joint is None else joint * scale
+
+    @functools.cached_property
+    def squares(self) -> np.ndarray:
+        """Of the values."""
+        return np.square(self.scaled)
+
+    @functools.cached_property
+    def error_squares(self) -> np.ndarray:
+        """Of the independent errors; 0 without."""
+        return np.square(np.float32(0.0) if self.own is None else self.own)
+
+    def of(self, part: Any) -> _Factor:
+        """Some rows or columns; what is computed for the whole is computed once."""
+        side = object.__new__(_Factor)
+        side.unit, side.scaled = self.unit, self.scaled[part]
+        side.own, side.joint = _cut(self.own, part), _cut(self.joint, part)
+        side.squares = self.squares[part]
+        squares = self.error_squares
+        side.error_squares = squares[part] if squares.ndim else squares
+        return side
+
+
+def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
+    """Values, scale of the roundings, scale of what the operands' errors become."""
+    n = a.scaled.shape[-1]
+    unit = a.unit * b.unit
+    sums = np.float32(model.of_sums(n + min(CHUNK, n)))
+    with np.errstate(all="ignore"):
+        total, largest = _sums(a.scaled, b.scaled)
+        squares, handed = _errors(a, b, model, sums)
+        value = total * unit
+        fresh = np.square(largest, out=largest)
+        fresh *= sums
+        fresh += squares
+        np.sqrt(fresh, out=fresh)
+        fresh += np.float32(stored.unit) * np.abs(total)
+        fresh = fresh * unit + n * stored.smallest
+        if not np.max(np.abs(value), initial=0.0) <= stored.largest:
+            fresh = np.where(np.abs(value) > stored.largest, np.inf, fresh)
+    return value, fresh, None if handed is None else unit * handed
+
+
+def _errors(
+    a: _Factor, b: _Factor, model: ErrorModel, sums: np.float32
+) -> tuple[Any, Any]:
+    """Of scaled values: squares of the sums' own errors that come of the products'
+    squares, and the scale of the errors that the operands had."""
+    rounding = np.float32(0.0)
+    if model.products.unit > model.stored.unit:
+        rounding = np.float32(3 * model.products.unit**2)
+    if a.own is None and b.own is None and a.joint is None and b.joint is None:
+        squares = a.squares @ b.squares
+        handed = np.sqrt(rounding * squares) if rounding else None
+        squares *= sums
+        return squares, handed
+    handed = ((sums + rounding) * a.squares + a.error_squares) @ b.squares
+    if b.own is not None:
+        handed += a.squares @ b.error_squares
+    np.sqrt(handed, out=handed)
+    if a.joint is not None:
+        handed += a.joint @ np.abs(b.scaled)
+    if b.joint is not None:
+        handed += np.abs(a.scaled) @ b.joint
+    return np.float32(0.0), handed
+
+
+def _sums(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The product, and the largest partial sum."""
+    n = a.shape[-1]
+    total = a[..., :CHUNK] @ b[..., :CHUNK, :]
+    largest = np.abs(total)
+    for start in range(CHUNK, n, CHUNK):
+        part = slice(start, start + CHUNK)
+        total += a[..., part] @ b[..., part, :]
+        np.maximum(largest, np.abs(total), out=largest)
+    return total, largest
+
+
+def einsum(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
+    """`numpy.einsum` of one or more operands, each letter once in an operand."""
+    model = model_of(operands)
+    text = subscripts.replace(" ", "")
+    inputs, _, output = text.partition("->")
+    names = inputs.split(",")
+    repeats = any(len(set(n)) < len(n) for n in names)
+    if repeats or "." in text or len(names) != len(operands):
+        raise UnimplementedError(
+            f"einsum of {subscripts!r} has no rule for bounds of errors",
+            op="numpy.einsum",
+            location=user_line(),
+            remedy="write diagonals and dots out, or give an explicit tolerance",
+        )
+    if "->" not in text:
+        letters = "".join(names)
+        output = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    left, name = as_tracked(operands[0], model), names[0]
+    for i in range(1, len(names)):
+        needed = set(output).union(*names[i + 1 :])
+        left, name = _pair(left, name, as_tracked(operands[i], model), names[i], needed)
+    return _arranged(left, name, output)
+
+
+def _arranged(x: Any, name: str, output: str) -> Any:
+    """Sums over the letters that are not in the output, and puts the rest in order."""
+    gone = tuple(i for i, letter in enumerate(name) if letter not in output)
+    if gone:
+        x = np.sum(x, axis=gone)
+        name = "".join(c for c in name if c in output)
+    return moved(lambda v: v.transpose([name.index(c) for c in output]), x)
+
+
+def _pair(a: Any, p: str, b: Any, q: str, needed: set[str]) -> tuple[Any, str]:
+    """Two operands of einsum as one matmul of stacks."""
+    a, p = _only(a, p, needed | set(q))
+    b, q = _only(b, q, needed | set(p))
+    stack = [c for c in p if c in q and c in needed]
+    summed = [c for c in p if c in q and c not in needed]
+    rows = [c for c in p if c not in q]
+    columns = [c for c in q if c not in p]
+    sizes = dict(zip(p, a.shape, strict=True)) | dict(zip(q, b.shape, strict=True))
+    left = _grouped(a, p, [stack, rows, summed], sizes)
+    right = _grouped(b, q, [stack, summed, columns], sizes)
+    product = matmul(left, right)
+    order = stack + rows + columns
+    shape = [sizes[c] for c in order]
+    return moved(lambda v: v.reshape(shape), product), "".join(order)
+
+
+def _only(x: Any, name: str, kept: set[str]) -> tuple[Any, str]:
+    gone = tuple(i for i, c in enumerate(name) if c not in kept)
+    if not gone:
+        return x, name
+    return np.sum(x, axis=gone), "".join(c for c in name if c in kept)
+
+
+def _grouped(x: Any, name: str, groups: list[list[str]], sizes: dict[str, int]) -> Any:
+    """Axes in the order of the groups, each group one axis."""
+    order = [name.index(c) for group in groups for c in group]
+    shape = [math.prod(sizes[c] for c in group) for group in groups]
+    return moved(lambda v: v.transpose(order).reshape(shape), x)
+
+
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    """`numpy.tensordot`."""
+    model = model_of((a, b))
+    a, b = as_tracked(a, model), as_tracked(b, model)
+    if isinstance(axes, int):
+        axes = range(a.ndim - axes, a.ndim), range(axes)
+    first, second = ([x] if isinstance(x, int) else list(x) for x in axes)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    p, q = list(letters[: a.ndim]), list(letters[a.ndim : a.ndim + b.ndim])
+    for i, j in zip(first, second, strict=True):
+        q[j] = p[i]
+    pairs = {p[i] for i in first}
+    output = [c for c in p + q if c not in pairs]
+    return einsum(f"{''.join(p)},{''.join(q)}->{''.join(output)}", a, b)
+
+
+def dot(a: Any, b: Any) -> Any:
+    """`numpy.dot`: of higher ranks, the last axis with the second to last."""
+    if np.ndim(a) == 0 or np.ndim(b) == 0:
+        return np.multiply(a, b)
+    return tensordot(a, b, ([np.ndim(a) - 1], [max(0, np.ndim(b) - 2)]))
+
+
+UFUNCS[np.matmul, "__call__"] = matmul
+FUNCTIONS[np.dot] = dot
+FUNCTIONS[np.vdot] = lambda a, b: dot(np.ravel(a), np.ravel(b))
+FUNCTIONS[np.inner] = lambda a, b: tensordot(a, b, ([-1], [-1]))
+FUNCTIONS[np.outer] = lambda a, b: np.ravel(a)[:, None] * np.ravel(b)[None, :]
+FUNCTIONS[np.tensordot] = tensordot
+FUNCTIONS[np.einsum] = einsum

@@ -1,0 +1,506 @@
+"""Rules of functions that work element by element.
+
+An error of an operand goes on by the function's slope, taken over all that the operand
+can be; the errors of one element's operands may be correlated, so they add up. The
+result is rounded once, or has the error of an elementary function: half of that is
+taken as one bias of all elements, which a softmax cancels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.tolerance.model import ErrorModel, Roundoff
+from neuronjax.diagnostics.tolerance.tracked import (
+    FUNCTIONS,
+    UFUNCS,
+    Shared,
+    Tracked,
+    as_tracked,
+    blocks,
+    declared,
+    model_of,
+    new_values,
+)
+
+# Below every number that a divisor may be, and within FP32.
+_TINY = 1e-38
+_BIAS = 0.5
+
+Arrays = tuple[np.ndarray, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ElementRule:
+    """How one function hands on errors.
+
+    Attributes:
+        slopes: (result, operands, how far each reaches) to the slope of each operand.
+        error: "exact", "stored" (one rounding), or the name of an elementary function.
+        is_absolute: the elementary function's error does not shrink with the result.
+        is_curved: whether the slopes depend on how far the operands reach.
+    """
+
+    slopes: Callable[[np.ndarray, Arrays, Arrays], tuple[Any, ...]]
+    error: str = "stored"
+    is_absolute: bool = False
+    is_curved: bool = False
+
+
+def _divided(f: np.ndarray, x: Arrays, r: Arrays) -> tuple[Any, ...]:
+    low = 1 / np.maximum(np.abs(x[1]) - r[1], _TINY)
+    return low, np.abs(f) * low
+
+
+def _rooted(f: np.ndarray, x: Arrays, r: Arrays) -> tuple[Any, ...]:
+    low = f + np.sqrt(np.maximum(x[0] - r[0], 0))
+    return (1 / np.maximum(np.maximum(low, np.sqrt(r[0])), _TINY),)
+
+
+def _powered(f: np.ndarray, x: Arrays, r: Arrays) -> tuple[Any, ...]:
+    base, n = np.abs(x[0]), x[1]
+    edge = np.where(n >= 1, base + r[0], np.maximum(base - r[0], _TINY))
+    return np.abs(n) * edge ** (n - 1.0), np.abs(f * np.log(np.maximum(base, _TINY)))
+
+
+def _larger(f: np.ndarray, x: Arrays, r: Arrays) -> tuple[Any, ...]:
+    return (x[0] + r[0] >= x[1] - r[1]) * 1.0, (x[1] + r[1] >= x[0] - r[0]) * 1.0
+
+
+def _smaller(f: np.ndarray, x: Arrays, r: Arrays) -> tuple[Any, ...]:
+    return (x[0] - r[0] <= x[1] + r[1]) * 1.0, (x[1] - r[1] <= x[0] + r[0]) * 1.0
+
+
+def _chosen(f: np.ndarray, x: Arrays, r: Arrays) -> tuple[Any, ...]:
+    first = np.asarray(x[0], bool)
+    return np.abs(np.subtract(x[1], x[2], dtype=np.float64)), first, ~first
+
+
+def _of(slope: Callable[..., Any], **how: Any) -> ElementRule:
+    """A rule of one operand: slope(result, operand, reach)."""
+    return ElementRule(lambda f, x, r: (slope(f, x[0], r[0]),), is_curved=True, **how)
+
+
+def _function(name: str, slope: Callable[..., Any], absolute: bool = False) -> Any:
+    return _of(slope, error=name, is_absolute=absolute)
+
+
+def _low(x: np.ndarray, r: np.ndarray) -> np.ndarray:
+    return np.maximum(np.abs(x) - r, _TINY)
+
+
+def _grown(x: np.ndarray, r: np.ndarray) -> np.ndarray:
+    return np.exp(np.minimum(r, 700.0))
+
+
+_ONE = ElementRule(lambda f, x, r: (1.0,), error="exact")
+_TWO = ElementRule(lambda f, x, r: (1.0, 1.0))
+
+RULES: dict[Any, ElementRule] = {
+    np.add: _TWO,
+    np.subtract: _TWO,
+    np.multiply: ElementRule(
+        lambda f, x, r: (np.abs(x[1]) + r[1], np.abs(x[0])), is_curved=True
+    ),
+    np.divide: ElementRule(_divided, is_curved=True),
+    np.power: ElementRule(_powered, is_curved=True),
+    np.maximum: ElementRule(_larger, error="exact", is_curved=True),
+    np.minimum: ElementRule(_smaller, error="exact", is_curved=True),
+    np.fmax: ElementRule(_larger, error="exact", is_curved=True),
+    np.fmin: ElementRule(_smaller, error="exact", is_curved=True),
+    np.negative: _ONE,
+    np.positive: _ONE,
+    np.absolute: _ONE,
+    np.fabs: _ONE,
+    np.square: _of(lambda f, x, r: 2 * np.abs(x) + r),
+    np.sqrt: ElementRule(_rooted, error="sqrt", is_curved=True),
+    np.reciprocal: _function("reciprocal", lambda f, x, r: np.abs(f) / _low(x, r)),
+    np.exp: _function("exp", lambda f, x, r: f * _grown(x, r)),
+    np.exp2: _function("exp", lambda f, x, r: f * _grown(x, r)),
+    np.expm1: _function("exp", lambda f, x, r: (f + 1) * _grown(x, r), absolute=True),
+    np.log: _function("log", lambda f, x, r: 1 / _low(x, r), absolute=True),
+    np.log2: _function("log", lambda f, x, r: 1.4427 / _low(x, r), absolute=True),
+    np.log10: _function("log", lambda f, x, r: 0.4343 / _low(x, r), absolute=True),
+    np.log1p: _function("log", lambda f, x, r: 1 / _low(1 + x, r), absolute=True),
+    np.tanh: _function(
+        "tanh", lambda f, x, r: np.minimum(1, 1 - f * f + r), absolute=True
+    ),
+    np.sin: _function("sin", lambda f, x, r: np.abs(np.cos(x)) + r, absolute=True),
+    np.cos: _function("cos", lambda f, x, r: np.abs(np.sin(x)) + r, absolute=True),
+    np.arctan: _function("arctan", lambda f, x, r: 1.0, absolute=True),
+}
+
+_QUOTIENTS = (np.divide, np.reciprocal)
+_SELECT = ElementRule(_chosen, error="exact")
+
+# What becomes of a shared error: (function, operand, is it relative) to (is the
+# result's relative, factor). Without an entry it becomes `joint`.
+_HANDED_ON: dict[tuple[Any, int, bool], tuple[bool, float]] = {
+    (np.add, 0, False): (False, 1.0),
+    (np.add, 1, False): (False, 1.0),
+    (np.subtract, 0, False): (False, 1.0),
+    (np.subtract, 1, False): (False, -1.0),
+    (np.multiply, 0, True): (True, 1.0),
+    (np.multiply, 1, True): (True, 1.0),
+    (np.divide, 0, True): (True, 1.0),
+    (np.divide, 1, True): (True, -1.0),
+    (np.negative, 0, True): (True, 1.0),
+    (np.negative, 0, False): (False, -1.0),
+    (np.reciprocal, 0, True): (True, -1.0),
+    (np.sqrt, 0, True): (True, 0.5),
+    (np.square, 0, True): (True, 2.0),
+    (np.exp, 0, False): (True, 1.0),
+}
+
+
+def compact(view: np.ndarray) -> np.ndarray:
+    """One element along every axis of stride 0."""
+    shared = (slice(0, 1) if s == 0 else slice(None) for s in view.strides)
+    return view[tuple(shared)]
+
+
+def _add_term(
+    terms: dict[int, Shared], source: int, new: Shared, joint: list[np.ndarray]
+) -> None:
+    """Adds a shared error to those of a result; kinds that do not add go to `joint`."""
+    old = terms.get(source)
+    if old is None:
+        terms[source] = new
+    elif old.is_relative != new.is_relative:
+        joint.append(new.scale)
+    else:
+        scale = compact(old.scale) + compact(new.scale)
+        terms[source] = Shared(new.is_relative, np.broadcast_to(scale, new.scale.shape))
+
+
+def _broadcast_error(function: Any, place: int, x: Tracked) -> Shared | None:
+    """The error that an operand of fewer elements hands to many, as a shared one."""
+    if (function, place, False) in _HANDED_ON:
+        is_relative, scale = False, np.asarray(_unshared(x).scale())
+    elif (function, place, True) in _HANDED_ON and (x.value != 0).all():
+        is_relative = True
+        scale = np.asarray(_unshared(x).scale()) / np.abs(x.value)
+    else:
+        return None
+    return Shared(is_relative, scale) if np.isfinite(scale).all() else None
+
+
+def _unshared(x: Tracked) -> Tracked:
+    return Tracked(x.value, x.model, x.dtype, x.own, x.joint)
+
+
+@dataclasses.dataclass
+class _Parts:
+    """An operand, broadcast, and its errors as its rule hands them on.
+
+    Attributes:
+        own: stays independent; or None.
+        joint: correlated; or None.
+        shared: what becomes correlated.
+    """
+
+    value: np.ndarray
+    own: np.ndarray | None
+    joint: np.ndarray | None
+    shared: Sequence[Shared] = ()
+
+    @property
+    def is_correlated(self) -> bool:
+        """Whether there is a correlated error."""
+        return self.joint is not None or bool(self.shared)
+
+    def of(self, block: Any, dtype: Any) -> _Parts:
+        """One block, its values in the dtype that the result is computed in."""
+        value = self.value[block]
+        if value.dtype.kind == "f":
+            value = value.astype(dtype, copy=False)
+        own, joint = (None if e is None else e[block] for e in (self.own, self.joint))
+        for term in self.shared:
+            scale = term.of(value, block)
+            joint = scale if joint is None else joint + scale
+        return _Parts(value, own, joint)
+
+    def scale(self) -> Any:
+        """Of all its errors."""
+        if self.own is None:
+            return np.float32(0.0) if self.joint is None else self.joint
+        return self.own if self.joint is None else self.own + self.joint
+
+    def is_beyond(self, largest: float) -> np.ndarray | None:
+        """Where the value is no finite number of the format; None for nowhere."""
+        beyond = np.abs(self.value) > largest
+        return beyond if beyond.any() else None
+
+    def without(self, places: np.ndarray) -> _Parts:
+        """Exact at some places."""
+        own, joint = (
+            None if e is None else np.where(places, np.float32(0.0), e)
+            for e in (self.own, self.joint)
+        )
+        return _Parts(self.value, own, joint)
+
+
+def _split(
+    function: Any, inputs: Any, operands: list[Tracked], shape: tuple[int, ...]
+) -> tuple[list[_Parts], dict[int, Shared], list[np.ndarray]]:
+    """Operands broadcast, and the shared errors of the result.
+
+    What a constant loses when it is stored counts as a rounding of every element: a
+    sum's own error is larger than what it adds up to."""
+    terms: dict[int, Shared] = {}
+    loose: list[np.ndarray] = []
+    parts = []
+    for place, x in enumerate(operands):
+        own, joint = x.own, x.joint
+        kept: list[Shared] = []
+        for source, term in x.shared.items():
+            into = _HANDED_ON.get((function, place, term.is_relative))
+            if into is None:
+                wide = np.broadcast_to(term.scale, shape)
+                kept.append(Shared(term.is_relative, wide))
+                continue
+            scale = np.broadcast_to(compact(term.scale) * into[1], shape)
+            _add_term(terms, source, Shared(into[0], scale), loose)
+        is_spread = isinstance(inputs[place], Tracked) and x.size < int(np.prod(shape))
+        if is_spread and not (own is joint is None):
+            sharing = _broadcast_error(function, place, x)
+            if sharing is not None:
+                kind, factor = _HANDED_ON[function, place, sharing.is_relative]
+                scale = np.broadcast_to(sharing.scale * factor, shape)
+                _add_term(terms, x.source, Shared(kind, scale), loose)
+                own = joint = None
+            else:
+                errors = [e for e in (own, joint) if e is not None]
+                own, joint = None, sum(errors[1:], errors[0])
+        own, joint = (
+            None if e is None else np.broadcast_to(e, shape) for e in (own, joint)
+        )
+        parts.append(_Parts(np.broadcast_to(x.value, shape), own, joint, kept))
+    return parts, terms, loose
+
+
+def elementwise(function: Any, rule: ElementRule, *inputs: Any) -> Tracked:
+    """A function of NumPy on values, and its rule on errors, block by block."""
+    model = model_of(inputs)
+    operands = [as_tracked(x, model) for x in inputs]
+    dtype = declared(*inputs)
+    shape = np.broadcast_shapes(*(x.shape for x in operands))
+    parts, terms, loose = _split(function, inputs, operands, shape)
+    value = new_values(shape)
+    error, bias = _rounding(function, rule, operands, model, dtype)
+    if value.dtype == np.float32 and error:
+        error += 2.0**-22 if bias else 2.0**-24
+    step = _Step(function, rule, error, model.spread, model.of_result(dtype))
+    has_own = error != 0.0 or any(p.own is not None for p in parts)
+    own = np.empty(shape, np.float32) if has_own else None
+    has_joint = any(p.is_correlated for p in parts)
+    joint = np.empty(shape, np.float32) if has_joint else None
+    with np.errstate(all="ignore"):
+        for block in blocks(shape):
+            pieces = [p.of(block, value.dtype) for p in parts]
+            value[block], fresh, correlated = step.taken(pieces)
+            if own is not None:
+                own[block] = fresh
+            if joint is not None:
+                joint[block] = correlated
+    for scale in loose:
+        joint = np.abs(scale) if joint is None else joint + np.abs(scale)
+    result = Tracked(value, model, dtype, own, joint, terms)
+    if bias:
+        scale = np.broadcast_to(np.float32(bias), shape)
+        result.shared[result.source] = Shared(True, scale)
+    return result
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """One function on one block.
+
+    Attributes:
+        error: that the function adds, relative.
+        spread: how many scales an operand is taken to reach.
+        stored: the rounding of the result.
+    """
+
+    function: Any
+    rule: ElementRule
+    error: float
+    spread: float
+    stored: Roundoff
+
+    def taken(self, x: list[_Parts]) -> tuple[np.ndarray, Any, Any]:
+        """Values, independent and correlated errors."""
+        values = tuple(p.value for p in x)
+        f = self.function(*values)
+        size = np.abs(f)
+        fresh: Any = self.error * (
+            np.maximum(size, 1) if self.rule.is_absolute else size
+        )
+        if self.error:
+            fresh += self.stored.smallest
+        is_large = not np.max(size, initial=0.0) <= self.stored.largest
+        if is_large:
+            fresh = np.where(np.isfinite(f), fresh, 0)
+        if self.function in _QUOTIENTS:
+            beyond = x[-1].is_beyond(self.stored.largest)
+            if beyond is not None:
+                # A divisor that overflows makes the quotient 0, whatever it was.
+                x = [*x[:-1], x[-1].without(beyond)]
+                fresh += np.where(beyond, size, 0)
+        reach: Arrays = ()
+        if self.rule.is_curved:
+            reach = tuple(np.float32(self.spread) * p.scale() for p in x)
+        slopes = self.rule.slopes(f, values, reach)
+        fresh = _through(slopes, [p.own for p in x], fresh)
+        correlated = _through(slopes, [p.joint for p in x], 0.0)
+        if is_large:
+            over = (size > self.stored.largest) & np.isfinite(f)
+            fresh = np.where(over, np.inf, fresh)
+        return f, fresh, correlated
+
+
+def _through(slopes: Any, errors: list[Any], fresh: Any) -> Any:
+    for slope, error in zip(slopes, errors, strict=True):
+        if error is not None:
+            fresh = fresh + slope * error
+    return fresh
+
+
+def _rounding(
+    function: Any,
+    rule: ElementRule,
+    operands: list[Tracked],
+    model: ErrorModel,
+    dtype: Any,
+) -> tuple[float, float]:
+    """The relative error that a result adds: independent, and common to all."""
+    unit = model.of_result(dtype).unit
+    name = rule.error
+    if function is np.power:
+        n = operands[1].value
+        whole = np.all(n == np.rint(n)) and np.all(np.abs(n) <= 16)
+        if whole:
+            return unit * float(np.max(np.abs(n), initial=1)), 0.0
+        name = "sqrt" if np.all(np.abs(n) == 0.5) else "other"
+    if name == "exact":
+        return 0.0, 0.0
+    if name == "stored":
+        return unit, 0.0
+    error = model.of_function(name)
+    return error + unit, 0.0 if rule.is_absolute else _BIAS * error
+
+
+def _register(function: Any, rule: ElementRule) -> None:
+    UFUNCS[function, "__call__"] = lambda *x: elementwise(function, rule, *x)
+
+
+for _name, _rule in RULES.items():
+    _register(_name, _rule)
+
+
+def select(condition: Any, a: Any, b: Any) -> Tracked:
+    """`numpy.where` of three arguments; where the condition is in doubt, both hold."""
+    return elementwise(np.where, _SELECT, condition, a, b)
+
+
+def clip(x: Any, a_min: Any = None, a_max: Any = None) -> Any:
+    """`numpy.clip`."""
+    x = x if a_min is None else np.maximum(x, a_min)
+    return x if a_max is None else np.minimum(x, a_max)
+
+
+def converted(x: Tracked, dtype: np.dtype) -> Any:
+    """`astype`: to a narrower float a rounding, to an integer a truncation."""
+    if dtype.kind in "iu":
+        return stepwise(np.trunc, x, dtype)
+    unit = x.model.of_result(dtype).unit
+    if unit <= x.model.of_result(x.dtype).unit:
+        return Tracked(x.value, x.model, dtype, x.own, x.joint, x.shared)
+    carrier = Tracked(x.value, x.model, dtype, x.own, x.joint, x.shared)
+    rule = ElementRule(lambda f, v, r: (1.0,))
+    return elementwise(np.positive, rule, carrier)
+
+
+def stepwise(function: Any, x: Tracked, dtype: Any = None) -> Tracked:
+    """Functions with steps: an error where a step is closer than the bound."""
+    reach = x.model.spread * np.asarray(x.scale())
+    low, high = function(x.value - reach), function(x.value + reach)
+    jump = (high - low).astype(np.float32)
+    value = function(x.value)
+    if dtype is not None:
+        value = value.astype(dtype)
+    return Tracked(value, x.model, dtype or x.dtype, jump if jump.any() else None)
+
+
+for _step in (np.floor, np.ceil, np.rint, np.trunc, np.sign):
+    UFUNCS[_step, "__call__"] = lambda x, _step=_step: stepwise(_step, x)
+
+
+def powered(x: Any, n: Any) -> Tracked:
+    """`numpy.power`; a square is a product."""
+    if isinstance(n, int | float) and n == 2:
+        return np.square(x)
+    return elementwise(np.power, RULES[np.power], x, n)
+
+
+UFUNCS[np.power, "__call__"] = powered
+UFUNCS["astype"] = converted
+FUNCTIONS[np.where] = select
+FUNCTIONS[np.clip] = clip
+FUNCTIONS[np.round] = FUNCTIONS[np.around] = lambda x, decimals=0: (
+    stepwise(np.rint, x)
+    if not decimals
+    else stepwise(np.rint, x * 10.0**decimals) / 10.0**decimals
+)
+
+
+def _compared(function: Any, a: Any, b: Any) -> Any:
+    """A comparison: plain where no two numbers are closer than their bounds."""
+    model = model_of((a, b))
+    x, y = as_tracked(a, model), as_tracked(b, model)
+    value = function(x.value, y.value)
+    reach = model.spread * (np.asarray(x.scale()) + np.asarray(y.scale()))
+    doubt = (np.abs(x.value - y.value) <= reach) & (reach > 0)
+    return _certain(value, doubt, model)
+
+
+def _certain(value: np.ndarray, doubt: np.ndarray, model: ErrorModel) -> Any:
+    if not doubt.any():
+        return value
+    doubt = np.broadcast_to(doubt, value.shape).astype(np.float32)
+    return Tracked(value, model, bool, doubt)
+
+
+def _logical(function: Any, *x: Any) -> Any:
+    model = model_of(x)
+    operands = [as_tracked(v, model) for v in x]
+    value = function(*(v.value for v in operands))
+    doubt = sum(np.asarray(v.scale()) for v in operands)
+    return _certain(value, np.asarray(doubt) > 0, model)
+
+
+for _ufunc in (
+    np.less,
+    np.less_equal,
+    np.greater,
+    np.greater_equal,
+    np.equal,
+    np.not_equal,
+):
+    UFUNCS[_ufunc, "__call__"] = lambda *x, _ufunc=_ufunc: _compared(_ufunc, *x)
+for _ufunc in (
+    np.logical_and,
+    np.logical_or,
+    np.logical_not,
+    np.logical_xor,
+    np.bitwise_and,
+    np.bitwise_or,
+    np.invert,
+):
+    UFUNCS[_ufunc, "__call__"] = lambda *x, _ufunc=_ufunc: _logical(_ufunc, *x)
+for _ufunc in (np.isnan, np.isinf, np.isfinite):
+    UFUNCS[_ufunc, "__call__"] = lambda x, _ufunc=_ufunc: _ufunc(x.value)

@@ -1,0 +1,195 @@
+"""What a right kernel may do to a number: the roundoffs, and what they are scaled by.
+
+A rounding changes a number by at most the format's unit roundoff u; what is carried is
+the *scale* of an error: for one rounding of f it is u |f|, and scales of independent
+errors add in squares. Roundings to nearest have no preferred sign, so that an error
+exceeds `spread` times its scale with a probability of at most 2 exp(-spread^2 / 2)
+(Hoeffding's inequality; Higham and Mary, SIAM J. Sci. Comput. 41, 2019, use it for
+sums). `failure` is that probability, for one element.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.numerics.float_format import FLOAT32, FORMATS, get_format
+
+SHARED_SPREAD = 3.0
+"""An error that many elements share does not average out in a norm: it is taken three
+times as large as its scale."""
+
+ONE_VALUE = 2.0**-10
+"""Terms of a sum whose sizes differ by less, zeros aside, are taken for one value."""
+
+_UNMEASURED = 1.5e-5
+SILICON: Mapping[str, float] = MappingProxyType(
+    {
+        # Relative L2 of RMSNorm on trn2, add_rmsnorm_matmul_v1: 1.4635e-5, where the
+        # matmul alone gives 4e-7 (zhang677/AccelOpt, Jerry2423/kda-for-trainium).
+        "rsqrt": 1.5e-5,
+        "sqrt": 1.5e-5,
+        # Relative L2 of softmax attention on trn2, gqa_full_v1: 2.874e-6, same source.
+        "exp": 4e-6,
+        # VectorE and GpSimd divide in FP32; the quotient of two roundings.
+        "reciprocal": 1.2e-7,
+        # ASSUMPTION: no public measurement; as coarse as the coarsest measured.
+        "other": _UNMEASURED,
+    }
+)
+"""Relative error, root mean square, of ScalarE's elementary functions."""
+
+EMULATED: Mapping[str, float] = MappingProxyType(
+    {"reciprocal": 1.2e-7, "other": 2.4e-7}
+)
+"""Two ULPs of FP32: `numerics/elementary.MAX_ULP` is below it for the functions here,
+and so are the libraries of NumPy and of XLA."""
+
+FUNCTIONS = {"silicon": SILICON, "emulated": EMULATED}
+
+_SHORT = {
+    "fp32": "float32",
+    "tf32": "tfloat32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp8_e4m3": "float8_e4m3",
+    "fp8_e5m2": "float8_e5m2",
+    "fp8_e3m4": "float8_e3m4",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Roundoff:
+    """One rounding to nearest.
+
+    Attributes:
+        name: of the format.
+        unit: relative, half of the distance between neighbouring numbers at 1.
+        smallest: absolute; what a number loses that is too small for the format.
+        largest: the largest finite number; beyond it nothing is known.
+    """
+
+    name: str
+    unit: float
+    smallest: float
+    largest: float
+
+
+# A number as the sum of two BF16 numbers; of the four products of two such numbers the
+# smallest is left out. Kernels use it as three BF16 matmuls in place of an FP32 one.
+BF16X3 = Roundoff("bf16x3", 2.0**-16, 2.0**-126, FLOAT32.max_finite)
+
+
+@functools.cache
+def roundoff(precision: Any) -> Roundoff:
+    """The roundoff of a format: "fp32", "bf16", "bf16x3", a name or a dtype.
+
+    Formats with FP32's exponents flush what is below their normal numbers; the others
+    keep half of the smallest subnormal.
+
+    Raises:
+        InvalidProgramError: no such format.
+    """
+    if precision == BF16X3.name:
+        return BF16X3
+    named = precision if isinstance(precision, str) else None
+    fmt = get_format(_SHORT.get(named, named) if named else precision)
+    flushes = fmt.exponent_bits == FLOAT32.exponent_bits
+    smallest = fmt.min_normal if flushes else fmt.min_subnormal / 2
+    return Roundoff(fmt.name, fmt.eps / 2, smallest, fmt.max_finite)
+
+
+def are_one_value(x: np.ndarray, axis: int) -> np.ndarray:
+    """Whether numbers along an axis are one value, its negative, and zeros.
+
+    The roundings of their sums are not independent: one and the same number is added to
+    numbers of one grid."""
+    size = np.abs(x)
+    largest = np.max(size, axis=axis, initial=0.0)
+    least = np.min(size, axis=axis, initial=np.inf, where=size > 0)
+    return (largest > 0) & (largest - least <= ONE_VALUE * largest)
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorModel:
+    """How a right kernel rounds.
+
+    Attributes:
+        stored: of every result of an operation.
+        products: of the operands of a contraction.
+        sums: of the additions of contractions and reductions.
+        functions: relative errors of elementary functions by name, "other" among them.
+        failure: probability that one right element is refused.
+    """
+
+    stored: Roundoff
+    products: Roundoff
+    sums: Roundoff
+    functions: Mapping[str, float]
+    failure: float
+
+    @functools.cached_property
+    def spread(self) -> float:
+        """By how many scales an error may exceed zero: 7.5 for a failure of 1e-12."""
+        return math.sqrt(2 * math.log(2 / self.failure))
+
+    def of_sums(self, n: int) -> float:
+        """The square of the scale of n additions, relative to their partial sums.
+
+        The roundings of a sum are as if uniform: a third of the square of the unit."""
+        return n * self.sums.unit**2 / 3
+
+    def of_alike(self, n: int) -> float:
+        """The scale of n additions that are all wrong by as much in one direction."""
+        return n * self.sums.unit / SHARED_SPREAD
+
+    def of_result(self, dtype: Any) -> Roundoff:
+        """The coarser of the promised precision and a result's declared dtype."""
+        declared = getattr(dtype, "name", "")
+        if declared not in FORMATS:
+            return self.stored
+        return max(self.stored, roundoff(declared), key=lambda r: r.unit)
+
+    def of_function(self, name: str) -> float:
+        """The relative error of an elementary function."""
+        return self.functions.get(name, self.functions["other"])
+
+
+def error_model(
+    precision: Any,
+    products: Any,
+    sums: Any,
+    functions: str | Mapping[str, float],
+    failure: float,
+) -> ErrorModel:
+    """An `ErrorModel` of names, checked.
+
+    Raises:
+        InvalidProgramError: an unknown format or table, or no probability.
+    """
+    if isinstance(functions, str):
+        if functions not in FUNCTIONS:
+            raise InvalidProgramError(
+                f"functions={functions!r} is no table of errors",
+                remedy=f"give one of {', '.join(FUNCTIONS)}, or a mapping",
+            )
+        functions = FUNCTIONS[functions]
+    if not 0 < failure < 1:
+        raise InvalidProgramError(
+            f"failure is {failure!r}", remedy="give a probability between 0 and 1"
+        )
+    stored = roundoff(precision)
+    return ErrorModel(
+        stored=stored,
+        products=stored if products is None else roundoff(products),
+        sums=roundoff(sums),
+        functions=MappingProxyType({"other": _UNMEASURED, **functions}),
+        failure=failure,
+    )

@@ -1,0 +1,138 @@
+"""Functions that only move elements: values and errors are moved alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.tolerance.tracked import (
+    FUNCTIONS,
+    Tracked,
+    as_tracked,
+    declared,
+    model_of,
+    moved,
+)
+
+# One array in, one out.
+_OF_ONE = (
+    np.reshape,
+    np.transpose,
+    np.swapaxes,
+    np.moveaxis,
+    np.rollaxis,
+    np.squeeze,
+    np.expand_dims,
+    np.ravel,
+    np.flip,
+    np.fliplr,
+    np.flipud,
+    np.roll,
+    np.rot90,
+    np.repeat,
+    np.tile,
+    np.broadcast_to,
+    np.tril,
+    np.triu,
+    np.diag,
+    np.diagonal,
+    np.take,
+    np.copy,
+)
+# Views of these are not written through.
+_REARRANGED = (np.reshape, np.transpose, np.swapaxes, np.moveaxis, np.ravel)
+_OF_MANY = (np.concatenate, np.stack, np.vstack, np.hstack, np.dstack, np.column_stack)
+_TO_MANY = (np.split, np.array_split, np.hsplit, np.vsplit)
+
+
+def _of_one(function: Any) -> Any:
+    def rule(x: Tracked, *args: Any, **named: Any) -> Tracked:
+        result = moved(lambda v: function(v, *args, **named), x)
+        result.is_rearranged = function in _REARRANGED
+        return result
+
+    return rule
+
+
+def joined(function: Any, arrays: Any, **named: Any) -> Tracked:
+    """Several arrays as one; shared errors become joint ones."""
+    arrays = list(arrays)
+    model = model_of(arrays)
+    parts = [as_tracked(x, model) for x in arrays]
+    value = function([p.value for p in parts], **named)
+    own = _errors(function, parts, [p.own for p in parts], named)
+    joint = _errors(function, parts, [p.correlated() for p in parts], named)
+    return Tracked(value, model, declared(*arrays), own, joint)
+
+
+def _errors(
+    function: Any, parts: list[Tracked], errors: list[Any], named: dict[str, Any]
+) -> Any:
+    if all(e is None for e in errors):
+        return None
+    none = np.float32(0.0)
+    whole = [
+        np.broadcast_to(none if e is None else e, p.shape)
+        for p, e in zip(parts, errors, strict=True)
+    ]
+    return function(whole, **named)
+
+
+def _pieces(function: Any) -> Any:
+    def rule(x: Tracked, *args: Any, **named: Any) -> list[Tracked]:
+        number = len(function(x.value, *args, **named))
+        return [
+            moved(lambda v, i=i: function(v, *args, **named)[i], x)
+            for i in range(number)
+        ]
+
+    return rule
+
+
+def _padded(x: Tracked, width: Any, mode: Any = "constant", **named: Any) -> Tracked:
+    """`numpy.pad`; what is put around the array is exact."""
+    value = np.pad(x.value, width, mode, **named)
+    extra = {} if mode == "constant" else named
+    own, joint = (
+        None if e is None else np.pad(e, width, mode, **extra)
+        for e in (x.own, x.correlated())
+    )
+    return Tracked(value, x.model, x.dtype, own, joint)
+
+
+def _along(x: Tracked, indices: Any, axis: int) -> Tracked:
+    """`numpy.take_along_axis`; where an index is in doubt, nothing is known."""
+    plain = indices.value if isinstance(indices, Tracked) else indices
+    result = moved(lambda v: np.take_along_axis(v, plain, axis), x)
+    if isinstance(indices, Tracked):
+        doubt = np.where(np.asarray(indices.scale()) > 0, np.inf, 0.0)
+        result.joint = doubt if result.joint is None else result.joint + doubt
+    return result
+
+
+for _function in _OF_ONE:
+    FUNCTIONS[_function] = _of_one(_function)
+for _function in _OF_MANY:
+    FUNCTIONS[_function] = lambda arrays, *args, _function=_function, **named: joined(
+        _function, arrays, **(named | (dict(axis=args[0]) if args else {}))
+    )
+for _function in _TO_MANY:
+    FUNCTIONS[_function] = _pieces(_function)
+FUNCTIONS[np.pad] = _padded
+FUNCTIONS[np.take_along_axis] = _along
+FUNCTIONS[np.shape] = lambda x: x.shape
+FUNCTIONS[np.ndim] = lambda x: x.ndim
+FUNCTIONS[np.size] = lambda x, axis=None: x.size if axis is None else x.shape[axis]
+
+
+def _filled(function: Any) -> Any:
+    def rule(x: Tracked, *args: Any, **named: Any) -> Tracked:
+        named.pop("dtype", None)
+        return as_tracked(function(x.value, *args, **named).astype(x.dtype), x.model)
+
+    return rule
+
+
+for _function in (np.zeros_like, np.ones_like, np.full_like, np.empty_like):
+    FUNCTIONS[_function] = _filled(_function)

@@ -1,0 +1,250 @@
+"""Rules of sums, means, variances, extremes, and what sorts or counts.
+
+A sum of n terms is what `contraction` says of n products: its roundings are relative to
+partial sums, which are taken in the order of the indices, one for every `CHUNK`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.tolerance.model import ErrorModel, are_one_value
+from neuronjax.diagnostics.tolerance.tracked import (
+    BLOCK_ELEMENTS,
+    FUNCTIONS,
+    UFUNCS,
+    Shared,
+    Tracked,
+    blocks,
+    moved,
+    new_values,
+)
+
+CHUNK = 64
+
+Axis = int | tuple[int, ...] | None
+
+
+def _last(x: np.ndarray, axis: Axis) -> np.ndarray:
+    """The reduced axes as one, the last."""
+    axes = _axes(x.ndim, axis)
+    kept = [i for i in range(x.ndim) if i not in axes]
+    shape = [x.shape[i] for i in kept]
+    return x.transpose(kept + list(axes)).reshape(*shape, -1)
+
+
+def _axes(ndim: int, axis: Axis) -> tuple[int, ...]:
+    if axis is None:
+        return tuple(range(ndim))
+    axes = (axis,) if isinstance(axis, int) else axis
+    return tuple(sorted(i % ndim for i in axes))
+
+
+def _kept(x: Any, ndim: int, axis: Axis, keepdims: bool) -> Any:
+    """The reduced axes back, of size 1, if they are to be kept."""
+    if not keepdims:
+        return x
+    axes = _axes(ndim, axis)
+    return np.expand_dims(x, axes)
+
+
+def total(
+    x: Tracked, axis: Axis = None, dtype: Any = None, keepdims: bool = False
+) -> Tracked:
+    """`numpy.sum`; the sum is FP32 whatever the dtype."""
+    if x.value.dtype.kind in "iub":
+        x = Tracked(x.value * 1.0, x.model, np.float32, x.own, x.joint)
+    value = _last(x.value, axis)
+    n = value.shape[-1]
+    shape = value.shape[:-1]
+    result = new_values(shape)
+    own = np.empty(shape, np.float32)
+    biased = None
+    errors = None if x.own is None else _last(x.own, axis)
+    for block in blocks(shape, max(1, BLOCK_ELEMENTS // max(1, n))):
+        v = value[block].astype(np.float64)
+        result[block], fresh, largest = _added(v, x.model)
+        alike = are_one_value(v, -1)
+        if n > 1 and alike.any():
+            biased = np.zeros(shape, np.float32) if biased is None else biased
+            biased[block] = np.where(alike, x.model.of_alike(n) * largest, 0.0)
+        if errors is not None:
+            fresh = fresh + np.sqrt(np.sum(np.square(errors[block]), axis=-1))
+        own[block] = fresh
+    own += x.model.of_result(x.dtype).unit * np.abs(result)
+    joint = None if x.joint is None else _last(x.joint, axis).sum(-1)
+    if biased is not None:
+        joint = biased if joint is None else joint + biased
+    terms = {s: _summed(x, t, axis) for s, t in x.shared.items()}
+    added = Tracked(result, x.model, x.dtype, own, joint, terms)
+    return _kept(added, x.ndim, axis, keepdims)
+
+
+def _added(v: np.ndarray, model: ErrorModel) -> tuple[np.ndarray, ...]:
+    """Sums along the last axis, the scale of their roundings, largest partial sums."""
+    n = v.shape[-1]
+    value = v.sum(-1)
+    if n <= 1:
+        return value, np.zeros_like(value), np.abs(value)
+    whole = n // CHUNK * CHUNK
+    parts = v[..., :whole].reshape(*v.shape[:-1], -1, CHUNK).sum(-1)
+    walk = np.abs(np.cumsum(parts, axis=-1)).max(-1, initial=0.0)
+    largest = np.maximum(walk, np.abs(value))
+    squares = np.square(v).sum(-1)
+    fresh = np.sqrt(model.of_sums(n) * (np.square(largest) + squares))
+    return value, fresh, largest
+
+
+def _summed(x: Tracked, term: Shared, axis: Axis) -> Shared:
+    """A shared error of a sum: the same, or added up with its sign."""
+    axes = _axes(x.ndim, axis)
+    view = term.scale
+    if term.is_relative and all(view.strides[i] == 0 for i in axes):
+        first = tuple(0 if i in axes else slice(None) for i in range(x.ndim))
+        return Shared(True, view[first])
+    signed = x.value * view if term.is_relative else view
+    return Shared(False, np.asarray(np.sum(signed, axis=axes)))
+
+
+def count(x: Tracked, axis: Axis) -> int:
+    """How many elements a reduction has for each of its results."""
+    return math.prod(x.shape[i] for i in _axes(x.ndim, axis))
+
+
+def mean(
+    x: Tracked, axis: Axis = None, dtype: Any = None, keepdims: bool = False
+) -> Any:
+    """`numpy.mean`."""
+    return total(x, axis, keepdims=keepdims) / float(count(x, axis))
+
+
+def variance(
+    x: Tracked,
+    axis: Axis = None,
+    dtype: Any = None,
+    *,
+    ddof: int = 0,
+    keepdims: bool = False,
+) -> Any:
+    """`numpy.var`, computed around the mean or as the difference of two means."""
+    centred = x - mean(x, axis, keepdims=True)
+    n = count(x, axis)
+    result = total(centred * centred, axis, keepdims=keepdims) / float(n - ddof)
+    squares = np.mean(np.square(x.value), axis=axis, keepdims=keepdims)
+    loss = (x.model.sums.unit * math.sqrt(n) * squares).astype(np.float32)
+    result.joint = loss if result.joint is None else result.joint + loss
+    return result
+
+
+def extreme(function: Any, sign: int) -> Any:
+    """`numpy.max` or `min`: has the error of an element that may be the one."""
+
+    def rule(x: Tracked, axis: Axis = None, keepdims: bool = False) -> Any:
+        value = function(x.value, axis=axis)
+        joint = None
+        if not x.is_exact:
+            scale = np.broadcast_to(np.asarray(x.scale(), np.float32), x.shape)
+            joint = np.empty(value.shape, np.float32)
+            all_values, scales = _last(x.value, axis), _last(scale, axis)
+            for block in blocks(value.shape, max(1, BLOCK_ELEMENTS // count(x, axis))):
+                joint[block] = _candidates(
+                    sign * all_values[block], scales[block], x.model.spread
+                )
+        result = Tracked(np.asarray(value), x.model, x.dtype, None, joint)
+        return _kept(result, x.ndim, axis, keepdims)
+
+    return rule
+
+
+def _candidates(v: np.ndarray, scale: np.ndarray, spread: float) -> np.ndarray:
+    """The largest error among those of the last axis that may be the largest."""
+    reach = spread * scale
+    least = np.max(v - reach, axis=-1, keepdims=True)
+    return np.max(np.where(v + reach >= least, scale, 0.0), axis=-1)
+
+
+def place_of(function: Any, sign: int) -> Any:
+    """`numpy.argmax` or `argmin`: in doubt where two are closer than their bounds."""
+
+    def rule(x: Tracked, axis: int | None = None) -> Any:
+        value = function(x.value, axis=axis)
+        scale = np.broadcast_to(np.asarray(x.scale()), x.shape)
+        v, reach = sign * _last(x.value, axis), x.model.spread * _last(scale, axis)
+        least = np.max(v - reach, axis=-1, keepdims=True)
+        doubt = np.sum(v + reach >= least, axis=-1) > 1
+        doubt &= np.max(reach, axis=-1) > 0
+        return _index(value, doubt, x)
+
+    return rule
+
+
+def _index(value: Any, doubt: np.ndarray, x: Tracked) -> Any:
+    """A plain index, or one whose bound is infinite where it is in doubt."""
+    if not np.any(doubt):
+        return value
+    joint = np.where(doubt, np.inf, 0.0).astype(np.float32)
+    return Tracked(np.asarray(value), x.model, np.asarray(value).dtype, None, joint)
+
+
+def ordered(x: Tracked, axis: int = -1) -> Tracked:
+    """`numpy.sort`: the k-th is off by no more than any is."""
+    value = np.sort(x.value, axis=axis)
+    scale = np.broadcast_to(np.asarray(x.scale(), np.float32), x.shape)
+    worst = np.max(scale, axis=axis, keepdims=True)
+    joint = None if x.is_exact else np.broadcast_to(worst, value.shape).copy()
+    return Tracked(value, x.model, x.dtype, None, joint)
+
+
+def places_in_order(x: Tracked, axis: int = -1) -> Any:
+    """`numpy.argsort`: in doubt where neighbours are closer than their bounds."""
+    value = np.argsort(x.value, axis=axis, kind="stable")
+    reach = x.model.spread * np.broadcast_to(np.asarray(x.scale()), x.shape)
+    v = np.moveaxis(np.take_along_axis(x.value, value, axis), axis, -1)
+    reach = np.moveaxis(np.take_along_axis(reach, value, axis), axis, -1)
+    apart = v[..., 1:] - v[..., :-1] > reach[..., 1:] + reach[..., :-1]
+    doubt = np.zeros(v.shape, bool)
+    doubt[..., 1:] |= ~apart & (reach[..., 1:] > 0)
+    doubt[..., :-1] |= ~apart & (reach[..., :-1] > 0)
+    return _index(value, np.moveaxis(doubt, -1, axis), x)
+
+
+def running(x: Tracked, axis: int | None = None, dtype: Any = None) -> Tracked:
+    """`numpy.cumsum`."""
+    if axis is None:
+        x, axis = moved(np.ravel, x), 0
+    value = np.cumsum(x.value, axis=axis, dtype=np.float64)
+    squares = np.cumsum(np.square(value), axis=axis)
+    joint = x.model.sums.unit * np.sqrt(squares)
+    scale = x.scale()
+    if np.any(scale):
+        joint = joint + np.cumsum(scale, axis=axis)
+    return Tracked(value, x.model, x.dtype, None, joint.astype(np.float32))
+
+
+def _reduced(rule: Any) -> Any:
+    """`ufunc.reduce`, whose axis is 0 unless it is said."""
+    return lambda x, axis=0, keepdims=False: rule(x, axis, keepdims=keepdims)
+
+
+largest, smallest = extreme(np.max, 1), extreme(np.min, -1)
+FUNCTIONS[np.sum] = total
+FUNCTIONS[np.mean] = mean
+FUNCTIONS[np.var] = variance
+FUNCTIONS[np.std] = lambda x, *args, **named: np.sqrt(variance(x, *args, **named))
+FUNCTIONS[np.max] = FUNCTIONS[np.amax] = largest
+FUNCTIONS[np.min] = FUNCTIONS[np.amin] = smallest
+FUNCTIONS[np.argmax] = place_of(np.argmax, 1)
+FUNCTIONS[np.argmin] = place_of(np.argmin, -1)
+FUNCTIONS[np.sort] = ordered
+FUNCTIONS[np.argsort] = places_in_order
+FUNCTIONS[np.cumsum] = running
+FUNCTIONS[np.linalg.norm] = lambda x, axis=None, keepdims=False: np.sqrt(
+    total(x * x, axis, keepdims=keepdims)
+)
+UFUNCS[np.add, "reduce"] = _reduced(total)
+UFUNCS[np.maximum, "reduce"] = _reduced(largest)
+UFUNCS[np.minimum, "reduce"] = _reduced(smallest)
+UFUNCS[np.add, "accumulate"] = lambda x, axis=0: running(x, axis)

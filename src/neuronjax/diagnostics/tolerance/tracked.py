@@ -1,0 +1,338 @@
+"""An array that carries, beside its values, the scale of the error of every element.
+
+NumPy asks it what to do with every function (`__array_ufunc__`,
+`__array_function__`); the answers are the rules that other files register here. Three
+kinds of error are told apart, for they add differently in a sum:
+
+- `own`: independent between elements, a rounding of each; they add in squares.
+- `joint`: may be correlated in any way; they add up.
+- `shared`: one signed error of many elements, as that of a row's mean in all of the
+  row. It goes through sums with its sign, and may cancel: exp(x) / sum(exp(x)) loses
+  what all of exp has too much.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.tolerance.model import ErrorModel
+from neuronjax.errors import InvalidProgramError, UnimplementedError, user_line
+from neuronjax.numerics.float_format import get_format
+
+LARGE_ELEMENTS = 1 << 22
+"""Arrays of more elements hold values in FP32; their rounding is in the error."""
+
+BLOCK_ELEMENTS = 1 << 15
+"""Rules work on blocks of so many elements, which stay in a processor's cache."""
+
+UFUNCS: dict[Any, Callable[..., Any]] = {}
+FUNCTIONS: dict[Any, Callable[..., Any]] = {}
+REMEDY = "give an explicit tolerance for this reference"
+
+_SOURCES = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """One signed error of many elements.
+
+    Attributes:
+        is_relative: whether `scale` is to be multiplied by the value.
+        scale: a view of the array's shape, of stride 0 where elements share it.
+    """
+
+    is_relative: bool
+    scale: np.ndarray
+
+    def of(self, value: np.ndarray, part: Any = ...) -> np.ndarray:
+        """Its size, absolute, for the values of a part of the array. FP32."""
+        size = self.scale[part]
+        if self.is_relative:
+            size = np.multiply(size, value, dtype=np.float32, casting="same_kind")
+        return np.abs(size)
+
+
+class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
+    """Values and scales of errors; see the file.
+
+    Attributes:
+        value: float64, FP32 where it is large; bool or integer where such a result
+            depends on numbers that are closer than their bounds.
+        own: scale of independent errors, or None for none. FP32.
+        joint: scale of correlated errors, or None. FP32.
+        shared: errors that elements share, by their source.
+        dtype: what the reference declares.
+        model: how a right kernel rounds.
+    """
+
+    def __init__(
+        self,
+        value: np.ndarray,
+        model: ErrorModel,
+        dtype: Any = np.float32,
+        own: np.ndarray | None = None,
+        joint: np.ndarray | None = None,
+        shared: Mapping[int, Shared] | None = None,
+    ) -> None:
+        self.value = value
+        self.model = model
+        self.dtype = np.dtype(dtype)
+        self.own = own
+        self.joint = joint
+        self.shared = dict(shared or {})
+        self.source = next(_SOURCES)
+        self.origin: tuple[Tracked, Any] | None = None
+        self.is_rearranged = False
+
+    shape = property(lambda self: self.value.shape)
+    ndim = property(lambda self: self.value.ndim)
+    size = property(lambda self: self.value.size)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether there is no error at all."""
+        return self.own is None and self.joint is None and not self.shared
+
+    def correlated(self) -> np.ndarray | None:
+        """The scale of `joint` and `shared` together."""
+        found = self.joint
+        for term in self.shared.values():
+            scale = term.of(self.value)
+            found = scale if found is None else found + scale
+        return found
+
+    def scale(self) -> np.ndarray | float:
+        """The scale of the whole error, per element; 0.0 without."""
+        correlated = self.correlated()
+        if self.own is None:
+            return 0.0 if correlated is None else correlated
+        return self.own if correlated is None else self.own + correlated
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __array_ufunc__(
+        self, ufunc: Any, method: str, *inputs: Any, **options: Any
+    ) -> Any:
+        out = options.pop("out", None)
+        rule = UFUNCS.get((ufunc, method))
+        name = "" if method == "__call__" else f".{method}"
+        result = _called(rule, f"numpy.{ufunc.__name__}{name}", inputs, options)
+        return result if out is None else _written(out[0], result)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        out = kwargs.pop("out", None)
+        name = f"{func.__module__}.{func.__name__}"
+        result = _called(FUNCTIONS.get(func), name, args, kwargs)
+        return result if out is None else _written(out, result)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
+        raise _leaves("is converted to an array of NumPy, which carries no bounds")
+
+    def __float__(self) -> float:
+        raise _leaves("is converted to a number of Python, which carries no bound")
+
+    __int__ = __index__ = __float__  # pyright: ignore[reportAssignmentType]
+
+    def __bool__(self) -> bool:
+        if self.is_exact and self.size == 1:
+            return bool(self.value)
+        raise _leaves("decides a branch of Python and is closer than its bound")
+
+    def __getitem__(self, key: Any) -> Any:
+        key, doubt = _plain(key)
+        result = moved(lambda x: x[key], self)
+        if doubt is not None:
+            result.joint = _sum(result.joint, np.where(doubt, np.inf, 0.0))
+        elif np.shares_memory(result.value, self.value):
+            result.origin = (self, key)
+        return result
+
+    def __setitem__(self, key: Any, new: Any) -> None:
+        if self.is_rearranged:
+            raise _leaves("is assigned to after it was reshaped or transposed")
+        key, doubt = _plain(key)
+        new = as_tracked(new, self.model)
+        old = self.value[key].copy() if doubt is not None else None
+        self._forget_sharing()
+        self.value[key] = new.value
+        scale = new.scale()
+        if doubt is not None:
+            scale = scale + np.where(doubt, np.abs(new.value - old), 0.0)
+        if self.own is not None:
+            self.own[key] = 0.0
+        if self.joint is None and np.any(scale):
+            self.joint = np.zeros(self.shape, np.float32)
+        if self.joint is not None:
+            self.joint[key] = scale
+        if self.origin is not None:
+            parent, place = self.origin
+            parent[place] = self
+
+    def _forget_sharing(self) -> None:
+        """Elements that are written one by one no longer share an error."""
+        if self.shared:
+            self.joint = np.asarray(self.correlated(), np.float32)
+            self.shared = {}
+        elif self.joint is not None and not self.joint.flags.writeable:
+            self.joint = self.joint.copy()
+
+    def astype(self, dtype: Any, **_: Any) -> Any:
+        """A conversion: NumPy's `astype`, with the rounding of a narrower format."""
+        return UFUNCS["astype"](self, np.dtype(dtype))
+
+    T = property(lambda self: moved(np.transpose, self))
+
+    def __getattr__(self, name: str) -> Any:
+        """Methods of arrays are the functions of NumPy of the same name."""
+        function = getattr(np, name, None)
+        if name.startswith("_") or function is None or function not in FUNCTIONS:
+            raise _no_rule(f"numpy.ndarray.{name}")
+        if name in ("reshape", "transpose"):
+            return lambda *args, **kw: function(self, _flat(args), **kw)
+        return lambda *args, **kw: function(self, *args, **kw)
+
+
+def _flat(args: tuple[Any, ...]) -> Any:
+    """x.reshape(2, 3) as well as x.reshape((2, 3)); x.transpose() as well."""
+    if not args or args == (None,):
+        return None
+    return args[0] if len(args) == 1 and not isinstance(args[0], int) else args
+
+
+def _plain(key: Any) -> tuple[Any, np.ndarray | None]:
+    """An index of NumPy, and where it is in doubt: it came of a comparison."""
+    if not isinstance(key, Tracked):
+        return key, None
+    doubt = np.broadcast_to(np.asarray(key.scale()) > 0, key.shape)
+    if key.value.dtype == bool:
+        return np.ones_like(key.value), doubt if doubt.any() else None
+    return key.value, doubt if doubt.any() else None
+
+
+def _sum(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b
+
+
+def moved(function: Callable[[np.ndarray], np.ndarray], x: Tracked) -> Tracked:
+    """A function that only moves elements, applied to values and errors alike."""
+    terms = {
+        source: dataclasses.replace(term, scale=np.asarray(function(term.scale)))
+        for source, term in x.shared.items()
+    }
+    own, joint = (None if e is None else function(e) for e in (x.own, x.joint))
+    value = np.asarray(function(x.value))
+    own, joint = (None if e is None else np.asarray(e) for e in (own, joint))
+    return Tracked(value, x.model, x.dtype, own, joint, terms)
+
+
+def new_values(shape: tuple[int, ...]) -> np.ndarray:
+    """Room for values."""
+    large = int(np.prod(shape, dtype=np.int64)) > LARGE_ELEMENTS
+    return np.empty(shape, np.float32 if large else np.float64)
+
+
+def as_tracked(x: Any, model: ErrorModel) -> Tracked:
+    """An input or a constant: exact, but for what the promised format cannot hold."""
+    if isinstance(x, Tracked):
+        return x
+    array = np.asarray(x)
+    if array.dtype == object:
+        raise _leaves(f"meets a {type(x).__name__}, which is no number")
+    if array.dtype.kind in "iub":
+        return Tracked(array, model, array.dtype)
+    value = array.astype(np.float32 if array.size > LARGE_ELEMENTS else np.float64)
+    is_weak = isinstance(x, float) and not isinstance(x, np.generic)
+    return Tracked(
+        value,
+        model,
+        np.float16 if is_weak else array.dtype,
+        _lost(value, array.dtype, model),
+    )
+
+
+def _lost(value: np.ndarray, given: Any, model: ErrorModel) -> np.ndarray | None:
+    """What the values lose when they are stored; None for nothing."""
+    if given == np.float32 and model.stored.name == "float32":
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        stored = value.astype(get_format(model.stored.name).dtype).astype(value.dtype)
+        lost = np.where(stored == value, 0.0, np.abs(stored - value))
+    return np.nan_to_num(lost, nan=0.0).astype(np.float32) if lost.any() else None
+
+
+def declared(*operands: Any) -> np.dtype:
+    """The dtype that NumPy would give a result; numbers of Python do not decide."""
+    dtypes = [
+        x.dtype for x in operands if isinstance(x, Tracked | np.ndarray | np.generic)
+    ]
+    floats = [d for d in dtypes if d.kind not in "iub"]
+    try:
+        return np.result_type(*floats) if floats else np.dtype(np.float32)
+    except TypeError:
+        return max(floats, key=lambda d: d.itemsize)
+
+
+def blocks(shape: tuple[int, ...], elements: int = BLOCK_ELEMENTS) -> Iterator[Any]:
+    """Indices that cut an array of a shape into pieces of about so many elements."""
+    if int(np.prod(shape, dtype=np.int64)) <= elements:
+        yield ...
+        return
+    rests = [int(np.prod(shape[k + 1 :], dtype=np.int64)) for k in range(len(shape))]
+    axis = next(k for k, rest in enumerate(rests) if rest <= elements)
+    step = max(1, elements // max(1, rests[axis]))
+    for outer in np.ndindex(*shape[:axis]):
+        for start in range(0, shape[axis], step):
+            yield (*outer, slice(start, start + step))
+
+
+def model_of(operands: Any) -> ErrorModel:
+    """The error model of the first operand that has one."""
+    return next(x.model for x in operands if isinstance(x, Tracked))
+
+
+def _written(out: Any, result: Any) -> Any:
+    """`out=` and `x += y`."""
+    if not isinstance(out, Tracked):
+        raise _leaves("is written to an array of NumPy, which carries no bounds")
+    out[...] = result
+    return out
+
+
+def _called(rule: Any, name: str, args: Any, named: Any) -> Any:
+    """A rule's result; a function or an argument that it does not know is refused."""
+    if rule is None:
+        raise _no_rule(name)
+    try:
+        inspect.signature(rule).bind(*args, **named)
+    except TypeError as problem:
+        raise _no_rule(name, f", called so ({problem}),") from None
+    return rule(*args, **named)
+
+
+def _no_rule(name: str, how: str = "") -> UnimplementedError:
+    return UnimplementedError(
+        f"the function{how} has no rule for bounds of errors",
+        op=name,
+        location=user_line(),
+        remedy=f"write it with functions that have one, or {REMEDY}",
+    )
+
+
+def _leaves(what: str) -> InvalidProgramError:
+    return InvalidProgramError(
+        f"a result of the reference {what}",
+        location=user_line(),
+        remedy=f"keep to functions of NumPy on whole arrays, or {REMEDY}",
+    )
