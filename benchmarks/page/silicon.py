@@ -31,8 +31,10 @@ the same inputs: of a trn2, as published, and of the emulator. NumPy has an erro
 own, from float64, which is in both; it depends on the host, for BLAS adds in blocks of
 K whose length is the processor's. Where it is a tenth of the device's distance or more,
 the last columns leave it out: of the device, as if the two errors were independent,
-and of the emulator, the distance from float64. Kernels whose device is farther off end
-in a function of ScalarE (exp, rsqrt), whose tables are coarser than our functions."""
+and of the emulator, the distance from float64. Kernels whose device is farther off have
+a function of ScalarE in them (exp, rsqrt), whose tables are coarser than our functions:
+in quadrature the attention kernels of the device are 2.8e-6 to 2.9e-6 farther off than
+here, whatever their matmuls are, and those with RMSNorm 1.48e-5."""
 
 
 def _row(entry: Found) -> tuple[str, ...]:

@@ -225,7 +225,8 @@ def product_of_halves(stationary, moving):
 
 def operands(k: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(42)
-    return tuple(rng.normal(size=(k, n)).astype(np.float32) for n in (P, 512))
+    a, b = (rng.normal(size=(k, n)).astype(np.float32) for n in (P, 512))
+    return a, b
 
 
 @pytest.mark.slow
