@@ -29,6 +29,7 @@ from neuronjax.testing.silicon.question import (
 from neuronjax.testing.silicon.roundings import to_integer
 
 F32 = np.float32
+_ELEMENTWISE = "integers, comparison, selection"
 _MOVED = "movement, gather, sort, top-k, control flow"
 
 
@@ -41,13 +42,15 @@ def values() -> Iterator[Question]:
 
 
 def _arithmetic() -> Iterator[Question]:
-    for engine in ("vector", "scalar"):
+    # By the instruction: tensor_scalar and the like, activation.
+    claims = {"vector": _ELEMENTWISE, "scalar": "elementary functions"}
+    for engine, claim in claims.items():
         found: dict[str, Answer] = {
             "rounded twice": lambda c: c["x"] * c["c"] + c["y"],
             "multiply-add": lambda c: fused(c["x"], c["c"], c["y"]),
         }
         name = f"{WORDS[engine]}: a * b + c"
-        yield ask(name, "running sums", f"fused_{engine}", found)
+        yield ask(name, claim, f"fused_{engine}", found)
     one, claim = np.float64(1), "elementary functions"
     found = {
         "correctly rounded": lambda c: (one / c["x"]).astype(F32),
@@ -137,7 +140,7 @@ def _integers() -> Iterator[Question]:
         }
         name, probe = f"{WORDS[engine]}: int32 {op}", f"integers_{engine}_{op}"
         ours = list(found)[engine == "vector"]
-        yield ask(name, "integers, comparison, selection", probe, found, ours)
+        yield ask(name, _ELEMENTWISE, probe, found, ours)
 
 
 def _wrapped(op: str, case: ProbeCase) -> np.ndarray:
