@@ -91,6 +91,8 @@ GROUPS: dict[str, Group] = {
             *("testing.assert_bitwise_equal", "testing.assert_ulp"),
             *("testing.BitsDiffer", "testing.LeafDifference"),
             *("testing.assert_same_program", "testing.ProgramsDiffer"),
+            *("testing.write_silicon_kit", "testing.check_silicon"),
+            *("testing.SiliconReport", "testing.SiliconFinding"),
         ),
     ),
     "errors": Group(

@@ -13,6 +13,7 @@
                    estimate-serving  what served tokens cost
     coverage.py    ops          StableHLO and CHLO, op by op
     conformance.py conformance  another implementation, bit by bit
+    silicon.py     silicon-kit, silicon-check  a real chip, bit by bit
     tour.py        quickstart   a GPT, natively and emulated
     about.py       exactness, bench, version
 
@@ -33,6 +34,7 @@ from neuronjax.cli.money import estimate, estimate_serving
 from neuronjax.cli.portability import check
 from neuronjax.cli.running import run
 from neuronjax.cli.searching import search
+from neuronjax.cli.silicon import silicon_check, silicon_kit
 from neuronjax.cli.timing import compare_targets, constants, profile
 from neuronjax.cli.tour import quickstart
 
@@ -40,18 +42,9 @@ __all__ = ["app", "main"]
 
 # In the order of `--help`; a command is called as its function is.
 for command in (
-    *(
-        quickstart,
-        run,
-        check,
-        judge,
-        compare,
-        search,
-        profile,
-        compare_targets,
-        estimate,
-    ),
-    *(estimate_serving, ls, ops, conformance, cc_test, constants, exactness),
+    *(quickstart, run, check, judge, compare, search, profile, compare_targets),
+    *(estimate, estimate_serving, ls, ops, conformance, silicon_kit, silicon_check),
+    *(cc_test, constants, exactness),
 ):
     app.command()(command)
 app.command(

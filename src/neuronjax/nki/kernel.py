@@ -45,7 +45,7 @@ from neuronjax.nki.limits.programs import checked
 from neuronjax.nki.linking import linked
 from neuronjax.nki.memory import MemoryRegion
 from neuronjax.nki.program_trace import ProgramTrace
-from neuronjax.nki.targets import check_ranks, chosen_target
+from neuronjax.nki.targets import check_ranks, chosen_target, runtime_rounding
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import Launch
 from neuronjax.policy.scopes import algorithm_from_scope
@@ -409,8 +409,9 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
     Args:
         fn: the kernel function.
         **kwargs: `target` or `platform_target`, a chip; `rounding`, "rne" or
-            "stochastic", and `seed`, of that. The vendor's other options (`mode`,
-            `debug_kernel` ...) change no result here and are accepted.
+            "stochastic", and `seed`, of that, by default those of the runtime's
+            variables NEURON_RT_STOCHASTIC_ROUNDING_EN and _SEED. The vendor's other
+            options (`mode`, `debug_kernel` ...) change no result here and are accepted.
 
     Returns:
         A `Kernel`.
@@ -421,7 +422,7 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
         return fn
     target = kwargs.get("target") or kwargs.get("platform_target")
     how = {name: kwargs[name] for name in ("seed", "rounding") if name in kwargs}
-    return Kernel(fn, target, **how)
+    return Kernel(fn, target, **{**runtime_rounding(), **how})
 
 
 def simulate(kernel: Any, **kwargs: Any) -> Kernel:

@@ -1,5 +1,7 @@
 """Which chip a kernel is for: the program's, an argument, the environment, or trn3.
 
+And how it rounds, where the runtime's variables say it.
+
 As documented for nki.simulate (nki/guides/nki_simulator.rst): the variable
 NEURON_PLATFORM_TARGET_OVERRIDE, and without it and without a chip trn3.
 """
@@ -7,12 +9,18 @@ NEURON_PLATFORM_TARGET_OVERRIDE, and without it and without a chip trn3.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import INSTANCES, Target, resolve_target
 from neuronjax.ir.kernel_call import compiled_for
+from neuronjax.policy.flags import parse_environment
 
 VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
+_ROUNDING = (
+    "NEURON_RT_STOCHASTIC_ROUNDING_EN",
+    "NEURON_RT_STOCHASTIC_ROUNDING_SEED",
+)
 DEFAULT = "trn3"
 
 
@@ -29,6 +37,12 @@ def chosen_target(target: str | Target | None = None) -> Target:
     if isinstance(target, Target):
         return target
     return resolve_target(target or os.environ.get(VARIABLE) or DEFAULT)
+
+
+def runtime_rounding() -> dict[str, Any]:
+    """`rounding` and `seed` of a kernel, as far as the runtime's variables say them."""
+    said = {name: os.environ[name] for name in _ROUNDING if name in os.environ}
+    return dict(parse_environment(said).fields)
 
 
 def check_ranks(target: Target, ranks: int) -> None:

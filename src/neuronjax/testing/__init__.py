@@ -1,4 +1,4 @@
-"""Guarding numerics in CI: goldens, assertions on bits, conformance vectors.
+"""Guarding numerics in CI: goldens, assertions on bits, conformance vectors, chips.
 
     from neuronjax.testing import golden, assert_bitwise_equal, assert_ulp
 
@@ -21,4 +21,10 @@ from neuronjax.testing.golden import (
 from neuronjax.testing.same_program import (
     ProgramsDiffer as ProgramsDiffer,
     assert_same_program as assert_same_program,
+)
+from neuronjax.testing.silicon import (
+    SiliconFinding as SiliconFinding,
+    SiliconReport as SiliconReport,
+    check_silicon as check_silicon,
+    write_silicon_kit as write_silicon_kit,
 )

@@ -17,6 +17,7 @@ from neuronjax.nki.arguments import map_leaves
 from neuronjax.nki.kernel import Kernel
 from neuronjax.nki.legacy import compiler as compiler, isa as isa, language as language
 from neuronjax.nki.legacy.tiles import Tile
+from neuronjax.nki.targets import runtime_rounding
 from neuronjax.nki.tensor import NkiTensor
 
 tensor = Tile
@@ -37,7 +38,7 @@ def jit(
     if isinstance(func, Kernel):
         return func
     target = kwargs.get("target") or kwargs.get("platform_target")
-    return LegacyKernel(_on_tiles(func), target)
+    return LegacyKernel(_on_tiles(func), target, **runtime_rounding())
 
 
 class LegacyKernel(Kernel):

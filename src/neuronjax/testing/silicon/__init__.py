@@ -1,0 +1,15 @@
+"""A chip's own answers: probes to run on a Trainium, and what their results decide.
+
+probes        what is asked, as data        kernel_text   kernels of it
+files/        the rest of the kit           kit           writes it
+results       what came back                cases         as numbers
+questions     alternatives to each claim    folds, roundings, functions
+verdicts      which of them fit
+"""
+
+from neuronjax.testing.silicon.kit import write_silicon_kit as write_silicon_kit
+from neuronjax.testing.silicon.verdicts import (
+    SiliconFinding as SiliconFinding,
+    SiliconReport as SiliconReport,
+    check_silicon as check_silicon,
+)

@@ -1,0 +1,168 @@
+"""Orders in which FP32 numbers could be added, and what FP32 products could be."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from neuronjax.testing.silicon.cases import fused, toward_zero
+
+Fold = Callable[[np.ndarray], np.ndarray]
+F32 = np.float32
+
+
+def left(terms: np.ndarray) -> np.ndarray:
+    """((0 + 1) + 2) + ... along the last axis, in FP32."""
+    return np.add.accumulate(terms, axis=-1, dtype=F32)[..., -1]
+
+
+def _right(terms: np.ndarray) -> np.ndarray:
+    return left(terms[..., ::-1])
+
+
+def _tiles(size: int, terms: np.ndarray) -> np.ndarray:
+    starts = range(0, terms.shape[-1], size)
+    return left(np.stack([left(terms[..., s : s + size]) for s in starts], axis=-1))
+
+
+def _lanes(count: int, terms: np.ndarray) -> np.ndarray:
+    """Every `count`-th element in a sum of its own; the sums from left to right."""
+    lanes = [left(terms[..., i::count]) for i in range(min(count, terms.shape[-1]))]
+    return left(np.stack(lanes, axis=-1))
+
+
+def _neighbours(terms: np.ndarray) -> np.ndarray:
+    """A tree: 0 + 1, 2 + 3, then their sums; what is left over joins the next turn."""
+    while terms.shape[-1] > 1:
+        even = terms.shape[-1] // 2 * 2
+        summed = terms[..., 0:even:2] + terms[..., 1:even:2]
+        terms = np.concatenate([summed, terms[..., even:]], axis=-1)
+    return terms[..., 0]
+
+
+def _halves(terms: np.ndarray) -> np.ndarray:
+    """A tree: the first half is added to the second."""
+    while terms.shape[-1] > 1:
+        half = -(-terms.shape[-1] // 2)
+        second = terms[..., half:]
+        summed = terms[..., : second.shape[-1]] + second
+        terms = np.concatenate([summed, terms[..., second.shape[-1] : half]], axis=-1)
+    return terms[..., 0]
+
+
+def wide(terms: np.ndarray) -> np.ndarray:
+    """The sum in float64, rounded to FP32."""
+    return terms.astype(np.float64).sum(axis=-1).astype(F32)
+
+
+def _cut(terms: np.ndarray) -> np.ndarray:
+    total = terms[..., 0].astype(F32)
+    for i in range(1, terms.shape[-1]):
+        total = toward_zero(total.astype(np.float64) + terms[..., i])
+    return total
+
+
+FOLDS: Mapping[str, Fold] = {
+    "left fold": left,
+    "right fold": _right,
+    **{f"tiles of {n}": functools.partial(_tiles, n) for n in (512, 256, 128, 64, 32)},
+    **{f"tiles of {n}": functools.partial(_tiles, n) for n in (1024, 2048)},
+    **{f"{n} lanes": functools.partial(_lanes, n) for n in (2, 4, 8, 16, 32)},
+    "tree of neighbours": _neighbours,
+    "tree of halves": _halves,
+    "wide, rounded once": wide,
+    "left fold, cut off": _cut,
+}
+"""By name: FP32 [..., n] -> [...]."""
+
+
+def folds_of(count: int) -> dict[str, Fold]:
+    """Those that differ for so many numbers at most: no tile is all of them."""
+    sizes = {name: int(name.rpartition(" ")[2]) for name in FOLDS if "tiles" in name}
+    return {name: f for name, f in FOLDS.items() if sizes.get(name, 0) < count}
+
+
+def tiled(
+    terms: np.ndarray, within: Fold, size: int = 128, across: Fold = left
+) -> np.ndarray:
+    """Tiles of the contraction by one fold, their sums in PSUM by another."""
+    starts = range(0, terms.shape[-1], size)
+    sums = [within(terms[..., s : s + size]) for s in starts]
+    return across(np.stack(sums, axis=-1))
+
+
+# -- FP32 operands of TensorE ----------------------------------------------------------
+
+Parts = tuple[np.ndarray, np.ndarray]
+
+
+def _masked(kept: int, x: np.ndarray) -> Parts:
+    """The upper part, of so many significant bits, cut off, and what is left."""
+    mask = np.uint32(0xFFFFFFFF << (24 - kept) & 0xFFFFFFFF)
+    upper = (x.view(np.uint32) & mask).view(F32)
+    return upper, x - upper
+
+
+def _nearest(kept: int, x: np.ndarray) -> Parts:
+    """The upper part to nearest even, and what is left, of either sign."""
+    drop = np.uint32(24 - kept)
+    bits = x.view(np.uint32)
+    odd = (bits >> drop) & np.uint32(1)
+    raised = bits + odd + np.uint32((1 << (24 - kept - 1)) - 1)
+    upper = (raised >> drop << drop).view(F32)
+    return upper, x - upper
+
+
+def _passes(
+    split: Callable[[np.ndarray], Parts],
+    pairs: tuple[tuple[int, int], ...],
+    x: np.ndarray,
+    y: np.ndarray,
+) -> list[np.ndarray]:
+    """FP32 terms of each pass, for operands that broadcast."""
+    a, b = split(x), split(y)
+    return [a[i] * b[j] for i, j in pairs]
+
+
+def _whole(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+    return [x * y]
+
+
+_HH, _HL, _LH, _LL = (0, 0), (0, 1), (1, 0), (1, 1)
+_SPLITS = {
+    "12 bits cut": functools.partial(_masked, 12),
+    "12 bits to nearest": functools.partial(_nearest, 12),
+    "11 bits to nearest": functools.partial(_nearest, 11),
+    "8 bits to nearest": functools.partial(_nearest, 8),
+}
+_ORDERS = {
+    "hh hl lh ll": (_HH, _HL, _LH, _LL),
+    "ll lh hl hh": (_LL, _LH, _HL, _HH),
+    "hh hl lh": (_HH, _HL, _LH),
+    "hh": (_HH,),
+}
+
+PRODUCTS: Mapping[str, Callable[[np.ndarray, np.ndarray], list[np.ndarray]]] = {
+    **{
+        f"{split}: {order}": functools.partial(_passes, _SPLITS[split], _ORDERS[order])
+        for split in _SPLITS
+        for order in _ORDERS
+    },
+    "one product, rounded": _whole,
+}
+"""By name: two FP32 operands -> the terms of every pass."""
+
+
+def fused_fold(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """sum of x[k, m] * y[k, n] by fused multiply-adds down the rows: [m, n]."""
+    total = np.zeros((x.shape[1], y.shape[1]), F32)
+    for row, other in zip(x, y, strict=True):
+        total = fused(row[:, None], other[None, :], total)
+    return total
+
+
+def products(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """x[k, m] * y[k, n] as [m, n, k], FP32; exact for narrow operands."""
+    return x.T[:, None, :] * y.T[None, :, :]

@@ -1,0 +1,122 @@
+"""ScalarE's functions: what every policy, and exact arithmetic, says they return."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from neuronjax.api.jit import jit
+from neuronjax.execution.tiles.activation_functions import function
+from neuronjax.hardware.activation_functions import ACTIVATION_FUNCTIONS
+from neuronjax.policy import Policy
+from neuronjax.policy.flags import LEGAL
+from neuronjax.testing.silicon.cases import patterns
+
+_TINY = np.float32(2.0**-126)
+_WHOLE = ("copy", "square", "abs", "sign", "relu")  # zeros of these are results
+
+_IN_JAX: Mapping[str, Callable[[jax.Array], jax.Array]] = {
+    "exp": jnp.exp,
+    "tanh": jnp.tanh,
+    "sigmoid": jax.nn.sigmoid,
+    "erf": jax.lax.erf,
+    "log": jnp.log,
+    "sin": jnp.sin,
+    "arctan": jnp.arctan,
+    "sqrt": jnp.sqrt,
+    "rsqrt": jax.lax.rsqrt,
+    "silu": jax.nn.silu,
+    "softplus": jax.nn.softplus,
+}
+_IN_FLOAT64: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "exp": np.exp,
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "erf": np.vectorize(math.erf),
+    "log": np.log,
+    "sin": np.sin,
+    "arctan": np.arctan,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "reciprocal": lambda x: 1 / x,
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "softplus": lambda x: np.logaddexp(0, x),
+}
+OURS = "transcendentals=exact"
+
+
+def answers(name: str, x: np.ndarray) -> dict[str, np.ndarray]:
+    """What a function could return, by the policy that says so; FP32 like `x`.
+
+    Alternatives whose bits are the same for all of these arguments are one.
+    """
+    found = {OURS: _emulated(name, x)}
+    if name in _IN_JAX:
+        for value in map(str, LEGAL["transcendentals"]):
+            result = np.asarray(_step(name, value)(x))
+            found.setdefault(f"transcendentals={value}", result)
+    if name in _IN_FLOAT64:
+        found["correctly rounded"] = _exact(name, x).astype(np.float32)
+    mask = compared(name, x)
+    kept: dict[str, np.ndarray] = {}
+    for key, result in found.items():
+        if not any(_same(result[mask], r[mask]) for r in kept.values()):
+            kept[key] = result
+    return kept
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    return np.array_equal(patterns(a), patterns(b))
+
+
+@functools.cache
+def _step(name: str, value: str) -> Callable[..., jax.Array]:
+    return jit(_IN_JAX[name], target="trn2", policy=Policy(transcendentals=value))
+
+
+@functools.cache
+def _kernel(name: str) -> Callable[..., jax.Array]:
+    return jax.jit(function(name))
+
+
+def _emulated(name: str, x: np.ndarray) -> np.ndarray:
+    """What a kernel's activation returns."""
+    return np.asarray(_kernel(name)(x, np.float32(-0.0)))
+
+
+def compared(name: str, x: np.ndarray) -> np.ndarray:
+    """Where a result is asked for: in the documented range, and not subnormal.
+
+    What is subnormal, or has become zero for it, is another question.
+    """
+    ranges = ACTIVATION_FUNCTIONS[name]
+    inside = [(low <= x) & (x <= high) for low, high in ranges]
+    result = _emulated(name, x)
+    small = np.abs(result) < _TINY
+    if name in _WHOLE:
+        small &= result != 0
+    numeric = np.isfinite(x) & (np.abs(x) >= _TINY) & ~small
+    return functools.reduce(np.logical_or, inside) & numeric
+
+
+def largest_error(name: str, x: np.ndarray, found: np.ndarray) -> float | None:
+    """In units of the last place of the exact result; None for what has no oracle."""
+    if name not in _IN_FLOAT64:
+        return None
+    exact = _exact(name, x)
+    mask = compared(name, x) & np.isfinite(found)
+    mask &= (np.abs(exact) >= float(_TINY)) & (np.abs(exact) < 2.0**127)
+    if not mask.any():
+        return None
+    step = np.spacing(np.abs(exact[mask]).astype(np.float32)).astype(np.float64)
+    return float(np.max(np.abs(found[mask] - exact[mask]) / step))
+
+
+def _exact(name: str, x: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return _IN_FLOAT64[name](x.astype(np.float64))

@@ -1,0 +1,87 @@
+"""A question: one choice of the behaviour contract that probes isolate.
+
+Its alternatives are computed in NumPy from the inputs alone, or by the emulator under
+other policies; what we say is one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuronjax.testing.silicon.cases import ProbeCase, patterns
+
+Answer = Callable[[ProbeCase], np.ndarray]
+Answers = Mapping[str, np.ndarray]
+
+WORDS = {"vector": "VectorE", "scalar": "ScalarE", "gpsimd": "GpSimd", "dma": "DMA"}
+
+
+def same_numbers(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Per element, bit by bit; NaNs are all alike."""
+    return patterns(found) == patterns(expected)
+
+
+def same_bits(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Per element; a NaN has its payload."""
+    return patterns(found, payloads=True) == patterns(expected, payloads=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One choice that a chip can confirm or contradict.
+
+    Attributes:
+        name: what it is about.
+        claim: the subject of the claim of `report.exactness` that it belongs to.
+        probes: whose results decide, as far as they are there.
+        answers: what every alternative would return for a probe, by name.
+        ours: the alternative that neuronjax computes; "" where it promises none.
+        where: the elements that decide; all of them if None.
+        observed: the result; by default that of output "out".
+        agrees: per element, whether a result and an answer are the same.
+    """
+
+    name: str
+    claim: str
+    probes: tuple[str, ...]
+    answers: Callable[[ProbeCase], Answers]
+    ours: Callable[[ProbeCase], str]
+    where: Callable[[ProbeCase], np.ndarray] | None = None
+    observed: Answer = lambda case: case["out"]
+    agrees: Callable[[np.ndarray, np.ndarray], np.ndarray] = same_numbers
+
+
+def ask(
+    name: str,
+    claim: str,
+    probe: str | tuple[str, ...],
+    answers: Mapping[str, Answer],
+    ours: str | None = None,
+    **more: Any,
+) -> Question:
+    """A question whose answers are functions of a case; the first is ours, unless
+    another is named."""
+    said = next(iter(answers)) if ours is None else ours
+    return Question(
+        name=name,
+        claim=claim,
+        probes=(probe,) if isinstance(probe, str) else probe,
+        answers=lambda case: {key: answer(case) for key, answer in answers.items()},
+        ours=lambda case: said,
+        **more,
+    )
+
+
+def each(
+    table: Mapping[str, Any], answer: Callable[[Any, ProbeCase], np.ndarray]
+) -> dict[str, Answer]:
+    """An answer for every entry of a table of alternatives."""
+
+    def of(entry: Any) -> Answer:
+        return lambda case: answer(entry, case)
+
+    return {name: of(entry) for name, entry in table.items()}

@@ -1,0 +1,265 @@
+"""Questions about values: products and sums in one, division, NaNs, integers,
+transposition, sums over ranks, ScalarE's functions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.hardware import INSTANCES, resolve_target
+from neuronjax.ir.collectives.algorithms import ALGORITHMS, ALL_REDUCE, fold_plan
+from neuronjax.ir.collectives.placement import Placement
+from neuronjax.ir.collectives.selection import select
+from neuronjax.ir.fold_plan import FoldPlan
+from neuronjax.numerics.float_format import FloatFormat, get_format
+from neuronjax.testing.silicon import functions, probes
+from neuronjax.testing.silicon.cases import ProbeCase, flushed, fused, toward_zero
+from neuronjax.testing.silicon.question import (
+    WORDS,
+    Answer,
+    Answers,
+    Question,
+    ask,
+    each,
+    same_bits,
+)
+from neuronjax.testing.silicon.roundings import to_integer
+
+F32 = np.float32
+_ELEMENTWISE = "integers, comparison, selection"
+_MOVED = "movement, gather, sort, top-k, control flow"
+
+
+def values() -> Iterator[Question]:
+    """All of this file."""
+    for family in (_arithmetic, _specials, _integers, _transposed, _ranks):
+        yield from family()
+    for name in probes.FUNCTIONS:
+        yield _function(name)
+
+
+def _arithmetic() -> Iterator[Question]:
+    # By the instruction: tensor_scalar and the like, activation.
+    claims = {"vector": _ELEMENTWISE, "scalar": "elementary functions"}
+    for engine, claim in claims.items():
+        found: dict[str, Answer] = {
+            "rounded twice": lambda c: c["x"] * c["c"] + c["y"],
+            "multiply-add": lambda c: fused(c["x"], c["c"], c["y"]),
+        }
+        name = f"{WORDS[engine]}: a * b + c"
+        yield ask(name, claim, f"fused_{engine}", found)
+    one, claim = np.float64(1), "elementary functions"
+    found = {
+        "correctly rounded": lambda c: (one / c["x"]).astype(F32),
+        "cut off": lambda c: toward_zero(one / c["x"]),
+    }
+    yield ask("VectorE: reciprocal", claim, "reciprocal", found)
+    found = {
+        "correctly rounded": lambda c: c["x"] / c["y"],
+        "times the reciprocal": lambda c: c["x"] * (F32(1) / c["y"]),
+        "cut off": lambda c: toward_zero(c["x"].astype(np.float64) / c["y"]),
+    }
+    yield ask("VectorE: division", claim, "divide", found)
+
+
+# -- NaNs and zeros --------------------------------------------------------------------
+
+
+def _specials() -> Iterator[Question]:
+    for op, better in (("maximum", np.greater), ("minimum", np.less)):
+        name, probe = f"VectorE: {op}", f"special_{op}"
+        found = each(
+            {"the NaN": getattr(np, op), "the number": getattr(np, f"f{op[:3]}")},
+            lambda function, c: function(c["x"], c["y"]),
+        )
+        found |= each(
+            {"the first": "yx", "the second": "xy"},
+            lambda order, c, f=better: _kept(f, c[order[0]], c[order[1]]),
+        )
+        yield ask(f"{name} with NaN", "NaNs", probe, found, where=_no_zeros)
+        zeros: dict[str, Answer] = {
+            "-0 is below +0": lambda c, op=op: _of_zeros(op, c["x"], c["y"]),
+            "the first": lambda c: c["x"],
+            "the second": lambda c: c["y"],
+        }
+        yield ask(f"{name} of zeros", "NaNs", probe, zeros, where=_both_zero)
+    payloads = each(
+        {"0x7fc00000": 0x7FC00000, "0x7fffffff": 0x7FFFFFFF, "0xffc00000": 0xFFC00000},
+        lambda bits, c: np.full(c["x"].shape, bits, np.uint32).view(F32),
+    )
+    payloads["the first operand's"] = lambda c: _payload(c["x"], c["y"])
+    payloads["the second operand's"] = lambda c: _payload(c["y"], c["x"])
+    yield ask(
+        "VectorE: bits of a NaN sum",
+        "NaNs",
+        "special_add",
+        payloads,
+        "",
+        where=lambda c: np.isnan(c["x"]) | np.isnan(c["y"]),
+        agrees=same_bits,
+    )
+
+
+def _kept(better: np.ufunc, other: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """What stays unless the other is better: so also beside a NaN."""
+    return np.where(better(other, kept), other, kept)
+
+
+def _no_zeros(case: ProbeCase) -> np.ndarray:
+    return ~_both_zero(case)
+
+
+def _both_zero(case: ProbeCase) -> np.ndarray:
+    return (case["x"] == 0) & (case["y"] == 0)
+
+
+def _of_zeros(op: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    both = np.logical_and if op == "maximum" else np.logical_or
+    return np.where(both(np.signbit(x), np.signbit(y)), F32(-0.0), F32(0))
+
+
+def _payload(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The quiet form of the first that is a NaN."""
+    chosen = np.where(np.isnan(first), first.view(np.uint32), second.view(np.uint32))
+    return (chosen | np.uint32(0x00400000)).view(F32)
+
+
+# -- Integers, transposition -----------------------------------------------------------
+
+_OPERATORS = {"add": np.add, "multiply": np.multiply}
+
+
+def _integers() -> Iterator[Question]:
+    for engine, op, _ in probes.INTEGERS:
+        found: dict[str, Answer] = {
+            "exact, lower 32 bits": lambda c, op=op: _wrapped(op, c),
+            "by way of FP32": lambda c, op=op: _by_float(op, c),
+        }
+        name, probe = f"{WORDS[engine]}: int32 {op}", f"integers_{engine}_{op}"
+        ours = list(found)[engine == "vector"]
+        yield ask(name, _ELEMENTWISE, probe, found, ours)
+
+
+def _wrapped(op: str, case: ProbeCase) -> np.ndarray:
+    return _OPERATORS[op](case["x"], case["y"]).astype(np.int32).astype(np.int64)
+
+
+def _by_float(op: str, case: ProbeCase) -> np.ndarray:
+    return to_integer(
+        _OPERATORS[op](*(case[name].astype(F32) for name in "xy")), "int32", np.rint
+    )
+
+
+def _transposed() -> Iterator[Question]:
+    found: dict[str, Answer] = {
+        "the same bits": lambda c: c["x"].T,
+        "by way of FP32": lambda c: _quiet(flushed(c["x"].T)),
+        "times the identity": _through_identity,
+    }
+    yield ask(
+        "VectorE: transposition", _MOVED, "transpose_vector", found, agrees=same_bits
+    )
+    asked = ask(
+        "TensorE: transposition",
+        _MOVED,
+        "transpose_tensor",
+        found,
+        where=lambda c: ~(np.abs(c["x"].T) < F32(2.0**-90)),
+        agrees=same_bits,
+    )
+    yield dataclasses.replace(
+        asked, ours=lambda case: list(found)[2 * (case.chip == "trn1")]
+    )
+
+
+def _quiet(x: np.ndarray) -> np.ndarray:
+    return np.where(np.isnan(x), F32(np.nan), x)
+
+
+def _through_identity(case: ProbeCase) -> np.ndarray:
+    """Zeros times what is not finite make NaNs of its whole column."""
+    x = case["x"].T
+    finite = np.isfinite(x).all(axis=1, keepdims=True)
+    return np.where(finite, flushed(x), F32(np.nan))
+
+
+# -- Ranks -----------------------------------------------------------------------------
+
+
+def _ranks() -> Iterator[Question]:
+    for dtype in ("float32", "bfloat16"):
+        yield Question(
+            name=f"all-reduce, {dtype}",
+            claim="reductions over devices",
+            probes=tuple(n for n, (_, d) in probes.REDUCTIONS.items() if d == dtype),
+            answers=lambda case, dtype=dtype: _reductions(case, dtype),
+            ours=lambda case, dtype=dtype: _chosen(case, dtype),
+        )
+
+
+def _placement(case: ProbeCase) -> Placement:
+    """Of the largest server with such chips, as nobody told which it was."""
+    alike = [i for i in INSTANCES.values() if i.chip.name == case.chip]
+    largest = max(alike, key=lambda instance: (-instance.hosts, instance.chips))
+    return Placement.of(resolve_target(largest.name))
+
+
+def _chosen(case: ProbeCase, dtype: str) -> str:
+    ranks, elements = case["x"].shape
+    size_bytes = elements * get_format(dtype).storage_bits // 8
+    groups = [range(ranks)]
+    plan = select(ALL_REDUCE, size_bytes, groups, _placement(case), environ={})
+    return plan.algorithm
+
+
+def _reductions(case: ProbeCase, dtype: str) -> Answers:
+    group = _placement(case).group(range(len(case["x"])))
+    found = {}
+    for name in (n for n in ALGORITHMS if n != "left_fold"):  # which is XLA's
+        try:
+            plan = fold_plan(name, ALL_REDUCE, group)
+        except InvalidProgramError:
+            continue  # it cannot run over this group
+        found[name] = _folded(plan, case["x"], dtype)
+    return found
+
+
+def _folded(plan: FoldPlan, x: np.ndarray, dtype: str) -> np.ndarray:
+    """The sum of all ranks in a plan's order, stored in a dtype where it says."""
+    chunks = np.array_split(np.arange(x.shape[1]), plan.chunks)
+    size = -(-x.shape[1] // plan.chunks)
+    assert all(len(chunk) == size for chunk in chunks)  # 4,096 of 16 ranks' channels
+    fmt = get_format(dtype)
+    found = np.empty(x.shape[1], F32)
+    for chunk, order in zip(chunks, plan.order, strict=True):
+        parts = [x[rank, chunk] for rank in order]
+        for stage in plan.stages:
+            starts = range(0, len(parts), stage.width)
+            groups = [parts[s : s + stage.width] for s in starts]
+            parts = [_stored_sum(group, stage.hop, fmt) for group in groups]
+        found[chunk] = parts[0]
+    return found
+
+
+def _stored_sum(parts: list[np.ndarray], hop: int, fmt: FloatFormat) -> np.ndarray:
+    """A left fold, rounded after every `hop` of its terms; the first is a copy."""
+    total = parts[0]
+    for number, part in enumerate(parts[1:], 2):
+        total = total + part
+        if number % hop == 0:
+            total = total.astype(fmt.dtype).astype(F32)
+    return total
+
+
+def _function(name: str) -> Question:
+    return Question(
+        name=f"ScalarE: {name}",
+        claim="elementary functions",
+        probes=(f"function_{name}",),
+        answers=lambda case: functions.answers(name, case["x"]),
+        ours=lambda case: functions.OURS,
+        where=lambda case: functions.compared(name, case["x"]),
+    )

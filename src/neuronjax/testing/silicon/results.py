@@ -1,0 +1,154 @@
+"""What came back from a chip: read, and checked before anything is concluded."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.testing.archive import read_npz, sha256
+from neuronjax.testing.silicon.cases import ProbeCase, numbers
+from neuronjax.testing.silicon.files import inputs
+from neuronjax.testing.silicon.kit import FORMAT, described, kit_version
+from neuronjax.testing.silicon.probes import CHIPS, PROBES, REDUCTIONS
+
+MANIFEST = "manifest.json"
+_NOT_RUN = "was not run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiliconResults:
+    """The usable part of a folder.
+
+    Attributes:
+        chip: trn1, trn2 or trn3.
+        cases: by probe.
+        left_out: why another probe says nothing, by its name.
+        versions: of the packages that ran it.
+    """
+
+    chip: str
+    cases: Mapping[str, ProbeCase]
+    left_out: Mapping[str, str]
+    versions: Mapping[str, str]
+
+
+def read_results(folder: Path) -> SiliconResults:
+    """Reads what `run.py` left; a probe that is unusable is left out by name.
+
+    Raises:
+        InvalidProgramError: no manifest, one that is damaged, of another program, kit
+            or chip, or no usable probe at all.
+    """
+    manifest = _manifest(folder)
+    chip = manifest["chip"]
+    cases: dict[str, ProbeCase] = {}
+    left_out: dict[str, str] = {}
+    for name, probe in described().items():
+        if chip not in probe["chips"]:
+            continue
+        record = manifest["probes"].get(name)
+        found = _case(folder, chip, probe, record)
+        if isinstance(found, str):
+            left_out[name] = found
+        else:
+            cases[name] = found
+    if not cases:
+        tried = {n: why for n, why in left_out.items() if why != _NOT_RUN}
+        name, reason = next(iter((tried or left_out).items()))
+        raise InvalidProgramError(
+            f"{folder} has no usable result; {name}: {reason}",
+            remedy="copy the whole folder again, or run python run.py once more",
+        )
+    versions = manifest.get("versions", {})
+    return SiliconResults(chip=chip, cases=cases, left_out=left_out, versions=versions)
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise InvalidProgramError(
+            f"there is no {path}",
+            remedy="give the folder that the kit's run.py wrote: results/",
+        )
+    try:
+        manifest = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise InvalidProgramError(
+            f"{path} is damaged: {error}", remedy="copy it again from the instance"
+        ) from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise InvalidProgramError(
+            f"{path} is not of a silicon kit",
+            remedy="give the folder that the kit's run.py wrote: results/",
+        )
+    if manifest.get("kit") != kit_version():
+        raise InvalidProgramError(
+            f"{path} is of kit {manifest.get('kit')}, this neuronjax has kit"
+            f" {kit_version()}",
+            remedy="check it with the neuronjax that wrote the kit, or run the kit of"
+            " this one: neuronjax silicon-kit",
+        )
+    if manifest.get("chip") not in CHIPS or not isinstance(
+        manifest.get("probes"), dict
+    ):
+        raise InvalidProgramError(
+            f"{path} is of chip {manifest.get('chip')!r}",
+            remedy=f"run it again with --chip, one of: {', '.join(CHIPS)}",
+        )
+    return manifest
+
+
+def _case(
+    folder: Path, chip: str, probe: Mapping[str, Any], record: Any
+) -> ProbeCase | str:
+    """A probe's numbers, or why there are none."""
+    if not isinstance(record, dict):
+        return _NOT_RUN
+    if "file" not in record:
+        return f"refused: {record.get('error', 'without a reason')}"
+    given = {n: inputs.make(probe["name"], n, h) for n, (_, h) in _inputs(probe)}
+    hashes = {name: sha256(bits) for name, bits in given.items()}
+    if record.get("inputs") != hashes:
+        return "its inputs were not those of this kit"
+    path = folder / f"{probe['name']}.npz"
+    if not path.is_file():
+        return f"{path.name} is missing"
+    data = path.read_bytes()
+    if sha256(data) != record.get("sha256"):
+        return f"{path.name} is cut short or was changed"
+    try:
+        arrays = read_npz(data)
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        return f"{path.name} cannot be read: {error}"
+    outputs = {}
+    for name, (shape, dtype) in _types(probe).items():
+        bits = arrays.get(name)
+        if bits is None or bits.dtype.kind != "u" or bits.size != np.prod(shape):
+            return f"{path.name} holds no {dtype}{list(shape)} named {name}"
+        outputs[name] = numbers(np.ascontiguousarray(bits), dtype).reshape(shape)
+    return ProbeCase(
+        probe=probe["name"],
+        chip=chip,
+        inputs={n: numbers(given[n], dtype) for n, (dtype, _) in _inputs(probe)},
+        outputs=outputs,
+    )
+
+
+def _inputs(probe: Mapping[str, Any]) -> Any:
+    return probe["inputs"].items()
+
+
+def _types(probe: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and dtype of every output."""
+    name = probe["name"]
+    if name in REDUCTIONS:
+        elements = probe["inputs"]["x"][1]["shape"][1]
+        return {"out": ((elements,), REDUCTIONS[name][1])}
+    return {o: PROBES[name].tiles[o] for o in PROBES[name].outputs}

@@ -1,0 +1,287 @@
+"""Verdicts: every claim confirmed, contradicted or undecided by what a chip returned.
+
+An alternative fits if all elements that decide have its bits. What we say is confirmed
+if it fits alone, contradicted if it does not fit, and undecided if others fit as well
+or nothing came back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from neuronjax.diagnostics.order import reveal_order
+from neuronjax.errors import InvalidProgramError
+from neuronjax.report.exactness import CLAIMS
+from neuronjax.report.tables import NUMBER, TEXT, WORD, Displayed, new_table
+from neuronjax.testing.bits import element_text
+from neuronjax.testing.silicon import functions
+from neuronjax.testing.silicon.cases import ProbeCase
+from neuronjax.testing.silicon.files import inputs
+from neuronjax.testing.silicon.question import Question
+from neuronjax.testing.silicon.questions_rounding import casts, others, subnormals
+from neuronjax.testing.silicon.questions_sums import sums, tensor_sums
+from neuronjax.testing.silicon.questions_values import values
+from neuronjax.testing.silicon.results import SiliconResults, read_results
+
+Verdict = Literal["confirmed", "contradicted", "undecided"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SiliconFinding:
+    """What the results say about one question.
+
+    Attributes:
+        question: what it is about.
+        claim: the subject of the claim it belongs to, in docs/exactness.md.
+        ours: what neuronjax computes.
+        verdict: confirmed, contradicted or undecided.
+        fits: the alternatives that every element agrees with.
+        tried: how many alternatives there are.
+        elements: how many elements decide.
+        differing: how many of them are not what we say.
+        mismatch: the first of those, in words.
+        missing: probes that say nothing.
+    """
+
+    question: str
+    claim: str
+    ours: str
+    verdict: Verdict
+    fits: tuple[str, ...]
+    tried: int
+    elements: int
+    differing: int
+    mismatch: str
+    missing: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SiliconReport(Displayed):
+    """All findings.
+
+    Attributes:
+        chip: trn1, trn2 or trn3.
+        findings: one for every question that the chip can be asked.
+        left_out: probes without a usable result, and why.
+        notes: what is seen beside verdicts: orders found, errors of functions.
+        versions: of the packages that ran the kit.
+    """
+
+    chip: str
+    findings: tuple[SiliconFinding, ...]
+    left_out: Mapping[str, str]
+    notes: tuple[str, ...]
+    versions: Mapping[str, str]
+
+    @property
+    def contradicted(self) -> tuple[SiliconFinding, ...]:
+        """What the chip does otherwise."""
+        return tuple(f for f in self.findings if f.verdict == "contradicted")
+
+    @property
+    def claims(self) -> dict[str, Verdict | Literal["not asked"]]:
+        """Every claim of docs/exactness.md: contradicted if one of its questions is,
+        confirmed if all are; one that no probe is about is not asked."""
+        return {claim.subject: self._of_claim(claim.subject) for claim in CLAIMS}
+
+    def _of_claim(self, subject: str) -> Verdict | Literal["not asked"]:
+        found = {f.verdict for f in self.findings if f.claim == subject}
+        if not found:
+            return "not asked"
+        if "contradicted" in found:
+            return "contradicted"
+        return "confirmed" if found == {"confirmed"} else "undecided"
+
+    @property
+    def records(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {
+            "chip": self.chip,
+            "versions": dict(self.versions),
+            "claims": self.claims,
+            "findings": [dataclasses.asdict(f) for f in self.findings],
+            "left_out": dict(self.left_out),
+            "notes": list(self.notes),
+        }
+
+    def __rich__(self) -> RenderableType:
+        counts = [f.verdict for f in self.findings]
+        told = ", ".join(
+            f"{counts.count(v)} {v}" for v in ("confirmed", "contradicted", "undecided")
+        )
+        columns = {"about": TEXT, "verdict": WORD, "fits": TEXT, "elements": NUMBER}
+        table = new_table(
+            f"A {self.chip} and neuronjax: {told}",
+            columns,
+            (
+                (f.question, f.verdict, _fits(f), f"{f.elements:,}")
+                for f in self.findings
+                if f.elements
+            ),
+        )
+        return Group(table, *(Text(line) for line in self._below()))
+
+    def _below(self) -> Iterator[str]:
+        for found in self.contradicted:
+            yield (
+                f"{found.question}: we say {found.ours}; {found.differing:,} of"
+                f" {found.elements:,} differ, the first {found.mismatch}"
+            )
+        yield from self.notes
+        silent = [f.question for f in self.findings if not f.elements]
+        if silent:
+            named = "; ".join([*silent[:3], *(["..."] if len(silent) > 3 else [])])
+            yield f"no result for {len(silent)} questions: {named}"
+        reasons: dict[str, list[str]] = {}
+        for name, reason in self.left_out.items():
+            reasons.setdefault(reason.splitlines()[0], []).append(name)
+        for reason, names in reasons.items():
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            yield f"left out: {names[0]}{more}: {reason}"
+
+
+def _fits(found: SiliconFinding) -> str:
+    if not found.fits:
+        return f"none of {found.tried}"
+    shown = found.fits[:3]
+    more = len(found.fits) - len(shown)
+    return "; ".join((*shown, *([f"{more} more"] if more else [])))
+
+
+def check_silicon(folder: str | Path) -> SiliconReport:
+    """Compares what a chip returned with what neuronjax says, claim by claim.
+
+    Args:
+        folder: `results/`, which the kit's `run.py` wrote; half of it decides what it
+            can. See `write_silicon_kit`.
+
+    Returns:
+        A report; `print` shows a table, `.records` is for JSON.
+
+    Raises:
+        InvalidProgramError: the folder is not one of this version's kit.
+    """
+    found = read_results(Path(folder))
+    families = (sums, tensor_sums, casts, subnormals, others, values)
+    asked = (q for family in families for q in family() if _can_ask(q, found))
+    return SiliconReport(
+        chip=found.chip,
+        findings=tuple(answered(question, found) for question in asked),
+        left_out=found.left_out,
+        notes=tuple(_notes(found.cases)),
+        versions=found.versions,
+    )
+
+
+def _can_ask(question: Question, found: SiliconResults) -> bool:
+    return any(p in found.cases or p in found.left_out for p in question.probes)
+
+
+def answered(question: Question, found: SiliconResults) -> SiliconFinding:
+    """What the probes of a question that came back say together."""
+    parts = [
+        _Part.of(question, found.cases[name])
+        for name in question.probes
+        if name in found.cases
+    ]
+    names = tuple(dict.fromkeys(name for part in parts for name in part.agree))
+    elements = sum(part.elements for part in parts)
+    fits = tuple(n for n in names if elements and all(p.fits(n) for p in parts))
+    ours = tuple(dict.fromkeys(part.ours for part in parts))
+    wrong = [part for part in parts if part.ours and not part.fits(part.ours)]
+    others_fit = set(fits) - set(ours) or not elements or "" in ours
+    return SiliconFinding(
+        question=question.name,
+        claim=question.claim,
+        ours="; ".join(ours),
+        verdict="contradicted" if wrong else "undecided" if others_fit else "confirmed",
+        fits=fits,
+        tried=len(names),
+        elements=elements,
+        differing=sum(int((~part.agree[part.ours]).sum()) for part in wrong),
+        mismatch=wrong[0].mismatch if wrong else "",
+        missing=tuple(n for n in question.probes if n not in found.cases),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """What one probe says: per alternative and element, whether they agree."""
+
+    ours: str
+    elements: int
+    agree: Mapping[str, np.ndarray]
+    mismatch: str
+
+    def fits(self, name: str) -> bool:
+        """Whether every element agrees with an alternative that the probe knows."""
+        return name in self.agree and bool(self.agree[name].all())
+
+    @classmethod
+    def of(cls, question: Question, case: ProbeCase) -> _Part:
+        with np.errstate(all="ignore"):
+            answers, observed = question.answers(case), question.observed(case)
+            mask = np.ones(observed.shape, bool)
+            if question.where is not None:
+                mask = question.where(case)
+            agree = {
+                name: question.agrees(observed, answer) | ~mask
+                for name, answer in answers.items()
+            }
+        ours = question.ours(case)
+        mismatch = ""
+        if ours and not agree[ours].all():
+            at = tuple(int(i) for i in np.argwhere(~agree[ours])[0])
+            found, said = (
+                element_text(np.asarray(a)[at]) for a in (observed, answers[ours])
+            )
+            where = ", ".join(map(str, at))
+            mismatch = f"{case.probe}[{where}]: {found}, not {said}"
+        return cls(ours, int(mask.sum()), agree, mismatch)
+
+
+# -- Notes -----------------------------------------------------------------------------
+
+
+def _notes(cases: Mapping[str, ProbeCase]) -> Iterator[str]:
+    for engine, name in (("VectorE", "vector_order"), ("TensorE", "tensor_order")):
+        if name in cases:
+            yield f"{engine} adds 128 numbers so: {_revealed(cases[name])}"
+    for name, case in cases.items():
+        function = name.removeprefix("function_")
+        if function == name:
+            continue
+        error = functions.largest_error(function, case["x"], case["out"])
+        if error is not None:
+            yield f"ScalarE: {function} is at most {error:,.4g} ULP off"
+
+
+def _revealed(case: ProbeCase) -> str:
+    """The summation tree, from the sums of all pairs."""
+    count = 128
+    sums = {
+        pair: s for pair, s in zip(inputs.pairs(count), _pair_sums(case), strict=False)
+    }
+
+    def recorded(x: np.ndarray) -> np.floating:
+        i, j = int(np.argmax(x)), int(np.argmin(x))
+        return sums[min(i, j), max(i, j)]
+
+    try:
+        return str(reveal_order(recorded, count))
+    except InvalidProgramError as error:
+        return f"in no order of single additions ({error.what})"
+
+
+def _pair_sums(case: ProbeCase) -> np.ndarray:
+    if case.probe == "vector_order":
+        return case["out"].reshape(-1)
+    rows, columns = np.triu_indices(128, 1)
+    return case["out"][rows, columns]
