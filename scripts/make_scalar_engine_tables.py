@@ -296,8 +296,12 @@ def _error(f: Function, exact: list[Real], base: Real, low: Real, high: Real) ->
     size = max(f.floor, *map(abs, values))
     if high <= low or size < MIN_NORMAL:
         return 0.0
-    taken = [mpmath.polyval(exact[::-1], x - base) for x in points]
+    taken = [_value(exact, x - base) for x in points]
     return float(max(abs(a - b) for a, b in zip(taken, values, strict=True)) / size)
+
+
+def _value(coefficients: list[Real], d: Real) -> Real:
+    return sum(c * d**n for n, c in enumerate(coefficients))
 
 
 def octave(

@@ -46,3 +46,4 @@ _LEGAL = {
     "rounding": ("rne", "stochastic"),
     "transcendentals": ("exact", "scalar_engine"),
 }
+FIELDS = tuple(_LEGAL)

@@ -31,7 +31,7 @@ from neuronjax.ir.collectives.selection import VARIABLE
 from neuronjax.ir.kernel import Access, KernelBlock, KernelProgram, Storage
 from neuronjax.ir.kernel_call import KernelFunction, compiling_for
 from neuronjax.ir.kernel_copies import without_copies
-from neuronjax.ir.kernel_numerics import USUAL
+from neuronjax.ir.kernel_numerics import FIELDS, USUAL
 from neuronjax.nki import arguments
 from neuronjax.nki.active import in_kernel, tracing
 from neuronjax.nki.jax_call import (
@@ -505,7 +505,7 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
     if isinstance(fn, Kernel):
         return fn
     target = kwargs.get("target") or kwargs.get("platform_target")
-    names = ("seed", *USUAL._fields)
+    names = ("seed", *FIELDS)
     how = {name: kwargs[name] for name in names if name in kwargs}
     return Kernel(fn, target, **how)
 
@@ -521,5 +521,5 @@ def simulate(kernel: Any, **kwargs: Any) -> Kernel:
     target = kwargs.get("target") or kwargs.get("platform_target")
     made = made.with_target(target) if target else made
     made = made.with_seed(kwargs["seed"]) if "seed" in kwargs else made
-    given = {name: kwargs[name] for name in USUAL._fields if name in kwargs}
+    given = {name: kwargs[name] for name in FIELDS if name in kwargs}
     return made.with_numerics(**given) if given else made

@@ -4,10 +4,10 @@ What is known. ScalarE evaluates piecewise polynomials (nki.isa), beyond its ran
 sine goes on as a cubic that is the Taylor polynomial at pi, and Amazon's patent US
 10,740,432 describes the circuit: a table of base values and Taylor coefficients there,
 chosen by the argument, then subtractions, products and sums. What decides is measured
-(`report.exactness`, docs/silicon-functions.md): four segments to an octave, expanded in
-their middles to degree 3, give the published errors of two kernels with rsqrt to 0.05
-%; segments a quarter wide nearly all of the error of three with exp. Where the segments
-of the other functions lie, and every bit within a segment, is our choice.
+(docs/exactness.md): four segments to an octave, expanded in their middles to degree 3,
+give the published errors of two kernels with rsqrt to 0.05 %; segments a quarter wide
+nearly all of the error of three with exp. Where the segments of the other functions
+lie, and every bit within a segment, is our choice.
 
 A function is data (`scalar_engine_tables`); one evaluator serves them all:
 
@@ -18,7 +18,8 @@ A function is data (`scalar_engine_tables`); one evaluator serves them all:
 3. Sign, exponent and leading bits of the mantissa choose the row, and with it the base.
 4. d = x - base, then ((c3 d + c2) d + c1) d + c0, every product and every sum rounded
    to FP32: the patent's circuits are separate.
-5. Limits, zeros and NaNs; results below 2^-126 are zeros.
+5. Limits, zeros and NaNs. Products and results below 2^-126 are zeros, so that there is
+   little left of a function's accuracy where it is below 2^-110.
 
 Products are sealed, so the bits are the same in every context. Design sections 5, 6.
 """

@@ -104,7 +104,7 @@ def _table(row: Mapping[str, Any]) -> PiecewiseCubic:
         above=_limit(row["above"]),
         below=_limit(row["below"]),
         ratios=tuple(map(_float, row["ratios"])),
-        coefficients=tuple(np.uint32(c).view(np.float32) for c in columns),
+        coefficients=tuple(np.array(c, np.uint32).view(np.float32) for c in columns),
         error=row["error"],
     )
 

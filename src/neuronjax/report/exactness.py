@@ -24,6 +24,7 @@ from neuronjax.ir import (
 )
 from neuronjax.ir.instruction import Instruction, Label
 from neuronjax.numerics.elementary import MAX_ULP
+from neuronjax.report import scalar_engine_evidence as scalar_engine
 
 MEANINGS: dict[Label, str] = {
     "exact": "bit-exact to a published specification and to an independent oracle",
@@ -219,6 +220,14 @@ switch: transcendentals
 tests: numerics/test_elementary.py numerics/test_elementary_tables.py
 instructions: Activation
 
+modelled: functions of ScalarE as its tables compute them
+piecewise cubics, as coarse as the engine's where that is known, see below; only on
+request
+[measured errors of kernels on Trainium2; US patent 10,740,432]
+switch: transcendentals
+tests: numerics/test_scalar_engine.py numerics/test_scalar_engine_silicon.py
+execution/test_scalar_engine.py
+
 modelled: FP32 subnormals
 read and written as zeros of their sign, in every engine
 [not documented]
@@ -266,7 +275,8 @@ tests: conformance/test_matrix.py
 instructions: Rng
 
 modelled: NKI kernels in a program
-the kernel's own instructions; the policy does not reach inside
+the kernel's own instructions; of a policy only rounding and transcendentals reach
+inside
 [nki.isa for each; order of addition as above]
 tests: nki/test_in_programs.py
 instructions: NkiKernel
@@ -340,6 +350,10 @@ def _page() -> Iterator[str]:
     yield from _table(
         ("function", "ULP"), ((n, f"{u:g}") for n, u in sorted(MAX_ULP.items()))
     )
+    yield f"## {scalar_engine.TITLE}"
+    yield ""
+    yield scalar_engine.TEXT
+    yield from _table(scalar_engine.HEADS, scalar_engine.section())
     yield "## INT8 on TensorE"
     yield ""
     yield INT8
