@@ -2,7 +2,8 @@
 
 2^22 float32 elements are 16 MiB in and out. XLA's own functions take about as long as
 the memory does, so what the emulation does besides counts too: `plain` rows time the
-function alone, without a program around it, the others a program of one instruction.
+function alone, without a program around it, the others a program of one instruction;
+`scalar_engine` rows are those of `transcendentals="scalar_engine"`.
 """
 
 from __future__ import annotations
@@ -52,6 +53,13 @@ def program(name: str) -> Callable[..., Any]:
     return nj.jit(lambda x: function(x), target="trn2", policy="fp32")
 
 
+def tabulated(name: str) -> Callable[..., Any]:
+    """The same with ScalarE's tables."""
+    function = FUNCTIONS[name]
+    policy = nj.Policy(transcendentals="scalar_engine")
+    return nj.jit(lambda x: function(x), target="trn2", policy=policy)
+
+
 def plain(name: str) -> Callable[..., Any]:
     """Our function alone."""
     return jax.jit(lambda x: UNARY[name](x, opaque_zero()))
@@ -60,3 +68,4 @@ def plain(name: str) -> Callable[..., Any]:
 for _name in FUNCTIONS:
     row(f"function/{_name}", target=TARGET)(functools.partial(compare, _name, program))
     row(f"function/{_name}_plain")(functools.partial(compare, _name, plain))
+    row(f"function/{_name}_scalar_engine")(functools.partial(compare, _name, tabulated))

@@ -45,6 +45,7 @@ SIZES = {**dataclasses.asdict(CONFIG), "batch": BATCH, "tokens": TOKENS}
 
 EXACT = nj.Policy.preset("bf16")
 HOST = dataclasses.replace(EXACT, accumulation="host")
+TABLES = dataclasses.replace(EXACT, transcendentals="scalar_engine")
 INFORMATION = ("fp32", "fp8", "tf32")
 
 # ---- The program.
@@ -123,6 +124,7 @@ def step_host(effort: Effort) -> Result:
     return step_time(HOST, effort)
 
 
+row("gpt_step/bf16_scalar_engine")(functools.partial(step_time, TABLES))
 for _name in INFORMATION:
     row(f"gpt_step/{_name}")(functools.partial(step_time, nj.Policy.preset(_name)))
 

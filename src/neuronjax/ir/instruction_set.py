@@ -210,7 +210,8 @@ class Activation(Instruction):
 
     Attributes:
         function: the name without dialect.
-        transcendentals: "exact" for the project's own, "host" for XLA's.
+        transcendentals: "exact" for the project's own, "scalar_engine" for piecewise
+            cubics where ScalarE has the function, "host" for XLA's.
     """
 
     function: str

@@ -31,6 +31,7 @@ from neuronjax.ir.kernel import (
     KernelProgram,
     Storage,
 )
+from neuronjax.ir.kernel_numerics import USUAL, KernelNumerics
 from neuronjax.ir.program import TensorType
 
 # The target of the custom calls; the text is their backend_config.
@@ -47,9 +48,9 @@ class KernelFunction:
         program: its instructions.
         arguments: types of the arrays that it takes.
         results: types of what it returns, and behind them of the arguments it writes.
-        run: (one array per argument, uint32 key of random bits, how the program around
-            it rounds) -> results.
-        rounding: of its writes where that is "rne": "rne" or "stochastic".
+        run: (one array per argument, uint32 key of random bits, the numerics of the
+            program around it) -> results.
+        numerics: its own, where the program around it has the usual ones.
         devices: of the mesh around the call, whose devices its collectives join; 0 if
             it has none. `run` then takes and gives the arrays of all of them, with a
             leading axis; the types above are those of one.
@@ -62,7 +63,7 @@ class KernelFunction:
     run: Callable[..., Arrays]
     for_target: Callable[[Target], KernelFunction]
     devices: int = 0
-    rounding: str = "rne"
+    numerics: KernelNumerics = USUAL
 
     @property
     def name(self) -> str:
@@ -73,7 +74,7 @@ class KernelFunction:
     def text(self) -> str:
         """Name and digest; equal texts mean equal instructions."""
         text = text_of(self.program)
-        how = "" if self.rounding == "rne" else f"~{self.rounding}"
+        how = "".join(f"~{x}" for x in self.numerics if x not in USUAL)
         return f"{text}{how}@{self.devices}" if self.devices else f"{text}{how}"
 
     def __str__(self) -> str:
@@ -89,9 +90,11 @@ class NkiKernel(Instruction):
 
     Attributes:
         kernel: what is executed.
+        transcendentals: of the program around it, as in `Activation`.
     """
 
     kernel: KernelFunction
+    transcendentals: str = "exact"
     label: ClassVar[Label] = "modelled"
 
     @property

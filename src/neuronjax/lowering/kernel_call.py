@@ -39,8 +39,15 @@ def nki_kernel(op: Op, context: Context) -> Iterator[Instruction]:
     _check_types(op, kernel)
 
     def made(op: Op, context: Context) -> Iterator[Instruction]:
-        engine, rounding = _busiest(kernel), context.policy.rounding
-        yield context.whole(op, NkiKernel, engine, rounding=rounding, kernel=kernel)
+        policy = context.policy
+        yield context.whole(
+            op,
+            NkiKernel,
+            _busiest(kernel),
+            rounding=policy.rounding,
+            kernel=kernel,
+            transcendentals=policy.transcendentals,
+        )
 
     if not kernel.devices:
         yield from made(op, context)

@@ -25,6 +25,7 @@ from neuronjax.hardware import Target
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import KernelProgram
 from neuronjax.ir.kernel_call import KernelFunction
+from neuronjax.ir.kernel_numerics import USUAL, KernelNumerics
 from neuronjax.ir.program import TensorType
 from neuronjax.nki import arguments
 
@@ -37,7 +38,7 @@ def kernel_function(
     plan: KernelPlan,
     for_target: Callable[[Target], KernelFunction],
     devices: int = 0,
-    rounding: str = "rne",
+    numerics: KernelNumerics = USUAL,
 ) -> KernelFunction:
     """A specialised kernel as programs hold it.
 
@@ -46,14 +47,16 @@ def kernel_function(
         plan: of the program.
         for_target: the same kernel for another chip.
         devices: of the mesh around it, which are its ranks if it has collectives.
-        rounding: of its writes where the program around it rounds to nearest even.
+        numerics: its own, where the program around it has the usual ones.
     """
     run = ranks.runner(plan) if plan.ranks else runner(plan)
     lead = (plan.ranks,) if plan.ranks and not devices else ()
 
-    def flat(arrays: Any, key: jax.Array, around: str = "rne") -> list[jax.Array]:
-        how = rounding if around == "rne" else around
-        return list(itertools.chain.from_iterable(run(arrays, key, how)))
+    def flat(
+        arrays: Any, key: jax.Array, around: KernelNumerics = USUAL
+    ) -> list[jax.Array]:
+        found = run(arrays, key, numerics.inside(around))
+        return list(itertools.chain.from_iterable(found))
 
     written = [program.arguments[n] for n in plan.written]
     types = [_type(lead + a.shape, a.dtype) for a in (*program.results, *written)]
@@ -65,7 +68,7 @@ def kernel_function(
         run=flat,
         for_target=for_target,
         devices=devices and plan.ranks,
-        rounding=rounding,
+        numerics=numerics,
     )
 
 

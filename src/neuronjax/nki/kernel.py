@@ -31,6 +31,7 @@ from neuronjax.ir.collectives.selection import VARIABLE
 from neuronjax.ir.kernel import Access, KernelBlock, KernelProgram, Storage
 from neuronjax.ir.kernel_call import KernelFunction, compiling_for
 from neuronjax.ir.kernel_copies import without_copies
+from neuronjax.ir.kernel_numerics import FIELDS, USUAL
 from neuronjax.nki import arguments
 from neuronjax.nki.active import in_kernel, tracing
 from neuronjax.nki.bound_call import BoundCall, TracedKernel, canonical
@@ -82,9 +83,12 @@ class Kernel:
         grid: Grid = (),
         seed: int | jax.Array = 0,
         rounding: str = "rne",
+        transcendentals: str = "exact",
     ) -> None:
         self.function, self.target, self.grid, self.seed = function, target, grid, seed
-        self.rounding = _checked_rounding(rounding)
+        self.numerics = USUAL.changed(
+            rounding=rounding, transcendentals=transcendentals
+        )
         self._specialised: dict[Any, Specialised] = {}
         self._derivative: KernelDerivative | None = None
         self._ranks = 0
@@ -126,7 +130,23 @@ class Kernel:
         Args:
             rounding: "rne", to nearest even, or "stochastic".
         """
-        return self._with(rounding=_checked_rounding(rounding))
+        return self.with_numerics(rounding=rounding)
+
+    def with_transcendentals(self, transcendentals: str) -> Kernel:
+        """The same kernel with other functions of ScalarE.
+
+        Within `neuronjax.jit` its policy's `transcendentals="scalar_engine"` does the
+        same.
+
+        Args:
+            transcendentals: "exact", or "scalar_engine" for piecewise cubics with the
+                engine's error, as far as it is known.
+        """
+        return self.with_numerics(transcendentals=transcendentals)
+
+    def with_numerics(self, **changes: str) -> Kernel:
+        """The same kernel with another `rounding` or other `transcendentals`."""
+        return self._with(numerics=self.numerics.changed(**changes))
 
     def with_ranks(self, ranks: int) -> Kernel:
         """The same kernel on so many ranks, which `nki.collectives` joins.
@@ -224,7 +244,7 @@ class Kernel:
         try:
             launch = (self.grid, self._ranks, devices, *_chosen_algorithms(ranks))
             name = chosen_target(self.target).name
-            key = (call.key(), name, launch, self.rounding)
+            key = (call.key(), name, launch, self.numerics)
         except arguments.Unhashable:
             return _specialise(self, call, devices)
         if key not in self._specialised:
@@ -249,14 +269,6 @@ def _key(seed: int | jax.Array) -> jax.Array:
     if isinstance(seed, int):
         seed %= 1 << 32
     return jnp.asarray(seed).astype(jnp.uint32)
-
-
-def _checked_rounding(rounding: str) -> str:
-    if rounding not in ("rne", "stochastic"):
-        raise InvalidProgramError(
-            f"rounding={rounding!r} of a kernel", remedy='"rne" or "stochastic"'
-        )
-    return rounding
 
 
 def _checked_grid(sizes: tuple[Any, ...]) -> Grid:
@@ -381,7 +393,7 @@ def _specialise(kernel: Kernel, call: BoundCall, devices: int) -> Specialised:
             return kernel._find(types, devices).function
 
     function = kernel_function(
-        traced.program, plan, for_target, devices, kernel.rounding
+        traced.program, plan, for_target, devices, kernel.numerics
     )
     return Specialised(traced, plan, function, jitted(function, plan))
 
@@ -390,10 +402,10 @@ def _run_eagerly(
     kernel: Kernel, call: BoundCall
 ) -> tuple[TracedKernel, Any, Any, list[int]]:
     core = chosen_target(kernel.target).core
-    key, rounding = _key(kernel.seed), kernel.rounding
-    machine: AnyMachine = EagerMachine(core, key, rounding)
+    key, numerics = _key(kernel.seed), kernel.numerics
+    machine: AnyMachine = EagerMachine(core, key, numerics)
     if kernel._ranks:
-        machine = RankedMachine(core, key, kernel._ranks, rounding)
+        machine = RankedMachine(core, key, kernel._ranks, numerics)
     traced = _trace(kernel, call, machine)
     program = checked(traced.program, core, complete=False, older=kernel.older)
     results = [jnp.asarray(machine.read(a)) for a in program.results]
@@ -410,8 +422,9 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
         fn: the kernel function.
         **kwargs: `target` or `platform_target`, a chip; `rounding`, "rne" or
             "stochastic", and `seed`, of that, by default those of the runtime's
-            variables NEURON_RT_STOCHASTIC_ROUNDING_EN and _SEED. The vendor's other
-            options (`mode`, `debug_kernel` ...) change no result here and are accepted.
+            variables NEURON_RT_STOCHASTIC_ROUNDING_EN and _SEED; `transcendentals`, see
+            `Kernel.with_transcendentals`. The vendor's other options (`mode`,
+            `debug_kernel` ...) change no result here and are accepted.
 
     Returns:
         A `Kernel`.
@@ -421,7 +434,8 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
     if isinstance(fn, Kernel):
         return fn
     target = kwargs.get("target") or kwargs.get("platform_target")
-    how = {name: kwargs[name] for name in ("seed", "rounding") if name in kwargs}
+    names = ("seed", *FIELDS)
+    how = {name: kwargs[name] for name in names if name in kwargs}
     return Kernel(fn, target, **{**runtime_rounding(), **how})
 
 
@@ -436,4 +450,5 @@ def simulate(kernel: Any, **kwargs: Any) -> Kernel:
     target = kwargs.get("target") or kwargs.get("platform_target")
     made = made.with_target(target) if target else made
     made = made.with_seed(kwargs["seed"]) if "seed" in kwargs else made
-    return made.with_rounding(kwargs["rounding"]) if "rounding" in kwargs else made
+    given = {name: kwargs[name] for name in FIELDS if name in kwargs}
+    return made.with_numerics(**given) if given else made

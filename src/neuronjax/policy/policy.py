@@ -178,7 +178,9 @@ class Policy:
             distance that was published of trn2 (docs/exactness.md).
         psum_dtype: in which PSUM adds the tiles of a matmul, "float32" or, where the
             chip can, "bfloat16".
-        transcendentals: "exact" is ours, the same bits everywhere; "host" is XLA's.
+        transcendentals: of elementary functions; "exact" is ours, "scalar_engine" is
+            piecewise cubics with ScalarE's error as far as that is known, both with
+            the same bits everywhere; "host" is XLA's.
         integer_path: "fp32" is what the engines do, exact to 2**24.
         implicit_integer_downcast: under "none" a reduction of 32- or 64-bit integers
             over devices, which the chip can do in FP32 alone, is an error, as it is to

@@ -25,6 +25,7 @@ from neuronjax.ir import (
 )
 from neuronjax.ir.instruction import Instruction, Label
 from neuronjax.numerics.elementary import MAX_ULP
+from neuronjax.report import scalar_engine_evidence as scalar_engine
 from neuronjax.report.silicon import EVIDENCE, SILENT
 
 MEANINGS: dict[Label, str] = {
@@ -236,6 +237,14 @@ switch: transcendentals
 tests: numerics/test_elementary.py numerics/test_elementary_tables.py
 instructions: Activation
 
+modelled: functions of ScalarE as its tables compute them
+piecewise cubics, as coarse as the engine's where that is known, see below; only on
+request
+[measured errors of kernels on Trainium2; US patent 10,740,432]
+switch: transcendentals
+tests: numerics/test_scalar_engine.py numerics/test_scalar_engine_silicon.py
+execution/test_scalar_engine.py
+
 modelled: FP32 subnormals
 read and written as zeros of their sign, in every engine
 [not documented]
@@ -283,7 +292,8 @@ tests: conformance/test_matrix.py
 instructions: Rng
 
 modelled: NKI kernels in a program
-the kernel's own instructions; the policy does not reach inside
+the kernel's own instructions; of a policy only rounding and transcendentals reach
+inside
 [nki.isa for each; order of addition as above]
 tests: nki/test_in_programs.py
 instructions: NkiKernel
@@ -359,6 +369,10 @@ def _page() -> Iterator[str]:
     yield from _table(
         ("function", "ULP"), ((n, f"{u:g}") for n, u in sorted(MAX_ULP.items()))
     )
+    yield f"## {scalar_engine.TITLE}"
+    yield ""
+    yield scalar_engine.TEXT
+    yield from _table(scalar_engine.HEADS, scalar_engine.section())
     yield "## INT8 on TensorE"
     yield ""
     yield INT8

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from neuronjax.execution.engines.dispatch import Arrays, Registers, execute
 from neuronjax.ir.kernel_call import NkiKernel
+from neuronjax.ir.kernel_numerics import KernelNumerics
 from neuronjax.numerics.random_bits import fold
 
 
@@ -24,4 +25,5 @@ def nki_kernel(i: NkiKernel, x: Sequence[jax.Array], r: Registers) -> Arrays:
     key = seed.astype(jnp.uint32)
     if i.rounding == "stochastic":
         key = fold(r.key, key)
-    return tuple(i.kernel.run(arrays, key, i.rounding))
+    numerics = KernelNumerics(i.rounding, i.transcendentals)
+    return tuple(i.kernel.run(arrays, key, numerics))

@@ -2,9 +2,10 @@
 
 They are computed in FP32 and rounded once. A float result of 16 or fewer bits, of an
 argument of the same dtype and under rounding to nearest even, is the correctly rounded
-one. With `transcendentals="host"` they are XLA's, outside every promise. Design
-sections 5 and 6; what the hardware's own functions accept is in
-`hardware.activation_functions`.
+one. With `transcendentals="scalar_engine"` those that ScalarE has are its piecewise
+cubics (`numerics.scalar_engine`), rounded once, the others as before. With "host" they
+are XLA's, outside every promise. Design sections 5 and 6; what the hardware's own
+functions accept is in `hardware.activation_functions`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from jax import lax
 from neuronjax.errors import UnimplementedError
 from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide, write
 from neuronjax.ir.instruction_set import Activation
+from neuronjax.numerics import scalar_engine
 from neuronjax.numerics.elementary import UNARY
 from neuronjax.numerics.elementary_tables import nearest
 
@@ -55,6 +57,9 @@ def activation(i: Activation, x: Sequence[jax.Array], r: Registers) -> Arrays:
     operand = wide(x[0])
     if i.transcendentals == "host":
         return (write(HOST[i.function](operand), i, r),)
+    name = scalar_engine.OF_PROGRAMS.get(i.function)
+    if i.transcendentals == "scalar_engine" and name is not None:
+        return (write(scalar_engine.function(name)(operand, r.zero), i, r),)
     if i.function not in UNARY:
         raise UnimplementedError(
             "no exact implementation of this function",

@@ -21,6 +21,7 @@ from neuronjax.execution.kernels.steps import InstanceRow, State
 from neuronjax.execution.tiles.registry import TileContext
 from neuronjax.hardware import CoreSpec
 from neuronjax.ir.kernel import Access, KernelInstruction, Register, Storage
+from neuronjax.ir.kernel_numerics import USUAL, KernelNumerics
 from neuronjax.numerics.exact import opaque, opaque_zero
 
 FEWEST_REGISTERS = 16
@@ -52,7 +53,7 @@ class StaticPart(NamedTuple):
 
     step: KernelStep
     core: CoreSpec
-    rounding: str
+    numerics: KernelNumerics
 
 
 # The integers and floats of an instruction's row, and the opaque zero.
@@ -75,11 +76,16 @@ class EagerMachine:
     Args:
         core: the core.
         key: uint32 scalar for random bits.
-        rounding: "rne" or "stochastic".
+        numerics: of the kernel.
     """
 
-    def __init__(self, core: CoreSpec, key: jax.Array, rounding: str = "rne") -> None:
-        self.core, self.key, self.rounding = core, key, rounding
+    def __init__(
+        self,
+        core: CoreSpec,
+        key: jax.Array,
+        numerics: KernelNumerics = USUAL,
+    ) -> None:
+        self.core, self.key, self.numerics = core, key, numerics
         self._numbered = _Numbered()
         self._splitter = Splitter(self._numbered)
         self._arrays: dict[Storage, jax.Array] = {}
@@ -113,7 +119,7 @@ class EagerMachine:
         registers = [r.number for r in _registers_of(instruction)]
         self._make_room(max(registers, default=0))
         return EagerCall(
-            StaticPart(element.kind, self.core, self.rounding),
+            StaticPart(element.kind, self.core, self.numerics),
             storages,
             [self._arrays[s] for s in storages],
             self._registers,
@@ -200,7 +206,7 @@ def run_step(
 ) -> tuple[list[jax.Array], jax.Array]:
     """The arrays and registers after one instruction."""
     ints, floats, zero = operands
-    context = TileContext(zero, static.core, key, rounding=static.rounding)
+    context = TileContext(zero, static.core, key, **static.numerics._asdict())
     state: State = {**dict(enumerate(arrays)), "registers": registers}
     row = InstanceRow([*ints], [*opaque(floats, zero)])
     steps.execute(static.step, row, state, context)

@@ -28,6 +28,7 @@ from neuronjax.execution.tiles.collectives import AXIS
 from neuronjax.execution.tiles.registry import TileContext
 from neuronjax.hardware import CoreSpec
 from neuronjax.ir.kernel import Access, KernelInstruction, Register, Storage
+from neuronjax.ir.kernel_numerics import USUAL, KernelNumerics
 from neuronjax.numerics.exact import opaque_zero
 
 
@@ -35,9 +36,9 @@ def runner(plan: KernelPlan) -> Runner:
     """As `running.runner`; arrays have a leading axis of ranks."""
 
     def run(
-        arguments: Sequence[jax.Array], key: jax.Array, rounding: str
+        arguments: Sequence[jax.Array], key: jax.Array, numerics: KernelNumerics
     ) -> tuple[list[jax.Array], list[jax.Array]]:
-        context = TileContext(opaque_zero(), plan.core, key, rounding=rounding)
+        context = TileContext(opaque_zero(), plan.core, key, **numerics._asdict())
         state = _initial_state(plan, list(arguments))
         keys = rank_keys(key, plan.ranks)
         for joint, nodes in itertools.groupby(plan.nodes, _is_joint):
@@ -111,14 +112,18 @@ class RankedMachine:
         core: the core.
         key: uint32 scalar for random bits.
         ranks: how many.
-        rounding: "rne" or "stochastic".
+        numerics: of the kernel.
     """
 
     def __init__(
-        self, core: CoreSpec, key: jax.Array, ranks: int, rounding: str = "rne"
+        self,
+        core: CoreSpec,
+        key: jax.Array,
+        ranks: int,
+        numerics: KernelNumerics = USUAL,
     ) -> None:
         self.key = rank_keys(key, ranks)
-        self.machines = [EagerMachine(core, key, rounding) for _ in range(ranks)]
+        self.machines = [EagerMachine(core, key, numerics) for _ in range(ranks)]
 
     def load(self, storage: Storage, array: Any) -> None:
         """Fills a storage with [ranks, ...]."""

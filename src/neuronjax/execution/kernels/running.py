@@ -32,10 +32,13 @@ from neuronjax.execution.tiles.registry import TileContext
 from neuronjax.hardware import CoreSpec, resolve_target
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import Access, KernelProgram, Storage
+from neuronjax.ir.kernel_numerics import KernelNumerics
 from neuronjax.numerics.exact import opaque_zero
 
-# The rounding-key argument: any uint32 scalar. Behind it "rne" or "stochastic".
-Runner = Callable[[Sequence[jax.Array], jax.Array, str], tuple[list[jax.Array], ...]]
+# The second argument: any uint32 scalar, from which random bits are derived.
+Runner = Callable[
+    [Sequence[jax.Array], jax.Array, KernelNumerics], tuple[list[jax.Array], ...]
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,18 +121,18 @@ def _written_arguments(program: KernelProgram) -> list[int]:
 
 
 def runner(plan: KernelPlan) -> Runner:
-    """(arguments, key, rounding) -> (results, written arguments, faults).
+    """(arguments, key, numerics) -> (results, written arguments, faults).
 
     Arrays are of the numeric dtypes; of faults there is one if the plan checks bounds.
     """
 
     def run(
-        arguments: Sequence[jax.Array], key: jax.Array, rounding: str
+        arguments: Sequence[jax.Array], key: jax.Array, numerics: KernelNumerics
     ) -> tuple[list[jax.Array], ...]:
         zero = opaque_zero()
         state = initial_state(plan, arguments)
         state[faults.KEY] = jnp.int32(0)
-        context = TileContext(zero, plan.core, key, rounding=rounding)
+        context = TileContext(zero, plan.core, key, **numerics._asdict())
         for node in plan.nodes:
             run_node(node, 0, state, context)
         results = [steps.read_at(access, ints, state) for access, ints in plan.results]

@@ -1,8 +1,9 @@
 """ScalarE: a function of data * scale + bias, and its sums per partition.
 
 FP32 throughout: the product is rounded, the sum is rounded, the function is the
-project's own (`numerics.elementary`). What is accumulated is the FP32 value before its
-rounding on write, a left fold from the accumulator of the partition on.
+project's own (`numerics.elementary`), or the engine's piecewise cubic where the policy
+says so. What is accumulated is the FP32 value before its rounding on write, a left fold
+from the accumulator of the partition on.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def activation(i: Signature, x: Operands, c: TileContext) -> Results:
     """op(data * scale + bias); outputs are dst, then accumulators, then reduce_res."""
     data, scale, bias, *state = x
     argument = scaled(wide(data, c.zero), scale, bias, c.zero)
-    result = function(i.attributes["op"])(argument, c.zero)
+    result = function(i.attributes["op"], c.transcendentals)(argument, c.zero)
     if not state:
         return (result,)
     command = i.attributes["reduce_cmd"]
@@ -63,7 +64,7 @@ def activation_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
     """op(data * scale + bias) and its sum."""
     data, scale, bias, registers = x
     argument = scaled(wide(data, c.zero), scale, bias, c.zero)
-    values = function(i.attributes["op"])(argument, c.zero)
+    values = function(i.attributes["op"], c.transcendentals)(argument, c.zero)
     return _reduced(i, values, registers, c)
 
 
@@ -82,7 +83,7 @@ def activate2(i: Signature, x: Operands, c: TileContext) -> Results:
         slope = lanes(slope, values.shape[0], c.zero)
         values = relu_with_slope(values, slope, c.zero)
     else:
-        values = function(a["op"])(values, c.zero)
+        values = function(a["op"], c.transcendentals)(values, c.zero)
     return _reduced(i, values, state[0], c) if state else (values,)
 
 

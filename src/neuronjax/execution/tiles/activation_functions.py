@@ -1,7 +1,8 @@
 """ScalarE's functions by their nki.language names, on FP32.
 
-Compositions (silu, gelu ...) are evaluated as written, every step rounded to FP32; the
-engine's own piecewise polynomials are not documented, so these are modelled.
+Compositions (silu, gelu ...) are evaluated as written, every step rounded to FP32. The
+engine's own piecewise polynomials are not documented: `numerics.scalar_engine` models
+those of the functions that it lists, under `transcendentals="scalar_engine"`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from jax import lax
 
 from neuronjax.errors import UnimplementedError
 from neuronjax.execution.tiles.activation_compositions import COMPOSITIONS
-from neuronjax.numerics import elementary
+from neuronjax.numerics import elementary, scalar_engine, scalar_engine_tables
 from neuronjax.numerics.elementary_core import flush
 from neuronjax.numerics.elementary_trigonometric import sin_as_scalar_engine
 from neuronjax.numerics.exact import seal
@@ -47,8 +48,12 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 
-def function(name: str) -> Function:
+def function(name: str, transcendentals: str = "exact") -> Function:
     """A function of (float32 array, opaque zero).
+
+    Args:
+        name: in nki.language.
+        transcendentals: "exact", or "scalar_engine" for the engine's tables.
 
     Raises:
         UnimplementedError: it has no rule yet.
@@ -59,4 +64,7 @@ def function(name: str) -> Function:
             op="nisa.activation",
             remedy=f"one of {', '.join(sorted(FUNCTIONS))}",
         )
+    if transcendentals == "scalar_engine" and name in scalar_engine_tables.tables():
+        piecewise = scalar_engine.function(name)
+        return lambda x, zero: seal(piecewise(x, zero), zero)
     return FUNCTIONS[name]

@@ -87,6 +87,7 @@ class TileContext(NamedTuple):
         key: uint32 scalar for random bits, another for every instruction executed.
         previous: old contents of the outputs, if the instruction reads them.
         rounding: of writes: "rne", or "stochastic" with bits that the key decides.
+        transcendentals: of ScalarE's functions: "exact" or "scalar_engine".
     """
 
     zero: jax.Array
@@ -94,6 +95,7 @@ class TileContext(NamedTuple):
     key: jax.Array
     previous: tuple[jax.Array, ...] = ()
     rounding: str = "rne"
+    transcendentals: str = "exact"
 
 
 class Bits(NamedTuple):

@@ -1,0 +1,233 @@
+"""ScalarE's functions as its tables compute them: piecewise cubic polynomials.
+
+What is known. ScalarE evaluates piecewise polynomials (nki.isa), beyond its range the
+sine goes on as a cubic that is the Taylor polynomial at pi, and Amazon's patent US
+10,740,432 describes the circuit: a table of base values and Taylor coefficients there,
+chosen by the argument, then subtractions, products and sums. What decides is measured
+(docs/exactness.md): four segments to an octave, expanded in their middles to degree 3,
+give the published errors of two kernels with rsqrt to 0.05 %; segments a quarter wide
+nearly all of the error of three with exp. Where the segments of the other functions
+lie, and every bit within a segment, is our choice.
+
+A function is data (`scalar_engine_tables`); one evaluator serves them all:
+
+1. Subnormal arguments are zeros. Of odd and even functions |x| is looked up.
+2. `power`: x = m 2^2k with m in 1..4, or m 2^k with m in 1..2 for the reciprocal, and
+   f(x) = f(m) times a power of two. `log`: x = m 2^k with m in 3/4..3/2, and
+   log(x) = log(m) + k ln 2. Nothing else is reduced.
+3. Sign, exponent and leading bits of the mantissa choose the row, and with it the base.
+4. d = x - base, then ((c3 d + c2) d + c1) d + c0, every product and every sum rounded
+   to FP32: the patent's circuits are separate.
+5. Limits, zeros and NaNs. Products and results below 2^-126 are zeros, so that there is
+   little left of a function's accuracy where it is below 2^-110.
+
+Products are sealed, so the bits are the same in every context. Design sections 5, 6.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.numerics.elementary_core import (
+    INF,
+    MANTISSA,
+    NAN,
+    SIGN,
+    bits_of,
+    float_of,
+    flush,
+    magnitude,
+    scale,
+    shifted_integer,
+    with_sign,
+)
+from neuronjax.numerics.exact import own_kernel, seal
+from neuronjax.numerics.scalar_engine_tables import Limit, PiecewiseCubic, tables
+
+Function = Callable[[jax.Array, jax.Array], jax.Array]
+
+# Operations of StableHLO and CHLO that are one function of the engine, with any
+# argument. Others, sine and cosine among them, take several instructions that the
+# vendor's compiler chooses; they are those of `elementary`.
+OF_PROGRAMS: Mapping[str, str] = MappingProxyType(
+    {
+        "atan": "arctan",
+        "erf": "erf",
+        "exponential": "exp",
+        "log": "log",
+        "logistic": "sigmoid",
+        "rsqrt": "rsqrt",
+        "sqrt": "sqrt",
+        "tanh": "tanh",
+    }
+)
+
+LN2 = np.float32(0.6931471805599453)
+# From here on reduced arguments of the logarithm count as below 1.
+_LOG_START = np.uint32(0x3F400000)  # 3/4
+# Tables of at most so many rows are chains of selections, others are gathered: of 8
+# rows that takes XLA's CPU code as long, of 26 twice as long.
+_FEW_ROWS = 8
+_ZERO, _ONE = np.float32(0), np.float32(1)
+
+
+def function(name: str) -> Function:
+    """A function of (float32 array, opaque zero), by its name in nki.language."""
+    table = tables()[name]
+    return lambda x, zero: evaluate(table, x, zero)
+
+
+def evaluate(table: PiecewiseCubic, x: jax.Array, zero: jax.Array) -> jax.Array:
+    """A function of float32 `x`, unsealed; `zero` is that of `exact.opaque_zero`."""
+    find = functools.partial(_place, table)
+    value = functools.partial(_value, table)
+    if table.rows > _FEW_ROWS:
+        # XLA makes no vectors of a loop with a gather: rows are found in a loop before.
+        find, value = own_kernel(find), own_kernel(value)
+    return value(x, find(x), zero)
+
+
+def _place(table: PiecewiseCubic, x: jax.Array) -> jax.Array:
+    """32 * row + bits of the segment's width, a uint16; where a limit holds, any."""
+    bits = bits_of(_reduced(table, x)[0])
+    octave = _octave_of(table, bits >> 23)
+    width_bits = octave & 31
+    row = (octave >> 5) + ((bits & MANTISSA) >> width_bits)
+    row = jnp.minimum(row, np.uint32(table.rows - 1))
+    return (row * 32 + width_bits).astype(jnp.uint16)
+
+
+def _value(
+    table: PiecewiseCubic, x: jax.Array, place: jax.Array, zero: jax.Array
+) -> jax.Array:
+    """What the row of x gives; limits, zeros and NaNs."""
+    m, exponent = _reduced(table, x)
+    row, width_bits = place >> 5, (place & 31).astype(jnp.uint32)
+    result = _cubic(table, m - _base(table, m, row, width_bits), row, zero)
+    if table.reduction == "power":
+        result = _scaled(table, result, exponent)
+    elif table.reduction == "log":
+        result = result + seal(exponent * LN2, zero)
+    return _specials(table, flush(x), flush(result))
+
+
+def _reduced(table: PiecewiseCubic, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(m, exponent): what is looked up, and what its result is scaled by."""
+    x = flush(x)
+    return _reduce(table, x if table.parity == "none" else magnitude(x))
+
+
+def _reduce(table: PiecewiseCubic, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(m, exponent of the result or of x as an integral float32)."""
+    bits = bits_of(x)
+    if table.reduction == "none":
+        return x, jnp.zeros_like(x)
+    if table.reduction == "log":
+        shift = (bits - _LOG_START) & ~MANTISSA
+        k = lax.bitcast_convert_type(shift, jnp.int32) >> 23
+        return float_of(bits - shift), k.astype(jnp.float32)
+    k = (bits >> 23).astype(jnp.int32) - 127
+    steps = table.octaves[-1].exponent + 1  # 2 for the roots: m in 1..4
+    if steps == 2:
+        k = k >> 1
+    m = float_of(bits - lax.bitcast_convert_type((k * steps) << 23, jnp.uint32))
+    return m, (k * int(table.power * steps)).astype(jnp.float32)
+
+
+def _scaled(table: PiecewiseCubic, x: jax.Array, exponent: jax.Array) -> jax.Array:
+    """x times 2^exponent; a root's are so small that they cannot leave the range."""
+    if abs(table.power) < 1:
+        return float_of(bits_of(x) + shifted_integer(exponent))
+    return scale(x, exponent)
+
+
+def _base(
+    table: PiecewiseCubic, x: jax.Array, row: jax.Array, width_bits: jax.Array
+) -> jax.Array:
+    """Where the segment of x is expanded: in its middle, or as `bases` says."""
+    unit = np.uint32(1) << width_bits
+    base = float_of((bits_of(x) & ~(unit - 1)) | (unit >> 1))
+    for special, value in table.bases.items():
+        base = jnp.where(row == special, value, base)
+    return base
+
+
+def _octave_of(table: PiecewiseCubic, key: jax.Array) -> jax.Array:
+    """32 * first row + bits of a segment's width, by sign and exponent bits."""
+    word = jnp.full_like(key, 23)
+    for octave in table.octaves:
+        own = np.uint32(octave.exponent + 127 + (256 if octave.sign < 0 else 0))
+        word = jnp.where(
+            key == own, np.uint32(octave.first * 32 + 23 - octave.bits), word
+        )
+    if table.reduction == "none" and table.above is None:
+        # The last segment goes on; elsewhere a limit replaces what is beyond.
+        last = np.uint32(table.octaves[-1].exponent + 127)
+        word = jnp.where(key > last, np.uint32((table.rows - 1) * 32 + 23), word)
+    return word
+
+
+def _cubic(
+    table: PiecewiseCubic, d: jax.Array, row: jax.Array, zero: jax.Array
+) -> jax.Array:
+    """((c3 d + c2) d + c1) d + c0, rounded at every step."""
+    coefficients = [_entries(column, row) for column in table.coefficients]
+    if table.ratios:
+        c0 = coefficients[0]
+        coefficients += [seal(c0 * ratio, zero) for ratio in table.ratios]
+    result = coefficients[-1]
+    for coefficient in coefficients[-2::-1]:
+        result = coefficient + seal(result * d, zero)
+    return result
+
+
+def _entries(column: np.ndarray, row: jax.Array) -> jax.Array:
+    """The column's number of every row index."""
+    if len(column) > _FEW_ROWS:
+        return jnp.asarray(column).at[row].get(mode="promise_in_bounds")
+    found = jnp.full(row.shape, column[0])
+    for n, value in enumerate(column[1:], start=1):
+        found = jnp.where(row == n, value, found)
+    return found
+
+
+def _specials(table: PiecewiseCubic, x: jax.Array, result: jax.Array) -> jax.Array:
+    """Limits, the sign of odd functions, zeros, arguments without a value."""
+    argument = x if table.parity == "none" else magnitude(x)
+    result = _limited(argument >= _start(table.above), table.above, argument, result)
+    result = _limited(argument <= _start(table.below), table.below, argument, result)
+    if table.parity == "odd":
+        result = float_of(bits_of(result) ^ (bits_of(x) & SIGN))
+    if table.at_zero == "zero":
+        result = jnp.where(x == 0, x, result)
+    elif table.at_zero == "infinity":
+        infinity = _of_zero(table, x)
+        result = jnp.where(x == 0, infinity, result)
+    bad = x != x
+    if table.reduction != "none" and table.parity == "none":
+        bad |= x < 0
+    return jnp.where(bad, NAN, result)
+
+
+def _of_zero(table: PiecewiseCubic, x: jax.Array) -> jax.Array:
+    infinity = jnp.full_like(x, INF)
+    return -infinity if table.reduction == "log" else with_sign(infinity, x)
+
+
+def _start(limit: Limit | None) -> np.float32:
+    return NAN if limit is None else limit.start  # nothing compares with NaN
+
+
+def _limited(
+    there: jax.Array, limit: Limit | None, x: jax.Array, result: jax.Array
+) -> jax.Array:
+    if limit is None:
+        return result
+    return jnp.where(there, x if limit.value is None else limit.value, result)
