@@ -113,6 +113,7 @@ STRIDED_ACCESS = Constant(
 )
 DYNAMIC_COPY_MINIMUM = Constant(600, "cycles", "copy from a dynamic address [V26]")
 RECIPROCAL_PASSES = Constant(8, "cycles/element", "reciprocal on VectorE [V26, SH]")
+BN_AGGR_PASSES = Constant(13 / 3, "cycles/element", "bn_aggr: 13 (N / 3) [V26]")
 MAX8_EXTRA = Constant(144, "cycles", "max8 and match_replace8 in nki-library's model")
 ELEMENTS_OF_AN_INSTRUCTION = assumed(
     2048,

@@ -12,17 +12,25 @@ of 256 bytes [DM]; it is not used.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil, prod
 
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import DmaCopy, Im2col, LocalGather, LocalScatter
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.cost_gpsimd import gpsimd, nbytes, software_cycles
-from neuronjax.timing.cost_rules import FREE, Reading, clock, rule
+from neuronjax.timing.cost_gpsimd import gpsimd
+from neuronjax.timing.cost_rules import (
+    FREE,
+    Reading,
+    columns,
+    elementwise,
+    nbytes,
+    rule,
+    stream,
+)
 from neuronjax.timing.cost_tensor import transpose_works
-from neuronjax.timing.cost_vector import elementwise, speed_of_one
-from neuronjax.timing.work import Core, Transfer, Way, Work
+from neuronjax.timing.engines.gpsimd import gather_cycles
+from neuronjax.timing.engines.task import LaneTask, has
+from neuronjax.timing.work import Core, Queue, Transfer, Way, Work
 
 #: Movements that their consumers read through an access pattern.
 ACCESS_PATTERNS = frozenset({"broadcast", "reshape", "slice"})
@@ -100,25 +108,28 @@ def _dma(core: Core, size: float, piece: float, opcode: str, share: float = 1.0)
 
 
 def _copies(
-    core: Core, i: Instruction, shape: tuple[int, ...], piece: float
+    core: Core,
+    i: Instruction,
+    shape: tuple[int, ...],
+    piece: float,
+    *,
+    is_dynamic: bool = False,
 ) -> tuple[Way, ...]:
-    """`shape` elements copied within SBUF, by any engine or by DMA."""
-    dtype = i.results[0].type.dtype
-    size = float(prod(shape) * dtype.itemsize)
-    traffic = (size, size)
-    speed = speed_of_one(core, dtype, dtype, contiguous=False)
-    vector = elementwise(
-        core, "vector", shape, 1 / speed, "TENSOR_COPY", speed=speed, traffic=traffic
+    """`shape` elements copied within SBUF, by any engine or by DMA; not those next to
+    each other."""
+    result = i.results[0].type
+    size = float(prod(shape) * result.dtype.itemsize)
+    end = stream(result, columns(shape, core))._replace(
+        contiguous=False, is_dynamic=is_dynamic
     )
-    ways: list[Way] = [(vector,), _dma(core, size, piece, "DMA_DIRECT2D")]
-    if "scalar_engine_exact_copy" in core.spec.capabilities:
-        ways.append(
-            (elementwise(core, "scalar", shape, 1, "ACTIVATE", traffic=traffic),)
-        )
-    cycles = software_cycles(dtype.itemsize)
-    ways.append(
-        (elementwise(core, "gpsimd", shape, cycles, "TENSOR_COPY", traffic=traffic),)
-    )
+    queues: list[Queue] = ["vector", "gpsimd"]
+    if has(core, "scalar_engine_exact_copy"):
+        queues.append("scalar")
+    traffic = {"sbuf_read_bytes": size, "sbuf_write_bytes": size}
+    ways = [_dma(core, size, piece, "DMA_DIRECT2D")]
+    for queue in queues:
+        task = LaneTask(name="tensor_copy", queue=queue, read=(end,), written=(end,))
+        ways.append(elementwise(core, i, task, **traffic))
     return tuple(ways)
 
 
@@ -179,24 +190,12 @@ def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
     if i.kind == "dynamic_update_slice":  # in place: only the update moves
         update = i.operands[1].type.shape
         run = _run_bytes(update, result.shape, item)
-        return _dynamic(core, _copies(core, i, update, run))
+        return _copies(core, i, update, run, is_dynamic=True)
     if i.kind == "dynamic_slice":
         run = _run_bytes(result.shape, i.operands[0].type.shape, item)
-        return _dynamic(core, _copies(core, i, result.shape, run))
+        return _copies(core, i, result.shape, run, is_dynamic=True)
     last = result.shape[-1] if result.shape else 1
     return _copies(core, i, result.shape, float(last * item))
-
-
-def _dynamic(core: Core, ways: tuple[Way, ...]) -> tuple[Way, ...]:
-    """A copy from or to an address in a register takes at least 600 cycles [V26]."""
-
-    def at_least(work: Work) -> Work:
-        if work.queue == "dma":
-            return work
-        least = a.DYNAMIC_COPY_MINIMUM.value / clock(core, work.queue)
-        return replace(work, seconds=max(work.seconds, least))
-
-    return tuple(tuple(map(at_least, way)) for way in ways)
 
 
 @rule.register
@@ -223,11 +222,11 @@ def _(i: LocalGather, core: Core, reading: Reading) -> tuple[Way, ...]:
     run = _run_bytes(i.slice_sizes, source.shape, item)
     each = max(1, prod(i.slice_sizes))
     slices = prod(result.shape) // each
-    per_index = a.GATHER_INDEX.value + each / max(1.0, 4 / item)
     cores = a.GPSIMD_PROCESSORS.value * core.lnc
+    cycles = gather_cycles(ceil(slices / cores), each, item)
     return (
         _dma(core, nbytes(i.results), run, "DMA_GATHER"),
-        gpsimd(core, i, ceil(slices / cores) * per_index, "LOCAL_GATHER"),
+        gpsimd(core, i, cycles, "LOCAL_GATHER"),
     )
 
 

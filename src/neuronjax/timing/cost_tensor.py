@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, prod
 
+import numpy as np
+
 from neuronjax.errors import InternalError
 from neuronjax.ir.instruction import View
 from neuronjax.ir.instruction_set import (
@@ -24,15 +26,9 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_gpsimd import software
-from neuronjax.timing.cost_rules import (
-    FREE,
-    Reading,
-    clock,
-    engine_work,
-    rule,
-    seconds,
-    tiles_of,
-)
+from neuronjax.timing.cost_rules import FREE, Reading, rule, tiles_of
+from neuronjax.timing.engines.lanes import clock, lane_work, seconds
+from neuronjax.timing.engines.task import LaneStream, LaneTask
 from neuronjax.timing.work import Core, Queue, Way, Work
 
 
@@ -269,23 +265,24 @@ def evacuations(
 
     `per_lane` counts elements on one physical core, `item_bytes` those of an element in
     PSUM; 16 bits go twice as fast."""
-    tiles = _banks(core, per_lane, item_bytes)
+    dtype = np.dtype(np.float16 if item_bytes == 2 else np.float32)
+    moved = float(psum_read_bytes)
 
-    def copied(queue: Queue, opcode: str, speed: int) -> Work:
-        return engine_work(
+    def copied(queue: Queue) -> Work:
+        return lane_work(
             core,
-            queue,
-            per_lane / speed,
-            tiles,
-            opcode,
-            performance_mode="2x" if speed == 2 else "",
-            psum_read_bytes=float(psum_read_bytes),
-            sbuf_write_bytes=float(psum_read_bytes),
+            LaneTask(
+                name="tensor_copy",
+                queue=queue,
+                read=(LaneStream("psum", dtype, per_lane),),
+                written=(LaneStream("sbuf", dtype, per_lane),),
+            ),
+            tiles=_banks(core, per_lane, item_bytes),
+            psum_read_bytes=moved,
+            sbuf_write_bytes=moved,
         )
 
-    modes = "vector_perf_modes" in core.spec.capabilities
-    twice = 2 if modes and item_bytes == 2 else 1
-    return copied("vector", "TENSOR_COPY", twice), copied("scalar", "ACTIVATE", 1)
+    return copied("vector"), copied("scalar")
 
 
 def transpose_works(

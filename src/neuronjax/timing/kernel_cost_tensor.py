@@ -17,8 +17,10 @@ from neuronjax.timing.cost_tensor import (
     load_stationary_seconds,
     multiply_moving_seconds,
 )
-from neuronjax.timing.kernel_operands import KernelOperand, operand
-from neuronjax.timing.kernel_price import KernelPrice, on_engine, prices
+from neuronjax.timing.engines.task import LaneStream
+from neuronjax.timing.kernel_cost_lanes import on_lanes
+from neuronjax.timing.kernel_operands import operand
+from neuronjax.timing.kernel_price import KernelPrice, prices
 from neuronjax.timing.work import Core, Work
 
 _WIDE = frozenset({"float32"})
@@ -27,7 +29,7 @@ QUARTER = 32
 
 
 def _fp32_cycles(
-    i: KernelInstruction, core: Core, both: tuple[KernelOperand, ...]
+    i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]
 ) -> float:
     """Cycles of a moving column: passes of FP32, fewer where values are 0 and 1."""
     if not any(o.name in _WIDE for o in both):
@@ -55,8 +57,8 @@ def _tiles(i: KernelInstruction) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def _matmul(
     core: Core,
-    both: tuple[KernelOperand, KernelOperand],
-    out: KernelOperand,
+    both: tuple[LaneStream, LaneStream],
+    out: LaneStream,
     *,
     held: int,
     moved: int,
@@ -93,7 +95,7 @@ def _matmul(
     )
 
 
-def _pair(i: KernelInstruction) -> tuple[KernelOperand, KernelOperand]:
+def _pair(i: KernelInstruction) -> tuple[LaneStream, LaneStream]:
     stationary, moving = (x for x in i.inputs[:2] if isinstance(x, Access))
     return operand(stationary), operand(moving)
 
@@ -147,7 +149,7 @@ def nc_transpose(i: KernelInstruction, core: Core) -> KernelPrice:
     assert isinstance(access, Access)
     data, out = operand(access), operand(i.outputs[0])
     if i.engine != "tensor":
-        return on_engine(i, core, max(data.free, out.free), "TRANSPOSE")
+        return on_lanes(i, core)
     spec = core.spec
     cycles = 1.0
     if data.dtype.itemsize == 4:

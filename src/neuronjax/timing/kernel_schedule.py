@@ -24,7 +24,7 @@ from neuronjax.hardware import Target
 from neuronjax.ir.collection import no_collection
 from neuronjax.ir.kernel import KernelInstruction, KernelProgram
 from neuronjax.timing.around import joining_seconds
-from neuronjax.timing.cost_scalar import table_load_seconds
+from neuronjax.timing.engines.scalar import table_load_seconds
 from neuronjax.timing.kernel_constants import REORDER_WINDOW
 from neuronjax.timing.kernel_cost import Prices
 from neuronjax.timing.kernel_cost_tensor import Array
