@@ -137,7 +137,13 @@ def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 
     def one_over(queue: Queue, name: str) -> Way:
         task = lane_task(
-            core, i, queue, name, shape=shape, operands=(1,), function="reciprocal"
+            core,
+            i,
+            queue,
+            name,
+            shape=shape,
+            operands=(len(i.operands) - 1,),
+            function="reciprocal",
         )
         return elementwise(core, i, task, sbuf_write_bytes=0.0)
 
