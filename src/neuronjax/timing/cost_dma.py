@@ -30,6 +30,7 @@ from neuronjax.timing.cost_rules import (
 from neuronjax.timing.cost_tensor import transpose_works
 from neuronjax.timing.engines.gpsimd import gather_cycles
 from neuronjax.timing.engines.task import LaneTask, has
+from neuronjax.timing.engines.tensor import least_tile
 from neuronjax.timing.work import Core, Queue, Transfer, Way, Work
 
 #: Movements that their consumers read through an access pattern.
@@ -205,8 +206,7 @@ def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
     """
     source, result = i.operands[0].type, i.results[0].type
     channels = source.shape[-1]
-    quarter = "quarter_tiling" in core.spec.capabilities
-    if channels >= (a.TILE_ROWS if quarter else a.TILE_ROWS_V2).value:
+    if channels >= least_tile(core):
         return FREE
     dilated = i.window.window_dilations and i.window.window_dilations[-1] != 1
     run = channels * (1 if dilated or not i.window.sizes else i.window.sizes[-1])

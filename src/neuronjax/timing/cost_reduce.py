@@ -18,7 +18,6 @@ from neuronjax.ir.instruction_set import (
     TensorReduce,
     TensorTensorScan,
 )
-from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_gpsimd import software
 from neuronjax.timing.cost_rules import (
     Reading,
@@ -31,9 +30,10 @@ from neuronjax.timing.cost_rules import (
     traffic_of,
 )
 from neuronjax.timing.cost_tensor import Contraction, contraction_ways, transpose_works
-from neuronjax.timing.cost_vector import BITWISE
+from neuronjax.timing.cost_vector import BITWISE, one_stream
 from neuronjax.timing.engines.lanes import lane_work
 from neuronjax.timing.engines.task import LaneStream, LaneTask, has
+from neuronjax.timing.engines.tensor import column_cycles
 from neuronjax.timing.passes import ReducingPass
 from neuronjax.timing.work import Core, Queue, Way, Work
 
@@ -86,9 +86,9 @@ def _strided(i: TensorReduce, s: LaneStream) -> LaneStream:
 
 def _ones(core: Core, rows: int, results: int, item_bytes: int) -> tuple[Way, ...]:
     """A column of ones times [rows, results]: the sum over partitions."""
-    products = core.spec.products_per_cell_per_cycle
-    passes = 1 / (products.fp32 * a.ONE_ZERO.value)
-    cycles = 1.0 if item_bytes <= 2 else passes
+    cycles = 1.0
+    if item_bytes > 2:
+        cycles = column_cycles(core, "fp32", zeros_and_ones=1)
     ones = Contraction(
         *(1, 1, results, rows, core.spec.k_tile),
         column_cycles=cycles,
@@ -118,6 +118,8 @@ def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
     wide = dtype.kind in "iu" and dtype.itemsize >= 4 and i.op not in BITWISE
     if i.engine == "gpsimd" and wide and i.integer_path == "exact":
         return (software(core, i, elements),)
+    if elements == results:  # nothing to fold, but with the initial value
+        return one_stream(core, i, reading, "tensor_scalar", on_scalar=True)
     lanes = core.spec.partitions
     first = min(i.axes, default=len(shape))
     rows = prod(shape[:first])
@@ -184,23 +186,22 @@ def _in_two(i: ReducingPass, core: Core, reading: Reading, per_lane: int) -> Way
 
 @rule.register
 def _(i: TensorTensorScan, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """2 N cycles [V26]. Fewer rows than lanes are cut, scanned, and joined (N more)."""
+    """A scan of every row; or rows are cut, scanned, and joined, where they are few."""
     shape = i.operands[0].type.shape
     length = shape[i.axis] if shape else 1
     rows = prod(shape) // max(1, length)
     lanes = core.spec.partitions * core.lnc
-    whole = ceil(rows / lanes) * length * 2
-    cut = ceil(rows * length / lanes) * 3
     if i.engine == "gpsimd" and i.integer_path == "exact":
         return (software(core, i, rows * length),)
-    if whole <= cut:  # an instruction of its own for every row
-        own = ceil(rows / lanes)
-        task = _task(i, own * length, "tensor_tensor_scan", folds=own)
-        return ((_work(core, i, task, opcode="SCAN"),),)
+    own = ceil(rows / lanes)  # an instruction of its own for every row
+    whole = _task(i, own * length, "tensor_tensor_scan", folds=own)
     part = ceil(rows * length / lanes)
     scan = _task(i, part, "tensor_tensor_scan")
     join = _task(i, part, "tensor_scalar").in_fp32()
-    return ((_work(core, i, scan, join, opcode="SCAN"),),)
+    return (
+        (_work(core, i, whole, opcode="SCAN"),),
+        (_work(core, i, scan, join, opcode="SCAN"),),
+    )
 
 
 @rule.register
