@@ -30,7 +30,7 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.timing import assumptions
 from neuronjax.timing.cost import ways
-from neuronjax.timing.cost_dma import engine_seconds, stream_seconds
+from neuronjax.timing.engines.dma import DmaTask, engines, moving_seconds
 from neuronjax.timing.engines.tensor import (
     ArrayTask,
     array_latency_seconds,
@@ -112,6 +112,12 @@ def _mamba_on_vector() -> float:
     scan = make(TensorTensorScan, [pair, ((), FP32)], pair, op="add", axis=1)
     works = [on(TRN1, "vector", i) for i in (*[_tensor_tensor(512)] * 4, scan)]
     return 16 * 2 * sum(work.seconds for work in works)
+
+
+def _moving(core: Core, size: int, piece: int = 1 << 20) -> float:
+    """One DMA engine, whose transfer no other follows."""
+    rate = core.chip.dma_engine_bytes_per_second
+    return moving_seconds(core, DmaTask(bytes=size, piece=piece), rate)
 
 
 def _matmul(moved: int, column_cycles: float = 1.0) -> ArrayTask:
@@ -305,35 +311,35 @@ ROWS: tuple[MicroRow, ...] = (
         "trn2",
         1_416 * NS,
         "DM",
-        lambda: engine_seconds(TRN2, 32768, pieces=4),
+        lambda: _moving(TRN2, 32768, 8192),
     ),
     MicroRow(
         "DMA of 2 KiB by one engine",
         "trn2",
         97 * NS,
         "DM",
-        lambda: engine_seconds(TRN2, 2048),
+        lambda: _moving(TRN2, 2048),
     ),
     MicroRow(
         "DMA of 32 KiB by 16 engines, first to last byte",
         "trn2",
         468 * NS,
         "DM",
-        lambda: stream_seconds(TRN2, 32768, 2048),
+        lambda: _moving(TRN2, 32768 // engines(TRN2)),
     ),
     MicroRow(
         "DMA of 32 KiB by one engine",
         "trn1",
         1_810 * NS,
         "PG",
-        lambda: engine_seconds(TRN1, 32768),
+        lambda: _moving(TRN1, 32768),
     ),
     MicroRow(
         "DMA of 4 bytes by one engine",
         "trn1",
         7 * NS,
         "PG",
-        lambda: engine_seconds(TRN1, 4),
+        lambda: _moving(TRN1, 4),
         is_input=True,
     ),
     MicroRow(

@@ -198,10 +198,10 @@ def _(i: TensorTensorScan, core: Core, reading: Reading) -> tuple[Way, ...]:
     part = ceil(rows * length / lanes)
     scan = _task(i, part, "tensor_tensor_scan")
     join = _task(i, part, "tensor_scalar").in_fp32()
-    return (
-        (_work(core, i, whole, opcode="SCAN"),),
-        (_work(core, i, scan, join, opcode="SCAN"),),
-    )
+    ways: list[Way] = [(_work(core, i, whole, opcode="SCAN"),)]
+    if 3 * part < 2 * own * length:
+        ways.append((_work(core, i, scan, join, opcode="SCAN"),))
+    return tuple(ways)
 
 
 @rule.register

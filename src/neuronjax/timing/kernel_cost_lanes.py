@@ -24,7 +24,6 @@ from neuronjax.timing.engines.lanes import (
     shared_ports,
 )
 from neuronjax.timing.engines.task import LaneStream, LaneTask
-from neuronjax.timing.kernel_constants import REGISTER_CYCLES
 from neuronjax.timing.kernel_operands import operand
 from neuronjax.timing.kernel_price import KernelPrice, prices
 from neuronjax.timing.work import Core, Queue, Work
@@ -120,7 +119,7 @@ def topk(i: KernelInstruction, core: Core) -> KernelPrice:
 @prices("register_move", "register_load", "register_store", "core_barrier")
 def on_sequencer(i: KernelInstruction, core: Core) -> KernelPrice:
     """A few cycles; what is in memory has to come first."""
-    spent = REGISTER_CYCLES.value / clock(core, "sync")
+    spent = a.REGISTER_CYCLES.value / clock(core, "sync")
     latency = latency_seconds(core, "sync")
     memories = {x.storage.memory for x in i.inputs if isinstance(x, Access)}
     if any(memory.endswith("hbm") for memory in memories):

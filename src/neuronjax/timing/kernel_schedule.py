@@ -23,10 +23,10 @@ from neuronjax.errors import InternalError
 from neuronjax.hardware import Target
 from neuronjax.ir.collection import no_collection
 from neuronjax.ir.kernel import KernelInstruction, KernelProgram
+from neuronjax.timing import assumptions as a
 from neuronjax.timing.around import joining_seconds
 from neuronjax.timing.engines.scalar import table_load_seconds
 from neuronjax.timing.kernel_array import Array
-from neuronjax.timing.kernel_constants import REORDER_WINDOW
 from neuronjax.timing.kernel_cost import Prices
 from neuronjax.timing.kernel_dependencies import KernelDependencies
 from neuronjax.timing.kernel_engines import on_engines
@@ -161,7 +161,7 @@ class _Queue:
         self.free = 0.0
         self.wake = inf
         self.last = _NO_CAUSE
-        self.window = 1 if in_order else int(REORDER_WINDOW.value)
+        self.window = 1 if in_order else int(a.REORDER_WINDOW.value)
 
 
 class _CoreState:

@@ -23,7 +23,7 @@ from neuronjax.ir.instruction_set import Branch, Loop
 from neuronjax.timing.around import around_seconds
 from neuronjax.timing.assumptions import THROTTLE_SECONDS
 from neuronjax.timing.cost_collective import collective_seconds
-from neuronjax.timing.cost_dma import engines
+from neuronjax.timing.engines.dma import engines
 from neuronjax.timing.engines.scalar import table_load_seconds
 from neuronjax.timing.engines.tensor import after_idle_seconds
 from neuronjax.timing.memory import plan_memory
