@@ -55,7 +55,7 @@ def _priced(i: KernelInstruction, core: Core, work: Work) -> KernelPrice:
     )
 
 
-def _traffic(i: KernelInstruction) -> dict[str, float]:
+def _traffic(i: KernelInstruction) -> dict[str, Any]:
     """Fields of a Work: bytes by memory."""
     ends = {"read": _in_memory(i.inputs), "write": _in_memory(i.outputs)}
     return {

@@ -10,7 +10,7 @@ from math import ceil
 
 from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.engines.task import LaneStream
+from neuronjax.timing.engines.task import LaneStream, has
 from neuronjax.timing.engines.tensor import (
     ArrayTask,
     array_latency_seconds,
@@ -31,7 +31,7 @@ def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> f
     wide = [o.name == "float32" for o in both]
     if not any(wide):
         return column_cycles(core, "fp8" if per_cell > 1 else "bf16", per_cell)
-    if i.attributes.get("is_transpose"):
+    if i.attributes.get("is_transpose") and has(core, "exact_transpose"):
         return transpose_cycles(core, 4)
     flags = "is_stationary_onezero", "is_moving_onezero"
     told = sum(

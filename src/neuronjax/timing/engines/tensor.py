@@ -117,7 +117,7 @@ def transpose_cycles(core: Core, item_bytes: int) -> float:
     return a.FP32_TRANSPOSE_PASSES.value if exact else column_cycles(core, "fp32")
 
 
-def peak_flops_per_second(core: Core, kind: Products) -> float | None:
+def peak_flops_per_second(core: Core, kind: str) -> float | None:
     """What the array reaches when no cycle is lost.
 
     A multiply-add counts as 2, and of "sparse" (4:16) the zeros count too; None where
