@@ -26,15 +26,8 @@ from benchmarks.validation import corpus as corpora
 from neuronjax.errors import NeuronJaxError
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.kernel import KernelProgram
-from neuronjax.timing import (
-    assumptions,
-    cost_dma,
-    cost_vector,
-    kernel_constants,
-    kernel_cost_dma,
-    kernel_cost_vector,
-    kernel_schedule,
-)
+from neuronjax.timing import assumptions
+from neuronjax.timing.engines import dma, vector
 from neuronjax.timing.kernel_schedule import schedule_kernel
 
 MOST_INSTRUCTIONS = 30_000
@@ -91,12 +84,12 @@ def _function(
 FIGURES = (
     _function(
         "streaming_bytes_per_second",
-        (cost_dma, kernel_cost_dma),
+        (dma,),
         (25.6e9, 22e9, 23e9, 24e9, 27.2e9),
     ),
-    _function("streams_per_cycle", (cost_vector, kernel_cost_vector), (2.0, 1.0, 1.5)),
+    _function("streams_per_cycle", (vector,), (2.0, 1.0, 1.5)),
     _constant("ONES_PASSES", (assumptions,), (8, 2, 4, 16)),
-    _constant("REORDER_WINDOW", (kernel_constants, kernel_schedule), (16, 1, 4, 64)),
+    _constant("REORDER_WINDOW", (assumptions,), (16, 1, 4, 64)),
 )
 """Those that kernels of an op led to."""
 

@@ -30,11 +30,12 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.timing import assumptions
 from neuronjax.timing.cost import ways
-from neuronjax.timing.cost_dma import engine_seconds, stream_seconds
-from neuronjax.timing.cost_tensor import (
+from neuronjax.timing.engines.dma import DmaTask, engines, moving_seconds
+from neuronjax.timing.engines.tensor import (
+    ArrayTask,
     array_latency_seconds,
-    load_stationary_seconds,
-    multiply_moving_seconds,
+    load_seconds,
+    multiply_seconds,
 )
 from neuronjax.timing.passes import ReducingPass, ScalarTensorTensor
 from neuronjax.timing.work import Core, Work
@@ -111,6 +112,16 @@ def _mamba_on_vector() -> float:
     scan = make(TensorTensorScan, [pair, ((), FP32)], pair, op="add", axis=1)
     works = [on(TRN1, "vector", i) for i in (*[_tensor_tensor(512)] * 4, scan)]
     return 16 * 2 * sum(work.seconds for work in works)
+
+
+def _moving(core: Core, size: int, piece: int = 1 << 20) -> float:
+    """One DMA engine, whose transfer no other follows."""
+    rate = core.chip.dma_engine_bytes_per_second
+    return moving_seconds(core, DmaTask(bytes=size, piece=piece), rate)
+
+
+def _matmul(moved: int, column_cycles: float = 1.0) -> ArrayTask:
+    return ArrayTask(held=128, moved=moved, column_cycles=column_cycles)
 
 
 def _big_matmul() -> Instruction:
@@ -249,14 +260,14 @@ ROWS: tuple[MicroRow, ...] = (
         "trn1",
         219 * NS,
         "PG",
-        lambda: multiply_moving_seconds(TRN1, 96) + array_latency_seconds(TRN1),
+        lambda: multiply_seconds(TRN1, _matmul(96)) + array_latency_seconds(TRN1),
     ),
     MicroRow(
         "PE matmul, 1 moving column, BF16: duration",
         "trn1",
         188 * NS,
         "PG",
-        lambda: multiply_moving_seconds(TRN1, 1) + array_latency_seconds(TRN1),
+        lambda: multiply_seconds(TRN1, _matmul(1)) + array_latency_seconds(TRN1),
         is_input=True,
     ),
     MicroRow(
@@ -264,31 +275,28 @@ ROWS: tuple[MicroRow, ...] = (
         "trn1",
         67 * NS,
         "PG",
-        lambda: load_stationary_seconds(TRN1, 1, rows=1),
+        lambda: load_seconds(TRN1, ArrayTask(held=1, moved=1, rows=1)),
     ),
     MicroRow(
         "PE FP32_LO_HI matmul, N = 512: interval",
         "trn2",
         430 * NS,
         "KO",
-        lambda: multiply_moving_seconds(TRN2, 512, column_cycles=2),
+        lambda: multiply_seconds(TRN2, _matmul(512, 2)),
     ),
     MicroRow(
         "PE FP32_LO_HI matmul, N = 512: duration",
         "trn2",
         595 * NS,
         "KO",
-        lambda: (
-            multiply_moving_seconds(TRN2, 512, column_cycles=2)
-            + array_latency_seconds(TRN2)
-        ),
+        lambda: multiply_seconds(TRN2, _matmul(512, 2)) + array_latency_seconds(TRN2),
     ),
     MicroRow(
         "PE LDWEIGHTS, FP32",
         "trn2",
         190 * NS,
         "KO",
-        lambda: load_stationary_seconds(TRN2, 128, column_cycles=4),
+        lambda: load_seconds(TRN2, _matmul(512, 4)),
     ),
     MicroRow(
         "PE active, FP32 [4096, 8192] x [8192, 8192]",
@@ -303,35 +311,35 @@ ROWS: tuple[MicroRow, ...] = (
         "trn2",
         1_416 * NS,
         "DM",
-        lambda: engine_seconds(TRN2, 32768, pieces=4),
+        lambda: _moving(TRN2, 32768, 8192),
     ),
     MicroRow(
         "DMA of 2 KiB by one engine",
         "trn2",
         97 * NS,
         "DM",
-        lambda: engine_seconds(TRN2, 2048),
+        lambda: _moving(TRN2, 2048),
     ),
     MicroRow(
         "DMA of 32 KiB by 16 engines, first to last byte",
         "trn2",
         468 * NS,
         "DM",
-        lambda: stream_seconds(TRN2, 32768, 2048),
+        lambda: _moving(TRN2, 32768 // engines(TRN2)),
     ),
     MicroRow(
         "DMA of 32 KiB by one engine",
         "trn1",
         1_810 * NS,
         "PG",
-        lambda: engine_seconds(TRN1, 32768),
+        lambda: _moving(TRN1, 32768),
     ),
     MicroRow(
         "DMA of 4 bytes by one engine",
         "trn1",
         7 * NS,
         "PG",
-        lambda: engine_seconds(TRN1, 4),
+        lambda: _moving(TRN1, 4),
         is_input=True,
     ),
     MicroRow(

@@ -14,7 +14,7 @@ from neuronjax.timing.planning_constants import PLANNING_CONSTANTS
 
 #: Numbers that are definitions, or limits of this program and not of a machine.
 NO_FIGURES = {"MANY", "MILLION", "MOST_INSTRUCTIONS", "QUARTER", "SECONDS_PER_HOUR"}
-FILES = sorted(Path(assumptions.__file__).parent.glob("*.py"))
+FILES = sorted(Path(assumptions.__file__).parent.rglob("*.py"))
 
 
 def test_every_figure_is_listed_under_its_name():
@@ -48,7 +48,7 @@ def test_what_was_fitted_names_its_measurement():
 def test_every_figure_is_used_by_a_rule():
     here = Path(assumptions.__file__)
     rules = "".join(
-        path.read_text() for path in here.parent.glob("*.py") if path != here
+        path.read_text() for path in here.parent.rglob("*.py") if path != here
     )
     assert [name for name in CONSTANTS if f".{name}" not in rules] == []
 

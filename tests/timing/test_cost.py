@@ -37,7 +37,8 @@ from neuronjax.ir.instruction_set import (
 from neuronjax.lowering import elementwise
 from neuronjax.timing.cost import SCHEDULED, own_seconds, ways
 from neuronjax.timing.cost_rules import rule
-from neuronjax.timing.cost_scalar import IN_EVERY_TABLE, RECIPES
+from neuronjax.timing.cost_scalar import RECIPES
+from neuronjax.timing.engines.scalar import IN_EVERY_TABLE
 from neuronjax.timing.work import Core
 from tests.timing.instructions import make
 

@@ -20,7 +20,6 @@ from neuronjax.ir.kernel import Access, KernelInstruction, Storage
 from neuronjax.nki import collectives as ncc
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_collective import OPS
-from neuronjax.timing.kernel_constants import CONSTANTS
 from neuronjax.timing.kernel_cost import Prices, price
 from neuronjax.timing.kernel_operands import box, contains, overlap, run_bytes
 from neuronjax.timing.kernel_price import RULES
@@ -358,10 +357,6 @@ def test_an_unknown_instruction_is_an_error():
     i = instruction("nc_novelty", "vector", [sbuf(1)])
     with pytest.raises(UnimplementedError, match="nc_novelty"):
         price(i, TRN2)
-
-
-def test_constants_are_listed():
-    assert all(c.name == name and c.unit for name, c in CONSTANTS.items())
 
 
 def test_documented_instructions_have_a_rule():

@@ -26,7 +26,7 @@ from neuronjax.ir.kernel import (
     Storage,
 )
 from neuronjax.timing import assumptions as a, kernel_unroll
-from neuronjax.timing.cost_scalar import table_load_seconds
+from neuronjax.timing.engines.scalar import table_load_seconds
 from neuronjax.timing.kernel_price import KernelPrice
 from neuronjax.timing.kernel_schedule import KernelSchedule, schedule_kernel, what_if
 from neuronjax.timing.kernel_timeline import critical_seconds, kernel_timeline

@@ -34,7 +34,6 @@ from neuronjax.timing.assumptions import CONSTANTS as RULES
 from neuronjax.timing.collective_constants import CONSTANTS as COLLECTIVES
 from neuronjax.timing.constant import Constant
 from neuronjax.timing.hbm import capacity_bytes, check_fits
-from neuronjax.timing.kernel_constants import CONSTANTS as KERNELS
 from neuronjax.timing.planning_constants import PLANNING_CONSTANTS as PLANNING
 
 _TARGETS = ("trn1", "inf2", "trn2", "trn3")
@@ -305,7 +304,6 @@ def _constants() -> Iterator[Constant]:
     yield from RULES.values()
     yield from PLANNING.values()
     yield from COLLECTIVES.values()
-    yield from KERNELS.values()
 
 
 def _value(constant: Constant) -> str:

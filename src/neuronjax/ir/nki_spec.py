@@ -2,8 +2,8 @@
 
 `nki.isa` checks arguments, emits and documents by it, `nki.limits` has its tables in
 it, the older style and the table of coverage are made from it. Its semantics are the
-function of `execution.tiles` that is registered by its name, its cost the one of
-`timing.kernel_cost`.
+function of `execution.tiles` that is registered by its name, its cost that of
+`timing.engines`.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from neuronjax.report.plots_style import COLOURS, FAINT, INK, annotate, plain
 from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.report.profile_usage import by_instruction, op_name
 from neuronjax.report.quantities import decimal
-from neuronjax.timing.cost_dma import hbm_bytes_per_second
-from neuronjax.timing.cost_tensor import peak_flops_per_second
+from neuronjax.timing.engines.dma import hbm_bytes_per_second
+from neuronjax.timing.engines.tensor import peak_flops_per_second
 from neuronjax.timing.kernel_timeline import KernelMemory
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core, Queue

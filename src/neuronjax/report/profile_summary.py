@@ -15,8 +15,8 @@ from types import MappingProxyType
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.report.profile_usage import Usage, usage
-from neuronjax.timing.cost_dma import engines, streaming_bytes_per_second
-from neuronjax.timing.cost_tensor import peak_flops_per_second
+from neuronjax.timing.engines.dma import engines, streaming_bytes_per_second
+from neuronjax.timing.engines.tensor import peak_flops_per_second
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core, Queue
 

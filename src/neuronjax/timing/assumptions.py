@@ -12,6 +12,7 @@ the engine in question unless the unit says otherwise. Keys of sources are those
     KDA    kernels of kda-for-trainium on trn2, with the profiler's counters; its
            latencies are half of a core's time
     VL     regression baselines of the vendor's kernel library on trn2
+    DGE    nki/deep-dives/nki-dge.rst
 """
 
 from __future__ import annotations
@@ -113,6 +114,7 @@ STRIDED_ACCESS = Constant(
 )
 DYNAMIC_COPY_MINIMUM = Constant(600, "cycles", "copy from a dynamic address [V26]")
 RECIPROCAL_PASSES = Constant(8, "cycles/element", "reciprocal on VectorE [V26, SH]")
+BN_AGGR_PASSES = Constant(13 / 3, "cycles/element", "bn_aggr: 13 (N / 3) [V26]")
 MAX8_EXTRA = Constant(144, "cycles", "max8 and match_replace8 in nki-library's model")
 ELEMENTS_OF_AN_INSTRUCTION = assumed(
     2048,
@@ -196,6 +198,35 @@ HBM_LATENCY = assumed(
 )
 DMA_TRANSPOSE_SHARE = Constant(0.9, "fraction", "of DMA's rate, HBM to SBUF [A3]")
 DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "fraction", "of DMA's rate, SBUF to SBUF [A3]")
+
+# -- kernels ---------------------------------------------------------------------------
+
+REORDER_WINDOW = assumed(
+    16,
+    "instructions",
+    "of an engine's stream among which the one that can start first is issued: the"
+    " compiler orders them; TensorE's are ordered in the older style only, where fused"
+    " attention of one query tile after the other takes 21.3 ms on trn2, 31.4 in the"
+    " kernel's order, 21.1 with this [KDA]",
+)
+REGISTER_CYCLES = assumed(
+    16,
+    "cycles",
+    "an instruction of a sequencer (register, barrier); issue rates are unpublished",
+)
+PARTITIONS_OF_A_DMA_ENGINE = Constant(8, "partitions", "128 / 16, each its own [DM]")
+LOOP_TURNS = assumed(
+    16,
+    "turns",
+    "of a device loop that are scheduled one by one where all of them would be more"
+    " than the limit of instructions; the others take as long as the last of these",
+)
+PRINT_COPIES = assumed(
+    1,
+    "transfers",
+    "of a tensor to HBM, where the host finds what device_print shows; what it takes"
+    " is not documented",
+)
 
 # -- host ------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from neuronjax.ir.collective_set import (
 from neuronjax.ir.collectives.placement import Placement
 from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.timing.collectives import collective_time
-from neuronjax.timing.cost_gpsimd import on_sequencer
+from neuronjax.timing.kernel_cost_lanes import on_sequencer
 from neuronjax.timing.kernel_operands import operand
 from neuronjax.timing.kernel_price import KernelPrice, prices
 from neuronjax.timing.work import Core, Work

@@ -1,97 +1,94 @@
-"""The DMA engines: transfers between HBM and SBUF, and movement inside SBUF.
+"""Transfers of programs, and their movement inside SBUF, on the DMA engines.
 
-Each of a core's 16 engines moves its share at its practical rate and spends a moment on
-every contiguous piece; a core has its share of HBM's bandwidth, as if all cores worked
-alike. What a transfer takes before its first byte is latency, not occupancy: queues
-overlap it. Movement that is only another way to look at bytes is free (`FREE`).
-
-The published curve of rate against bytes per partition [DM] is that of whole transfers
-from one queue. Read as a cost of rows it contradicts the 97 ns of a packet of 8 rows
-of 256 bytes [DM]; it is not used.
+All engines of a core share a transfer, and a core has its share of HBM's bandwidth.
+Descriptors are prebuilt. Movement that is only another way to look at bytes is free
+(`FREE`).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil, prod
+from typing import Any
 
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import DmaCopy, Im2col, LocalGather, LocalScatter
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.cost_gpsimd import gpsimd, nbytes, software_cycles
-from neuronjax.timing.cost_rules import FREE, Reading, clock, rule
+from neuronjax.timing.cost_gpsimd import gpsimd
+from neuronjax.timing.cost_rules import (
+    FREE,
+    Reading,
+    columns,
+    elementwise,
+    nbytes,
+    rule,
+    stream,
+)
 from neuronjax.timing.cost_tensor import transpose_works
-from neuronjax.timing.cost_vector import elementwise, speed_of_one
+from neuronjax.timing.engines.dma import (
+    DmaPace,
+    DmaTask,
+    dma_pace,
+    engines,
+    hbm_bytes_per_second,
+)
+from neuronjax.timing.engines.gpsimd import gather_cycles
+from neuronjax.timing.engines.task import LaneTask, has
 from neuronjax.timing.patches import copied_bytes, fill_rows, run_bytes
-from neuronjax.timing.work import Core, Transfer, Way, Work
+from neuronjax.timing.work import Core, Queue, Transfer, Way, Work
 
 #: Movements that their consumers read through an access pattern.
 ACCESS_PATTERNS = frozenset({"broadcast", "reshape", "slice"})
 
 
-def engines(core: Core) -> int:
-    """DMA engines of a logical core."""
-    return core.chip.dma_engines // core.chip.cores_per_chip * core.lnc
+def _shared(core: Core, size: float, piece: float, **more: Any) -> DmaTask:
+    """A transfer by all engines of a core."""
+    return DmaTask(bytes=size / engines(core), piece=piece, **more)
 
 
-def hbm_bytes_per_second(core: Core) -> float:
-    """A logical core's share of the chip's HBM."""
-    return core.chip.hbm_bytes_per_second / core.chip.cores_per_chip * core.lnc
-
-
-def streaming_bytes_per_second(core: Core) -> float:
-    """One engine's rate where transfers follow one another."""
-    chip = core.chip
-    return chip.dma_streaming_bytes_per_second or chip.dma_engine_bytes_per_second
-
-
-def engine_seconds(core: Core, size: float, pieces: float = 1) -> float:
-    """One engine moving so many bytes in so many contiguous pieces."""
-    rate = core.chip.dma_engine_bytes_per_second
-    return size / rate + pieces * a.DMA_ELEMENT.value
-
-
-def stream_seconds(core: Core, size: float, piece: float) -> float:
-    """All engines of a core moving bytes in pieces, HBM left out of account."""
-    if size <= 0:
-        return 0.0
-    shares = engines(core)
-    pieces = max(shares, size / max(1.0, min(piece, size)))
-    return engine_seconds(core, size, pieces) / shares
+def _pace(transfer: Transfer, core: Core) -> DmaPace:
+    buffer = transfer.buffer
+    item = 4 if buffer is None else buffer.type.dtype.itemsize
+    task = _shared(
+        core,
+        transfer.bytes,
+        transfer.row_bytes,
+        item_bytes=item,
+        transposes=transfer.transposes,
+        on_chip=not transfer.is_read,
+    )
+    return dma_pace(core, task)
 
 
 def dma_seconds(transfer: Transfer, core: Core) -> float:
     """How long a transfer occupies a core's DMA engines, `dma_latency_seconds`
     apart."""
-    seconds = stream_seconds(core, transfer.bytes, transfer.row_bytes)
-    if transfer.transposes:
-        seconds = _transposing(transfer, core, seconds)
-    return max(seconds, transfer.bytes / hbm_bytes_per_second(core))
-
-
-def _transposing(transfer: Transfer, core: Core, straight: float) -> float:
-    """At 90 % of the rate [A3]; a chip without it moves element by element."""
-    if "dma_transpose" in core.spec.capabilities:
-        return straight / a.DMA_TRANSPOSE_SHARE.value
-    buffer = transfer.buffer
-    item = 4 if buffer is None else buffer.type.dtype.itemsize
-    return max(straight, stream_seconds(core, transfer.bytes, item))
+    least = transfer.bytes / hbm_bytes_per_second(core)
+    return max(_pace(transfer, core).seconds, least)
 
 
 def dma_latency_seconds(transfer: Transfer, core: Core) -> float:
     """From a transfer's trigger to a consumer's start, beside `dma_seconds`.
 
-    Descriptors, synchronisation, and the semaphore that the consumer waits for [DB].
+    Descriptors, synchronisation, and the semaphore that the consumer waits for [DB];
+    the tail of a tensor is that of its last tile, which is left out.
     """
-    return core.chip.dma_start_seconds
+    return _latency_seconds(_pace(transfer, core))
 
 
-def _dma(core: Core, size: float, piece: float, opcode: str, share: float = 1.0) -> Way:
+def _latency_seconds(pace: DmaPace) -> float:
+    return pace.start_seconds + pace.semaphore_seconds
+
+
+def _dma(
+    core: Core, size: float, piece: float, opcode: str, *, transposes: bool = False
+) -> Way:
     """Movement from SBUF to SBUF."""
+    task = _shared(core, size, piece, transposes=transposes, on_chip=True)
+    pace = dma_pace(core, task)
     work = Work(
         queue="dma",
-        seconds=stream_seconds(core, size, piece) / share,
-        latency_seconds=core.chip.dma_start_seconds,
+        seconds=pace.seconds,
+        latency_seconds=_latency_seconds(pace),
         opcode=opcode,
         sbuf_read_bytes=float(size),
         sbuf_write_bytes=float(size),
@@ -101,25 +98,28 @@ def _dma(core: Core, size: float, piece: float, opcode: str, share: float = 1.0)
 
 
 def _copies(
-    core: Core, i: Instruction, shape: tuple[int, ...], piece: float
+    core: Core,
+    i: Instruction,
+    shape: tuple[int, ...],
+    piece: float,
+    *,
+    is_dynamic: bool = False,
 ) -> tuple[Way, ...]:
-    """`shape` elements copied within SBUF, by any engine or by DMA."""
-    dtype = i.results[0].type.dtype
-    size = float(prod(shape) * dtype.itemsize)
-    traffic = (size, size)
-    speed = speed_of_one(core, dtype, dtype, contiguous=False)
-    vector = elementwise(
-        core, "vector", shape, 1 / speed, "TENSOR_COPY", speed=speed, traffic=traffic
+    """`shape` elements copied within SBUF, by any engine or by DMA; not those next to
+    each other."""
+    result = i.results[0].type
+    size = float(prod(shape) * result.dtype.itemsize)
+    end = stream(result, columns(shape, core))._replace(
+        contiguous=False, is_dynamic=is_dynamic
     )
-    ways: list[Way] = [(vector,), _dma(core, size, piece, "DMA_DIRECT2D")]
-    if "scalar_engine_exact_copy" in core.spec.capabilities:
-        ways.append(
-            (elementwise(core, "scalar", shape, 1, "ACTIVATE", traffic=traffic),)
-        )
-    cycles = software_cycles(dtype.itemsize)
-    ways.append(
-        (elementwise(core, "gpsimd", shape, cycles, "TENSOR_COPY", traffic=traffic),)
-    )
+    queues: list[Queue] = ["vector", "gpsimd"]
+    if has(core, "scalar_engine_exact_copy"):
+        queues.append("scalar")
+    traffic = {"sbuf_read_bytes": size, "sbuf_write_bytes": size}
+    ways = [_dma(core, size, piece, "DMA_DIRECT2D")]
+    for queue in queues:
+        task = LaneTask(name="tensor_copy", queue=queue, read=(end,), written=(end,))
+        ways.append(elementwise(core, i, task, **traffic))
     return tuple(ways)
 
 
@@ -153,8 +153,8 @@ def _transposes(i: DmaCopy, core: Core) -> tuple[Way, ...]:
     ways: list[Way] = [*transpose_works(core, batch, rows, wide, item)]
     if "dma_transpose" in core.spec.capabilities and item in (2, 4):
         piece = float(wide * item)
-        share = a.DMA_TRANSPOSE_ON_CHIP.value
-        ways.append(_dma(core, nbytes(i.results), piece, "DMA_TRANSPOSE", share))
+        size = nbytes(i.results)
+        ways.append(_dma(core, size, piece, "DMA_TRANSPOSE", transposes=True))
     return tuple(ways)
 
 
@@ -180,24 +180,12 @@ def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
     if i.kind == "dynamic_update_slice":  # in place: only the update moves
         update = i.operands[1].type.shape
         run = _run_bytes(update, result.shape, item)
-        return _dynamic(core, _copies(core, i, update, run))
+        return _copies(core, i, update, run, is_dynamic=True)
     if i.kind == "dynamic_slice":
         run = _run_bytes(result.shape, i.operands[0].type.shape, item)
-        return _dynamic(core, _copies(core, i, result.shape, run))
+        return _copies(core, i, result.shape, run, is_dynamic=True)
     last = result.shape[-1] if result.shape else 1
     return _copies(core, i, result.shape, float(last * item))
-
-
-def _dynamic(core: Core, ways: tuple[Way, ...]) -> tuple[Way, ...]:
-    """A copy from or to an address in a register takes at least 600 cycles [V26]."""
-
-    def at_least(work: Work) -> Work:
-        if work.queue == "dma":
-            return work
-        least = a.DYNAMIC_COPY_MINIMUM.value / clock(core, work.queue)
-        return replace(work, seconds=max(work.seconds, least))
-
-    return tuple(tuple(map(at_least, way)) for way in ways)
 
 
 @rule.register
@@ -217,11 +205,11 @@ def _(i: LocalGather, core: Core, reading: Reading) -> tuple[Way, ...]:
     run = _run_bytes(i.slice_sizes, source.shape, item)
     each = max(1, prod(i.slice_sizes))
     slices = prod(result.shape) // each
-    per_index = a.GATHER_INDEX.value + each / max(1.0, 4 / item)
     cores = a.GPSIMD_PROCESSORS.value * core.lnc
+    cycles = gather_cycles(ceil(slices / cores), each, item)
     return (
         _dma(core, nbytes(i.results), run, "DMA_GATHER"),
-        gpsimd(core, i, ceil(slices / cores) * per_index, "LOCAL_GATHER"),
+        gpsimd(core, i, cycles, "LOCAL_GATHER"),
     )
 
 

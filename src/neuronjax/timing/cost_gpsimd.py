@@ -1,10 +1,7 @@
-"""GpSimdE: eight processors of 512 bits, programmed freely.
+"""What programs leave to GpSimdE and to the host: sorting, random bits, bodies.
 
-A documented instruction takes 150 cycles to start and what its formula says [V26];
-software is counted in operations on vectors of 128 lanes, all partitions together, and
-reads or writes 4 bytes per lane and cycle [A2]. How well software does is not
-published: the counts are those of the plain algorithm, in kernels too. Registers and
-barriers of kernels are instructions of the sequencers.
+How many operations of software a thing is made of, and which instructions there are
+for it; what the engine takes is in `engines.gpsimd`.
 """
 
 from __future__ import annotations
@@ -25,32 +22,22 @@ from neuronjax.ir.block_set import (
 )
 from neuronjax.ir.instruction import Block, Buffer, Instruction, View
 from neuronjax.ir.instruction_set import Iota, Rng, Sort, TopK
-from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_rules import (
     Reading,
-    clock,
     columns,
-    engine_work,
-    latency_seconds,
+    elementwise,
+    lane_task,
+    nbytes,
     rule,
+    stream,
     tiles_of,
+    traffic_of,
 )
-from neuronjax.timing.kernel_constants import REGISTER_CYCLES
-from neuronjax.timing.kernel_price import (
-    KernelPrice,
-    on_engine,
-    outputs,
-    per_partition,
-    prices,
-    tensors,
-)
+from neuronjax.timing.engines.gpsimd import operations_cycles, topk_cycles
+from neuronjax.timing.engines.lanes import engine_work, lane_work
+from neuronjax.timing.engines.task import LaneTask
 from neuronjax.timing.work import Core, Way, Work
-
-
-def nbytes(views_or_buffers: tuple) -> int:
-    """The bytes of all views or buffers together."""
-    return sum(prod(v.type.shape) * v.type.dtype.itemsize for v in views_or_buffers)
 
 
 def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> Way:
@@ -58,31 +45,21 @@ def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> 
     tensors = (*instruction.operands, *instruction.results)
     biggest = max((t.type.shape for t in tensors), key=prod, default=())
     tiles = tiles_of(columns(biggest, core))
-    work = engine_work(
-        core,
-        "gpsimd",
-        cycles,
-        tiles,
-        opcode,
-        sbuf_read_bytes=float(nbytes(instruction.operands)),
-        sbuf_write_bytes=float(nbytes(instruction.results)),
+    fields = traffic_of(instruction)
+    return (
+        engine_work(
+            core, "gpsimd", cycles, tiles, tiles=tiles, opcode=opcode, **fields
+        ),
     )
-    return (work,)
 
 
 def software(
     core: Core, instruction: Instruction, operations: float, opcode: str = "CUSTOM_OP"
 ) -> Way:
     """So many scalar operations of 32 bits, spread over the lanes."""
-    lanes = core.spec.partitions * core.lnc * a.GPSIMD_SHARE.value
     moved = nbytes(instruction.operands) + nbytes(instruction.results)
-    streamed = moved / (lanes * a.GPSIMD_BYTES.value)
-    return gpsimd(core, instruction, max(operations / lanes, streamed), opcode)
-
-
-def software_cycles(item_bytes: float) -> float:
-    """Cycles of software for an element whose operands are that long together."""
-    return item_bytes / (a.GPSIMD_BYTES.value * a.GPSIMD_SHARE.value)
+    cycles = operations_cycles(core, operations, moved)
+    return gpsimd(core, instruction, cycles, opcode)
 
 
 def _rows(instruction: Instruction, axis: int) -> tuple[int, int]:
@@ -95,21 +72,17 @@ def _rows(instruction: Instruction, axis: int) -> tuple[int, int]:
 def _in_rounds_of_eight(
     core: Core, instruction: Instruction, length: int, rows: int, wanted: int
 ) -> Way:
-    """max8, nc_find_index8 and nc_match_replace8 on VectorE, eight results a round."""
-    lanes = core.spec.partitions * core.lnc
-    rounds = ceil(wanted / 8) * ceil(rows / lanes)
-    cycles = rounds * (3 * length + 2 * a.MAX8_EXTRA.value)
-    work = engine_work(
-        core,
-        "vector",
-        cycles,
-        3 * max(1, rounds),
-        "MAX8",
-        tiles=max(1, ceil(rows / lanes)),
-        sbuf_read_bytes=float(nbytes(instruction.operands)) * rounds * 3,
-        sbuf_write_bytes=float(nbytes(instruction.results)),
+    """Of every row on a lane: eight results a round of three instructions."""
+    tiles = max(1, ceil(rows / (core.spec.partitions * core.lnc)))
+    values = (stream(instruction.operands[0].type, tiles * length),)
+    rounds = ceil(wanted / 8)
+    tasks = (
+        LaneTask(name=name, queue="vector", read=values, folds=tiles)
+        for name in ("nc_find_index8", "nc_match_replace8", "max8")
     )
-    return (work,)
+    fields = traffic_of(instruction)
+    fields["sbuf_read_bytes"] *= 3 * rounds
+    return (lane_work(core, *tasks, tiles=tiles, times=rounds, **fields),)
 
 
 def _merge_operations(length: int, rows: int, tensors: int) -> float:
@@ -141,7 +114,7 @@ def _(i: TopK, core: Core, reading: Reading) -> tuple[Way, ...]:
     """Rounds of eight on VectorE, or `topk`: 4 n + K for a row on 16 partitions."""
     length, rows = _rows(i, -1)
     at_once = a.GPSIMD_PROCESSORS.value * core.lnc
-    cycles = ceil(rows / at_once) * (a.TOPK_PASSES.value * length + i.k)
+    cycles = ceil(rows / at_once) * topk_cycles(length, i.k)
     return (
         _in_rounds_of_eight(core, i, length, rows, i.k),
         gpsimd(core, i, cycles, "TOPK"),
@@ -151,7 +124,7 @@ def _(i: TopK, core: Core, reading: Reading) -> tuple[Way, ...]:
 @rule.register
 def _(i: Iota, core: Core, reading: Reading) -> tuple[Way, ...]:
     """A number for every element of a lane."""
-    return (gpsimd(core, i, columns(i.results[0].type.shape, core), "IOTA"),)
+    return (elementwise(core, i, lane_task(core, i, "gpsimd", "iota")),)
 
 
 @rule.register
@@ -165,14 +138,9 @@ def _(i: Rng, core: Core, reading: Reading) -> tuple[Way, ...]:
     }.get(i.algorithm.upper())
     if per_word is not None:
         return (software(core, i, per_word * words, "RNG"),)
-    xorwow = "xorwow" in core.spec.capabilities
-    rate = (a.RANDOM_XORWOW if xorwow else a.UNPUBLISHED_RANDOM).value
-    per_lane = columns(bits.type.shape, core)
-    tiles, written = tiles_of(per_lane), float(nbytes(i.results))
-    cycles = per_lane / rate
-    return (
-        (engine_work(core, "vector", cycles, tiles, "RNG", sbuf_write_bytes=written),),
-    )
+    words = stream(bits.type, columns(bits.type.shape, core))
+    task = LaneTask(name="rng", queue="vector", written=(words,))
+    return (elementwise(core, i, task, sbuf_read_bytes=0.0),)
 
 
 # -- bodies ----------------------------------------------------------------------------
@@ -249,65 +217,3 @@ def _(i: HostCall, core: Core, reading: Reading) -> tuple[Way, ...]:
         opcode="HOST",
     )
     return ((work,),)
-
-
-# -- kernels ---------------------------------------------------------------------------
-
-
-#: Indices that a group of instructions of nc_n_gather takes [ISA].
-_GATHER_GROUP = 512
-
-
-@prices("iota", "affine_select")
-def per_element(i: KernelInstruction, core: Core) -> KernelPrice:
-    """An instruction of N elements takes 150 + N cycles."""
-    return on_engine(i, core, per_partition(i), i.name.upper())
-
-
-@prices("tensor_partition_reduce", "sequence_bounds", "nonzero_with_count")
-def in_software(i: KernelInstruction, core: Core) -> KernelPrice:
-    """Not published: what a lane holds is read once."""
-    item = max((o.dtype.itemsize for o in tensors(i)), default=4)
-    cycles = per_partition(i) * software_cycles(item)
-    return on_engine(i, core, cycles, i.name.upper())
-
-
-@prices("local_gather")
-def local_gather(i: KernelInstruction, core: Core) -> KernelPrice:
-    """An index at a time; see `assumptions.GATHER_INDEX`."""
-    item = outputs(i)[0].dtype.itemsize
-    elements = int(i.attributes.get("elements", 1))
-    per_index = a.GATHER_INDEX.value + elements / max(1.0, 4 / item)
-    cycles = int(i.attributes.get("valid", per_partition(i))) * per_index
-    return on_engine(i, core, cycles, "LOCAL_GATHER")
-
-
-@prices("nc_n_gather")
-def nc_n_gather(i: KernelInstruction, core: Core) -> KernelPrice:
-    """A group of instructions for 512 indices [ISA]; an index as of local_gather."""
-    n = outputs(i)[0].free
-    starts = (ceil(n / _GATHER_GROUP) - 1) * a.GPSIMD_START.value
-    return on_engine(i, core, n * a.GATHER_INDEX.value + starts, "N_GATHER")
-
-
-@prices("topk")
-def topk(i: KernelInstruction, core: Core) -> KernelPrice:
-    """4 n + K [ISA]."""
-    n, k = int(i.attributes.get("n", per_partition(i))), outputs(i)[0].free
-    return on_engine(i, core, a.TOPK_PASSES.value * n + k, "TOPK")
-
-
-@prices("register_move", "register_load", "register_store", "core_barrier")
-def on_sequencer(i: KernelInstruction, core: Core) -> KernelPrice:
-    """A few cycles; what is in memory has to come first."""
-    spent = REGISTER_CYCLES.value / clock(core, "sync")
-    latency = latency_seconds(core, "sync")
-    memories = {x.storage.memory for x in i.inputs if isinstance(x, Access)}
-    if any(memory.endswith("hbm") for memory in memories):
-        latency += a.HBM_LATENCY.value
-    work = Work(
-        queue="sync", seconds=spent, latency_seconds=latency, opcode=i.name.upper()
-    )
-    return KernelPrice(
-        queue="sync", source=work, seconds=spent, latency_seconds=latency
-    )

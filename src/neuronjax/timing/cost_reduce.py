@@ -1,13 +1,15 @@
 """Reductions, scans and sliding windows.
 
-Along the free axis VectorE reads N elements in N cycles, N / 2 where a sum or maximum
-is in 16 bits [V26]; ScalarE sums what it copies. Along the partition axis no lane sees
-another: TensorE adds with a column of ones, and for other folds turns the array first.
+Along the free axis VectorE folds what a lane has; ScalarE sums what it copies. Along
+the partition axis no lane sees another: TensorE adds with a column of ones, and for
+other folds turns the array first.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil, prod
+from typing import Any
 
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import (
@@ -16,39 +18,42 @@ from neuronjax.ir.instruction_set import (
     TensorReduce,
     TensorTensorScan,
 )
-from neuronjax.timing import assumptions as a
-from neuronjax.timing.cost_gpsimd import gpsimd, nbytes, software, software_cycles
-from neuronjax.timing.cost_rules import Reading, columns, engine_work, rule, tiles_of
+from neuronjax.timing.cost_gpsimd import software
+from neuronjax.timing.cost_rules import (
+    Reading,
+    columns,
+    elementwise,
+    lane_task,
+    rule,
+    stream,
+    tiles_of,
+    traffic_of,
+)
 from neuronjax.timing.cost_tensor import Contraction, contraction_ways, transpose_works
-from neuronjax.timing.cost_vector import BITWISE, is_half, speed_of_one
+from neuronjax.timing.cost_vector import BITWISE, one_stream
+from neuronjax.timing.engines.lanes import lane_work
+from neuronjax.timing.engines.task import LaneStream, LaneTask, has
+from neuronjax.timing.engines.tensor import column_cycles
 from neuronjax.timing.passes import ReducingPass
 from neuronjax.timing.work import Core, Queue, Way, Work
 
 
-def _work(
-    core: Core,
-    queue: Queue,
-    i: Instruction,
-    per_lane: int,
-    cycles: float,
-    *,
-    extra: float = 0.0,
-    opcode: str = "REDUCE",
-    instructions: int = 1,
-) -> Work:
-    """One engine over `per_lane` elements in so many instructions or more; `extra`
-    cycles for each that has to be."""
-    tiles = max(instructions, tiles_of(per_lane))
-    return engine_work(
-        core,
-        queue,
-        per_lane * cycles + extra * instructions,
-        tiles,
-        opcode,
-        performance_mode="2x" if cycles < 1 else "",
-        sbuf_read_bytes=float(nbytes(i.operands)),
-        sbuf_write_bytes=float(nbytes(i.results)),
-    )
+def _work(core: Core, i: Instruction, *tasks: LaneTask, opcode: str = "REDUCE") -> Work:
+    """Tasks in as many instructions as elements and folds ask for."""
+    first = tasks[0]
+    tiles = max(first.folds, tiles_of(first.elements))
+    fields = traffic_of(i)
+    return lane_work(core, *tasks, tiles=tiles, opcode=opcode, **fields)
+
+
+def _task(
+    i: Instruction, per_lane: int, name: str = "tensor_reduce", **more: Any
+) -> LaneTask:
+    """A pass of VectorE over so many elements of the first operand."""
+    read = (stream(i.operands[0].type, per_lane),)
+    written = (stream(i.results[0].type, 1),)
+    fields = {"queue": "vector", "read": read, "written": written, **more}
+    return LaneTask(name=name, **fields)
 
 
 def _along_free_axis(
@@ -59,44 +64,31 @@ def _along_free_axis(
     A pass of ScalarE leaves one sum in each partition's register [ISA], and is an
     instruction for every result.
     """
-    source, target = i.operands[0].type.dtype, i.results[0].type.dtype
-    halved = i.op in ("add", "maximum") and is_half(source) and is_half(target)
-    cycles = (0.5 if halved else 1.0) * _strides(i)
-    ways: list[Way] = [(_work(core, "vector", i, per_lane, cycles),)]
+    task = _task(i, per_lane, ops=(i.op,))
+    task = replace(task, read=(_strided(i, task.read[0]),))
+    ways: list[Way] = [(_work(core, i, task),)]
     if i.op == "add":
-        work = _work(
-            core,
-            "scalar",
-            i,
-            per_lane,
-            _strides(i),
-            extra=a.REDUCE_IN_PASSING.value,
-            opcode="ACTIVATE",
-            instructions=results,
-        )
-        ways.append((work,))
+        summed = replace(task, name="activation_reduce", queue="scalar", folds=results)
+        ways.append((_work(core, i, summed, opcode="ACTIVATE"),))
     return ways
 
 
-def _strides(i: TensorReduce) -> float:
-    """Cycles per element where the folded elements do not lie next to each other.
-
-    From 16 bytes on a stride halves the bandwidth [A2].
-    """
+def _strided(i: TensorReduce, s: LaneStream) -> LaneStream:
+    """Where the folded elements do not lie next to each other."""
     source = i.operands[0].type
     last = max((d for d, size in enumerate(source.shape) if size > 1), default=-1)
     folded = [d for d in i.axes if source.shape[d] > 1]
     if not folded or last in folded:
-        return 1.0
+        return s
     stride = prod(source.shape[max(folded) + 1 :]) * source.dtype.itemsize
-    return a.STRIDED_ACCESS.value if stride >= a.STRIDE_BYTES.value else 1.0
+    return s._replace(contiguous=False, stride_bytes=stride)
 
 
 def _ones(core: Core, rows: int, results: int, item_bytes: int) -> tuple[Way, ...]:
     """A column of ones times [rows, results]: the sum over partitions."""
-    products = core.spec.products_per_cell_per_cycle
-    passes = 1 / (products.fp32 * a.ONE_ZERO.value)
-    cycles = 1.0 if item_bytes <= 2 else passes
+    cycles = 1.0
+    if item_bytes > 2:
+        cycles = column_cycles(core, "fp32", zeros_and_ones=1)
     ones = Contraction(
         *(1, 1, results, rows, core.spec.k_tile),
         column_cycles=cycles,
@@ -113,7 +105,7 @@ def _across(core: Core, i: TensorReduce, rows: int, results: int) -> tuple[Way, 
     turned = transpose_works(core, 1, rows, results, 4)[0]
     lanes = core.spec.partitions * core.lnc
     per_lane = ceil(results / lanes) * rows
-    return ((*turned, _work(core, "vector", i, per_lane, 1)),)
+    return ((*turned, _work(core, i, _task(i, per_lane).in_fp32())),)
 
 
 @rule.register
@@ -122,10 +114,12 @@ def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
     shape, dtype = i.operands[0].type.shape, i.operands[0].type.dtype
     elements, results = prod(shape), prod(i.results[0].type.shape)
     if not elements:
-        return ((_work(core, "vector", i, columns((results,), core), 1),),)
+        return ((_work(core, i, _task(i, columns((results,), core)).in_fp32()),),)
     wide = dtype.kind in "iu" and dtype.itemsize >= 4 and i.op not in BITWISE
     if i.engine == "gpsimd" and wide and i.integer_path == "exact":
         return (software(core, i, elements),)
+    if elements == results:  # nothing to fold, but with the initial value
+        return one_stream(core, i, reading, "tensor_scalar", on_scalar=True)
     lanes = core.spec.partitions
     first = min(i.axes, default=len(shape))
     rows = prod(shape[:first])
@@ -135,7 +129,7 @@ def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
         each = ceil(results / (min(rows, lanes) * core.lnc))
         whole = (
             *_along_free_axis(i, core, per_lane, each),
-            gpsimd(core, i, per_lane * software_cycles(dtype.itemsize), "REDUCE"),
+            (_work(core, i, _task(i, per_lane, queue="gpsimd")),),
         )
         if rows >= lanes or rows == elements:
             return whole
@@ -158,9 +152,8 @@ def _along_partitions(
     if tiles > 1:
         (first,) = _along_free_axis(i, core, per_lane)[0]
         folded = tuple((first, *way) for way in folded)
-    # tensor_partition_reduce, which has no published cost.
-    cycles = per_lane * software_cycles(item)
-    folded = (*folded, gpsimd(core, i, cycles, "PARTITION_REDUCE"))
+    task = _task(i, per_lane, "tensor_partition_reduce", queue="gpsimd")
+    folded = (*folded, (_work(core, i, task, opcode="PARTITION_REDUCE"),))
     if i.op != "add" or i.operands[0].type.dtype.kind in "iub":
         return folded
     return (*_ones(core, length, results, item), *folded)
@@ -172,63 +165,63 @@ def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
     (abs-max of 16 bits: N [RMQ, picture]). ScalarE adds; all folds from `activate2` on.
     Or a pass that writes all, and a reduction of that.
     """
-    shape = i.results[0].type.shape
-    per_lane = columns(shape, core)
+    per_lane = columns(i.results[0].type.shape, core)
     each = ceil(i.rows / (core.spec.partitions * core.lnc))
-    extra = a.REDUCE_IN_PASSING.value
-    one = _work(core, "vector", i, per_lane, 1, extra=extra, instructions=each)
-    ways: list[Way] = [(one,), _in_two(i, core, reading, per_lane)]
+    one = _task(i, per_lane, "tensor_scalar_reduce", folds=each)
+    ways: list[Way] = [(_work(core, i, one),), _in_two(i, core, reading, per_lane)]
     folds = {"add"}
-    if "activate2" in core.spec.capabilities:
+    if has(core, "activate2"):
         folds |= {"maximum", "minimum"}
     if i.is_affine and i.fold in folds:
-        work = _work(
-            core, "scalar", i, per_lane, 1, extra=extra, opcode="ACTIVATE",
-            instructions=each,
-        )  # fmt: skip
-        ways.append((work,))
+        task = replace(one, name="activation_reduce", queue="scalar")
+        ways.append((_work(core, i, task, opcode="ACTIVATE"),))
     return tuple(ways)
 
 
 def _in_two(i: ReducingPass, core: Core, reading: Reading, per_lane: int) -> Way:
-    source, target = i.operands[0].type.dtype, i.results[0].type.dtype
-    speed = speed_of_one(core, source, target, in_psum=bool(reading.in_psum))
-    written = _work(core, "vector", i, per_lane, 1 / speed, opcode="TENSOR_SCALAR")
-    return written, _work(core, "vector", i, per_lane, 1)
+    task = lane_task(core, i, "vector", "tensor_scalar", reading)
+    folded = _task(i, per_lane).in_fp32()
+    return (*elementwise(core, i, task), _work(core, i, folded))
 
 
 @rule.register
 def _(i: TensorTensorScan, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """2 N cycles [V26]. Fewer rows than lanes are cut, scanned, and joined (N more)."""
+    """A scan of every row; or rows are cut, scanned, and joined, where they are few."""
     shape = i.operands[0].type.shape
     length = shape[i.axis] if shape else 1
     rows = prod(shape) // max(1, length)
     lanes = core.spec.partitions * core.lnc
-    whole = ceil(rows / lanes) * length * 2
-    cut = ceil(rows * length / lanes) * 3
     if i.engine == "gpsimd" and i.integer_path == "exact":
         return (software(core, i, rows * length),)
-    each = ceil(rows / lanes) if whole <= cut else 1  # of its own for every row
-    work = _work(
-        core, "vector", i, min(whole, cut), 1, opcode="SCAN", instructions=each
-    )
-    return ((work,),)
+    own = ceil(rows / lanes)  # an instruction of its own for every row
+    whole = _task(i, own * length, "tensor_tensor_scan", folds=own)
+    part = ceil(rows * length / lanes)
+    scan = _task(i, part, "tensor_tensor_scan")
+    join = _task(i, part, "tensor_scalar").in_fp32()
+    ways: list[Way] = [(_work(core, i, whole, opcode="SCAN"),)]
+    if 3 * part < 2 * own * length:
+        ways.append((_work(core, i, scan, join, opcode="SCAN"),))
+    return tuple(ways)
 
 
 @rule.register
 def _(i: Pool, core: Core, reading: Reading) -> tuple[Way, ...]:
     """Every window is read as an access pattern of its own."""
     per_lane = columns(i.results[0].type.shape, core) * prod(i.window.sizes)
-    on_gpsimd = gpsimd(core, i, per_lane, "POOL")
+    task = _task(i, per_lane, "pool")
+    queues: tuple[Queue, ...] = ("vector", "gpsimd")
     if i.engine == "gpsimd" and i.integer_path == "exact":
-        return (on_gpsimd,)
-    return ((_work(core, "vector", i, per_lane, 1, opcode="POOL"),), on_gpsimd)
+        queues = ("gpsimd",)
+    return tuple(
+        (_work(core, i, replace(task, queue=queue), opcode="POOL"),) for queue in queues
+    )
 
 
 @rule.register
 def _(i: SelectAndScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
     """Per element of a window: its maximum, the comparison with it, the addition."""
-    sources = i.operands[1].type.shape
-    per_lane = columns(sources, core) * prod(i.window.sizes)
-    work = _work(core, "vector", i, per_lane, 1 + 2 + 2, opcode="TENSOR_TENSOR")
+    per_lane = columns(i.operands[1].type.shape, core) * prod(i.window.sizes)
+    largest = _task(i, per_lane, "pool")
+    both = replace(largest, name="tensor_tensor", read=largest.read * 2)
+    work = _work(core, i, largest, both, both, opcode="TENSOR_TENSOR")
     return ((work,),)

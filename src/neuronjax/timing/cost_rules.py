@@ -1,7 +1,8 @@
-"""What cost rules share: `rule` itself, and how an instruction lies on the lanes.
+"""What rules of programs share: `rule` itself, and how tensors lie on the lanes.
 
-Rules register by instruction class (functools.singledispatch), one file per engine, as
-they do in `engines`; they know shapes and dtypes only. Positions are those of operands.
+Rules register by instruction class (functools.singledispatch), one file per engine;
+they know shapes and dtypes only, say which ways are legal and describe the work of
+each. What an engine takes for it is in `engines`. Positions are those of operands.
 
 Instructions have no layout; the compiler is taken to choose well. **The rule**: the
 leading dimensions, as few of them as make 128 rows or more, lie on the partitions, the
@@ -13,14 +14,18 @@ the kept dimensions on the partitions where those fill them.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
 
 from neuronjax.errors import InternalError
-from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction import Buffer, Instruction, View
+from neuronjax.ir.program import TensorType
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.work import Core, Queue, Way, Work
+from neuronjax.timing.engines.lanes import lane_work
+from neuronjax.timing.engines.task import LaneStream, LaneTask
+from neuronjax.timing.work import Core, Queue, Way
 
 
 def columns(shape: tuple[int, ...], core: Core) -> int:
@@ -35,47 +40,6 @@ def columns(shape: tuple[int, ...], core: Core) -> int:
     if rows == 0 or elements == 0:
         return 0
     return ceil(ceil(rows / partitions) * (elements // rows) / core.lnc)
-
-
-def clock(core: Core, queue: Queue) -> int:
-    """Cycles per second of an engine."""
-    return getattr(core.chip.core, queue).clock_hz
-
-
-def seconds(core: Core, queue: Queue, per_lane: float, tiles: int) -> float:
-    """An engine's time for elementwise work.
-
-    `per_lane` are the cycles of the data path for all tiles together; a tile is an
-    instruction, which starts accesses and takes the least interval."""
-    least, start = a.MINIMUM_INTERVAL.value, a.VISIBLE_STARTS.value
-    if queue == "gpsimd":
-        cycles = per_lane + tiles * a.GPSIMD_START.value
-    else:
-        start *= core.spec.access_start_cycles
-        cycles = max(least * tiles, per_lane + start * tiles)
-    return cycles / clock(core, queue)
-
-
-def latency_seconds(core: Core, queue: Queue) -> float:
-    """From the last element's end to its result being read by another instruction."""
-    hidden = 2 - a.VISIBLE_STARTS.value  # of one read and one write
-    cycles = a.STATIC_OVERHEAD.value + hidden * core.spec.access_start_cycles
-    return cycles / clock(core, queue)
-
-
-def engine_work(
-    core: Core, queue: Queue, cycles: float, starts: int, opcode: str, **more: Any
-) -> Work:
-    """Work of so many cycles of an engine's data path, in `starts` instructions; it
-    has as many tiles, unless `more` fields say otherwise."""
-    fields: dict[str, Any] = {"tiles": starts, **more}
-    return Work(
-        queue=queue,
-        seconds=seconds(core, queue, cycles, starts),
-        latency_seconds=latency_seconds(core, queue),
-        opcode=opcode,
-        **fields,
-    )
 
 
 def tiles_of(per_lane: int, limit: float | None = None) -> int:
@@ -121,3 +85,58 @@ def rule(instruction: Instruction, core: Core, reading: Reading) -> tuple[Way, .
         op=instruction.name,
         location=instruction.location.source,
     )
+
+
+# -- tensors on lanes ------------------------------------------------------------------
+
+
+def stream(tensor: TensorType, free: int, *, in_psum: bool = False) -> LaneStream:
+    """So many elements per lane of a tensor's dtype, one after the other."""
+    return LaneStream("psum" if in_psum else "sbuf", tensor.dtype, free)
+
+
+def nbytes(views_or_buffers: Iterable[View | Buffer]) -> int:
+    """The bytes of all views or buffers together."""
+    return sum(prod(v.type.shape) * v.type.dtype.itemsize for v in views_or_buffers)
+
+
+def traffic_of(i: Instruction) -> dict[str, float]:
+    """Fields of a Work: what it reads and writes."""
+    read, written = float(nbytes(i.operands)), float(nbytes(i.results))
+    return {"sbuf_read_bytes": read, "sbuf_write_bytes": written}
+
+
+def lane_task(
+    core: Core,
+    i: Instruction,
+    queue: Queue,
+    name: str,
+    reading: Reading = PLAIN,
+    *,
+    shape: tuple[int, ...] | None = None,
+    operands: Iterable[int] | None = None,
+    **more: Any,
+) -> LaneTask:
+    """One instruction of nki.isa on every element of a result, or of a `shape`.
+
+    What streams in are the `operands`; without them, the first that is a tensor."""
+    result = i.results[0].type
+    free = columns(result.shape if shape is None else shape, core)
+    if operands is None:
+        every = range(len(i.operands))
+        operands = ([p for p in every if p not in reading.scalars] or [*every])[:1]
+    read = tuple(
+        stream(i.operands[p].type, free, in_psum=p in reading.in_psum) for p in operands
+    )
+    return LaneTask(
+        name=name, queue=queue, read=read, written=(stream(result, free),), **more
+    )
+
+
+def elementwise(
+    core: Core, i: Instruction, *tasks: LaneTask, times: float = 1, **more: Any
+) -> Way:
+    """Tasks of one engine on every tile of what `lane_task` made them of."""
+    fields = {**traffic_of(i), **more}
+    tiles = tiles_of(tasks[0].elements)
+    return (lane_work(core, *tasks, tiles=tiles, times=times, **fields),)

@@ -1,11 +1,7 @@
-"""ScalarE: elementary functions, N elements per lane in N cycles whatever the scale and
-bias [A2].
+"""ScalarE's elementary functions in programs: which activations each is made of.
 
 A function that the engine has is one activation; others are made of several, with
-instructions of VectorE around them. Each function needs its table of polynomials in the
-engine: `Work.table` names it, and who schedules adds `table_load_seconds` where it is
-not the table of the activation before. What every table holds ("") needs none. That
-tables hold one function each is an assumption.
+instructions of VectorE around them. What they take is in `engines`.
 """
 
 from __future__ import annotations
@@ -16,10 +12,10 @@ from types import MappingProxyType
 
 from neuronjax.hardware.activation_functions import ACTIVATION_FUNCTIONS
 from neuronjax.ir.instruction_set import Activation
-from neuronjax.timing import assumptions as a
-from neuronjax.timing.cost_rules import Reading, rule
-from neuronjax.timing.cost_vector import elementwise, traffic_of
-from neuronjax.timing.work import Core, Way, Work
+from neuronjax.timing.cost_rules import Reading, elementwise, lane_task, rule
+from neuronjax.timing.engines.scalar import IN_EVERY_TABLE
+from neuronjax.timing.engines.task import has
+from neuronjax.timing.work import Core, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +30,6 @@ class ActivationRecipe:
     tables: tuple[str, ...]
     vector: int = 0
 
-
-#: Functions that every table holds (ASSUMPTION; `copy` must be one of them).
-IN_EVERY_TABLE = frozenset({"copy", "square", "abs", "sign", "relu"})
 
 # The engine's own by nki.language's names, then StableHLO's: what compilers make of
 # them (ASSUMPTION: the textbook's identities; the number of passes of VectorE is that
@@ -77,48 +70,19 @@ RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
 )
 
 
-def table_load_seconds(core: Core) -> float:
-    """What ScalarE waits for the table of another function.
-
-    The figure is trn2's; the same is taken for every chip.
-    """
-    return a.TABLE_LOAD.value
-
-
-def _on_vector(core: Core, i: Activation, traffic: tuple[float, float]) -> Work:
-    """`exponential` of NeuronCore-v4: 4 times ScalarE's rate, clocks included [A4]."""
-    spec = core.spec
-    ratio = a.EXPONENTIAL_SPEEDUP.value * spec.scalar.clock_hz / spec.vector.clock_hz
-    shape = i.results[0].type.shape
-    return elementwise(
-        core, "vector", shape, 1 / ratio, "EXPONENTIAL", speed=4, traffic=traffic
-    )
-
-
 @rule.register
 def _(i: Activation, core: Core, reading: Reading) -> tuple[Way, ...]:
     """An activation for every table of the recipe, with passes of VectorE around."""
     recipe = RECIPES[i.function]
-    shape = i.results[0].type.shape
-    traffic = traffic_of(i)
-    works = [
-        elementwise(core, "scalar", shape, 1, "ACTIVATE", table=table, traffic=traffic)
-        for table in recipe.tables
-    ]
+    works = []
+    for function in recipe.tables:
+        task = lane_task(core, i, "scalar", "activation", function=function)
+        works += elementwise(core, i, task)
     if recipe.vector:
-        works.append(
-            elementwise(
-                core,
-                "vector",
-                shape,
-                recipe.vector,
-                "TENSOR_SCALAR",
-                instructions=recipe.vector,
-                traffic=traffic,
-            )
-        )
+        # Around a function everything is in FP32 and two tensors, or one and a scalar.
+        task = lane_task(core, i, "vector", "tensor_scalar").in_fp32()
+        works += elementwise(core, i, task, times=recipe.vector)
     ways: list[Way] = [tuple(works)]
-    capabilities = core.spec.capabilities
-    if i.function == "exponential" and "vector_exponential" in capabilities:
-        ways.append((_on_vector(core, i, traffic),))
+    if i.function == "exponential" and has(core, "vector_exponential"):
+        ways.append(elementwise(core, i, lane_task(core, i, "vector", "exponential")))
     return tuple(ways)

@@ -1,11 +1,8 @@
-"""TensorE: contractions and transposes on the array of 128 x 128 cells.
+"""Contractions and transposes of programs on TensorE.
 
-A matmul loads up to 128 columns of the stationary operand, then streams columns of the
-moving one; it takes max(min(64, stationary columns), moving columns) cycles [V26],
-times the cycles of a column (4 in FP32), while the next stationary operand loads in the
-background [A2]. Which operand is stationary, and row and column tiles for small ones,
-are chosen to take the least time. Every result then leaves PSUM through VectorE or
-ScalarE: the last work of a way, which a consumer that reads PSUM itself does not need.
+Which operand is stationary, and row and column tiles for small ones, are chosen to take
+the least time. Every result then leaves PSUM through VectorE or ScalarE: the last work
+of a way, which a consumer that reads PSUM itself does not need.
 """
 
 from __future__ import annotations
@@ -13,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, prod
 
-from neuronjax.errors import InternalError
+import numpy as np
+
 from neuronjax.ir.instruction import View
 from neuronjax.ir.instruction_set import (
     DotDimensions,
@@ -22,16 +20,18 @@ from neuronjax.ir.instruction_set import (
     NcMatmulSparse,
     NcTranspose,
 )
-from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_gpsimd import software
-from neuronjax.timing.cost_rules import (
-    FREE,
-    Reading,
-    clock,
-    engine_work,
-    rule,
-    seconds,
-    tiles_of,
+from neuronjax.timing.cost_rules import FREE, Reading, rule, tiles_of
+from neuronjax.timing.engines.lanes import lane_work, seconds
+from neuronjax.timing.engines.task import LaneStream, LaneTask, has
+from neuronjax.timing.engines.tensor import (
+    ArrayTask,
+    array_latency_seconds,
+    array_seconds,
+    column_cycles,
+    least_tile,
+    tiles_at_once,
+    transpose_cycles,
 )
 from neuronjax.timing.work import Core, Queue, Way, Work
 
@@ -72,41 +72,16 @@ class ArrayTiling:
     """A contraction as instructions.
 
     Attributes:
-        cycles: of the array, on one physical core.
+        task: of the array, on one physical core.
         groups: banks of PSUM that are filled one after the other, on one core.
-        first_load: cycles until the first stationary operand is in.
-        rows: of the array that are in use.
         evacuated: elements per lane that leave PSUM, on one core.
         read_bytes: from SBUF.
     """
 
-    cycles: float
+    task: ArrayTask
     groups: int
-    first_load: float
-    rows: int
     evacuated: int
     read_bytes: float
-
-
-def peak_flops_per_second(core: Core, kind: str) -> float | None:
-    """What the array reaches when no cycle is lost.
-
-    A multiply-add counts as 2, and of "sparse" (4:16) the zeros count too; None where
-    the core has no such matmul."""
-    spec = core.spec
-    products = getattr(spec.products_per_cell_per_cycle, kind)
-    if products is None:
-        return None
-    cells = spec.partitions * spec.array_columns * core.lnc
-    return 2.0 * cells * products * spec.tensor.clock_hz
-
-
-def _products(core: Core, kind: str) -> float:
-    """Products of a kind that a cell adds per cycle, on a chip that has that kind."""
-    found = getattr(core.spec.products_per_cell_per_cycle, kind)
-    if found is None:
-        raise InternalError(f"{core.chip.name} has no {kind} matmul", op="nc_matmul")
-    return found
 
 
 def sizes(lhs: View, rhs: View, dimensions: DotDimensions) -> tuple[int, int, int, int]:
@@ -119,14 +94,10 @@ def sizes(lhs: View, rhs: View, dimensions: DotDimensions) -> tuple[int, int, in
     return batch, m, n, k
 
 
-def _tile_sizes(core: Core, used: int, allowed: bool) -> int:
+def _tile_size(core: Core, used: int, allowed: bool) -> int:
     """The smallest tile of the array, in rows or columns, that holds `used`."""
     whole = core.spec.partitions
-    if not allowed:
-        return whole
-    quarter = "quarter_tiling" in core.spec.capabilities
-    least = (a.TILE_ROWS if quarter else a.TILE_ROWS_V2).value
-    tile = int(least)
+    tile = least_tile(core) if allowed else whole
     while tile < used and tile < whole:
         tile *= 2
     return tile
@@ -137,27 +108,25 @@ def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
     spec = core.spec
     rows = min(spec.partitions, ceil(c.k / c.rows_per_cell))
     columns = min(spec.max_stationary_free, held)
-    row_tile = _tile_sizes(core, rows, c.row_tiles)
-    column_tile = _tile_sizes(core, columns, c.column_tiles)
-    parts = spec.partitions // column_tile
-    parallel = min(
-        (spec.partitions // row_tile) * parts, int(a.PARALLEL_INPUT.value) // row_tile
-    )
-    # Without tiles the array takes one matmul at a time, whatever its input could.
-    parallel = max(1, parallel) * core.lnc
+    column_tile = _tile_size(core, columns, c.column_tiles)
+    parallel = tiles_at_once(core, _tile_size(core, rows, c.row_tiles), column_tile)
     passes = ceil(c.k / c.k_tile)
     blocks = c.batch * ceil(held / spec.max_stationary_free)
     strips = ceil(moved / _moving_limit(c, core))
     banks = ceil(moved * c.psum_bytes / spec.psum_bank_bytes_per_partition)
-    least = min(a.MATMUL_MINIMUM.value, columns) * max(1.0, c.column_cycles)
-    matmuls = ceil(blocks * strips * passes / parallel)
-    streamed = ceil(blocks * moved * passes / parallel)
-    return ArrayTiling(
-        cycles=max(matmuls * least, streamed * c.column_cycles),
-        groups=max(1, ceil(blocks * banks / parallel)),
-        first_load=columns / a.FAST_LOAD.value * max(1.0, c.column_cycles),
+    task = ArrayTask(
+        held=columns,
+        moved=blocks * moved * passes,
         rows=rows,
-        evacuated=ceil(blocks * moved / (parts * core.lnc)),
+        column_cycles=c.column_cycles,
+        matmuls=blocks * strips * passes,
+        loads=ceil(blocks * passes / core.lnc),
+        parallel=parallel * core.lnc,
+    )
+    return ArrayTiling(
+        task,
+        groups=max(1, ceil(blocks * banks / task.parallel)),
+        evacuated=ceil(blocks * moved / (spec.partitions // column_tile * core.lnc)),
         read_bytes=c.item_bytes * c.k * blocks * (moved + columns * strips),
     )
 
@@ -180,7 +149,7 @@ def _best_tiling(c: Contraction, core: Core) -> ArrayTiling:
         return tilings[0]
 
     def ends(t: ArrayTiling) -> tuple[float, float]:
-        array = (t.first_load + t.cycles) / clock(core, "tensor")
+        array = array_seconds(core, t.task)
         tiles = _banks(core, t.evacuated, c.psum_bytes)
         engines: tuple[Queue, Queue] = ("vector", "scalar")
         copy = min(seconds(core, q, t.evacuated, tiles) for q in engines)
@@ -195,47 +164,6 @@ def _banks(core: Core, per_lane: int, item_bytes: int) -> int:
     return tiles_of(per_lane, bank / item_bytes)
 
 
-def array_latency_seconds(core: Core, rows: int | None = None) -> float:
-    """From a matmul's last column entering the array to its sum being in PSUM.
-
-    `rows` of the array are in use; None is all of them."""
-    spec = core.spec
-    through = (spec.partitions if rows is None else rows) + spec.array_columns
-    accesses = 2 * spec.access_start_cycles * a.ACCESS_CLOCK.value
-    return through / spec.tensor.clock_hz + accesses / spec.sync.clock_hz
-
-
-def multiply_moving_seconds(
-    core: Core, moving: int, *, held: int = 128, column_cycles: float = 1.0
-) -> float:
-    """The interval from one matmul to the next of its kind."""
-    least = min(a.MATMUL_MINIMUM.value, held) * max(1.0, column_cycles)
-    return max(least, moving * column_cycles) / clock(core, "tensor")
-
-
-def load_stationary_seconds(
-    core: Core, held: int, rows: int = 128, column_cycles: float = 1.0
-) -> float:
-    """A LoadStationary by itself, from its issue to its end."""
-    spec = core.spec
-    least = max(a.MATMUL_MINIMUM.value, held) / a.FAST_LOAD.value
-    cycles = least * max(1.0, column_cycles) + rows
-    access = spec.access_start_cycles * a.ACCESS_CLOCK.value
-    return cycles / spec.tensor.clock_hz + access / spec.sync.clock_hz
-
-
-def after_idle_seconds(core: Core, busy_seconds: float) -> float:
-    """What TensorE loses when it starts after an idle stretch and works for a while.
-
-    From NeuronCore-v3 on its rate is limited for the first 3 us [GL].
-    """
-    if "quarter_tiling" not in core.spec.capabilities:  # NeuronCore-v2
-        return 0.0
-    lost = 1 / a.THROTTLE_MEAN.value - 1
-    ramp = a.THROTTLE_SECONDS.value
-    return min(busy_seconds * lost, ramp * (1 - a.THROTTLE_MEAN.value))
-
-
 def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way, ...]:
     """Array, then PSUM to SBUF by VectorE or ScalarE, behind `before`."""
     if not c.batch * c.m * c.n:
@@ -247,9 +175,9 @@ def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way,
     sums = c.batch * c.m * c.n * c.psum_bytes
     matmul = Work(
         queue="tensor",
-        seconds=(t.first_load + t.cycles) / clock(core, "tensor"),
+        seconds=array_seconds(core, t.task),
         tiles=t.groups,
-        latency_seconds=array_latency_seconds(core, t.rows),
+        latency_seconds=array_latency_seconds(core, t.task.rows),
         opcode="MATMUL",
         flops=flops,
         hardware_flops=2.0 * c.batch * c.m * c.n * c.k * executed,
@@ -269,23 +197,24 @@ def evacuations(
 
     `per_lane` counts elements on one physical core, `item_bytes` those of an element in
     PSUM; 16 bits go twice as fast."""
-    tiles = _banks(core, per_lane, item_bytes)
+    dtype = np.dtype(np.float16 if item_bytes == 2 else np.float32)
+    moved = float(psum_read_bytes)
 
-    def copied(queue: Queue, opcode: str, speed: int) -> Work:
-        return engine_work(
+    def copied(queue: Queue) -> Work:
+        return lane_work(
             core,
-            queue,
-            per_lane / speed,
-            tiles,
-            opcode,
-            performance_mode="2x" if speed == 2 else "",
-            psum_read_bytes=float(psum_read_bytes),
-            sbuf_write_bytes=float(psum_read_bytes),
+            LaneTask(
+                name="tensor_copy",
+                queue=queue,
+                read=(LaneStream("psum", dtype, per_lane),),
+                written=(LaneStream("sbuf", dtype, per_lane),),
+            ),
+            tiles=_banks(core, per_lane, item_bytes),
+            psum_read_bytes=moved,
+            sbuf_write_bytes=moved,
         )
 
-    modes = "vector_perf_modes" in core.spec.capabilities
-    twice = 2 if modes and item_bytes == 2 else 1
-    return copied("vector", "TENSOR_COPY", twice), copied("scalar", "ACTIVATE", 1)
+    return copied("vector"), copied("scalar")
 
 
 def transpose_works(
@@ -293,28 +222,28 @@ def transpose_works(
 ) -> tuple[Way, Way]:
     """[rows, columns] matrices transposed by the array, in its two ways.
 
-    max(rows, min(64, columns)) cycles for up to 128 x 128 [V26].
+    Squares of up to 128 x 128 are stationary, one after the other.
     """
-    spec = core.spec
-    side = spec.partitions
-    exact = "exact_transpose" in spec.capabilities
-    passes = 1.0
-    if item_bytes == 4:
-        four = 1 / spec.products_per_cell_per_cycle.fp32
-        passes = a.FP32_TRANSPOSE_PASSES.value if exact else four
+    side = core.spec.partitions
     blocks = batch * ceil(columns / side)
     squares = ceil(blocks * ceil(rows / side) / core.lnc)
     streamed = ceil(blocks * rows / core.lnc)
-    least = min(a.MATMUL_MINIMUM.value, columns)
-    cycles = max(squares * least, streamed) * passes
-    if "background_transpose" in spec.capabilities and squares > 1:
-        cycles /= a.BACKGROUND_TRANSPOSE.value
+    task = ArrayTask(
+        held=min(columns, side),
+        moved=streamed,
+        rows=min(rows, side),
+        column_cycles=transpose_cycles(core, item_bytes),
+        matmuls=squares,
+        loads=squares,
+        is_transpose=True,
+    )
+    exact = has(core, "exact_transpose")
     psum_item = 2 if exact and item_bytes <= 2 else 4
     elements = batch * rows * columns
-    executed = 2.0 * elements * side * passes
+    executed = 2.0 * elements * side * task.column_cycles
     work = Work(
         queue="tensor",
-        seconds=cycles / clock(core, "tensor"),
+        seconds=array_seconds(core, task),
         tiles=max(1, squares),
         latency_seconds=array_latency_seconds(core),
         opcode="MATMUL",
@@ -346,11 +275,9 @@ def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
     batch, m, n, k = sizes(lhs, rhs, i.dimensions)
     if i.accumulation == "integer" or i.engine == "gpsimd":
         return (software(core, i, batch * m * n * k * 2),)
-    rows = core.spec.partitions
-    if i.rows_per_cell == 1:
-        cycles = max(1.0, i.k_tile / (rows * _products(core, "bf16"))) * i.passes
-    else:
-        cycles = i.k_tile / (rows * _products(core, "fp8"))
+    cycles = column_cycles(core, "bf16") * i.passes
+    if i.rows_per_cell > 1:
+        cycles = column_cycles(core, "fp8", i.rows_per_cell)
     c = Contraction(
         *(batch, m, n, k, i.k_tile),
         rows_per_cell=i.rows_per_cell,
@@ -367,12 +294,11 @@ def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
 def _(i: NcMatmulMx, core: Core, reading: Reading) -> tuple[Way, ...]:
     """Four products of a cell in one cycle; the array is tiled by rows only."""
     batch, m, n, k = sizes(i.operands[0], i.operands[1], i.dimensions)
-    rows = core.spec.partitions
-    products = _products(core, "mx")
+    rows_per_cell = max(1, i.k_tile // core.spec.partitions)
     c = Contraction(
         *(batch, m, n, k, i.k_tile),
-        rows_per_cell=max(1, i.k_tile // rows),
-        column_cycles=i.k_tile / (rows * products),
+        rows_per_cell=rows_per_cell,
+        column_cycles=column_cycles(core, "mx", rows_per_cell),
         item_bytes=1.0,
         psum_bytes=i.results[0].type.dtype.itemsize,
         column_tiles=False,  # row tiling only [ISA]
@@ -390,11 +316,10 @@ def _(i: NcMatmulSparse, core: Core, reading: Reading) -> tuple[Way, ...]:
     dense = prod(moving.type.shape[x] for x in d.rhs_contract)
     held = prod(values.type.shape) // max(1, batch * k)
     moved = prod(moving.type.shape) // max(1, batch * dense)
-    products = _products(core, "sparse")
     full = 4  # rows of a group that one compressed row selects from in 4:16 [C3]
     c = Contraction(
         *(batch, held, moved, k, i.k_tile),
-        column_cycles=full / products,
+        column_cycles=column_cycles(core, "sparse", full),
         item_bytes=float(moving.type.dtype.itemsize),
         psum_bytes=i.results[0].type.dtype.itemsize,
         flops_per_k=2.0 * dense / max(1, k),

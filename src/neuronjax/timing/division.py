@@ -13,8 +13,8 @@ from collections.abc import Collection
 from math import ceil, prod
 
 from neuronjax.ir.instruction_set import NcMatmul
-from neuronjax.timing.cost_dma import hbm_bytes_per_second
-from neuronjax.timing.cost_tensor import peak_flops_per_second
+from neuronjax.timing.engines.dma import hbm_bytes_per_second
+from neuronjax.timing.engines.tensor import peak_flops_per_second
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.layout import block_bytes, tile_bytes
 from neuronjax.timing.planning_constants import PASSING_SHARE, RESIDENT_SHARE

@@ -13,10 +13,9 @@ from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.kernel import ON_CHIP, Access, KernelInstruction
 from neuronjax.timing import (
     cost_collective,
-    cost_gpsimd,
     kernel_cost_dma,
+    kernel_cost_lanes,
     kernel_cost_tensor,
-    kernel_cost_vector,
 )
 from neuronjax.timing.kernel_operands import first_partition
 from neuronjax.timing.kernel_price import RULES, KernelPrice
@@ -26,9 +25,8 @@ from neuronjax.timing.work import Core
 FILES = (
     cost_collective,
     kernel_cost_dma,
-    cost_gpsimd,
+    kernel_cost_lanes,
     kernel_cost_tensor,
-    kernel_cost_vector,
 )
 
 

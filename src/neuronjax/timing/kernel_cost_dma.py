@@ -1,19 +1,13 @@
-"""DMA in kernels: which of the 16 engines move what, and how long each of them takes.
+"""DMA in kernels: which of the 16 engines move what, and who makes the descriptors.
 
-An engine serves eight partitions, so that few partitions occupy few engines [DM]; it
-moves its share at its practical rate and spends a moment on every contiguous piece of
-HBM, or of a partition where that is cut finer. A kernel has HBM to itself: the engines
-of a core move more than its share of HBM (400 GB/s measured on trn2 [KDA]). What a
-transfer alone takes longer than one in a stream is the end of its last packets, during
-which the next ones move. From the trigger to the first byte it takes a descriptor, then
-HBM; after the last byte a semaphore.
+An engine serves eight partitions, so that few partitions occupy few engines [DM]. A
+kernel has HBM to itself: the engines of a core move more than its share of HBM (400
+GB/s measured on trn2 [KDA]).
 
-Where descriptors are made by hardware (NeuronCore-v3 on) each transfer keeps one of two
-generators for 600 ns [A3, DGE]: the one that SyncE commands for loads and the one that
-ScalarE commands for the rest, unless the kernel says which (ASSUMPTION: the compiler
-decides, and takes hardware wherever it can: no cast, no indices of the run). In the
-older style they are prebuilt, as with the compiler's `--disable-dge`. What GpSimdE does
-for descriptors made in software is not published and left out.
+Of the generators of descriptors SyncE commands one for loads and ScalarE the other for
+the rest, unless the kernel says which (ASSUMPTION: the compiler decides, and takes
+hardware wherever it can: no cast, no indices of the run). In the older style they are
+prebuilt, as with the compiler's `--disable-dge`.
 """
 
 from __future__ import annotations
@@ -24,8 +18,7 @@ from typing import NamedTuple
 
 from neuronjax.ir.kernel import Access, KernelInstruction, Storage
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.cost_dma import engines, streaming_bytes_per_second
-from neuronjax.timing.kernel_constants import PARTITIONS_OF_A_DMA_ENGINE, PRINT_COPIES
+from neuronjax.timing.engines.dma import DmaTask, dma_pace, engines
 from neuronjax.timing.kernel_cost_tensor import over_partitions
 from neuronjax.timing.kernel_operands import first_partition, operand, run_bytes
 from neuronjax.timing.kernel_price import KernelPrice, prices
@@ -44,7 +37,11 @@ class _Move(NamedTuple):
     source: Access
     bytes: float
     piece: float
-    share: float = 1.0
+
+    @property
+    def on_chip(self) -> Access:
+        """The side whose partitions decide which engines move it."""
+        return self.source if _in_hbm(self.out) else self.out
 
 
 def _in_hbm(access: Access) -> bool:
@@ -66,43 +63,33 @@ def _piece(*sides: Access) -> float:
     return float(min(pieces)) if pieces else float(operand(sides[0]).bytes)
 
 
-def _move(i: KernelInstruction, core: Core) -> _Move:
+def _move(i: KernelInstruction) -> _Move:
     out, sources = i.outputs[0], _sources(i)
     size = float(max(operand(out).bytes, sum(operand(s).bytes for s in sources)))
     piece = _piece(out, sources[0])
     if i.name == "dma_transpose":
-        on_chip = not _in_hbm(sources[0])
-        share = (a.DMA_TRANSPOSE_ON_CHIP if on_chip else a.DMA_TRANSPOSE_SHARE).value
-        if "dma_transpose" in core.spec.capabilities:
-            rows = max(run_bytes(s) for s in (out, sources[0]))
-            return _Move(out, sources[0], size, float(rows), share)
-        item = operand(out).dtype.itemsize
-        return _Move(out, sources[0], size, float(item))
+        piece = float(max(run_bytes(s) for s in (out, sources[0])))
     return _Move(out, sources[0], size, piece)
 
 
 def _engines(m: _Move, core: Core) -> tuple[int, int]:
     """The first engine and how many: those of the partitions on chip."""
-    whole = engines(core)
-    side = m.source if _in_hbm(m.out) else m.out
+    whole, side = engines(core), m.on_chip
     if _in_hbm(side):
         return 0, whole
-    each = int(PARTITIONS_OF_A_DMA_ENGINE.value)
+    each = int(a.PARTITIONS_OF_A_DMA_ENGINE.value)
     first = first_partition(side)
     last = first + operand(side).partitions - 1
     low, high = first // each, min(whole - 1, last // each)
     return min(low, high), max(1, high - low + 1)
 
 
-def _engine_seconds(m: _Move, core: Core, count: int, rate: float) -> float:
-    share = m.bytes / count
-    side = m.source if _in_hbm(m.out) else m.out
-    if not _in_hbm(side):  # the fullest engine has up to eight partitions
-        rows = operand(side).partitions
-        share = m.bytes / rows * min(rows, ceil(rows / count))
-    rate *= m.share
-    pieces = ceil(share / max(1.0, min(m.piece, share)))
-    return share / rate + pieces * a.DMA_ELEMENT.value
+def _fullest(m: _Move, count: int) -> float:
+    """Bytes of the fullest engine, which has up to eight partitions."""
+    if _in_hbm(m.on_chip):
+        return m.bytes / count
+    rows = operand(m.on_chip).partitions
+    return m.bytes / rows * min(rows, ceil(rows / count))
 
 
 def _mode(i: KernelInstruction, m: _Move, core: Core) -> str:
@@ -137,27 +124,27 @@ def _ring(i: KernelInstruction, m: _Move, mode: str) -> str:
 def transfer(i: KernelInstruction, core: Core) -> KernelPrice:
     if i.attributes.get("dge_engine") == "tensor":  # the older compiler's broadcast
         return over_partitions(i, core)
-    m = _move(i, core)
+    m = _move(i)
     mode = _mode(i, m, core)
-    issue = core.chip.hwdge_issue_seconds or 0.0
-    start = issue
-    if mode != "hwdge":
-        issue, start = 0.0, core.chip.dma_start_seconds - a.DMA_SEMAPHORE.value
-    if _in_hbm(m.source):
-        start += a.HBM_LATENCY.value
     low, count = _engines(m, core)
-    alone = core.chip.dma_engine_bytes_per_second
-    spent = _engine_seconds(m, core, count, streaming_bytes_per_second(core))
-    end = _engine_seconds(m, core, count, alone) - spent
-    source, second = _sides(i, m, spent * count / engines(core))
+    task = DmaTask(
+        bytes=_fullest(m, count),
+        piece=m.piece,
+        item_bytes=operand(m.out).dtype.itemsize,
+        transposes=i.name == "dma_transpose",
+        on_chip=not _in_hbm(m.source),
+        by_hardware=mode == "hwdge",
+    )
+    pace = dma_pace(core, task)
+    source, second = _sides(i, m, pace.seconds * count / engines(core))
     return KernelPrice(
         queue="dma",
         source=source,
-        seconds=spent,
-        latency_seconds=a.DMA_SEMAPHORE.value + end,
+        seconds=pace.seconds,
+        latency_seconds=pace.semaphore_seconds + pace.tail_seconds,
         ring=_ring(i, m, mode),
-        issue_seconds=issue,
-        start_seconds=start,
+        issue_seconds=pace.issue_seconds,
+        start_seconds=pace.start_seconds,
         dma_engines=(low, count),
         second=second,
     )
@@ -172,7 +159,7 @@ def device_print(i: KernelInstruction, core: Core) -> KernelPrice:
     room = Storage(-1, "shared_hbm", shape, source.dtype)
     out = Access(room, source.dtype, 0, tuple(zip(strides, shape, strict=True)))
     stored = transfer(replace(i, name="dma_copy", outputs=(out,)), core)
-    return replace(stored, seconds=stored.seconds * PRINT_COPIES.value)
+    return replace(stored, seconds=stored.seconds * a.PRINT_COPIES.value)
 
 
 def _sides(

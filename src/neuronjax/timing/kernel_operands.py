@@ -1,7 +1,7 @@
 """Operands of kernel instructions as the cost rules see them, and where they overlap.
 
-A `KernelOperand` is what the access pattern means for an engine: elements per
-partition, whether they lie next to each other, in which memory. A *box* is the part of
+An access pattern means a `LaneStream` for an engine: elements per partition, whether
+they lie next to each other, in which memory. A *box* is the part of
 a storage that an access touches, a range of every dimension; it may be larger than what
 is touched, never smaller. Nothing here knows a value: an index that the run decides
 may be any.
@@ -13,12 +13,12 @@ import functools
 from collections.abc import Mapping
 from math import prod
 from types import MappingProxyType
-from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 
 from neuronjax.ir.kernel import Access
+from neuronjax.timing.engines.task import LaneStream
 
 #: Ranges of the dimensions of a storage; None is all of it.
 Box = tuple[tuple[int, int], ...] | None
@@ -42,65 +42,24 @@ def numpy_dtype(name: str) -> np.dtype:
     return _WORDS.get(name) or np.dtype(getattr(ml_dtypes, name, name))
 
 
-class KernelOperand(NamedTuple):
-    """One access, for an engine.
-
-    Attributes:
-        memory: "sbuf", "psum", "private_hbm", "shared_hbm" or "registers".
-        dtype: of its elements; of packed ones, a word of four.
-        name: nki name of the dtype.
-        partitions: count of the first dimension.
-        free: elements per partition.
-        contiguous: whether the innermost elements follow each other.
-        stride_bytes: of the innermost dimension.
-        is_dynamic: whether the run decides where it is.
-    """
-
-    memory: str
-    dtype: np.dtype
-    name: str
-    partitions: int
-    free: int
-    contiguous: bool
-    stride_bytes: int
-    is_dynamic: bool
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all elements."""
-        return self.partitions * self.free * self.dtype.itemsize
-
-    @property
-    def in_psum(self) -> bool:
-        """Whether an engine reads or writes PSUM."""
-        return self.memory == "psum"
-
-    @property
-    def is_scalar(self) -> bool:
-        """Whether it is one element per partition: no stream through an engine."""
-        return self.free == 1
-
-
-def operand(access: Access) -> KernelOperand:
+def operand(access: Access) -> LaneStream:
     """What an access means for an engine."""
     dynamic = access.dynamic is not None
     return _operand(access.storage.memory, access.dtype, access.pattern, dynamic)
 
 
 @functools.lru_cache(maxsize=65536)
-def _operand(
-    memory: str, name: str, pattern: Pattern, is_dynamic: bool
-) -> KernelOperand:
+def _operand(memory: str, name: str, pattern: Pattern, is_dynamic: bool) -> LaneStream:
     dtype = numpy_dtype(name)
     partitions = pattern[0][1] if pattern else 1
     moving = [stride for stride, count in pattern[1:] if count > 1]
     stride = moving[-1] if moving else 1
-    return KernelOperand(
+    return LaneStream(
         memory,
         dtype,
+        prod(count for _, count in pattern[1:]),
         name,
         partitions,
-        prod(count for _, count in pattern[1:]),
         stride == 1,
         abs(stride) * dtype.itemsize,
         is_dynamic,

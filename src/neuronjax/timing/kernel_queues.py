@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from neuronjax.timing.kernel_constants import REORDER_WINDOW
+from neuronjax.timing import assumptions as a
 from neuronjax.timing.kernel_price import KernelPrice
 from neuronjax.timing.kernel_unroll import Stream
 from neuronjax.timing.planning_constants import LOOP_TURN
@@ -45,7 +45,7 @@ class IssueQueue:
         self.free = 0.0
         self.wake = inf
         self.last = NOTHING
-        self.window = 1 if in_order else int(REORDER_WINDOW.value)
+        self.window = 1 if in_order else int(a.REORDER_WINDOW.value)
 
 
 class IssueQueues:

@@ -21,9 +21,9 @@ from neuronjax.hardware import Target
 from neuronjax.ir.collection import no_collection
 from neuronjax.ir.kernel import KernelProgram
 from neuronjax.timing.around import joining_seconds
-from neuronjax.timing.cost_scalar import table_load_seconds
+from neuronjax.timing.engines.scalar import table_load_seconds
+from neuronjax.timing.kernel_array import Array
 from neuronjax.timing.kernel_cost import Prices
-from neuronjax.timing.kernel_cost_tensor import Array
 from neuronjax.timing.kernel_dependencies import KernelDependencies
 from neuronjax.timing.kernel_engines import on_engines
 from neuronjax.timing.kernel_price import KernelPrice

@@ -20,8 +20,8 @@ from math import ceil
 from neuronjax.ir.instruction import Engine, Instruction
 from neuronjax.ir.kernel import KernelInstruction, KernelProgram, Storage
 from neuronjax.ir.program import Location
-from neuronjax.timing.cost_dma import engines
-from neuronjax.timing.cost_scalar import table_load_seconds
+from neuronjax.timing.engines.dma import engines
+from neuronjax.timing.engines.scalar import table_load_seconds
 from neuronjax.timing.fused import Fused, TiledRegion
 from neuronjax.timing.kernel_operands import numpy_dtype
 from neuronjax.timing.kernel_price import KernelPrice

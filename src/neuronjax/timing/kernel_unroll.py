@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from neuronjax.ir.kernel import KernelBlock, KernelInstruction, KernelLoop, KernelWhile
-from neuronjax.timing.kernel_constants import LOOP_TURNS
+from neuronjax.timing import assumptions as a
 
 #: Instructions that a device loop may have, all turns together, before it is cut.
 MOST_INSTRUCTIONS = 100_000
@@ -101,7 +101,7 @@ def _add_loop(
     each = max(1, sum(1 for _ in loop.body.walk()))
     shown = turns
     if turns * each > MOST_INSTRUCTIONS:
-        shown = min(turns, int(LOOP_TURNS.value))
+        shown = min(turns, int(a.LOOP_TURNS.value))
     edges = []
     for turn in range(shown):
         edges.append(len(stream.entries))

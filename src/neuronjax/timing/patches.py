@@ -14,16 +14,14 @@ from math import prod
 
 from neuronjax.ir.instruction_set import Im2col
 from neuronjax.ir.program import TensorType
-from neuronjax.timing import assumptions as a
 from neuronjax.timing.access import ValueAccess, rows_of
+from neuronjax.timing.engines.tensor import least_tile
 from neuronjax.timing.work import Core
 
 
 def fill_rows(i: Im2col, core: Core) -> bool:
     """Whether the channels of an image fill a tile of the array's rows."""
-    quarter = "quarter_tiling" in core.spec.capabilities
-    least = (a.TILE_ROWS if quarter else a.TILE_ROWS_V2).value
-    return i.operands[0].type.shape[-1] >= least
+    return i.operands[0].type.shape[-1] >= least_tile(core)
 
 
 def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:

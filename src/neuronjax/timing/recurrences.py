@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Branch, DmaCopy, Loop, Memset
-from neuronjax.timing.cost_dma import hbm_bytes_per_second
-from neuronjax.timing.cost_gpsimd import nbytes
-from neuronjax.timing.cost_rules import latency_seconds
+from neuronjax.timing.cost_rules import nbytes
+from neuronjax.timing.engines.dma import hbm_bytes_per_second
+from neuronjax.timing.engines.lanes import latency_seconds
 from neuronjax.timing.loop_vectorization import (
     LoopVectorization,
     composed,

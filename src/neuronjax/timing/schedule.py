@@ -23,9 +23,9 @@ from neuronjax.ir.instruction_set import Branch, Loop
 from neuronjax.timing.around import around_seconds
 from neuronjax.timing.assumptions import THROTTLE_SECONDS
 from neuronjax.timing.cost_collective import collective_seconds
-from neuronjax.timing.cost_dma import engines
-from neuronjax.timing.cost_scalar import table_load_seconds
-from neuronjax.timing.cost_tensor import after_idle_seconds
+from neuronjax.timing.engines.dma import engines
+from neuronjax.timing.engines.scalar import table_load_seconds
+from neuronjax.timing.engines.tensor import after_idle_seconds
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.memory_plan import BlockPlan, MemoryPlan, Unit
 from neuronjax.timing.planning_constants import CHUNK_BYTES, LOOP_TURN, PREFETCH_SHARE

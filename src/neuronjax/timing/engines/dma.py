@@ -1,0 +1,107 @@
+"""The DMA engines: transfers between HBM and SBUF, and movement inside SBUF.
+
+Each engine moves its share at its practical rate and spends a moment on every
+contiguous piece. What a transfer alone takes longer than one in a stream is the end of
+its last packets, during which the next ones move. What it takes before its first byte
+is latency, not occupancy: descriptors, then HBM; after the last byte a semaphore.
+
+Where descriptors are made by hardware (NeuronCore-v3 on) each transfer keeps one of two
+generators for 600 ns [A3, DGE]. Prebuilt ones are part of the published fixed cost of a
+transfer [DB]. What GpSimdE does for those made in software is not published and left
+out.
+
+The published curve of rate against bytes per partition [DM] is that of whole transfers
+from one queue. Read as a cost of rows it contradicts the 97 ns of a packet of 8 rows
+of 256 bytes [DM]; it is not used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
+
+from neuronjax.timing import assumptions as a
+from neuronjax.timing.engines.task import has
+from neuronjax.timing.work import Core
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DmaTask:
+    """A transfer, as the engines that share it see it.
+
+    Attributes:
+        bytes: that the fullest engine moves.
+        piece: contiguous bytes, of either side the fewer.
+        item_bytes: of an element; of transposes.
+        transposes: whether rows and columns change places on the way.
+        on_chip: whether it is read from SBUF.
+        by_hardware: whether hardware makes its descriptors.
+    """
+
+    bytes: float
+    piece: float
+    item_bytes: int = 4
+    transposes: bool = False
+    on_chip: bool = False
+    by_hardware: bool = False
+
+
+class DmaPace(NamedTuple):
+    """What a transfer takes.
+
+    Attributes:
+        seconds: how long an engine is occupied, where others follow.
+        issue_seconds: how long its queue issues it, which others wait for.
+        start_seconds: from its trigger to its first byte.
+        semaphore_seconds: from its last byte to a consumer's start.
+        tail_seconds: what it alone takes longer than in a stream.
+    """
+
+    seconds: float
+    issue_seconds: float
+    start_seconds: float
+    semaphore_seconds: float
+    tail_seconds: float
+
+
+def dma_pace(core: Core, task: DmaTask) -> DmaPace:
+    """What a transfer takes of one engine and of the queue that issues it."""
+    streamed = moving_seconds(core, task, streaming_bytes_per_second(core))
+    alone = moving_seconds(core, task, core.chip.dma_engine_bytes_per_second)
+    issue, start = 0.0, core.chip.dma_start_seconds - a.DMA_SEMAPHORE.value
+    if task.by_hardware:
+        issue = start = core.chip.hwdge_issue_seconds or 0.0
+        start += 0.0 if task.on_chip else a.HBM_LATENCY.value
+    return DmaPace(streamed, issue, start, a.DMA_SEMAPHORE.value, alone - streamed)
+
+
+def moving_seconds(core: Core, task: DmaTask, bytes_per_second: float) -> float:
+    """One engine at a rate: its bytes, and the start of every piece.
+
+    Transposes reach a share of the rate [A3]; a chip without them moves element by
+    element."""
+    piece, size = task.piece, task.bytes
+    if task.transposes and has(core, "dma_transpose"):
+        share = a.DMA_TRANSPOSE_ON_CHIP if task.on_chip else a.DMA_TRANSPOSE_SHARE
+        bytes_per_second *= share.value
+    elif task.transposes:
+        piece = min(piece, task.item_bytes)
+    pieces = ceil(size / max(1.0, min(piece, size)))
+    return size / bytes_per_second + pieces * a.DMA_ELEMENT.value
+
+
+def engines(core: Core) -> int:
+    """DMA engines of a logical core."""
+    return core.chip.dma_engines // core.chip.cores_per_chip * core.lnc
+
+
+def hbm_bytes_per_second(core: Core) -> float:
+    """A logical core's share of the chip's HBM, as if all cores worked alike."""
+    return core.chip.hbm_bytes_per_second / core.chip.cores_per_chip * core.lnc
+
+
+def streaming_bytes_per_second(core: Core) -> float:
+    """One engine's rate where transfers follow one another."""
+    chip = core.chip
+    return chip.dma_streaming_bytes_per_second or chip.dma_engine_bytes_per_second

@@ -1,0 +1,134 @@
+"""Tasks of VectorE, ScalarE and GpSimdE in seconds: what the three have in common.
+
+An instruction takes the cycles of its data path and the start of one access that the
+instruction before does not hide, and MINIMUM_INTERVAL at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import ceil
+from types import MappingProxyType
+from typing import Any
+
+from neuronjax.timing import assumptions as a
+from neuronjax.timing.engines import gpsimd, scalar, vector
+from neuronjax.timing.engines.task import LaneTask, Pace
+from neuronjax.timing.work import Core, Queue, Work
+
+_PACES: Mapping[Queue, Callable[[LaneTask, Core], Pace]] = MappingProxyType(
+    {
+        "vector": lambda task, core: vector.RULES[task.name](task, core),
+        "scalar": scalar.pace,
+        "gpsimd": gpsimd.pace,
+    }
+)
+#: Instructions that have a pace.
+PRICED = vector.RULES.keys() | scalar.ACTIVATIONS | gpsimd.NAMES
+#: The profiler's names that are not those of nki.isa.
+_OPCODES: Mapping[str, str] = MappingProxyType(
+    {
+        "nc_stream_shuffle": "SHUFFLE",
+        "nc_transpose": "TRANSPOSE",
+        "nc_find_index8": "FIND_INDEX8",
+        "nc_match_replace8": "MATCH_REPLACE8",
+        "tensor_scalar_cumulative": "TENSOR_SCALAR",
+        "tensor_scalar_reduce": "TENSOR_SCALAR",
+        "tensor_tensor_scan": "SCAN",
+        "tensor_reduce": "REDUCE",
+        "tensor_partition_reduce": "PARTITION_REDUCE",
+        **dict.fromkeys(vector.RANDOM, "RNG"),
+    }
+)
+# NeuronCore-v2: VectorE and GpSimdE not at once in SBUF, VectorE and ScalarE not at
+# once in PSUM [A2]; later cores have ports enough [A3].
+_SHARED = {"vector": ("psum", "sbuf"), "scalar": ("psum",), "gpsimd": ("sbuf",)}
+
+
+def clock(core: Core, queue: Queue) -> int:
+    """Cycles per second of an engine."""
+    return getattr(core.chip.core, queue).clock_hz
+
+
+def pace(task: LaneTask, core: Core) -> Pace:
+    """What a task takes of its engine's data path."""
+    if task.name == "memset":  # the same formula on every engine [V26]
+        return vector.RULES["memset"](task, core)
+    return _PACES[task.queue](task, core)
+
+
+def lane_work(
+    core: Core, *tasks: LaneTask, tiles: int = 1, times: float = 1, **more: Any
+) -> Work:
+    """Tasks of one engine, one after the other on every tile, `times` each.
+
+    `more` are fields of the Work, whose opcode and mode are the last task's."""
+    last, paces = tasks[-1], [pace(task, core) for task in tasks]
+    speed = paces[-1].speed
+    fields: dict[str, Any] = {
+        "tiles": tiles,
+        "opcode": _opcode(last),
+        "performance_mode": f"{speed}x" if speed > 1 else "",
+        "table": scalar.table_of(last.function) if last.queue == "scalar" else "",
+        **more,
+    }
+    return engine_work(
+        core,
+        last.queue,
+        sum(p.cycles for p in paces) * times,
+        ceil(tiles * len(tasks) * times),
+        least=paces[-1].least,
+        **fields,
+    )
+
+
+def _opcode(task: LaneTask) -> str:
+    if task.queue == "scalar" and task.name != "memset":
+        return "ACTIVATE"
+    return _OPCODES.get(task.name, task.name.upper())
+
+
+def engine_work(
+    core: Core,
+    queue: Queue,
+    cycles: float,
+    starts: int,
+    *,
+    least: float = a.MINIMUM_INTERVAL.value,
+    **fields: Any,
+) -> Work:
+    """Work of so many cycles of an engine's data path, in `starts` instructions."""
+    return Work(
+        queue=queue,
+        seconds=seconds(core, queue, cycles, starts, least),
+        latency_seconds=latency_seconds(core, queue),
+        **fields,
+    )
+
+
+def seconds(
+    core: Core,
+    queue: Queue,
+    cycles: float,
+    starts: int,
+    least: float = a.MINIMUM_INTERVAL.value,
+) -> float:
+    """How long instructions occupy an engine; `cycles` are those of all together."""
+    start = a.GPSIMD_START.value
+    if queue != "gpsimd":
+        start = a.VISIBLE_STARTS.value * core.spec.access_start_cycles
+    return max(least * starts, cycles + start * starts) / clock(core, queue)
+
+
+def latency_seconds(core: Core, queue: Queue) -> float:
+    """From the last element's end to its result being read by another instruction."""
+    hidden = 2 - a.VISIBLE_STARTS.value  # of one read and one write
+    cycles = a.STATIC_OVERHEAD.value + hidden * core.spec.access_start_cycles
+    return cycles / clock(core, queue)
+
+
+def shared_ports(queue: Queue, core: Core, memories: set[str]) -> tuple[str, ...]:
+    """Of memories that an instruction uses, those that keep another engine out."""
+    if "parallel_sbuf_ports" in core.spec.capabilities:
+        return ()
+    return tuple(m for m in _SHARED.get(queue, ()) if m in memories)

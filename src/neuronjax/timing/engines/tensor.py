@@ -1,0 +1,165 @@
+"""TensorE: matmuls and transposes on the array of 128 x 128 cells.
+
+A matmul loads up to 128 columns of the stationary operand, then streams columns of the
+moving one; it takes max(min(64, stationary columns), moving columns) cycles [V26],
+times the cycles of a column (4 in FP32). The next stationary operand loads meanwhile
+[A2], but no sooner than the matmul before begins, which sets the pace of short ones.
+Row and column tiles of the array work side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+from neuronjax.errors import InternalError
+from neuronjax.timing import assumptions as a
+from neuronjax.timing.engines.lanes import clock
+from neuronjax.timing.engines.task import has
+from neuronjax.timing.work import Core
+
+#: Whose products a cell adds, by the field of `products_per_cell_per_cycle`.
+Products = Literal["bf16", "fp32", "fp8", "mx", "sparse"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayTask:
+    """A matmul or transpose, or equal ones, on one physical core.
+
+    Attributes:
+        held: columns of a stationary operand.
+        moved: columns of the moving operands of all matmuls together.
+        rows: of the array that are in use.
+        column_cycles: what a moving column takes.
+        matmuls: how many.
+        loads: how many stationary operands.
+        parallel: matmuls that the array's tiles do at once.
+        is_transpose: whether bits pass through.
+    """
+
+    held: int
+    moved: int
+    rows: int = 128
+    column_cycles: float = 1.0
+    matmuls: int = 1
+    loads: int = 1
+    parallel: int = 1
+    is_transpose: bool = False
+
+
+def multiply_seconds(core: Core, task: ArrayTask) -> float:
+    """How long the array multiplies; of one matmul, the interval to the next."""
+    least = min(a.MATMUL_MINIMUM.value, task.held) * max(1.0, task.column_cycles)
+    short = ceil(task.matmuls / task.parallel) * least
+    streamed = ceil(task.moved / task.parallel) * task.column_cycles
+    return max(short, streamed) / clock(core, "tensor")
+
+
+def load_seconds(core: Core, task: ArrayTask) -> float:
+    """A LoadStationary by itself, from its issue to its end."""
+    spec = core.spec
+    least = max(a.MATMUL_MINIMUM.value, task.held) / a.FAST_LOAD.value
+    cycles = least * max(1.0, task.column_cycles) + task.rows
+    access = spec.access_start_cycles * a.ACCESS_CLOCK.value
+    return cycles / spec.tensor.clock_hz + access / spec.sync.clock_hz
+
+
+def array_seconds(core: Core, task: ArrayTask) -> float:
+    """Matmuls one after the other, their loads in the background of each other."""
+    load, spent = load_seconds(core, task), multiply_seconds(core, task)
+    if task.is_transpose:
+        first = spent / task.matmuls
+        spent = first + (spent - first) / chained_transposes(core)
+    return load + max(spent, (task.loads - 1) * load)
+
+
+def chained_transposes(core: Core) -> float:
+    """How much quicker a transpose is behind another: on NeuronCore-v4 they overlap."""
+    return a.BACKGROUND_TRANSPOSE.value if has(core, "background_transpose") else 1.0
+
+
+def array_latency_seconds(core: Core, rows: int | None = None) -> float:
+    """From a matmul's last column entering the array to its sum being in PSUM.
+
+    `rows` of the array are in use; None is all of them."""
+    spec = core.spec
+    through = (spec.partitions if rows is None else rows) + spec.array_columns
+    accesses = 2 * spec.access_start_cycles * a.ACCESS_CLOCK.value
+    return through / spec.tensor.clock_hz + accesses / spec.sync.clock_hz
+
+
+# -- what a column takes ---------------------------------------------------------------
+
+
+def products(core: Core, kind: Products) -> float:
+    """Products of a kind that a cell adds per cycle, on a chip that has that kind."""
+    found = getattr(core.spec.products_per_cell_per_cycle, kind)
+    if found is None:
+        raise InternalError(f"{core.chip.name} has no {kind} matmul", op="nc_matmul")
+    return found
+
+
+def column_cycles(
+    core: Core, kind: Products, rows_per_cell: int = 1, *, zeros_and_ones: int = 0
+) -> float:
+    """Cycles of a moving column whose products a cell adds `rows_per_cell` of.
+
+    Of FP32, `zeros_and_ones` counts the operands that are nothing else."""
+    return rows_per_cell / products(core, kind) / a.ONE_ZERO.value**zeros_and_ones
+
+
+def transpose_cycles(core: Core, item_bytes: int) -> float:
+    """Cycles of a column in transposes."""
+    if item_bytes < 4:
+        return 1.0
+    exact = has(core, "exact_transpose")
+    return a.FP32_TRANSPOSE_PASSES.value if exact else column_cycles(core, "fp32")
+
+
+def peak_flops_per_second(core: Core, kind: str) -> float | None:
+    """What the array reaches when no cycle is lost.
+
+    A multiply-add counts as 2, and of "sparse" (4:16) the zeros count too; None where
+    the core has no such matmul."""
+    spec = core.spec
+    added = getattr(spec.products_per_cell_per_cycle, kind)
+    if added is None:
+        return None
+    cells = spec.partitions * spec.array_columns * core.lnc
+    return 2.0 * cells * added * spec.tensor.clock_hz
+
+
+# -- tiles of the array ----------------------------------------------------------------
+
+
+def least_tile(core: Core) -> int:
+    """Rows, or columns, of the smallest tile of the array."""
+    quarter = has(core, "quarter_tiling")
+    return int((a.TILE_ROWS if quarter else a.TILE_ROWS_V2).value)
+
+
+def tiles_at_once(core: Core, rows: int, columns: int) -> int:
+    """Tiles of a size that work side by side, as the array's input allows."""
+    whole = core.spec.partitions
+    tiles = (whole // rows) * (whole // columns)
+    # Without tiles the array takes one matmul at a time, whatever its input could.
+    return max(1, min(tiles, int(a.PARALLEL_INPUT.value) // rows))
+
+
+# -- while it runs ---------------------------------------------------------------------
+
+
+def after_idle_seconds(core: Core, busy_seconds: float) -> float:
+    """What TensorE loses when it starts after an idle stretch and works for a while.
+
+    From NeuronCore-v3 on its rate is limited for the first 3 us [GL].
+    """
+    lost = busy_seconds * (ramp_ratio(core) - 1)
+    return min(lost, a.THROTTLE_SECONDS.value * (1 - 1 / ramp_ratio(core)))
+
+
+def ramp_ratio(core: Core) -> float:
+    """How much longer a matmul takes after idling; 1 where it does not matter."""
+    limited = has(core, "quarter_tiling")
+    return 1 / a.THROTTLE_MEAN.value if limited else 1.0

@@ -1,0 +1,184 @@
+"""VectorE: cycles by the published formulas [V26].
+
+N elements per lane take N cycles where one tensor streams in. Where two do, it is 2 N
+on NeuronCore-v2, which reads one element of a lane in a cycle [A2, V26], and N from v3
+on, which reads two [A3] (measured: 1.08 N of FP32 in AdamW on trn2). Performance modes:
+two tensors in 16 bits, or one of them still in PSUM, take N everywhere; one in 16 bits
+N / 4 from v3 on, N / 2 where it is strided, in PSUM, or leaves in 8 bits (measured:
+tensor_scalar to FP8) [A3]. An innermost stride of 16 bytes or more halves an interface
+[A2]. What no page prices takes a cycle for every element that streams in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from neuronjax.timing import assumptions as a
+from neuronjax.timing.engines.task import LaneTask, Pace, has, is_half, longest
+from neuronjax.timing.work import Core
+
+Rule = Callable[[LaneTask, Core], Pace]
+
+_SIMPLE = frozenset({"add", "subtract", "multiply"})
+_HALVED_REDUCTIONS = frozenset({"add", "maximum", "max"})
+
+
+def streams_per_cycle(core: Core) -> float:
+    """Elements of any type that a lane of VectorE reads in a cycle."""
+    widths = core.spec.vector.elements_per_cycle
+    return widths.fp32 / core.spec.partitions if widths and widths.fp32 else 1.0
+
+
+def _streamed(task: LaneTask, core: Core) -> float:
+    """Cycles of every stream in, as many of them at once as the core reads."""
+    read = sum(s.cycles for s in task.read)
+    return max(longest(task.streams), read / streams_per_cycle(core))
+
+
+def _speed_of_one(core: Core, source: np.dtype, target: np.dtype, plain: bool) -> int:
+    """Elements per lane and cycle of tensor_copy and tensor_scalar; `plain`: between
+    contiguous elements of SBUF."""
+    if not has(core, "vector_perf_modes"):
+        return 1
+    widths = core.spec.vector.elements_per_cycle
+    fits = is_half
+    if widths is not None and widths.fp8 == widths.bf16:
+        fits = _is_narrow_float
+    if fits(source) and fits(target):
+        return 4 if plain else 2
+    return 2 if is_half(source) and _is_narrow_float(target) else 1
+
+
+def _is_narrow_float(dtype: np.dtype) -> bool:
+    """A float of 16 or 8 bits."""
+    return dtype.itemsize <= 2 and dtype.kind not in "iub"
+
+
+def _one_stream(task: LaneTask, core: Core) -> Pace:
+    """4, 2 or 1 elements per cycle; 600 cycles from or to an address in a register."""
+    least = a.MINIMUM_INTERVAL.value
+    if any(s.is_dynamic for s in task.streams):
+        least = a.DYNAMIC_COPY_MINIMUM.value
+    ends = (*task.read[:1], *task.written[:1])
+    psum = any(s.in_psum for s in ends)
+    contiguous = all(s.contiguous for s in ends)
+    speed = 1
+    if len(ends) == 2 and (contiguous or not psum):
+        plain = contiguous and not psum
+        speed = _speed_of_one(core, ends[0].dtype, ends[1].dtype, plain)
+    cycles = task.elements / speed if speed > 1 else longest(ends)
+    return Pace(cycles, speed, least)
+
+
+def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
+    """N of add, subtract and multiply in 16 bits on every generation [V26]."""
+    if any(s.in_psum for s in task.read):
+        return Pace(longest(task.streams))
+    modes = has(core, "vector_perf_modes")
+    contiguous = all(s.contiguous for s in task.streams)
+    simple = task.does_only(_SIMPLE) and contiguous
+    if all(s.is_half for s in task.streams) and (modes or simple):
+        return Pace(longest(task.streams), 2 if modes else 1)
+    return Pace(_streamed(task, core))
+
+
+def _scalar_tensor_tensor(task: LaneTask, core: Core) -> Pace:
+    """N of subtract and multiply in 16 bits [V26], and where one tensor is in PSUM (a
+    measurement is met [RMQ, picture])."""
+    halves = all(s.is_half for s in task.streams)
+    even = all(s.free % 2 == 0 for s in task.written)
+    quick = halves and even and task.ops == ("subtract", "multiply")
+    if quick or any(s.in_psum for s in task.read):
+        return Pace(longest(task.streams))
+    return Pace(_streamed(task, core))
+
+
+def _predicated(task: LaneTask, core: Core) -> Pace:
+    """N where source and predicate are in different memories, or one is none."""
+    split = len({s.memory for s in task.read}) > 1
+    return Pace(longest(task.read) if split else _streamed(task, core))
+
+
+def _select_reduce(task: LaneTask, core: Core) -> Pace:
+    """Not published: as tensor_copy_predicated, and the fold of a reduction."""
+    return Pace(_streamed(task, core) + task.folds * a.REDUCE_IN_PASSING.value)
+
+
+def _scan(task: LaneTask, core: Core) -> Pace:
+    """Both operands stream in."""
+    return Pace(2.0 * task.elements)
+
+
+def _reduce(task: LaneTask, core: Core) -> Pace:
+    """N cycles, N / 2 for sums and maxima of 16 bits."""
+    ends = (task.read[0], task.written[0])
+    halved = task.does_only(_HALVED_REDUCTIONS) and all(s.is_half for s in ends)
+    cycles = task.read[0].cycles
+    return Pace(cycles / 2, 2) if halved else Pace(cycles)
+
+
+def _memset(task: LaneTask, core: Core) -> Pace:
+    """N, and N / 2 for zeros of 16 bits."""
+    (out,) = task.written
+    return Pace(out.cycles * (0.5 if task.is_zero and out.is_half else 1.0))
+
+
+def _exponential(task: LaneTask, core: Core) -> Pace:
+    """4 times ScalarE's rate, clocks included [A4]."""
+    spec = core.spec
+    ratio = a.EXPONENTIAL_SPEEDUP.value * spec.scalar.clock_hz / spec.vector.clock_hz
+    return Pace(task.elements / ratio, 4)
+
+
+def _quantize_mx(task: LaneTask, core: Core) -> Pace:
+    elements = max((s.free for s in task.read), default=1)
+    return Pace(elements / a.QUANTIZE_MX_RATE.value, 4)
+
+
+def _random(task: LaneTask, core: Core) -> Pace:
+    """Words per lane and cycle: 4 of XORWOW [A4], 1 before."""
+    rate = a.RANDOM_XORWOW if has(core, "xorwow") else a.UNPUBLISHED_RANDOM
+    return Pace(task.elements / rate.value)
+
+
+def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
+    """N cycles of the longest stream, times a factor, and some more for each fold."""
+
+    def rule(task: LaneTask, core: Core) -> Pace:
+        return Pace(longest(task.streams) * factor + extra * max(1, task.folds))
+
+    return rule
+
+
+_PLAIN = ("dropout", "nc_stream_shuffle", "nc_transpose", "nc_find_index8")
+_PLAIN += ("bn_stats", "range_select", "pool")
+#: Instructions of the generator of random numbers.
+RANDOM = frozenset("rng rand2 rand_set_state rand_get_state set_rng_seed".split())
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "tensor_copy": _one_stream,
+        "tensor_scalar": _one_stream,
+        "tensor_tensor": _tensor_tensor,
+        "scalar_tensor_tensor": _scalar_tensor_tensor,
+        "tensor_copy_predicated": _predicated,
+        "select_reduce": _select_reduce,
+        "tensor_tensor_scan": _scan,
+        "tensor_reduce": _reduce,
+        "memset": _memset,
+        "exponential": _exponential,
+        "quantize_mx": _quantize_mx,
+        **dict.fromkeys(RANDOM, _random),
+        **dict.fromkeys(_PLAIN, _plain()),
+        "bn_aggr": _plain(a.BN_AGGR_PASSES.value),
+        "reciprocal": _plain(a.RECIPROCAL_PASSES.value),
+        "max8": _plain(extra=a.MAX8_EXTRA.value),
+        "nc_match_replace8": _plain(extra=a.MAX8_EXTRA.value),
+        "tensor_scalar_cumulative": _plain(extra=a.REDUCE_IN_PASSING.value),
+        "tensor_scalar_reduce": _plain(extra=a.REDUCE_IN_PASSING.value),
+    }
+)
+"""By the name of the function of nki.isa; windows are read as a "pool"."""
