@@ -73,7 +73,6 @@ class SbufAllocation:
         self.in_hbm: dict[int, tuple[int, int]] = {
             v: (0, len(regions)) for v, n in self.argument.items() if n not in resident
         }
-        #: See `BlockPlan`.
         self.updated: dict[int, int] = {}
         #: Values that go on tile by tile, and are never anywhere as a whole.
         self.passed_on: set[int] = set()
