@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 import neuronjax.nki.language as nl
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.kernel import Storage
+from neuronjax.nki.indexing import layout_at
 from neuronjax.nki.tensor import NkiTensor
 
 
@@ -262,3 +263,43 @@ def test_one_runtime_index_only():
         gathered.slice(0, 0, 4)
     with pytest.raises(InvalidProgramError, match="vector of offsets"):
         gathered.permute((1, 0, 2))
+
+
+@given(st.data(), st.sampled_from(["private_hbm", "sbuf"]))
+def test_an_ellipsis_at_the_end_changes_no_view(data, memory):
+    shape = data.draw(SHAPES)
+    t = tensor(shape, memory)
+    key = data.draw(keys(shape))
+    short, long = t[key[:-1]], t[key]
+    assert short.layout == long.layout
+
+
+@given(st.data())
+def test_slices_and_numbers_of_ds_are_slices(data):
+    shape = data.draw(SHAPES)
+    start = [data.draw(st.integers(0, n - 1)) for n in shape]
+    size = [data.draw(st.integers(1, n - s)) for n, s in zip(shape, start, strict=True)]
+    pairs = list(zip(start, size, strict=True))
+    t = tensor(shape)
+    by_ds = t[tuple(nl.ds(s, n) for s, n in pairs)]
+    assert by_ds.layout == t[tuple(slice(s, s + n) for s, n in pairs)].layout
+
+
+@pytest.mark.parametrize("step", [-3, 0, 1, 5])
+@pytest.mark.parametrize("shape", [(64, 1), (1, 64), (64,)])
+def test_a_ramp_of_indices_is_a_stride(step, shape):
+    t = tensor((600, 7))
+    rows = (200 + step * np.arange(64)).reshape(shape)
+    found = layout_at(t, (rows, np.asarray(3)), "")
+    expected = (rows * 7 + 3).ravel()
+    moving = max(range(len(shape)), key=shape.__getitem__)
+    assert found.shape == shape
+    assert (found.offset, found.strides[moving]) == (expected[0], 7 * step)
+
+
+@pytest.mark.parametrize("at", [1, 2, 40, 63])
+def test_indices_that_are_nearly_a_ramp_are_no_stride(at):
+    rows = np.arange(64)
+    rows[at] += 1
+    with pytest.raises(InvalidProgramError, match="not affine"):
+        layout_at(tensor((400, 7)), (rows, np.asarray(3)), "")

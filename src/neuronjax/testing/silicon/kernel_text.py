@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from neuronjax.testing.silicon.probes import PROBES, SiliconProbe, Step
+from neuronjax.testing.silicon.probes import PROBES, SiliconProbe, ProbeStep
 
 _DOUBLE_ROW = ("nisa.matmul_perf_mode.double_row", "'double_row_gen3'")
 
@@ -90,7 +90,7 @@ def _older(probe: SiliconProbe) -> Iterator[str]:
         yield f"nl.store({name}_out, value={name})"
 
 
-def _older_call(step: Step) -> str:
+def _older_call(step: ProbeStep) -> str:
     dtype = step.tiles[step.dst][1]
     if step.call.startswith("dma_copy("):
         return f"nl.load(x_in, dtype=nl.{dtype})"

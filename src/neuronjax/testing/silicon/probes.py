@@ -24,7 +24,7 @@ Tiles = dict[str, tuple[tuple[int, ...], str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class ProbeStep:
     """One instruction and the tiles that it makes.
 
     Attributes:
@@ -61,7 +61,7 @@ class SiliconProbe:
 
     name: str
     inputs: Mapping[str, tuple[str, Mapping[str, Any]]]
-    steps: tuple[Step, ...]
+    steps: tuple[ProbeStep, ...]
     outputs: tuple[str, ...] = ("out",)
     chips: tuple[str, ...] = CHIPS
     stochastic: bool = False
@@ -95,9 +95,9 @@ def read_input(text: str) -> tuple[str, dict[str, Any]]:
     return _DTYPES.get(maker, narrow), how
 
 
-def _read_step(text: str) -> Step:
+def _read_step(text: str) -> ProbeStep:
     tiles, _, call = text.partition(": ")
-    return Step(tiles=dict(map(_read_tile, tiles.split(", "))), call=call)
+    return ProbeStep(tiles=dict(map(_read_tile, tiles.split(", "))), call=call)
 
 
 def _read_tile(text: str) -> tuple[str, tuple[tuple[int, ...], str]]:
