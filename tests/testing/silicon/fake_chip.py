@@ -21,6 +21,9 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
+from neuronjax.hardware import resolve_target
+from neuronjax.ir.collectives.placement import Placement
+from neuronjax.ir.collectives.selection import select
 from tests.oracles import collectives, floats
 
 F32 = np.float32
@@ -62,7 +65,7 @@ class Choices:
     scales: str = "neuron"
     random: str = "in proportion"
     function: str = "correctly rounded"
-    ranks: str = "rdh"
+    ranks: str = "by size"
 
 
 class Tile:
@@ -588,7 +591,12 @@ def _results(found):
 
 
 def _all_reduce(chip: Choices, x):
-    algorithm = collectives.Algorithm(name=chip.ranks, ranks_per_chip=4)
+    name = chip.ranks
+    if name == "by size":
+        placement = Placement.of(resolve_target("trn2.48xlarge"))
+        plan = select("all_reduce", x[0].nbytes, [range(len(x))], placement)
+        name = plan.algorithm.removesuffix("_mesh")
+    algorithm = collectives.Algorithm(name=name, ranks_per_chip=4)
     return collectives.all_reduce(x, [range(len(x))], algorithm)[0]
 
 

@@ -149,7 +149,9 @@ class SiliconReport(Displayed):
 
 def _fits(found: SiliconFinding) -> str:
     if not found.fits:
-        return f"none of {found.tried}"
+        # Of several probes each may have had what we say for it alone.
+        same = found.verdict == "confirmed"
+        return found.ours if same else f"none of {found.tried}"
     shown = found.fits[:3]
     more = len(found.fits) - len(shown)
     return "; ".join((*shown, *([f"{more} more"] if more else [])))
