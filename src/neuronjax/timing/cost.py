@@ -1,7 +1,8 @@
 """What an instruction costs: the legal ways to execute it, from its shapes alone.
 
-The rules are those of the vendor's guides, one file per engine; figures that are not
-facts of a chip are in `assumptions`; where tensors lie on the lanes is `cost_rules`'s.
+Rules say which ways are legal, one file per engine; where tensors lie on the lanes is
+`cost_rules`'s. What an engine takes is in `engines`, by the vendor's guides; figures
+that are not facts of a chip are in `assumptions`.
 Control flow and collectives have no cost here: `schedule` runs the former, and the
 seconds of the latter are in `collectives`.
 """

@@ -1,7 +1,8 @@
 """`price`: the cost of one kernel instruction; equal ones are priced once.
 
-The rules are those of the files per engine, by the name of the instruction. One
-physical core; collectives are those of the machine that it is in.
+Rules read the work off access patterns, by the name of the instruction; what an engine
+takes for it is in `engines`. One physical core; collectives are those of the machine
+that it is in.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The description of work that VectorE, ScalarE and GpSimdE are priced by.
 
 A `LaneTask` is one instruction of `nki.isa` on one physical core: which tensors stream
-in and out, how many elements of them a lane has, and how they lie. Programs decide that
-(`lanes_of_programs`), kernels say it in their access patterns (`kernel_price`); what an
-engine takes for it is a `Pace`, in the file of the engine.
+in and out, how many elements of them a lane has, and how they lie. For programs that is
+decided (`cost_rules`), kernels say it in their access patterns (`kernel_cost_lanes`);
+what an engine takes for it is a `Pace`, in the file of the engine.
 """
 
 from __future__ import annotations
