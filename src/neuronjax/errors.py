@@ -10,6 +10,8 @@ import functools
 import sys
 from pathlib import Path
 
+import numpy as np
+
 
 class NeuronJaxError(Exception):
     """Base class. Holds what the message was composed of.
@@ -58,15 +60,16 @@ class InternalError(NeuronJaxError):
 
 
 _PACKAGE = str(Path(__file__).parent) + "/"
+_NUMPY = str(Path(np.__file__).parent) + "/"
 
 
 @functools.cache
 def _is_internal(filename: str) -> bool:
-    return filename.startswith((_PACKAGE, "<frozen"))
+    return filename.startswith((_PACKAGE, _NUMPY, "<frozen"))
 
 
 def user_line() -> str:
-    """The "file:line" of the innermost frame outside neuronjax, "" if there is none."""
+    """The "file:line" of the innermost frame outside neuronjax and NumPy, or ""."""
     frame = sys._getframe(1)
     while frame is not None and _is_internal(frame.f_code.co_filename):
         frame = frame.f_back
@@ -77,3 +80,14 @@ def user_line() -> str:
 def _line(filename: str, number: int) -> str:
     """One string for all that a line of the program makes."""
     return f"{filename}:{number}"
+
+
+def raising_line(error: BaseException) -> str | None:
+    """The "file:line" outside neuronjax that led to an error, the innermost one."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not _is_internal(name):
+            found = f"{name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found

@@ -51,10 +51,10 @@ def test_turns_that_use_only_their_own():
         once, scratch = tile(8, 8), nl.ndarray((8, 8), "float32")
         total = nl.ndarray((8, 8), "float32", nl.psum)
         for i in nl.affine_range(2):
-            for _ in nl.affine_range(2):
+            for j in nl.affine_range(2):
                 nisa.tensor_copy(scratch, once)
                 nisa.tensor_copy(tile(8, 8), scratch)
-                nisa.nc_matmul(total, once, once, accumulate=i > 0)
+                nisa.nc_matmul(total, once, once, accumulate=i + j > 0)
 
     assert not rules(kernel)
 
@@ -250,3 +250,45 @@ def test_equal_findings_are_counted(times):
 
     (found,) = check(nki.jit(kernel), target="trn2")().findings
     assert found.count == times
+
+
+def test_a_product_that_nothing_has_read_is_overwritten():
+    def summed(flags):
+        def kernel(x):
+            a, total = nl.load(x), nl.ndarray((8, 8), "float32", nl.psum)
+            for flag in flags:
+                nisa.nc_matmul(total, a, a, accumulate=flag)
+            out = nl.ndarray((8, 8), "float32", buffer=nl.shared_hbm)
+            nl.store(out, nl.copy(total))
+            nisa.nc_matmul(total, a, a, accumulate=False)  # it was read
+            return out
+
+        return kernel
+
+    x = np.ones((8, 8), np.float32)
+    assert rules(summed([False, False]), x) == ["product-unread"]
+    assert not rules(summed([False, True]), x)
+    assert not rules(summed([None, None]), x)
+
+
+@pytest.mark.parametrize("memory", [nl.sbuf, nl.private_hbm, nl.shared_hbm])
+def test_results_that_a_caller_cannot_reach(memory):
+    def kernel(x):
+        tile = nl.load(x)
+        if memory is nl.sbuf:
+            return tile
+        out = nl.ndarray(x.shape, x.dtype, buffer=memory)
+        nl.store(out, tile)
+        return out
+
+    found = rules(kernel, np.ones((8, 8), np.float32))
+    assert found == ([] if memory is nl.shared_hbm else ["result-out-of-reach"])
+
+
+def test_half_a_result_of_integers_is_unwritten():
+    def kernel(x):
+        out = nl.ndarray(x.shape, nl.int32, buffer=nl.shared_hbm)
+        nl.store(out[:4], nl.load(x[:4]))
+        return out
+
+    assert rules(kernel, np.ones((8, 8), np.int32)) == ["result-in-part"]

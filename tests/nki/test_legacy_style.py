@@ -171,7 +171,7 @@ def test_what_is_not_there_is_named():
         nki.simulate_kernel(beyond, x)
     with pytest.raises(UnsupportedError, match="rounding='up'"):
         nki.simulate_kernel(hint, x)
-    with pytest.raises(UnsupportedError, match="profile"):
+    with pytest.raises(InvalidProgramError, match="not called"):
         _ = nki.benchmark(warmup=1)(triangle).benchmark_result
 
 

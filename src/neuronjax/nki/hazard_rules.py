@@ -64,6 +64,7 @@ class HazardWalk:
         # that the run decides.
         self._last: dict[Storage, dict[int, int]] = {}
         self._scattered: dict[Storage, dict[int, int]] = {}
+        self._read: dict[Storage, int] = {}  # number of the last instruction that did
         self._accumulators: dict[tuple[int, str], KernelInstruction] = {}
         self._idle: dict[tuple[int, str], KernelInstruction] = {}
 
@@ -96,6 +97,7 @@ class HazardWalk:
         for access in i.inputs:
             if not isinstance(access, Access):
                 continue
+            self._read[access.storage] = len(self._instructions)
             self._somewhere(i, access, "reads")
             if not _is_followed(access):
                 continue
@@ -114,6 +116,8 @@ class HazardWalk:
             if access.storage.memory == "shared_hbm" and self.program.grid:
                 for number, writer in self._writers_of(access):
                     self._between_cores(i, access, number, writer, "writes")
+            if i.name in MATMULS and not i.attributes.get("accumulate"):
+                self._overwrites(i, access)
             self._view(access)[...] = len(self._instructions)
 
     def _view(self, access: Access) -> np.ndarray:
@@ -169,6 +173,19 @@ class HazardWalk:
                     f"undefined on {self.core.name}",
                     "let the first matmul overwrite (accumulate=False) and add the "
                     "values afterwards with nisa.tensor_tensor",
+                )
+
+    def _overwrites(self, i: KernelInstruction, dst: Access) -> None:
+        """A product that nothing has read is lost: most often a sum was meant."""
+        for number, writer in self._writers_of(dst):
+            if writer.name in MATMULS and self._read.get(dst.storage, 0) <= number:
+                self._add(
+                    "product-unread",
+                    i,
+                    writer,
+                    f"overwrites {text(dst)}, a product that nothing has read",
+                    "accumulate=True after the first tile of K, or leave accumulate "
+                    "out; a product of its own needs a tile of its own",
                 )
 
     def _between_cores(

@@ -135,6 +135,7 @@ def _findings(program: KernelProgram, target: Target) -> Iterator[KernelFinding]
     found = [
         *_uncertain(program),
         *_partial_results(program),
+        *_unreachable_results(program),
         *_advice(program, target),
         *_hazards(program, target),
     ]
@@ -188,6 +189,22 @@ def _partial_results(program: KernelProgram) -> Iterator[KernelFinding]:
                 message=f"{missing:,} of {access.size:,} elements are never written: "
                 "they hold what was there before (here: NaN, or 4)",
                 remedy="write them, or return a smaller tensor",
+            )
+
+
+def _unreachable_results(program: KernelProgram) -> Iterator[KernelFinding]:
+    """Results where the caller of a kernel cannot read."""
+    for number, access in enumerate(program.results):
+        memory = access.storage.memory
+        if memory in ("sbuf", "psum", "private_hbm"):
+            yield KernelFinding(
+                rule="result-out-of-reach",
+                severity="warning",
+                op=f"result {number}",
+                location=access.storage.location,
+                message=f"is in {memory}, which lives no longer than the kernel and is "
+                "its own: the caller reads shared_hbm",
+                remedy="copy it to nl.ndarray(..., buffer=nl.shared_hbm), return that",
             )
 
 

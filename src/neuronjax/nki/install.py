@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
@@ -21,12 +22,14 @@ from neuronjax.errors import UnsupportedError
 MODULES = {
     "nki": "neuronjax.nki",
     "nki.language": "neuronjax.nki.language",
+    "nki.language.constants": "neuronjax.nki.language.constants",
     "nki.isa": "neuronjax.nki.isa",
     "nki.isa.constants": "neuronjax.nki.isa.constants",
     "nki.collectives": "neuronjax.nki.collectives",
     "nki.typing": "neuronjax.nki.typing",
     "neuronxcc.nki": "neuronjax.nki.legacy",
     "neuronxcc.nki.language": "neuronjax.nki.legacy.language",
+    "neuronxcc.nki.language.constants": "neuronjax.nki.language.constants",
     "neuronxcc.nki.isa": "neuronjax.nki.legacy.isa",
     "neuronxcc.nki.isa.constants": "neuronjax.nki.isa.constants",
     "neuronxcc.nki.typing": "neuronjax.nki.typing",
@@ -66,6 +69,9 @@ def install() -> None:
         if parent:
             setattr(sys.modules[parent], attribute, module)
     sys.meta_path.insert(0, _AbsentModules())
+    if not hasattr(logging, "OFF"):
+        # The vendor's package adds this level; public scripts disable up to it.
+        setattr(logging, "OFF", logging.CRITICAL + 10)
 
 
 def installed() -> bool:

@@ -45,6 +45,7 @@ from neuronjax.nki.jax_call import (
 from neuronjax.nki.limits.programs import checked
 from neuronjax.nki.linking import linked
 from neuronjax.nki.memory import MemoryRegion
+from neuronjax.nki.mistakes import named_mistakes
 from neuronjax.nki.program_trace import ProgramTrace
 from neuronjax.nki.targets import check_ranks, chosen_target, runtime_rounding
 from neuronjax.nki.tensor import NkiTensor
@@ -93,6 +94,15 @@ class Kernel:
         self._derivative: KernelDerivative | None = None
         self._ranks = 0
         functools.update_wrapper(self, function)
+
+    @property
+    def func(self) -> Callable[..., Any]:
+        """The function as its author wrote it; the vendor's name of it."""
+        return inspect.unwrap(self.function)
+
+    @property
+    def __globals__(self) -> dict[str, Any]:
+        return getattr(self.func, "__globals__", {})
 
     def __getitem__(self, grid: int | Grid) -> Kernel:
         sizes = tuple(grid) if isinstance(grid, tuple | list) else (grid,)
@@ -314,7 +324,8 @@ def _trace(
             if number:  # program 0 has allocated them
                 traces[number].skip_shared(len(held))
             args, kwargs = arguments.unflatten(call.tree, list(map(_tensor, held)))
-            values[number] = kernel.function(*args, **kwargs)
+            with named_mistakes():
+                values[number] = kernel.function(*args, **kwargs)
 
     launch.lockstep.run([functools.partial(trace_one, n) for n in range(programs)])
     accesses: list[Access] = []

@@ -12,11 +12,12 @@ from typing import Any
 from neuronjax.nki import active
 from neuronjax.nki.access_patterns import with_pattern, with_tensor_indirection
 from neuronjax.nki.indexing import indexed
+from neuronjax.nki.mistakes import WithoutValue
 from neuronjax.nki.rearranging import rearranged
 from neuronjax.nki.tensor_view import TensorView
 
 
-class NkiTensor(TensorView):
+class NkiTensor(WithoutValue, TensorView):
     __doc__ = TensorView.__doc__
 
     # `name in t` and iteration over a tensor are never meant.

@@ -259,6 +259,21 @@ class Trace:
         """Puts an item at the end of the innermost open block."""
         self._blocks[-1].append(item)
 
+    def has_written(self, storage: Storage) -> bool:
+        """Whether an instruction so far has written to a tensor, or a caller has."""
+        known = self.notes.setdefault("storages that were written", set())
+        if storage not in known and (
+            storage.memory not in ("sbuf", "psum")
+            or any(a.storage is storage for i in self._emitted() for a in i.outputs)
+        ):
+            known.add(storage)
+        return storage in known
+
+    def _emitted(self) -> Iterator[KernelInstruction]:
+        for block in self._blocks:
+            items = (item for item in block if not isinstance(item, Barrier))
+            yield from KernelBlock(tuple(items)).walk()
+
     def open_block(self) -> None:
         """Collects what is emitted from here on, until `close_block`."""
         self._blocks.append([])

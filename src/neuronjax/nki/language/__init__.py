@@ -70,12 +70,14 @@ from neuronjax.nki.language.functions import (
     tanh as tanh,
     trunc as trunc,
 )
+from neuronjax.nki.language.grids import mgrid as mgrid, par_dim as par_dim
 from neuronjax.nki.language.movement import (
     broadcast_to as broadcast_to,
     dropout as dropout,
     empty_like as empty_like,
     expand_dims as expand_dims,
     full as full,
+    full_like as full_like,
     gather_flattened as gather_flattened,
     load_transpose2d as load_transpose2d,
     matmul as matmul,

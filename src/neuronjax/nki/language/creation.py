@@ -9,7 +9,9 @@ from neuronjax.nki import trace as tracing
 from neuronjax.nki.indexing import DynamicSlice
 from neuronjax.nki.isa.copying import memset
 from neuronjax.nki.isa.dma import dma_copy
+from neuronjax.nki.language.grids import par_dim
 from neuronjax.nki.memory import MemoryRegion
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
 
 
@@ -29,6 +31,14 @@ def ndarray(
         name: for messages and the profile.
         address: (partition, byte offset in the partition) if it must lie there.
     """
+    marked = [n for n, size in enumerate(shape) if isinstance(size, par_dim)]
+    if marked and marked != [0]:
+        refuse(
+            "nl.ndarray",
+            f"par_dim in dimension {marked[-1]}",
+            "put the partitions first; a list of tiles takes the place of block "
+            "dimensions",
+        )
     storage = tracing.current().allocate(shape, dtype, buffer, name, address)
     return NkiTensor(storage.shape, storage.dtype, storage, name=name)
 

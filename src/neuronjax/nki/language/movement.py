@@ -64,6 +64,19 @@ def empty_like(
     return ndarray(x.shape, dtype or x.dtype, buffer or x.buffer, name)
 
 
+def full_like(
+    x: NkiTensor,
+    fill_value: float,
+    dtype: Any = None,
+    buffer: Any = None,
+    name: str = "",
+) -> NkiTensor:
+    """New memory like a tensor's, filled with a number."""
+    tile = empty_like(x, dtype, buffer, name)
+    memset(tile, fill_value)
+    return tile
+
+
 def zeros_like(
     x: NkiTensor, dtype: Any = None, buffer: Any = None, name: str = ""
 ) -> NkiTensor:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from neuronjax.errors import UnsupportedError
+from neuronjax.errors import InvalidProgramError
 from neuronjax.nki.arguments import map_leaves
 from neuronjax.nki.kernel import Kernel
 from neuronjax.nki.legacy import compiler as compiler, isa as isa, language as language
+from neuronjax.nki.legacy.benchmarking import BenchmarkResult, Latency, write_notes
 from neuronjax.nki.legacy.tiles import Tile
 from neuronjax.nki.targets import runtime_rounding
 from neuronjax.nki.tensor import NkiTensor
@@ -59,14 +61,45 @@ class LegacyKernel(Kernel):
         sizes = tuple(grid) if isinstance(grid, tuple | list) else (grid,)
         return super().__getitem__(tuple(n or 1 for n in sizes))  # type: ignore[return-value]
 
+
+class BenchmarkedKernel(LegacyKernel):
+    """A kernel of `nki.benchmark` or `nki.baremetal`.
+
+    Attributes:
+        options: of the decorator.
+    """
+
+    options: Mapping[str, Any] = MappingProxyType({})
+    _called: tuple[Any, Any] | None = None
+
+    @classmethod
+    def of(cls, kernel: Kernel, options: Mapping[str, Any]) -> BenchmarkedKernel:
+        """A kernel with the options of the decorator."""
+        other = object.__new__(cls)
+        other.__dict__.update(kernel.__dict__, options=options)
+        return other
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._called = args, kwargs
+        write_notes(self.function.__name__, self.options)
+        return super().__call__(*args, **kwargs)
+
     @property
-    def benchmark_result(self) -> Any:
-        """Latencies, which nothing here measures."""
-        raise UnsupportedError(
-            "latencies of a device",
-            op="nki.benchmark",
-            remedy="neuronjax.profile(kernel)(*args) predicts the time",
-        )
+    def benchmark_result(self) -> BenchmarkResult:
+        """The predicted latency of the last call.
+
+        Raises:
+            InvalidProgramError: there was no call.
+        """
+        if self._called is None:
+            raise InvalidProgramError(
+                "latencies of a kernel that was not called",
+                op="nki.benchmark",
+                remedy="call it with its arrays first",
+            )
+        args, kwargs = self._called
+        seconds = self.profile(*args, **kwargs).total_seconds
+        return BenchmarkResult(Latency(seconds * 1e6))
 
 
 def _on_tiles(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,7 +126,9 @@ def _is_tile(value: Any) -> bool:
 
 def _decorator(func: Callable[..., Any] | None = None, **options: Any) -> Any:
     """`baremetal`, `benchmark` and `profile`: the kernel, emulated."""
-    return jit if func is None else jit(func)
+    if func is None:
+        return functools.partial(_decorator, **options)
+    return BenchmarkedKernel.of(jit(func), options)
 
 
 baremetal = benchmark = profile = _decorator

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from neuronjax.nki import trace as tracing
 from neuronjax.nki.isa.assignment import assign
 from neuronjax.nki.isa.constants import matmul_perf_mode
 from neuronjax.nki.isa.matmul import nc_matmul
@@ -85,25 +86,65 @@ def _product_shape(
 
 
 class LoopReduction(Tile):
-    """`nl.loop_reduce(x, op, ...)`: what it is assigned to is the other operand."""
+    """`nl.loop_reduce(x, op, ...)`: a reduction with what it is assigned to, or, used
+    as a value, with what the loop's turns before had.
 
-    def __init__(self, value: NkiTensor, op: str, skipped: bool = False) -> None:
-        self.grid, self._skipped = None, skipped
+    Args:
+        value: of this turn.
+        op: the operator.
+        skipped: whether a mask leaves the turn out.
+        before: of the turn before, or None in the first.
+    """
+
+    def __init__(
+        self,
+        value: NkiTensor,
+        op: str,
+        skipped: bool = False,
+        before: LoopReduction | None = None,
+    ) -> None:
+        self.grid, self._skipped, self._before = None, skipped, before
         self._value, self._op = value, op
+        self._made: NkiTensor | None = None
 
     @property
     def tensor(self) -> NkiTensor:  # type: ignore[override]
-        """Refused: the reduction has no tensor before it is assigned."""
-        refuse(
-            "nl.loop_reduce",
-            "a result that is not assigned to elements of a tile",
-            "write tile[...] = nl.loop_reduce(...), or tile += value",
-        )
+        """The reduction of the turns so far, computed when it is first asked for."""
+        if self._made is None:
+            turns = [t for t in self._turns() if not t._skipped]
+            if not turns:
+                refuse(
+                    "nl.loop_reduce",
+                    "the value of a reduction whose turns a mask leaves out",
+                    "write tile[...] = nl.loop_reduce(...) to a tile with values",
+                )
+            self._made = ndarray(self._value.shape, self._value.dtype)
+            for turn in turns:
+                turn.into(self._made)
+        return self._made
+
+    def _turns(self) -> list[LoopReduction]:
+        """The turns so far, the first one first."""
+        found: list[LoopReduction] = []
+        turn: LoopReduction | None = self
+        while turn is not None:
+            found.append(turn)
+            turn = turn._before
+        return found[::-1]
 
     def into(self, target: NkiTensor) -> bool:
-        """target = target <op> value."""
+        """target = target <op> value; only the value where nothing was written yet.
+
+        It is how turns of `affine_range` may depend on one another."""
         if self._skipped:
             return True
         value = alike(self._value, target)
-        assign(target, apply(self._op, target, value, target.dtype))
+        trace = tracing.current()
+        loops, trace.loops = trace.loops, ()
+        try:
+            if trace.has_written(target.storage):
+                value = apply(self._op, target, value, target.dtype)
+            assign(target, value)
+        finally:
+            trace.loops = loops
         return True

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
+from neuronjax.errors import user_line
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.alu_operators import ATTRIBUTE
 from neuronjax.nki import language as nl, trace as tracing
@@ -24,6 +24,7 @@ from neuronjax.nki.language import (
     program_ndim as program_ndim,
     tile_size as tile_size,
 )
+from neuronjax.nki.language.grids import mgrid as mgrid
 from neuronjax.nki.language.names import *  # noqa: F403
 from neuronjax.nki.legacy import isa
 from neuronjax.nki.legacy.deferred import LoopReduction
@@ -53,21 +54,6 @@ from neuronjax.nki.tensor import NkiTensor
 arange = np.arange
 
 
-class _Axes(tuple[Any, ...]):
-    """Index arrays of a grid, by position or name: `.p` is that of the partitions,
-    `.x`, `.y`, `.z` and `.w` are those of the free dimensions."""
-
-    p, x, y, z, w = (property(itemgetter(n)) for n in range(5))
-
-
-class _Grid:
-    def __getitem__(self, key: Any) -> _Axes:
-        return _Axes(np.ogrid[key if isinstance(key, tuple) else (key,)])
-
-
-mgrid = _Grid()
-
-
 class nc(int):
     """A dimension of the launch grid that is spread over physical cores."""
 
@@ -91,12 +77,18 @@ def finfo(dtype: Any) -> Any:
     return ml_dtypes.finfo(dtypes.info(dtypes.as_dtype(dtype)).numeric)
 
 
-def affine_range(*bounds: int, **hints: Any) -> range:
-    """`range`: turns are executed in order, whatever the compiler may reorder."""
+def affine_range(*bounds: int, **hints: Any) -> Any:
+    """`range`: turns are executed in order, whatever the compiler may reorder;
+    `nki.check` tells where they depend on one another."""
+    return nl.affine_range(*bounds)
+
+
+def sequential_range(*bounds: int, **hints: Any) -> range:
+    """`range`."""
     return range(*bounds)
 
 
-sequential_range = static_range = affine_range
+static_range = sequential_range
 
 
 # ---- Functions of nki.language on tiles.
@@ -303,9 +295,19 @@ def loop_reduce(
     A mask of the turn leaves it out; one of elements is refused.
     """
     chosen = np.asarray(True if mask is None else mask, bool)
+    turn = tuple(int(np.max(i)) for i in loop_indices)
+    begun = tracing.current().notes.setdefault("turns of nl.loop_reduce", {})
+    first, before = begun.get(user_line(), (turn, None))
     if chosen.any() and not chosen.all():
         unsupported("nl.loop_reduce", "mask=", "slice x")
-    return LoopReduction(x.of(), operator_name(op), skipped=not chosen.any())
+    reduction = LoopReduction(
+        x.of(),
+        operator_name(op),
+        skipped=not chosen.any(),
+        before=None if turn == first else before,
+    )
+    begun[user_line()] = (first, reduction)
+    return reduction
 
 
 def all_reduce(*args: Any, **options: Any) -> Tile:

@@ -12,6 +12,7 @@ import numpy as np
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.nki import isa as new_isa, language as nl, trace as tracing
 from neuronjax.nki.isa import oob_mode
+from neuronjax.nki.language.grids import par_dim
 from neuronjax.nki.legacy.blocks import BlockedTensor
 from neuronjax.nki.legacy.compiler import address_of
 from neuronjax.nki.legacy.hints import check_hints
@@ -19,10 +20,6 @@ from neuronjax.nki.legacy.masks import Box, box_of
 from neuronjax.nki.legacy.results import dtype_name, new_tile, operator_name
 from neuronjax.nki.legacy.tiles import Tile
 from neuronjax.nki.memory import region_name
-
-
-class par_dim(int):
-    """Marks the partition dimension of a shape."""
 
 
 def ndarray(

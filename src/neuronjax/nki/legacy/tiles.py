@@ -24,13 +24,14 @@ from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.movement import broadcast_to
 from neuronjax.nki.legacy.dynamic import Offset, Rows, bounds, selected
 from neuronjax.nki.legacy.masks import Box, common_box
+from neuronjax.nki.mistakes import WithoutValue
 from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
 
 MOST_DIMENSIONS = 5  # of an instruction's operand: partitions and four free ones
 
 
-class Tile:
+class Tile(WithoutValue):
     """A tensor of the older style.
 
     Attributes:

@@ -1,0 +1,12 @@
+"""`nki.language.constants`: what public kernels take from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neuronjax.ir import nki_dtypes as dtypes
+
+
+def sizeinbytes(dtype: Any) -> int:
+    """Bytes of one element of a type of nki.language."""
+    return dtypes.itemsize(dtypes.as_dtype(dtype))

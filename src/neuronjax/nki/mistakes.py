@@ -1,0 +1,75 @@
+"""What is no Python on a tile: branches, NumPy, keywords that do not exist.
+
+A kernel's Python runs while it is traced, when tiles have no values yet. Python's own
+errors for that name neither the line of the kernel nor what to write instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from neuronjax.errors import InvalidProgramError, raising_line
+from neuronjax.nki.refusing import refuse
+
+
+class MistypedKernelError(InvalidProgramError, TypeError):
+    """A TypeError of Python, with the kernel's line and a remedy."""
+
+
+BRANCH = (
+    "a tile has no value while the kernel is traced: select elements with nl.where or "
+    "masks, or branch on numbers and shapes; nisa.register_load and nl.while_loop "
+    "decide on the device"
+)
+NUMPY = (
+    "use the function of nki.language or nki.isa of that name; NumPy's see no tiles, "
+    "only numbers and shapes"
+)
+
+# What Python says, and what to do about it.
+_REMEDIES = (
+    (r"unexpected keyword argument|multiple values for argument", "{help}"),
+    (r"missing \d+ required", "{help}"),
+    (r"not supported between instances of .*'(NkiTensor|Tile)'", BRANCH),
+    (r"argument \d+ of type (NkiTensor|Tile)|support ufuncs", NUMPY),
+)
+_HELP = "help(nl.{name}) or help(nisa.{name}) lists its arguments"
+
+
+@contextlib.contextmanager
+def named_mistakes() -> Iterator[None]:
+    """TypeErrors of Python that a kernel's text causes, with its line and a remedy."""
+    try:
+        yield
+    except InvalidProgramError:
+        raise
+    except TypeError as error:
+        text = str(error)
+        remedy = next((r for p, r in _REMEDIES if re.search(p, text)), None)
+        if remedy is None:
+            raise
+        name = text.split("(")[0].split(".")[-1]
+        raise MistypedKernelError(
+            text,
+            location=raising_line(error),
+            remedy=remedy.replace("{help}", _HELP.format(name=name)),
+        ) from error
+
+
+class WithoutValue:
+    """Mix-in of tiles: neither true nor false, and no array of NumPy."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        refuse(None, f"a Python branch on {_named(self)}", BRANCH)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        refuse(None, f"NumPy on {_named(self)}", NUMPY)
+
+
+def _named(tile: Any) -> str:
+    return f"a tile of shape {tuple(tile.shape)}"
