@@ -90,6 +90,63 @@ def test_a_wrong_kernel_is_refused_with_its_reason(
         assert worst["actual"] == (x - y)[place]
 
 
+MATMUL = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def kernel(x, w):
+    out = nl.ndarray((128, 256), dtype=x.dtype, buffer=nl.shared_hbm)
+    total = nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.psum)
+    for k in range(TURNS):
+        rows = nl.ds(k * 128, 128)
+        nisa.nc_matmul(total, nl.load(x[rows]), nl.load(w[rows]))
+    tile = nl.ndarray((128, 256), dtype=x.dtype, buffer=nl.sbuf)
+    nisa.tensor_copy(tile, total)
+    nl.store(out, tile)
+    return out
+"""
+
+PRODUCT = """
+import numpy as np
+
+
+def get_inputs():
+    draw = np.random.normal
+    return [draw(size=(256, n)).astype(np.float32) for n in (128, 256)]
+
+
+def forward(x, w):
+    return x.T @ w
+"""
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_the_tolerance_of_a_matmul_is_derived(turns: int, tmp_path: Path) -> None:
+    """Half of the sum is refused, all of it is accepted, by bounds of its own size."""
+    reference = tmp_path / "reference.py"
+    reference.write_text(PRODUCT)
+    text = MATMUL.replace("TURNS", str(turns))
+    verdict = judged(tmp_path, text, reference=reference, seeds=(7,))
+    assert verdict.tolerance == "derived from the reference"
+    assert verdict.accepted == (turns == 2)
+    assert verdict.seeds[0].allowed < 1e-4  # three BF16 products are allowed
+    assert (verdict.seeds[0].why == "") == verdict.accepted
+
+
+def test_where_no_tolerance_is_derived_the_verdict_says_so(
+    reference: Path, tmp_path: Path
+) -> None:
+    number = "return x + y * np.sign(float(y[0, 0])) ** 2"
+    reference.write_text(REFERENCE.replace("return x + y", number))
+    verdict = judged(tmp_path, RIGHT, reference=reference, seeds=(0,))
+    assert "none is derived" in verdict.tolerance
+    assert verdict.seeds[0].allowed == 2e-5
+    assert verdict.accepted
+
+
 def test_without_a_reference_nothing_is_compared(tmp_path: Path) -> None:
     verdict = judged(tmp_path, RIGHT + REFERENCE)
     assert verdict.accepted

@@ -145,7 +145,7 @@ def _without(
         target=options.get("target") or "trn2",
         accepted=False,
         correct=None,
-        tolerance={},
+        tolerance="",
         limits=(problem,),
         judging_seconds=took,
     )

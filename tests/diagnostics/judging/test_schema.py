@@ -23,7 +23,12 @@ def test_the_documented_schema_is_current() -> None:
 
 def test_a_verdict_has_the_properties_of_the_schema() -> None:
     seed = SeedVerdict(
-        seed=0, correct=False, relative_l2=float("inf"), worst=None, why="NaN"
+        seed=0,
+        correct=False,
+        relative_l2=float("inf"),
+        allowed=1e-6,
+        worst=None,
+        why="NaN",
     )
     problem = Problem(rule="limit", location="", message="", remedy="")
     verdict = KernelVerdict(
@@ -32,7 +37,7 @@ def test_a_verdict_has_the_properties_of_the_schema() -> None:
         target="trn2",
         accepted=False,
         correct=False,
-        tolerance={},
+        tolerance="given",
         seeds=(seed,),
         limits=(problem,),
     )

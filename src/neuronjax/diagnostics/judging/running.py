@@ -63,9 +63,11 @@ def seeds(
     case: ReferenceCase,
     candidate: TracedCandidate,
     wanted: Sequence[int],
-    allowed: float,
+    allowed: float | None,
 ) -> tuple[tuple[SeedVerdict, ...], tuple[Problem, ...]]:
-    """A comparison for every seed, up to the first that cannot be run, and why."""
+    """A comparison for every seed, up to the first that cannot be run, and why.
+
+    `allowed` is the relative L2 error; None for tolerances that the reference gives."""
     done: list[SeedVerdict] = []
     for seed in wanted:
         inputs = case.inputs(seed)
@@ -84,7 +86,8 @@ def seeds(
             return tuple(done), (
                 Problem(rule="results", location="", message=told, remedy=""),
             )
-        done.append(compared(seed, actual, expected, allowed))
+        tolerance = case.tolerances(case.inputs(seed)) if allowed is None else allowed
+        done.append(compared(seed, actual, expected, tolerance))
     return tuple(done), ()
 
 

@@ -31,6 +31,7 @@ class SeedVerdict:
         correct: within the tolerance.
         relative_l2: of all results together; inf where one is not finite and the
             reference is.
+        allowed: what that error may be.
         worst: the element that is furthest off: result, index, what it is and what it
             should be; None where all are equal.
         why: what is wrong, "" if nothing.
@@ -39,6 +40,7 @@ class SeedVerdict:
     seed: int
     correct: bool
     relative_l2: float
+    allowed: float
     worst: Mapping[str, Any] | None
     why: str
 
@@ -101,7 +103,8 @@ class KernelVerdict(Displayed):
         accepted: no limit is broken, nothing is left to chance, nothing forbidden was
             tried, and it is correct if there is a reference.
         correct: of every seed; None where nothing could be compared.
-        tolerance: the relative L2 error that is allowed, and where it comes from.
+        tolerance: where the tolerances of the seeds come from: "derived" from the
+            reference, "given", or why none could be derived.
         seeds: a comparison each.
         limits: rules of the chip that are broken, and whatever else ended it.
         hazards: what is legal and may give another result.
@@ -117,7 +120,7 @@ class KernelVerdict(Displayed):
     target: str
     accepted: bool
     correct: bool | None
-    tolerance: Mapping[str, Any]
+    tolerance: str
     seeds: tuple[SeedVerdict, ...] = ()
     limits: tuple[Problem, ...] = ()
     hazards: tuple[Problem, ...] = ()
@@ -165,7 +168,7 @@ def from_json(text: str) -> KernelVerdict:
     for kind in ("limits", "hazards", "advice"):
         data[kind] = tuple(Problem(**p) for p in data[kind])
     data["seeds"] = tuple(
-        SeedVerdict(**{**s, "relative_l2": float(s["relative_l2"])})
+        SeedVerdict(**s | {k: float(s[k]) for k in ("relative_l2", "allowed")})
         for s in data["seeds"]
     )
     if data["times"] is not None:

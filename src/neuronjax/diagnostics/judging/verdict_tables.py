@@ -57,20 +57,24 @@ def _problems(
 
 
 def _seeds(verdict: Mapping[str, Any]) -> RenderableType:
-    allowed = verdict["tolerance"]
-    caption = f"allowed {allowed['relative_l2']:.3g}: {allowed['how']}"
-    columns = {"seed": NUMBER, "relative L2": NUMBER, "furthest off": TEXT}
+    columns = {"seed": NUMBER, "relative L2": NUMBER, "allowed": NUMBER, "": TEXT}
     rows = (
-        (str(s["seed"]), f"{s['relative_l2']:.3g}", _furthest(s))
+        (
+            str(s["seed"]),
+            f"{s['relative_l2']:.3g}",
+            f"{s['allowed']:.3g}",
+            _furthest(s) if s["correct"] else f"{s['why']}\n{_furthest(s)}",
+        )
         for s in verdict["seeds"]
     )
+    caption = f"tolerance: {verdict['tolerance']}"
     return new_table("Against the reference", columns, rows, caption)
 
 
 def _furthest(seed: Mapping[str, Any]) -> str:
     worst = seed["worst"]
     if worst is None:
-        return seed["why"] or "equal"
+        return "equal" if seed["correct"] else ""
     where = ", ".join(map(str, worst["index"]))
     which = f" of result {worst['result']}" if worst["result"] else ""
     return f"[{where}]{which}: {worst['actual']:.7g}, not {worst['expected']:.7g}"
