@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,36 +15,40 @@ from neuronjax.nki import legacy
 from neuronjax.nki.legacy import language as older
 
 X = np.ones((8, 8), np.float32)
+# Types would say what is wrong before the kernel does.
+load: Any = nl.load
+older_load: Any = older.load
+tensor_copy: Any = nisa.tensor_copy
 
 
 def _compared(x):
-    if nl.load(x) > 0:
+    if load(x) > 0:
         return x
     return x
 
 
 def _branched(x):
-    return x if nl.load(x) else 2
+    return x if load(x) else 2
 
 
 def _by_numpy(x):
-    return np.exp(nl.load(x))
+    return np.exp(load(x))
 
 
 def _summed_by_numpy(x):
-    return np.sum(nl.load(x))
+    return np.sum(load(x))
 
 
 def _misspelled(x):
-    nisa.tensor_copy(dst=nl.load(x), source=x)
+    tensor_copy(dst=load(x), source=x)
 
 
 def _older_branch(x):
-    return x if older.load(x) > 0 else 2
+    return x if older_load(x) > 0 else 2
 
 
 def _older_numpy(x):
-    return np.exp(older.load(x))
+    return np.exp(older_load(x))
 
 
 @pytest.mark.parametrize(
@@ -113,6 +119,7 @@ def test_loop_reduce_into_a_fresh_tile_and_as_a_value(is_assigned):
         tile = older.load(x)
         for half in range(2):
             total = older.ndarray((8, 1), dtype=x.dtype, buffer=older.sbuf)
+            turn = total
             for i in older.affine_range(4):
                 column = tile[:, older.ds(half * 4 + i, 1)]
                 turn = older.loop_reduce(column, op=np.maximum, loop_indices=[i])
