@@ -454,7 +454,8 @@ def permute_steps(
     """One step of messages between ranks.
 
     Pairs are (source, destination), indices into the group; who is the source of
-    several sends as many messages of the same size."""
+    several sends as many messages of the same size, each on a channel of its own, as
+    the rings of `nki.collectives` are."""
     if not pairs:
         return ()
     most = float(max(Counter(source for source, _ in pairs).values()))
@@ -463,4 +464,5 @@ def permute_steps(
         a, b = group.chips[source], group.chips[destination]
         if a != b:
             flows[a, b] += 1.0
-    return (CollectiveStep(1, most, most, dict(flows), Counter(group.chips)),)
+    on_chip = Counter(group.chips)
+    return (CollectiveStep(1, most, most, dict(flows), on_chip, int(most)),)

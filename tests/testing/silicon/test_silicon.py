@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import neuronjax.nki  # noqa: F401  what `import nki` is to mean
 from neuronjax import cli
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.engines import fold
-from neuronjax.execution.tiles import matmul
+from neuronjax.execution.tiles import accumulators, matmul
 from neuronjax.report.exactness import CLAIMS
 from neuronjax.testing import check_silicon, write_silicon_kit
 from neuronjax.testing.silicon import kernel_text, probes
@@ -275,7 +276,8 @@ def test_the_emulator_confirms_itself(emulator):
 def test_a_changed_emulator_is_found_out(emulator, monkeypatch):
     """Tiles of 128 in VectorE, FP32 operands without the fourth pass."""
     passes = matmul.four_passes
-    monkeypatch.setattr(fold, "TILE", 128)
+    tiled = functools.partial(fold.fold_axes, tile=128)
+    monkeypatch.setattr(accumulators, "fold_axes", tiled)
     monkeypatch.setattr(matmul, "four_passes", lambda *given: passes(*given)[:3])
     report = emulator("vector_sum_1000,fp32_product")
     found = {f.question: (f.verdict, f.fits) for f in report.findings if f.elements}
