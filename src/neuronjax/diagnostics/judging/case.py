@@ -128,11 +128,11 @@ def compared(
         for a, e in zip(actual, expected, strict=True)
     ]
     error = _relative_l2(pairs)
-    if isinstance(allowed, float):
-        most, why = allowed, _too_far(error, allowed, pairs)
-    else:
+    if isinstance(allowed, tuple):
         most = max(t.relative_l2_bound for t in allowed)
         why = _beyond([t.check(a) for t, a in zip(allowed, actual, strict=True)])
+    else:
+        most, why = allowed, _too_far(error, allowed, pairs)
     return SeedVerdict(
         seed=seed,
         correct=not why,
