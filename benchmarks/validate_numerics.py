@@ -302,6 +302,9 @@ def main(given: Sequence[str] | None = None) -> int:
         document = results_file.document(
             "validate_numerics", body, quick=bool(options.only), seconds=spent, **about
         )
+        if options.transcendentals == "scalar_engine" and options.output.exists():
+            # Beside those of "exact", which the file is about.
+            document = {**results_file.read(options.output), "scalar_engine": body}
         results_file.write(document, options.output)
     return 0
 

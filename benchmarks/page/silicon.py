@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.page import text
@@ -16,14 +16,23 @@ def numerics(found: Found) -> str:
         "kernel", "chip", "about", "device", "here", "ratio", "within 10 %",
         "NumPy", "device alone", "here alone",
     )  # fmt: skip
-    parts = [_NUMERICS, text.table(head, map(_row, found["entries"]))]
-    if found["not_done"]:
-        parts.append(
-            "Not run: "
-            + ", ".join(f"{name} ({why})" for name, why in found["not_done"].items())
-            + "."
-        )
+    parts = [_NUMERICS, text.table(head, map(_row, found["entries"])), *_not_run(found)]
+    if "scalar_engine" in found:
+        other = found["scalar_engine"]
+        close = sum(e["is_close"] for e in other["entries"])
+        told = _SCALAR_ENGINE.format(close=close, count=len(other["entries"]))
+        parts += [told, text.table(head, map(_row, other["entries"])), *_not_run(other)]
     return "\n\n".join(parts)
+
+
+def _not_run(found: Found) -> Iterator[str]:
+    if found["not_done"]:
+        names = (f"{name} ({why})" for name, why in found["not_done"].items())
+        yield f"Not run: {', '.join(names)}."
+
+
+_SCALAR_ENGINE = """With `transcendentals="scalar_engine"`, piecewise cubics from tables as
+ScalarE has them, {close} of {count} are within 10 %:"""
 
 
 _NUMERICS = """Relative L2 distances of results from NKIBench's FP32 NumPy reference on
