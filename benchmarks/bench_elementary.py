@@ -3,7 +3,7 @@
 2^22 float32 elements are 16 MiB in and out. XLA's own functions take about as long as
 the memory does, so what the emulation does besides counts too: `plain` rows time the
 function alone, without a program around it, the others a program of one instruction;
-`scalar_engine` rows are those of `transcendentals="scalar_engine"`.
+`tables` rows are those of `transcendentals="scalar_engine"`.
 """
 
 from __future__ import annotations
@@ -68,4 +68,4 @@ def plain(name: str) -> Callable[..., Any]:
 for _name in FUNCTIONS:
     row(f"function/{_name}", target=TARGET)(functools.partial(compare, _name, program))
     row(f"function/{_name}_plain")(functools.partial(compare, _name, plain))
-    row(f"function/{_name}_scalar_engine")(functools.partial(compare, _name, tabulated))
+    row(f"function/{_name}_tables")(functools.partial(compare, _name, tabulated))

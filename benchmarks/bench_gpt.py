@@ -124,7 +124,14 @@ def step_host(effort: Effort) -> Result:
     return step_time(HOST, effort)
 
 
-row("gpt_step/bf16_scalar_engine")(functools.partial(step_time, TABLES))
+@row("gpt_step/bf16_tables", target=1.0)
+def step_tables(effort: Effort) -> Result:
+    """ScalarE's functions by tables: over the default, which stands as native."""
+    _, args = problem()
+    exact, tables = first_build(EXACT), first_build(TABLES)
+    return compare_calls(exact.executable, tables.executable, args, effort, sizes=SIZES)
+
+
 for _name in INFORMATION:
     row(f"gpt_step/{_name}")(functools.partial(step_time, nj.Policy.preset(_name)))
 

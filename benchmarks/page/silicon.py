@@ -31,8 +31,8 @@ def _not_run(found: Found) -> Iterator[str]:
         yield f"Not run: {', '.join(names)}."
 
 
-_SCALAR_ENGINE = """With `transcendentals="scalar_engine"`, piecewise cubics from tables as
-ScalarE has them, {close} of {count} are within 10 %:"""
+_SCALAR_ENGINE = """With `transcendentals="scalar_engine"`, piecewise cubics from tables
+as ScalarE has them, {close} of {count} are within 10 %:"""
 
 
 _NUMERICS = """Relative L2 distances of results from NKIBench's FP32 NumPy reference on

@@ -84,6 +84,14 @@ OTHERS: tuple[NumericRow, ...] = (
         digits=4,
         about="the same, one matmul as three BF16 products",
     ),
+    NumericRow(
+        op="add_rmsnorm_matmul",
+        kernel="runs/add_rmsnorm_matmul_v1.py",
+        chip=_KDA,
+        distance=1.4635e-5,
+        digits=5,
+        about="square, sum, rsqrt, FP32 matmul, K = 1024",
+    ),
 )
 _ABOUT: Mapping[str, str] = MappingProxyType(
     {
