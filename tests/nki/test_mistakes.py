@@ -73,6 +73,9 @@ def test_the_line_and_the_remedy_are_named(kernel, remedy):
     assert line < int(found) <= line + 2
 
 
+ONTO_VALUES = ["accumulate-onto-values"]
+
+
 def test_other_errors_of_a_kernel_stay_as_they_are():
     def kernel(x):
         raise TypeError("mine")
@@ -145,8 +148,36 @@ def test_a_sum_over_turns_of_the_older_affine_range_is_found():
 
         return [f.rule for f in nki.check(legacy.jit(kernel))(X).findings]
 
-    assert summed(older.affine_range) == ["loop-carried"]
+    assert summed(older.affine_range) == ["loop-carried-reduction"]
     assert summed(older.sequential_range) == []
+
+
+def test_what_is_no_sum_of_turns_of_the_older_affine_range_is_found():
+    def kernel(x):
+        total = older.zeros((8, 4), dtype=x.dtype)
+        for i in older.affine_range(2):
+            total[...] = older.subtract(older.load(x[:, i * 4 : i * 4 + 4]), total)
+        out = older.ndarray((8, 4), dtype=x.dtype, buffer=older.shared_hbm)
+        older.store(out, total)
+        return out
+
+    found = nki.check(legacy.jit(kernel))(X).findings
+    assert [f.rule for f in found] == ["loop-carried"]
+
+
+@pytest.mark.parametrize(("fill", "rules"), [("zeros", []), ("ones", ONTO_VALUES)])
+def test_products_are_added_to_zeros_of_the_older_style(fill, rules):
+    def kernel(x):
+        total = getattr(older, fill)((8, 8), dtype=np.float32, buffer=older.psum)
+        for _ in older.affine_range(2):
+            tile = older.load(x)
+            total += older.matmul(tile, tile, transpose_x=True)
+        out = older.ndarray((8, 8), dtype=x.dtype, buffer=older.shared_hbm)
+        older.store(out, older.copy(total))
+        return out
+
+    found = nki.check(legacy.jit(kernel), target="trn2")(X).findings
+    assert [f.rule for f in found] == rules
 
 
 def test_benchmarks_predict_and_files_say_what_they_are(tmp_path):

@@ -135,8 +135,7 @@ class _Job:
         """A file's kernel, for the reference's arguments."""
         arguments, hidden = None, {}
         if self.case is not None:
-            inputs = self.case.inputs(self.seeds[0])
-            arguments = self.case.kernel_arguments(inputs)
+            arguments = self.case.kernel_arguments(self.seeds[0])
             hidden[str(self.case.path)] = "the reference"
         if self.baseline not in (None, path):
             hidden[str(self.baseline)] = "the baseline"
@@ -167,7 +166,7 @@ def _with_tolerance(job: _Job) -> tuple[_Job, str]:
     if job.case is None:
         return job, ""
     try:
-        job.case.tolerances(job.case.inputs(job.seeds[0]))
+        job.case.tolerances(job.seeds[0])
     except (UnimplementedError, InvalidProgramError) as error:
         why = f"{RELATIVE_L2:g} of NKIBench, for none is derived: {error.what}"
         return replace(job, tolerance=RELATIVE_L2), why

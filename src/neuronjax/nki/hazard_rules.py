@@ -24,6 +24,9 @@ MATMULS = frozenset({"nc_matmul", "nc_matmul_mx"})
 MEETINGS = frozenset({"core_barrier", "sendrecv"})
 CLOBBERING = frozenset({"exponential", "select_reduce", "range_select"})
 CONTINUES = "reduce"
+# The older style's documents except associative reductions from the independence of
+# turns, and the vendor's own Mamba kernel has one in SBUF.
+ASSOCIATIVE = frozenset({"add", "multiply", "maximum", "minimum"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +150,9 @@ class HazardWalk:
             if before.loop != now.loop:
                 return
             if before.turn != now.turn:
+                reduces = self.program.older and _is_reduction(i, access)
                 self._add(
-                    "loop-carried",
+                    "loop-carried-reduction" if reduces else "loop-carried",
                     i,
                     writer,
                     f"turn {now.turn} of affine_range reads {text(access)}, which turn "
@@ -164,7 +168,7 @@ class HazardWalk:
         if "accumulate_onto_values" in self.core.capabilities or not _is_followed(dst):
             return
         for _, writer in self._writers_of(dst):
-            if writer.name not in MATMULS:
+            if writer.name not in MATMULS and not self._is_older_zero(writer):
                 self._add(
                     "accumulate-onto-values",
                     i,
@@ -174,6 +178,12 @@ class HazardWalk:
                     "let the first matmul overwrite (accumulate=False) and add the "
                     "values afterwards with nisa.tensor_tensor",
                 )
+
+    def _is_older_zero(self, writer: KernelInstruction) -> bool:
+        """The older style's `zeros`, to which it adds: its compiler makes an
+        accumulation of them whose first matmul overwrites."""
+        zeros = writer.name == "memset" and writer.parameters == (0,)
+        return self.program.older and zeros
 
     def _overwrites(self, i: KernelInstruction, dst: Access) -> None:
         """A product that nothing has read is lost: most often a sum was meant."""
@@ -303,3 +313,10 @@ class HazardWalk:
 
 def _is_followed(access: Access) -> bool:
     return access.dynamic is None and access.storage.memory != "registers"
+
+
+def _is_reduction(i: KernelInstruction, access: Access) -> bool:
+    """Whether it adds to `access` in place, or the like."""
+    if i.name != "tensor_tensor" or i.attributes["op"] not in ASSOCIATIVE:
+        return False
+    return access in i.outputs

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +29,8 @@ class ReferenceCase:
 
     path: Path
     module: ModuleType
+    # What was made of the newest seed: drawing takes longer than a kernel may.
+    _newest: dict[str, tuple[int, Any]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, path: Path) -> ReferenceCase:
@@ -54,20 +56,35 @@ class ReferenceCase:
         return cls(path, module)
 
     def inputs(self, seed: int) -> tuple[Any, ...]:
-        """The reference's arguments of a seed."""
+        """The reference's arguments of a seed, in memory of their own."""
+        drawn = self._of_seed("inputs", seed, self._draw)
+        return tuple(map(_own, drawn))
+
+    def _draw(self, seed: int) -> tuple[Any, ...]:
         np.random.seed(seed)
         return tuple(self.module.get_inputs())
 
-    def kernel_arguments(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    def _of_seed(self, what: str, seed: int, make: Callable[[int], Any]) -> Any:
+        known, value = self._newest.get(what, (None, None))
+        if known != seed:
+            value = make(seed)
+            self._newest[what] = seed, value
+        return value
+
+    def kernel_arguments(self, seed: int) -> tuple[Any, ...]:
         """The same as the kernel takes them, in memory of their own."""
         change = getattr(self.module, "transform_to_nki_inputs", list)
-        return tuple(_own(v) for v in change(list(inputs)))
+        return tuple(_own(v) for v in change(list(self.inputs(seed))))
 
-    def expected(self, inputs: Sequence[Any]) -> tuple[np.ndarray, ...]:
+    def expected(self, seed: int) -> tuple[np.ndarray, ...]:
         """What is right."""
+        return self.answer(self.inputs(seed))
+
+    def answer(self, inputs: Sequence[Any]) -> tuple[np.ndarray, ...]:
+        """The reference's results of these arguments, which it may change."""
         return _arrays(self.module.forward(*inputs))
 
-    def tolerances(self, inputs: Sequence[Any]) -> tuple[Tolerance, ...]:
+    def tolerances(self, seed: int) -> tuple[Tolerance, ...]:
         """What a right result may be, whatever the order of addition.
 
         Products of FP32 may be three of BF16, as public kernels make them.
@@ -76,6 +93,10 @@ class ReferenceCase:
             UnimplementedError: a function of the reference has no rule.
             InvalidProgramError: the reference takes numbers out of its arrays.
         """
+        return self._of_seed("tolerances", seed, self._derive)
+
+    def _derive(self, seed: int) -> tuple[Tolerance, ...]:
+        inputs = self.inputs(seed)
         found = error_bounds(self.module.forward, inputs, products="bf16x3")
         return tuple(found) if isinstance(found, list | tuple) else (found,)
 
