@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.diagnostics.judging.verdict import SeedVerdict
-from neuronjax.diagnostics.tolerance import Judged, Tolerance, error_bounds
+from neuronjax.diagnostics.tolerance import Tolerance, error_bounds
 from neuronjax.errors import InvalidProgramError
 
 
@@ -122,109 +121,3 @@ def _own(value: Any) -> Any:
 def _arrays(value: Any) -> tuple[np.ndarray, ...]:
     held = value if isinstance(value, list | tuple) else (value,)
     return tuple(map(np.asarray, held))
-
-
-def compared(
-    seed: int,
-    actual: Sequence[np.ndarray],
-    expected: Sequence[np.ndarray],
-    allowed: float | tuple[Tolerance, ...],
-) -> SeedVerdict:
-    """One comparison; the relative L2 error is of all results together.
-
-    `allowed` is that error, or a tolerance for every result."""
-    shapes = [a.shape for a in actual], [e.shape for e in expected]
-    if shapes[0] != shapes[1]:
-        why = f"returns {_shown(shapes[0])} where the reference has {_shown(shapes[1])}"
-        return SeedVerdict(
-            seed=seed,
-            correct=False,
-            relative_l2=float("inf"),
-            allowed=0.0,
-            worst=None,
-            why=why,
-        )
-    pairs = [
-        (np.asarray(a, np.float64), np.asarray(e, np.float64))
-        for a, e in zip(actual, expected, strict=True)
-    ]
-    error = _relative_l2(pairs)
-    if isinstance(allowed, tuple):
-        most = max(t.relative_l2_bound for t in allowed)
-        why = _beyond([t.check(a) for t, a in zip(allowed, actual, strict=True)])
-    else:
-        most, why = allowed, _too_far(error, allowed, pairs)
-    return SeedVerdict(
-        seed=seed,
-        correct=not why,
-        relative_l2=error,
-        allowed=most,
-        worst=_worst(pairs),
-        why=why,
-    )
-
-
-def _too_far(
-    error: float, allowed: float, pairs: Sequence[tuple[np.ndarray, np.ndarray]]
-) -> str:
-    if error <= allowed:
-        return ""
-    unset = sum(int((~np.isfinite(a) & np.isfinite(e)).sum()) for a, e in pairs)
-    why = f"relative L2 {error:.3g}, allowed {allowed:.3g}"
-    return f"{why}; {unset:,} elements are not finite" if unset else why
-
-
-def _beyond(judged: Sequence[Judged]) -> str:
-    """What the first result that is wrong is wrong with; "" if none is."""
-    for number, found in enumerate(judged):
-        if found:
-            continue
-        which = f"result {number}: " if len(judged) > 1 else ""
-        if not found.refused:
-            l2, bound = found.relative_l2, found.relative_l2_bound
-            return f"{which}relative L2 {l2:.3g}, at most {bound:.3g} if it were right"
-        return (
-            f"{which}{found.refused:,} of {found.elements:,} elements are further off "
-            f"than any order of addition; the worst {found.times_bound:.3g} times"
-        )
-    return ""
-
-
-def _relative_l2(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
-    """Elements on which both say the same Inf or NaN count as equal."""
-    squares = norm = 0.0
-    for a, e in pairs:
-        same = (a == e) | (np.isnan(a) & np.isnan(e))
-        difference = np.where(same, 0.0, a - e)
-        squares += float(np.square(difference).sum())
-        norm += float(np.square(np.where(np.isfinite(e), e, 0.0)).sum())
-    if not np.isfinite(squares):
-        return float("inf")
-    return (squares / norm) ** 0.5 if norm else squares**0.5
-
-
-def _worst(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any] | None:
-    """The element that is furthest off; one that is not finite before all others."""
-    found: dict[str, Any] | None = None
-    largest = 0.0
-    for number, (a, e) in enumerate(pairs):
-        if not a.size:
-            continue
-        with np.errstate(invalid="ignore"):
-            off = np.abs(a - e)
-        off = np.where((a == e) | (np.isnan(a) & np.isnan(e)), 0.0, off)
-        off = np.where(np.isnan(off), np.inf, off)
-        place = np.unravel_index(int(off.argmax()), off.shape)
-        if off[place] > largest:
-            largest = float(off[place])
-            found = {
-                "result": number,
-                "index": [int(i) for i in place],
-                "actual": float(a[place]),
-                "expected": float(e[place]),
-            }
-    return found
-
-
-def _shown(shapes: Sequence[tuple[int, ...]]) -> str:
-    return ", ".join(f"[{', '.join(map(str, s))}]" for s in shapes) or "nothing"

@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from neuronjax.diagnostics.judging.case import ReferenceCase, compared
+from neuronjax.diagnostics.judging.case import ReferenceCase
+from neuronjax.diagnostics.judging.comparing import compared
 from neuronjax.diagnostics.judging.tracing import TracedCandidate
 from neuronjax.diagnostics.judging.verdict import Problem, SeedVerdict
 from neuronjax.errors import NeuronJaxError
