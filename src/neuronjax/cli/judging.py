@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import typer
 from rich.console import Console
 
@@ -14,7 +17,9 @@ from neuronjax.api.judge_all import judge_all
 from neuronjax.cli.application import JsonOption, TargetOption
 from neuronjax.cli.options import Offer, options_of
 from neuronjax.diagnostics.judging.verdict import KernelVerdict
-from neuronjax.errors import InvalidProgramError
+from neuronjax.errors import InvalidProgramError, NeuronJaxError
+
+_FORGETS_AFTER = 20
 
 
 def _numbers(given: str) -> tuple[int, ...]:
@@ -39,11 +44,15 @@ def _numbers(given: str) -> tuple[int, ...]:
 )
 def judge(
     candidate: Annotated[
-        Path, typer.Argument(help="A file with a kernel, or a folder of such files.")
-    ],
+        Path | None,
+        typer.Argument(help="A file with a kernel, or a folder of such files."),
+    ] = None,
     target: TargetOption = "trn2",
     *,
     jobs: Annotated[int, typer.Option(min=1, help="Of a folder, at once.")] = 1,
+    serve: Annotated[
+        bool, typer.Option(help="Judge every file that a line of the input names.")
+    ] = False,
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
@@ -58,7 +67,17 @@ def judge(
         neuronjax judge candidate.py --reference reference.py --baseline first.py
         neuronjax judge candidates/ --reference reference.py --jobs 2
         neuronjax judge candidate.py --reference reference.py --json
+        neuronjax judge --serve --reference reference.py
     """
+    if (candidate is None) != serve:
+        raise InvalidProgramError(
+            "a candidate and --serve" if serve else "no candidate",
+            op="judge",
+            remedy="name a file, or write --serve and the files on standard input",
+        )
+    if candidate is None:
+        _serve(lambda path: judge_kernel(path, target=target, **keywords))
+        return
     if candidate.is_dir():
         found = judge_all(
             candidate, jobs=jobs, shown=_progress, target=target, **keywords
@@ -68,6 +87,18 @@ def judge(
     verdict = judge_kernel(candidate, target=target, **keywords)
     _show(verdict, as_json)
     raise typer.Exit(0 if verdict.accepted else 1)
+
+
+def _serve(judged: Callable[[str], KernelVerdict]) -> None:
+    """A line of JSON for every line of the input, a verdict or {"error": why}."""
+    for number, line in enumerate(sys.stdin, start=1):
+        try:
+            told = judged(line.strip()).to_json(indent=None)
+        except NeuronJaxError as error:
+            told = json.dumps({"error": str(error)})
+        print(told, flush=True)
+        if number % _FORGETS_AFTER == 0:
+            jax.clear_caches()  # kernels that are compiled, which no one asks for again
 
 
 def _show(found: Any, as_json: bool) -> None:

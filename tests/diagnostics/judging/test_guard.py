@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -79,3 +83,42 @@ def test_a_candidate_has_no_secrets_and_no_values(
     assert "AWS_SECRET_ACCESS_KEY" not in found.problems[0].message
     assert "HOME" in found.problems[0].message
     assert os.environ["AWS_SECRET_ACCESS_KEY"] == "secret"
+
+
+def parent(folder: Path) -> int:
+    """The process that candidates are forks of."""
+    asks = kernels.first("raise KeyError(__import__('os').getppid())")
+    found = refused(folder, asks + kernels.REFERENCE)
+    return int(re.findall(r"\d+", found.problems[0].message)[0])
+
+
+def test_candidates_are_forks_of_one_process_which_may_be_ended(tmp_path: Path) -> None:
+    first = parent(tmp_path)
+    assert parent(tmp_path) == first != os.getpid()
+    os.kill(first, signal.SIGKILL)
+    assert parent(tmp_path) != first
+
+
+def test_one_candidate_leaves_nothing_to_the_next(tmp_path: Path) -> None:
+    leaves = kernels.first("__import__('numpy').left = 1; raise KeyError('left')")
+    found = refused(tmp_path, leaves + kernels.REFERENCE)
+    assert "'left'" in found.problems[0].message
+    finds = kernels.first("raise KeyError(hasattr(__import__('numpy'), 'left'))")
+    found = refused(tmp_path, finds + kernels.REFERENCE)
+    assert "False" in found.problems[0].message
+
+
+def test_nothing_stays_when_the_judge_ends(tmp_path: Path) -> None:
+    kernels.reference(tmp_path)
+    asks = kernels.first("raise KeyError(__import__('os').getppid())")
+    kernels.written(tmp_path, asks)
+    call = "neuronjax.judge('candidate.py', reference='reference.py').limits[0].message"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import neuronjax; print({call})"],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    process = int(re.findall(r"\d+", done.stdout)[0])
+    end = time.monotonic() + 30
+    while time.monotonic() < end and Path(f"/proc/{process}").exists():
+        time.sleep(0.05)
+    assert not Path(f"/proc/{process}").exists()

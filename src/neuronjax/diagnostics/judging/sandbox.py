@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
+import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +21,10 @@ from typing import IO, Any
 
 from neuronjax.diagnostics.judging.guard import Limits
 
+#: What forks; it is not imported here.
+_MODULE = "neuronjax.diagnostics.judging.nursery"
+#: What it sends: a process's number, then the status of its end as `os.waitpid` has it.
+WORD = struct.Struct("=i")
 _KEPT_CHARACTERS = 4000
 _CHUNK_BYTES = 1 << 16
 #: What of the parent's environment a child gets; nothing in it is a secret.
@@ -48,13 +55,12 @@ class Ended:
             return None
 
 
-def run_child(
-    module: str, job: Mapping[str, Any], wanted: tuple[str, ...], limits: Limits
-) -> Ended:
-    """Runs `python -m module job.json` in a folder of its own.
+def run_child(job: Mapping[str, Any], wanted: tuple[str, ...], limits: Limits) -> Ended:
+    """Runs `tracing_child` in a folder of its own.
+
+    The process that it is a fork of stays until this one ends; see `nursery`.
 
     Args:
-        module: the child, which limits itself before it runs what is not ours.
         job: its task, which it finds as job.json in its working folder.
         wanted: the files of its folder that are read when it has ended.
         limits: after their seconds the child and all it started are killed.
@@ -62,7 +68,7 @@ def run_child(
     with _folder() as folder:
         (folder / "job.json").write_text(json.dumps(job))
         start = time.monotonic()
-        how, printed = _watched(module, folder, limits)
+        how, printed = _watched(folder, limits)
         files = {
             name: path.read_bytes()
             for name in wanted
@@ -81,12 +87,10 @@ def _folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     package = str(Path(__file__).parents[3])  # src, or site-packages
     own = {
-        "HOME": str(folder),
-        "TMPDIR": str(folder),
         "PYTHONPATH": package,
         "PYTHONDONTWRITEBYTECODE": "1",
         "JAX_PLATFORMS": "cpu",
@@ -96,57 +100,114 @@ def _environment(folder: Path) -> dict[str, str]:
     return passed | own
 
 
-def _watched(module: str, folder: Path, limits: Limits) -> tuple[str, str]:
-    """How the child ended, and the end of what it printed."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", module],
-        cwd=folder,
-        env=_environment(folder),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    assert child.stdout is not None
-    try:
-        how, printed = _listened(child, child.stdout, limits)
-    finally:
+class _Nursery:
+    """The process that forks for candidates, and the socket to it."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self._has_child = False
+        self._wire, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", _MODULE, str(theirs.fileno())],
+                cwd=tempfile.gettempdir(),
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=[theirs.fileno()],
+            )
+
+    def fork(self, folder: Path, out: int) -> int | None:
+        """The number of a child that works in a folder; None if there is no nursery."""
+        with contextlib.suppress(OSError):
+            socket.send_fds(self._wire, [os.fsencode(folder)], [out])
+            child = self._word()
+            self._has_child = child is not None
+            return child
+        return None
+
+    def status(self, seconds: float) -> int | None:
+        """How the child ended, as a status of wait; None if it did not in time."""
+        if select.select([self._wire], [], [], max(seconds, 0.0))[0]:
+            word = self._word()
+            self._has_child = False
+            return signal.SIGKILL if word is None else word
+        return None
+
+    def end(self, child: int) -> None:
+        """Ends the child if it has not, and whatever is of its group."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.stdout.close()
-        status = child.wait()
-    return how or _status(status, limits), printed
+            os.killpg(child, signal.SIGKILL)
+        if self._has_child:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            self._word()
+            self._has_child = False
+
+    def _word(self) -> int | None:
+        received = self._wire.recv(WORD.size, socket.MSG_WAITALL)
+        return WORD.unpack(received)[0] if len(received) == WORD.size else None
+
+    def close(self) -> None:
+        """Ends it, and a child that it has."""
+        self._wire.close()
+        self._process.wait()
 
 
-def _listened(
-    child: subprocess.Popen[bytes], out: IO[bytes], limits: Limits
-) -> tuple[str, str]:
+_nursery: _Nursery | None = None
+_one_at_a_time = threading.Lock()
+
+
+def _watched(folder: Path, limits: Limits) -> tuple[str, str]:
+    """How a child ended, and the end of what it printed."""
+    with _one_at_a_time:
+        nursery, child, out = _born(folder)
+        with out:
+            try:
+                how, printed = _listened(nursery, out, limits)
+            finally:
+                nursery.end(child)
+        return how, printed
+
+
+def _born(folder: Path) -> tuple[_Nursery, int, IO[bytes]]:
+    """A nursery, a child of it and the end of a pipe with what the child prints.
+
+    Raises:
+        RuntimeError: there is no nursery to be had.
+    """
+    global _nursery
+    for _ in range(2):  # the one that is there may have been ended by somebody
+        if _nursery is None or _nursery.owner != os.getpid():
+            _nursery = _Nursery()
+        reads, writes = os.pipe()
+        child = _nursery.fork(folder, writes)
+        os.close(writes)
+        if child is not None:
+            return _nursery, child, os.fdopen(reads, "rb", buffering=0)
+        os.close(reads)
+        _nursery.close()
+        _nursery = None
+    raise RuntimeError(f"python -m {_MODULE} does not start")
+
+
+def _listened(nursery: _Nursery, out: IO[bytes], limits: Limits) -> tuple[str, str]:
     """Reads what the child prints until it ends or must be ended."""
     end = time.monotonic() + limits.seconds
     printed, total = b"", 0
-    with selectors.DefaultSelector() as selector:
-        selector.register(out, selectors.EVENT_READ)
-        while (left := end - time.monotonic()) > 0:
-            if not selector.select(min(left, 0.1)):
-                if child.poll() is not None:
-                    return "", _text(printed)
-                continue
-            chunk = os.read(out.fileno(), _CHUNK_BYTES)
-            if not chunk:
-                return _waited(child, end, limits), _text(printed)
-            total += len(chunk)
-            printed = (printed + chunk)[-_KEPT_CHARACTERS:]
-            if total > limits.file_bytes:
-                return f"printed more than {limits.file_bytes >> 20} MiB", ""
+    while (left := end - time.monotonic()) > 0:
+        if not select.select([out], [], [], left)[0]:
+            break
+        chunk = os.read(out.fileno(), _CHUNK_BYTES)
+        if not chunk:
+            status = nursery.status(end - time.monotonic())
+            return _how(status, limits), _text(printed)
+        total += len(chunk)
+        printed = (printed + chunk)[-_KEPT_CHARACTERS:]
+        if total > limits.file_bytes:
+            return f"printed more than {limits.file_bytes >> 20} MiB", ""
     return _too_long(limits), _text(printed)
-
-
-def _waited(child: subprocess.Popen[bytes], end: float, limits: Limits) -> str:
-    try:
-        child.wait(max(end - time.monotonic(), 0.0))
-    except subprocess.TimeoutExpired:
-        return _too_long(limits)
-    return ""
 
 
 def _too_long(limits: Limits) -> str:
@@ -157,13 +218,14 @@ def _text(printed: bytes) -> str:
     return printed.decode(errors="replace")
 
 
-def _status(status: int, limits: Limits) -> str:
-    if status == 0:
-        return ""
-    if status > 0:
-        return f"ended the process by itself, with status {status}"
-    if -status == signal.SIGXCPU:
+def _how(status: int | None, limits: Limits) -> str:
+    if status is None:
+        return _too_long(limits)
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"ended the process by itself, with status {code}" if code else ""
+    if -code == signal.SIGXCPU:
         return _too_long(limits)
     with contextlib.suppress(ValueError):
-        return f"crashed with {signal.Signals(-status).name}"
-    return f"crashed with signal {-status}"
+        return f"crashed with {signal.Signals(-code).name}"
+    return f"crashed with signal {-code}"

@@ -78,7 +78,7 @@ def trace(
         "limits": asdict(limits),
     }
     wanted = (tracing_child.STATUS, tracing_child.PROGRAM)
-    return _read(run_child(tracing_child.__name__, job, wanted, limits), path)
+    return _read(run_child(job, wanted, limits), path)
 
 
 def _read(ended: Ended, path: Path) -> TracedCandidate:

@@ -2,12 +2,11 @@
 
 It is given types of arguments and never their values, and leaves the traced program:
 whatever a candidate computes by other means than instructions, there is nothing it
-could compute with. Run as `python -m`, in a folder that holds job.json.
+could compute with. It is a fork of `nursery`, in a folder that holds job.json.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -16,7 +15,7 @@ import traceback
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from neuronjax import nki
 from neuronjax.diagnostics.judging import types_file
@@ -32,7 +31,7 @@ NAMES = ("kernel", "optimized_kernel", "nki_kernel")
 _MOST_WARNINGS = 20
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Does the job in the working folder."""
     job = json.loads(Path("job.json").read_text())
     guard = Guard(Path.cwd(), job["hidden"])
@@ -147,8 +146,3 @@ def _raised(error: BaseException, candidate: str) -> dict[str, Any]:
             location = f"{frame.filename}:{frame.lineno}"
     text = str(error).partition("\n")[0]
     return _failure("raised", f"{type(error).__name__}: {text}", location)
-
-
-if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError):
-        main()

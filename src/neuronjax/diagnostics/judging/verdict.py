@@ -130,9 +130,13 @@ class KernelVerdict(Displayed):
     judging_seconds: float = 0.0
     schema: str = SCHEMA
 
-    def to_json(self) -> str:
-        """The verdict as JSON; numbers that are not finite are strings."""
-        return json.dumps(_finite(dataclasses.asdict(self)), indent=2)
+    def to_json(self, indent: int | None = 2) -> str:
+        """The verdict as JSON; numbers that are not finite are strings.
+
+        Args:
+            indent: as of `json.dumps`; None for one line.
+        """
+        return json.dumps(_finite(dataclasses.asdict(self)), indent=indent)
 
     def as_text(self) -> str:
         """The page that a terminal shows, in 80 columns."""

@@ -131,7 +131,7 @@ class Tolerance:
         return tuple(int(i) for i in np.unravel_index(number, self.value.shape))
 
 
-class _Errors(NamedTuple):
+class _BlockErrors(NamedTuple):
     """Of a block: errors, also in bounds, and two kinds of elements."""
 
     error: np.ndarray
@@ -140,7 +140,7 @@ class _Errors(NamedTuple):
     undecided: np.ndarray
 
 
-def _beside(found: np.ndarray, value: np.ndarray, bound: np.ndarray) -> _Errors:
+def _beside(found: np.ndarray, value: np.ndarray, bound: np.ndarray) -> _BlockErrors:
     found = found.astype(np.float64)
     finite = np.isfinite(value)
     same = (found == value) | (np.isnan(found) & np.isnan(value))
@@ -151,7 +151,7 @@ def _beside(found: np.ndarray, value: np.ndarray, bound: np.ndarray) -> _Errors:
         counts = finite & np.isfinite(bound)
         error = np.where(broken, math.inf, np.where(counts, error, 0.0))
         times = np.where(error == 0.0, 0.0, error / bound)
-    return _Errors(error, times, broken, undecided)
+    return _BlockErrors(error, times, broken, undecided)
 
 
 @dataclasses.dataclass
@@ -165,7 +165,7 @@ class _Tally:
     times_bound: float = 0.0
     squares: float = 0.0
 
-    def add(self, start: int, e: _Errors) -> None:
+    def add(self, start: int, e: _BlockErrors) -> None:
         """The block that begins with element `start`."""
         self.refused += int(np.count_nonzero(e.times > 1.0))
         self.non_finite += int(np.count_nonzero(e.broken))
