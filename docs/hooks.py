@@ -24,6 +24,7 @@ from pages import (
     hardware,
     notebooks,
     reference,
+    releases,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +34,8 @@ _MADE = {
     "variables": flags.variables_table,
     "sdk-defaults": flags.defaults_table,
     "legal": flags.legal_table,
+    "nki-releases": releases.releases_table,
+    "nki-differences": releases.differences_table,
 }
 _FETCHED = re.compile(
     r"<(?:script|img|iframe)[^>]+src=[\"']?https?:|<link[^>]+stylesheet[^>]+https?:"

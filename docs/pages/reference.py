@@ -77,7 +77,8 @@ GROUPS: dict[str, Group] = {
         names=(
             *("check", "PortabilityReport", "compare", "Comparison", "Collect"),
             *("Statistics", "study", "Study", "reveal_order", "SummationTree"),
-            *("search_precision", "PrecisionSearch"),
+            *("search_precision", "PrecisionSearch", "judge", "judge_all"),
+            *("KernelVerdict", "nki_diff", "NkiDiff"),
         ),
     ),
     "testing": Group(

@@ -37,6 +37,7 @@ from neuronjax.api.judge import judge as judge
 from neuronjax.api.judge_all import judge_all as judge_all
 from neuronjax.api.load import load as load
 from neuronjax.api.lowered import Compiled as Compiled, Lowered as Lowered
+from neuronjax.api.nki_diff import NkiDiff as NkiDiff, nki_diff as nki_diff
 from neuronjax.api.pmap import (
     local_device_count as local_device_count,
     make_mesh as make_mesh,

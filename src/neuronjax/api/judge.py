@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from neuronjax.api.profile import Profile, profile
-from neuronjax.diagnostics.judging import checking, running
+from neuronjax.diagnostics.judging import checking, releases, running
 from neuronjax.diagnostics.judging.case import ReferenceCase
 from neuronjax.diagnostics.judging.guard import Limits
 from neuronjax.diagnostics.judging.tracing import (
@@ -27,6 +27,7 @@ from neuronjax.diagnostics.judging.verdict import KernelVerdict, Problem, Verdic
 from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnimplementedError
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.nki_instructions import SPECS
+from neuronjax.nki.releases.release import Release, resolve_release
 from neuronjax.timing.work import QUEUES
 
 #: NKIBench's seeds, and the relative L2 error that it allows: where none is derived.
@@ -42,6 +43,7 @@ def judge(
     baseline: str | Path | None = None,
     kernel: str | None = None,
     target: str = "trn2",
+    nki: str | None = None,
     grid: Sequence[int] | int = (),
     seeds: Sequence[int] = SEEDS,
     tolerance: float | None = None,
@@ -67,6 +69,10 @@ def judge(
         kernel: The kernel's name in its file. None for `kernel`, `optimized_kernel`,
             `nki_kernel`, or the only one.
         target: as `jit`.
+        nki: The NKI release by whose rules: 0.3 to 0.6, or neuronxcc-2.26 and older.
+            What it lacks is a limit, what it computes otherwise a hazard, and where the
+            emulator has the newest release's rule instead, that is advice. None for
+            what the emulator knows of both styles.
         grid: The launch grid; none is one program.
         seeds: Of the inputs.
         tolerance: The relative L2 error that is allowed. None for what the reference
@@ -79,15 +85,16 @@ def judge(
         The `KernelVerdict`.
 
     Raises:
-        InvalidProgramError: an unknown target, a missing file, no seeds, or a reference
-            or baseline that is none. What is wrong with the candidate is in the
-            verdict.
+        InvalidProgramError: an unknown target or release, a missing file, no seeds, or
+            a reference or baseline that is none. What is wrong with the candidate is in
+            the verdict.
 
     Example:
         >>> print(nj.judge("candidate.py", reference="reference.py"))
     """
     start = time.monotonic()
     resolve_target(target)
+    release = None if nki is None else resolve_release(nki)
     if not seeds:
         raise InvalidProgramError("no seeds", op="judge", remedy="seeds=(0, 21, 42)")
     job = _Job(
@@ -98,6 +105,7 @@ def judge(
         baseline=None if baseline is None else _file(baseline, "baseline"),
         kernel=kernel,
         target=target,
+        release=release,
         grid=(grid,) if isinstance(grid, int) else tuple(grid),
         seeds=tuple(seeds),
         tolerance=tolerance,
@@ -109,6 +117,7 @@ def judge(
     return KernelVerdict(
         candidate=str(job.candidate),
         target=target,
+        nki="" if release is None else release.name,
         accepted=not (found["limits"] or found["hazards"]) and correct is not False,
         correct=correct,
         tolerance=how,
@@ -126,6 +135,7 @@ class _Job:
     baseline: Path | None
     kernel: str | None
     target: str
+    release: Release | None
     grid: tuple[int, ...]
     seeds: tuple[int, ...]
     tolerance: float | None
@@ -183,10 +193,22 @@ def _correct(job: _Job, found: Mapping[str, Any]) -> bool | None:
 
 def _judged(job: _Job) -> dict[str, Any]:
     """The verdict's fields, as far as the candidate got."""
+    program = None
     try:
         candidate = job.trace(job.candidate, job.kernel)
     except CandidateRefused as refused:
-        return {"kernel": refused.kernel, "limits": refused.problems, "hazards": ()}
+        found: dict[str, Any] = {"kernel": refused.kernel, "limits": refused.problems}
+        found |= {"hazards": (), "advice": ()}
+    else:
+        program, found = candidate.kernel.program, _checked(job, candidate)
+    if job.release is not None:
+        ruled = releases.problems(job.candidate, program, job.release)
+        found |= {kind: ruled[kind] + found[kind] for kind in ruled}
+    return found
+
+
+def _checked(job: _Job, candidate: TracedCandidate) -> dict[str, Any]:
+    """What a traced candidate is, by the rules of the chip."""
     program = candidate.kernel.program
     found: dict[str, Any] = {"kernel": candidate.name, **checking.problems(candidate)}
     labels = Counter(SPECS[i.name].label for i in program.body.walk())

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from neuronjax.diagnostics.judging.verdict import KernelVerdict, Problem, from_json
 from neuronjax.errors import InvalidProgramError
+from neuronjax.nki.releases.release import resolve_release
 from neuronjax.report.places import place
 from neuronjax.report.quantities import seconds
 from neuronjax.report.tables import NAME, NUMBER, TEXT, WORD, Displayed, new_table
@@ -139,10 +140,12 @@ def _without(
     path: Path, how: str, took: float, options: dict[str, Any]
 ) -> KernelVerdict:
     problem = Problem(rule="ended", location=str(path), message=how, remedy="")
+    release = options.get("nki")
     return KernelVerdict(
         candidate=str(path.resolve()),
         kernel="",
         target=options.get("target") or "trn2",
+        nki=resolve_release(release).name if release else "",
         accepted=False,
         correct=None,
         tolerance="",

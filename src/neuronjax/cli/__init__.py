@@ -3,6 +3,7 @@
     running.py     run          a program, on an emulated chip
     portability.py check        what the real compiler would refuse
     judging.py     judge        a kernel: right, legal, safe, how fast
+                   nki-diff     what a kernel loses by another NKI release
     comparing.py   compare      which op errs, and where the errors begin
     searching.py   search       the lowest precision within a tolerance
     hardware.py    ls           chips, instances, engines
@@ -29,7 +30,7 @@ from neuronjax.cli.comparing import compare
 from neuronjax.cli.conformance import conformance
 from neuronjax.cli.coverage import ops
 from neuronjax.cli.hardware import ls
-from neuronjax.cli.judging import judge
+from neuronjax.cli.judging import judge, nki_diff
 from neuronjax.cli.money import estimate, estimate_serving
 from neuronjax.cli.portability import check
 from neuronjax.cli.running import run
@@ -42,9 +43,9 @@ __all__ = ["app", "main"]
 
 # In the order of `--help`; a command is called as its function is.
 for command in (
-    *(quickstart, run, check, judge, compare, search, profile, compare_targets),
-    *(estimate, estimate_serving, ls, ops, conformance, silicon_kit, silicon_check),
-    *(cc_test, constants, exactness),
+    *(quickstart, run, check, judge, nki_diff, compare, search, profile),
+    *(compare_targets, estimate, estimate_serving, ls, ops, conformance, silicon_kit),
+    *(silicon_check, cc_test, constants, exactness),
 ):
     app.command()(command)
 app.command(

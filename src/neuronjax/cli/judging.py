@@ -1,4 +1,4 @@
-"""`neuronjax judge`: one kernel, or all of a folder."""
+"""`neuronjax judge`, of a kernel or all of a folder; and `nki-diff`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.console import Console
 
 from neuronjax.api.judge import judge as judge_kernel
 from neuronjax.api.judge_all import judge_all
+from neuronjax.api.nki_diff import nki_diff as diff_of_kernel
 from neuronjax.cli.application import JsonOption, TargetOption
 from neuronjax.cli.options import Offer, options_of
 from neuronjax.diagnostics.judging.verdict import KernelVerdict
@@ -37,6 +38,7 @@ def _numbers(given: str) -> tuple[int, ...]:
     "reference",
     "baseline",
     "kernel",
+    "nki",
     "timeout",
     grid=Offer(read=_numbers, metavar="N,M"),
     seeds=Offer(read=_numbers, metavar="N,N,..."),
@@ -68,6 +70,7 @@ def judge(
         neuronjax judge candidates/ --reference reference.py --jobs 2
         neuronjax judge candidate.py --reference reference.py --json
         neuronjax judge --serve --reference reference.py
+        neuronjax judge candidate.py --nki 0.4
     """
     if (candidate is None) != serve:
         raise InvalidProgramError(
@@ -99,6 +102,33 @@ def _serve(judged: Callable[[str], KernelVerdict]) -> None:
         print(told, flush=True)
         if number % _FORGETS_AFTER == 0:
             jax.clear_caches()  # kernels that are compiled, which no one asks for again
+
+
+@options_of(
+    diff_of_kernel,
+    old=Offer(flag="--from", metavar="RELEASE"),
+    new=Offer(flag="--to", metavar="RELEASE"),
+)
+def nki_diff(
+    candidate: Annotated[Path, typer.Argument(help="A file with a kernel.")],
+    *,
+    as_json: JsonOption = False,
+    **keywords: Any,
+) -> None:
+    """Says what a kernel loses and gains by moving to another NKI release.
+
+    The exit status is 0 if nothing is lost, 1 if something is, 2 where the file cannot
+    be read.
+
+    Examples:
+
+        neuronjax nki-diff candidate.py
+        neuronjax nki-diff candidate.py --from neuronxcc-2.26 --to 0.4
+        neuronjax nki-diff candidate.py --json
+    """
+    found = diff_of_kernel(candidate, **keywords)
+    _show(found, as_json)
+    raise typer.Exit(1 if found.lost else 0)
 
 
 def _show(found: Any, as_json: bool) -> None:

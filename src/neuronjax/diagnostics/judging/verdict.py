@@ -100,6 +100,7 @@ class KernelVerdict(Displayed):
         candidate: its file.
         kernel: its name.
         target: the chip.
+        nki: the NKI release by whose rules it is judged; "" where none was named.
         accepted: no limit is broken, nothing is left to chance, nothing forbidden was
             tried, and it is correct if there is a reference.
         correct: of every seed; None where nothing could be compared.
@@ -118,6 +119,7 @@ class KernelVerdict(Displayed):
     candidate: str
     kernel: str
     target: str
+    nki: str = ""
     accepted: bool
     correct: bool | None
     tolerance: str

@@ -38,7 +38,9 @@ def _headline(verdict: Mapping[str, Any]) -> Text:
     word = "accepted" if accepted else "refused"
     told = {True: "correct", False: "wrong", None: "not compared"}[verdict["correct"]]
     line = f"{word}: {place(verdict['candidate'])}"
-    line += f", {verdict['kernel']} on {verdict['target']}, {told}"
+    line += f", {verdict['kernel']} on {verdict['target']}"
+    line += f" by NKI {verdict['nki']}" if verdict["nki"] else ""
+    line += f", {told}"
     return Text(line, style="bold green" if accepted else "bold red")
 
 

@@ -1,0 +1,94 @@
+"""What a candidate meets of the rules of one NKI release, as parts of its verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from neuronjax.diagnostics.judging.verdict import Problem
+from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.kernel import KernelProgram
+from neuronjax.nki.releases.meeting import (
+    ReleaseMeeting,
+    met_by_instructions,
+    met_by_uses,
+)
+from neuronjax.nki.releases.release import NEWEST, OLDER, Release
+from neuronjax.nki.releases.uses import uses_of_file
+
+RULE = "nki-release"
+#: What the emulator does by newer rules than the release's: named, never silent.
+NEWER_RULE = "nki-newer-rule"
+_KINDS = {"lost": "limits", "values": "hazards", "order": "advice", "note": "advice"}
+
+
+def problems(
+    path: Path, program: KernelProgram | None, release: Release
+) -> dict[str, tuple[Problem, ...]]:
+    """Limits, hazards and advice of a release.
+
+    Args:
+        path: the candidate's file.
+        program: its trace, where there is one.
+        release: whose rules.
+    """
+    found: dict[str, list[Problem]] = {"limits": [], "hazards": [], "advice": []}
+    try:
+        meetings = list(_meetings(path, program))
+    except InvalidProgramError as error:
+        found["limits"].append(_unread(path, error))
+        meetings = []
+    for m in meetings:
+        kind, problem = _judged(m, release)
+        if problem is not None and problem not in found[kind]:
+            found[kind].append(problem)
+    return {
+        "limits": tuple(found["limits"]),
+        "hazards": tuple(found["hazards"]),
+        "advice": tuple(_counted(found["advice"])),
+    }
+
+
+def _counted(problems: list[Problem]) -> Iterator[Problem]:
+    """Advice that is the same on many lines once, at the first, with their count."""
+    lines = Counter((p.rule, p.message) for p in problems)
+    first = {(p.rule, p.message): p for p in reversed(problems)}
+    for key in lines:
+        yield replace(first[key], count=lines[key])
+
+
+def _meetings(path: Path, program: KernelProgram | None) -> Iterator[ReleaseMeeting]:
+    yield from met_by_uses(uses_of_file(path), str(path))
+    if program is not None:
+        yield from met_by_instructions(program.body.walk(), older=program.older)
+
+
+def _judged(m: ReleaseMeeting, release: Release) -> tuple[str, Problem | None]:
+    """Where a meeting belongs in the verdict, and what is said of it."""
+    d = m.difference
+    if m.holds_in(release):
+        emulated = m.older and OLDER in release.styles  # such as it was then
+        if d.effect == "order" and emulated:
+            return "advice", None
+        return _KINDS[d.effect], _problem(m, RULE, d.remedy)
+    if d.effect in ("lost", "values") and m.holds_in(NEWEST) and not m.older:
+        remedy = f"nothing for {release.name}: emulated by the rules of {NEWEST.name}"
+        return "advice", _problem(m, NEWER_RULE, remedy)
+    return "advice", None
+
+
+def _problem(m: ReleaseMeeting, rule: str, remedy: str) -> Problem:
+    d = m.difference
+    message = f"{m.name} {d.what} ({d.source})"
+    return Problem(rule=rule, location=m.location, message=message, remedy=remedy)
+
+
+def _unread(path: Path, error: InvalidProgramError) -> Problem:
+    return Problem(
+        rule=RULE,
+        location=error.location or str(path),
+        message=error.what,
+        remedy=error.remedy or "",
+    )

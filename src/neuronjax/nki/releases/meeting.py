@@ -1,0 +1,107 @@
+"""Where a kernel meets a difference: its uses and instructions against the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+from neuronjax.ir.kernel import KernelInstruction
+from neuronjax.nki.releases.difference import ReleaseDifference, When
+from neuronjax.nki.releases.differences import DIFFERENCES
+from neuronjax.nki.releases.release import LAST_BETA, OLDER, Release, place_in_time
+from neuronjax.nki.releases.traced import TRACED
+from neuronjax.nki.releases.uses import NkiUse
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseMeeting:
+    """A use of something that differs among releases.
+
+    Attributes:
+        name: as the kernel's style has it.
+        location: "file:line".
+        older: whether it is of the older style.
+        difference: what it meets.
+    """
+
+    name: str
+    location: str
+    older: bool
+    difference: ReleaseDifference
+
+    def holds_in(self, release: Release) -> bool:
+        """Whether it meets the difference in a release.
+
+        As long as `neuronxcc.nki` is there it stays as the last beta had it.
+        """
+        if self.older and self.name != OLDER and OLDER in release.styles:
+            newest = place_in_time(LAST_BETA.name)
+            if place_in_time(release.name) > newest:
+                release = LAST_BETA
+        return self.difference.holds_in(release)
+
+
+def met_by_uses(uses: Iterable[NkiUse], path: str) -> Iterator[ReleaseMeeting]:
+    """Every difference that a use of a file is about, in whatever release."""
+    for use in uses:
+        for difference in _about(use.name):
+            if not difference.when.traced and _matches(difference.when, use):
+                yield ReleaseMeeting(
+                    name=_shown(use),
+                    location=f"{path}:{use.line}",
+                    older=use.older,
+                    difference=difference,
+                )
+
+
+def met_by_instructions(
+    instructions: Iterable[KernelInstruction], *, older: bool
+) -> Iterator[ReleaseMeeting]:
+    """Every difference that traced instructions show; equal ones of a line once."""
+    found: dict[tuple[str, ReleaseDifference], ReleaseMeeting] = {}
+    for i in instructions:
+        for difference in _about(f"nki.isa.{i.name}"):
+            rule = difference.when.traced
+            if rule and TRACED[rule](i):
+                found[i.location, difference] = ReleaseMeeting(
+                    name=difference.name,
+                    location=i.location,
+                    older=older,
+                    difference=difference,
+                )
+    yield from found.values()
+
+
+@cache
+def _by_name() -> MappingProxyType[str, tuple[ReleaseDifference, ...]]:
+    rows: dict[str, tuple[ReleaseDifference, ...]] = {}
+    for d in DIFFERENCES:
+        rows[d.name] = (*rows.get(d.name, ()), d)
+    return MappingProxyType(rows)
+
+
+def _about(name: str) -> tuple[ReleaseDifference, ...]:
+    rows, family = _by_name(), f"{name.rpartition('.')[0]}.*"
+    return (*rows.get(name, ()), *rows.get(family, ()))
+
+
+def _matches(when: When, use: NkiUse) -> bool:
+    missing = when.without
+    return not (
+        (when.keyword and when.keyword not in use.keywords)
+        or (when.literal and use.keywords[when.keyword] != when.literal)
+        or (missing and (missing in use.keywords or use.is_open))
+        or (missing and use.positional >= when.position)
+        or use.positional < when.positional
+        or (when.called and not use.call)
+        or (when.style and (when.style == OLDER) != use.older)
+        or (when.valued and not (use.call and use.valued))
+    )
+
+
+def _shown(use: NkiUse) -> str:
+    if use.older and use.name.startswith("nki."):
+        return f"{OLDER}{use.name.removeprefix('nki')}"
+    return use.name

@@ -1,0 +1,277 @@
+"""What a kernel's file uses of NKI: names and keywords, read from its text.
+
+Nothing is executed. Aliases of imports and of plain assignments are followed, names
+that `from ... import *` brings are not. A method counts as one of `NkiTensor` where the
+object is known to be one: a kernel's argument, or what a call of `nki.language` made,
+and parts and views of those. Library kernels have views of their own with such methods.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.nki.releases.release import NEWER, OLDER
+
+#: What is imported -> the namespace that it stands for; the longest first.
+_NAMESPACES = {
+    "neuronjax.nki.legacy": OLDER,
+    "neuronxcc.nki": OLDER,
+    "neuronjax.nki": NEWER,
+    "nki": NEWER,
+}
+_METHODS = "nki.language.NkiTensor"
+#: What makes a tensor.
+_MAKERS = frozenset(
+    f"nki.language.{name}"
+    for name in ("ndarray", "zeros", "ones", "full", "zeros_like", "load", "copy")
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NkiUse:
+    """One place that uses a name of NKI.
+
+    Attributes:
+        name: with the prefix `nki.` in both styles; or the namespace of an import, or a
+            keyword of Python that NKI refuses.
+        line: in the file, from 1.
+        older: whether it is of `neuronxcc.nki`.
+        call: whether it is called.
+        positional: arguments by position.
+        keywords: given keyword, or position from "0", -> type of its literal, or "".
+        is_open: whether `*` or `**` hides arguments.
+        valued: whether something is made of the call's result.
+    """
+
+    name: str
+    line: int
+    older: bool = False
+    call: bool = False
+    positional: int = 0
+    keywords: Mapping[str, str] = field(default_factory=dict)
+    is_open: bool = False
+    valued: bool = False
+
+
+def uses_of_file(path: Path) -> list[NkiUse]:
+    """What a file uses, by line.
+
+    Raises:
+        InvalidProgramError: no file, no text, or no Python.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidProgramError(
+            f"cannot read {path}: {error}", op="nki", remedy="name a Python file"
+        ) from None
+    return uses(text, str(path))
+
+
+def uses(text: str, path: str) -> list[NkiUse]:
+    """What the text of a file uses, by line; equal uses of a line once.
+
+    Raises:
+        InvalidProgramError: it is no Python.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        raise InvalidProgramError(
+            f"no Python: {getattr(error, 'msg', error)}",
+            op="nki",
+            location=f"{path}:{line}" if line else path,
+            remedy="correct the syntax",
+        ) from None
+    reader = _Reader()
+    for node in ast.walk(tree):
+        reader.follow_imports(node)
+    reader.visit(tree)
+    found: list[NkiUse] = []
+    for use in sorted(reader.found, key=lambda u: (u.line, u.name)):
+        if use not in found[-8:]:
+            found.append(use)
+    return found
+
+
+class _Reader(ast.NodeVisitor):
+    """Collects uses.
+
+    `aliases` says what dotted name of NKI a name stands for, `in_kernel` whether a
+    function around uses NKI.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[NkiUse] = []
+        self.aliases: dict[str, str] = {}
+        self.tensors: set[str] = set()
+        self.in_kernel = False
+        self.called: dict[ast.AST, ast.Call] = {}
+        self.discarded: set[ast.AST] = set()
+
+    def follow_imports(self, node: ast.AST) -> None:
+        """Notes what an import makes names stand for; other nodes are none."""
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                local = name.asname or name.name.partition(".")[0]
+                stands = name.name if name.asname else local
+                self._imported(node, name.name, local, stands)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for name in node.names:
+                full = f"{node.module}.{name.name}"
+                self._imported(node, full, name.asname or name.name, full)
+                if _dotted_name(full).count("."):
+                    self._add(full, node)
+
+    def _imported(self, node: ast.stmt, full: str, local: str, stands: str) -> None:
+        space = _namespace(full)
+        if space:
+            self.aliases[local] = stands
+            if not any(u.name == space and u.line == node.lineno for u in self.found):
+                older = space == OLDER
+                self.found.append(NkiUse(name=space, line=node.lineno, older=older))
+        elif full == "neuronxcc":
+            self.aliases[local] = full
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        target = node.targets[0]
+        full = self._full(node.value)
+        if full and len(node.targets) == 1 and isinstance(target, ast.Name):
+            self.aliases[target.id] = full
+        if isinstance(target, ast.Name):
+            made = self.tensors.add if self._is_tensor(node.value) else None
+            (made or self.tensors.discard)(target.id)
+        self.generic_visit(node)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        self.discarded.add(node.value)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self.called[node.func] = node
+        self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        full = self.aliases.get(node.id, "")
+        if isinstance(node.ctx, ast.Load) and _dotted_name(full).count("."):
+            self._add(full, node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        full = self._full(node)
+        if full:
+            self._add(full, node)
+            return
+        if node in self.called and self._is_tensor(node.value):
+            self._record(f"{_METHODS}.{node.attr}", node, older=False)
+        self.visit(node.value)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        outside = self.in_kernel, set(self.tensors)
+        self.tensors -= {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
+        if self._is_kernel(node):
+            self._check_signature(node)
+            self.tensors |= {argument.arg for argument in node.args.args}
+        self.in_kernel = self.in_kernel or self._uses_nki(node)
+        self.generic_visit(node)
+        self.in_kernel, self.tensors = outside
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        if self.in_kernel and any(isinstance(o, ast.Is | ast.IsNot) for o in node.ops):
+            self.found.append(NkiUse(name="python: is", line=node.lineno))
+        self.generic_visit(node)
+
+    def visit_While(self, node: ast.While) -> None:
+        if self.in_kernel and isinstance(node.test, ast.Name):
+            self.found.append(NkiUse(name="python: while register", line=node.lineno))
+        self.generic_visit(node)
+
+    def _check_signature(self, node: ast.FunctionDef) -> None:
+        name = "python: * in a kernel's signature"
+        if node.args.kwonlyargs:
+            self.found.append(NkiUse(name=name, line=node.lineno))
+        defaults = (*node.args.defaults, *node.args.kw_defaults)
+        if any(isinstance(d, ast.List) for d in defaults):
+            name = "python: a list as default of a kernel"
+            self.found.append(NkiUse(name=name, line=node.lineno))
+
+    def _is_kernel(self, node: ast.FunctionDef) -> bool:
+        made = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
+        return any(_namespace(self._full(d)) == NEWER for d in made)
+
+    def _uses_nki(self, function: ast.FunctionDef) -> bool:
+        """Whether a function uses names of the newer style."""
+        return any(
+            _namespace(self._full(n)) == NEWER
+            for n in ast.walk(function)
+            if isinstance(n, ast.Attribute | ast.Name)
+        )
+
+    def _is_tensor(self, node: ast.expr) -> bool:
+        """Whether an expression is known to be a tensor of NKI, or a view of one."""
+        while isinstance(node, ast.Subscript | ast.Call | ast.Attribute):
+            if isinstance(node, ast.Call) and (full := self._full(node.func)):
+                return _dotted_name(full) in _MAKERS
+            node = node.func if isinstance(node, ast.Call) else node.value
+        return isinstance(node, ast.Name) and node.id in self.tensors
+
+    def _full(self, node: ast.AST) -> str:
+        """The dotted name of NKI that an expression is, or ""."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name) or node.id not in self.aliases:
+            return ""
+        full = ".".join((self.aliases[node.id], *reversed(parts)))
+        return full if _namespace(full) else ""
+
+    def _add(self, full: str, node: ast.AST) -> None:
+        self._record(_dotted_name(full), node, older=_namespace(full) == OLDER)
+
+    def _record(self, name: str, node: ast.AST, *, older: bool) -> None:
+        line = getattr(node, "lineno", 0)
+        call = self.called.get(node)
+        if call is None:
+            self.found.append(NkiUse(name=name, line=line, older=older))
+            return
+        use = NkiUse(
+            name=name, line=line, older=older, call=True,
+            positional=len(call.args), keywords=dict(_given(call)),
+            is_open=any(isinstance(a, ast.Starred) for a in call.args)
+            or any(k.arg is None for k in call.keywords),
+            valued=call not in self.discarded,
+        )  # fmt: skip
+        self.found.append(use)
+
+
+def _namespace(full: str) -> str:
+    """The namespace of NKI that a dotted name lies in, or ""."""
+    for start, space in _NAMESPACES.items():
+        if full == start or full.startswith(f"{start}."):
+            return space
+    return ""
+
+
+def _dotted_name(full: str) -> str:
+    """The name with the prefix `nki` in place of the namespace that was imported."""
+    for start in _NAMESPACES:
+        if full == start or full.startswith(f"{start}."):
+            return "nki" + full[len(start) :]
+    return ""
+
+
+def _given(call: ast.Call) -> Iterator[tuple[str, str]]:
+    for n, argument in enumerate(call.args):
+        yield str(n), _literal(argument)
+    for keyword in call.keywords:
+        if keyword.arg is not None:
+            yield keyword.arg, _literal(keyword.value)
+
+
+def _literal(node: ast.expr) -> str:
+    return type(node.value).__name__ if isinstance(node, ast.Constant) else ""
