@@ -73,7 +73,8 @@ def judge(
             gives: bounds of every element and of the norm that hold for every order of
             addition, see `neuronjax.diagnostics.tolerance`; 2e-5 as NKIBench has it
             where a function of the reference has no rule, which the verdict says.
-        timeout: Seconds that tracing may take.
+        timeout: Seconds that tracing may take, and that executing may take where loops
+            of the device turn as often as the run decides.
 
     Returns:
         The `KernelVerdict`.
@@ -202,7 +203,7 @@ def _judged(job: _Job) -> dict[str, Any]:
             checking.ignored_arguments(job.case, job.seeds, candidate)
         )
         found["seeds"], failed = running.seeds(
-            job.case, candidate, job.seeds, job.tolerance
+            job.case, candidate, job.seeds, job.tolerance, job.limits.seconds
         )
         found["limits"] += failed
     return found

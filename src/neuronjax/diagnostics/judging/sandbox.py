@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from neuronjax.diagnostics.judging.guard import Limits
@@ -49,7 +50,11 @@ class Ended:
 
 
 def run_child(
-    module: str, job: Mapping[str, Any], wanted: tuple[str, ...], limits: Limits
+    module: str,
+    job: Mapping[str, Any],
+    wanted: tuple[str, ...],
+    limits: Limits,
+    given: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Ended:
     """Runs `python -m module job.json` in a folder of its own.
 
@@ -58,9 +63,12 @@ def run_child(
         job: its task, which it finds as job.json in its working folder.
         wanted: the files of its folder that are read when it has ended.
         limits: after their seconds the child and all it started are killed.
+        given: files that it finds there too.
     """
     with _folder() as folder:
         (folder / "job.json").write_text(json.dumps(job))
+        for name, data in given.items():
+            (folder / name).write_bytes(data)
         start = time.monotonic()
         how, printed = _watched(module, folder, limits)
         files = {

@@ -36,21 +36,26 @@ def main() -> None:
     """Does the job in the working folder."""
     job = json.loads(Path("job.json").read_text())
     guard = Guard(Path.cwd(), job["hidden"])
-    try:
-        nki.install()
-        limit_this_process(Limits(**job["limits"]))
-        guard.raise_fence()
-        status = _traced(job)
-    except MemoryError:
-        status = _failure("memory", "took more memory than it may", "")
-    except NeuronJaxError as error:
-        status = _refused(error)
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
-        status = _raised(error, job["candidate"])
+    limit_this_process(Limits(**job["limits"]))
+    guard.raise_fence()
+    status = outcome(job)
     status["forbidden"] = guard.found
     Path(STATUS).write_text(json.dumps(status))
     sys.stdout.flush()
     os._exit(0)
+
+
+def outcome(job: Mapping[str, Any]) -> dict[str, Any]:
+    """How the tracing ends; a program that it made is in the working folder."""
+    try:
+        nki.install()
+        return _traced(job)
+    except MemoryError:
+        return _failure("memory", "took more memory than it may", "")
+    except NeuronJaxError as error:
+        return _refused(error)
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        return _raised(error, job["candidate"])
 
 
 def _traced(job: Mapping[str, Any]) -> dict[str, Any]:
