@@ -10,7 +10,6 @@ import importlib
 import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,17 +26,13 @@ def judged_here(monkeypatch: pytest.MonkeyPatch) -> None:
         module: str, job: Mapping[str, Any], wanted: tuple[str, ...], limits: Limits
     ) -> Ended:
         assert module == tracing_child.__name__
-        folder = Path(job["candidate"]).parent
         with monkeypatch.context() as patch:
-            patch.chdir(folder)
             patch.setattr(sys, "path", list(sys.path))
-            status = tracing_child.outcome(json.loads(json.dumps(job)))
+            status, program = tracing_child.outcome(json.loads(json.dumps(job)))
         status["forbidden"] = []
         files = {tracing_child.STATUS: json.dumps(status).encode()}
-        program = folder / tracing_child.PROGRAM
-        if program.is_file():
-            files[tracing_child.PROGRAM] = program.read_bytes()
-            program.unlink()
+        if program:
+            files[tracing_child.PROGRAM] = program
         return Ended(how="", files=files, printed="", seconds=0.0)
 
     importlib.invalidate_caches()

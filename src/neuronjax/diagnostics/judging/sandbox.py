@@ -107,7 +107,8 @@ def _environment(folder: Path) -> dict[str, str]:
 def _watched(module: str, folder: Path, limits: Limits) -> tuple[str, str]:
     """How the child ended, and the end of what it printed."""
     child = subprocess.Popen(
-        [sys.executable, "-m", module],
+        # The package has imported the module that runs here, which is no harm.
+        [sys.executable, "-W", "ignore:'neuronjax:RuntimeWarning", "-m", module],
         cwd=folder,
         env=_environment(folder),
         stdin=subprocess.DEVNULL,
