@@ -159,12 +159,17 @@ class HazardWalk:
                 return
 
     def _accumulates(self, i: KernelInstruction) -> None:
-        """Only a matmul begins an accumulation that a matmul goes on with."""
+        """Only a matmul begins an accumulation that a matmul goes on with.
+
+        In the older style that is `nl.zeros(..., buffer=nl.psum)`, which the vendor's
+        tutorials of that time add products to: its compiler begins the sum there.
+        """
         dst = i.outputs[0]
         if "accumulate_onto_values" in self.core.capabilities or not _is_followed(dst):
             return
         for _, writer in self._writers_of(dst):
-            if writer.name not in MATMULS:
+            begins = self.program.older and _clears(writer)
+            if writer.name not in MATMULS and not begins:
                 self._add(
                     "accumulate-onto-values",
                     i,
@@ -299,6 +304,10 @@ class HazardWalk:
                     seen.add(after)
                     waiting.append(after)
         return False
+
+
+def _clears(i: KernelInstruction) -> bool:
+    return i.name == "memset" and not any(i.parameters)
 
 
 def _is_followed(access: Access) -> bool:
