@@ -12,9 +12,11 @@ import neuronjax.nki.isa as nisa
 import neuronjax.nki.language as nl
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
+from neuronjax.execution.kernels.running import FreshMemory
 from neuronjax.hardware import resolve_target
-from neuronjax.nki.limits.initialised import UnwrittenWarning
+from neuronjax.nki.limits.initialised import UnwrittenWarning, surely_writes
 from neuronjax.nki.limits.programs import checked
+from neuronjax.nki.stored_kernel import StoredKernel
 
 
 def trace(body, *args):
@@ -304,3 +306,39 @@ def test_against_a_map_kept_in_numpy(seed):
         InvalidProgramError, match=rf"(^|\D){missing} of|all {missing} "
     ):
         trace(lambda: kernel(plan[: number + 1]))
+
+
+def stored_in_turns(start, cleared):
+    def kernel(x, count):
+        out = nl.ndarray((8, 4), "float32", buffer=nl.shared_hbm)
+        if cleared:
+            nisa.dma_copy(out, x)
+        turns = nisa.register_alloc(0)
+        nisa.register_load(turns, nl.load(count))
+        for i in nl.dynamic_range(start, turns):
+            row = nl.ndarray((1, 4), "float32")
+            nisa.dma_copy(row, x[nl.ds(i, 1)])
+            nisa.dma_copy(out[nl.ds(i, 1)], row)
+        return out
+
+    return nki.jit(kernel, target="trn2")
+
+
+def test_what_is_written_whatever_the_run_does_and_what_may_not_be():
+    arrays = np.ones((8, 4), np.float32), np.array([[8]], np.int32)
+    for cleared in (True, False):
+        program = stored_in_turns(0, cleared).trace(*arrays)
+        assert surely_writes(program) == cleared
+
+
+def test_another_memory_shows_what_nothing_wrote():
+    arrays = np.ones((8, 4), np.float32), np.array([[8]], np.int32)
+    other = FreshMemory(of_floats=2.0, of_integers=3, shared=False)
+    found = []
+    for start in (0, 6):
+        stored = StoredKernel(stored_in_turns(start, False).traced(*arrays))
+        found += [stored(*arrays), stored.in_memory(other)(*arrays)]
+    np.testing.assert_array_equal(found[0], found[1])
+    assert np.isnan(found[2][:6]).all()
+    assert (found[3][:6] == 2.0).all()
+    np.testing.assert_array_equal(found[2][6:], found[3][6:])

@@ -163,12 +163,17 @@ class HazardWalk:
                 return
 
     def _accumulates(self, i: KernelInstruction) -> None:
-        """Only a matmul begins an accumulation that a matmul goes on with."""
+        """Only a matmul begins an accumulation that a matmul goes on with.
+
+        In the older style that is `nl.zeros(..., buffer=nl.psum)`, which the vendor's
+        tutorials of that time add products to: its compiler begins the sum there.
+        """
         dst = i.outputs[0]
         if "accumulate_onto_values" in self.core.capabilities or not _is_followed(dst):
             return
         for _, writer in self._writers_of(dst):
-            if writer.name not in MATMULS and not self._is_older_zero(writer):
+            begins = self.program.older and _clears(writer)
+            if writer.name not in MATMULS and not begins:
                 self._add(
                     "accumulate-onto-values",
                     i,
@@ -178,12 +183,6 @@ class HazardWalk:
                     "let the first matmul overwrite (accumulate=False) and add the "
                     "values afterwards with nisa.tensor_tensor",
                 )
-
-    def _is_older_zero(self, writer: KernelInstruction) -> bool:
-        """The older style's `zeros`, to which it adds: its compiler makes an
-        accumulation of them whose first matmul overwrites."""
-        zeros = writer.name == "memset" and writer.parameters == (0,)
-        return self.program.older and zeros
 
     def _overwrites(self, i: KernelInstruction, dst: Access) -> None:
         """A product that nothing has read is lost: most often a sum was meant."""
@@ -309,6 +308,11 @@ class HazardWalk:
                     seen.add(after)
                     waiting.append(after)
         return False
+
+
+def _clears(i: KernelInstruction) -> bool:
+    """Whether it writes zeros: of the older style the begin of an accumulation."""
+    return i.name == "memset" and not any(i.parameters)
 
 
 def _is_followed(access: Access) -> bool:

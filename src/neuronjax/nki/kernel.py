@@ -239,6 +239,10 @@ class Kernel:
         # It stands above this package, which therefore does not import it.
         return sys.modules["neuronjax"].profile(self)(*args, **kwargs)
 
+    def prepared(self, program: KernelProgram) -> KernelPlan:
+        """How a trace of it would be executed."""
+        return prepare(program)
+
     def plan(self, *args: Any, **kwargs: Any) -> KernelPlan:
         """How it would be executed: memory, and instructions rolled into loops."""
         return self._find(self._call(args, kwargs)).plan
@@ -396,7 +400,7 @@ def _specialise(kernel: Kernel, call: BoundCall, devices: int) -> Specialised:
     traced = kernel.trace_call(call, devices)
     core = chosen_target(kernel.target).core
     checked(traced.program, core, older=kernel.older)
-    plan = prepare(traced.program)
+    plan = kernel.prepared(traced.program)
     types = call.of_types()
 
     def for_target(target: Target) -> KernelFunction:

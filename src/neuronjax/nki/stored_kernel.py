@@ -5,12 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from neuronjax.errors import InvalidProgramError
+from neuronjax.execution.kernels.running import (
+    USUAL_MEMORY,
+    FreshMemory,
+    KernelPlan,
+    prepare,
+)
 from neuronjax.ir.kernel import KernelProgram
 from neuronjax.nki.kernel import Kernel, TracedKernel
 
 
 class StoredKernel(Kernel):
     """A kernel of which only the trace is there, for arguments of these types."""
+
+    memory = USUAL_MEMORY
 
     def __init__(self, traced: TracedKernel, seed: int = 0) -> None:
         def kernel(*arguments: Any) -> Any:
@@ -29,6 +37,16 @@ class StoredKernel(Kernel):
     def program(self) -> KernelProgram:
         """What it does."""
         return self.stored.program
+
+    def in_memory(self, memory: FreshMemory) -> StoredKernel:
+        """The same, where memory that nothing wrote holds something else."""
+        found = self._with(memory=memory, _specialised={})
+        assert isinstance(found, StoredKernel)
+        return found
+
+    def prepared(self, program: KernelProgram) -> KernelPlan:
+        """How it would be executed, in this memory."""
+        return prepare(program, self.memory)
 
     def trace_call(self, call: Any, devices: int = 0) -> TracedKernel:
         """What is stored.

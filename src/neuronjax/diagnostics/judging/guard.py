@@ -69,12 +69,16 @@ class Guard:
     Attributes:
         folder: the one in which files may change.
         hidden: files that may not be read, and what they are.
+        sealed: names in that folder that are not for the candidate to write.
         found: what was refused, once each.
+        finished: whether the candidate has ended, so that nothing is sealed.
     """
 
     folder: Path
     hidden: dict[str, str]
+    sealed: Sequence[str] = ()
     found: list[str] = field(default_factory=list)
+    finished: bool = False
 
     def raise_fence(self) -> None:
         """From here on, until the process ends."""
@@ -100,12 +104,16 @@ class Guard:
         name = os.path.realpath(os.fsdecode(path))
         if name in self.hidden:
             self._refuse(f"reads {self.hidden[name]}, {name}")
+        if _of_another_process(name):
+            self._refuse("reads another process's memory or environment")
         if isinstance(mode, str):
             writes = any(letter in mode for letter in "wax+")
         else:
             writes = bool((flags or 0) & _WRITING)
         if writes and not name.startswith(root) and name not in _NOWHERE:
             self._refuse(f"writes {name}")
+        if writes and name.removeprefix(root) in self.sealed and not self.finished:
+            self._refuse("forges what the judge reads of it")
 
     def _library(self, root: str, path: str) -> None:
         if os.path.realpath(path).startswith(root):
@@ -122,6 +130,11 @@ class Guard:
         if what not in self.found:
             self.found.append(what)
         raise ForbiddenError(f"a kernel that {what}: no kernel needs that")
+
+
+def _of_another_process(name: str) -> bool:
+    parts = name.split(os.sep)[1:3]
+    return parts[0] == "proc" and parts[-1].isdigit() and parts[-1] != str(os.getpid())
 
 
 def limit_this_process(limits: Limits) -> None:

@@ -1,8 +1,8 @@
-"""A process that has loaded what tracing takes and forks for every candidate.
+"""A process that has loaded what children need and forks for every candidate.
 
 Loading it takes a second or two, a fork some milliseconds. The process itself never
-runs what is not ours: each candidate has a fork of its own and ends with it. Run as
-`python -m`, with the number of a socket, on which `sandbox` asks.
+runs what is not ours: each candidate has a fork of its own, and what it changes ends
+with it. Run as `python -m`, with the number of a socket, on which `sandbox` asks.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import signal
 import socket
 import sys
 
-from neuronjax.diagnostics.judging import tracing_child
-from neuronjax.diagnostics.judging.sandbox import WORD
+from neuronjax.diagnostics.judging import tracing_child, values_child
+from neuronjax.diagnostics.judging.sandbox import SEPARATOR, WORD
 
-_LONGEST_PATH_BYTES = 4096
+_CHILDREN = {module.__name__: module.main for module in (tracing_child, values_child)}
+
+_LONGEST_BYTES = 8192
 _LOOK_SECONDS = 0.01
 
 
@@ -24,13 +26,14 @@ def main() -> None:
     """Forks until the other end is closed."""
     wire = socket.socket(fileno=int(sys.argv[1]))
     while True:
-        folder, files, *_ = socket.recv_fds(wire, _LONGEST_PATH_BYTES, 1)
-        if not folder:
+        asked, files, *_ = socket.recv_fds(wire, _LONGEST_BYTES, 1)
+        if not asked:
             return
         child = os.fork()
         if not child:
+            module, _, folder = asked.partition(SEPARATOR)
             _become(os.fsdecode(folder), files[0], wire)
-            tracing_child.main()  # does not return
+            _CHILDREN[module.decode()]()  # does not return
         os.close(files[0])
         wire.sendall(WORD.pack(child))
         wire.sendall(WORD.pack(_status(child, wire)))

@@ -6,13 +6,19 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
+from neuronjax.diagnostics.judging import values
 from neuronjax.diagnostics.judging.case import ReferenceCase
 from neuronjax.diagnostics.judging.comparing import compared
 from neuronjax.diagnostics.judging.tracing import TracedCandidate
+from neuronjax.diagnostics.judging.values import ValuesRun
 from neuronjax.diagnostics.judging.verdict import Problem, SeedVerdict
 from neuronjax.errors import NeuronJaxError
+from neuronjax.execution.kernels.running import FreshMemory
 from neuronjax.ir import nki_dtypes
-from neuronjax.ir.kernel import KernelBlock, KernelLoop, KernelProgram
+from neuronjax.ir.kernel import KernelProgram
+from neuronjax.nki.limits.initialised import surely_writes
 from neuronjax.report.quantities import binary
 
 #: What the emulator may take here: a kernel that takes more is not run, and refused.
@@ -31,7 +37,7 @@ def too_large(program: KernelProgram, path: Path) -> Iterator[Problem]:
             message=told,
             remedy="allocate less, or judge a smaller case",
         )
-    count = _executed(program.body)
+    count = values.executed(program.body)
     if count > MOST_INSTRUCTIONS:
         told = f"executes {count:,} instructions, more than {MOST_INSTRUCTIONS:,}"
         yield Problem(
@@ -46,18 +52,8 @@ def _bytes(elements: int, dtype: str) -> int:
     return elements * nki_dtypes.info(dtype).itemsize
 
 
-def _executed(block: KernelBlock) -> int:
-    """Instructions; of loops whose turns the trace does not know, one turn."""
-    total = 0
-    for item in block.items:
-        if isinstance(item, KernelLoop):
-            start, stop = item.start, item.stop
-            known = isinstance(start, int) and isinstance(stop, int)
-            turns = len(range(start, stop, item.step)) if known else 1  # type: ignore[arg-type]
-            total += turns * _executed(item.body)
-        else:
-            total += 1
-    return total
+#: What memory holds in the second of two runs, which are compared.
+_OTHER_MEMORY = FreshMemory(of_floats=1.0, of_integers=3, shared=False)
 
 
 def seeds(
@@ -65,35 +61,75 @@ def seeds(
     candidate: TracedCandidate,
     wanted: Sequence[int],
     allowed: float | None,
+    seconds: float,
 ) -> tuple[tuple[SeedVerdict, ...], tuple[Problem, ...]]:
     """A comparison for every seed, up to the first that cannot be run, and why.
 
-    `allowed` is the relative L2 error; None for tolerances that the reference gives."""
+    `allowed` is the relative L2 error; None for tolerances that the reference gives.
+    Programs that may not end may take `seconds`. Where it is not certain that all that
+    is read was written, the first seed runs a second time, in other memory: results
+    that differ depend on what was there before, whatever their values are."""
     done: list[SeedVerdict] = []
-    for seed in wanted:
-        expected = case.expected(seed)
-        arguments = case.kernel_arguments(seed)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                returned = candidate.kernel(*arguments)
-            actual = case.results(returned, expected)
-        except NeuronJaxError as error:
-            return tuple(done), (_failed(error),)
-        except (TypeError, ValueError, AttributeError, IndexError) as error:
-            told = f"its results do not fit the reference's: {error}"
-            return tuple(done), (
-                Problem(rule="results", location="", message=told, remedy=""),
-            )
-        tolerance = case.tolerances(seed) if allowed is None else allowed
-        done.append(compared(seed, actual, expected, tolerance))
+    certain = surely_writes(candidate.kernel.program)
+    returned = values.computed(candidate, _runs(case, wanted, certain), seconds)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for seed in wanted:
+                expected = case.expected(seed)
+                actual = case.results(next(returned), expected)
+                error = case.tolerances(seed) if allowed is None else allowed
+                done.append(compared(seed, actual, expected, error))
+                if seed == wanted[0] and not certain:
+                    other = case.results(next(returned), expected)
+                    if count := _differing(actual, other):
+                        return tuple(done), (_from_memory(count, candidate),)
+    except NeuronJaxError as error:
+        return tuple(done), (_failed(error),)
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        told = f"its results do not fit the reference's: {error}"
+        return tuple(done), (
+            Problem(rule="results", location="", message=told, remedy=""),
+        )
     return tuple(done), ()
+
+
+def _runs(
+    case: ReferenceCase, wanted: Sequence[int], certain: bool
+) -> Iterator[ValuesRun]:
+    """Arguments are drawn for every run: it may change them in place."""
+    for seed in wanted:
+        yield ValuesRun(case.kernel_arguments(seed))
+        if seed == wanted[0] and not certain:
+            yield ValuesRun(case.kernel_arguments(seed), _OTHER_MEMORY)
+
+
+def _differing(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> int:
+    """Elements; a NaN equals a NaN."""
+    pairs = [map(_wide, pair) for pair in zip(one, other, strict=True)]
+    same = [(a == b) | (np.isnan(a) & np.isnan(b)) for a, b in pairs]
+    return sum(int(np.count_nonzero(~s)) for s in same)
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return np.asarray(array, np.float64)
+
+
+def _from_memory(count: int, candidate: TracedCandidate) -> Problem:
+    results = candidate.kernel.program.results
+    return Problem(
+        rule="unwritten-memory",
+        location=results[0].storage.location if results else "",
+        message=f"{count:,} elements of the results change with what memory held "
+        "before the kernel",
+        remedy="write all that is read and returned, however often a loop turns",
+    )
 
 
 def _failed(error: NeuronJaxError) -> Problem:
     told = f"{error.op}: {error.what}" if error.op else error.what
     return Problem(
-        rule="run",
+        rule="time" if isinstance(error, values.EndlessError) else "run",
         location=error.location or "",
         message=told,
         remedy=error.remedy or "",

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from neuronjax.diagnostics.judging.guard import Limits
@@ -25,6 +26,8 @@ from neuronjax.diagnostics.judging.guard import Limits
 _MODULE = "neuronjax.diagnostics.judging.nursery"
 #: What it sends: a process's number, then the status of its end as `os.waitpid` has it.
 WORD = struct.Struct("=i")
+#: What it is sent: a module, this, a folder.
+SEPARATOR = b"\0"
 _KEPT_CHARACTERS = 4000
 _CHUNK_BYTES = 1 << 16
 #: What of the parent's environment a child gets; nothing in it is a secret.
@@ -55,20 +58,30 @@ class Ended:
             return None
 
 
-def run_child(job: Mapping[str, Any], wanted: tuple[str, ...], limits: Limits) -> Ended:
-    """Runs `tracing_child` in a folder of its own.
+def run_child(
+    module: str,
+    job: Mapping[str, Any],
+    wanted: tuple[str, ...],
+    limits: Limits,
+    given: Mapping[str, bytes] = MappingProxyType({}),
+) -> Ended:
+    """Runs the `main` of a module of this package in a folder of its own.
 
     The process that it is a fork of stays until this one ends; see `nursery`.
 
     Args:
+        module: one of those that the nursery knows.
         job: its task, which it finds as job.json in its working folder.
         wanted: the files of its folder that are read when it has ended.
         limits: after their seconds the child and all it started are killed.
+        given: files that it finds there too.
     """
     with _folder() as folder:
         (folder / "job.json").write_text(json.dumps(job))
+        for name, data in given.items():
+            (folder / name).write_bytes(data)
         start = time.monotonic()
-        how, printed = _watched(folder, limits)
+        how, printed = _watched(module, folder, limits)
         files = {
             name: path.read_bytes()
             for name in wanted
@@ -118,10 +131,11 @@ class _Nursery:
                 pass_fds=[theirs.fileno()],
             )
 
-    def fork(self, folder: Path, out: int) -> int | None:
+    def fork(self, module: str, folder: Path, out: int) -> int | None:
         """The number of a child that works in a folder; None if there is no nursery."""
+        asked = module.encode() + SEPARATOR + os.fsencode(folder)
         with contextlib.suppress(OSError):
-            socket.send_fds(self._wire, [os.fsencode(folder)], [out])
+            socket.send_fds(self._wire, [asked], [out])
             child = self._word()
             self._has_child = child is not None
             return child
@@ -159,10 +173,10 @@ _nursery: _Nursery | None = None
 _one_at_a_time = threading.Lock()
 
 
-def _watched(folder: Path, limits: Limits) -> tuple[str, str]:
+def _watched(module: str, folder: Path, limits: Limits) -> tuple[str, str]:
     """How a child ended, and the end of what it printed."""
     with _one_at_a_time:
-        nursery, child, out = _born(folder)
+        nursery, child, out = _born(module, folder)
         with out:
             try:
                 how, printed = _listened(nursery, out, limits)
@@ -171,7 +185,7 @@ def _watched(folder: Path, limits: Limits) -> tuple[str, str]:
         return how, printed
 
 
-def _born(folder: Path) -> tuple[_Nursery, int, IO[bytes]]:
+def _born(module: str, folder: Path) -> tuple[_Nursery, int, IO[bytes]]:
     """A nursery, a child of it and the end of a pipe with what the child prints.
 
     Raises:
@@ -182,7 +196,7 @@ def _born(folder: Path) -> tuple[_Nursery, int, IO[bytes]]:
         if _nursery is None or _nursery.owner != os.getpid():
             _nursery = _Nursery()
         reads, writes = os.pipe()
-        child = _nursery.fork(folder, writes)
+        child = _nursery.fork(module, folder, writes)
         os.close(writes)
         if child is not None:
             return _nursery, child, os.fdopen(reads, "rb", buffering=0)

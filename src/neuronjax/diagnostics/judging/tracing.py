@@ -78,10 +78,15 @@ def trace(
         "limits": asdict(limits),
     }
     wanted = (tracing_child.STATUS, tracing_child.PROGRAM)
-    return _read(run_child(job, wanted, limits), path)
+    return read(run_child(tracing_child.__name__, job, wanted, limits), path)
 
 
-def _read(ended: Ended, path: Path) -> TracedCandidate:
+def read(ended: Ended, path: Path) -> TracedCandidate:
+    """What a child left.
+
+    Raises:
+        CandidateRefused: it left no program, or tried what no kernel needs.
+    """
     status = ended.described(tracing_child.STATUS)
     if not isinstance(status, dict):
         words = ended.printed.strip().rpartition("\n")[2]

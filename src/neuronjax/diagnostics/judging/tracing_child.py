@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from neuronjax import nki
-from neuronjax.diagnostics.judging import types_file
+from neuronjax.diagnostics.judging import patches, types_file
 from neuronjax.diagnostics.judging.guard import Guard, Limits, limit_this_process
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.ir.kernel_file import write_program
@@ -34,25 +34,36 @@ _MOST_WARNINGS = 20
 def main() -> NoReturn:
     """Does the job in the working folder."""
     job = json.loads(Path("job.json").read_text())
-    guard = Guard(Path.cwd(), job["hidden"])
-    try:
-        nki.install()
-        limit_this_process(Limits(**job["limits"]))
-        guard.raise_fence()
-        status = _traced(job)
-    except MemoryError:
-        status = _failure("memory", "took more memory than it may", "")
-    except NeuronJaxError as error:
-        status = _refused(error)
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
-        status = _raised(error, job["candidate"])
+    guard = Guard(Path.cwd(), job["hidden"], sealed=(STATUS, PROGRAM))
+    limit_this_process(Limits(**job["limits"]))
+    guard.raise_fence()
+    status, program = outcome(job)
+    guard.finished = True
     status["forbidden"] = guard.found
+    if program:
+        Path(PROGRAM).write_bytes(program)
     Path(STATUS).write_text(json.dumps(status))
     sys.stdout.flush()
     os._exit(0)
 
 
-def _traced(job: Mapping[str, Any]) -> dict[str, Any]:
+def outcome(job: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """How the tracing ends, and the file of the program that it made, or nothing."""
+    try:
+        nki.install()
+        with patches.none_made():
+            return _traced(job)
+    except MemoryError:
+        return _failure("memory", "took more memory than it may", ""), b""
+    except patches.PatchedError as error:
+        return _failure("forbidden", str(error), job["candidate"]), b""
+    except NeuronJaxError as error:
+        return _refused(error), b""
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        return _raised(error, job["candidate"]), b""
+
+
+def _traced(job: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
     module = _module(Path(job["candidate"]))
     name, kernel = _kernel(module, job["kernel"])
     kernel = kernel.with_target(job["target"])
@@ -62,7 +73,7 @@ def _traced(job: Mapping[str, Any]) -> dict[str, Any]:
     types_of = _own_arguments(module) if given is None else given
     args = types_file.read(types_of)
     traced = kernel.traced(*args)
-    Path(PROGRAM).write_bytes(write_program(traced.program))
+    program = write_program(traced.program)
     results = types_file.described(traced.tree)
     if '"shape"' in json.dumps(results):
         raise InvalidProgramError(
@@ -70,13 +81,14 @@ def _traced(job: Mapping[str, Any]) -> dict[str, Any]:
             op=f"nki.{name}",
             remedy="return tensors of the kernel",
         )
-    return {
+    status = {
         "what": "",
         "kernel": name,
         "arguments": types_of,
         "results": results,
         "dtypes": list(traced.dtypes),
     }
+    return status, program
 
 
 def _module(path: Path) -> types.ModuleType:

@@ -10,6 +10,7 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +42,22 @@ Runner = Callable[
 ]
 
 
+class FreshMemory(NamedTuple):
+    """What memory holds that nothing has written (nki/guides/nki_simulator.rst).
+
+    Attributes:
+        of_floats, of_integers: every element.
+        shared: whether a tile may lie where another was, and begin with its values.
+    """
+
+    of_floats: float = np.nan
+    of_integers: int = 4
+    shared: bool = True
+
+
+USUAL_MEMORY = FreshMemory()
+
+
 @dataclass(frozen=True, kw_only=True)
 class KernelPlan:
     """A program ready to run.
@@ -54,6 +71,7 @@ class KernelPlan:
         registers: how many there are.
         core: the core.
         ranks: how many run it, 0 for one alone.
+        memory: what it begins with.
     """
 
     pools: list[SlotPool]
@@ -64,6 +82,7 @@ class KernelPlan:
     registers: int
     core: CoreSpec
     ranks: int = 0
+    memory: FreshMemory = USUAL_MEMORY
 
     @property
     def checks_bounds(self) -> bool:
@@ -71,9 +90,9 @@ class KernelPlan:
         return not self.ranks and any(faults.KEY in writes(n) for n in self.nodes)
 
 
-def prepare(program: KernelProgram) -> KernelPlan:
+def prepare(program: KernelProgram, memory: FreshMemory = USUAL_MEMORY) -> KernelPlan:
     """Assigns slots, splits and rolls: everything before JAX."""
-    pools, places = slots.assign(program)
+    pools, places = slots.assign(program, shared=memory.shared)
     splitter = Splitter(places)
     elements = _rolled(splitter, program)
     results = [_result(splitter, access) for access in program.results]
@@ -91,6 +110,7 @@ def prepare(program: KernelProgram) -> KernelPlan:
         registers=program.registers,
         core=resolve_target(program.target).core,
         ranks=program.ranks,
+        memory=memory,
     )
 
 
@@ -156,7 +176,7 @@ def initial_state(plan: KernelPlan, arguments: Sequence[jax.Array]) -> State:
                 None
             ]
         else:
-            state[number] = fresh(pool)
+            state[number] = fresh(pool, plan.memory)
     return state
 
 
@@ -168,10 +188,11 @@ def carried(array: jax.Array, dtype: str) -> jax.Array:
     return array.reshape(-1)
 
 
-def fresh(pool: SlotPool) -> jax.Array:
-    """Memory that nothing has written: NaN, or 4 (nki/guides/nki_simulator.rst)."""
+def fresh(pool: SlotPool, memory: FreshMemory = USUAL_MEMORY) -> jax.Array:
+    """Memory that nothing has written."""
     dtype = dtypes.info(pool.dtype)
-    value = np.array(np.nan if dtype.is_float else 4, dtype.numeric)
+    filled = memory.of_floats if dtype.is_float else memory.of_integers
+    value = np.array(filled, dtype.numeric)
     if dtype.is_float:
         value = value.view(dtype.carrier)
     total = int(np.prod(pool.shape))

@@ -101,8 +101,13 @@ def _first_ordinal(body: KernelBlock) -> int:
     return min((i.ordinal for i in body.walk()), default=0)
 
 
-def assign(program: KernelProgram) -> tuple[list[SlotPool], dict[Storage, PoolSlot]]:
-    """Pools, and the place of every storage that is used."""
+def assign(
+    program: KernelProgram, shared: bool = True
+) -> tuple[list[SlotPool], dict[Storage, PoolSlot]]:
+    """Pools, and the place of every storage that is used.
+
+    Unless they are `shared` no slot is taken a second time.
+    """
     liveness = _Liveness()
     liveness.block(program.body)
     end = liveness.position
@@ -126,7 +131,7 @@ def assign(program: KernelProgram) -> tuple[list[SlotPool], dict[Storage, PoolSl
             kind = (storage.memory, storage.shape, storage.dtype, own)
             groups[kind].append((storage, found))
     for kind, members in groups.items():
-        slots = _pack(members, len(pools), places)
+        slots = _pack(members, len(pools), places, shared)
         pools.append(SlotPool(*kind[:3], slots=slots, argument=None))
     return pools, places
 
@@ -135,12 +140,13 @@ def _pack(
     members: Iterable[tuple[Storage, _LiveRange]],
     pool: int,
     places: dict[Storage, PoolSlot],
+    shared: bool,
 ) -> int:
     free: list[int] = []
     busy: list[tuple[int, int]] = []
     slots = 0
     for storage, found in sorted(members, key=lambda m: (m[1].first, m[0].number)):
-        while busy and busy[0][0] < found.first:
+        while shared and busy and busy[0][0] < found.first:
             heapq.heappush(free, heapq.heappop(busy)[1])
         slot = heapq.heappop(free) if free else slots
         slots = max(slots, slot + 1)

@@ -67,6 +67,9 @@ class Initialised:
         lives: the program's live ranges, if they are known.
         partial: whether an engine may compute with a tile of which only a part has
             values, as kernels of masks do.
+        strict: whether what only the run decides is taken in the program's disfavour: a
+            runtime offset writes nothing and reads all of a tensor, and instructions
+            that ignore a part of their operand do not.
     """
 
     def __init__(
@@ -76,9 +79,10 @@ class Initialised:
         certain: bool = False,
         lives: LiveRanges | None = None,
         partial: bool = False,
+        strict: bool = False,
     ) -> None:
         self.program, self.report, self.certain = program, report, certain
-        self.partial = partial
+        self.partial, self.strict = partial, strict
         # True: all of it. An array: per element, or per byte once dtypes mix.
         self.written: dict[Storage, np.ndarray | bool] = {}
         self._spoilt: dict[Storage, str | None] = {}  # where what was unwritten went
@@ -174,8 +178,10 @@ class Initialised:
             return
         in_part = _reads_as(i) == "part" or i.attributes.get("is_transpose")
         in_part = in_part or (self.partial and i.engine != "dma")
-        if access.dynamic is not None or in_part:
+        if (access.dynamic is not None or in_part) and not self.strict:
             return
+        if access.dynamic is not None:
+            access = Access(storage, storage.dtype, 0, ((1, storage.size),))
         view = self._view(access)
         if view.all():
             if is_whole(access):
@@ -195,6 +201,8 @@ class Initialised:
     def _write(self, access: Access) -> None:
         storage = access.storage
         if self.written.get(storage) is True or storage.memory == "registers":
+            return
+        if access.dynamic is not None and self.strict:
             return
         if access.dynamic is not None or is_whole(access):
             self.written[storage] = True
@@ -294,6 +302,20 @@ def _last_uses(program: KernelProgram, lives: LiveRanges) -> dict[int, list[Stor
         if storage not in kept:
             found[segments[-1][1]].append(storage)
     return found
+
+
+def surely_writes(program: KernelProgram) -> bool:
+    """Whether everything that is read or returned was written, whatever the run does.
+
+    What cannot be shown so may still be."""
+    found: list[InvalidProgramError] = []
+
+    def report(error: InvalidProgramError, _: KernelInstruction) -> None:
+        found.append(error)
+
+    state = Initialised(program, report=report, certain=True, strict=True)
+    state.check()
+    return not found and not any(map(state.unwritten, program.results))
 
 
 def check_results(program: KernelProgram) -> None:

@@ -1,0 +1,121 @@
+"""The results of a traced candidate: here, or in a child where they may not end.
+
+A loop of the device whose turns the run decides can turn for ever, and what XLA runs
+cannot be interrupted: such programs, and long ones, run in a process that can be ended.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from neuronjax.diagnostics.judging import values_child
+from neuronjax.diagnostics.judging.guard import Limits
+from neuronjax.diagnostics.judging.sandbox import run_child
+from neuronjax.diagnostics.judging.tracing import TracedCandidate
+from neuronjax.errors import InvalidProgramError
+from neuronjax.execution.kernels.running import USUAL_MEMORY, FreshMemory
+from neuronjax.ir.kernel import KernelBlock, KernelInstruction, KernelLoop, KernelWhile
+from neuronjax.ir.kernel_file import write_program
+
+#: A program that executes more is run where it can be ended.
+_MOST_HERE = 1_000_000
+
+
+class EndlessError(InvalidProgramError):
+    """The values of a kernel took longer than they may."""
+
+
+class ValuesRun(NamedTuple):
+    """One run of a kernel.
+
+    Attributes:
+        arguments: of the kernel.
+        memory: what memory holds that nothing has written.
+    """
+
+    arguments: tuple[Any, ...]
+    memory: FreshMemory = USUAL_MEMORY
+
+
+def executed(block: KernelBlock) -> int:
+    """Instructions; of loops whose turns the trace does not know, one turn."""
+    total = 0
+    for item in block.items:
+        if isinstance(item, KernelInstruction):
+            total += 1
+            continue
+        turns = _turns(item)
+        total += (1 if turns is None else turns) * executed(item.body)
+    return total
+
+
+def _turns(loop: KernelLoop | KernelWhile) -> int | None:
+    if isinstance(loop, KernelWhile):
+        return None
+    if isinstance(loop.start, int) and isinstance(loop.stop, int):
+        return len(range(loop.start, loop.stop, loop.step))
+    return None
+
+
+def _may_not_end(block: KernelBlock) -> Iterator[str]:
+    """The lines of loops whose turns the run decides."""
+    for item in block.items:
+        if isinstance(item, KernelLoop | KernelWhile):
+            if _turns(item) is None:
+                yield item.location
+            yield from _may_not_end(item.body)
+
+
+def computed(
+    candidate: TracedCandidate, runs: Iterable[ValuesRun], seconds: float
+) -> Iterator[Any]:
+    """What the kernel returns in every run.
+
+    Args:
+        candidate: the kernel.
+        runs: its arguments, and memory, of every run.
+        seconds: that they may all take, where they may not end.
+
+    Raises:
+        EndlessError: they did not end.
+        NeuronJaxError: a run breaks a limit.
+    """
+    body = candidate.kernel.program.body
+    lines = list(_may_not_end(body))
+    if lines or executed(body) > _MOST_HERE:
+        yield from _elsewhere(candidate, runs, seconds, next(iter(lines), ""))
+        return
+    kernels = {USUAL_MEMORY: candidate.kernel}
+    for run in runs:
+        if run.memory not in kernels:
+            kernels[run.memory] = candidate.kernel.in_memory(run.memory)
+        yield kernels[run.memory](*run.arguments)
+
+
+def _elsewhere(
+    candidate: TracedCandidate, runs: Iterable[ValuesRun], seconds: float, line: str
+) -> Iterator[Any]:
+    program, tree, dtypes = candidate.kernel.stored
+    given = (write_program(program), tree, dtypes, [tuple(run) for run in runs])
+    ended = run_child(
+        values_child.__name__,
+        {},
+        (values_child.DONE,),
+        Limits(seconds=seconds),
+        {values_child.GIVEN: pickle.dumps(given)},
+    )
+    if values_child.DONE not in ended.files:
+        raise EndlessError(
+            f"executing its instructions {ended.how or 'left no result'}",
+            op=program.name,
+            location=line,
+            remedy="let the loop's condition become 0, or give the judge more time",
+        )
+    for done in pickle.loads(ended.files[values_child.DONE]):
+        if isinstance(done, values_child.Failed):
+            raise InvalidProgramError(
+                done.what, op=done.op, location=done.location, remedy=done.remedy
+            )
+        yield done
