@@ -123,7 +123,7 @@ class _Nursery:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _MODULE, str(theirs.fileno())],
-                cwd=tempfile.gettempdir(),
+                cwd=os.sep,  # it keeps no folder from being removed
                 env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
