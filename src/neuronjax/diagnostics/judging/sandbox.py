@@ -21,6 +21,7 @@ from neuronjax.diagnostics.judging.guard import Limits
 
 _KEPT_CHARACTERS = 4000
 _CHUNK_BYTES = 1 << 16
+_LATE = "did not end within"
 #: What of the parent's environment a child gets; nothing in it is a secret.
 _PASSED = ("PATH", "LANG", "LC_ALL", "TZ", "SYSTEMROOT", "LD_LIBRARY_PATH")
 
@@ -40,6 +41,11 @@ class Ended:
     files: Mapping[str, bytes]
     printed: str
     seconds: float
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it was ended because its time was over."""
+        return self.how.startswith(_LATE)
 
     def described(self, name: str) -> Any:
         """A JSON file of it; None if it is not there or is none."""
@@ -159,7 +165,7 @@ def _waited(child: subprocess.Popen[bytes], end: float, limits: Limits) -> str:
 
 
 def _too_long(limits: Limits) -> str:
-    return f"did not end within {limits.seconds:g} s"
+    return f"{_LATE} {limits.seconds:g} s"
 
 
 def _text(printed: bytes) -> str:
