@@ -30,6 +30,7 @@ WORD = struct.Struct("=i")
 SEPARATOR = b"\0"
 _KEPT_CHARACTERS = 4000
 _CHUNK_BYTES = 1 << 16
+_LATE = "did not end within"
 #: What of the parent's environment a child gets; nothing in it is a secret.
 _PASSED = ("PATH", "LANG", "LC_ALL", "TZ", "SYSTEMROOT", "LD_LIBRARY_PATH")
 
@@ -49,6 +50,11 @@ class Ended:
     files: Mapping[str, bytes]
     printed: str
     seconds: float
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it was ended because its time was over."""
+        return self.how.startswith(_LATE)
 
     def described(self, name: str) -> Any:
         """A JSON file of it; None if it is not there or is none."""
@@ -225,7 +231,7 @@ def _listened(nursery: _Nursery, out: IO[bytes], limits: Limits) -> tuple[str, s
 
 
 def _too_long(limits: Limits) -> str:
-    return f"did not end within {limits.seconds:g} s"
+    return f"{_LATE} {limits.seconds:g} s"
 
 
 def _text(printed: bytes) -> str:

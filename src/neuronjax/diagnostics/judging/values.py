@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from neuronjax.diagnostics.judging import values_child
 from neuronjax.diagnostics.judging.guard import Limits
-from neuronjax.diagnostics.judging.sandbox import run_child
+from neuronjax.diagnostics.judging.sandbox import Ended, run_child
 from neuronjax.diagnostics.judging.tracing import TracedCandidate
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.kernels.running import USUAL_MEMORY, FreshMemory
@@ -107,15 +107,23 @@ def _elsewhere(
         {values_child.GIVEN: pickle.dumps(given)},
     )
     if values_child.DONE not in ended.files:
-        raise EndlessError(
-            f"executing its instructions {ended.how or 'left no result'}",
-            op=program.name,
-            location=line,
-            remedy="let the loop's condition become 0, or give the judge more time",
-        )
+        raise _unfinished(ended, program.name, line)
     for done in pickle.loads(ended.files[values_child.DONE]):
         if isinstance(done, values_child.Failed):
             raise InvalidProgramError(
                 done.what, op=done.op, location=done.location, remedy=done.remedy
             )
         yield done
+
+
+def _unfinished(ended: Ended, kernel: str, line: str) -> InvalidProgramError:
+    if ended.is_late:
+        return EndlessError(
+            f"executing its instructions {ended.how}",
+            op=kernel,
+            location=line,
+            remedy="let the loop's condition become 0, or give the judge more time",
+        )
+    words = ended.printed.strip().rpartition("\n")[2]
+    told = f"executing its instructions {ended.how or 'left no result'}: {words}"
+    return InvalidProgramError(told, op=kernel, remedy="judge a smaller case")
