@@ -29,7 +29,7 @@ WRONG = {
     "too many partitions": ("a = nl.ndarray(x.shape", "a = nl.ndarray((256, 64)",
                             "limit"),
     "the host's result": ("return out", f"return {ONES}", "limit"),
-    "the host's arithmetic": ("return out", "return np.add(x, y)", "raised"),
+    "the host's arithmetic": ("return out", "return np.add(x, y)", "limit"),
     "nothing": ("return out", "return None", "input-ignored"),
     "a misspelled name": ("nisa.tensor_tensor", "nisa.tensor_tensr", "raised"),
     "no kernel": ("@nki.jit\ndef kernel", NAMELESS, "limit"),
