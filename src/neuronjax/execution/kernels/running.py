@@ -41,7 +41,7 @@ Runner = Callable[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class KernelPlan:
     """A program ready to run.
 
