@@ -45,7 +45,7 @@ def test_the_summary_has_the_older_names():
     found, now = timed.summary, timed.profile(*operands()).metrics
     assert set(READ) < set(found)
     assert found["predicted"] is True
-    # FP32 is four passes: of the product, and of the transpose by the array.
+    # FP32 is four passes of the array.
     rows = 2 * 128 * 128
     assert found["hardware_flops"] - found["transpose_flops"] == 4 * rows * 512
     assert found["transpose_flops"] == now["adjusted_transpose_flops"] > 0
@@ -191,6 +191,8 @@ def test_the_commands_are_there_as_long_as_the_script_runs(monkeypatch):
     with for_children():
         said = subprocess.run(["neuron-profile", "-h"], capture_output=True, text=True)
         assert "capture" in said.stdout, said.stderr
+        cores = subprocess.check_output(["neuron-ls", "--json-output"])
+        assert [d["neuroncore_ids"] for d in json.loads(cores)] == [[0]]
         assert os.environ["PYTHONPATH"] == str(STAND_INS)
     assert os.environ["PATH"] == "/usr/bin:/bin"
     assert "PYTHONPATH" not in os.environ

@@ -69,10 +69,11 @@ def judge(
         target: as `jit`.
         grid: The launch grid; none is one program.
         seeds: Of the inputs.
-        tolerance: The relative L2 error that is allowed. None for what the reference
-            gives: bounds of every element and of the norm that hold for every order of
-            addition, see `neuronjax.diagnostics.tolerance`; 2e-5 as NKIBench has it
-            where a function of the reference has no rule, which the verdict says.
+        tolerance: The relative L2 error that each result may have. None for what the
+            reference gives: bounds of every element and of the norm that hold for every
+            order of addition, see `neuronjax.diagnostics.tolerance`; 2e-5 as NKIBench
+            has it where a function of the reference has no rule, which the verdict
+            says.
         timeout: Seconds that tracing may take.
 
     Returns:

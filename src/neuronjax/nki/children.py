@@ -2,8 +2,8 @@
 
 Harnesses run `python candidate.py` and `neuron-profile view` as processes of their own.
 For these the environment of `python -m neuronjax.nki` has two folders more: on PATH
-`neuron-profile`, and `python`, which is this interpreter; on PYTHONPATH the packages of
-`stand_ins`, which install neuronjax when somebody imports them.
+`neuron-profile`, `neuron-ls`, and `python`, which is this interpreter; on PYTHONPATH
+the packages of `stand_ins`, which install neuronjax when somebody imports them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,10 @@ from pathlib import Path
 _HERE = Path(__file__).parent
 STAND_INS = _HERE / "stand_ins"
 
-# Isolated: the folder of the file, which has a `typing.py`, is not searched.
+# Isolated: the folder of these files, which has a `typing.py`, is not searched.
 _COMMANDS = {
-    "neuron-profile": (
-        sys.executable,
-        "-I",
-        Path(__file__).parent / "neuron_profile.py",
-    ),
+    "neuron-profile": (sys.executable, "-I", _HERE / "neuron_profile.py"),
+    "neuron-ls": (sys.executable, "-I", _HERE / "neuron_ls.py"),
     "python": (sys.executable,),
     "python3": (sys.executable,),
 }

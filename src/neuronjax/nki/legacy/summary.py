@@ -1,12 +1,14 @@
 """The summary of a call, under the names that the vendor's older profiler prints.
 
-`neuron-profile view --output-format summary-json` names what the newer schema, and
-`Profile.metrics`, call `adjusted_*` without that word: FP32 matmuls are four passes of
-the array there too. NKIBench's published counters of matmuls in FP32 show it, whose
-`hardware_flops` less `transpose_flops` is four times 2 M N K, and whose
-`mm_arithmetic_intensity` is that difference over all bytes of HBM
-(github.com/zhang677/AccelOpt, 47e29a7, prompts/planner_prompts/base_prompt.txt and
-experiments/full_complete_local/profile_results.csv).
+`neuron-profile view --output-format summary-json` has no `adjusted_*` names: what the
+instructions of the array add up to, those of `Profile.metrics`, is `hardware_flops` and
+`transpose_flops` there, and `mm_arithmetic_intensity` is their difference over all
+bytes of HBM (definitions: github.com/zhang677/AccelOpt, 47e29a7,
+prompts/planner_prompts/base_prompt.txt).
+
+Unexplained: counters that are published of FP32 kernels on trn1 (NKIBench's
+rmsnorm_matmul, bmm, gqa_full, matmul_add_rmsnorm) have 2 x 2 M N K for products, and
+here it is the four passes that the array needs, 4 x 2 M N K.
 """
 
 from __future__ import annotations
