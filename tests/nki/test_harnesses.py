@@ -94,10 +94,11 @@ def test_an_illegal_kernel_leaves_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def shown(capsys, *arguments):
+def shown(capsys, *arguments) -> tuple[int, str, str]:
     """Status, output and errors of `neuron-profile`."""
     status = neuron_profile.main([str(a) for a in arguments])
-    return status, *capsys.readouterr()
+    said = capsys.readouterr()
+    return status, said.out, said.err
 
 
 def test_neuron_profile_captures_and_views(tmp_path, capsys):
