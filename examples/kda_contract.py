@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="NKIBench, judged by neuronjax")
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--op")
     chosen.add_argument("--pilot", action="store_true")
@@ -128,9 +128,7 @@ def _print(results: dict[str, Any], baselines: dict[str, Any]) -> None:
             speedups.append(baselines[op]["baseline_latency_ms"] / latency)
             line += f" {speedups[-1]:6.2f}x"
         busy = found["summary_metrics"].items()
-        shown = (
-            f"{name} {share:.0%}" for name, share in busy.items() if "active" in name
-        )
+        shown = (f"{name} {share:.0%}" for name, share in busy if "active" in name)
         print(line, *shown)
         print(*(f"     {hazard}\n" for hazard in found["hazards"]), sep="", end="")
     if speedups:
