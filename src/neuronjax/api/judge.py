@@ -77,10 +77,11 @@ def judge(
         seeds: Of the inputs. Where the kernel holds as many numbers as a result has
             elements, one more is drawn, and stands last in the verdict: results that
             were noted for known seeds do not fit it.
-        tolerance: The relative L2 error that is allowed. None for what the reference
-            gives: bounds of every element and of the norm that hold for every order of
-            addition, see `neuronjax.diagnostics.tolerance`; 2e-5 as NKIBench has it
-            where a function of the reference has no rule, which the verdict says.
+        tolerance: The relative L2 error that each result may have. None for what the
+            reference gives: bounds of every element and of the norm that hold for every
+            order of addition, see `neuronjax.diagnostics.tolerance`; 2e-5 as NKIBench
+            has it where a function of the reference has no rule, which the verdict
+            says.
         timeout: Seconds that tracing may take, and that executing may take where loops
             of the device turn as often as the run decides.
 

@@ -1,6 +1,7 @@
 """`python -m neuronjax.nki script.py [args]`: runs a kernel script as it is.
 
-`import nki` means neuronjax in it. `-m module` instead of the script runs a module.
+`import nki` means neuronjax in it and in the processes that it starts, which find a
+`neuron-profile` too: see `children`. `-m module` instead of the script runs a module.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 from neuronjax.errors import NeuronJaxError
+from neuronjax.nki.children import for_children
 from neuronjax.nki.install import install
 
 _USAGE = "usage: python -m neuronjax.nki (script.py | -m module) [arguments]"
@@ -26,6 +28,11 @@ def main() -> int:
     except NeuronJaxError as error:
         print(error, file=sys.stderr)
         return 2
+    with for_children():
+        return _run(arguments)
+
+
+def _run(arguments: list[str]) -> int:
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         sys.path.insert(0, str(Path.cwd()))

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from neuronjax.errors import UnsupportedError
+from neuronjax.nki.children import is_stand_in
 
 # What is imported -> where it is. Parents first.
 MODULES = {
@@ -81,7 +82,10 @@ def installed() -> bool:
 
 def _check_absent(packages: Sequence[str]) -> None:
     for package in packages:
-        if package in sys.modules or importlib.util.find_spec(package) is not None:
+        found = None if package in sys.modules else importlib.util.find_spec(package)
+        if found is not None and is_stand_in(found.origin):
+            continue
+        if package in sys.modules or found is not None:
             raise UnsupportedError(
                 f"the package {package} is installed here",
                 op="neuronjax.nki.install",

@@ -29,8 +29,8 @@ class SeedVerdict:
     Attributes:
         seed: of the inputs.
         correct: within the tolerance.
-        relative_l2: of all results together; inf where one is not finite and the
-            reference is.
+        relative_l2: of the worst result; inf where one is not finite and the reference
+            is.
         allowed: what that error may be.
         worst: the element that is furthest off: result, index, what it is and what it
             should be; None where all are equal.

@@ -58,7 +58,7 @@ class FreshMemory(NamedTuple):
 USUAL_MEMORY = FreshMemory()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class KernelPlan:
     """A program ready to run.
 

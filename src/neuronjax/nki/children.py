@@ -1,0 +1,60 @@
+"""What the processes that a script starts find in place of the vendor's software.
+
+Harnesses run `python candidate.py` and `neuron-profile view` as processes of their own.
+For these the environment of `python -m neuronjax.nki` has two folders more: on PATH
+`neuron-profile`, `neuron-ls`, and `python`, which is this interpreter; on PYTHONPATH
+the packages of `stand_ins`, which install neuronjax when somebody imports them.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+STAND_INS = _HERE / "stand_ins"
+
+# Isolated: the folder of these files, which has a `typing.py`, is not searched.
+_COMMANDS = {
+    "neuron-profile": (sys.executable, "-I", _HERE / "neuron_profile.py"),
+    "neuron-ls": (sys.executable, "-I", _HERE / "neuron_ls.py"),
+    "python": (sys.executable,),
+    "python3": (sys.executable,),
+}
+
+
+@contextmanager
+def for_children() -> Iterator[None]:
+    """While it lasts, processes that are started find these commands and packages."""
+    before = {name: os.environ.get(name) for name in ("PATH", "PYTHONPATH")}
+    with tempfile.TemporaryDirectory(prefix="neuronjax-") as folder:
+        for name, words in _COMMANDS.items():
+            command = Path(folder) / name
+            line = " ".join(shlex.quote(str(word)) for word in words)
+            command.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
+            command.chmod(0o755)
+        _prepend("PATH", folder)
+        _prepend("PYTHONPATH", str(STAND_INS))
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
+
+
+def _prepend(name: str, folder: str) -> None:
+    held = os.environ.get(name, "").split(os.pathsep)
+    rest = [part for part in held if part and part != folder]
+    os.environ[name] = os.pathsep.join([folder, *rest])
+
+
+def is_stand_in(origin: str | None) -> bool:
+    """Whether a package's file is one of `stand_ins`."""
+    return origin is not None and STAND_INS in Path(origin).parents

@@ -1,0 +1,99 @@
+"""`neuron-profile`, as far as harnesses call it: for files that neuronjax wrote.
+
+    neuron-profile capture -n file.neff -s profile.ntff [--num-exec N]
+    neuron-profile view -n file.neff -s profile.ntff --output-format summary-json
+
+`capture` executes nothing, it writes what the `.neff` holds under the names that the
+vendor's tool gives to profiles. `view` prints on one line `{kernel: summary}`, whose
+field `predicted` says that nothing was measured.
+
+This file imports nothing of the package: a harness calls it once per measurement, and
+the package imports JAX.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+_FORMATS = ("summary-json", "summary-text")
+_REMEDY = "save it with nki.baremetal, nki.benchmark or nki.profile of neuronjax"
+
+
+class _NotOurs(Exception):
+    """A file that cannot be shown, and why."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; the status is 0, 1 for a file, 2 for a wrong option."""
+    parser = argparse.ArgumentParser("neuron-profile", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for command in (capture, view):
+        held = commands.add_parser(command.__name__, help=command.__doc__)
+        held.set_defaults(run=command)
+        held.add_argument("-n", "--neff-path", type=Path, default=Path("file.neff"))
+        held.add_argument("-s", "--session-file", type=Path)
+        if command is capture:
+            held.add_argument("--num-exec", type=int, default=1)
+            held.add_argument("--profile-nth-exec", type=int, default=0)
+        else:
+            held.add_argument("--output-format", choices=_FORMATS, required=True)
+    options, others = parser.parse_known_args(arguments)
+    if others:
+        print(f"neuron-profile of neuronjax: {others} change nothing", file=sys.stderr)
+    try:
+        options.run(options)
+    except _NotOurs as error:
+        print(f"neuron-profile of neuronjax: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def capture(options: argparse.Namespace) -> None:
+    """Writes the profile that a .neff holds."""
+    content = _content(options.neff_path)
+    for path in _captured(options):
+        path.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def _captured(options: argparse.Namespace) -> Iterator[Path]:
+    """Where profiles go: one file, or one for each nth execution."""
+    session = options.session_file or Path("profile.ntff")
+    nth = options.profile_nth_exec
+    if not nth:
+        yield session
+    for number in range(nth, options.num_exec + 1, nth) if nth else ():
+        yield session.with_name(f"{session.stem}_exec_{number}{session.suffix}")
+
+
+def view(options: argparse.Namespace) -> None:
+    """Prints the summary of a profile."""
+    content = _content(options.session_file or options.neff_path)
+    found = content["summary"]
+    if options.output_format == "summary-json":
+        print(json.dumps({content["kernel"]: found}))
+        return
+    for name, value in found.items():
+        print(name, value)
+
+
+def _content(path: Path) -> dict:
+    """What a file of ours says; every other file is refused."""
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise _NotOurs(f"{path}: {error.strerror}; {_REMEDY}") from None
+    except ValueError:
+        raise _NotOurs(f"{path} is not of neuronjax; {_REMEDY}") from None
+    if not isinstance(content, dict) or "kernel" not in content:
+        raise _NotOurs(f"{path} is not of neuronjax; {_REMEDY}")
+    if "summary" not in content:
+        raise _NotOurs(f"{path} has no summary: {content.get('unpriced')}")
+    return content
+
+
+if __name__ == "__main__":
+    sys.exit(main())
