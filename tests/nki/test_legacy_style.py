@@ -331,12 +331,26 @@ def test_a_matmul_that_a_mask_leaves_out():
         for i in range(3):
             psum += nisa.nc_matmul(x, y, mask=(i < 2))
         psum += nisa.nc_matmul(x, y, mask=(nl.arange(16)[:, None] < 7))
-        nl.store(out, value=psum)
+        psum += nisa.nc_matmul(x, y, mask=(nl.arange(48)[None, :] < 40))
+        own = nl.copy(nisa.nc_matmul(x, y, mask=(nl.arange(48)[None, :] >= 40)))
+        left, right = nl.arange(40)[None, :], 40 + nl.arange(8)[None, :]
+        i = nl.arange(32)[:, None]
+        nl.store(out[i, left], value=psum[i, left])
+        nl.store(out[i, right], value=nl.add(psum[i, right], own[i, right]))
         return out
 
     a, b = normal(16, 32), normal(16, 48)
-    expected = 2 * a.T @ b + a[:7].T @ b[:7]
+    expected = 3 * a.T @ b + a[:7].T @ b[:7]
     np.testing.assert_allclose(kernel(a, b), expected, rtol=2e-5, atol=2e-5)
+
+
+def test_a_matmul_whose_mask_is_over_neither_operand():
+    @nki.jit
+    def kernel(a):
+        return nisa.nc_matmul(nl.load(a), nl.load(a), mask=nl.arange(5)[None, :] < 3)
+
+    with pytest.raises(UnsupportedError, match="mask="):
+        kernel(normal(8, 8))
 
 
 def test_copies_at_offsets_that_the_run_knows():

@@ -24,6 +24,7 @@ class Product(Tile):
         moving: the other one.
         flags: arguments of `isa.nc_matmul`.
         skipped: whether a mask leaves the instruction out: it writes nothing.
+        columns: of the moving operand before a mask, of which `moving` is the box.
     """
 
     def __init__(
@@ -32,8 +33,9 @@ class Product(Tile):
         moving: NkiTensor,
         flags: dict[str, Any],
         skipped: bool = False,
+        columns: Box | None = None,
     ) -> None:
-        self.grid, self._skipped = None, skipped
+        self.grid, self._skipped, self._columns = None, skipped, columns
         self._operands, self._flags = (stationary, moving), flags
         self._made: NkiTensor | None = None
 
@@ -48,13 +50,22 @@ class Product(Tile):
         if self._made is None:
             stationary, moving = self._operands
             shape = _product_shape(stationary, moving, self._flags)
+            if self._columns is not None:
+                start, stop = self._columns.starts[1], self._columns.stops[1]
+                shape = (shape[0], self._columns.sizes[1])
+                self.box = Box((0, start), (shape[0], stop), shape)
             self._made = ndarray(shape, self._dtype, "psum")
             if self._skipped:
                 zeros = (0,) * len(shape)
                 self.box = Box(zeros, zeros, shape)
                 return self._made
-            nc_matmul(self._made, *self._operands, accumulate=False, **self._flags)
+            self._write(self._made, accumulate=False)
         return self._made
+
+    def _write(self, target: NkiTensor, **how: Any) -> None:
+        if self._columns is not None:
+            target = target.slice(1, self._columns.starts[1], self._columns.stops[1])
+        nc_matmul(target, *self._operands, **how, **self._flags)
 
     def added_to(self, target: NkiTensor) -> bool:
         """Adds it to what PSUM holds; False if that is not possible any more."""
@@ -62,7 +73,7 @@ class Product(Tile):
             return True
         if target.storage.memory != "psum" or self._made is not None:
             return False
-        nc_matmul(target, *self._operands, **self._flags)
+        self._write(target)
         return True
 
     def into(self, target: NkiTensor) -> bool:
@@ -72,7 +83,7 @@ class Product(Tile):
         fits = target.storage.memory == "psum" and target.dtype == self._dtype
         if not fits or self._made is not None:
             return False
-        nc_matmul(target, *self._operands, accumulate=False, **self._flags)
+        self._write(target, accumulate=False)
         return True
 
 

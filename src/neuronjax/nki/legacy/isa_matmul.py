@@ -44,7 +44,8 @@ def nc_matmul(
         is_transpose: pass the stationary operand's bits through the one-hot `moving`.
         tile_position: first row and column of the array that is used.
         tile_size: rows and columns of the array that are used.
-        mask: one value, or one per row of the contraction; where it holds nowhere the
+        mask: one value, one per row of the contraction, or over the moving operand,
+            whose other rows and columns take no part; where it holds nowhere the
             instruction is left out.
         perf_mode: None, or "double_row_gen3" for two FP8 products per cell.
         **hints: see `hints`.
@@ -62,16 +63,17 @@ def nc_matmul(
     chosen = np.asarray(mask, bool)
     if not chosen.any():
         return Product(stationary.of(), moving.of(), flags, skipped=True)
-    operands = _in_sbuf(stationary), _in_sbuf(moving)
+    x, y = _in_sbuf(stationary), _in_sbuf(moving)
     if chosen.all():
-        return Product(*operands, flags)
-    rows = len(chosen)
-    if chosen.size != rows or any(t.shape[0] != rows for t in operands):
+        return Product(x, y, flags)
+    if chosen.ndim < 2:
+        chosen = chosen.reshape(-1, 1)
+    if any(n not in (1, size) for n, size in zip(chosen.shape, y.shape, strict=False)):
         unsupported("nisa.nc_matmul", "mask=", "slice the operands")
-    box = box_of(chosen.reshape(rows, 1), (rows, 1))
+    box = box_of(chosen, y.shape)
     assert box is not None
-    x, y = (t.slice(0, box.starts[0], box.stops[0]) for t in operands)
-    return Product(x, y, flags)
+    x, y = x.slice(0, box.starts[0], box.stops[0]), box.of(y)
+    return Product(x, y, flags, columns=None if box.is_whole(1) else box)
 
 
 def _in_sbuf(t: Tile) -> NkiTensor:
