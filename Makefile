@@ -1,7 +1,7 @@
 # Needs Python >= 3.11 and make; everything else is installed into .venv.
 #   make test | slow | matrix | exhaustive | fuzz | lint | types | quickstart | bench
 #   make bench-test | validate | validate-kernels CORPUS=folder | figures | notebooks
-#   make leave-one-out CORPUS=folder | docs | bench-all | clean | notebooks-refresh
+#   make leave-one-out CORPUS=folder | judge-kernels CORPUS=folder | docs | bench-all | clean | notebooks-refresh
 #   make docs-update
 
 PYTHON ?= python3
@@ -17,7 +17,7 @@ CODE := $(wildcard src tests benchmarks examples scripts docs)
 export JAX_PLATFORMS ?= cpu
 
 .PHONY: help .venv test slow lint format types quickstart bench bench-test validate \
-	validate-kernels validate-numerics leave-one-out \
+	validate-kernels validate-numerics leave-one-out judge-kernels \
 	figures bench-all matrix exhaustive fuzz notebooks notebooks-refresh docs \
 	docs-update clean
 
@@ -80,6 +80,10 @@ validate-kernels: $(STAMP)
 # Numbers of the same kernels against distances that were measured on chips; hours.
 validate-numerics: $(STAMP)
 	$(BIN)/python -m benchmarks.validate_numerics $(CORPUS) $(ARGS)
+
+# The same kernels judged, each as it is; an hour or two.
+judge-kernels: $(STAMP)
+	$(BIN)/python -m benchmarks.judge_kernels $(CORPUS) $(ARGS)
 
 # How its figures generalise: each op of the kernels is left out in turn.
 #     make leave-one-out CORPUS=folder

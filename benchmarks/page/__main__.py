@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks import results_file
-from benchmarks.page import plots, sections, silicon, text
+from benchmarks.page import judged, plots, sections, silicon, text
 from benchmarks.page.summary import verdicts
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +27,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Found], str]]] = {
     "leave_one_out": ("The same with each op left out", sections.leave_one_out),
     "validate_numerics": ("Numbers that others measured", silicon.numerics),
     "fp32_models": ("What trn2 does with FP32 operands", silicon.fp32_models),
+    "judge_kernels": ("Public kernels, judged", judged.kernels),
     "regression": ("Bits that are pinned", sections.regression),
 }
 PLOTS: dict[str, Callable[[Found], Figure]] = {

@@ -217,6 +217,29 @@ MODELS = {
         }
     ],
 }
+JUDGED = {
+    "entries": [
+        {
+            "op": "silu",
+            "kernel": "AccelOpt/NKIBench/kernels/silu_M1_N1_0.py",
+            "accepted": True,
+            "correct": True,
+            "why": "",
+            "seconds": 9.0,
+            "largest_bytes": 1 << 30,
+        },
+        {
+            "op": "silu",
+            "kernel": "kda-for-trainium/workspaces/silu/runs/silu_v1.py",
+            "accepted": False,
+            "correct": None,
+            "why": "limit: no kernel",
+            "seconds": 3.0,
+            "largest_bytes": 1 << 29,
+        },
+    ],
+    "not_done": ["kda-for-trainium/workspaces/silu/runs/silu_v2.py"],
+}
 
 
 def documents() -> dict[str, dict[str, Any]]:
@@ -236,6 +259,7 @@ def documents() -> dict[str, dict[str, Any]]:
         "leave_one_out": LEFT_OUT,
         "validate_numerics": NUMERICS,
         "fp32_models": MODELS,
+        "judge_kernels": JUDGED,
         "regression": REGRESSION,
     }
     return {

@@ -45,6 +45,15 @@ def test_numbers_stand_beside_those_of_the_device(folder):
     assert row in page
 
 
+def test_judged_kernels_have_a_row_for_every_op(folder):
+    found = sample_results.documents()["judge_kernels"]
+    page = command.SECTIONS["judge_kernels"][1](found)
+    assert "1 of 2\naccepted; median 6.0 s, slowest 9 s, at most 1.0 GiB." in page
+    assert "| silu | 2 | 1 | 6.0 | 9.0 | 1.0 |" in page
+    assert "| workspaces/silu/runs/silu_v1.py | limit: no kernel |" in page
+    assert page.endswith("Not judged: 1 more.")
+
+
 # ---- Results files.
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -200,10 +201,24 @@ def reference(op: str, corpus: Path) -> ModuleType:
     Raises:
         CorpusError: it is missing.
     """
+    return _module(reference_path(op, corpus))
+
+
+def reference_path(op: str, corpus: Path) -> Path:
+    """The file of that module.
+
+    Raises:
+        CorpusError: it is missing.
+    """
     folder = corpus / "AccelOpt" / "NKIBench" / "reference"
     for path in (*folder.glob(f"{op}_M*.py"), *folder.glob(f"{op}_B*.py")):
-        return _module(path)
+        return path
     raise CorpusError(f"no file {folder / op}_*.py", remedy=what_to_fetch(corpus))
+
+
+def op_of(kernel: Path) -> str:
+    """The op of one of NKIBench's own kernels, whose names go on with sizes."""
+    return re.split(r"_[MB][0-9]", kernel.stem)[0]
 
 
 def inputs(helpers: ModuleType) -> list[np.ndarray]:

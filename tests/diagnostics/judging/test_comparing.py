@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from neuronjax.diagnostics.judging.case import compared
+from neuronjax.diagnostics.judging.comparing import compared
 
 
 def test_every_result_has_to_be_as_near_as_is_allowed():

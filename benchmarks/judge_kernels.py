@@ -1,0 +1,165 @@
+"""Every kernel of two public collections, judged as it is.
+
+    python -m benchmarks.judge_kernels CORPUS [--only silu ...] [--output FILE]
+
+CORPUS is a folder with the repositories of `validation.corpus`; without them the
+program says what to fetch. Each kernel is given to `neuronjax judge` in a process of
+its own, with NKIBench's reference of its op and one seed. Entries of the output that
+are not judged again stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness, results_file
+from benchmarks.validation import corpus as corpora
+from benchmarks.validation.corpus import CorpusError
+
+NAME = "judge_kernels"
+LIMIT_SECONDS = 900
+_MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
+HEAD = f"{'':62}{'s':>6}{'GiB':>6}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedKernel:
+    """What became of one kernel.
+
+    Attributes:
+        op: what it computes.
+        kernel: its file in its repository.
+        accepted, correct: as the verdict says; `correct` is None where none was run.
+        why: the first problem, if there is one.
+        seconds: by the clock, starting a process included.
+        largest_bytes: of memory.
+    """
+
+    op: str
+    kernel: str
+    accepted: bool
+    correct: bool | None
+    why: str
+    seconds: float
+    largest_bytes: int
+
+
+def kernels(corpus: Path) -> Iterator[tuple[str, Path]]:
+    """Ops and files."""
+    bench = corpus / "AccelOpt" / "NKIBench" / "kernels"
+    for path in sorted(bench.glob("*.py")):
+        yield corpora.op_of(path), path
+    for path in sorted(corpus.glob("kda-for-trainium/workspaces/*/runs/*.py")):
+        yield path.parents[1].name, path
+
+
+def judged(op: str, path: Path, corpus: Path, limit: float) -> JudgedKernel:
+    """One kernel's verdict, and what it took."""
+    reference = corpora.reference_path(op, corpus)
+    command = [sys.executable, "-m", "neuronjax", "judge", str(path), "--json"]
+    command += ["--reference", str(reference), "--seeds", str(corpora.SEED)]
+    start = time.monotonic()
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        child = subprocess.Popen(command, stdout=out, stderr=err)
+        killer = threading.Timer(limit, child.kill)
+        killer.start()
+        _, status, usage = os.wait4(child.pid, 0)
+        killer.cancel()
+        child.returncode = os.waitstatus_to_exitcode(status)
+        for file in (out, err):
+            file.seek(0)
+        said, complaint = out.read(), err.read()
+    found = json.loads(said) if said.startswith("{") else {}
+    problems = [*found.get("limits", ()), *found.get("hazards", ())]
+    why = next((f"{p['rule']}: {p['message']}" for p in problems), "")
+    wrong = next((s["why"] for s in found.get("seeds", ()) if s["why"]), "")
+    ended = f"status {child.returncode}: {complaint[-200:].strip()}"
+    return JudgedKernel(
+        op=op,
+        kernel=str(path.relative_to(corpus)),
+        accepted=bool(found.get("accepted")),
+        correct=found.get("correct"),
+        why=(why or wrong) if found else ended,
+        seconds=time.monotonic() - start,
+        largest_bytes=usage.ru_maxrss * _MAXRSS_BYTES,
+    )
+
+
+def line(found: JudgedKernel) -> str:
+    """A line of the table."""
+    word = "accepted" if found.accepted else "refused"
+    size = f"{found.largest_bytes / (1 << 30):6.1f}"
+    name = found.kernel.rpartition("/")[2].removesuffix(".py")
+    return (
+        f"{word:9}{name[:52]:53}{found.seconds:6.1f}{size}  {found.why[:80]}".rstrip()
+    )
+
+
+def summary(entries: list[Mapping[str, Any]]) -> str:
+    """How many, and what they took."""
+    accepted = sum(e["accepted"] for e in entries)
+    spent = [e["seconds"] for e in entries]
+    most = max(e["largest_bytes"] for e in entries) / (1 << 30)
+    return (
+        f"{accepted} of {len(entries)} accepted; median {statistics.median(spent):.1f} "
+        f"s, slowest {max(spent):.1f} s, at most {most:.1f} GiB"
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Judges, prints, writes."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{NAME}")
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--only", nargs="*", default=[], help="parts of their names")
+    parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args(arguments)
+    try:
+        for note in corpora.check(options.corpus):
+            print(f"note: {note}", file=sys.stderr)
+    except CorpusError as error:
+        print(error, file=sys.stderr)
+        return 2
+    about, start = harness.circumstances(), time.perf_counter()
+    entries: dict[str, Mapping[str, Any]] = {}
+    if options.output and options.output.exists():
+        before = results_file.read(options.output)["entries"]
+        entries = {e["kernel"]: e for e in before}
+    missing = {}
+    print(HEAD)
+    for op, path in kernels(options.corpus):
+        name = str(path.relative_to(options.corpus))
+        if options.only and not any(part in name for part in options.only):
+            missing[name] = "not asked for"
+            continue
+        found = judged(op, path, options.corpus, options.limit)
+        entries[name] = asdict(found)
+        print(line(found), flush=True)
+    print(summary(list(entries.values())))
+    if options.output:
+        body = {
+            "entries": [entries[name] for name in sorted(entries)],
+            "not_done": sorted(missing.keys() - entries.keys()),
+        }
+        spent = time.perf_counter() - start
+        document = results_file.document(
+            NAME, body, quick=bool(options.only), seconds=spent, **about
+        )
+        results_file.write(document, options.output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

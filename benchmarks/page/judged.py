@@ -1,0 +1,53 @@
+"""The section on public kernels that were judged."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.page import text
+
+Found = Mapping[str, Any]
+
+_ABOUT = """`neuronjax judge` with NKIBench's reference and one seed, each kernel as it
+is in its repository, at full size, in a process of its own. {accepted} of {count}
+accepted; median {median:.1f} s, slowest {slowest:.0f} s, at most {most:.1f} GiB."""
+
+
+def kernels(found: Found) -> str:
+    """A row for every op, then those that were refused, and why."""
+    entries = found["entries"]
+    spent = [e["seconds"] for e in entries]
+    about = _ABOUT.format(
+        accepted=sum(e["accepted"] for e in entries),
+        count=len(entries),
+        median=statistics.median(spent),
+        slowest=max(spent),
+        most=max(e["largest_bytes"] for e in entries) / (1 << 30),
+    )
+    ops: dict[str, list[Found]] = defaultdict(list)
+    for entry in entries:
+        ops[entry["op"]].append(entry)
+    head = ("op", "kernels", "accepted", "median s", "slowest s", "GiB")
+    parts = [about, text.table(head, (_row(op, ops[op]) for op in sorted(ops)))]
+    refused = [e for e in entries if not e["accepted"]]
+    if refused:
+        rows = ((e["kernel"].partition("/")[2], e["why"]) for e in refused)
+        parts += ["Not accepted:", text.table(("kernel", "why"), rows)]
+    if found["not_done"]:
+        parts.append(f"Not judged: {len(found['not_done'])} more.")
+    return "\n\n".join(parts)
+
+
+def _row(op: str, entries: list[Found]) -> tuple[str, ...]:
+    spent = [e["seconds"] for e in entries]
+    return (
+        op,
+        str(len(entries)),
+        str(sum(e["accepted"] for e in entries)),
+        f"{statistics.median(spent):.1f}",
+        f"{max(spent):.1f}",
+        f"{max(e['largest_bytes'] for e in entries) / (1 << 30):.1f}",
+    )
