@@ -149,6 +149,19 @@ EVIDENCE: tuple[Evidence, ...] = (
         " quadrature",
     ),
     Evidence(
+        subject="functions of ScalarE as its tables compute them",
+        verdict="confirmed",
+        chip="trn2",
+        device="add_rmsnorm_matmul_v1: 1.4635e-5; matmul_add_rmsnorm_v2_bf16_split:"
+        " 1.545e-5; attention, gqa_full_v2, v5, v6 and v8: 2.874e-6, 5.422e-6, 5.448e-6"
+        " and 7.009e-6",
+        here="1.462e-5; 1.544e-5; 2.718e-6, 5.331e-6, 5.371e-6 and 6.946e-6",
+        source=_KDA,
+        shown_by=_ROWS,
+        unexplained="1.2e-6 of the attention's, in quadrature; every bit within a"
+        " segment; all functions but rsqrt and exp",
+    ),
+    Evidence(
         subject="elementary functions",
         verdict="confirmed",
         chip="trn2",
