@@ -10,7 +10,6 @@ are not judged again stay.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -26,7 +25,6 @@ from typing import Any
 
 from benchmarks import harness, results_file
 from benchmarks.validation import corpus as corpora
-from benchmarks.validation.corpus import CorpusError
 
 NAME = "judge_kernels"
 LIMIT_SECONDS = 900
@@ -120,17 +118,10 @@ def summary(entries: list[Mapping[str, Any]]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Judges, prints, writes."""
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{NAME}")
-    parser.add_argument("corpus", type=Path)
-    parser.add_argument("--only", nargs="*", default=[], help="parts of their names")
+    parser = corpora.command_line(__doc__.splitlines()[0])
     parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds")
-    parser.add_argument("--output", type=Path)
     options = parser.parse_args(arguments)
-    try:
-        for note in corpora.check(options.corpus):
-            print(f"note: {note}", file=sys.stderr)
-    except CorpusError as error:
-        print(error, file=sys.stderr)
+    if not corpora.is_there(options.corpus):
         return 2
     about, start = harness.circumstances(), time.perf_counter()
     entries: dict[str, Mapping[str, Any]] = {}
@@ -147,7 +138,8 @@ def main(arguments: list[str] | None = None) -> int:
         found = judged(op, path, options.corpus, options.limit)
         entries[name] = asdict(found)
         print(line(found), flush=True)
-    print(summary(list(entries.values())))
+    if entries:
+        print(summary(list(entries.values())))
     if options.output:
         body = {
             "entries": [entries[name] for name in sorted(entries)],

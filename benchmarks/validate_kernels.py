@@ -11,7 +11,6 @@ of taking the variant that the model finds fastest.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
@@ -25,7 +24,7 @@ from scipy.stats import spearmanr
 import neuronjax as nj
 from benchmarks import harness, results_file
 from benchmarks.validation import corpus as corpora
-from benchmarks.validation.corpus import CorpusError, CorpusRow
+from benchmarks.validation.corpus import CorpusRow
 from neuronjax.errors import NeuronJaxError
 
 MS, MB = 1e-3, 1e6
@@ -171,16 +170,9 @@ def run(chosen: Iterable[CorpusRow], corpus: Path) -> list[Prediction]:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("corpus", type=Path, help="folder of the repositories")
-    parser.add_argument("--only", nargs="*", default=(), help="parts of rows' names")
-    parser.add_argument("--output", type=Path, help="where to write the results")
+    parser = corpora.command_line(__doc__.splitlines()[0])
     options = parser.parse_args(given)
-    try:
-        for what in corpora.check(options.corpus):
-            print(f"note: {what}")
-    except CorpusError as error:
-        print(error, file=sys.stderr)
+    if not corpora.is_there(options.corpus):
         return 2
     chosen = [
         row

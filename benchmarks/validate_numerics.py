@@ -34,7 +34,6 @@ import numpy as np
 import neuronjax as nj
 from benchmarks import harness, results_file
 from benchmarks.validation import corpus as corpora, numeric_rows
-from benchmarks.validation.corpus import CorpusError
 from benchmarks.validation.numeric_rows import NumericRow
 from neuronjax.errors import NeuronJaxError
 from neuronjax.policy.flags import LEGAL
@@ -256,10 +255,7 @@ def run(
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("corpus", type=Path, help="folder of the repositories")
-    parser.add_argument("--only", nargs="*", default=(), help="parts of rows' names")
-    parser.add_argument("--output", type=Path, help="where to write the results")
+    parser = corpora.command_line(__doc__.splitlines()[0])
     parser.add_argument(
         "--transcendentals", default="exact", choices=LEGAL["transcendentals"]
     )
@@ -268,11 +264,7 @@ def main(given: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     if options.row:
         return _child(options.row, options.corpus, options.transcendentals)
-    try:
-        for what in corpora.check(options.corpus):
-            print(f"note: {what}")
-    except CorpusError as error:
-        print(error, file=sys.stderr)
+    if not corpora.is_there(options.corpus):
         return 2
     chosen = [
         row

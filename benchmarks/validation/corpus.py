@@ -8,10 +8,12 @@ would.
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,6 +170,26 @@ def check(corpus: Path) -> list[str]:
             state = f"at commit {commit}" if commit else "no clone of git"
             found.append(f"{name} is {state}, not {REPOSITORIES[name][1]}")
     return found
+
+
+def command_line(about: str) -> argparse.ArgumentParser:
+    """What every program about these kernels takes."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("corpus", type=Path, help="folder of the repositories")
+    parser.add_argument("--only", nargs="*", default=(), help="parts of rows' names")
+    parser.add_argument("--output", type=Path, help="where to write the results")
+    return parser
+
+
+def is_there(corpus: Path) -> bool:
+    """Whether there is anything to measure; prints what is missing."""
+    try:
+        for what in check(corpus):
+            print(f"note: {what}")
+    except CorpusError as error:
+        print(error, file=sys.stderr)
+        return False
+    return True
 
 
 def _commit(folder: Path) -> str:

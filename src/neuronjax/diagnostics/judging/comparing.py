@@ -9,9 +9,7 @@ import numpy as np
 
 from neuronjax.diagnostics.judging.verdict import SeedVerdict
 from neuronjax.diagnostics.tolerance import Judged, Tolerance
-from neuronjax.diagnostics.tolerance.judged import sum_of_squares
-
-_BLOCK_ELEMENTS = 1 << 16
+from neuronjax.diagnostics.tolerance.judged import alike, flat_blocks, sum_of_squares
 
 
 def compared(
@@ -114,15 +112,14 @@ def _relative(squares: float, norm: float) -> float:
 
 def _errors(a: np.ndarray, e: np.ndarray) -> Iterator[tuple[int, np.ndarray, float]]:
     """Of blocks that fit the cache: the first element, errors, squares of `e`."""
-    for start in range(0, a.size, _BLOCK_ELEMENTS):
-        block = slice(start, start + _BLOCK_ELEMENTS)
+    for block in flat_blocks(a.size):
         actual, wanted = a[block].astype(np.float64), e[block].astype(np.float64)
         with np.errstate(invalid="ignore"):
             off = np.abs(actual - wanted)
-        off[(actual == wanted) | (np.isnan(actual) & np.isnan(wanted))] = 0.0
+        off[alike(actual, wanted)] = 0.0
         off[np.isnan(off)] = np.inf
         wanted[~np.isfinite(wanted)] = 0.0
-        yield start, off, sum_of_squares(wanted)
+        yield block.start, off, sum_of_squares(wanted)
 
 
 def _element(

@@ -14,6 +14,7 @@ from neuronjax.diagnostics.judging.comparing import compared
 from neuronjax.diagnostics.judging.tracing import TracedCandidate
 from neuronjax.diagnostics.judging.values import ValuesRun
 from neuronjax.diagnostics.judging.verdict import Problem, SeedVerdict
+from neuronjax.diagnostics.tolerance.judged import alike
 from neuronjax.errors import NeuronJaxError
 from neuronjax.execution.kernels.running import FreshMemory
 from neuronjax.ir import nki_dtypes
@@ -107,8 +108,7 @@ def _runs(
 def _differing(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> int:
     """Elements; a NaN equals a NaN."""
     pairs = [map(_wide, pair) for pair in zip(one, other, strict=True)]
-    same = [(a == b) | (np.isnan(a) & np.isnan(b)) for a, b in pairs]
-    return sum(int(np.count_nonzero(~s)) for s in same)
+    return sum(int(np.count_nonzero(~alike(a, b))) for a, b in pairs)
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

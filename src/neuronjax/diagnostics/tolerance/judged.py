@@ -105,7 +105,7 @@ class Tolerance:
         """Of the elements that have a finite value and a bound."""
         value, bound = self.value.reshape(-1), self.bound.reshape(-1)
         squares = 0.0
-        for block in _blocks(value.size):
+        for block in flat_blocks(value.size):
             has = np.isfinite(value[block]) & np.isfinite(bound[block])
             squares += sum_of_squares(np.where(has, value[block], 0.0))
         return math.sqrt(squares)
@@ -113,7 +113,7 @@ class Tolerance:
     def _verdict(self, found: np.ndarray) -> Judged:
         value, bound = self.value.reshape(-1), self.bound.reshape(-1)
         total = _Tally()
-        for block in _blocks(value.size):
+        for block in flat_blocks(value.size):
             total.add(block.start, _beside(found[block], value[block], bound[block]))
         worst = None if total.worst is None else self._index(total.worst)
         return Judged(
@@ -143,7 +143,7 @@ class _BlockErrors(NamedTuple):
 def _beside(found: np.ndarray, value: np.ndarray, bound: np.ndarray) -> _BlockErrors:
     found = found.astype(np.float64)
     finite = np.isfinite(value)
-    same = (found == value) | (np.isnan(found) & np.isnan(value))
+    same = alike(found, value)
     undecided = np.isposinf(bound)
     with np.errstate(all="ignore"):
         error = np.where(same, 0.0, np.abs(found - value))
@@ -177,10 +177,15 @@ class _Tally:
             self.worst, self.times_bound = start + number, most
 
 
-def _blocks(elements: int) -> Iterator[slice]:
+def flat_blocks(elements: int) -> Iterator[slice]:
     """Of so few elements that what is made of them stays in the cache."""
     for start in range(0, elements, _BLOCK_ELEMENTS):
         yield slice(start, start + _BLOCK_ELEMENTS)
+
+
+def alike(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Where two arrays are equal, or both NaN."""
+    return (a == b) | (np.isnan(a) & np.isnan(b))
 
 
 def sum_of_squares(x: np.ndarray) -> float:
