@@ -17,6 +17,7 @@ import numpy as np
 from neuronjax.hardware import CoreSpec
 from neuronjax.ir.kernel import Access, KernelInstruction, KernelProgram, Storage
 from neuronjax.nki.limits.element_maps import element_view
+from neuronjax.nki.limits.live_ranges import is_whole
 from neuronjax.nki.limits.operands import text
 
 MATMULS = frozenset({"nc_matmul", "nc_matmul_mx"})
@@ -48,6 +49,26 @@ class Hazard:
     remedy: str
 
 
+def _asked_about(program: KernelProgram) -> set[Storage]:
+    """Storages whose last writers are asked for: one knows an element's for each."""
+    found: set[Storage] = set()
+    for i in program.body.walk():
+        found.update(a.storage for a in i.inputs if isinstance(a, Access))
+        found.update(
+            a.storage
+            for a in i.outputs
+            if i.name in MATMULS or (program.grid and a.storage.memory == "shared_hbm")
+        )
+    return found
+
+
+def _distinct(numbers: np.ndarray) -> set[int]:
+    """Of an array in which neighbours are mostly equal: sorting it takes longer."""
+    flat = numbers.reshape(-1)
+    last_of_run = np.flatnonzero(flat[1:] != flat[:-1])
+    return {int(flat[-1]), *flat[last_of_run].tolist()}
+
+
 class HazardWalk:
     """All rules over one program.
 
@@ -62,7 +83,9 @@ class HazardWalk:
         self._instructions: list[KernelInstruction] = []
         self._epochs: list[int] = []  # how often its core had met the other
         self._met: dict[int, int] = {}
-        self._writers: dict[Storage, np.ndarray] = {}  # instruction number + 1, or 0
+        # Instruction number + 1, or 0; of every element where one did not write all.
+        self._writers: dict[Storage, np.ndarray | int] = {}
+        self._asked = _asked_about(program)
         # Of tensors that cores share, each core's last write, and last write to a place
         # that the run decides.
         self._last: dict[Storage, dict[int, int]] = {}
@@ -121,26 +144,29 @@ class HazardWalk:
                     self._between_cores(i, access, number, writer, "writes")
             if i.name in MATMULS and not i.attributes.get("accumulate"):
                 self._overwrites(i, access)
-            self._view(access)[...] = len(self._instructions)
+            if access.storage in self._asked:
+                self._wrote(access, len(self._instructions))
+
+    def _wrote(self, access: Access, number: int) -> None:
+        if is_whole(access):
+            self._writers[access.storage] = number
+        else:
+            self._view(access)[...] = number
 
     def _view(self, access: Access) -> np.ndarray:
         storage = access.storage
-        entries = self._writers.get(storage)
-        if entries is None:
-            entries = np.zeros(storage.size, np.int32)
+        entries = self._writers.get(storage, 0)
+        if isinstance(entries, int):
+            entries = np.full(storage.size, entries, np.int32)
         self._writers[storage], view = element_view(entries, access)
         return view
 
     def _writers_of(self, access: Access) -> Iterator[tuple[int, KernelInstruction]]:
         """The instructions that wrote elements of a view last."""
-        if access.storage not in self._writers:
-            return
-        view = self._view(access)
-        low, high = int(view.min()), int(view.max())
-        numbers = [low] if low == high else [int(n) for n in np.unique(view)]
-        for number in numbers:
-            if number:
-                yield number - 1, self._instructions[number - 1]
+        found = self._writers.get(access.storage, 0)
+        numbers = {found} if isinstance(found, int) else _distinct(self._view(access))
+        for number in sorted(numbers - {0}):
+            yield number - 1, self._instructions[number - 1]
 
     def _affine(
         self, i: KernelInstruction, access: Access, writer: KernelInstruction

@@ -155,6 +155,7 @@ class Trace:
         self.declared: set[Storage] = set()
         # Items, and marks where programs meet.
         self._blocks: list[list[Any]] = [[]]
+        self._written: set[Storage] = set()
         self._shared_used = 0
         self._states: dict[str, Storage] = {}
 
@@ -258,21 +259,12 @@ class Trace:
     def append(self, item: Item | Barrier) -> None:
         """Puts an item at the end of the innermost open block."""
         self._blocks[-1].append(item)
+        if isinstance(item, KernelInstruction):
+            self._written.update(a.storage for a in item.outputs)
 
     def has_written(self, storage: Storage) -> bool:
         """Whether an instruction so far has written to a tensor, or a caller has."""
-        known = self.notes.setdefault("storages that were written", set())
-        if storage not in known and (
-            storage.memory not in ("sbuf", "psum")
-            or any(a.storage is storage for i in self._emitted() for a in i.outputs)
-        ):
-            known.add(storage)
-        return storage in known
-
-    def _emitted(self) -> Iterator[KernelInstruction]:
-        for block in self._blocks:
-            items = (item for item in block if not isinstance(item, Barrier))
-            yield from KernelBlock(tuple(items)).walk()
+        return storage.memory not in ("sbuf", "psum") or storage in self._written
 
     def open_block(self) -> None:
         """Collects what is emitted from here on, until `close_block`."""

@@ -93,8 +93,7 @@ def _run(
     def one(inputs: tuple[list[jax.Array], jax.Array]) -> list[jax.Array]:
         arrays, key = inputs
         own: State = dict(zip(names, arrays, strict=True))
-        for node in nodes:
-            running.run_node(node, 0, own, c._replace(key=key))
+        running.run_nodes(nodes, 0, own, c._replace(key=key))
         return [own[name] for name in kept]
 
     inputs = ([state[name] for name in names], keys)

@@ -153,8 +153,7 @@ def runner(plan: KernelPlan) -> Runner:
         state = initial_state(plan, arguments)
         state[faults.KEY] = jnp.int32(0)
         context = TileContext(zero, plan.core, key, **numerics._asdict())
-        for node in plan.nodes:
-            run_node(node, 0, state, context)
+        run_nodes(plan.nodes, 0, state, context)
         results = [steps.read_at(access, ints, state) for access, ints in plan.results]
         written = [argument_value(plan, n, state) for n in plan.written]
         if not plan.checks_bounds:
@@ -217,11 +216,37 @@ def numeric_value(array: jax.Array, shape: tuple[int, ...], dtype: str) -> jax.A
 # ---- Nodes.
 
 
-def run_node(node: Node, instance: Index, state: State, c: TileContext) -> None:
-    """Executes one instance of a node; `state` is changed in place."""
+def run_nodes(
+    nodes: Sequence[Node], instance: Index, state: State, c: TileContext
+) -> None:
+    """Executes one instance of every node; `state` is changed in place."""
+    for node, later in zip(nodes, _read_later(nodes), strict=True):
+        if isinstance(node.kind, KernelStep):
+            row = _row(node, instance, c.zero)
+            steps.execute(node.kind, row, state, c, later)
+        else:
+            _run_loop(node, instance, state, c)
+
+
+def _read_later(nodes: Sequence[Node]) -> list[frozenset[int]]:
+    """For every node, the pools that nodes after it read."""
+    found: list[frozenset[int]] = []
+    later: frozenset[int] = frozenset()
+    for node in reversed(nodes):
+        found.append(later)
+        later |= reads(node)
+    return found[::-1]
+
+
+def reads(node: Node) -> set[int]:
+    """The pools that a node reads."""
     if isinstance(node.kind, KernelStep):
-        steps.execute(node.kind, _row(node, instance, c.zero), state, c)
-    elif isinstance(node.kind, Repeat):
+        return steps.reads(node.kind)
+    return set().union(*map(reads, node.body))
+
+
+def _run_loop(node: Node, instance: Index, state: State, c: TileContext) -> None:
+    if isinstance(node.kind, Repeat):
         _run_repeat(node, instance, state, c)
     elif isinstance(node.kind, Dispatch):
         _run_dispatch(node.kind, node, instance, state, c)
@@ -263,8 +288,7 @@ def _run_repeat(node: Node, instance: Index, state: State, c: TileContext) -> No
     count = _column(node.counts[:, None], 0, instance)
 
     def body(turn: jax.Array, inner: State) -> None:
-        for child in node.body:
-            run_node(child, turn, inner, c)
+        run_nodes(node.body, turn, inner, c)
 
     _loop(first, first + count, 1, writes(node), state, body)
 
@@ -288,7 +312,7 @@ def _run_dispatch(
 
 
 def _run_one(node: Node, c: TileContext, instance: jax.Array, state: State) -> None:
-    run_node(node, instance, state, c)
+    run_nodes([node], instance, state, c)
 
 
 def _run_counted(
@@ -303,8 +327,7 @@ def _run_counted(
     def body(value: jax.Array, inner: State) -> None:
         inner["registers"] = inner["registers"].at[register].set(value)
         turn = c._replace(key=steps.derived_key(c.key, value))
-        for child in node.body:
-            run_node(child, instance, inner, turn)
+        run_nodes(node.body, instance, inner, turn)
 
     _loop(start, stop, kind.step, writes(node), state, body)
 
@@ -352,8 +375,7 @@ def _run_while(node: Node, instance: Index, state: State, c: TileContext) -> Non
 
     def body(count: jax.Array, inner: State) -> None:
         context = c._replace(key=steps.derived_key(c.key, count))
-        for child in node.body:
-            run_node(child, instance, inner, context)
+        run_nodes(node.body, instance, inner, context)
 
     def goes_on(_: jax.Array, held: State) -> jax.Array:
         return steps.register_value(held, register) != 0

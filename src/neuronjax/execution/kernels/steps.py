@@ -7,6 +7,7 @@ view's array in its numeric dtype; a view is written through its window.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from math import prod
 from typing import Any
 
@@ -28,6 +29,9 @@ from neuronjax.execution.tiles.rounding import rounded
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.numerics.exact import opaque
 from neuronjax.numerics.random_bits import fold, random_bits
+
+# A pool of so many bytes takes longer to copy than a loop takes to turn.
+LONG_COPIED_BYTES = 1 << 20
 
 Index = int | jax.Array
 # Pool number -> [slots, elements]; "registers" -> int32 [registers].
@@ -244,8 +248,15 @@ def _view_of(window: jax.Array, box: AccessBox) -> jax.Array:
 # ---- Writing.
 
 
-def write(place: ResolvedAccess, value: jax.Array, state: State) -> None:
-    """Puts an array of carriers of the view's dtype into the pool."""
+def write(
+    place: ResolvedAccess,
+    value: jax.Array,
+    state: State,
+    zero: jax.Array | None = None,
+) -> None:
+    """Puts an array of carriers of the view's dtype into the pool.
+
+    `zero`, an opaque one, is given where the same turn reads the pool again."""
     plan = place.plan
     value = value.reshape(plan.shape)
     if plan.box is None or plan.box.repeats:
@@ -259,8 +270,29 @@ def write(place: ResolvedAccess, value: jax.Array, state: State) -> None:
         every = tuple(slice(None, None, step) for step in box.steps)
         window = old.at[every].set(window)
     starts = _int32s(_starts(place))
-    dense = lax.dynamic_update_slice(dense, window[None], starts)
+    if zero is None or dense.nbytes < LONG_COPIED_BYTES:
+        dense = lax.dynamic_update_slice(dense, window[None], starts)
+    else:
+        dense = _updated_alone(dense, window[None], starts, zero)
     _put_back(place, dense, state)
+
+
+def _updated_alone(
+    dense: jax.Array, window: jax.Array, starts: list[jax.Array], zero: jax.Array
+) -> jax.Array:
+    """An update in place, in a loop of one turn.
+
+    XLA fuses an update with what reads the array afterwards, and updates a copy of the
+    whole array for everyone who does. It does not fuse across a loop's end, and does
+    not unroll one whose turns it cannot know."""
+    turns = 1 + zero.astype(jnp.int32).reshape(())
+
+    def turn(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        done, array = carry
+        return done + 1, lax.dynamic_update_slice(array, window, starts)
+
+    first = (jnp.int32(0), dense)
+    return lax.while_loop(lambda carry: carry[0] < turns, turn, first)[1]
 
 
 def _window_of(value: jax.Array, box: AccessBox) -> jax.Array:
@@ -302,7 +334,20 @@ def _scatter(place: ResolvedAccess, value: jax.Array, state: State) -> None:
 # ---- The step.
 
 
-def execute(step: KernelStep, row: InstanceRow, state: State, c: TileContext) -> None:
+def reads(step: KernelStep) -> set[int]:
+    """The pools of which it needs values."""
+    plans = [*step.inputs, *(step.outputs if step.signature.reads_outputs else ())]
+    indices = [p.at for p in (*step.inputs, *step.outputs)]
+    return {p.pool for p in (*plans, *indices) if isinstance(p, AccessPlan)}
+
+
+def execute(
+    step: KernelStep,
+    row: InstanceRow,
+    state: State,
+    c: TileContext,
+    read_again: Set[int] = frozenset(),
+) -> None:
     """Executes one instruction; `state` is changed in place.
 
     Args:
@@ -310,6 +355,7 @@ def execute(step: KernelStep, row: InstanceRow, state: State, c: TileContext) ->
         row: what varies.
         state: the pools and registers.
         c: zero, core, and the key that the instruction's own is derived from.
+        read_again: pools that later instructions of the same turn read.
     """
     signature = step.signature
     ordinal = row.int()
@@ -336,7 +382,8 @@ def execute(step: KernelStep, row: InstanceRow, state: State, c: TileContext) ->
         value = value.reshape(place.plan.shape)
         if skips:
             value = _kept_where_illegal(place, value, sources, state)
-        write(place, value, state)
+        again = place.plan.pool in read_again
+        write(place, value, state, c.zero if again else None)
 
 
 def _random_bits(
