@@ -8,6 +8,7 @@ against an attacker who is determined: for that a container is needed.
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import signal
@@ -91,10 +92,8 @@ class Guard:
                 self._library(root, str(args[1]))
             elif event in _CHANGES:
                 self._changed(root, event, args)
-            else:
-                for start, what in _REFUSED.items():
-                    if event.startswith(start):
-                        self._refuse(f"{what} ({event})")
+            elif what := _refused(event):
+                self._refuse(f"{what} ({event})")
 
         sys.addaudithook(hook)
 
@@ -130,6 +129,12 @@ class Guard:
         if what not in self.found:
             self.found.append(what)
         raise ForbiddenError(f"a kernel that {what}: no kernel needs that")
+
+
+@functools.cache
+def _refused(event: str) -> str:
+    """What an event does that no kernel needs; "" for the others, which are many."""
+    return next((what for e, what in _REFUSED.items() if event.startswith(e)), "")
 
 
 def _of_another_process(name: str) -> bool:

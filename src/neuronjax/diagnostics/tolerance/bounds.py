@@ -12,11 +12,12 @@ import numpy as np
 import neuronjax.diagnostics.tolerance.contraction
 import neuronjax.diagnostics.tolerance.elementwise
 import neuronjax.diagnostics.tolerance.movement
-import neuronjax.diagnostics.tolerance.reductions  # noqa: F401
+import neuronjax.diagnostics.tolerance.reductions
+import neuronjax.diagnostics.tolerance.stepwise  # noqa: F401
 from neuronjax.diagnostics.tolerance.fresh import rebound
-from neuronjax.diagnostics.tolerance.judged import Tolerance
+from neuronjax.diagnostics.tolerance.judged import Tolerance, sum_of_squares
 from neuronjax.diagnostics.tolerance.model import SHARED_SPREAD, ErrorModel, error_model
-from neuronjax.diagnostics.tolerance.tracked import Tracked, as_tracked
+from neuronjax.diagnostics.tolerance.tracked import Tracked, as_tracked, over_blocks
 
 
 def error_bounds(
@@ -73,8 +74,9 @@ def error_bounds(
         InvalidProgramError: an unknown precision, or the reference takes a number out
             of its arrays.
 
-    Memory: 12 to 16 bytes for every element that the reference holds. Time: that of
-    two to four FP32 matmuls for each of the reference's.
+    Memory: 12 to 16 bytes for every element that the reference holds; none for large
+    results of element-wise functions, which are computed in parts (`pending.py`). Time:
+    that of two to four FP32 matmuls for each of the reference's.
     """
     model = error_model(precision, products, sums, functions, failure)
     tracked = [_entered(x, model) for x in inputs]
@@ -99,27 +101,27 @@ def _left(result: Any, model: ErrorModel) -> Any:
 
 def tolerance_of(x: Tracked) -> Tolerance:
     """The bounds of a tracked array's elements, and of its norm."""
-    correlated = x.correlated()
-    bound = np.zeros(x.shape, np.float32)
-    for error in (x.own, correlated):
-        if error is not None:
-            bound += error
-    bound *= np.float32(x.model.spread)
-    bound[np.isnan(bound)] = np.inf
-    counts = np.isfinite(bound) & np.isfinite(x.value)
+    x = x.passed()
+    value, bound = np.empty(x.shape, x.kind), np.empty(x.shape, np.float32)
+
+    def bound_of(block: Any) -> tuple[float, float]:
+        part = x.part(block)
+        value[block] = part.value
+        correlated = part.correlated(x.shared, block)
+        sizes = sum(e for e in (part.own, correlated) if e is not None)
+        limit = np.asarray(np.float32(x.model.spread) * sizes, np.float32)
+        bound[block] = np.where(np.isnan(limit), np.float32(np.inf), limit)
+        counts = np.isfinite(bound[block]) & np.isfinite(part.value)
+        return _squares(part.own, counts), _squares(correlated, counts)
+
+    of_own, of_correlated = np.sum(over_blocks(bound_of, x.shape), axis=0)
     spread = min(x.model.spread, 1 + x.model.spread / math.sqrt(2 * max(1, x.size)))
-    return Tolerance(
-        value=np.asarray(x.value),
-        bound=bound,
-        l2_bound=spread * _norm_of(x.own, counts)
-        + SHARED_SPREAD * _norm_of(correlated, counts),
-    )
+    norm = spread * math.sqrt(of_own) + SHARED_SPREAD * math.sqrt(of_correlated)
+    return Tolerance(value, bound, norm)
 
 
-def _norm_of(error: np.ndarray | None, counts: np.ndarray) -> float:
-    """Of the elements that count, in units of the largest: squares would vanish."""
+def _squares(error: np.ndarray | None, counts: np.ndarray) -> float:
+    """The sum of the squares of the elements that count."""
     if error is None:
         return 0.0
-    kept = np.ravel(np.where(counts, error, np.float32(0.0)))
-    largest = kept.max(initial=0.0)
-    return float(np.linalg.norm(kept / largest) * largest) if largest else 0.0
+    return sum_of_squares(np.where(counts, error, np.float32(0.0)).reshape(-1))

@@ -23,11 +23,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from neuronjax.diagnostics.tolerance.model import ErrorModel, are_one_value
+from neuronjax.diagnostics.tolerance.pending import Pending
 from neuronjax.diagnostics.tolerance.tracked import (
     FUNCTIONS,
     UFUNCS,
@@ -56,12 +58,17 @@ def matmul(a: Any, b: Any) -> Tracked:
     if b.ndim == 1:
         return matmul(a, b[:, None])[..., 0]
     stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    left, right = (
-        moved(lambda v, x=x: _flat_stack(v, stack, x.shape[-2:]), x) for x in (a, b)
-    )
+    left, right = (_with_stack(x, stack) for x in (a, b))
     result = _stacked(left, right, model, dtype)
     shape = (*stack, a.shape[-2], b.shape[-1])
     return moved(lambda v: v.reshape(shape), result)
+
+
+def _with_stack(x: Tracked, stack: tuple[int, ...]) -> Tracked:
+    """Matrices as one stack, broadcast to it; what is pending stays so if it can."""
+    if isinstance(x, Pending) and x.shape[:-2] == stack and not x.is_settled:
+        return x.with_one_stack()
+    return moved(lambda v: _flat_stack(v, stack, x.shape[-2:]), x)
 
 
 def _flat_stack(v: np.ndarray, stack: tuple[int, ...], matrix: Any) -> np.ndarray:
@@ -70,27 +77,28 @@ def _flat_stack(v: np.ndarray, stack: tuple[int, ...], matrix: Any) -> np.ndarra
 
 def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
     """[B, M, K] times [B, K, N]."""
-    left, right = a.correlated(), b.correlated()
     kept = {s: t for s, t in a.shared.items() if _passes(t, -1)}
     kept_right = {s: t for s, t in b.shared.items() if _passes(t, -2)}
-    if kept or kept_right:
-        left = _without(a, kept)
-        right = _without(b, kept_right)
-    shape = (a.shape[0], a.shape[1], b.shape[2])
+    left = _ProductSide(
+        a.passed(), {s: t for s, t in a.shared.items() if s not in kept}, 2
+    )
+    right = _ProductSide(
+        b.passed(), {s: t for s, t in b.shared.items() if s not in kept_right}, 1
+    )
+    shape, n = (a.shape[0], a.shape[1], b.shape[2]), a.shape[-1]
     value, own = new_values(shape), np.empty(shape, np.float32)
-    n = a.shape[-1]
-    alike = are_one_value(a.value, 2)[:, :, None] & are_one_value(b.value, 1)[:, None]
-    is_biased = n > 1 and bool(alike.any())
-    needs_joint = any(e is not None for e in (a.own, b.own, left, right))
-    needs_joint = needs_joint or is_biased
     is_rounded = model.products.unit > model.stored.unit
-    joint = np.zeros(shape, np.float32) if needs_joint or is_rounded else None
+    joint = None
+    if left.is_inexact or right.is_inexact or is_rounded:
+        joint = np.zeros(shape, np.float32)
     stored = model.of_result(dtype)
-    for stack in _ranges(
-        shape[0], max(1, _BLOCK_ELEMENTS // max(1, shape[1] * shape[2]))
-    ):
-        rows = _Factor(a.value[stack], _cut(a.own, stack), _cut(left, stack))
-        columns = _Factor(b.value[stack], _cut(b.own, stack), _cut(right, stack))
+    in_stack = max(1, _BLOCK_ELEMENTS // max(1, shape[1] * shape[2]))
+    for stack in _ranges(shape[0], in_stack):
+        rows, columns = left.factor(stack), right.factor(stack)
+        alike = left.alike[:, :, None] & right.alike[:, None]
+        is_biased = n > 1 and bool(alike.any())
+        if is_biased and joint is None:
+            joint = np.zeros(shape, np.float32)
         for row, column in itertools.product(*(_ranges(n, _TILE) for n in shape[1:])):
             pair = rows.of((..., row, slice(None))), columns.of((..., column))
             v, fresh, handed = _product(*pair, model, stored)
@@ -99,7 +107,7 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
                 joint[stack, row, column] = handed
             if joint is not None and is_biased:
                 size = model.of_alike(n) * np.abs(v)
-                joint[stack, row, column] += alike[stack, row, column] * size
+                joint[stack, row, column] += alike[:, row, column] * size
     terms = {s: _widened(t, -1, shape) for s, t in kept.items()}
     for source, term in kept_right.items():
         wide = _widened(term, -2, shape)
@@ -109,20 +117,38 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
     return Tracked(value, model, dtype, own, joint, terms)
 
 
+class _ProductSide:
+    """One of two stacks of matrices, as their products take them.
+
+    Args:
+        x: the stack.
+        shared: its errors that a sum does not hand on as they are.
+        axis: of a matrix, along which it is contracted.
+    """
+
+    def __init__(self, x: Tracked, shared: Mapping[int, Shared], axis: int) -> None:
+        self.x, self.shared, self.axis = x, shared, axis
+        self.is_inexact = x.has_own or x.has_joint or bool(shared)
+        self.alike = np.empty(0, bool)
+
+    def factor(self, stack: slice) -> _Factor:
+        """Some matrices; afterwards `alike` says which lines of them are one value."""
+        part = self.x.part((stack,))
+        self.alike = are_one_value(part.value, self.axis)
+        joint = part.correlated(self.shared, (stack,))
+        return _Factor(part.value, part.own, joint)
+
+
 def _passes(term: Shared, axis: int) -> bool:
     """Whether all terms of a sum along the axis have this error alike."""
     view = term.scale
     return term.is_relative and (view.strides[axis] == 0 or view.shape[axis] == 1)
 
 
-def _without(x: Tracked, kept: dict[int, Shared]) -> np.ndarray | None:
-    rest = {s: t for s, t in x.shared.items() if s not in kept}
-    return Tracked(x.value, x.model, x.dtype, x.own, x.joint, rest).correlated()
-
-
 def _widened(term: Shared, axis: int, shape: tuple[int, ...]) -> Shared:
     """The same error in the result, whose elements along the axis share it."""
-    return Shared(True, np.broadcast_to(term.scale.take([0], axis), shape))
+    first = np.moveaxis(np.moveaxis(term.scale, axis, -1)[..., :1], -1, axis)
+    return Shared(True, np.broadcast_to(first, shape))
 
 
 def _cut(error: np.ndarray | None, block: Any) -> np.ndarray | None:

@@ -14,17 +14,19 @@ from typing import Any
 
 import numpy as np
 
+from neuronjax.diagnostics.tolerance import pending
 from neuronjax.diagnostics.tolerance.model import ErrorModel, Roundoff
+from neuronjax.diagnostics.tolerance.pending import Pending
 from neuronjax.diagnostics.tolerance.tracked import (
     FUNCTIONS,
     UFUNCS,
+    ErrorParts,
     Shared,
     Tracked,
     as_tracked,
-    blocks,
+    carrier_of,
     declared,
     model_of,
-    new_values,
 )
 
 # Below every number that a divisor may be, and within FP32.
@@ -194,35 +196,45 @@ def _unshared(x: Tracked) -> Tracked:
 
 
 @dataclasses.dataclass
-class _Parts:
-    """An operand, broadcast, and its errors as its rule hands them on.
+class _Operand:
+    """An operand in the result's shape, and its errors as its rule hands them on.
 
     Attributes:
-        own: stays independent; or None.
-        joint: correlated; or None.
+        array: its values, independent and correlated errors.
         shared: what becomes correlated.
     """
 
-    value: np.ndarray
-    own: np.ndarray | None
-    joint: np.ndarray | None
+    array: Tracked
     shared: Sequence[Shared] = ()
 
     @property
     def is_correlated(self) -> bool:
         """Whether there is a correlated error."""
-        return self.joint is not None or bool(self.shared)
+        return self.array.has_joint or bool(self.shared)
 
     def of(self, block: Any, dtype: Any) -> _Parts:
         """One block, its values in the dtype that the result is computed in."""
-        value = self.value[block]
+        value, own, joint = self.array.part(block)
         if value.dtype.kind == "f":
             value = value.astype(dtype, copy=False)
-        own, joint = (None if e is None else e[block] for e in (self.own, self.joint))
         for term in self.shared:
             scale = term.of(value, block)
             joint = scale if joint is None else joint + scale
         return _Parts(value, own, joint)
+
+
+@dataclasses.dataclass
+class _Parts:
+    """A block of an operand.
+
+    Attributes:
+        own: stays independent; or None.
+        joint: correlated; or None.
+    """
+
+    value: np.ndarray
+    own: np.ndarray | None
+    joint: np.ndarray | None
 
     def scale(self) -> Any:
         """Of all its errors."""
@@ -246,16 +258,15 @@ class _Parts:
 
 def _split(
     function: Any, inputs: Any, operands: list[Tracked], shape: tuple[int, ...]
-) -> tuple[list[_Parts], dict[int, Shared], list[np.ndarray]]:
+) -> tuple[list[_Operand], dict[int, Shared], list[np.ndarray]]:
     """Operands broadcast, and the shared errors of the result.
 
     What a constant loses when it is stored counts as a rounding of every element: a
     sum's own error is larger than what it adds up to."""
     terms: dict[int, Shared] = {}
     loose: list[np.ndarray] = []
-    parts = []
+    found = []
     for place, x in enumerate(operands):
-        own, joint = x.own, x.joint
         kept: list[Shared] = []
         for source, term in x.shared.items():
             into = _HANDED_ON.get((function, place, term.is_relative))
@@ -265,6 +276,10 @@ def _split(
                 continue
             scale = np.broadcast_to(compact(term.scale) * into[1], shape)
             _add_term(terms, source, Shared(into[0], scale), loose)
+        if x.shape == shape:
+            found.append(_Operand(x.passed(), kept))
+            continue
+        own, joint = x.own, x.joint
         is_spread = isinstance(inputs[place], Tracked) and x.size < int(np.prod(shape))
         if is_spread and not (own is joint is None):
             sharing = _broadcast_error(function, place, x)
@@ -279,41 +294,48 @@ def _split(
         own, joint = (
             None if e is None else np.broadcast_to(e, shape) for e in (own, joint)
         )
-        parts.append(_Parts(np.broadcast_to(x.value, shape), own, joint, kept))
-    return parts, terms, loose
+        value = np.broadcast_to(x.value, shape)
+        found.append(_Operand(Tracked(value, x.model, x.dtype, own, joint), kept))
+    return found, terms, loose
 
 
 def elementwise(function: Any, rule: ElementRule, *inputs: Any) -> Tracked:
     """A function of NumPy on values, and its rule on errors, block by block."""
     model = model_of(inputs)
-    operands = [as_tracked(x, model) for x in inputs]
+    given = [as_tracked(x, model) for x in inputs]
     dtype = declared(*inputs)
-    shape = np.broadcast_shapes(*(x.shape for x in operands))
-    parts, terms, loose = _split(function, inputs, operands, shape)
-    value = new_values(shape)
-    error, bias = _rounding(function, rule, operands, model, dtype)
-    if value.dtype == np.float32 and error:
+    shape = np.broadcast_shapes(*(x.shape for x in given))
+    operands, terms, loose = _split(function, inputs, given, shape)
+    carrier = carrier_of(shape)
+    error, bias = _rounding(function, rule, given, model, dtype)
+    if carrier == np.float32 and error:
         error += 2.0**-22 if bias else 2.0**-24
     step = _Step(function, rule, error, model.spread, model.of_result(dtype))
-    has_own = error != 0.0 or any(p.own is not None for p in parts)
-    own = np.empty(shape, np.float32) if has_own else None
-    has_joint = any(p.is_correlated for p in parts)
-    joint = np.empty(shape, np.float32) if has_joint else None
-    with np.errstate(all="ignore"):
-        for block in blocks(shape):
-            pieces = [p.of(block, value.dtype) for p in parts]
-            value[block], fresh, correlated = step.taken(pieces)
-            if own is not None:
-                own[block] = fresh
-            if joint is not None:
-                joint[block] = correlated
-    for scale in loose:
-        joint = np.abs(scale) if joint is None else joint + np.abs(scale)
-    result = Tracked(value, model, dtype, own, joint, terms)
+    has_own = error != 0.0 or any(o.array.has_own for o in operands)
+    has_joint = bool(loose) or any(o.is_correlated for o in operands)
+
+    def compute(block: Any) -> ErrorParts:
+        value, own, joint = step.taken([o.of(block, carrier) for o in operands])
+        for scale in loose:
+            joint = joint + np.abs(scale[block])
+        return ErrorParts(
+            np.asarray(value, carrier),
+            _of_shape(own, value.shape) if has_own else None,
+            _of_shape(joint, value.shape) if has_joint else None,
+        )
+
+    result = Pending(shape, model, dtype, compute, (has_own, has_joint), terms)
+    result.functions += sum(o.array.functions for o in operands)
     if bias:
         scale = np.broadcast_to(np.float32(bias), shape)
         result.shared[result.source] = Shared(True, scale)
+    if result.size < pending.PENDING_ELEMENTS:
+        result.settle()
     return result
+
+
+def _of_shape(error: Any, shape: tuple[int, ...]) -> np.ndarray:
+    return np.broadcast_to(np.asarray(error, np.float32), shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -413,33 +435,6 @@ def clip(x: Any, a_min: Any = None, a_max: Any = None) -> Any:
     return x if a_max is None else np.minimum(x, a_max)
 
 
-def converted(x: Tracked, dtype: np.dtype) -> Any:
-    """`astype`: to a narrower float a rounding, to an integer a truncation."""
-    if dtype.kind in "iu":
-        return stepwise(np.trunc, x, dtype)
-    unit = x.model.of_result(dtype).unit
-    if unit <= x.model.of_result(x.dtype).unit:
-        return Tracked(x.value, x.model, dtype, x.own, x.joint, x.shared)
-    carrier = Tracked(x.value, x.model, dtype, x.own, x.joint, x.shared)
-    rule = ElementRule(lambda f, v, r: (1.0,))
-    return elementwise(np.positive, rule, carrier)
-
-
-def stepwise(function: Any, x: Tracked, dtype: Any = None) -> Tracked:
-    """Functions with steps: an error where a step is closer than the bound."""
-    reach = x.model.spread * np.asarray(x.scale())
-    low, high = function(x.value - reach), function(x.value + reach)
-    jump = (high - low).astype(np.float32)
-    value = function(x.value)
-    if dtype is not None:
-        value = value.astype(dtype)
-    return Tracked(value, x.model, dtype or x.dtype, jump if jump.any() else None)
-
-
-for _step in (np.floor, np.ceil, np.rint, np.trunc, np.sign):
-    UFUNCS[_step, "__call__"] = lambda x, _step=_step: stepwise(_step, x)
-
-
 def powered(x: Any, n: Any) -> Tracked:
     """`numpy.power`; a square is a product."""
     if isinstance(n, int | float) and n == 2:
@@ -448,59 +443,5 @@ def powered(x: Any, n: Any) -> Tracked:
 
 
 UFUNCS[np.power, "__call__"] = powered
-UFUNCS["astype"] = converted
 FUNCTIONS[np.where] = select
 FUNCTIONS[np.clip] = clip
-FUNCTIONS[np.round] = FUNCTIONS[np.around] = lambda x, decimals=0: (
-    stepwise(np.rint, x)
-    if not decimals
-    else stepwise(np.rint, x * 10.0**decimals) / 10.0**decimals
-)
-
-
-def _compared(function: Any, a: Any, b: Any) -> Any:
-    """A comparison: plain where no two numbers are closer than their bounds."""
-    model = model_of((a, b))
-    x, y = as_tracked(a, model), as_tracked(b, model)
-    value = function(x.value, y.value)
-    reach = model.spread * (np.asarray(x.scale()) + np.asarray(y.scale()))
-    doubt = (np.abs(x.value - y.value) <= reach) & (reach > 0)
-    return _certain(value, doubt, model)
-
-
-def _certain(value: np.ndarray, doubt: np.ndarray, model: ErrorModel) -> Any:
-    if not doubt.any():
-        return value
-    doubt = np.broadcast_to(doubt, value.shape).astype(np.float32)
-    return Tracked(value, model, bool, doubt)
-
-
-def _logical(function: Any, *x: Any) -> Any:
-    model = model_of(x)
-    operands = [as_tracked(v, model) for v in x]
-    value = function(*(v.value for v in operands))
-    doubt = sum(np.asarray(v.scale()) for v in operands)
-    return _certain(value, np.asarray(doubt) > 0, model)
-
-
-for _ufunc in (
-    np.less,
-    np.less_equal,
-    np.greater,
-    np.greater_equal,
-    np.equal,
-    np.not_equal,
-):
-    UFUNCS[_ufunc, "__call__"] = lambda *x, _ufunc=_ufunc: _compared(_ufunc, *x)
-for _ufunc in (
-    np.logical_and,
-    np.logical_or,
-    np.logical_not,
-    np.logical_xor,
-    np.bitwise_and,
-    np.bitwise_or,
-    np.invert,
-):
-    UFUNCS[_ufunc, "__call__"] = lambda *x, _ufunc=_ufunc: _logical(_ufunc, *x)
-for _ufunc in (np.isnan, np.isinf, np.isfinite):
-    UFUNCS[_ufunc, "__call__"] = lambda x, _ufunc=_ufunc: _ufunc(x.value)

@@ -29,6 +29,7 @@ times as large as its scale."""
 ONE_VALUE = 2.0**-10
 """Terms of a sum whose sizes differ by less, zeros aside, are taken for one value."""
 
+_FEW = 16  # numbers, which mostly show that they are not one value
 _UNMEASURED = 1.5e-5
 SILICON: Mapping[str, float] = MappingProxyType(
     {
@@ -106,15 +107,21 @@ def roundoff(precision: Any) -> Roundoff:
     return Roundoff(fmt.name, fmt.eps / 2, smallest, fmt.max_finite)
 
 
-def are_one_value(x: np.ndarray, axis: int) -> np.ndarray:
+def are_one_value(x: np.ndarray, axis: int, or_zero: bool = False) -> np.ndarray:
     """Whether numbers along an axis are one value, its negative, and zeros.
+
+    All zeros are no value, unless `or_zero`.
 
     The roundings of their sums are not independent: one and the same number is added to
     numbers of one grid."""
+    few = np.moveaxis(np.moveaxis(x, axis, 0)[:_FEW], 0, axis)
+    if few.shape != x.shape and not are_one_value(few, axis, or_zero=True).any():
+        return np.zeros(x.shape[:axis] + x.shape[axis:][1:], bool)
     size = np.abs(x)
     largest = np.max(size, axis=axis, initial=0.0)
     least = np.min(size, axis=axis, initial=np.inf, where=size > 0)
-    return (largest > 0) & (largest - least <= ONE_VALUE * largest)
+    alike = largest - least <= ONE_VALUE * largest
+    return alike | (largest == 0) if or_zero else alike & (largest > 0)
 
 
 @dataclasses.dataclass(frozen=True)

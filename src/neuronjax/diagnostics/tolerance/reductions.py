@@ -18,9 +18,9 @@ from neuronjax.diagnostics.tolerance.tracked import (
     UFUNCS,
     Shared,
     Tracked,
-    blocks,
     moved,
     new_values,
+    over_blocks,
 )
 
 CHUNK = 64
@@ -34,6 +34,19 @@ def _last(x: np.ndarray, axis: Axis) -> np.ndarray:
     kept = [i for i in range(x.ndim) if i not in axes]
     shape = [x.shape[i] for i in kept]
     return x.transpose(kept + list(axes)).reshape(*shape, -1)
+
+
+def _lines(x: Tracked, axis: Axis) -> Tracked:
+    """The reduced axes as one, the last; what is pending stays so where it can."""
+    axes = _axes(x.ndim, axis)
+    if axes == (x.ndim - 1,):
+        return x
+    own, joint = (None if e is None else _last(e, axis) for e in (x.own, x.joint))
+    terms = {
+        source: Shared(term.is_relative, _last(term.scale, axis))
+        for source, term in x.shared.items()
+    }
+    return Tracked(_last(x.value, axis), x.model, x.dtype, own, joint, terms)
 
 
 def _axes(ndim: int, axis: Axis) -> tuple[int, ...]:
@@ -55,28 +68,33 @@ def total(
     x: Tracked, axis: Axis = None, dtype: Any = None, keepdims: bool = False
 ) -> Tracked:
     """`numpy.sum`; the sum is FP32 whatever the dtype."""
-    if x.value.dtype.kind in "iub":
+    if x.dtype.kind in "iub":
         x = Tracked(x.value * 1.0, x.model, np.float32, x.own, x.joint)
-    value = _last(x.value, axis)
-    n = value.shape[-1]
-    shape = value.shape[:-1]
+    lines = _lines(x.passed(), axis)
+    n = count(x, axis)
+    shape = lines.shape[:-1]
     result = new_values(shape)
     own = np.empty(shape, np.float32)
-    biased = None
-    errors = None if x.own is None else _last(x.own, axis)
-    for block in blocks(shape, max(1, BLOCK_ELEMENTS // max(1, n))):
-        v = value[block].astype(np.float64)
+    joint = np.empty(shape, np.float32) if x.has_joint else None
+    biased = np.zeros(shape, np.float32)
+
+    def add(block: Any) -> bool:
+        part = lines.part(block)
+        v = part.value.astype(np.float64)
         result[block], fresh, largest = _added(v, x.model)
         alike = are_one_value(v, -1)
-        if n > 1 and alike.any():
-            biased = np.zeros(shape, np.float32) if biased is None else biased
+        if is_biased := n > 1 and bool(alike.any()):
             biased[block] = np.where(alike, x.model.of_alike(n) * largest, 0.0)
-        if errors is not None:
-            fresh = fresh + np.sqrt(np.sum(np.square(errors[block]), axis=-1))
+        if part.own is not None:
+            fresh = fresh + np.sqrt(np.sum(np.square(part.own), axis=-1))
         own[block] = fresh
+        if joint is not None and part.joint is not None:
+            joint[block] = part.joint.sum(-1)
+        return is_biased
+
+    is_biased = any(over_blocks(add, shape, max(1, BLOCK_ELEMENTS // max(1, n))))
     own += x.model.of_result(x.dtype).unit * np.abs(result)
-    joint = None if x.joint is None else _last(x.joint, axis).sum(-1)
-    if biased is not None:
+    if is_biased:
         joint = biased if joint is None else joint + biased
     terms = {s: _summed(x, t, axis) for s, t in x.shared.items()}
     added = Tracked(result, x.model, x.dtype, own, joint, terms)
@@ -143,16 +161,20 @@ def extreme(function: Any, sign: int) -> Any:
     """`numpy.max` or `min`: has the error of an element that may be the one."""
 
     def rule(x: Tracked, axis: Axis = None, keepdims: bool = False) -> Any:
-        value = function(x.value, axis=axis)
-        joint = None
-        if not x.is_exact:
-            scale = np.broadcast_to(np.asarray(x.scale(), np.float32), x.shape)
-            joint = np.empty(value.shape, np.float32)
-            all_values, scales = _last(x.value, axis), _last(scale, axis)
-            for block in blocks(value.shape, max(1, BLOCK_ELEMENTS // count(x, axis))):
-                joint[block] = _candidates(
-                    sign * all_values[block], scales[block], x.model.spread
-                )
+        lines = _lines(x.passed(), axis)
+        if x.is_exact:
+            value, joint = function(lines.value, axis=-1), None
+        else:
+            shape = lines.shape[:-1]
+            value, joint = new_values(shape), np.empty(shape, np.float32)
+
+            def look(block: Any) -> None:
+                part = lines.part(block)
+                value[block] = function(part.value, axis=-1)
+                scale = part.scale(lines.shared, block)
+                joint[block] = _candidates(sign * part.value, scale, x.model.spread)
+
+            over_blocks(look, shape, max(1, BLOCK_ELEMENTS // count(x, axis)))
         result = Tracked(np.asarray(value), x.model, x.dtype, None, joint)
         return _kept(result, x.ndim, axis, keepdims)
 

@@ -13,11 +13,15 @@ kinds of error are told apart, for they add differently in a sum:
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextvars
 import dataclasses
 import inspect
 import itertools
+import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +38,12 @@ BLOCK_ELEMENTS = 1 << 15
 UFUNCS: dict[Any, Callable[..., Any]] = {}
 FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 REMEDY = "give an explicit tolerance for this reference"
+
+_FEWEST_FOR_THREADS = 64  # blocks
+_THREADS = min(8, os.cpu_count() or 1)
+
+# By source, what is not stored yet: `pending.Pending`.
+UNSETTLED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 _SOURCES = itertools.count()
 
@@ -56,6 +66,31 @@ class Shared:
         if self.is_relative:
             size = np.multiply(size, value, dtype=np.float32, casting="same_kind")
         return np.abs(size)
+
+
+class ErrorParts(NamedTuple):
+    """What a tracked array holds at some of its elements; see `Tracked`."""
+
+    value: np.ndarray
+    own: np.ndarray | None
+    joint: np.ndarray | None
+
+    def correlated(
+        self, shared: Mapping[int, Shared], block: Any = ...
+    ) -> np.ndarray | None:
+        """The scale of `joint` and of the array's shared errors together."""
+        found = self.joint
+        for term in shared.values():
+            scale = term.of(self.value, block)
+            found = scale if found is None else found + scale
+        return found
+
+    def scale(self, shared: Mapping[int, Shared], block: Any = ...) -> Any:
+        """The scale of the whole error; 0.0 without."""
+        correlated = self.correlated(shared, block)
+        if self.own is None:
+            return 0.0 if correlated is None else correlated
+        return self.own if correlated is None else self.own + correlated
 
 
 class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
@@ -94,25 +129,32 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     ndim = property(lambda self: self.value.ndim)
     size = property(lambda self: self.value.size)
 
+    kind = property(lambda self: self.value.dtype)
+    functions = 0  # to be computed for a part; see `pending.Pending`
+    has_own = property(lambda self: self.own is not None)
+    has_joint = property(lambda self: self.joint is not None)
+
     @property
     def is_exact(self) -> bool:
         """Whether there is no error at all."""
-        return self.own is None and self.joint is None and not self.shared
+        return not (self.has_own or self.has_joint or self.shared)
+
+    def passed(self) -> Tracked:
+        """Itself, once for everything that goes through its parts."""
+        return self
+
+    def part(self, block: Any) -> ErrorParts:
+        """Some of its elements, see `blocks`."""
+        own, joint = (None if e is None else e[block] for e in (self.own, self.joint))
+        return ErrorParts(self.value[block], own, joint)
 
     def correlated(self) -> np.ndarray | None:
         """The scale of `joint` and `shared` together."""
-        found = self.joint
-        for term in self.shared.values():
-            scale = term.of(self.value)
-            found = scale if found is None else found + scale
-        return found
+        return self.part(...).correlated(self.shared)
 
     def scale(self) -> np.ndarray | float:
         """The scale of the whole error, per element; 0.0 without."""
-        correlated = self.correlated()
-        if self.own is None:
-            return 0.0 if correlated is None else correlated
-        return self.own if correlated is None else self.own + correlated
+        return self.part(...).scale(self.shared)
 
     def __len__(self) -> int:
         return len(self.value)
@@ -160,6 +202,8 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     def __setitem__(self, key: Any, new: Any) -> None:
         if self.is_rearranged:
             raise _leaves("is assigned to after it was reshaped or transposed")
+        for pending in list(UNSETTLED.values()):  # one may be computed from this array
+            pending.settle()
         key, doubt = _plain(key)
         new = as_tracked(new, self.model)
         old = self.value[key].copy() if doubt is not None else None
@@ -237,10 +281,15 @@ def moved(function: Callable[[np.ndarray], np.ndarray], x: Tracked) -> Tracked:
     return Tracked(value, x.model, x.dtype, own, joint, terms)
 
 
+def carrier_of(shape: tuple[int, ...]) -> np.dtype:
+    """In what values of a shape are held."""
+    large = int(np.prod(shape, dtype=np.int64)) > LARGE_ELEMENTS
+    return np.dtype(np.float32 if large else np.float64)
+
+
 def new_values(shape: tuple[int, ...]) -> np.ndarray:
     """Room for values."""
-    large = int(np.prod(shape, dtype=np.int64)) > LARGE_ELEMENTS
-    return np.empty(shape, np.float32 if large else np.float64)
+    return np.empty(shape, carrier_of(shape))
 
 
 def as_tracked(x: Any, model: ErrorModel) -> Tracked:
@@ -250,8 +299,8 @@ def as_tracked(x: Any, model: ErrorModel) -> Tracked:
     array = np.asarray(x)
     if array.dtype == object:
         raise _leaves(f"meets a {type(x).__name__}, which is no number")
-    if array.dtype.kind in "iub":
-        return Tracked(array, model, array.dtype)
+    if array.dtype.kind in "iub":  # a copy: the reference may go on to fill its own
+        return Tracked(array.copy(), model, array.dtype)
     value = array.astype(np.float32 if array.size > LARGE_ELEMENTS else np.float64)
     is_weak = isinstance(x, float) and not isinstance(x, np.generic)
     return Tracked(
@@ -295,6 +344,23 @@ def blocks(shape: tuple[int, ...], elements: int = BLOCK_ELEMENTS) -> Iterator[A
     for outer in np.ndindex(*shape[:axis]):
         for start in range(0, shape[axis], step):
             yield (*outer, slice(start, start + step))
+
+
+def over_blocks(
+    work: Callable[[Any], Any],
+    shape: tuple[int, ...],
+    elements: int = BLOCK_ELEMENTS,
+) -> list[Any]:
+    """What `work` returns of every block, in their order; of many, by some threads.
+
+    NumPy computes outside of Python's lock."""
+    todo = list(blocks(shape, elements))
+    if len(todo) < _FEWEST_FOR_THREADS:
+        return list(map(work, todo))
+    # NumPy's error state is the caller's context, which a thread does not have.
+    contexts = [contextvars.copy_context() for _ in todo]
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+        return list(threads.map(lambda c, b: c.run(work, b), contexts, todo))
 
 
 def model_of(operands: Any) -> ErrorModel:

@@ -1,0 +1,166 @@
+"""Results of element-wise functions that are computed when they are needed, in parts.
+
+A softmax of [16, 4096, 4096] goes through five arrays of that shape, each with its
+errors; stored, they take more memory than most machines have, and longer to write than
+to compute. A pending result knows how a part of it is made and stores nothing. What
+asks for all of it, by `value`, `own` or `joint`, gets it, and then it is stored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.tolerance.model import ErrorModel
+from neuronjax.diagnostics.tolerance.tracked import (
+    UNSETTLED,
+    ErrorParts,
+    Shared,
+    Tracked,
+    carrier_of,
+    over_blocks,
+)
+
+PENDING_ELEMENTS = 1 << 24
+"""Results of fewer elements are stored at once."""
+
+MOST_PASSES = 2
+"""What is gone through more often is stored; so is what takes more than
+`MOST_FUNCTIONS` functions to compute."""
+MOST_FUNCTIONS = 8
+
+_NOTHING = np.empty(0, np.float32)
+
+
+class Pending(Tracked):
+    """A tracked array of which parts can be had without storing it.
+
+    Args:
+        shape, model, dtype, shared: as of `Tracked`.
+        compute: makes the part of a block, see `tracked.blocks`.
+        has: whether there are independent errors, and correlated ones.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        model: ErrorModel,
+        dtype: Any,
+        compute: Callable[[Any], ErrorParts],
+        has: tuple[bool, bool],
+        shared: Mapping[int, Shared],
+    ) -> None:
+        super().__init__(_NOTHING, model, dtype, shared=shared)
+        for name in ("value", "own", "joint"):
+            vars(self).pop(name)
+        self._shape, self._compute, self._has = shape, compute, has
+        self._passes = 0
+        self.functions = 1
+        UNSETTLED[self.source] = self
+
+    shape = property(lambda self: self._shape)
+    ndim = property(lambda self: len(self._shape))
+    size = property(lambda self: int(np.prod(self._shape, dtype=np.int64)))
+    kind = property(lambda self: carrier_of(self._shape))
+    has_own = property(lambda self: self._has[0])
+    has_joint = property(lambda self: self._has[1])
+
+    # They give way to attributes of the same names once these are set.
+    value = functools.cached_property(lambda self: self.settle().value)
+    own = functools.cached_property(lambda self: self.settle().own)
+    joint = functools.cached_property(lambda self: self.settle().joint)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is stored."""
+        return "value" in self.__dict__
+
+    def settle(self) -> ErrorParts:
+        """Stores all of it."""
+        if not self.is_settled:
+            found = self._filled(..., self.shape)
+            self.value, self.own, self.joint = found
+            self.functions = 0
+            UNSETTLED.pop(self.source, None)
+        return ErrorParts(self.value, self.own, self.joint)
+
+    def _filled(self, block: Any, shape: tuple[int, ...]) -> ErrorParts:
+        """A part of a shape, computed in pieces that fit the cache."""
+        value = np.empty(shape, self.kind)
+        own, joint = (np.empty(shape, np.float32) if h else None for h in self._has)
+
+        def fill(piece: Any) -> None:
+            part = self._compute(_within(block, piece))
+            value[piece] = part.value
+            if own is not None:
+                own[piece] = part.own
+            if joint is not None:
+                joint[piece] = part.joint
+
+        over_blocks(fill, shape)
+        return ErrorParts(value, own, joint)
+
+    def passed(self) -> Tracked:
+        self._passes += 1
+        if self._passes > MOST_PASSES or self.functions > MOST_FUNCTIONS:
+            self.settle()
+        return self
+
+    def part(self, block: Any) -> ErrorParts:
+        if self.is_settled:
+            return super().part(block)
+        shape = np.broadcast_to(np.float32(0.0), self.shape)[block].shape
+        return self._filled(block, shape)
+
+    def with_one_stack(self) -> Tracked:
+        """The same matrices as [stack, rows, columns]."""
+        stack, matrix = self.shape[:-2], self.shape[-2:]
+
+        def compute(block: Any) -> ErrorParts:
+            number, *rest = block if isinstance(block, tuple) else (slice(None),)
+            if not isinstance(number, slice):
+                return self.part((*np.unravel_index(number, stack), *rest))
+            numbers = range(math.prod(stack))[number]
+            return _stacked([compute((n, *rest)) for n in numbers])
+
+        shape = (math.prod(stack), *matrix)
+        terms = {
+            source: dataclasses.replace(term, scale=term.scale.reshape(shape))
+            for source, term in self.shared.items()
+        }
+        found = Pending(shape, self.model, self.dtype, compute, self._has, terms)
+        found.functions = self.functions
+        return found
+
+
+def _within(block: Any, piece: Any) -> Any:
+    """The index of a piece of a block; both are of leading axes, see `blocks`."""
+    if block is ... or piece is ...:
+        return piece if block is ... else block
+    rest, found = list(piece), []
+    for outer in block:
+        if not isinstance(outer, slice) or not rest:
+            found.append(outer)
+            continue
+        first, inner = outer.start or 0, rest.pop(0)
+        if isinstance(inner, slice):
+            stop = first + inner.stop
+            stop = stop if outer.stop is None else min(stop, outer.stop)
+            found.append(slice(first + inner.start, stop))
+        else:
+            found.append(first + inner)
+    return (*found, *rest)
+
+
+def _stacked(parts: Sequence[ErrorParts]) -> ErrorParts:
+    """Parts of equal shape as one, along a new first axis."""
+
+    def joined(arrays: Sequence[Any]) -> Any:
+        return None if arrays[0] is None else np.stack(arrays)
+
+    return ErrorParts(*map(joined, zip(*parts, strict=True)))

@@ -1,0 +1,103 @@
+"""Rules of functions with steps: comparisons, roundings to integers, conversions.
+
+Where a step is closer than the bound of an operand, the result is in doubt.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.tolerance.elementwise import ElementRule, elementwise
+from neuronjax.diagnostics.tolerance.model import ErrorModel
+from neuronjax.diagnostics.tolerance.tracked import (
+    FUNCTIONS,
+    UFUNCS,
+    Tracked,
+    as_tracked,
+    model_of,
+)
+
+
+def converted(x: Tracked, dtype: np.dtype) -> Any:
+    """`astype`: to a narrower float a rounding, to an integer a truncation."""
+    if dtype.kind in "iu":
+        return stepwise(np.trunc, x, dtype)
+    unit = x.model.of_result(dtype).unit
+    if unit <= x.model.of_result(x.dtype).unit:
+        return Tracked(x.value, x.model, dtype, x.own, x.joint, x.shared)
+    carrier = Tracked(x.value, x.model, dtype, x.own, x.joint, x.shared)
+    rule = ElementRule(lambda f, v, r: (1.0,))
+    return elementwise(np.positive, rule, carrier)
+
+
+def stepwise(function: Any, x: Tracked, dtype: Any = None) -> Tracked:
+    """Functions with steps: an error where a step is closer than the bound."""
+    reach = x.model.spread * np.asarray(x.scale())
+    low, high = function(x.value - reach), function(x.value + reach)
+    jump = (high - low).astype(np.float32)
+    value = function(x.value)
+    if dtype is not None:
+        value = value.astype(dtype)
+    return Tracked(value, x.model, dtype or x.dtype, jump if jump.any() else None)
+
+
+for _step in (np.floor, np.ceil, np.rint, np.trunc, np.sign):
+    UFUNCS[_step, "__call__"] = lambda x, _step=_step: stepwise(_step, x)
+
+
+UFUNCS["astype"] = converted
+FUNCTIONS[np.round] = FUNCTIONS[np.around] = lambda x, decimals=0: (
+    stepwise(np.rint, x)
+    if not decimals
+    else stepwise(np.rint, x * 10.0**decimals) / 10.0**decimals
+)
+
+
+def _compared(function: Any, a: Any, b: Any) -> Any:
+    """A comparison: plain where no two numbers are closer than their bounds."""
+    model = model_of((a, b))
+    x, y = as_tracked(a, model), as_tracked(b, model)
+    value = function(x.value, y.value)
+    reach = model.spread * (np.asarray(x.scale()) + np.asarray(y.scale()))
+    doubt = (np.abs(x.value - y.value) <= reach) & (reach > 0)
+    return _certain(value, doubt, model)
+
+
+def _certain(value: np.ndarray, doubt: np.ndarray, model: ErrorModel) -> Any:
+    if not doubt.any():
+        return value
+    doubt = np.broadcast_to(doubt, value.shape).astype(np.float32)
+    return Tracked(value, model, bool, doubt)
+
+
+def _logical(function: Any, *x: Any) -> Any:
+    model = model_of(x)
+    operands = [as_tracked(v, model) for v in x]
+    value = function(*(v.value for v in operands))
+    doubt = sum(np.asarray(v.scale()) for v in operands)
+    return _certain(value, np.asarray(doubt) > 0, model)
+
+
+for _ufunc in (
+    np.less,
+    np.less_equal,
+    np.greater,
+    np.greater_equal,
+    np.equal,
+    np.not_equal,
+):
+    UFUNCS[_ufunc, "__call__"] = lambda *x, _ufunc=_ufunc: _compared(_ufunc, *x)
+for _ufunc in (
+    np.logical_and,
+    np.logical_or,
+    np.logical_not,
+    np.logical_xor,
+    np.bitwise_and,
+    np.bitwise_or,
+    np.invert,
+):
+    UFUNCS[_ufunc, "__call__"] = lambda *x, _ufunc=_ufunc: _logical(_ufunc, *x)
+for _ufunc in (np.isnan, np.isinf, np.isfinite):
+    UFUNCS[_ufunc, "__call__"] = lambda x, _ufunc=_ufunc: _ufunc(x.value)
