@@ -55,12 +55,13 @@ class JudgedKernel:
 
 
 def kernels(corpus: Path) -> Iterator[tuple[str, Path]]:
-    """Ops and files."""
+    """Ops and files; some of the second collection hold no kernel."""
     bench = corpus / "AccelOpt" / "NKIBench" / "kernels"
     for path in sorted(bench.glob("*.py")):
         yield corpora.op_of(path), path
     for path in sorted(corpus.glob("kda-for-trainium/workspaces/*/runs/*.py")):
-        yield path.parents[1].name, path
+        if "\ndef kernel(" in path.read_text():
+            yield path.parents[1].name, path
 
 
 def judged(op: str, path: Path, corpus: Path, limit: float) -> JudgedKernel:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from neuronjax.api.profile import Profile, profile
-from neuronjax.diagnostics.judging import checking, noted, releases, running
+from neuronjax.diagnostics.judging import checking, noted, releases, running, sandbox
 from neuronjax.diagnostics.judging.case import ReferenceCase
 from neuronjax.diagnostics.judging.guard import Limits
 from neuronjax.diagnostics.judging.tracing import (
@@ -115,7 +115,7 @@ def judge(
         tolerance=tolerance,
         limits=Limits(seconds=timeout),
     )
-    job, how = _with_tolerance(job)
+    sandbox.prepare()
     found = _judged(job)
     correct = _correct(job, found)
     return KernelVerdict(
@@ -124,7 +124,6 @@ def judge(
         nki="" if release is None else release.name,
         accepted=not (found["limits"] or found["hazards"]) and correct is not False,
         correct=correct,
-        tolerance=how,
         judging_seconds=time.monotonic() - start,
         **found,
     )
@@ -173,18 +172,16 @@ def _file(path: str | Path, what: str) -> Path:
     return found
 
 
-def _with_tolerance(job: _Job) -> tuple[_Job, str]:
-    """The job, with a tolerance where none can be derived; and where it is from."""
+def _allowed(case: ReferenceCase, job: _Job) -> tuple[float | None, str]:
+    """The relative L2 error, None where tolerances are derived; where it is from."""
     if job.tolerance is not None:
-        return job, "given"
-    if job.case is None:
-        return job, ""
+        return job.tolerance, "given"
     try:
-        job.case.tolerances(job.seeds[0])
+        case.tolerances(job.seeds[0])
     except (UnimplementedError, InvalidProgramError) as error:
         why = f"{RELATIVE_L2:g} of NKIBench, for none is derived: {error.what}"
-        return replace(job, tolerance=RELATIVE_L2), why
-    return job, "derived from the reference"
+        return RELATIVE_L2, why
+    return None, "derived from the reference"
 
 
 def _correct(job: _Job, found: Mapping[str, Any]) -> bool | None:
@@ -202,7 +199,7 @@ def _judged(job: _Job) -> dict[str, Any]:
         candidate = job.trace(job.candidate, job.kernel)
     except CandidateRefused as refused:
         found: dict[str, Any] = {"kernel": refused.kernel, "limits": refused.problems}
-        found |= {"hazards": (), "advice": ()}
+        found |= {"hazards": (), "advice": (), "tolerance": ""}
     else:
         program, found = candidate.kernel.program, _checked(job, candidate)
     if job.release is not None:
@@ -214,7 +211,7 @@ def _judged(job: _Job) -> dict[str, Any]:
 def _checked(job: _Job, candidate: TracedCandidate) -> dict[str, Any]:
     """What a traced candidate is, by the rules of the chip."""
     program = candidate.kernel.program
-    found: dict[str, Any] = {"kernel": candidate.name, "hazards": ()}
+    found: dict[str, Any] = {"kernel": candidate.name, "hazards": (), "tolerance": ""}
     # Before the checks, which hold a map of every tensor.
     found["limits"] = tuple(running.too_large(program, job.candidate))
     if found["limits"]:
@@ -230,9 +227,10 @@ def _checked(job: _Job, candidate: TracedCandidate) -> dict[str, Any]:
         found["hazards"] += tuple(
             checking.ignored_arguments(job.case, job.seeds, candidate)
         )
+        allowed, found["tolerance"] = _allowed(job.case, job)
         wanted = noted.seeds(program, job.seeds)
         found["seeds"], failed = running.seeds(
-            job.case, candidate, wanted, job.tolerance, job.limits.seconds
+            job.case, candidate, wanted, allowed, job.limits.seconds
         )
         found["limits"] += failed
     return found

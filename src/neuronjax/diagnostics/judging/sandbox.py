@@ -179,6 +179,20 @@ _nursery: _Nursery | None = None
 _one_at_a_time = threading.Lock()
 
 
+def prepare() -> None:
+    """Starts what children are forks of; it imports while the caller goes on."""
+    with _one_at_a_time:
+        _present()
+
+
+def _present() -> _Nursery:
+    """This process's nursery."""
+    global _nursery
+    if _nursery is None or _nursery.owner != os.getpid():
+        _nursery = _Nursery()
+    return _nursery
+
+
 def _watched(module: str, folder: Path, limits: Limits) -> tuple[str, str]:
     """How a child ended, and the end of what it printed."""
     with _one_at_a_time:
@@ -199,15 +213,14 @@ def _born(module: str, folder: Path) -> tuple[_Nursery, int, IO[bytes]]:
     """
     global _nursery
     for _ in range(2):  # the one that is there may have been ended by somebody
-        if _nursery is None or _nursery.owner != os.getpid():
-            _nursery = _Nursery()
+        nursery = _present()
         reads, writes = os.pipe()
-        child = _nursery.fork(module, folder, writes)
+        child = nursery.fork(module, folder, writes)
         os.close(writes)
         if child is not None:
-            return _nursery, child, os.fdopen(reads, "rb", buffering=0)
+            return nursery, child, os.fdopen(reads, "rb", buffering=0)
         os.close(reads)
-        _nursery.close()
+        nursery.close()
         _nursery = None
     raise RuntimeError(f"python -m {_MODULE} does not start")
 

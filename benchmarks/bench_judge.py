@@ -1,0 +1,68 @@
+"""How long a verdict takes, in seconds: of `neuronjax judge` in a process of its own,
+and of a process that keeps JAX loaded, as `judge --serve` does.
+
+The candidates are in `judged_kernels`: FP32 of [4096, 7168] element by element, an FP32
+matmul of 2048 x 2048 x 2048, one that breaks a limit, and a sum of [128, 64]. One seed
+each.
+"""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import neuronjax as nj
+from benchmarks.harness import Effort, Result, Samples, row
+
+KERNELS = Path(__file__).with_name("judged_kernels")
+SEED = 42
+ALONE_SECONDS, LIMIT_SECONDS, WARM_SECONDS = 10.0, 2.0, 1.0
+
+
+def alone(kernel: str, op: str, accepted: bool, effort: Effort) -> Result:
+    """By the clock, from the start of a process to its end; three times at most."""
+    files = [str(KERNELS / f"{kernel}.py"), f"--reference={KERNELS / op}_reference.py"]
+    command = [sys.executable, "-m", "neuronjax", "judge", *files, f"--seeds={SEED}"]
+    spent: list[float] = []
+    start = time.perf_counter()
+    while len(spent) < 3 and effort.goes_on(len(spent), start):
+        begin = time.perf_counter()
+        ended = subprocess.run(command, capture_output=True, text=True)
+        spent.append(time.perf_counter() - begin)
+        if ended.returncode != (0 if accepted else 1):
+            raise RuntimeError(f"{kernel}: {ended.stdout}{ended.stderr}")
+    return Result(value=Samples(tuple(spent)), unit="s")
+
+
+def warm(kernel: str, op: str, accepted: bool, effort: Effort) -> Result:
+    """In this process, after the first verdict."""
+    files = KERNELS / f"{kernel}.py", KERNELS / f"{op}_reference.py"
+    judge = functools.partial(nj.judge, files[0], reference=files[1], seeds=[SEED])
+    judge()
+    spent: list[float] = []
+    start = time.perf_counter()
+    while effort.goes_on(len(spent), start):
+        begin = time.perf_counter()
+        verdict = judge()
+        spent.append(time.perf_counter() - begin)
+        if verdict.accepted != accepted:
+            raise RuntimeError(str(verdict))
+    return Result(value=Samples(tuple(spent)), unit="s")
+
+
+def _rows() -> None:
+    for name, how, target, kernel, op, accepted in (
+        ("silu-29M", alone, ALONE_SECONDS, "silu", "silu", True),
+        ("matmul-fp32", alone, ALONE_SECONDS, "matmul", "matmul", True),
+        ("limit", alone, LIMIT_SECONDS, "too_wide", "silu", False),
+        ("limit-warm", warm, LIMIT_SECONDS, "too_wide", "silu", False),
+        ("small-warm", warm, WARM_SECONDS, "plus", "plus", True),
+    ):
+        measure = functools.partial(how, kernel, op, accepted)
+        row(f"judge/{name}", target=target)(measure)
+
+
+_rows()
