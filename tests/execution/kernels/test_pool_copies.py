@@ -33,7 +33,8 @@ def softmax():
         for n in range(TILES):
             nisa.tensor_scalar(tiles[n], powers[n], nl.multiply, total)
             nisa.tensor_tensor(powers[n], tiles[n], powers[n], nl.add)
-            nisa.dma_copy(out[n], powers[n])
+            for half in (slice(0, COLUMNS // 2), slice(COLUMNS // 2, COLUMNS)):
+                nisa.dma_copy(out[n, :, half], powers[n][:, half])
         return out
 
     return kernel

@@ -220,7 +220,7 @@ def run_nodes(
     nodes: Sequence[Node], instance: Index, state: State, c: TileContext
 ) -> None:
     """Executes one instance of every node; `state` is changed in place."""
-    for node, later in zip(nodes, _read_later(nodes), strict=True):
+    for node, later in zip(nodes, _used_later(nodes), strict=True):
         if isinstance(node.kind, KernelStep):
             row = _row(node, instance, c.zero)
             steps.execute(node.kind, row, state, c, later)
@@ -228,21 +228,21 @@ def run_nodes(
             _run_loop(node, instance, state, c)
 
 
-def _read_later(nodes: Sequence[Node]) -> list[frozenset[int]]:
-    """For every node, the pools that nodes after it read."""
+def _used_later(nodes: Sequence[Node]) -> list[frozenset[int]]:
+    """For every node, the pools that nodes after it read or write."""
     found: list[frozenset[int]] = []
     later: frozenset[int] = frozenset()
     for node in reversed(nodes):
         found.append(later)
-        later |= reads(node)
+        later |= uses(node)
     return found[::-1]
 
 
-def reads(node: Node) -> set[int]:
-    """The pools that a node reads."""
+def uses(node: Node) -> set[int]:
+    """The pools that a node reads or writes."""
     if isinstance(node.kind, KernelStep):
-        return steps.reads(node.kind)
-    return set().union(*map(reads, node.body))
+        return steps.uses(node.kind)
+    return set().union(*map(uses, node.body))
 
 
 def _run_loop(node: Node, instance: Index, state: State, c: TileContext) -> None:

@@ -256,7 +256,7 @@ def write(
 ) -> None:
     """Puts an array of carriers of the view's dtype into the pool.
 
-    `zero`, an opaque one, is given where the same turn reads the pool again."""
+    `zero`, an opaque one, is given where the same turn uses the pool again."""
     plan = place.plan
     value = value.reshape(plan.shape)
     if plan.box is None or plan.box.repeats:
@@ -282,9 +282,9 @@ def _updated_alone(
 ) -> jax.Array:
     """An update in place, in a loop of one turn.
 
-    XLA fuses an update with what reads the array afterwards, and updates a copy of the
-    whole array for everyone who does. It does not fuse across a loop's end, and does
-    not unroll one whose turns it cannot know."""
+    XLA fuses an update with what reads or updates the array afterwards, and updates a
+    copy of the whole array for everyone who does. It does not fuse across a loop's end,
+    and does not unroll one whose turns it cannot know."""
     turns = 1 + zero.astype(jnp.int32).reshape(())
 
     def turn(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -334,11 +334,11 @@ def _scatter(place: ResolvedAccess, value: jax.Array, state: State) -> None:
 # ---- The step.
 
 
-def reads(step: KernelStep) -> set[int]:
-    """The pools of which it needs values."""
-    plans = [*step.inputs, *(step.outputs if step.signature.reads_outputs else ())]
-    indices = [p.at for p in (*step.inputs, *step.outputs)]
-    return {p.pool for p in (*plans, *indices) if isinstance(p, AccessPlan)}
+def uses(step: KernelStep) -> set[int]:
+    """The pools that it reads or writes."""
+    plans = (*step.inputs, *step.outputs)
+    indices = [p.at for p in plans if isinstance(p.at, AccessPlan)]
+    return {p.pool for p in (*plans, *indices)}
 
 
 def execute(
@@ -346,7 +346,7 @@ def execute(
     row: InstanceRow,
     state: State,
     c: TileContext,
-    read_again: Set[int] = frozenset(),
+    used_again: Set[int] = frozenset(),
 ) -> None:
     """Executes one instruction; `state` is changed in place.
 
@@ -355,7 +355,7 @@ def execute(
         row: what varies.
         state: the pools and registers.
         c: zero, core, and the key that the instruction's own is derived from.
-        read_again: pools that later instructions of the same turn read.
+        used_again: pools that later instructions of the same turn read or write.
     """
     signature = step.signature
     ordinal = row.int()
@@ -382,7 +382,7 @@ def execute(
         value = value.reshape(place.plan.shape)
         if skips:
             value = _kept_where_illegal(place, value, sources, state)
-        again = place.plan.pool in read_again
+        again = place.plan.pool in used_again
         write(place, value, state, c.zero if again else None)
 
 
