@@ -124,33 +124,35 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not corpora.is_there(options.corpus):
         return 2
-    about, start = harness.circumstances(), time.perf_counter()
+    about = {**harness.circumstances(), "quick": bool(options.only)}
+    start = time.perf_counter()
     entries: dict[str, Mapping[str, Any]] = {}
     if options.output and options.output.exists():
         before = results_file.read(options.output)["entries"]
         entries = {e["kernel"]: e for e in before}
-    missing = {}
     print(HEAD)
-    for op, path in kernels(options.corpus):
-        name = str(path.relative_to(options.corpus))
+    every = [
+        (op, p, str(p.relative_to(options.corpus))) for op, p in kernels(options.corpus)
+    ]
+    names = {name for *_, name in every}
+    entries = {name: entry for name, entry in entries.items() if name in names}
+    for op, path, name in every:
         if options.only and not any(part in name for part in options.only):
-            missing[name] = "not asked for"
             continue
         found = judged(op, path, options.corpus, options.limit)
         entries[name] = asdict(found)
         print(line(found), flush=True)
+        if options.output:  # every time: it takes hours, and may be ended
+            body = {
+                "entries": [entries[name] for name in sorted(entries)],
+                "not_done": sorted(names - entries.keys()),
+            }
+            about["seconds"] = time.perf_counter() - start
+            results_file.write(
+                results_file.document(NAME, body, **about), options.output
+            )
     if entries:
         print(summary(list(entries.values())))
-    if options.output:
-        body = {
-            "entries": [entries[name] for name in sorted(entries)],
-            "not_done": sorted(missing.keys() - entries.keys()),
-        }
-        spent = time.perf_counter() - start
-        document = results_file.document(
-            NAME, body, quick=bool(options.only), seconds=spent, **about
-        )
-        results_file.write(document, options.output)
     return 0
 
 

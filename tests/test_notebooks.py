@@ -38,9 +38,9 @@ def outputs(notebook):
     return [output for cell in code_cells(notebook) for output in cell.outputs]
 
 
-def test_there_are_eleven():
+def test_there_are_twelve():
     numbers = [path.name.partition("_")[0] for path in NOTEBOOKS]
-    assert numbers == [f"{n:02}" for n in range(1, 12)]
+    assert numbers == [f"{n:02}" for n in range(1, 13)]
 
 
 def test_the_readme_names_every_notebook():

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group
@@ -149,7 +150,7 @@ class KernelVerdict(Displayed):
 
     def __repr__(self) -> str:
         word = "accepted" if self.accepted else "refused"
-        return f"<neuronjax.KernelVerdict {self.candidate} {word}>"
+        return f"<neuronjax.KernelVerdict {Path(self.candidate).name} {word}>"
 
 
 def _finite(value: Any) -> Any:
