@@ -124,8 +124,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not corpora.is_there(options.corpus):
         return 2
-    about = {**harness.circumstances(), "quick": bool(options.only)}
-    start = time.perf_counter()
+    about = harness.circumstances()
     entries: dict[str, Mapping[str, Any]] = {}
     if options.output and options.output.exists():
         before = results_file.read(options.output)["entries"]
@@ -147,10 +146,14 @@ def main(arguments: list[str] | None = None) -> int:
                 "entries": [entries[name] for name in sorted(entries)],
                 "not_done": sorted(names - entries.keys()),
             }
-            about["seconds"] = time.perf_counter() - start
-            results_file.write(
-                results_file.document(NAME, body, **about), options.output
+            document = results_file.document(
+                NAME,
+                body,
+                quick=bool(body["not_done"]),
+                seconds=sum(e["seconds"] for e in entries.values()),
+                **about,
             )
+            results_file.write(document, options.output)
     if entries:
         print(summary(list(entries.values())))
     return 0

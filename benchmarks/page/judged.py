@@ -12,7 +12,8 @@ from benchmarks.page import text
 Found = Mapping[str, Any]
 
 _ABOUT = """`neuronjax judge` with NKIBench's reference and one seed, each kernel as it
-is in its repository, at full size, in a process of its own. {accepted} of {count}
+is in its repository, at full size, in a process of its own; times were taken as
+they came, many of them beside other work. {accepted} of {count}
 accepted; median {median:.1f} s, slowest {slowest:.0f} s, at most {most:.1f} GiB."""
 
 

@@ -131,7 +131,7 @@ class Guard:
         raise ForbiddenError(f"a kernel that {what}: no kernel needs that")
 
 
-@functools.cache
+@functools.lru_cache(1024)  # a candidate may raise events of any name
 def _refused(event: str) -> str:
     """What an event does that no kernel needs; "" for the others, which are many."""
     return next((what for e, what in _REFUSED.items() if event.startswith(e)), "")

@@ -31,7 +31,8 @@ class SeedVerdict:
         seed: of the inputs.
         correct: within the tolerance.
         relative_l2: of the worst result; inf where one is not finite and the reference
-            is.
+            is. Where tolerances are derived, the reference is what they are derived
+            for, which is not rounded after every function.
         allowed: what that error may be.
         worst: the element that is furthest off: result, index, what it is and what it
             should be; None where all are equal.
@@ -106,7 +107,8 @@ class KernelVerdict(Displayed):
             tried, and it is correct if there is a reference.
         correct: of every seed; None where nothing could be compared.
         tolerance: where the tolerances of the seeds come from: "derived" from the
-            reference, "given", or why none could be derived.
+            reference, "given", or why none could be derived; "" where nothing was
+            compared.
         seeds: a comparison each.
         limits: rules of the chip that are broken, and whatever else ended it.
         hazards: what is legal and may give another result.

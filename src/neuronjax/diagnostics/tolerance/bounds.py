@@ -102,7 +102,7 @@ def _left(result: Any, model: ErrorModel) -> Any:
 def tolerance_of(x: Tracked) -> Tolerance:
     """The bounds of a tracked array's elements, and of its norm."""
     x = x.passed()
-    value, bound = np.empty(x.shape, x.kind), np.empty(x.shape, np.float32)
+    value, bound = np.empty(x.shape, x.carrier), np.empty(x.shape, np.float32)
 
     def bound_of(block: Any) -> tuple[float, float]:
         part = x.part(block)

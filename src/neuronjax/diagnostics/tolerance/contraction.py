@@ -94,8 +94,8 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
     stored = model.of_result(dtype)
     in_stack = max(1, _BLOCK_ELEMENTS // max(1, shape[1] * shape[2]))
     for stack in _ranges(shape[0], in_stack):
-        rows, columns = left.factor(stack), right.factor(stack)
-        alike = left.alike[:, :, None] & right.alike[:, None]
+        (rows, a_alike), (columns, b_alike) = left.factor(stack), right.factor(stack)
+        alike = a_alike[:, :, None] & b_alike[:, None]
         is_biased = n > 1 and bool(alike.any())
         if is_biased and joint is None:
             joint = np.zeros(shape, np.float32)
@@ -129,14 +129,13 @@ class _ProductSide:
     def __init__(self, x: Tracked, shared: Mapping[int, Shared], axis: int) -> None:
         self.x, self.shared, self.axis = x, shared, axis
         self.is_inexact = x.has_own or x.has_joint or bool(shared)
-        self.alike = np.empty(0, bool)
 
-    def factor(self, stack: slice) -> _Factor:
-        """Some matrices; afterwards `alike` says which lines of them are one value."""
+    def factor(self, stack: slice) -> tuple[_Factor, np.ndarray]:
+        """Some matrices, and which lines of them are one value."""
         part = self.x.part((stack,))
-        self.alike = are_one_value(part.value, self.axis)
         joint = part.correlated(self.shared, (stack,))
-        return _Factor(part.value, part.own, joint)
+        factor = _Factor(part.value, part.own, joint)
+        return factor, are_one_value(part.value, self.axis)
 
 
 def _passes(term: Shared, axis: int) -> bool:

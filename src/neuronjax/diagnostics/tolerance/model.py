@@ -107,21 +107,24 @@ def roundoff(precision: Any) -> Roundoff:
     return Roundoff(fmt.name, fmt.eps / 2, smallest, fmt.max_finite)
 
 
-def are_one_value(x: np.ndarray, axis: int, or_zero: bool = False) -> np.ndarray:
+def are_one_value(x: np.ndarray, axis: int) -> np.ndarray:
     """Whether numbers along an axis are one value, its negative, and zeros.
-
-    All zeros are no value, unless `or_zero`.
 
     The roundings of their sums are not independent: one and the same number is added to
     numbers of one grid."""
     few = np.moveaxis(np.moveaxis(x, axis, 0)[:_FEW], 0, axis)
-    if few.shape != x.shape and not are_one_value(few, axis, or_zero=True).any():
-        return np.zeros(x.shape[:axis] + x.shape[axis:][1:], bool)
+    found, largest = _alike(few, axis)
+    if few.shape != x.shape and found.any():
+        found, largest = _alike(x, axis)
+    return found & (largest > 0)
+
+
+def _alike(x: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """Whether sizes along an axis are one, or all zero; and the largest."""
     size = np.abs(x)
     largest = np.max(size, axis=axis, initial=0.0)
     least = np.min(size, axis=axis, initial=np.inf, where=size > 0)
-    alike = largest - least <= ONE_VALUE * largest
-    return alike | (largest == 0) if or_zero else alike & (largest > 0)
+    return largest - least <= ONE_VALUE * largest, largest
 
 
 @dataclasses.dataclass(frozen=True)

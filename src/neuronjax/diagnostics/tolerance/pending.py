@@ -66,7 +66,7 @@ class Pending(Tracked):
     shape = property(lambda self: self._shape)
     ndim = property(lambda self: len(self._shape))
     size = property(lambda self: int(np.prod(self._shape, dtype=np.int64)))
-    kind = property(lambda self: carrier_of(self._shape))
+    carrier = property(lambda self: carrier_of(self._shape))
     has_own = property(lambda self: self._has[0])
     has_joint = property(lambda self: self._has[1])
 
@@ -91,7 +91,7 @@ class Pending(Tracked):
 
     def _filled(self, block: Any, shape: tuple[int, ...]) -> ErrorParts:
         """A part of a shape, computed in pieces that fit the cache."""
-        value = np.empty(shape, self.kind)
+        value = np.empty(shape, self.carrier)
         own, joint = (np.empty(shape, np.float32) if h else None for h in self._has)
 
         def fill(piece: Any) -> None:

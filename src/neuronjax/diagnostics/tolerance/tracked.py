@@ -129,7 +129,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     ndim = property(lambda self: self.value.ndim)
     size = property(lambda self: self.value.size)
 
-    kind = property(lambda self: self.value.dtype)
+    carrier = property(lambda self: self.value.dtype)
     functions = 0  # to be computed for a part; see `pending.Pending`
     has_own = property(lambda self: self.own is not None)
     has_joint = property(lambda self: self.joint is not None)

@@ -11,8 +11,10 @@ from neuronjax.nki.limits.initialised import Initialised, check_results
 from neuronjax.nki.limits.live_ranges import live_ranges
 
 # Programs that broke no limit, and how they were asked: it takes as long as running.
-_PASSED: weakref.WeakKeyDictionary[KernelProgram, set[tuple[CoreSpec, bool, bool]]]
-_PASSED = weakref.WeakKeyDictionary()
+_How = tuple[CoreSpec, bool, bool]
+_PASSED: weakref.WeakKeyDictionary[KernelProgram, set[_How]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def checked(
