@@ -41,6 +41,8 @@ _FETCHED = re.compile(
     r"<(?:script|img|iframe)[^>]+src=[\"']?https?:|<link[^>]+stylesheet[^>]+https?:"
 )
 _EXAMPLE = re.compile(r"\]\((?:\.\./)+examples/([\w./]*)\)")
+_NOTEBOOK = re.compile(r"\]\((?:\.\./)+notebooks/(\w+)\.ipynb\)")
+_DOCUMENT = re.compile(r"\]\((?:\.\./)+docs/")
 
 Nav = list[Any]
 
@@ -107,7 +109,7 @@ def _fill(nav: Nav, title: str, entries: Nav) -> None:
 def on_page_markdown(
     markdown: str, *, page: Page, config: MkDocsConfig, files: Files
 ) -> str:
-    """Puts made tables in their places; links to examples lead to their page."""
+    """Puts made tables in their places; links within the repository lead to pages."""
     for name, make in _MADE.items():
         marker = f"<!-- made: {name} -->"
         if marker in markdown:
@@ -118,6 +120,8 @@ def on_page_markdown(
         anchor = f"#{examples.anchor(found[1])}" if found[1] else ""
         return f"]({up}examples.md{anchor})"
 
+    markdown = _NOTEBOOK.sub(rf"]({up}tutorials/\1.md", markdown)
+    markdown = _DOCUMENT.sub(rf"]({up}", markdown)
     return _EXAMPLE.sub(link, markdown)
 
 
