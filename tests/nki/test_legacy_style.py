@@ -425,3 +425,33 @@ def test_a_broadcast_tile_is_a_tile_of_its_own():
     x = normal(8, 6)
     columns, rows = np.repeat(x[:, :1], 6, 1), np.repeat(x[:1], 8, 0)
     np.testing.assert_array_equal(kernel(x), np.stack([columns, rows, x]))
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["HBM", "SBUF"])
+def test_dma_broadcasts_no_row(staged):
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray((128, x.shape[1]), dtype=x.dtype, buffer=nl.shared_hbm)
+        wide = nl.ndarray((nl.par_dim(128), x.shape[1]), dtype=x.dtype)
+        row = nl.load(x[0:1, :]) if staged else x
+        i_p, i_f = nl.arange(128)[:, None], nl.arange(x.shape[1])[None, :]
+        nisa.dma_copy(dst=wide[i_p, i_f], src=row[i_p * 0, i_f])
+        nl.store(out, value=wide)
+        return out
+
+    with pytest.raises(InvalidProgramError, match=r"dma_copy.*128 partitions.*IBCG901"):
+        kernel(normal(4, 32))
+
+
+def test_dma_transposes_no_fp32_in_sbuf():
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray(x.shape[::-1], dtype=x.dtype, buffer=nl.shared_hbm)
+        nl.store(out, value=nisa.dma_transpose(nl.load(x)))
+        return out
+
+    x = normal(32, 64)
+    half = x.astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(kernel(half), half.T)
+    with pytest.raises(InvalidProgramError, match=r"dma_transpose.*float32 in SBUF"):
+        kernel(x)

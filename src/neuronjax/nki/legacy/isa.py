@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from neuronjax.ir.alu_operators import BITVEC
+from neuronjax.ir.nki_dtypes import itemsize
 from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.nki import isa
 from neuronjax.nki.indexing import strided
@@ -52,7 +53,7 @@ from neuronjax.nki.legacy.results import (
     whole_tile,
 )
 from neuronjax.nki.legacy.tiles import Tile, defined, part
-from neuronjax.nki.refusing import unsupported
+from neuronjax.nki.refusing import refuse, unsupported
 from neuronjax.nki.tensor import NkiTensor
 
 
@@ -429,6 +430,7 @@ def dma_copy(
     """dst = src, or dst += src with dst_rmw_op=np.add."""
     box = box_of(mask, dst.shape)
     target, source = dst.of(box), src.of(box)
+    _refuse_broadcast(source)
     if dst_rmw_op is None:
         isa.dma_copy(target, source, oob_mode=oob_mode, dge_mode=dge_mode)
     else:
@@ -445,10 +447,35 @@ def dma_transpose(
 ) -> Tile:
     """The transpose, by DMA."""
     source = src.of(box_of(mask, src.sizes))
+    _refuse_wide_transpose(source)
     order = list(axes) if axes else list(range(source.ndim))[::-1]
     tile, dst = whole_tile([source.shape[d] for d in order], src.dtype)
     isa.dma_transpose(dst, source, axes)
     return tile if dtype is None else tile.astype(dtype)
+
+
+def _refuse_broadcast(source: NkiTensor) -> None:
+    """neuronx-cc 2.0.260476 does not compile it, from HBM or from SBUF: NCC_IBCG901
+    [KDA, workspaces/mamba/candidates.jsonl]."""
+    if source.shape[0] > 1 and source.strides[0] == 0:
+        refuse(
+            "nisa.dma_copy",
+            f"one row read for {source.shape[0]} partitions, which the compiler of the "
+            "older style refuses (NCC_IBCG901, broadcast patterns)",
+            "nl.load the row once and broadcast_to it in SBUF",
+        )
+
+
+def _refuse_wide_transpose(source: NkiTensor) -> None:
+    """neuronx-cc 2.0.260476 ends with NCC_ISFV902 at one of FP32 [128, 128] in SBUF
+    [KDA, workspaces/rmsnorm_matmul/candidates.jsonl]; of HBM nobody reports it."""
+    if source.storage.on_chip and itemsize(source.dtype) > 2:
+        refuse(
+            "nisa.dma_transpose",
+            f"{source.dtype} in SBUF, at which the compiler of the older style ends "
+            "(NCC_ISFV902)",
+            "nisa.nc_transpose, or a dtype of 2 bytes",
+        )
 
 
 def builtin_custom_op(*args: Any, **options: Any) -> NoReturn:
