@@ -88,7 +88,7 @@ FIGURES = (
         (25.6e9, 22e9, 23e9, 24e9, 27.2e9),
     ),
     _function("streams_per_cycle", (vector,), (2.0, 1.0, 1.5)),
-    _constant("ONES_PASSES", (assumptions,), (8, 2, 4, 16)),
+    _constant("THROTTLE_SINKING", (assumptions,), (0.25, 0.0, 0.1, 0.5, 1.0)),
     _constant("REORDER_WINDOW", (assumptions,), (16, 1, 4, 64)),
 )
 """Those that kernels of an op led to."""

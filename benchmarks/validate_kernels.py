@@ -33,8 +33,7 @@ QUEUES = ("tensor", "vector", "scalar", "dma")
 FITTED = {
     "silu": "dma_streaming_bytes_per_second",
     "adamw": "dma_streaming_bytes_per_second; two FP32 streams of VectorE",
-    "mamba": "ONES_PASSES",
-    "bmm": "open engines are balanced",
+    "bmm": "THROTTLE_SINKING; open engines are balanced",
     "gqa_full": "TensorE's stream is ordered too; zeros in PSUM cost nothing",
 }
 CLOSE = 0.3

@@ -350,10 +350,9 @@ are whole. Order is Spearman's correlation of measured and predicted times; regr
 what the kernel that is predicted to be the fastest takes longer than the fastest. Of
 engines: milliseconds predicted, and those active by the profiler's counters where
 they are published. Figures of the model were chosen by rows of silu and adamw (the
-rate of DMA), mamba (a row repeated over partitions) and bmm (engines that the kernel
-leaves open), two mechanisms by gqa_full (the order of TensorE's stream, zeros in
-PSUM); the matmuls with RMSNorm fitted none. Not explained: the bmm kernels whose array
-is active for twice as long as its passes take."""
+rate of DMA) and bmm (engines that the kernel leaves open; how TensorE's limit sinks),
+two mechanisms by gqa_full (the order of TensorE's stream, zeros in PSUM); the matmuls
+with RMSNorm and mamba fitted none. What is not explained: [times](times.md)."""
 
 
 def leave_one_out(found: Found) -> str:

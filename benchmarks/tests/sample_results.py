@@ -166,7 +166,7 @@ LEFT_OUT = {
             "kernels": 10,
             "median_error": 0.03,
             "left_out_error": 0.05,
-            "chosen": {"streaming_bytes_per_second": 24e9, "ONES_PASSES": 8},
+            "chosen": {"streaming_bytes_per_second": 24e9, "THROTTLE_SINKING": 0.25},
         }
     ]
 }

@@ -47,7 +47,7 @@ def test_an_op_is_held_against_what_the_others_choose():
     row = leave_one_out.left_out("c", kernels, found, TARGET)
     assert row["kernels"] == 1
     assert row["chosen"]["streaming_bytes_per_second"] == 22e9
-    assert row["chosen"]["ONES_PASSES"] == assumptions.ONES_PASSES.value
+    assert row["chosen"]["THROTTLE_SINKING"] == assumptions.THROTTLE_SINKING.value
     assert row["median_error"] == pytest.approx(0, abs=1e-9)
     assert row["left_out_error"] > 0.1
     assert "streaming_bytes_per_second 2.2e+10" in leave_one_out.table([row])

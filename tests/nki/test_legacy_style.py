@@ -455,3 +455,30 @@ def test_dma_transposes_no_fp32_in_sbuf():
     np.testing.assert_array_equal(kernel(half), half.T)
     with pytest.raises(InvalidProgramError, match=r"dma_transpose.*float32 in SBUF"):
         kernel(x)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "target", "engine"),
+    [
+        (F32, "trn2", "nc_transpose"),
+        (F32, "trn1", "dma_transpose"),
+        (ml_dtypes.bfloat16, "trn2", "dma_transpose"),
+    ],
+)
+def test_fp32_that_is_loaded_transposed_passes_the_tensor_engine(dtype, target, engine):
+    """As bmm v2 and its load_transpose2d of [KDA], whose counters are equal."""
+
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray((130, 200), dtype=x.dtype, buffer=nl.shared_hbm)
+        turned = nl.load_transpose2d(x[:, 0:128])
+        rest = nl.load_transpose2d(x[:, 128:130])
+        nl.store(out[0:128, :], value=turned)
+        nl.store(out[128:130, :], value=rest)
+        return out
+
+    x = normal(200, 130).astype(dtype)
+    targeted = kernel.with_target(target)
+    names = [i.name for i in targeted.trace(x).body.walk()]
+    assert {"nc_transpose", "dma_transpose"} & {*names} == {engine}
+    np.testing.assert_array_equal(targeted(x), x.T)

@@ -37,8 +37,8 @@ def test_what_was_fitted_names_its_measurement():
         "ACCESS_CLOCK",
         "DMA_ELEMENT",
         "HBM_LATENCY",
-        "ONES_PASSES",
         "PROGRAM_SECONDS",
+        "THROTTLE_SINKING",
         "TWO_CORES_SECONDS",
         "VISIBLE_STARTS",
     }

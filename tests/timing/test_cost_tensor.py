@@ -19,7 +19,7 @@ from neuronjax.ir.instruction_set import (
     NcTranspose,
 )
 from neuronjax.timing.cost import ways
-from neuronjax.timing.engines.tensor import after_idle_seconds, peak_flops_per_second
+from neuronjax.timing.engines.tensor import peak_flops_per_second
 from neuronjax.timing.work import Core, Work
 from tests.timing.instructions import MATRICES, make
 
@@ -234,10 +234,3 @@ def test_transposes_on_the_array():
     assert found(BF16) == pytest.approx(64 * load(128))
     assert found(FP32) == pytest.approx(64 * load(128, passes=2))
     assert found(FP32, TRN1) == pytest.approx(64 * 128 * 4 + load(128, passes=4))
-
-
-def test_an_idle_array_starts_slowly():
-    assert after_idle_seconds(TRN1, 1e-3) == 0
-    assert after_idle_seconds(TRN2, 1e-3) == pytest.approx(0.75e-6)
-    short = after_idle_seconds(TRN2, 0.3e-6)
-    assert 0 < short < 0.3e-6

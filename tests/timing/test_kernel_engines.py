@@ -9,7 +9,6 @@ import neuronjax as nj
 from neuronjax.hardware import resolve_target
 from neuronjax.nki import legacy as nki
 from neuronjax.nki.legacy import isa as nisa, language as nl
-from neuronjax.timing.assumptions import THROTTLE_MEAN
 from neuronjax.timing.kernel_cost import Prices
 from neuronjax.timing.kernel_engines import on_engines
 from neuronjax.timing.work import Core
@@ -60,7 +59,8 @@ def test_scalar_engine_has_products_and_sums(op, moves):
 
 
 def test_a_row_over_partitions_is_of_the_tensor_engine():
-    """1.73 us for 512 columns of FP32 (Mamba of [KDA]), longer on a cold array."""
+    """1.73 us for 512 columns of FP32 (mamba v1 and v2 of [KDA]): four passes of one
+    row, at which TensorE's throttle never lets go."""
 
     @nki.jit
     def kernel(x):
@@ -70,7 +70,7 @@ def test_a_row_over_partitions_is_of_the_tensor_engine():
 
     np.testing.assert_array_equal(kernel(X), X)
     engines = nj.profile(kernel, target="trn2", lnc=1)(X).by_engine()
-    spent = engines["tensor"].seconds["tensor"] * THROTTLE_MEAN.value
+    spent = engines["tensor"].seconds["tensor"]
     assert spent == pytest.approx(1.73e-6, rel=0.05)
     assert engines["dma"].counts["dma"] == 2
 

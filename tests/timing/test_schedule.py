@@ -18,7 +18,7 @@ from neuronjax.timing.collectives import collective_time
 from neuronjax.timing.cost_collective import collective_seconds
 from neuronjax.timing.cost_dma import dma_seconds
 from neuronjax.timing.engines.scalar import table_load_seconds
-from neuronjax.timing.engines.tensor import after_idle_seconds
+from neuronjax.timing.engines.throttle import after_idle_seconds
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.planning_constants import PLANNING_CONSTANTS
 from neuronjax.timing.schedule import schedule

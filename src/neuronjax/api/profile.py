@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from neuronjax.api.jit import Emulated, jit
 from neuronjax.api.lowered import Lowered
@@ -407,7 +408,7 @@ class Profile(Displayed):
         if self.confidence is not None:
             kind = "program" if self._program else "kernel"
             parts.append(tables.confidence_table(self.confidence, kind))
-        return Group(*parts)
+        return Group(*parts, *(Text(f"note: {note}") for note in self.notes))
 
     def headline(self) -> Group:
         """Key figures, queues and memory, as tables of Rich."""

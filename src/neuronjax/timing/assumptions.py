@@ -74,18 +74,14 @@ FP32_TRANSPOSE_PASSES = Constant(
     "passes",
     "transpose mode of FP32 is twice as fast as 4 passes, from NeuronCore-v3 [A3]",
 )
-ONES_PASSES = assumed(
-    8,
-    "cycles/column",
-    "of TensorE, which repeats a row of FP32 over the partitions by ones: twice the"
-    " four passes of a product; why is not known",
-    fitted_to="trn2, PE active of mamba v1 and v2, 1.73 us for 512 columns [KDA]",
-)
 THROTTLE_SECONDS = Constant(3e-6, "s", "the ramp after idle, and its window [GL]")
-THROTTLE_MEAN = assumed(
-    0.75,
-    "fraction",
-    "of the array's rate over the ramp: from 50 % [GL], taken to be linear",
+THROTTLE_LIMIT = Constant(0.5, "fraction", "of the array's rate, and of its use [GL]")
+THROTTLE_SINKING = assumed(
+    0.25,
+    "s/s",
+    "of the ramp that is lost where the array is not used at all; in proportion to what"
+    " lacks of the limit. That it depends on the rows in use is not documented",
+    fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
 # -- VectorE and ScalarE ---------------------------------------------------------------

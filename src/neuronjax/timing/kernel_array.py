@@ -1,11 +1,12 @@
-"""TensorE while a kernel runs: tiles of the array, loads, and the ramp after idling."""
+"""TensorE while a kernel runs: tiles of the array, loads, and its throttle."""
 
 from __future__ import annotations
 
 from math import inf
 
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.engines.tensor import chained_transposes, ramp_ratio
+from neuronjax.timing.engines.tensor import chained_transposes
+from neuronjax.timing.engines.throttle import Throttle, is_throttled
 from neuronjax.timing.kernel_price import KernelPrice
 from neuronjax.timing.work import Core
 
@@ -18,12 +19,17 @@ class Array:
 
     def __init__(self, core: Core, is_tiled: bool) -> None:
         self._is_tiled = is_tiled
-        self._slow = ramp_ratio(core)
+        self._throttle = Throttle() if is_throttled(core) else None
         self._chained = chained_transposes(core)
-        self._start, self._end, self._ramp = -inf, -inf, -inf
+        self._start, self._end = -inf, -inf
         self._input = 0.0
         self._tiles = [[0.0] * _QUARTERS for _ in range(_QUARTERS)]
         self._was_transpose = False
+
+    @property
+    def throttled_seconds(self) -> float:
+        """What its throttle has cost."""
+        return self._throttle.lost_seconds if self._throttle is not None else 0.0
 
     def multiply(
         self, p: KernelPrice, start: float, held: float | None
@@ -37,20 +43,14 @@ class Array:
         spent = p.seconds
         if p.is_transpose and self._was_transpose:
             spent /= self._chained
-        if self._slow > 1.0:
-            spent = self._throttled(start, spent)
+        if self._throttle is not None:
+            spent = self._throttle.spent(start, spent, p.array_share)
         free = start + spent
         if self._is_tiled:
             start = free = self._tile(p, start, spent)
         self._was_transpose = p.is_transpose
         self._start, self._end = start, max(self._end, start + spent)
         return start, start + spent, free
-
-    def _throttled(self, start: float, spent: float) -> float:
-        """After half a window of rest, slower for a window [GL]."""
-        if start - self._end > a.THROTTLE_SECONDS.value / 2:
-            self._ramp = start + a.THROTTLE_SECONDS.value
-        return spent * self._slow if start < self._ramp else spent
 
     def _tile(self, p: KernelPrice, start: float, spent: float) -> float:
         """When its tiles are free, and the input of the array."""

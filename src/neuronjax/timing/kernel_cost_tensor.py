@@ -13,6 +13,7 @@ from neuronjax.timing import assumptions as a
 from neuronjax.timing.engines.task import LaneStream, has
 from neuronjax.timing.engines.tensor import (
     ArrayTask,
+    Products,
     array_latency_seconds,
     column_cycles,
     load_seconds,
@@ -85,6 +86,7 @@ def _matmul(
         load_seconds=load_seconds(core, task),
         rows=tiles[0],
         columns=tiles[1],
+        array_share=min(1.0, task.rows / (tiles[0][1] * a.TILE_ROWS.value)),
         is_transpose=is_transpose,
     )
 
@@ -149,10 +151,11 @@ def nc_transpose(i: KernelInstruction, core: Core) -> KernelPrice:
 def over_partitions(i: KernelInstruction, core: Core) -> KernelPrice:
     """A partition copied to all others: a matmul of one row with ones, in pieces."""
     out = operand(i.outputs[0])
+    kind: Products = "fp32" if out.dtype.itemsize == 4 else "bf16"
     task = ArrayTask(
         held=out.partitions,
         moved=out.free,
         rows=1,
-        column_cycles=a.ONES_PASSES.value if out.dtype.itemsize == 4 else 1.0,
+        column_cycles=column_cycles(core, kind),
     )
     return _matmul(core, (operand(i.accesses[1]), out), out, task)

@@ -28,6 +28,7 @@ class KernelPrice:
         dma_engines: first one, and how many.
         load_seconds: of the stationary operand, where it is not there already.
         rows, columns: of the tensor engine's array, first and count, in 32s.
+        array_share: of the rows of its tile of the array, which work.
         is_transpose: of the tensor engine.
         ports: on-chip memories that it shares with another engine: "psum", "sbuf".
         second: another transfer that goes along (HBM to HBM: the write).
@@ -44,6 +45,7 @@ class KernelPrice:
     load_seconds: float = 0.0
     rows: tuple[int, int] = (0, 4)
     columns: tuple[int, int] = (0, 4)
+    array_share: float = 1.0
     is_transpose: bool = False
     ports: tuple[str, ...] = ()
     second: Transfer | None = None

@@ -66,6 +66,9 @@ class KernelSchedule:
     notes: tuple[str, ...]
 
 
+#: Share of the time from which on a note tells of something.
+_WORTH_SAYING = 0.05
+
 #: What a question "what if" makes of a cost: of the instruction with this number.
 Change = Callable[[int, KernelPrice], KernelPrice]
 
@@ -97,7 +100,7 @@ def schedule_kernel(
     run = _Scheduling(stream, priced, found, core, program.older)
     run.all()
     around = joining_seconds(core) if priced else 0.0
-    notes = list(stream.notes)
+    notes = [*stream.notes, *_throttled(run)]
     if found.short:
         notes.append(
             f"more than all of {' and '.join(found.short)} is in use at a time: "
@@ -120,6 +123,17 @@ def schedule_kernel(
         periods=run.periods,
         notes=tuple(notes),
     )
+
+
+def _throttled(run: _Scheduling) -> list[str]:
+    """What to say of TensorE's throttle, if it matters."""
+    lost = max(state.array.throttled_seconds for state in run.states)
+    if lost < _WORTH_SAYING * run.total:
+        return []
+    return [
+        f"TensorE's throttle makes its work {lost * 1e6:,.0f} us longer: products of "
+        "half the array's rows or fewer, or gaps, keep it at half its rate"
+    ]
 
 
 @no_collection()

@@ -21,11 +21,10 @@ from neuronjax.ir.collective_set import Collective
 from neuronjax.ir.instruction import Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Branch, Loop
 from neuronjax.timing.around import around_seconds
-from neuronjax.timing.assumptions import THROTTLE_SECONDS
 from neuronjax.timing.cost_collective import collective_seconds
 from neuronjax.timing.engines.dma import engines
 from neuronjax.timing.engines.scalar import table_load_seconds
-from neuronjax.timing.engines.tensor import after_idle_seconds
+from neuronjax.timing.engines.throttle import after_idle_seconds, is_idle
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.memory_plan import BlockPlan, MemoryPlan, Unit
 from neuronjax.timing.planning_constants import CHUNK_BYTES, LOOP_TURN, PREFETCH_SHARE
@@ -311,10 +310,8 @@ class _Schedule:
             state.end = max(state.end, end)
 
     def _ramp(self, state: QueueState, start: float, busy: float) -> float:
-        """What TensorE loses to its throttle, which starts again where it was busy for
-        less than half of the throttle's window [GL]."""
-        idle = start - state.free.get("tensor", -inf)
-        if idle < THROTTLE_SECONDS.value / 2:
+        """What TensorE loses to its throttle after an idle stretch."""
+        if not is_idle(start - state.free.get("tensor", -inf)):
             return 0.0
         return after_idle_seconds(self.core, busy)
 

@@ -145,21 +145,3 @@ def tiles_at_once(core: Core, rows: int, columns: int) -> int:
     tiles = (whole // rows) * (whole // columns)
     # Without tiles the array takes one matmul at a time, whatever its input could.
     return max(1, min(tiles, int(a.PARALLEL_INPUT.value) // rows))
-
-
-# -- while it runs ---------------------------------------------------------------------
-
-
-def after_idle_seconds(core: Core, busy_seconds: float) -> float:
-    """What TensorE loses when it starts after an idle stretch and works for a while.
-
-    From NeuronCore-v3 on its rate is limited for the first 3 us [GL].
-    """
-    lost = busy_seconds * (ramp_ratio(core) - 1)
-    return min(lost, a.THROTTLE_SECONDS.value * (1 - 1 / ramp_ratio(core)))
-
-
-def ramp_ratio(core: Core) -> float:
-    """How much longer a matmul takes after idling; 1 where it does not matter."""
-    limited = has(core, "quarter_tiling")
-    return 1 / a.THROTTLE_MEAN.value if limited else 1.0

@@ -1,0 +1,91 @@
+"""The limit of TensorE's rate where it did little before, on NeuronCore-v3 and v4.
+
+After an idle stretch the array works at 50 % and ramps to its full rate within 3 us;
+used below 50 % the limit is back: it protects against steps of the current [GL].
+
+ASSUMPTION: its use is the share of its rows that work, times the limit, and below 50 %
+the limit sinks in proportion to what lacks. So fewer than half of the rows never leave
+the limit: FP32 products of one row take eight cycles a column and not four (mamba
+[KDA]). Half of them keep the full rate once something brought them there, unless a gap
+lets the limit sink a little, which then feeds itself: FP32 products of 64 rows take one
+to two times their passes, the longer the fewer transposes of 128 rows come before them
+and the more products follow (bmm v1, v2, and in blocks of tiles and of batches [KDA]).
+"""
+
+from __future__ import annotations
+
+from math import inf, sqrt
+
+from neuronjax.timing import assumptions as a
+from neuronjax.timing.engines.task import has
+from neuronjax.timing.work import Core
+
+
+def is_throttled(core: Core) -> bool:
+    """Whether the core has it."""
+    return has(core, "quarter_tiling")
+
+
+def after_idle_seconds(core: Core, busy_seconds: float) -> float:
+    """What the whole array loses that starts after an idle stretch."""
+    if not is_throttled(core):
+        return 0.0
+    return Throttle().spent(0.0, busy_seconds, 1.0) - busy_seconds
+
+
+def is_idle(seconds: float) -> bool:
+    """Whether a gap leaves less than half of a window in use."""
+    return seconds > a.THROTTLE_SECONDS.value * (1 - a.THROTTLE_LIMIT.value)
+
+
+class Throttle:
+    """The limit of one array, matmul by matmul in the order of time.
+
+    Attributes:
+        lost_seconds: what it has cost so far.
+    """
+
+    def __init__(self) -> None:
+        self.lost_seconds = 0.0
+        self._ramped = 0.0  # seconds of the ramp that are behind
+        self._end = -inf  # of the last matmul
+
+    def spent(self, start: float, seconds: float, share: float) -> float:
+        """What a matmul takes from `start` on.
+
+        `seconds` is what it takes at the full rate, `share` is that of the rows that it
+        uses."""
+        if not seconds:
+            return 0.0
+        least = a.THROTTLE_LIMIT.value
+        gap = start - self._end
+        if is_idle(gap):
+            self._ramped = 0.0
+        else:
+            self._sink(least, gap)
+        limit = least + (1 - least) * self._ramped / a.THROTTLE_SECONDS.value
+        if share * limit < least:
+            taken = seconds / limit
+            self._sink(least - share * limit, taken)
+        else:
+            taken = self._rise(seconds, limit)
+        self._end = start + taken
+        self.lost_seconds += taken - seconds
+        return taken
+
+    def _sink(self, lack: float, seconds: float) -> None:
+        lost = a.THROTTLE_SINKING.value * lack * seconds
+        self._ramped = max(0.0, self._ramped - lost)
+
+    def _rise(self, seconds: float, limit: float) -> float:
+        """What takes `seconds` at the full rate while the limit rises."""
+        window = a.THROTTLE_SECONDS.value
+        slope = (1 - a.THROTTLE_LIMIT.value) / window
+        rest = window - self._ramped
+        meanwhile = rest * (1 + limit) / 2
+        if seconds >= meanwhile:
+            self._ramped = window
+            return rest + seconds - meanwhile
+        taken = (sqrt(limit * limit + 2 * slope * seconds) - limit) / slope
+        self._ramped += taken
+        return taken
