@@ -103,6 +103,14 @@ FULL = Effort(repetitions=25, seconds=15.0)
 QUICK = Effort(repetitions=3, seconds=3.0)
 
 
+def users_environment() -> dict[str, str]:
+    """Of a process that is timed from its start: compiled Python is kept, as it is by
+    default, whatever this process was told."""
+    kept = {**os.environ}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
+    return kept
+
+
 def seconds_of(thunk: Thunk) -> float:
     """Wall time of one call, its result computed."""
     start = time.perf_counter()

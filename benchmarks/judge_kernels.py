@@ -71,7 +71,9 @@ def judged(op: str, path: Path, corpus: Path, limit: float) -> JudgedKernel:
     command += ["--reference", str(reference), "--seeds", str(corpora.SEED)]
     start = time.monotonic()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        child = subprocess.Popen(command, stdout=out, stderr=err)
+        child = subprocess.Popen(
+            command, stdout=out, stderr=err, env=harness.users_environment()
+        )
         killer = threading.Timer(limit, child.kill)
         killer.start()
         _, status, usage = os.wait4(child.pid, 0)

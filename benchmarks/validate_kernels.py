@@ -6,7 +6,8 @@ CORPUS is a folder with the repositories of `validation.corpus`; without them th
 program says what to fetch. Every kernel is traced and scheduled for one physical core.
 Printed are times, the busy time of engines and bytes of HBM beside the profiler's
 counters, and per op the order of its variants: Spearman's correlation, and the regret
-of taking the variant that the model finds fastest.
+of taking the variant that the model finds fastest; and of the pairs that differ by more
+than 5 % the share in the right order.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from math import nan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scipy.stats import spearmanr
 
@@ -36,7 +39,7 @@ FITTED = {
     "bmm": "THROTTLE_SINKING; open engines are balanced",
     "gqa_full": "TensorE's stream is ordered too; zeros in PSUM cost nothing",
 }
-CLOSE = 0.3
+CLOSE, APART = 0.3, 0.05
 FEWEST_OF_AN_ORDER = 6  # variants of an op, below which no order is reported
 
 
@@ -122,7 +125,8 @@ def line(found: Prediction) -> str:
 
 def summary(found: Sequence[Prediction]) -> str:
     """Medians by chip and by op, and the order of variants."""
-    lines = ["", "                     rows  median  within 30 %  Spearman  regret"]
+    head = "                     rows  median  within 30 %  Spearman  regret  pairs"
+    lines = ["", head]
     for chip in sorted({p.row.chip for p in found}):
         lines.append(_summed(chip, [p for p in found if p.row.chip == chip]))
     unseen = [p for p in found if p.row.op not in FITTED]
@@ -141,17 +145,39 @@ def _summed(name: str, found: Sequence[Prediction], ordered: bool = False) -> st
     close = sum(e <= CLOSE for e in errors) / len(errors)
     text = f"{name:20} {len(errors):4} {statistics.median(errors):7.0%} {close:12.0%}"
     if ordered and len(found) >= FEWEST_OF_AN_ORDER:
-        order, regret = order_of([(p.row.seconds, p.seconds) for p in found])
-        text += f" {order:9.2f} {regret:7.1%}"
+        order = order_of([(p.row.seconds, p.seconds) for p in found])
+        text += f" {order.spearman:9.2f} {order.regret:7.1%} {order.pairs:6.0%}"
     return text
 
 
-def order_of(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Of (measured, predicted) of an op's variants: Spearman's correlation, and regret:
-    how much longer the predicted best takes than the best."""
-    measured, predicted = zip(*pairs, strict=True)
-    chosen = min(pairs, key=lambda pair: pair[1])[0]
-    return float(spearmanr(measured, predicted).statistic), chosen / min(measured) - 1
+class Order(NamedTuple):
+    """How far the order of an op's variants is predicted.
+
+    Attributes:
+        spearman: correlation of ranks.
+        regret: how much longer the predicted best takes than the best.
+        pairs: of those that differ by more than `APART`, the share in the right order.
+    """
+
+    spearman: float
+    regret: float
+    pairs: float
+
+
+def order_of(times: Sequence[tuple[float, float]]) -> Order:
+    """Of (measured, predicted) of every variant."""
+    measured, predicted = zip(*times, strict=True)
+    chosen = min(times, key=lambda pair: pair[1])[0]
+    right = [
+        (a[1] < b[1]) == (a[0] < b[0])
+        for a, b in combinations(times, 2)
+        if abs(a[0] - b[0]) > APART * min(a[0], b[0])
+    ]
+    return Order(
+        spearman=float(spearmanr(measured, predicted).statistic),
+        regret=chosen / min(measured) - 1,
+        pairs=sum(right) / len(right) if right else nan,
+    )
 
 
 def run(chosen: Iterable[CorpusRow], corpus: Path) -> list[Prediction]:

@@ -93,4 +93,4 @@ def test_the_order_of_variants():
         for line in validate_kernels.summary(found).splitlines()
         if line[:2] == "x "
     )
-    assert last.split() == ["x", "6", "5%", "83%", "0.94", "10.0%"]
+    assert last.split() == ["x", "6", "5%", "83%", "0.94", "10.0%", "93%"]
