@@ -14,7 +14,14 @@ Found = Mapping[str, Any]
 _ABOUT = """`neuronjax judge` with NKIBench's reference and one seed, each kernel as it
 is in its repository, at full size, in a process of its own; times were taken as
 they came, many of them beside other work. {accepted} of {count}
-accepted; median {median:.1f} s, slowest {slowest:.0f} s, at most {most:.1f} GiB."""
+accepted; median {median:.1f} s, slowest {slowest:.0f} s, at most {most:.1f} GiB.
+
+Of kda-for-trainium's kernels eight were taken by no chip, as its author tells: two are
+written for another release, two compute in BF16 where FP32 was asked for, and the
+compiler refused a `dma_transpose` of FP32 and twice a broadcast by DMA, which is what
+the verdicts say; the eighth (gqa_full_v7b, a sum that goes on over several activations)
+came out wrong on the chip because its compiler repeats the products that the sum reads,
+and is right here."""
 
 
 def kernels(found: Found) -> str:

@@ -31,6 +31,11 @@ class Difference:
     relative_l2: float
 
 
+def alike(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Where two arrays are equal, or both NaN."""
+    return (a == b) | (np.isnan(a) & np.isnan(b))
+
+
 def difference(actual: np.ndarray, reference: np.ndarray) -> Difference:
     """Compares arrays of one shape and dtype.
 
@@ -40,7 +45,7 @@ def difference(actual: np.ndarray, reference: np.ndarray) -> Difference:
         actual, reference = (_parts(x, part) for x in (actual, reference))
     a, b = (np.asarray(x, np.float64) for x in (actual, reference))
     with np.errstate(invalid="ignore", over="ignore"):
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        same = alike(a, b)
         error = np.where(same, 0.0, np.abs(a - b))
         error = np.where(np.isnan(error), np.inf, error)
         norm = float(np.linalg.norm(np.where(np.isfinite(b), b, 0.0)))

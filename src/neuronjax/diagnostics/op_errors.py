@@ -17,6 +17,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from neuronjax.diagnostics.differences import alike
+
 # Below the size from which a BLAS starts threads for a dot product.
 BLOCK_ELEMENTS = 1 << 13
 _EXPONENT_FIELD = np.uint64(0x7FF0 << 48)
@@ -152,7 +154,7 @@ def _block_errors(actual: np.ndarray, reference: np.ndarray, at: _Spacing) -> Er
     differs = _differs(actual, reference, a, r)
     finite_a, finite_r = np.isfinite(a), np.isfinite(r)
     usable = finite_a & finite_r
-    changed = ~usable & ~((a == r) | (np.isnan(a) & np.isnan(r)))
+    changed = ~usable & ~alike(a, r)
     if not usable.all():
         a, r = np.where(usable, a, 0.0), np.where(usable, r, 0.0)
     error = np.abs(a - r)

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from neuronjax.diagnostics.differences import alike
 from neuronjax.errors import InvalidProgramError
 
 Metric = Callable[[Any, Any], float]
@@ -83,20 +84,19 @@ def check_metric(metric: str | Metric) -> None:
 def _of_leaf(metric: str, reference: np.ndarray, actual: np.ndarray) -> float:
     r, a = _numbers(reference), _numbers(actual)
     finite = np.isfinite(r)
-    if not _alike(r, a):
+    if not _agree(r, a):
         return math.inf
     return OF_ARRAYS[metric](r[finite], a[finite])
 
 
-def _alike(r: np.ndarray, a: np.ndarray) -> bool:
+def _agree(r: np.ndarray, a: np.ndarray) -> bool:
     """Whether what is not finite is the same on both sides."""
-    same = (r == a) | (np.isnan(r) & np.isnan(a))
-    return bool(np.all(same | (np.isfinite(r) & np.isfinite(a))))
+    return bool(np.all(alike(r, a) | (np.isfinite(r) & np.isfinite(a))))
 
 
 def _as_finite(reference: Any, actual: Any) -> bool:
     pairs = zip(jax.tree.leaves(reference), jax.tree.leaves(actual), strict=True)
-    return all(_alike(_numbers(r), _numbers(a)) for r, a in pairs)
+    return all(_agree(_numbers(r), _numbers(a)) for r, a in pairs)
 
 
 def _numbers(array: np.ndarray) -> np.ndarray:

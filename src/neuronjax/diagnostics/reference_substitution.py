@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from neuronjax.diagnostics.differences import alike
+
 
 class Substituted(NamedTuple):
     """A value in its declared format, and before it was rounded to that."""
@@ -40,7 +42,7 @@ def handed_on(own: np.ndarray, wide: np.ndarray, rounded: np.ndarray) -> np.ndar
     `own` is the actual result on operands in their declared formats, `wide` the
     reference's on the wide operands, `rounded` the reference's on operands in their
     declared formats."""
-    same = (wide == rounded) | (np.isnan(wide) & np.isnan(rounded))
+    same = alike(wide, rounded)
     if own.dtype.kind in "iub":
         return np.where(same, own, wide)
     with np.errstate(all="ignore"):

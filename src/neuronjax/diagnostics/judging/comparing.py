@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from neuronjax.diagnostics.differences import alike
 from neuronjax.diagnostics.judging.verdict import SeedVerdict
 from neuronjax.diagnostics.tolerance import Judged, Tolerance
-from neuronjax.diagnostics.tolerance.judged import alike, flat_blocks, sum_of_squares
+from neuronjax.diagnostics.tolerance.judged import flat_blocks, sum_of_squares
 
 
 def compared(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from neuronjax.diagnostics.differences import alike
 from neuronjax.diagnostics.judging import values
 from neuronjax.diagnostics.judging.case import ReferenceCase
 from neuronjax.diagnostics.judging.comparing import compared
@@ -15,7 +16,6 @@ from neuronjax.diagnostics.judging.tracing import TracedCandidate
 from neuronjax.diagnostics.judging.values import ValuesRun
 from neuronjax.diagnostics.judging.verdict import Problem, SeedVerdict
 from neuronjax.diagnostics.tolerance import Tolerance
-from neuronjax.diagnostics.tolerance.judged import alike
 from neuronjax.errors import NeuronJaxError
 from neuronjax.execution.kernels.running import FreshMemory
 from neuronjax.ir import nki_dtypes

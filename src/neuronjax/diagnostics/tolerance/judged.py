@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neuronjax.diagnostics.differences import alike
 from neuronjax.errors import InvalidProgramError
 
 _BLOCK_ELEMENTS = 1 << 16
@@ -181,11 +182,6 @@ def flat_blocks(elements: int) -> Iterator[slice]:
     """Of so few elements that what is made of them stays in the cache."""
     for start in range(0, elements, _BLOCK_ELEMENTS):
         yield slice(start, start + _BLOCK_ELEMENTS)
-
-
-def alike(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Where two arrays are equal, or both NaN."""
-    return (a == b) | (np.isnan(a) & np.isnan(b))
 
 
 def sum_of_squares(x: np.ndarray) -> float:
