@@ -10,6 +10,7 @@ import pytest
 
 import neuronjax as nj
 from neuronjax.diagnostics.judging.verdict import from_json
+from neuronjax.errors import InvalidProgramError
 from tests.diagnostics.judging.kernels import REFERENCE, RIGHT
 
 # What is changed in the kernel -> rule of the problem, or "" for a wrong result.
@@ -193,3 +194,47 @@ def test_what_is_wrong_with_the_call_is_an_error(
 ) -> None:
     with pytest.raises(nj.InvalidProgramError, match=said):
         judged(tmp_path, RIGHT, **options)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("def forward", "def forward(:\n#", r"SyntaxError.*"),
+        ("return x + y", "return np.sqqrt(x) + y", r"AttributeError.*sqqrt.*"),
+        ("forward(x, y)", "forward(x)", r"TypeError.*positional argument.*"),
+        ("return x + y", "raise KeyError('x')", "KeyError"),
+    ],
+)
+def test_a_reference_that_raises_is_no_fault_of_the_kernel(
+    old: str, new: str, what: str, reference: Path, tmp_path: Path
+) -> None:
+    assert old in REFERENCE
+    reference.write_text(REFERENCE.replace(old, new))
+    with pytest.raises(InvalidProgramError, match=rf"(?s)reference.*raises {what}"):
+        judged(tmp_path, RIGHT, reference=reference, seeds=(0,))
+
+
+def test_the_line_of_a_reference_that_raises_is_named(
+    reference: Path, tmp_path: Path
+) -> None:
+    text = REFERENCE.replace("return x + y", "return 1 / 0")
+    line = text[: text.index("1 / 0")].count("\n") + 1
+    reference.write_text(text)
+    with pytest.raises(InvalidProgramError) as caught:
+        judged(tmp_path, RIGHT, reference=reference, seeds=(0,))
+    assert caught.value.location == f"{reference}:{line}"
+
+
+def test_the_worst_element_is_the_one_that_the_reason_tells_of(tmp_path: Path) -> None:
+    """Not the largest difference, but the largest in bounds of its own element."""
+    text = "np.random.normal(size=(128, 64)).astype(np.float32)"
+    assert text in REFERENCE
+    large = "np.geomspace(1, 1e6, 8192).reshape(128, 64).astype(np.float32)"
+    reference = tmp_path / "reference.py"
+    reference.write_text(REFERENCE.replace(text, large))
+    off = RIGHT.replace(WRITE, f"nisa.memset(dst=a[0:1, 0:1], value=9.0)\n    {WRITE}")
+    verdict = judged(tmp_path, off, reference=reference, seeds=(0,))
+    worst = verdict.seeds[0].worst
+    assert worst is not None
+    assert worst["index"] == [0, 0]
+    assert worst["actual"] == 9.0

@@ -186,9 +186,9 @@ def _allowed(case: ReferenceCase, job: _Job) -> tuple[float | None, str]:
 
 def _correct(job: _Job, found: Mapping[str, Any]) -> bool | None:
     """None where nothing was compared."""
-    if job.case is None:
-        return None
     done = found.get("seeds", ())
+    if job.case is None or not done:
+        return None
     return len(done) >= len(job.seeds) and all(s.correct for s in done)
 
 

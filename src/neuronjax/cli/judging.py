@@ -29,7 +29,8 @@ def _numbers(given: str) -> tuple[int, ...]:
         return tuple(int(n) for n in given.strip("()").split(",") if n.strip())
     except ValueError:
         raise InvalidProgramError(
-            f"{given!r} where numbers are needed", remedy="write 0,21,42"
+            f"{given!r} where numbers are needed",
+            remedy="write integers with commas between them: 0,21,42",
         ) from None
 
 

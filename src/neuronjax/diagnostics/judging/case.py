@@ -9,8 +9,10 @@ sees nothing of it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +21,33 @@ from typing import Any
 import numpy as np
 
 from neuronjax.diagnostics.tolerance import Tolerance, error_bounds
-from neuronjax.errors import InvalidProgramError
+from neuronjax.errors import InvalidProgramError, NeuronJaxError
+
+
+class ReferenceFailed(InvalidProgramError):
+    """The reference raises: no candidate is to blame."""
+
+
+@contextlib.contextmanager
+def _reference_runs(path: Path) -> Iterator[None]:
+    """Names the reference and its line in whatever it raises."""
+    try:
+        yield
+    except NeuronJaxError:
+        raise
+    except Exception as error:
+        lines = [
+            f.lineno
+            for f in traceback.extract_tb(error.__traceback__)
+            if f.filename == str(path)
+        ]
+        line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
+        raise ReferenceFailed(
+            f"raises {type(error).__name__}: {error}",
+            op="reference",
+            location=f"{path}:{line}" if line else str(path),
+            remedy="run get_inputs() and forward() by themselves first",
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -37,6 +65,7 @@ class ReferenceCase:
 
         Raises:
             InvalidProgramError: there is no such file, or a function is missing.
+            ReferenceFailed: it cannot be imported.
         """
         spec = importlib.util.spec_from_file_location("reference", path)
         if not path.is_file() or spec is None or spec.loader is None:
@@ -44,7 +73,8 @@ class ReferenceCase:
                 f"{path} is no Python file", op="reference", remedy="name a .py file"
             )
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        with _reference_runs(path):
+            spec.loader.exec_module(module)
         for name in ("get_inputs", "forward"):
             if not callable(getattr(module, name, None)):
                 raise InvalidProgramError(
@@ -61,7 +91,8 @@ class ReferenceCase:
 
     def _draw(self, seed: int) -> tuple[Any, ...]:
         np.random.seed(seed)
-        return tuple(self.module.get_inputs())
+        with _reference_runs(self.path):
+            return tuple(self.module.get_inputs())
 
     def _of_seed(self, what: str, seed: int, make: Callable[[int], Any]) -> Any:
         known, value = self._newest.get(what, (None, None))
@@ -73,7 +104,9 @@ class ReferenceCase:
     def kernel_arguments(self, seed: int) -> tuple[Any, ...]:
         """The same as the kernel takes them, in memory of their own."""
         change = getattr(self.module, "transform_to_nki_inputs", list)
-        return tuple(_own(v) for v in change(list(self.inputs(seed))))
+        inputs = list(self.inputs(seed))
+        with _reference_runs(self.path):
+            return tuple(map(_own, change(inputs)))
 
     def expected(self, seed: int) -> tuple[np.ndarray, ...]:
         """What is right."""
@@ -81,7 +114,8 @@ class ReferenceCase:
 
     def answer(self, inputs: Sequence[Any]) -> tuple[np.ndarray, ...]:
         """The reference's results of these arguments, which it may change."""
-        return _arrays(self.module.forward(*inputs))
+        with _reference_runs(self.path):
+            return _arrays(self.module.forward(*inputs))
 
     def tolerances(self, seed: int) -> tuple[Tolerance, ...]:
         """What a right result may be, whatever the order of addition.
@@ -96,7 +130,8 @@ class ReferenceCase:
 
     def _derive(self, seed: int) -> tuple[Tolerance, ...]:
         inputs = self.inputs(seed)
-        found = error_bounds(self.module.forward, inputs, products="bf16x3")
+        with _reference_runs(self.path):
+            found = error_bounds(self.module.forward, inputs, products="bf16x3")
         return tuple(found) if isinstance(found, list | tuple) else (found,)
 
     def results(

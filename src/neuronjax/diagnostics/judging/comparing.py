@@ -37,7 +37,9 @@ def compared(
     error, worst = _distance(actual, expected)
     if isinstance(allowed, tuple):
         most = max(t.relative_l2_bound for t in allowed)
-        why = _beyond([t.check(a) for t, a in zip(allowed, actual, strict=True)])
+        judged = [t.check(a) for t, a in zip(allowed, actual, strict=True)]
+        why = _beyond(judged)
+        worst = worst and (_furthest(judged, actual, expected) or worst)
     else:
         most, why = allowed, _too_far(error, allowed, actual, expected)
     return SeedVerdict(
@@ -82,6 +84,20 @@ def _beyond(judged: Sequence[Judged]) -> str:
             f"than any order of addition; the worst {found.times_bound:.3g} times"
         )
     return ""
+
+
+def _furthest(
+    judged: Sequence[Judged],
+    actual: Sequence[np.ndarray],
+    expected: Sequence[np.ndarray],
+) -> dict[str, Any] | None:
+    """The element with the largest error in bounds; None if none has any."""
+    number = max(range(len(judged)), key=lambda n: judged[n].times_bound)
+    found = judged[number]
+    if not found.times_bound or found.worst is None:
+        return None
+    place = int(np.ravel_multi_index(found.worst, actual[number].shape))
+    return _element(actual, expected, number, place)
 
 
 def _distance(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from math import prod
 from pathlib import Path
 
 import numpy as np
 
 from neuronjax.diagnostics.differences import alike
 from neuronjax.diagnostics.judging import values
-from neuronjax.diagnostics.judging.case import ReferenceCase
+from neuronjax.diagnostics.judging.case import ReferenceCase, ReferenceFailed
 from neuronjax.diagnostics.judging.comparing import compared
 from neuronjax.diagnostics.judging.tracing import TracedCandidate
 from neuronjax.diagnostics.judging.values import ValuesRun
@@ -18,6 +19,7 @@ from neuronjax.diagnostics.judging.verdict import Problem, SeedVerdict
 from neuronjax.diagnostics.tolerance import Tolerance
 from neuronjax.errors import NeuronJaxError
 from neuronjax.execution.kernels.running import FreshMemory
+from neuronjax.execution.kernels.slots import assign
 from neuronjax.ir import nki_dtypes
 from neuronjax.ir.kernel import KernelProgram
 from neuronjax.nki.limits.initialised import surely_writes
@@ -30,7 +32,10 @@ MOST_INSTRUCTIONS = 20_000_000
 
 def too_large(program: KernelProgram, path: Path) -> Iterator[Problem]:
     """Why a program is not run: what it allocates, or how often its loops turn."""
-    held = sum(_bytes(s.size, s.dtype) for s in program.storages)
+    held = _all_bytes(program)
+    if held > MOST_BYTES:  # whose tiles may follow each other in the same memory
+        pools, _ = assign(program)
+        held = sum(_bytes(prod(p.shape) * p.slots, p.dtype) for p in pools)
     if held > MOST_BYTES:
         told = f"allocates {binary(held)}, more than the {binary(MOST_BYTES)} here"
         yield Problem(
@@ -50,12 +55,19 @@ def too_large(program: KernelProgram, path: Path) -> Iterator[Problem]:
         )
 
 
+def _all_bytes(program: KernelProgram) -> int:
+    return sum(_bytes(s.size, s.dtype) for s in program.storages)
+
+
 def _bytes(elements: int, dtype: str) -> int:
     return elements * nki_dtypes.info(dtype).itemsize
 
 
-#: What memory holds in the second of two runs, which are compared.
-_OTHER_MEMORY = FreshMemory(of_floats=1.0, of_integers=3, shared=False)
+def _other_memory(program: KernelProgram) -> FreshMemory:
+    """What memory holds in the second of two runs, which are compared; no tile lies
+    where another was, unless that takes too much."""
+    shared = _all_bytes(program) > MOST_BYTES
+    return FreshMemory(of_floats=1.0, of_integers=3, shared=shared)
 
 
 def seeds(
@@ -72,8 +84,10 @@ def seeds(
     is read was written, the first seed runs a second time, in other memory: results
     that differ depend on what was there before, whatever their values are."""
     done: list[SeedVerdict] = []
-    certain = surely_writes(candidate.kernel.program)
-    returned = values.computed(candidate, _runs(case, wanted, certain), seconds)
+    program = candidate.kernel.program
+    certain = surely_writes(program)
+    other = None if certain else _other_memory(program)
+    returned = values.computed(candidate, _runs(case, wanted, other), seconds)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -83,9 +97,11 @@ def seeds(
                 actual = case.results(next(returned), expected)
                 done.append(compared(seed, actual, expected, error))
                 if seed == wanted[0] and not certain:
-                    other = case.results(next(returned), expected)
-                    if count := _differing(actual, other):
+                    again = case.results(next(returned), expected)
+                    if count := _differing(actual, again):
                         return tuple(done), (_from_memory(count, candidate),)
+    except ReferenceFailed:
+        raise
     except NeuronJaxError as error:
         return tuple(done), (_failed(error),)
     except (TypeError, ValueError, AttributeError, IndexError) as error:
@@ -109,13 +125,13 @@ def _expected(
 
 
 def _runs(
-    case: ReferenceCase, wanted: Sequence[int], certain: bool
+    case: ReferenceCase, wanted: Sequence[int], other: FreshMemory | None
 ) -> Iterator[ValuesRun]:
     """Arguments are drawn for every run: it may change them in place."""
     for seed in wanted:
         yield ValuesRun(case.kernel_arguments(seed))
-        if seed == wanted[0] and not certain:
-            yield ValuesRun(case.kernel_arguments(seed), _OTHER_MEMORY)
+        if seed == wanted[0] and other is not None:
+            yield ValuesRun(case.kernel_arguments(seed), other)
 
 
 def _differing(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> int:

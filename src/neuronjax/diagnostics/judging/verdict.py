@@ -34,8 +34,8 @@ class SeedVerdict:
             is. Where tolerances are derived, the reference is what they are derived
             for, which is not rounded after every function.
         allowed: what that error may be.
-        worst: the element that is furthest off: result, index, what it is and what it
-            should be; None where all are equal.
+        worst: the element that is furthest off, in bounds where tolerances are derived:
+            result, index, what it is and what it should be; None where all are equal.
         why: what is wrong, "" if nothing.
     """
 

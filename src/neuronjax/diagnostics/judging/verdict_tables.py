@@ -38,7 +38,7 @@ def _headline(verdict: Mapping[str, Any]) -> Text:
     word = "accepted" if accepted else "refused"
     told = {True: "correct", False: "wrong", None: "not compared"}[verdict["correct"]]
     line = f"{word}: {place(verdict['candidate'])}"
-    line += f", {verdict['kernel']} on {verdict['target']}"
+    line += f", {verdict['kernel'] or 'no kernel'} on {verdict['target']}"
     line += f" by NKI {verdict['nki']}" if verdict["nki"] else ""
     line += f", {told}"
     return Text(line, style="bold green" if accepted else "bold red")
@@ -79,7 +79,8 @@ def _furthest(seed: Mapping[str, Any]) -> str:
         return "equal" if seed["correct"] else ""
     where = ", ".join(map(str, worst["index"]))
     which = f" of result {worst['result']}" if worst["result"] else ""
-    return f"[{where}]{which}: {worst['actual']:.7g}, not {worst['expected']:.7g}"
+    is_, wanted = worst["actual"], worst["expected"]
+    return f"[{where}]{which}: {is_:.9g}, the reference {wanted:.9g}"
 
 
 def _times(verdict: Mapping[str, Any]) -> RenderableType:
