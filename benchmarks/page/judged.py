@@ -21,7 +21,7 @@ written for another release, two compute in BF16 where FP32 was asked for, and t
 compiler refused a `dma_transpose` of FP32 and twice a broadcast by DMA, which is what
 the verdicts say; the eighth (gqa_full_v7b, a sum that goes on over several activations)
 came out wrong on the chip because its compiler repeats the products that the sum reads,
-and is right here."""
+of which nothing here knows."""
 
 
 def kernels(found: Found) -> str:
