@@ -238,3 +238,54 @@ def test_the_worst_element_is_the_one_that_the_reason_tells_of(tmp_path: Path) -
     assert worst is not None
     assert worst["index"] == [0, 0]
     assert worst["actual"] == 9.0
+
+
+TAIL = """
+import numpy as np
+import neuronxcc.nki as nki
+import neuronxcc.nki.isa as nisa
+import neuronxcc.nki.language as nl
+
+
+@nki.jit
+def kernel(x, w):
+    out = nl.ndarray((128, 600), dtype=x.dtype, buffer=nl.shared_hbm)
+    held = nl.load(x, dtype=nl.bfloat16)
+    i_p, i_f = nl.arange(128)[:, None], nl.arange(512)[None, :]
+    for c in nl.affine_range(2):
+        there = 512 * c + i_f < 600
+        moved = nl.ndarray((nl.par_dim(128), 512), dtype=nl.bfloat16, buffer=nl.sbuf)
+        part = nl.load(w[i_p, 512 * c + i_f], mask=there)
+        moved[i_p, i_f] = nl.copy(part[i_p, i_f], dtype=nl.bfloat16)
+        total = nl.zeros((nl.par_dim(128), 512), dtype=np.float32, buffer=nl.psum)
+        total[i_p, i_f] += nisa.nc_matmul(held, moved[i_p, i_f])
+        nl.store(out[i_p, 512 * c + i_f], value=total[i_p, i_f], mask={mask})
+    return out
+"""
+PRODUCT_OF_TAIL = """
+import numpy as np
+
+
+def get_inputs():
+    sizes = (128, 128), (128, 600)
+    return [np.random.normal(size=size).astype(np.float32) for size in sizes]
+
+
+def forward(x, w):
+    return x.T @ w
+"""
+
+
+def test_columns_that_nobody_stores_may_be_unwritten(tmp_path: Path) -> None:
+    reference = tmp_path / "reference.py"
+    reference.write_text(PRODUCT_OF_TAIL)
+    verdict = judged(
+        tmp_path,
+        TAIL.replace("{mask}", "there"),
+        reference=reference,
+        seeds=(0,),
+        tolerance=0.01,
+    )
+    assert verdict.accepted, verdict
+    assert [p.rule for p in verdict.advice] == ["maybe-unwritten"]
+    assert "do not depend on it" in verdict.advice[0].message
