@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -91,3 +92,13 @@ def raising_line(error: BaseException) -> str | None:
             found = f"{name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return found
+
+
+def line_in(file: str, error: BaseException) -> str | None:
+    """The "file:line" of the innermost frame of a file that led to an error; of a
+    SyntaxError of that very file, where it is."""
+    if isinstance(error, SyntaxError) and error.filename == file and error.lineno:
+        return _line(file, error.lineno)
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f.lineno for f in frames if f.filename == file and f.lineno]
+    return _line(file, lines[-1]) if lines else None

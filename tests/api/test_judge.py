@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import neuronjax as nj
+from neuronjax.diagnostics.judging import running
 from neuronjax.diagnostics.judging.verdict import from_json
 from neuronjax.errors import InvalidProgramError
 from tests.diagnostics.judging.kernels import REFERENCE, RIGHT
@@ -225,6 +226,25 @@ def test_the_line_of_a_reference_that_raises_is_named(
     assert caught.value.location == f"{reference}:{line}"
 
 
+def test_a_reference_that_imports_what_is_broken_is_named_with_its_import(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "broken_helper.py").write_text("\n\n\n\ndef helper(:\n")
+    reference.write_text(f"import broken_helper\n{REFERENCE}")
+    with pytest.raises(InvalidProgramError) as caught:
+        judged(tmp_path, RIGHT, reference=reference, seeds=(0,))
+    assert caught.value.location == f"{reference}:1"
+
+
+def test_the_line_of_a_candidate_that_is_no_python_is_named(
+    reference: Path, tmp_path: Path
+) -> None:
+    verdict = judged(tmp_path, "\n\nx = (\n", reference=reference, seeds=(0,))
+    assert not verdict.accepted
+    assert verdict.limits[0].location.endswith(":3")
+
+
 def test_the_worst_element_is_the_one_that_the_reason_tells_of(tmp_path: Path) -> None:
     """Not the largest difference, but the largest in bounds of its own element."""
     text = "np.random.normal(size=(128, 64)).astype(np.float32)"
@@ -289,3 +309,16 @@ def test_columns_that_nobody_stores_may_be_unwritten(tmp_path: Path) -> None:
     assert verdict.accepted, verdict
     assert [p.rule for p in verdict.advice] == ["maybe-unwritten"]
     assert "do not depend on it" in verdict.advice[0].message
+
+
+def test_a_second_run_in_the_same_memory_proves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slots that are used again hold the same leftovers in both runs."""
+    monkeypatch.setattr(running, "shares_memory", lambda program: True)
+    reference = tmp_path / "reference.py"
+    reference.write_text(PRODUCT_OF_TAIL)
+    kernel = TAIL.replace("{mask}", "there")
+    verdict = judged(tmp_path, kernel, reference=reference, seeds=(0,), tolerance=0.01)
+    assert not verdict.accepted
+    assert [p.rule for p in verdict.hazards] == ["maybe-unwritten"]

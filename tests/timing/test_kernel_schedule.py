@@ -317,6 +317,10 @@ def test_a_schedule_tells_of_its_throttle(rows, note):
     assert s.total_seconds > (1.99 if note else 1.0) * 400 * s.priced[0].seconds
 
 
+def test_an_empty_kernel_has_no_throttle_to_tell_of():
+    assert run(Writer()).notes == ()
+
+
 def test_tables_are_loaded_when_the_function_changes():
     w, tiles = Writer(), [storage() for _ in range(4)]
     for n, op in enumerate(("exp", "exp", "tanh")):

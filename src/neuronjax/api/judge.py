@@ -234,7 +234,7 @@ def _checked(job: _Job, candidate: TracedCandidate) -> dict[str, Any]:
             job.case, candidate, wanted, allowed, job.limits.seconds
         )
         found["limits"] += failed
-        if found["seeds"] and not failed:
+        if found["seeds"] and not failed and not running.shares_memory(program):
             found |= _without_matter(found)
     return found
 

@@ -128,7 +128,7 @@ def schedule_kernel(
 def _throttled(run: _Scheduling) -> list[str]:
     """What to say of TensorE's throttle, if it matters."""
     lost = max(state.array.throttled_seconds for state in run.states)
-    if lost < _WORTH_SAYING * run.total:
+    if lost <= _WORTH_SAYING * run.total:
         return []
     return [
         f"TensorE's throttle makes its work {lost * 1e6:,.0f} us longer: products of "

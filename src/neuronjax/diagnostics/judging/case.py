@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from neuronjax.diagnostics.tolerance import Tolerance, error_bounds
-from neuronjax.errors import InvalidProgramError, NeuronJaxError
+from neuronjax.errors import InvalidProgramError, NeuronJaxError, line_in
 
 
 class ReferenceFailed(InvalidProgramError):
@@ -36,16 +35,10 @@ def _reference_runs(path: Path) -> Iterator[None]:
     except NeuronJaxError:
         raise
     except Exception as error:
-        lines = [
-            f.lineno
-            for f in traceback.extract_tb(error.__traceback__)
-            if f.filename == str(path)
-        ]
-        line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
         raise ReferenceFailed(
             f"raises {type(error).__name__}: {error}",
             op="reference",
-            location=f"{path}:{line}" if line else str(path),
+            location=line_in(str(path), error) or str(path),
             remedy="run get_inputs() and forward() by themselves first",
         ) from error
 

@@ -63,10 +63,15 @@ def _bytes(elements: int, dtype: str) -> int:
     return elements * nki_dtypes.info(dtype).itemsize
 
 
+def shares_memory(program: KernelProgram) -> bool:
+    """Whether tiles lie where others were, in the second of two runs as in the first:
+    what they hold unwritten is then the same in both."""
+    return _all_bytes(program) > MOST_BYTES
+
+
 def _other_memory(program: KernelProgram) -> FreshMemory:
-    """What memory holds in the second of two runs, which are compared; no tile lies
-    where another was, unless that takes too much."""
-    shared = _all_bytes(program) > MOST_BYTES
+    """What memory holds in the second of two runs, which are compared."""
+    shared = shares_memory(program)
     return FreshMemory(of_floats=1.0, of_integers=3, shared=shared)
 
 
@@ -85,8 +90,7 @@ def seeds(
     that differ depend on what was there before, whatever their values are."""
     done: list[SeedVerdict] = []
     program = candidate.kernel.program
-    certain = surely_writes(program)
-    other = None if certain else _other_memory(program)
+    other = None if surely_writes(program) else _other_memory(program)
     returned = values.computed(candidate, _runs(case, wanted, other), seconds)
     try:
         with warnings.catch_warnings():
@@ -96,7 +100,7 @@ def seeds(
                 expected = _expected(case, seed, error)
                 actual = case.results(next(returned), expected)
                 done.append(compared(seed, actual, expected, error))
-                if seed == wanted[0] and not certain:
+                if seed == wanted[0] and other is not None:
                     again = case.results(next(returned), expected)
                     if count := _differing(actual, again):
                         return tuple(done), (_from_memory(count, candidate),)

@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import sys
-import traceback
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any, NoReturn
 from neuronjax import nki
 from neuronjax.diagnostics.judging import patches, types_file
 from neuronjax.diagnostics.judging.guard import Guard, Limits, limit_this_process
-from neuronjax.errors import InvalidProgramError, NeuronJaxError
+from neuronjax.errors import InvalidProgramError, NeuronJaxError, line_in
 from neuronjax.ir.kernel_file import write_program
 from neuronjax.nki import legacy
 from neuronjax.nki.kernel import Kernel
@@ -152,9 +151,6 @@ def _refused(error: NeuronJaxError) -> dict[str, Any]:
 
 def _raised(error: BaseException, candidate: str) -> dict[str, Any]:
     """An exception of the candidate's own, with its own innermost line."""
-    location = ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        if frame.filename == candidate:
-            location = f"{frame.filename}:{frame.lineno}"
     text = str(error).partition("\n")[0]
-    return _failure("raised", f"{type(error).__name__}: {text}", location)
+    told = f"{type(error).__name__}: {text}"
+    return _failure("raised", told, line_in(candidate, error) or "")
