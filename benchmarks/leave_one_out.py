@@ -89,7 +89,7 @@ FIGURES = (
     ),
     _function("streams_per_cycle", (vector,), (2.0, 1.0, 1.5)),
     _constant("THROTTLE_SINKING", (assumptions,), (0.25, 0.0, 0.1, 0.5, 1.0)),
-    _constant("REORDER_WINDOW", (assumptions,), (16, 1, 4, 64)),
+    _constant("REORDER_WINDOW", (assumptions,), (64, 1, 4, 16, 256)),
 )
 """Those that kernels of an op led to."""
 

@@ -38,6 +38,7 @@ def test_what_was_fitted_names_its_measurement():
         "DMA_ELEMENT",
         "HBM_LATENCY",
         "PROGRAM_SECONDS",
+        "RECIPROCAL_PASSES_V2",
         "THROTTLE_SINKING",
         "TWO_CORES_SECONDS",
         "VISIBLE_STARTS",

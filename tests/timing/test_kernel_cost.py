@@ -119,6 +119,12 @@ def test_short_instructions_take_the_least_interval():
     assert cycles(i) == a.MINIMUM_INTERVAL.value
 
 
+def test_a_reciprocal_of_the_oldest_core_takes_what_its_counter_says():
+    i = instruction("reciprocal", "vector", [sbuf(512)], [sbuf(512)])
+    newer, oldest = cycles(i), cycles(i, TRN1)
+    assert newer - oldest == pytest.approx((8 - 2.6) * 512, abs=64)
+
+
 def test_the_modes_are_of_their_generation():
     half = [sbuf(512, "bfloat16")]
     copy = instruction("tensor_copy", "vector", half, half)

@@ -110,6 +110,12 @@ STRIDED_ACCESS = Constant(
 )
 DYNAMIC_COPY_MINIMUM = Constant(600, "cycles", "copy from a dynamic address [V26]")
 RECIPROCAL_PASSES = Constant(8, "cycles/element", "reciprocal on VectorE [V26, SH]")
+RECIPROCAL_PASSES_V2 = Constant(
+    2.6,
+    "cycles/element",
+    "reciprocal on VectorE of NeuronCore-v2, where 8 are published",
+    fitted_to="trn1, SiLU: VectorE is active for 74 % of the time [AO]",
+)
 BN_AGGR_PASSES = Constant(13 / 3, "cycles/element", "bn_aggr: 13 (N / 3) [V26]")
 MAX8_EXTRA = Constant(144, "cycles", "max8 and match_replace8 in nki-library's model")
 ELEMENTS_OF_AN_INSTRUCTION = assumed(
@@ -198,7 +204,7 @@ DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "fraction", "of DMA's rate, SBUF to SBUF [
 # -- kernels ---------------------------------------------------------------------------
 
 REORDER_WINDOW = assumed(
-    16,
+    64,
     "instructions",
     "of an engine's stream among which the one that can start first is issued: the"
     " compiler orders them; TensorE's are ordered in the older style only, where fused"

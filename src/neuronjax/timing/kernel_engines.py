@@ -1,10 +1,11 @@
-"""Which engine executes what a kernel leaves open: VectorE or ScalarE, in balance.
+"""Which engine executes what a kernel leaves open: VectorE or ScalarE.
 
-The compiler decides where `engine=` is not given. That it shares copies out of PSUM
-between both is measured (bmm v2 of kda-for-trainium on trn2: 4,170 instructions of
-VectorE and 4,133 of ScalarE, of which 4,224 are such copies; its baseline on trn1
-leaves VectorE idle). ASSUMPTION: each instruction in turn goes to the engine that has
-less to do in all, what is bound to one of them counted first.
+The compiler decides where `engine=` is not given. For trn2 it shares copies out of PSUM
+between both (bmm v2 of kda-for-trainium: 4,170 instructions of VectorE and 4,133 of
+ScalarE, of which 4,224 are such copies). ASSUMPTION: each instruction in turn goes to
+the engine that has less to do in all, what is bound to one of them counted first. For
+trn1 ScalarE has them all: VectorE is idle in bmm, and of AdamW, SiLU and two kernels
+with RMSNorm ScalarE's counter is what all of them make, to a tenth.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from neuronjax.ir.kernel import KernelInstruction, Storage
+from neuronjax.timing.engines.task import has
 from neuronjax.timing.kernel_cost import Prices
 from neuronjax.timing.kernel_price import KernelPrice
 from neuronjax.timing.work import Work
@@ -47,6 +49,7 @@ def on_engines(
     if older:
         for n in _first_of_sums(entries):
             priced[n] = _NOTHING
+    shared = has(prices.core, "vector_perf_modes")  # from NeuronCore-v3 on
     load: dict[tuple[int, str], float] = {}
     movable = []
     moved: dict[int, KernelPrice] = {}
@@ -65,7 +68,7 @@ def on_engines(
         mine, other = (i.program, "vector"), (i.program, "scalar")
         here = load.get(mine, 0.0) + stays.seconds * counts[n]
         there = load.get(other, 0.0) + moves.seconds * counts[n]
-        if there < here:
+        if there < here or not shared:
             priced[n], load[other] = moves, there
         else:
             load[mine] = here

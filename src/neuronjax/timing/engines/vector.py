@@ -153,6 +153,13 @@ def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
     return rule
 
 
+def _reciprocal(task: LaneTask, core: Core) -> Pace:
+    """8 N as published; by its counters less on NeuronCore-v2."""
+    newer = has(core, "vector_perf_modes")
+    passes = a.RECIPROCAL_PASSES if newer else a.RECIPROCAL_PASSES_V2
+    return Pace(longest(task.streams) * passes.value)
+
+
 _PLAIN = ("dropout", "nc_stream_shuffle", "nc_transpose", "nc_find_index8")
 _PLAIN += ("bn_stats", "range_select", "pool")
 #: Instructions of the generator of random numbers.
@@ -174,7 +181,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         **dict.fromkeys(RANDOM, _random),
         **dict.fromkeys(_PLAIN, _plain()),
         "bn_aggr": _plain(a.BN_AGGR_PASSES.value),
-        "reciprocal": _plain(a.RECIPROCAL_PASSES.value),
+        "reciprocal": _reciprocal,
         "max8": _plain(extra=a.MAX8_EXTRA.value),
         "nc_match_replace8": _plain(extra=a.MAX8_EXTRA.value),
         "tensor_scalar_cumulative": _plain(extra=a.REDUCE_IN_PASSING.value),
