@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, Protocol
 
 import jax
@@ -199,11 +200,18 @@ class _Interpretation:
         environment = dict(outer)
         for buffer, array in zip(block.arguments, arguments, strict=True):
             environment[buffer.number] = array
+        known = _KnownResults() if self._may_reuse() else None
         for instruction in block.instructions:
-            results = self.step(instruction, environment, key)
+            run = functools.partial(self.step, instruction, environment, key)
+            results = known.of(instruction, environment, run) if known else run()
             for buffer, array in zip(instruction.results, results, strict=True):
                 environment[buffer.number] = array
         return [environment[view.buffer.number] for view in block.results]
+
+    def _may_reuse(self) -> bool:
+        """Whether nothing depends on how often an instruction is executed."""
+        observed = self._listeners or self.accumulator.plan or self.amaxes is not None
+        return not (self.eager or self.stochastic or observed)
 
     def step(self, i: Instruction, environment: dict, key: jax.Array) -> Arrays:
         """Executes an instruction whose operands are in the environment."""
@@ -403,6 +411,39 @@ _CONTROL: dict[type, Callable[..., Arrays]] = {
 }
 
 
+#: Larger results are made again: a program may say so to save memory
+#: (`jax.checkpoint`), and XLA merges what it likes.
+REUSED_BYTES = 1 << 20
+
+
+class _KnownResults:
+    """Results of a block's instructions, by what they compute of which arrays.
+
+    XLA would merge equal operations, but compiles them first, and an elementary
+    function is a kernel of its own: the angles of rotary embeddings, made in every
+    layer, are half of what there is to compile of a small GPT.
+    """
+
+    def __init__(self) -> None:
+        self._results: dict[tuple, Arrays] = {}
+
+    def of(
+        self, i: Instruction, environment: dict, run: Callable[[], Arrays]
+    ) -> Arrays:
+        """The results of an instruction, which is run if none of its kind was."""
+        sizes = (prod(b.type.shape) * b.type.dtype.itemsize for b in i.results)
+        if type(i) in _NOT_REUSED or max(sizes, default=0) > REUSED_BYTES:
+            return run()
+        operands = (id(environment[v.buffer.number]) for v in i.operands)
+        key = (SignedInstruction(i), *operands)
+        if key not in self._results:
+            self._results[key] = run()
+        return self._results[key]
+
+
+_NOT_REUSED = frozenset(_CONTROL) - {Call}
+
+
 class Stepper:
     """One instruction at a time, for a tool that walks a program itself.
 
@@ -456,9 +497,15 @@ def _execute(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
     return execute(i, operands, registers)
 
 
+#: One operation of XLA's, which knows that they are expensive.
+_ROOTS = frozenset({"sqrt", "rsqrt", "reciprocal"})
+
+
 def _has_own_kernel(i: Instruction) -> bool:
     """Elementary functions: long chains of cheap XLA ops."""
-    return isinstance(i, Activation) or getattr(i, "op", None) in ("power", "atan2")
+    if isinstance(i, Activation):
+        return i.function not in _ROOTS
+    return getattr(i, "op", None) in ("power", "atan2")
 
 
 def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:

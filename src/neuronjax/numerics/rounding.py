@@ -123,6 +123,10 @@ def round_to_format(
             bits are missing, of another shape or dtype, or counted outside 1 to 32.
     """
     rounded = _round(x, fmt, rounding, overflow, random_bits, random_bit_count)
+    if _keeps_exponent(fmt):  # NaNs are canonical
+        missing = 32 - fmt.width - fmt.padding_bits
+        bits = rounded << np.uint32(missing) if missing else rounded
+        return lax.bitcast_convert_type(bits, jnp.float32)
     return _decode(rounded, fmt)
 
 
@@ -139,6 +143,9 @@ def cast(
 
     Arguments and errors are those of `round_to_format`.
     """
+    if (fmt.dtype, rounding, overflow) == (jnp.float16, "rne", "ieee"):
+        _require(x, jnp.float32, "x")
+        return _converted(x, fmt)
     rounded = _round(x, fmt, rounding, overflow, random_bits, random_bit_count)
     return lax.bitcast_convert_type(rounded.astype(_bit_dtype(fmt)), fmt.dtype)
 
@@ -153,8 +160,24 @@ def widen(x: jax.Array) -> jax.Array:
         InvalidProgramError: the dtype of `x` is not that of a known format.
     """
     fmt = get_format(x.dtype)
+    if x.dtype in (jnp.bfloat16, jnp.float16):
+        wide = widen_finite(x)
+        bits = lax.bitcast_convert_type(wide, jnp.uint32)
+        canonical = lax.bitcast_convert_type((bits & _SIGN) | _QUIET_NAN, jnp.float32)
+        return lax.select(wide != wide, canonical, wide)
     codes = lax.bitcast_convert_type(x, _bit_dtype(fmt))
     return _decode(codes.astype(jnp.uint32), fmt)
+
+
+def widen_finite(x: jax.Array) -> jax.Array:
+    """As `widen`, but that a NaN of BF16 or FP16 may keep its payload.
+
+    For what hands on no NaN of its own, such as a contraction, in fewer operations.
+    """
+    if x.dtype == jnp.bfloat16:
+        bits = lax.bitcast_convert_type(x, jnp.uint16).astype(jnp.uint32)
+        return lax.bitcast_convert_type(bits << np.uint32(16), jnp.float32)
+    return x.astype(jnp.float32) if x.dtype == jnp.float16 else widen(x)
 
 
 def encode(x: jax.Array, fmt: FloatFormat) -> jax.Array:
@@ -232,9 +255,9 @@ def _round(
     rounds_up = _choose("rounding", rounding, _ROUNDS_UP)
     saturates = _choose("overflow", overflow, _SATURATES)
     random = _top_bits(x, rounding, random_bits, random_bit_count)
-    magnitude, sign = _split(x)
     if rounding == "rne" and not saturates and _keeps_exponent(fmt):
-        return _nearest_even_same_exponent(magnitude, sign, fmt)
+        return _nearest_even_same_exponent(x, fmt)
+    magnitude, sign = _split(x)
     if fmt.exponent_bits == FLOAT32.exponent_bits:  # else too small for the format
         magnitude = jnp.where(magnitude < _IMPLICIT, _ZERO, magnitude)  # FTZ
     stops = saturates or rounding == "rtz"
@@ -244,6 +267,14 @@ def _round(
     if stops and not saturates:
         code = jnp.where(magnitude == _INF, np.uint32(fmt.overflow_code), code)
     return _specials(code, magnitude, sign, fmt)
+
+
+def _converted(x: jax.Array, fmt: FloatFormat) -> jax.Array:
+    """FP16 by the host's conversion, whose result is read as an integer: XLA drops only
+    a conversion that another one undoes. It rounds just so, but for NaN."""
+    code = lax.bitcast_convert_type(x.astype(fmt.dtype), jnp.uint16)
+    nan = (code & np.uint16(0x8000)) | np.uint16(fmt.nan_code)
+    return lax.bitcast_convert_type(lax.select(x != x, nan, code), fmt.dtype)
 
 
 def _ceiling(fmt: FloatFormat, stops_at_max: bool = False) -> np.uint32:
@@ -264,21 +295,21 @@ def _keeps_exponent(fmt: FloatFormat) -> bool:
     return same and fmt.mantissa_bits < FLOAT32.mantissa_bits
 
 
-def _nearest_even_same_exponent(
-    magnitude: jax.Array, sign: jax.Array, fmt: FloatFormat
-) -> jax.Array:
-    """The common case, in a third of the operations.
+def _nearest_even_same_exponent(x: jax.Array, fmt: FloatFormat) -> jax.Array:
+    """The common case, in a third of the operations, sign and all.
 
     Half of the dropped bits, less one when the kept part is even, is added; the carry
     runs into the exponent and on to Inf.
     """
+    bits = lax.bitcast_convert_type(x, jnp.uint32)
     drop = np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
     half = (_ONE << (drop - _ONE)) - _ONE
-    code = (magnitude + half + ((magnitude >> drop) & _ONE)) >> drop
-    code = jnp.where(magnitude < _IMPLICIT, _ZERO, code)  # FTZ
-    code = jnp.where(magnitude > _INF, np.uint32(fmt.nan_code), code)
-    padding = np.uint32(fmt.padding_bits)
-    return (code << padding) ^ (sign >> (np.uint32(32 - fmt.width) - padding))
+    high = bits >> drop
+    sign = high & np.uint32(1 << (fmt.width - 1))
+    code = (bits + ((high & _ONE) + half)) >> drop
+    code = lax.select((bits & _INF) == _ZERO, sign, code)  # FTZ
+    code = lax.select(x != x, sign | np.uint32(fmt.nan_code), code)
+    return code << np.uint32(fmt.padding_bits) if fmt.padding_bits else code
 
 
 def _split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -350,12 +381,15 @@ def _specials(
         is_positive = (sign == _ZERO) & (magnitude != _ZERO)
         return jnp.where(is_positive, code, nan_code)
     padding = np.uint32(fmt.padding_bits)
-    return (code << padding) ^ (sign >> (np.uint32(32 - fmt.width) - padding))
+    if padding:
+        code = code << padding
+    return code ^ (sign >> (np.uint32(32 - fmt.width) - padding))
 
 
 def _decode(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
     """`decode` of codes already widened to uint32."""
-    codes = codes >> np.uint32(fmt.padding_bits)
+    if fmt.padding_bits:
+        codes = codes >> np.uint32(fmt.padding_bits)
     magnitude = codes
     sign = _ZERO
     if fmt.signed:

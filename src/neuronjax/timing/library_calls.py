@@ -41,7 +41,8 @@ def with_chip_instructions(
 def _instruction(name: str, block: Block, core: Core) -> Instruction | None:
     match = _NAME.fullmatch(name)
     make = _INSTRUCTIONS.get(match.group(1)) if match else None
-    return make(block, core) if make else None
+    # JAX's differentiation leaves functions without results.
+    return make(block, core) if make and block.results else None
 
 
 def _operands(block: Block, count: int) -> tuple[View, ...]:

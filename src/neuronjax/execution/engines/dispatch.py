@@ -21,7 +21,7 @@ from neuronjax.ir.instruction import Block, Instruction
 from neuronjax.numerics.exact import seal
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.random_bits import random_bits
-from neuronjax.numerics.rounding import cast, round_to_format, widen
+from neuronjax.numerics.rounding import cast, round_to_format, widen, widen_finite
 
 Arrays = tuple[jax.Array, ...]
 
@@ -58,6 +58,11 @@ def execute(
 def wide(x: jax.Array) -> jax.Array:
     """A float operand as the engine reads it: FP32."""
     return x if x.dtype == jnp.float32 else widen(x)
+
+
+def wide_or_nan(x: jax.Array) -> jax.Array:
+    """The same, in fewer operations, where any NaN serves."""
+    return x if x.dtype == jnp.float32 else widen_finite(x)
 
 
 def write(x: jax.Array, instruction: Instruction, registers: Registers) -> jax.Array:

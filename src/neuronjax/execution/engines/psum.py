@@ -61,16 +61,21 @@ class Psum(NamedTuple):
             total: the sum so far, [batch, M, N] float32.
             first: the number of the first tile, for the rounding keys.
         """
-        few = len(passes) * passes[0].shape[0] + (total is not None) == 1
-        add = _adder(self.format, self.rounding)
+        tiles = passes[0].shape[0]
+        few = len(passes) * tiles + (total is not None) == 1
+        add = _adder(tiles, self.format, self.rounding)
         add = add if few else own_kernel(add)
-        return add(passes, total, jnp.uint32(first), self.zero, self.key)
+        # With an axis for the tiles, XLA copies a dot's results in front of a call.
+        flat = [p.reshape(-1, *p.shape[2:]) for p in passes]
+        return add(flat, total, jnp.uint32(first), self.zero, self.key)
 
 
 @functools.cache
-def _adder(format: FloatFormat | None, rounding: str) -> Callable[..., jax.Array]:
+def _adder(
+    tiles: int, format: FloatFormat | None, rounding: str
+) -> Callable[..., jax.Array]:
     """One function object per kind, so that it is traced once per shape."""
-    return functools.partial(_add_tiles, format=format, rounding=rounding)
+    return functools.partial(_add_tiles, tiles=tiles, format=format, rounding=rounding)
 
 
 def _add_tiles(
@@ -80,13 +85,17 @@ def _add_tiles(
     zero: jax.Array,
     key: jax.Array,
     *,
+    tiles: int,
     format: FloatFormat | None,
     rounding: str,
 ) -> jax.Array:
-    """Plain additions of stored results: nothing to contract or to reassociate."""
-    for tile in range(passes[0].shape[0]):
-        for n, part in enumerate(passes):
-            total = part[tile] if total is None else total + part[tile]
+    """Plain additions of stored results, [tile * batch, M, N]: nothing to contract or
+    to reassociate."""
+    batch = passes[0].shape[0] // tiles
+    for tile in range(tiles):
+        for n, stored in enumerate(passes):
+            part = lax.slice_in_dim(stored, tile * batch, (tile + 1) * batch)
+            total = part if total is None else total + part
             if format is not None:
                 write = (first + jnp.uint32(tile)) * jnp.uint32(len(passes))
                 write_key = fold(key, write + jnp.uint32(n))

@@ -27,6 +27,7 @@ from neuronjax.execution.engines.dispatch import (
     bits_of,
     execute,
     wide,
+    wide_or_nan,
 )
 from neuronjax.execution.engines.psum import Psum, as_psum, settled
 from neuronjax.ir.instruction_set import DotDimensions, NcMatmul, NcTranspose
@@ -52,7 +53,9 @@ def nc_matmul(i: NcMatmul, x: Sequence[jax.Array], r: Registers) -> Arrays:
         lhs, rhs = (a.astype(result.dtype) for a in x)
         return (_plain(lhs, rhs, i.dimensions, result.dtype),)
     integers = result.dtype.kind in "iu"
-    lhs, rhs = (a.astype(jnp.float32) if integers else wide(a) for a in x)
+    # A sum that leaves PSUM has one NaN, whatever those of the operands were.
+    read = wide if i.accumulation == "host" else wide_or_nan
+    lhs, rhs = (a.astype(jnp.float32) if integers else read(a) for a in x)
     if i.accumulation == "host":
         return (as_psum(host_dot(lhs, rhs, i.dimensions), i),)
     operands, psum = matrices(lhs, rhs, i.dimensions), Psum.of(i, r)

@@ -1,0 +1,113 @@
+"""What the interpreter gives to XLA: equal work once, and as few operations as do."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import neuronjax as nj
+from neuronjax.execution import interpreter
+
+
+def emulated(function, *arguments, policy="fp32"):
+    """The text of the program that XLA gets."""
+    call = nj.jit(function, target="trn2", policy=policy)
+    return jax.jit(lambda *a: call(*a)).lower(*arguments).as_text()
+
+
+def angles(x, layers):
+    """What every layer of a model with rotary embeddings makes anew."""
+    for _ in range(layers):
+        positions = jax.lax.iota(jnp.float32, x.shape[-1])
+        x = x * jnp.sin(positions * 0.5)
+    return x
+
+
+def sines(text):
+    """Calls of kernels that XLA keeps apart."""
+    return text.count('inlineable = "false"')
+
+
+X = np.linspace(-2, 2, 512, dtype=np.float32).reshape(8, 64)
+
+
+@pytest.mark.parametrize("layers", [1, 4])
+def test_equal_work_is_emulated_once(layers):
+    text = emulated(lambda x: angles(x, layers), X)
+    assert sines(text) == sines(emulated(lambda x: angles(x, 1), X))
+
+
+def test_large_results_are_made_again(monkeypatch):
+    """So that a program can trade time for memory."""
+    monkeypatch.setattr(interpreter, "REUSED_BYTES", 100)
+    assert sines(emulated(lambda x: angles(x, 4), X)) >= 4
+
+
+def test_other_operands_are_other_work():
+    def run(x, y):
+        return jnp.sin(x) + 2 * jnp.sin(y) + jnp.cos(x)
+
+    expected = run(X.astype(np.float64), 3.0 * X)
+    np.testing.assert_allclose(
+        nj.jit(run, target="trn2", policy="fp32")(X, 3 * X), expected, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("policy", ["fp32", "bf16", "fp8"])
+def test_reuse_changes_no_bit(policy):
+    def run(x):
+        w = jnp.sin(jax.lax.iota(jnp.float32, 64 * 32)).reshape(64, 32)
+        v = jnp.sin(jax.lax.iota(jnp.float32, 64 * 32)).reshape(64, 32)
+        return angles(x, 3), x @ w - x @ v, jnp.tanh(x @ w) * jnp.tanh(x @ v)
+
+    call = nj.jit(run, target="trn2", policy=policy)
+    compiled = call(X)
+    with jax.disable_jit():
+        alone = call(X)
+    for a, b in zip(compiled, alone, strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_every_stochastic_rounding_is_its_own():
+    """Equal casts of one number draw other bits."""
+    policy = dataclasses.replace(nj.Policy.preset("bf16"), rounding="stochastic")
+
+    def run(x):
+        return x.astype(jnp.bfloat16), x.astype(jnp.bfloat16)
+
+    one, other = nj.jit(run, target="trn2", policy=policy)(X)
+    assert (np.asarray(one) != np.asarray(other)).any()
+
+
+HALF = X.astype(jnp.bfloat16)
+WIDE = np.zeros((64, 256), jnp.bfloat16)  # two K tiles
+#: StableHLO operations of an instruction beyond those of its arguments and of what
+#: every program has: XLA's time to compile follows them. With little room.
+OPERATIONS = {
+    "cast to bfloat16": (lambda x: x.astype(jnp.bfloat16), (X,), 31),
+    "cast to float16": (lambda x: x.astype(jnp.float16), (X,), 13),
+    "widening of bfloat16": (lambda x: x.astype(jnp.float32), (HALF,), 16),
+    "sum": (lambda x, y: x + y, (X, X), 3),
+    "product": (lambda x, y: x * y, (X, X), 5),
+    "quotient": (lambda x, y: x / y, (X, X), 22),
+    "contraction": (
+        lambda x, y: jnp.dot(x, y, preferred_element_type=jnp.float32),
+        (WIDE, WIDE.T),
+        39,
+    ),
+}
+
+
+def operations(function, arguments):
+    return emulated(function, *arguments, policy="bf16").count("= stablehlo.")
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_of_an_instruction(name):
+    function, arguments, most = OPERATIONS[name]
+    around = operations(lambda *x: [a.T for a in x], arguments)
+    assert operations(function, arguments) - around <= most
