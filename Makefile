@@ -115,7 +115,7 @@ $(NOTEBOOKS_STAMP): $(STAMP)
 	touch $@
 
 notebooks: $(NOTEBOOKS_STAMP)
-	PATH="$(abspath $(BIN)):$$PATH" $(PYTEST) --dist loadfile --nbval-lax -p no:cacheprovider notebooks $(ARGS)
+	NEURONJAX_PROGRESS=0 PATH="$(abspath $(BIN)):$$PATH" $(PYTEST) --dist loadfile --nbval-lax -p no:cacheprovider notebooks $(ARGS)
 
 notebooks-refresh: $(NOTEBOOKS_STAMP)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python notebooks/refresh.py $(ARGS)

@@ -10,6 +10,7 @@ run, and nothing of that notebook is saved.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -33,6 +34,7 @@ def notebooks(starts: list[str]) -> list[Path]:
 def refresh(path: Path) -> float:
     """Executes and saves a notebook; returns the seconds that its cells took."""
     notebook = nbformat.read(path, as_version=4)
+    os.environ["NEURONJAX_PROGRESS"] = "0"  # which kernels inherit
     client = NotebookClient(
         notebook,
         timeout=SECONDS,

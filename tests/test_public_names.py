@@ -45,6 +45,7 @@ NAMES = {
     "jit",
     "judge",
     "judge_all",
+    "keep_compiled",
     "load",
     "local_device_count",
     "make_mesh",

@@ -33,7 +33,7 @@ GROUPS: dict[str, Group] = {
         title="Running programs",
         text="`jit` is `jax.jit` with the numbers of a chip; `load` is for saved "
         "programs. `lower` and `compile` show what lies between.",
-        names=("jit", "Emulated", "Lowered", "Compiled", "load"),
+        names=("jit", "Emulated", "Lowered", "Compiled", "load", "keep_compiled"),
     ),
     "policies": Group(
         title="Policies",

@@ -35,6 +35,7 @@ from neuronjax.api.estimate_serving import (
 from neuronjax.api.jit import Emulated as Emulated, jit as jit
 from neuronjax.api.judge import judge as judge
 from neuronjax.api.judge_all import judge_all as judge_all
+from neuronjax.api.keep_compiled import keep_compiled as keep_compiled
 from neuronjax.api.load import load as load
 from neuronjax.api.lowered import Compiled as Compiled, Lowered as Lowered
 from neuronjax.api.nki_diff import NkiDiff as NkiDiff, nki_diff as nki_diff

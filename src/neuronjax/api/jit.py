@@ -27,6 +27,7 @@ from neuronjax.api.signatures import Named, as_array, signature_of
 from neuronjax.capture.mesh_context import MeshContext
 from neuronjax.capture.trace import capturing
 from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.execution import stages
 from neuronjax.execution.call import CallContext
 from neuronjax.execution.captured import CapturedProgram
 from neuronjax.execution.probes.collect import Collect
@@ -175,6 +176,8 @@ class Emulated:
             if "abstract array" in str(error):
                 self._bind(args, kwargs)  # names the argument that is not an array
             raise
+        finally:
+            stages.end(self)
 
     def with_rounding_seed(self, index: Any) -> Emulated:
         """The same function with a given call index for stochastic rounding.
@@ -290,8 +293,12 @@ class Emulated:
                 return executable(context, around, *args, **kwargs)
 
         def compile(context: CallContext) -> Any:
-            with around.outside():
-                return self._jitted.lower(context, around, *args, **kwargs).compile()
+            try:
+                with around.outside():
+                    lowered = self._jitted.lower(context, around, *args, **kwargs)
+                    return lowered.compile()
+            finally:
+                stages.end(self)
 
         return CallEntry(self._state, compile, run)
 
@@ -308,6 +315,7 @@ class Emulated:
         JAX takes no keyword that a parameter has as its name, hence the underscores.
         """
         context, around = _context, _around
+        stages.start(f"{self._name} on {self.target.name}", self)
         emulation, leaves, out_tree = self._bind(args, kwargs, around)
         collector = None if self._collect is None else Collector(self._collect)
         emulation = dataclasses.replace(emulation, collector=collector)
@@ -316,6 +324,7 @@ class Emulated:
         result = jax.tree.unflatten(out_tree(), outcome.results)
         if collector is not None:
             result = (result, Statistics.of(outcome.statistics, collector))
+        stages.stage("compiling")
         history = outcome.amax_history
         return result if history is None else (result, history)
 

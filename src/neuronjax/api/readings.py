@@ -8,11 +8,13 @@ from __future__ import annotations
 from rich.console import RenderableType
 
 from neuronjax.api.lowered import READINGS, Lowered
+from neuronjax.execution import stages
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.text import instruction_text
 from neuronjax.report.places import place
 from neuronjax.report.program_display import program_table
 from neuronjax.report.tables import as_html, as_text
+from neuronjax.report.waiting import Waiting
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.timeline import Timeline
@@ -34,6 +36,7 @@ def table(lowered: Lowered) -> RenderableType:
     return program_table(lowered.name, lowered.captured.instructions, lowered.setting)
 
 
+stages.watch = Waiting.of
 READINGS.update(
     timeline=timeline,
     table=table,

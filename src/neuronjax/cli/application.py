@@ -75,6 +75,12 @@ PolicyOption = Annotated[
         help="fp32, bf16, fp16, tf32, fp8, mxfp8, mxfp4; default: the SDK's.",
     ),
 ]
+CacheOption = Annotated[
+    bool,
+    typer.Option(
+        "--cache/--no-cache", help="Keep compiled programs for the next time."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
 
 

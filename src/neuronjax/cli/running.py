@@ -22,6 +22,7 @@ from rich.table import Table
 
 import neuronjax as nj
 from neuronjax.cli.application import (
+    CacheOption,
     JsonOption,
     PolicyOption,
     TargetOption,
@@ -66,6 +67,7 @@ def run(
     compare: Annotated[
         bool, typer.Option("--compare", help="Also run jax.jit, and compare.")
     ] = False,
+    cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> None:
     """Runs a program with the numbers of an emulated chip.
@@ -81,6 +83,8 @@ def run(
         neuronjax run model.mlirbc --inputs batch.npz --output logits.npz
     """
     check_folders([output])
+    if cache:
+        nj.keep_compiled()
     found = find(source)
     options = {"target": target, "policy": policy}
     if isinstance(found, Path):

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from neuronjax.cli.application import check_folders
+import neuronjax as nj
+from neuronjax.cli.application import CacheOption, check_folders
 
 
 def quickstart(
@@ -32,6 +33,7 @@ def quickstart(
         Path | None,
         typer.Option("--json", dir_okay=False, help="Also write the results as JSON."),
     ] = None,
+    cache: CacheOption = True,
     tiny: Annotated[bool, typer.Option("--tiny", hidden=True)] = False,
 ) -> None:
     """Trains a GPT natively and on emulated chips, and compares.
@@ -53,6 +55,8 @@ def quickstart(
     chosen = dataclasses.replace(chosen, seed=seed, steps=steps or chosen.steps)
     emulated = map(experiment.Setup.parse, targets or experiment.EMULATED)
     machines = [experiment.NATIVE, *emulated]
+    if cache:
+        nj.keep_compiled()
     corpus = data.load()
     console = Console()
     check_folders([output, json_path])

@@ -25,7 +25,7 @@ from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
 from neuronjax.capture.mesh_context import MeshContext
 from neuronjax.capture.trace import Capture, Traced, abstract, trace
 from neuronjax.errors import InvalidProgramError, UnsupportedError
-from neuronjax.execution import interpreter
+from neuronjax.execution import interpreter, stages
 from neuronjax.execution.call import CallContext, Outcome
 from neuronjax.execution.probes.plan import Collector
 from neuronjax.hardware import Target
@@ -109,8 +109,11 @@ class Emulation:
 
     def run(self, context: CallContext, leaves: Leaves) -> Outcome:
         """Captures, lowers and executes; no transformation looks inside."""
+        stages.stage("capturing")
         captured = self.capture(leaves)
+        stages.stage("lowering")
         program = self.lower(captured.program)
+        stages.stage("emulating")
         _check_context(program, context)
         arrays = split_complex([_without_key(leaf) for leaf in leaves])
         plan = None

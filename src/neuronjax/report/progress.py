@@ -16,6 +16,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -26,19 +27,29 @@ from neuronjax.report.tables import as_html
 _REDRAW_SECONDS = 0.2  # at most so often in a notebook
 
 
-class ProgressBars:
-    """Rich's bars between two texts, drawn where the user looks while it is entered."""
+def _between(before: str, after: str) -> tuple[ProgressColumn, ...]:
+    """A bar between two texts."""
+    return (
+        TextColumn(before),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn(after),
+        TimeElapsedColumn(),
+    )
 
-    def __init__(self, before: str, after: str, *, shown: bool) -> None:
+
+class ProgressBars:
+    """Rich's columns, drawn where the user looks while it is entered."""
+
+    def __init__(
+        self, *columns: ProgressColumn, shown: bool, transient: bool = False
+    ) -> None:
         console = Console(stderr=True)
         self._page = _Page() if shown and console.is_jupyter else None
         self._bars = Progress(
-            TextColumn(before),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn(after),
-            TimeElapsedColumn(),
+            *columns,
             console=console,
+            transient=transient,
             disable=not shown or self._page is not None,
         )
 
@@ -69,11 +80,8 @@ class StudyProgress(ProgressBars):
     """
 
     def __init__(self, runs: int, *, done: int, shown: bool) -> None:
-        super().__init__(
-            "{task.description:<22}",
-            "{task.fields[status]:<12}",
-            shown=shown and done < runs,
-        )
+        columns = _between("{task.description:<22}", "{task.fields[status]:<12}")
+        super().__init__(*columns, shown=shown and done < runs)
         stored = f"{done} stored" if done else ""
         self._runs = self._bars.add_task(
             "runs", total=runs, completed=done, status=stored
@@ -118,7 +126,8 @@ class SearchProgress(ProgressBars):
     """A bar for a precision search: programs run of its budget, and the last error."""
 
     def __init__(self, most: int, *, shown: bool) -> None:
-        super().__init__("programs run", "{task.fields[status]}", shown=shown)
+        columns = _between("programs run", "{task.fields[status]}")
+        super().__init__(*columns, shown=shown)
         self._runs = self._bars.add_task("", total=most, status="compiling")
 
     def heard(self, runs: int, error: float, seconds: float) -> None:

@@ -46,7 +46,7 @@ class HostCache(Generic[Finding]):
     @property
     def path(self) -> Path:
         """The file of this jaxlib, device, processor and thread count."""
-        return _folder() / f"{self._name}-{host_fingerprint()}.json"
+        return cache_folder() / f"{self._name}-{host_fingerprint()}.json"
 
     def find(
         self,
@@ -96,7 +96,8 @@ class HostCache(Generic[Finding]):
             return  # a read-only home costs time, not correctness
 
 
-def _folder() -> Path:
+def cache_folder() -> Path:
+    """Where this package keeps what it found out."""
     root = os.environ.get("NEURONJAX_CACHE_DIR")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(root) if root else base / "neuronjax"
