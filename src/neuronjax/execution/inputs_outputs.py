@@ -71,7 +71,7 @@ def canonical_nan(x: jax.Array) -> jax.Array:
     Which operand's NaN the host's processor hands on depends on how code was generated.
     """
     if x.dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
-        return jnp.where(x != x, jnp.asarray(np.nan, x.dtype), x)
+        return lax.select(lax.ne(x, x), lax.full_like(x, np.nan), x)
     bits = jax.dtypes.itemsize_bits(x.dtype)
     if bits != 8 or not jnp.issubdtype(x.dtype, jnp.floating):
         return x  # FP4 has none

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any, Protocol
 
 import jax
@@ -30,28 +29,24 @@ from neuronjax.execution.engines import Registers, execute
 from neuronjax.execution.exchange import exchange
 from neuronjax.execution.probes.accumulator import StatisticsAccumulator, added
 from neuronjax.execution.probes.plan import ProbePlan
+from neuronjax.execution.reuse import KnownResults, is_small
 from neuronjax.execution.uniformity import Uniformity
 from neuronjax.ir.collective_set import Collective, Spmd
 from neuronjax.ir.instruction import (
     Block,
+    Buffer,
     Instruction,
     InstructionProgram,
     SignedInstruction,
 )
 from neuronjax.ir.instruction_set import (
     Activation,
-    BitcastCopy,
     Branch,
     Call,
-    Compare,
-    DmaCopy,
-    Iota,
     Loop,
     Memset,
     ReadAmax,
     RecordAmax,
-    Select,
-    TensorTensor,
 )
 from neuronjax.numerics.exact import kept_apart
 from neuronjax.numerics.random_bits import fold
@@ -198,14 +193,12 @@ class _Interpretation:
     ) -> list[jax.Array]:
         """Executes a block; `outer` holds what it captures."""
         environment = dict(outer)
-        for buffer, array in zip(block.arguments, arguments, strict=True):
-            environment[buffer.number] = array
-        known = _KnownResults() if self._may_reuse() else None
-        for instruction in block.instructions:
-            run = functools.partial(self.step, instruction, environment, key)
-            results = known.of(instruction, environment, run) if known else run()
-            for buffer, array in zip(instruction.results, results, strict=True):
-                environment[buffer.number] = array
+        environment.update(_by_number(block.arguments, arguments))
+        known = KnownResults(_NOT_REUSED) if self._may_reuse() else None
+        for i in block.instructions:
+            run = functools.partial(self.step, i, environment, key)
+            results = known.of(i, environment, run) if known else run()
+            environment.update(_by_number(i.results, results))
         return [environment[view.buffer.number] for view in block.results]
 
     def _may_reuse(self) -> bool:
@@ -394,6 +387,10 @@ class _Interpretation:
         return jax.jit(body)
 
 
+def _by_number(buffers: Sequence[Buffer], arrays: Arrays) -> dict[int, jax.Array]:
+    return {b.number: array for b, array in zip(buffers, arrays, strict=True)}
+
+
 def chosen_branch(i: Branch, index: jax.Array) -> jax.Array:
     """The number of the branch that is run, int32: out of range it is the last."""
     last = len(i.branches) - 1
@@ -409,36 +406,6 @@ _CONTROL: dict[type, Callable[..., Arrays]] = {
     ReadAmax: _Interpretation.read_amax,
     Spmd: _Interpretation.spmd,
 }
-
-
-#: Larger results are made again: a program may say so to save memory
-#: (`jax.checkpoint`), and XLA merges what it likes.
-REUSED_BYTES = 1 << 20
-
-
-class _KnownResults:
-    """Results of a block's instructions, by what they compute of which arrays.
-
-    XLA would merge equal operations, but compiles them first, and an elementary
-    function is a kernel of its own: the angles of rotary embeddings, made in every
-    layer, are half of what there is to compile of a small GPT.
-    """
-
-    def __init__(self) -> None:
-        self._results: dict[tuple, Arrays] = {}
-
-    def of(
-        self, i: Instruction, environment: dict, run: Callable[[], Arrays]
-    ) -> Arrays:
-        """The results of an instruction, which is run if none of its kind was."""
-        sizes = (prod(b.type.shape) * b.type.dtype.itemsize for b in i.results)
-        if type(i) in _NOT_REUSED or max(sizes, default=0) > REUSED_BYTES:
-            return run()
-        operands = (id(environment[v.buffer.number]) for v in i.operands)
-        key = (SignedInstruction(i), *operands)
-        if key not in self._results:
-            self._results[key] = run()
-        return self._results[key]
 
 
 _NOT_REUSED = frozenset(_CONTROL) - {Call}
@@ -475,20 +442,9 @@ class Stepper:
             return self._run._execute(i, operands, {}, key)
 
 
-# Instructions of one or two XLA ops: cheaper to trace in place than to call.
-_SMALL = (BitcastCopy, Compare, DmaCopy, Iota, Memset, Select)
-_SMALL_OPS = frozenset({"add", "subtract", "multiply", "maximum", "minimum", "negate"})
-
-
-def _is_small(i: Instruction) -> bool:
-    return isinstance(i, _SMALL) or (
-        getattr(i, "op", None) in _SMALL_OPS and isinstance(i, TensorTensor)
-    )
-
-
 def _execute(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
     """Executes inside the current trace; equal instructions are traced once."""
-    if not _is_small(i):
+    if not is_small(i):
         results = _execute_alone(i, operands, registers)
         return kept_apart(results) if _has_own_kernel(i) else results
     if _is_64_bit(i):

@@ -7,9 +7,12 @@ result, which changes no value, by a -0.0 that the compiler cannot know. The pro
 only be contracted with that -0.0, and `fma(x, y, -0.0)` is `x * y` rounded. It costs
 one operation, none where the processor contracts.
 
-The -0.0 is computed inside the graph, from a number that only the run knows: XLA's
-stateful generator draws it, which no compiler folds. An argument would not do, under an
-outer `jax.jit` it may be a constant. Whatever is drawn, the result is -0.0.
+The -0.0 is computed inside the graph, from a number that only the run knows. An
+argument would not do, under an outer `jax.jit` it may be a constant. On CPU the number
+is one of a Fourier transform, which XLA leaves to a library and never folds; elsewhere
+XLA's stateful generator draws it. That one is expanded into ten rounds of arithmetic,
+which cost a sixth of the compilation of a small program. Whatever it is, the result is
+-0.0.
 """
 
 from __future__ import annotations
@@ -19,13 +22,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 
 
 def opaque_zero() -> jax.Array:
     """A float32 scalar -0.0 that the compiler cannot know."""
-    return opaque_zero_of(lax.bitcast_convert_type(_drawn(), jnp.uint32))
+    return opaque_zero_of(lax.bitcast_convert_type(_unknown(), jnp.uint32))
 
 
 def opaque_zero_of(bits: jax.Array) -> jax.Array:
@@ -33,11 +37,20 @@ def opaque_zero_of(bits: jax.Array) -> jax.Array:
 
     For functions of which every operand is computed from `bits`: if those are constant,
     all is, and XLA evaluates it operation by operation. In a captured program there is
-    no stateful generator to draw from.
+    nothing of the host's to draw from.
     """
     one = jnp.uint32(1)
     zero = (bits * (bits + one)) & one
     return lax.bitcast_convert_type(zero ^ jnp.uint32(0x8000_0000), jnp.float32)
+
+
+def _unknown() -> jax.Array:
+    """A float32 scalar."""
+    return lax.platform_dependent(cpu=_transformed, default=_drawn)
+
+
+def _transformed() -> jax.Array:
+    return lax.real(lax.fft(jnp.ones(2, jnp.float32), "RFFT", (2,)))[1]
 
 
 def _drawn() -> jax.Array:
@@ -52,7 +65,7 @@ def seal(x: jax.Array, zero: jax.Array) -> jax.Array:
         x: float32, any shape.
         zero: the scalar of `opaque_zero`.
     """
-    return x + zero
+    return lax.add(x, lax.broadcast(zero, x.shape))
 
 
 def opaque(x: jax.Array, zero: jax.Array) -> jax.Array:
@@ -66,16 +79,18 @@ def opaque(x: jax.Array, zero: jax.Array) -> jax.Array:
         x: booleans, integers or floats, any shape.
         zero: the scalar of `opaque_zero`.
     """
+    hidden = zero_bits(zero)
     if x.dtype == jnp.bool_:
-        return x ^ (zero_bits(zero) != 0)
+        return lax.bitwise_xor(x, lax.broadcast(hidden != 0, x.shape))
     word = jnp.dtype(f"uint{jax.dtypes.itemsize_bits(x.dtype)}")
-    bits = lax.bitcast_convert_type(x, word) ^ zero_bits(zero).astype(word)
+    hidden = lax.broadcast(lax.convert_element_type(hidden, word), x.shape)
+    bits = lax.bitwise_xor(lax.bitcast_convert_type(x, word), hidden)
     return lax.bitcast_convert_type(bits, x.dtype)
 
 
 def zero_bits(zero: jax.Array) -> jax.Array:
     """The uint32 scalar 0, as little known to the compiler as `zero`."""
-    return lax.bitcast_convert_type(zero, jnp.uint32) << jnp.uint32(1)
+    return lax.shift_left(lax.bitcast_convert_type(zero, jnp.uint32), np.uint32(1))
 
 
 def kept_apart(results: Any) -> Any:
