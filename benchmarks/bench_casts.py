@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.harness import Effort, Result, compare_calls, row
+from benchmarks.harness import Effort, Result, compare_calls, interleave, row
 from neuronjax.numerics.casting import cast
 from neuronjax.numerics.float_format import FORMATS
 
@@ -64,7 +64,22 @@ def stochastic(name: str, effort: Effort) -> Result:
     )
 
 
+@row("cast/e2m1_milliseconds", target=20)
+def e2m1(effort: Effort) -> Result:
+    """Nearest even to FP4, by itself: XLA's own cast is slow too."""
+    (times,) = interleave((lambda: jax.jit(_to_e2m1)(argument()),), effort)
+    return Result(value=times.scaled(1e3), unit="ms", sizes={"elements": ELEMENTS})
+
+
+def _to_e2m1(x: jax.Array) -> jax.Array:
+    return cast(x, NAMES["e2m1"])
+
+
+# XLA's cast to float16 is an instruction of the processor's.
+TARGETS = {"float16": 1.2}
 for _short, _name in NAMES.items():
-    row(f"cast/{_short}", target=1.5)(functools.partial(nearest, _name))
+    row(f"cast/{_short}", target=TARGETS.get(_short, 1.5))(
+        functools.partial(nearest, _name)
+    )
 for _short, _name in NAMES.items():
     row(f"cast_stochastic/{_short}", target=1.5)(functools.partial(stochastic, _name))

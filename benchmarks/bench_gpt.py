@@ -4,7 +4,8 @@ The model of the quickstart with 4 layers, width 256, 4 heads, 128 tokens, batch
 vocabulary 256, under Adam; float32 parameters, and every result of the step is an
 output. Compile time is trace + lower + XLA, of a new jit object with JAX's caches
 cleared. "Warm" means that the verdicts on dot shapes (`engines.dot_verdicts`)
-are known, "cold" that they are found out on the way, as on a user's first run.
+are known, "cold" that they are found out on the way, as on a user's first run. A
+"second process" finds the programs of the first in JAX's persistent cache.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import dataclasses
 import functools
 import tempfile
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +40,8 @@ from neuronjax.execution.engines import dot_verdicts
 from neuronjax.hardware import resolve_target
 from neuronjax.lowering import lower
 
-TARGET = "trn2"
+# The chip of a policy, "trn2" but for microscaling.
+TARGET, MICROSCALING_TARGET = "trn2", "trn3"
 CONFIG = model.GPTConfig(vocab_size=256, layers=4, heads=4, width=256, hidden=704)
 BATCH, TOKENS = 8, 128
 SIZES = {**dataclasses.asdict(CONFIG), "batch": BATCH, "tokens": TOKENS}
@@ -46,15 +49,18 @@ SIZES = {**dataclasses.asdict(CONFIG), "batch": BATCH, "tokens": TOKENS}
 EXACT = nj.Policy.preset("bf16")
 HOST = dataclasses.replace(EXACT, accumulation="host")
 TABLES = dataclasses.replace(EXACT, transcendentals="scalar_engine")
-INFORMATION = ("fp32", "fp8", "tf32")
+# Targets of the run times and of the compile times of other presets.
+STEPS = {"fp8": 1.7, "mxfp8": 2.2, "fp32": 3.0, "tf32": None}
+COMPILED = {"fp8": 4.0, "mxfp8": 5.0}
+DEEP = 12
 
 # ---- The program.
 
 
 @functools.cache
-def problem() -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def problem(layers: int = CONFIG.layers) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """(the train step, its arguments)."""
-    graphdef, params = model.create(CONFIG)
+    graphdef, params = model.create(dataclasses.replace(CONFIG, layers=layers))
     optimizer = optax.adam(1e-3)
 
     def step(params: Any, state: Any, tokens: jax.Array) -> tuple[Any, Any, jax.Array]:
@@ -80,10 +86,17 @@ class Build:
     verdicts: float
 
 
-def build(policy: nj.Policy | None) -> Build:
+def emulation(policy: nj.Policy, layers: int = CONFIG.layers) -> Any:
+    """The step, emulated, anew."""
+    step, _ = problem(layers)
+    target = MICROSCALING_TARGET if (policy.name or "").startswith("mx") else TARGET
+    return nj.jit(step, target=target, policy=policy)
+
+
+def build(policy: nj.Policy | None, layers: int = CONFIG.layers) -> Build:
     """Compiles the step anew; natively without a policy."""
-    step, args = problem()
-    function = step if policy is None else nj.jit(step, target=TARGET, policy=policy)
+    step, args = problem(layers)
+    function = step if policy is None else emulation(policy, layers)
     spent = dot_verdicts.spent_seconds
     times = [time.perf_counter()]
     # The same path for both: a jit object of this call alone.
@@ -132,23 +145,31 @@ def step_tables(effort: Effort) -> Result:
     return compare_calls(exact.executable, tables.executable, args, effort, sizes=SIZES)
 
 
-for _name in INFORMATION:
-    row(f"gpt_step/{_name}")(functools.partial(step_time, nj.Policy.preset(_name)))
+for _name, _target in STEPS.items():
+    _policy = nj.Policy.preset(_name)
+    row(f"gpt_step/{_name}", target=_target)(functools.partial(step_time, _policy))
 
 # ---- Compile time.
 
 
-@row("gpt_compile/bf16_warm", target=6)
-def compile_warm(effort: Effort) -> Result:
+def compile_warm(policy: nj.Policy, effort: Effort) -> Result:
     """Emulated over native compile time, every dot shape known."""
-    first_build(EXACT)  # leaves the verdicts behind
-    builds: dict[nj.Policy | None, list[Build]] = {None: [], EXACT: []}
+    first_build(policy)  # leaves the verdicts behind
+    builds: dict[nj.Policy | None, list[Build]] = {None: [], policy: []}
     thunks = [functools.partial(_build_into, builds, policy) for policy in builds]
     # A build takes a minute where a step takes a second.
     few = Effort(repetitions=effort.repetitions // 8, seconds=60.0, minimum=1)
     native, emulated = interleave(thunks, few, before=jax.clear_caches, warm_up=0)
-    details = _stages("native", builds[None]) | _stages("emulated", builds[EXACT])
+    details = _stages("native", builds[None]) | _stages("emulated", builds[policy])
     return ratio(native, emulated, sizes=SIZES, details=details)
+
+
+row("gpt_compile/bf16_warm", target=2.5)(functools.partial(compile_warm, EXACT))
+for _name, _target in COMPILED.items():
+    _policy = nj.Policy.preset(_name)
+    row(f"gpt_compile/{_name}_warm", target=_target)(
+        functools.partial(compile_warm, _policy)
+    )
 
 
 def _build_into(
@@ -165,7 +186,7 @@ def _stages(prefix: str, builds: list[Build]) -> dict[str, float]:
     return {f"{prefix}_{stage}_seconds": median(stage) for stage in stages}
 
 
-@row("gpt_compile/bf16_cold")
+@row("gpt_compile/bf16_cold", target=4)
 def compile_cold(effort: Effort) -> Result:
     """The same in a new process that knows no dot shape; once."""
     del effort
@@ -183,6 +204,64 @@ def build_both() -> tuple[float, float, dict[str, float]]:
     details = _stages("native", builds[:1]) | _stages("emulated", builds[1:])
     return native, emulated, details
 
+
+@row("gpt_compile/second_process", target=3)
+def compile_second(effort: Effort) -> Result:
+    """Seconds to the first result in a process after another; once."""
+    del effort
+    with tempfile.TemporaryDirectory() as empty:
+        environment = {"NEURONJAX_CACHE_DIR": empty}
+        first, bits = in_fresh_process(first_result, environment)
+        second, again = in_fresh_process(first_result, environment)
+    if bits != again:
+        raise ValueError("the second process has other bits than the first")
+    details = {"first_process_seconds": first}
+    return Result(value=Samples((second,)), unit="s", sizes=SIZES, details=details)
+
+
+def first_result() -> tuple[float, int]:
+    """(seconds to the results of the first step, their CRC-32)."""
+    nj.keep_compiled()
+    _, args = problem()
+    jax.block_until_ready(jax.jit(lambda x: x + 1)(jax.numpy.zeros(8)))  # start JAX
+    start = time.perf_counter()
+    results = jax.block_until_ready(emulation(EXACT)(*args))
+    seconds = time.perf_counter() - start
+    leaves = (np.asarray(x).tobytes() for x in jax.tree.leaves(results))
+    return seconds, zlib.crc32(b"".join(leaves))
+
+
+@row("gpt_compile/layers_12_over_1", target=2)
+def compile_deep(effort: Effort) -> Result:
+    """Compile time of twelve layers over that of one, both emulated; once."""
+    del effort
+    times: dict[str, float] = {}
+    for layers in (1, DEEP):
+        for name, policy in (("native", None), ("emulated", EXACT)):
+            build(policy, layers)  # leaves the verdicts behind
+            jax.clear_caches()
+            b = build(policy, layers)
+            times[f"{name}_{layers}_layers_seconds"] = b.trace + b.lower + b.xla
+    one, twelve = (times[f"emulated_{n}_layers_seconds"] for n in (1, DEEP))
+    return ratio(Samples((one,)), Samples((twelve,)), sizes=SIZES, details=times)
+
+
+def operations(policy: nj.Policy, effort: Effort) -> Result:
+    """Operations of the StableHLO that XLA gets, per instruction."""
+    del effort
+    _, args = problem()
+    call = emulation(policy)
+    text = jax.jit(lambda *args: call(*args)).lower(*args).as_text()
+    found = text.count(" = stablehlo.") + text.count(' = "stablehlo.')
+    instructions = len(call.lower(*args).instructions)
+    details = {"operations": found, "instructions": instructions}
+    value = Samples((found / instructions,))
+    return Result(value=value, unit="ops", sizes=SIZES, details=details)
+
+
+for _name in ("bf16", *COMPILED):
+    _policy = nj.Policy.preset(_name)
+    row(f"gpt_operations/{_name}")(functools.partial(operations, _policy))
 
 # ---- Capture and lowering, per op of the captured program.
 

@@ -32,13 +32,13 @@ class Case(NamedTuple):
 SPARSE = nj.Policy(auto_cast="matmult", auto_cast_type="bf16", sparsity="4:16")
 # The MX cases quantize both operands, the sparse one prunes the right one.
 CASES: dict[str, Case] = {
-    "bf16": Case("trn2", "bf16", 1.5),
-    "fp8": Case("trn2", "fp8", 2.2),
-    "mxfp8": Case("trn3", "mxfp8", 3.0),
-    "mxfp4": Case("trn3", "mxfp4", 3.0),
+    "bf16": Case("trn2", "bf16", 1.3),
+    "fp8": Case("trn2", "fp8", 2.0),
+    "mxfp8": Case("trn3", "mxfp8", 2.2),
+    "mxfp4": Case("trn3", "mxfp4", 2.2),
     "sparse": Case("trn2", SPARSE, 2.0),
     "tf32": Case("trn2", "tf32", None),
-    "fp32": Case("trn2", "fp32", None),
+    "fp32": Case("trn2", "fp32", 4.5),
 }
 
 

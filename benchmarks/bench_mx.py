@@ -52,4 +52,4 @@ def compare(name: str, effort: Effort) -> Result:
 
 
 for _name, _format in FORMATS.items():
-    row(f"mx/quantize_{_name}")(functools.partial(compare, _format))
+    row(f"mx/quantize_{_name}", target=3.0)(functools.partial(compare, _format))
