@@ -64,7 +64,7 @@ def stochastic(name: str, effort: Effort) -> Result:
     )
 
 
-@row("cast/e2m1_milliseconds", target=20)
+@row("cast/e2m1_ms", target=20)
 def e2m1(effort: Effort) -> Result:
     """Nearest even to FP4, by itself: XLA's own cast is slow too."""
     (times,) = interleave((lambda: jax.jit(_to_e2m1)(argument()),), effort)

@@ -205,7 +205,7 @@ def build_both() -> tuple[float, float, dict[str, float]]:
     return native, emulated, details
 
 
-@row("gpt_compile/second_process", target=3)
+@row("gpt_compile/second", target=3)
 def compile_second(effort: Effort) -> Result:
     """Seconds to the first result in a process after another; once."""
     del effort
@@ -231,7 +231,7 @@ def first_result() -> tuple[float, int]:
     return seconds, zlib.crc32(b"".join(leaves))
 
 
-@row("gpt_compile/layers_12_over_1", target=2)
+@row("gpt_compile/layers_12", target=2)
 def compile_deep(effort: Effort) -> Result:
     """Compile time of twelve layers over that of one, both emulated; once."""
     del effort
