@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from math import prod
 
 import jax
 
@@ -17,7 +16,6 @@ from neuronjax.ir.instruction_set import (
     Select,
     TensorTensor,
 )
-from neuronjax.ir.program import TensorType
 
 Arrays = Sequence[jax.Array]
 
@@ -36,16 +34,6 @@ def is_small(i: Instruction) -> bool:
     )
 
 
-def is_reusable(i: Instruction) -> bool:
-    """Whether its results are small enough to be kept for another reader."""
-    return max((size_bytes(b.type) for b in i.results), default=0) <= REUSED_BYTES
-
-
-def size_bytes(type: TensorType) -> int:
-    """Of a tensor as XLA holds it."""
-    return prod(type.shape) * type.dtype.itemsize
-
-
 class KnownResults:
     """Results of a block's instructions, by what they compute of which arrays.
 
@@ -62,7 +50,8 @@ class KnownResults:
         self, i: Instruction, environment: dict, run: Callable[[], Arrays]
     ) -> Arrays:
         """The results of an instruction, which is run if none of its kind was."""
-        if type(i) in self._never or not is_reusable(i):
+        largest = max((b.type.size_bytes for b in i.results), default=0)
+        if type(i) in self._never or largest > REUSED_BYTES:
             return run()
         operands = (id(environment[v.buffer.number]) for v in i.operands)
         key = (SignedInstruction(i), *operands)

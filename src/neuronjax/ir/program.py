@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,6 +26,11 @@ class TensorType:
 
     shape: tuple[int, ...]
     dtype: np.dtype
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all elements, each of at least a byte."""
+        return prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
         return "x".join([*map(str, self.shape), self.dtype.name])

@@ -10,7 +10,6 @@ SBUF take as long as in HBM; parts whose lengths the run knows are all of their 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import prod
 from types import MappingProxyType
 
 from neuronjax.errors import InternalError, UnimplementedError
@@ -59,8 +58,8 @@ def collective_seconds(
     for the device's own number."""
     if isinstance(i, PartitionId):
         return 0.0
-    operands = sum(prod(v.type.shape) * v.type.dtype.itemsize for v in i.operands)
-    results = sum(prod(b.type.shape) * b.type.dtype.itemsize for b in i.results)
+    operands = sum(v.type.size_bytes for v in i.operands)
+    results = sum(b.type.size_bytes for b in i.results)
     time = collective_time(
         _OPS[type(i)],
         max(operands, results),

@@ -97,7 +97,7 @@ def stream(tensor: TensorType, free: int, *, in_psum: bool = False) -> LaneStrea
 
 def nbytes(views_or_buffers: Iterable[View | Buffer]) -> int:
     """The bytes of all views or buffers together."""
-    return sum(prod(v.type.shape) * v.type.dtype.itemsize for v in views_or_buffers)
+    return sum(v.type.size_bytes for v in views_or_buffers)
 
 
 def traffic_of(i: Instruction) -> dict[str, float]:

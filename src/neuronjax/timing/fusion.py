@@ -74,7 +74,7 @@ class _Fusion:
         self.arguments, self.results = arguments, results
         self.access: list[ValueAccess] = [ValueAccess((i,)) for i in range(len(types))]
         self.uses = [0] * len(types)
-        self.sizes = [prod(t.shape) * t.dtype.itemsize for t in types]
+        self.sizes = [t.size_bytes for t in types]
         self.constants: set[int] = set()
         self.masks = Masks(types)
         self.step_of: dict[int, int] = {}

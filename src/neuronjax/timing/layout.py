@@ -162,11 +162,11 @@ def row_bytes(type_: TensorType, whole: int, size: int) -> int:
 def addressed_bytes(i: Instruction) -> tuple[int, int] | None:
     """Bytes of operand 0 that are read and that are written; None if `i` takes all."""
     if isinstance(i, DmaCopy) and i.kind == "dynamic_update_slice":
-        return 0, _bytes(i.operands[1].type)
+        return 0, i.operands[1].type.size_bytes
     if isinstance(i, LocalGather):
-        return _bytes(i.results[0].type), 0
+        return i.results[0].type.size_bytes, 0
     if isinstance(i, LocalScatter):
-        moved = _bytes(i.operands[-1].type)
+        moved = i.operands[-1].type.size_bytes
         return 0 if i.op == "assign" else moved, moved
     return None
 
@@ -205,7 +205,3 @@ def meets_little(fused: Fused, step: FusedStep, value: int, room: float) -> bool
     sides = [fused.access[v].roots for v in step.operands]
     others = {r for roots in sides for r in roots} - {value}
     return (value,) in sides and sum(fused.sizes[r] for r in others) <= room
-
-
-def _bytes(type_: TensorType) -> int:
-    return prod(type_.shape) * type_.dtype.itemsize

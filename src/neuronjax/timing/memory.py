@@ -10,7 +10,6 @@ all partitions together. What HBM holds over time is in `timing.hbm`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 
 from neuronjax.ir.collection import no_collection
 from neuronjax.ir.collective_set import Spmd
@@ -147,4 +146,4 @@ class _Planner:
 
 
 def _carry_bytes(i: Loop) -> list[int]:
-    return [prod(b.type.shape) * b.type.dtype.itemsize for b in i.body.arguments]
+    return [b.type.size_bytes for b in i.body.arguments]

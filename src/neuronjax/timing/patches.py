@@ -13,7 +13,6 @@ from __future__ import annotations
 from math import prod
 
 from neuronjax.ir.instruction_set import Im2col
-from neuronjax.ir.program import TensorType
 from neuronjax.timing.access import ValueAccess, rows_of
 from neuronjax.timing.engines.tensor import least_tile
 from neuronjax.timing.work import Core
@@ -41,12 +40,12 @@ def copied_bytes(i: Im2col) -> int:
     """What is copied of an image that has few channels."""
     window = i.window
     copies = min(window.sizes[0], _places(i)) if window.sizes else 1
-    return min(_bytes(i.results[0].type), copies * _bytes(i.operands[0].type))
+    return min(i.results[0].type.size_bytes, copies * i.operands[0].type.size_bytes)
 
 
 def held_bytes(i: Im2col) -> int:
     """What the copies take that are there at a time: one is used up before the next."""
-    return min(_bytes(i.results[0].type), _bytes(i.operands[0].type))
+    return min(i.results[0].type.size_bytes, i.operands[0].type.size_bytes)
 
 
 def run_bytes(i: Im2col) -> int:
@@ -63,7 +62,3 @@ def _places(i: Im2col) -> int:
     dilated = (size - 1) * window.base_dilations[0] + 1 + sum(window.padding[0])
     reach = (window.sizes[0] - 1) * window.window_dilations[0] + 1
     return max(0, (dilated - reach) // window.strides[0] + 1)
-
-
-def _bytes(type_: TensorType) -> int:
-    return prod(type_.shape) * type_.dtype.itemsize
