@@ -67,12 +67,9 @@ def stochastic(name: str, effort: Effort) -> Result:
 @row("cast/e2m1_ms", target=20)
 def e2m1(effort: Effort) -> Result:
     """Nearest even to FP4, by itself: XLA's own cast is slow too."""
-    (times,) = interleave((lambda: jax.jit(_to_e2m1)(argument()),), effort)
+    call = jax.jit(lambda x: cast(x, NAMES["e2m1"]))
+    (times,) = interleave((lambda: call(argument()),), effort)
     return Result(value=times.scaled(1e3), unit="ms", sizes={"elements": ELEMENTS})
-
-
-def _to_e2m1(x: jax.Array) -> jax.Array:
-    return cast(x, NAMES["e2m1"])
 
 
 # XLA's cast to float16 is an instruction of the processor's.

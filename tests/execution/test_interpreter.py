@@ -72,6 +72,25 @@ def test_reuse_changes_no_bit(policy):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
+@pytest.mark.parametrize("policy", ["fp32", "bf16", "fp16"])
+def test_composed_roots_quotients_and_casts_are_those_of_single_operations(policy):
+    """Among what XLA would rewrite: 1 / sqrt, a / (b / c), round trips, x / y + z."""
+
+    def run(x):
+        y, z = jnp.abs(x) + 0.3, jnp.abs(x[:1]) + 0.7
+        half = (x / y).astype(jnp.float16).astype(jnp.float32) * 3
+        bf16 = (half - x).astype(jnp.bfloat16).astype(jnp.float32) / z
+        roots = 1 / jnp.sqrt(y) + jnp.sqrt(y) / jnp.sqrt(z) + jax.lax.rsqrt(y) * half
+        return bf16 + half, roots, x / (y / z) + (x / y) / z, jnp.sqrt(-y) / z
+
+    call = nj.jit(run, target="trn2", policy=policy)
+    compiled = call(X)
+    with jax.disable_jit():
+        alone = call(X)
+    for a, b in zip(compiled, alone, strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
 def test_every_stochastic_rounding_is_its_own():
     """Equal casts of one number draw other bits."""
     policy = dataclasses.replace(nj.Policy.preset("bf16"), rounding="stochastic")
