@@ -29,7 +29,8 @@ import scipy.special
 from neuronjax.numerics.elementary import ULP_FLOOR, UNARY
 from neuronjax.numerics.exact import opaque_zero
 from neuronjax.numerics.float_format import FloatFormat, get_format
-from neuronjax.numerics.rounding import decode, encode, round_to_format
+from neuronjax.numerics.rounding import encode, round_to_format
+from neuronjax.numerics.widening import decode
 
 TABLES = Path(__file__).parent.parent / "src" / "neuronjax" / "numerics" / "tables"
 # Of the formats that StableHLO and the engines share, those of at most 16 bits.

@@ -26,7 +26,8 @@ from gfloat.types import Domain, FormatInfo
 from jax import lax
 
 from neuronjax.numerics.float_format import FORMATS, FloatFormat
-from neuronjax.numerics.rounding import cast, decode, widen
+from neuronjax.numerics.rounding import cast
+from neuronjax.numerics.widening import decode, widen
 
 FLOAT16, TFLOAT32 = FORMATS["float16"], FORMATS["tfloat32"]
 E2M1, E8M0 = FORMATS["float4_e2m1fn"], FORMATS["float8_e8m0fnu"]

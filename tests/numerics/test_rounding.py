@@ -24,14 +24,8 @@ from jax import lax
 from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics.float_format import FORMATS, FloatFormat
 from neuronjax.numerics.random_bits import random_bits
-from neuronjax.numerics.rounding import (
-    cast,
-    decode,
-    encode,
-    round_to_format,
-    round_to_int,
-    widen,
-)
+from neuronjax.numerics.rounding import cast, encode, round_to_format, round_to_int
+from neuronjax.numerics.widening import decode, widen
 
 FLOAT32, TFLOAT32 = FORMATS["float32"], FORMATS["tfloat32"]
 BFLOAT16, FLOAT16 = FORMATS["bfloat16"], FORMATS["float16"]

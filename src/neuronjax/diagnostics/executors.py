@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from neuronjax.execution.interpreter import Stepper
+from neuronjax.execution.stepper import Stepper
 from neuronjax.ir.instruction import Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Call
 from neuronjax.numerics.random_bits import fold

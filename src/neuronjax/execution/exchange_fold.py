@@ -19,7 +19,8 @@ from neuronjax.ir.fold_plan import FoldPlan, Stage
 from neuronjax.numerics.exact import kept_apart, seal
 from neuronjax.numerics.float_format import FLOAT32, FloatFormat
 from neuronjax.numerics.random_bits import fold, random_bits
-from neuronjax.numerics.rounding import cast, widen
+from neuronjax.numerics.rounding import cast
+from neuronjax.numerics.widening import widen
 
 COMBINATIONS = {"add": lax.add, "multiply": lax.mul}
 

@@ -47,6 +47,7 @@ from neuronjax.ir.instruction_set import (
     Memset,
     ReadAmax,
     RecordAmax,
+    ScaleFromAmax,
 )
 from neuronjax.numerics.exact import kept_apart
 from neuronjax.numerics.random_bits import fold
@@ -109,8 +110,8 @@ def _run(
     history = context.amax_history
     with jax.disable_jit(False):
         zero = inputs_outputs.make_zero(eager)
-        key = _first_key(program, context.call_index)
-        run = _Interpretation(
+        key = first_key(program, context.call_index)
+        run = Interpretation(
             program, zero, eager, tuple(listeners), real=real, plan=plan
         )
         run.start_amaxes(history)
@@ -123,7 +124,7 @@ def _run(
         )
 
 
-def _first_key(program: InstructionProgram, call_index: jax.Array | None) -> jax.Array:
+def first_key(program: InstructionProgram, call_index: jax.Array | None) -> jax.Array:
     """Of the rounding of main, from which all others derive."""
     if not program.stochastic:
         return jnp.uint32(0)
@@ -131,7 +132,7 @@ def _first_key(program: InstructionProgram, call_index: jax.Array | None) -> jax
     return fold(fold(jnp.uint32(0), jnp.uint32(program.seed)), index)
 
 
-class _Interpretation:
+class Interpretation:
     """One run of one program."""
 
     def __init__(
@@ -209,10 +210,10 @@ class _Interpretation:
     def step(self, i: Instruction, environment: dict, key: jax.Array) -> Arrays:
         """Executes an instruction whose operands are in the environment."""
         operands = [environment[v.buffer.number] for v in i.operands]
-        results = self._execute(i, operands, environment, key)
+        results = self.execute(i, operands, environment, key)
         self._tell(i, operands, results)
         self.accumulator.count_rounding(
-            i, operands, results, lambda i: self._execute(i, operands, {}, key)
+            i, operands, results, lambda i: self.execute(i, operands, {}, key)
         )
         return results
 
@@ -220,7 +221,7 @@ class _Interpretation:
         for listener in self._listeners:
             listener.did_execute(i, operands, results)
 
-    def _execute(
+    def execute(
         self, i: Instruction, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
         if self.stochastic and i.ordinal:
@@ -234,7 +235,7 @@ class _Interpretation:
         return _execute(i, operands, registers)
 
     def _run_scalars(self, block: Block, arguments: Arrays, key: jax.Array) -> Arrays:
-        inner = _Interpretation(self._program, self._zero, False, ())
+        inner = Interpretation(self._program, self._zero, False, ())
         return inner.block(block, arguments, {}, key)
 
     # -- many devices ------------------------------------------------------------------
@@ -378,7 +379,7 @@ class _Interpretation:
         plan = self.accumulator.plan
 
         def body(zero: Any, key: Any, amaxes: tuple, *operands: Any) -> tuple:
-            inner = _Interpretation(program, zero, False, (), callees, real, plan)
+            inner = Interpretation(program, zero, False, (), callees, real, plan)
             inner.previous_amaxes, inner.amaxes = amaxes
             out = inner.block(program.functions[name], operands, {}, key)
             return inner.amaxes, inner.accumulator.rows, out
@@ -399,47 +400,16 @@ def chosen_branch(i: Branch, index: jax.Array) -> jax.Array:
 
 
 _CONTROL: dict[type, Callable[..., Arrays]] = {
-    Loop: _Interpretation.loop,
-    Branch: _Interpretation.branch,
-    Call: _Interpretation.call,
-    RecordAmax: _Interpretation.record_amax,
-    ReadAmax: _Interpretation.read_amax,
-    Spmd: _Interpretation.spmd,
+    Loop: Interpretation.loop,
+    Branch: Interpretation.branch,
+    Call: Interpretation.call,
+    RecordAmax: Interpretation.record_amax,
+    ReadAmax: Interpretation.read_amax,
+    Spmd: Interpretation.spmd,
 }
 
 
 _NOT_REUSED = frozenset(_CONTROL) - {Call}
-
-
-class Stepper:
-    """One instruction at a time, for a tool that walks a program itself.
-
-    Op by op, so the bits are those of a run. The caller derives the keys of stochastic
-    rounding as the loop above does, with `fold`.
-
-    Attributes:
-        first_key: of main's instructions.
-    """
-
-    def __init__(
-        self, program: InstructionProgram, call_index: jax.Array | None = None
-    ) -> None:
-        with jax.disable_jit(False):
-            self.first_key = _first_key(program, call_index)
-            self._run = _Interpretation(
-                program, inputs_outputs.make_zero(True), True, ()
-            )
-
-    def execute(self, i: Instruction, operands: Arrays, key: jax.Array) -> Arrays:
-        """The results of one instruction that captures nothing.
-
-        Args:
-            i: any but a loop or a branch.
-            operands: its arrays.
-            key: of the block that the instruction is in.
-        """
-        with jax.disable_jit(False):
-            return self._run._execute(i, operands, {}, key)
 
 
 def _execute(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
@@ -458,7 +428,9 @@ _ROOTS = frozenset({"sqrt", "rsqrt", "reciprocal"})
 
 
 def _has_own_kernel(i: Instruction) -> bool:
-    """Elementary functions: long chains of cheap XLA ops."""
+    """Elementary functions and scales: long chains of cheap XLA ops."""
+    if isinstance(i, ScaleFromAmax):
+        return True
     if isinstance(i, Activation):
         return i.function not in _ROOTS
     return getattr(i, "op", None) in ("power", "atan2")
@@ -483,7 +455,7 @@ def _kernel(signed: SignedInstruction) -> Callable[..., Any]:
 
     def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:
         program = InstructionProgram(Block((), (), ()), {}, stochastic=True)
-        run_scalars = _Interpretation(program, zero, False, ())._run_scalars
+        run_scalars = Interpretation(program, zero, False, ())._run_scalars
         return execute(i, operands, Registers(zero, key, run_scalars))
 
     return jax.jit(body)

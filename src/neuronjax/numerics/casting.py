@@ -21,6 +21,7 @@ from neuronjax.numerics import rounding as engine
 from neuronjax.numerics.float_format import FloatFormat, IntFormat, get_number_format
 from neuronjax.numerics.random_bits import random_bits as draw
 from neuronjax.numerics.rounding import IntegerMode, Overflow, Rounding
+from neuronjax.numerics.widening import widen
 
 # Stochastic rounding applies to float targets only (the runtime's
 # NEURON_RT_STOCHASTIC_ROUNDING_EN: FP32 to FP16, BF16, FP8 and TF32).
@@ -146,7 +147,7 @@ def _float_array(x: Any) -> jax.Array:
 
 
 def _wide(x: jax.Array) -> jax.Array:
-    return x if x.dtype == jnp.float32 else engine.widen(x)
+    return x if x.dtype == jnp.float32 else widen(x)
 
 
 def _to_integer(

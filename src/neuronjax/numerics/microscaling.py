@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +34,7 @@ from neuronjax.numerics.float_format import (
     FloatFormat,
     get_format,
 )
+from neuronjax.numerics.mx_blocks import blocked, replaced, unblocked
 from neuronjax.numerics.mx_scales import (
     NAN_SCALE,
     ScaleRuleName,
@@ -46,10 +48,11 @@ from neuronjax.numerics.rounding import (
     Rounding,
     cast,
     encode,
+    round_to_codes,
     round_to_format,
-    widen,
 )
 from neuronjax.numerics.shown import Shown
+from neuronjax.numerics.widening import widen
 
 BLOCK_SIZE = 32  # OCP MX 1.0, section 5.2; the only size that the hardware knows
 INPUT_DTYPES = ("float32", "bfloat16", "float16")
@@ -333,61 +336,61 @@ def _fake_quantized(
 def _codes_kernel(
     x: jax.Array, seed: jax.Array | None, options: _Options
 ) -> tuple[jax.Array, jax.Array]:
-    rounded, scales = _rounded_blocks(x, seed, options)
-    codes = encode(rounded, options.element)
-    return _unblocked(codes, x.shape, options.axis), _narrow(scales, options)
+    quotients, scales = _quotients(x, options)
+    codes = round_to_codes(quotients, **_rounding(x.shape, seed, options))
+    return unblocked(codes, x.shape, options.axis), _narrow(scales, options)
 
 
 @functools.partial(jax.jit, static_argnums=2)
 def _values_kernel(
     x: jax.Array, seed: jax.Array | None, options: _Options
 ) -> tuple[jax.Array, jax.Array]:
-    rounded, scales = _rounded_blocks(x, seed, options)
+    quotients, scales = _quotients(x, options)
+    rounded = round_to_format(quotients, **_rounding(x.shape, seed, options))
     values = _scaled(rounded, scales)
-    return _unblocked(values, x.shape, options.axis), _narrow(scales, options)
+    return unblocked(values, x.shape, options.axis), _narrow(scales, options)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def neuronjax_dequantize_mx(
     elements: jax.Array, scales: jax.Array, axis: int, block_size: int
 ) -> jax.Array:
-    blocks = _blocked(_widened(elements), axis, block_size)
+    blocks = blocked(_widened(elements), axis, block_size)
     per_block = jnp.expand_dims(to_codes(scales).astype(jnp.uint32), axis)
-    return _unblocked(_scaled(blocks, per_block), elements.shape, axis)
+    return unblocked(_scaled(blocks, per_block), elements.shape, axis)
 
 
-def _rounded_blocks(
-    x: jax.Array, seed: jax.Array | None, options: _Options
-) -> tuple[jax.Array, jax.Array]:
-    """Blocks of elements, as float32, and their scale bytes, as uint32."""
+def _quotients(x: jax.Array, options: _Options) -> tuple[jax.Array, jax.Array]:
+    """Blocks of elements to be rounded, float32, and their scale bytes, as uint32."""
     axis, size = options.axis, options.block_size
     values = x if x.dtype == jnp.float32 else widen(x)
-    bits = _blocked(lax.bitcast_convert_type(values, jnp.uint32), axis, size)
+    bits = blocked(lax.bitcast_convert_type(values, jnp.uint32), axis, size)
     magnitude, sign = bits & ~_SIGN, bits & _SIGN
     amax = jnp.max(magnitude, axis=axis, keepdims=True)
     scales = scale_bytes(amax, options.scale_rule, options.element)
     quotient = unscale_magnitudes(magnitude, scales) | sign
     is_nan = (scales == _NAN_SCALE) & (amax >= _INF)
-    rounded = round_to_format(
-        lax.bitcast_convert_type(jnp.where(is_nan, _ZERO, quotient), jnp.float32),
-        options.element,
+    quotient = jnp.where(is_nan, _ZERO, quotient)
+    return lax.bitcast_convert_type(quotient, jnp.float32), scales
+
+
+def _rounding(
+    shape: tuple[int, ...], seed: jax.Array | None, options: _Options
+) -> dict[str, Any]:
+    """How elements are rounded."""
+    random = None
+    if seed is not None:
+        random = blocked(random_bits(shape, seed), options.axis, options.block_size)
+    return dict(
+        fmt=options.element,
         rounding=options.rounding,
         overflow=options.overflow,
-        random_bits=_random_blocks(x.shape, seed, options),
+        random_bits=random,
     )
-    return rounded, scales
 
 
 def _narrow(scales: jax.Array, options: _Options) -> jax.Array:
     return jnp.squeeze(scales, options.axis).astype(jnp.uint8)
-
-
-def _random_blocks(
-    shape: tuple[int, ...], seed: jax.Array | None, options: _Options
-) -> jax.Array | None:
-    if seed is None:
-        return None
-    return _blocked(random_bits(shape, seed), options.axis, options.block_size)
 
 
 def _scaled(blocks: jax.Array, scales: jax.Array) -> jax.Array:
@@ -396,31 +399,6 @@ def _scaled(blocks: jax.Array, scales: jax.Array) -> jax.Array:
     product = scale_magnitudes(bits & ~_SIGN, scales) | (bits & _SIGN)
     product = jnp.where(scales == _NAN_SCALE, _QUIET_NAN, product)
     return lax.bitcast_convert_type(product, jnp.float32)
-
-
-# ---- Blocks: an axis of length K becomes two, of lengths ceil(K / size) and size.
-# Counted from the end, the second keeps the number of the axis.
-
-
-def _blocked(x: jax.Array, axis: int, size: int) -> jax.Array:
-    """Splits an axis into blocks, the last filled up with zeros."""
-    length = x.shape[axis]
-    blocks = -(-length // size)
-    padding = [(0, 0)] * x.ndim
-    padding[axis] = (0, blocks * size - length)
-    return jnp.pad(x, padding).reshape(_replaced(x.shape, axis, blocks, size))
-
-
-def _unblocked(blocks: jax.Array, shape: tuple[int, ...], axis: int) -> jax.Array:
-    """The inverse of `_blocked`, for an array of this shape."""
-    padded = blocks.shape[axis - 1] * blocks.shape[axis]
-    flat = blocks.reshape(_replaced(shape, axis, padded))
-    return lax.slice_in_dim(flat, 0, shape[axis], axis=axis)
-
-
-def _replaced(shape: tuple[int, ...], axis: int, *sizes: int) -> tuple[int, ...]:
-    index = len(shape) + axis
-    return (*shape[:index], *sizes, *shape[index + 1 :])
 
 
 # ---- Checks.
@@ -483,7 +461,7 @@ def _check_array(array: MXArray) -> None:
             f"axis={axis} of an MXArray of shape {shape}",
             remedy=f"count the axis from the end: {-len(shape)} to -1",
         )
-    expected = _replaced(shape, axis, -(-shape[axis] // array.block_size))
+    expected = replaced(shape, axis, -(-shape[axis] // array.block_size))
     found = {
         "elements": (array.elements.dtype, array.format.element.dtype),
         "scales": (array.scales.dtype, FLOAT8_E8M0FNU.dtype),

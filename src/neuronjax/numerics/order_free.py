@@ -51,18 +51,21 @@ def total_order(x: jax.Array) -> jax.Array:
 def extreme_key(op: str, x: jax.Array) -> jax.Array:
     """int32 in the order of the float32 `x`, NaN at the end that wins.
 
+    Subnormals keep their places, which are beside their zeros: whoever is chosen is
+    flushed by `extreme_of_key`.
+
     Args:
         op: "maximum" or "minimum".
         x: float32, any shape.
     """
     nan = np.float32(np.nan) if op == "maximum" else -np.float32(np.nan)
-    return total_order(jnp.where(x != x, nan, flush(x)))
+    return total_order(jnp.where(x != x, nan, x))
 
 
 def extreme_of_key(key: jax.Array) -> jax.Array:
-    """The float32 of a key."""
+    """The float32 of a key, flushed."""
     bits = jnp.where(key < 0, key ^ jnp.int32(0x7FFFFFFF), key)
-    return lax.bitcast_convert_type(bits, jnp.float32)
+    return flush(lax.bitcast_convert_type(bits, jnp.float32))
 
 
 def reduce_extreme(op: str, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:

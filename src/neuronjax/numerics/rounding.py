@@ -1,8 +1,8 @@
-"""Rounding between float32 and every other format, by uint32 arithmetic alone.
+"""Rounding between float32 and every other format, by arithmetic on uint32 bits.
 
 The rounding step of an engine's write: `round_to_format` (values stay float32), `cast`
-(an array of the target dtype), `encode` and `decode` (integer codes), `widen`, and
-`round_to_int`. No float operation is used that XLA could elide, contract or flush, so
+(an array of the target dtype), `encode` (integer codes) and `round_to_int`; `widening`
+is the way back. No float operation is used that XLA could elide, contract or flush, so
 the bits are the same eagerly, under `jax.jit`, and on every host. Rules of design,
 sections 5 and 6, spelled out at `round_to_format`. Scaling and MX blocks are in
 `microscaling`.
@@ -19,7 +19,8 @@ import numpy as np
 from jax import lax
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.numerics.float_format import FLOAT32, FloatFormat, get_format
+from neuronjax.numerics.float_format import FLOAT32, FloatFormat
+from neuronjax.numerics.widening import as_float, bit_dtype, decode_words, require
 
 Rounding = Literal["rne", "rtz", "half_away", "stochastic"]
 Overflow = Literal["ieee", "saturate"]
@@ -127,7 +128,12 @@ def round_to_format(
         missing = 32 - fmt.width - fmt.padding_bits
         bits = rounded << np.uint32(missing) if missing else rounded
         return lax.bitcast_convert_type(bits, jnp.float32)
-    return _decode(rounded, fmt)
+    return decode_words(rounded, fmt)
+
+
+def round_to_codes(x: jax.Array, fmt: FloatFormat, **options: Any) -> jax.Array:
+    """Rounds to `fmt.code_dtype` codes; options and errors of `round_to_format`."""
+    return _round(x, fmt, **options).astype(fmt.code_dtype)
 
 
 def cast(
@@ -144,40 +150,10 @@ def cast(
     Arguments and errors are those of `round_to_format`.
     """
     if (fmt.dtype, rounding, overflow) == (jnp.float16, "rne", "ieee"):
-        _require(x, jnp.float32, "x")
+        require(x, jnp.float32, "x")
         return _converted(x, fmt)
     rounded = _round(x, fmt, rounding, overflow, random_bits, random_bit_count)
-    return lax.bitcast_convert_type(rounded.astype(_bit_dtype(fmt)), fmt.dtype)
-
-
-def widen(x: jax.Array) -> jax.Array:
-    """Converts an array of a low-precision float dtype to float32, exactly.
-
-    bfloat16 subnormals and the e8m0 code 0 give float32 subnormals, which the next
-    instruction reads as zeros.
-
-    Raises:
-        InvalidProgramError: the dtype of `x` is not that of a known format.
-    """
-    fmt = get_format(x.dtype)
-    if x.dtype in (jnp.bfloat16, jnp.float16):
-        wide = widen_finite(x)
-        bits = lax.bitcast_convert_type(wide, jnp.uint32)
-        canonical = lax.bitcast_convert_type((bits & _SIGN) | _QUIET_NAN, jnp.float32)
-        return lax.select(wide != wide, canonical, wide)
-    codes = lax.bitcast_convert_type(x, _bit_dtype(fmt))
-    return _decode(codes.astype(jnp.uint32), fmt)
-
-
-def widen_finite(x: jax.Array) -> jax.Array:
-    """As `widen`, but that a NaN of BF16 or FP16 may keep its payload.
-
-    For what hands on no NaN of its own, such as a contraction, in fewer operations.
-    """
-    if x.dtype == jnp.bfloat16:
-        bits = lax.bitcast_convert_type(x, jnp.uint16).astype(jnp.uint32)
-        return lax.bitcast_convert_type(bits << np.uint32(16), jnp.float32)
-    return x.astype(jnp.float32) if x.dtype == jnp.float16 else widen(x)
+    return lax.bitcast_convert_type(rounded.astype(bit_dtype(fmt)), fmt.dtype)
 
 
 def encode(x: jax.Array, fmt: FloatFormat) -> jax.Array:
@@ -192,25 +168,11 @@ def encode(x: jax.Array, fmt: FloatFormat) -> jax.Array:
     Raises:
         InvalidProgramError: `x` is not float32.
     """
-    _require(x, jnp.float32, "x")
+    require(x, jnp.float32, "x")
     magnitude, sign = _split(x)
     floor = _bracket(magnitude, fmt, _ceiling(fmt)).floor
     codes = _specials(floor, magnitude, sign, fmt)
     return codes.astype(fmt.code_dtype)
-
-
-def decode(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Returns the float32 values of codes, exactly; every NaN as the quiet NaN.
-
-    Args:
-        codes: `fmt.code_dtype`, any shape; bits above `fmt.width` must be zero.
-        fmt: the format of the codes.
-
-    Raises:
-        InvalidProgramError: `codes` is of another dtype.
-    """
-    _require(codes, fmt.code_dtype, "codes")
-    return _decode(codes.astype(jnp.uint32), fmt)
 
 
 def round_to_int(x: jax.Array, dtype: Any, *, mode: IntegerMode = "rne") -> jax.Array:
@@ -224,7 +186,7 @@ def round_to_int(x: jax.Array, dtype: Any, *, mode: IntegerMode = "rne") -> jax.
         InvalidProgramError: `x` is not float32, the mode is unknown, or a 64-bit dtype
             is asked for while JAX has them disabled.
     """
-    _require(x, jnp.float32, "x")
+    require(x, jnp.float32, "x")
     rounds_up = _choose("mode", mode, _INTEGER_ROUNDS_UP)
     info = jnp.iinfo(dtype)
     word = _word_for(info)
@@ -245,13 +207,13 @@ def round_to_int(x: jax.Array, dtype: Any, *, mode: IntegerMode = "rne") -> jax.
 def _round(
     x: jax.Array,
     fmt: FloatFormat,
-    rounding: Rounding,
-    overflow: Overflow,
-    random_bits: jax.Array | None,
-    random_bit_count: int,
+    rounding: Rounding = "rne",
+    overflow: Overflow = "ieee",
+    random_bits: jax.Array | None = None,
+    random_bit_count: int = 32,
 ) -> jax.Array:
     """Returns codes of `fmt` as uint32, padding included."""
-    _require(x, jnp.float32, "x")
+    require(x, jnp.float32, "x")
     rounds_up = _choose("rounding", rounding, _ROUNDS_UP)
     saturates = _choose("overflow", overflow, _SATURATES)
     random = _top_bits(x, rounding, random_bits, random_bit_count)
@@ -261,8 +223,12 @@ def _round(
     if fmt.exponent_bits == FLOAT32.exponent_bits:  # else too small for the format
         magnitude = jnp.where(magnitude < _IMPLICIT, _ZERO, magnitude)  # FTZ
     stops = saturates or rounding == "rtz"
+    ceiling = _ceiling(fmt, stops)
+    if rounding == "rne" and fmt.exponent_bits < FLOAT32.exponent_bits:
+        code = _nearest_even_narrow(jnp.minimum(magnitude, ceiling), fmt)
+        return _specials(code, magnitude, sign, fmt)
     deepest = _DEEPEST if rounding == "stochastic" else _DEEP
-    bracket = _bracket(magnitude, fmt, _ceiling(fmt, stops), deepest)
+    bracket = _bracket(magnitude, fmt, ceiling, deepest)
     code = bracket.floor + rounds_up(bracket, random).astype(jnp.uint32)
     if stops and not saturates:
         code = jnp.where(magnitude == _INF, np.uint32(fmt.overflow_code), code)
@@ -310,6 +276,24 @@ def _nearest_even_same_exponent(x: jax.Array, fmt: FloatFormat) -> jax.Array:
     code = lax.select((bits & _INF) == _ZERO, sign, code)  # FTZ
     code = lax.select(x != x, sign | np.uint32(fmt.nan_code), code)
     return code << np.uint32(fmt.padding_bits) if fmt.padding_bits else code
+
+
+def _nearest_even_narrow(magnitude: jax.Array, fmt: FloatFormat) -> jax.Array:
+    """Codes of magnitudes up to the overflow's, in half the operations.
+
+    One FP32 addition rounds: of the power of two whose last place is the step of `fmt`
+    around the magnitude. What it adds to the power's bits is the rounded significand in
+    such steps; added to the exponent field (less one), it yields the code, as in
+    `_bracket_narrow_exponent`. Between two bitcasts XLA can neither drop nor contract
+    an addition, and a magnitude that it flushes would round to zero.
+    """
+    fewest = np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
+    lowest = np.uint32((FLOAT32.bias + fmt.min_exponent) << FLOAT32.mantissa_bits)
+    binade = jnp.maximum(magnitude & _INF, lowest)
+    power = binade + (fewest << _MANTISSA_BITS)
+    total = as_float(magnitude) + as_float(power)
+    significand = lax.bitcast_convert_type(total, jnp.uint32) - power
+    return (binade >> fewest) - (lowest >> fewest) + significand
 
 
 def _split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -386,40 +370,6 @@ def _specials(
     return code ^ (sign >> (np.uint32(32 - fmt.width) - padding))
 
 
-def _decode(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """`decode` of codes already widened to uint32."""
-    if fmt.padding_bits:
-        codes = codes >> np.uint32(fmt.padding_bits)
-    magnitude = codes
-    sign = _ZERO
-    if fmt.signed:
-        sign_bit = np.uint32(1 << (fmt.width - 1))
-        magnitude = codes & (sign_bit - _ONE)
-        sign = (codes & sign_bit) << np.uint32(32 - fmt.width)
-    bits = _widened_magnitude(magnitude, fmt)
-    if fmt.has_inf:
-        bits = jnp.where(magnitude == np.uint32(fmt.overflow_code), _INF, bits)
-    if fmt.nan != "none":
-        last = np.uint32(fmt.overflow_code if fmt.has_inf else fmt.max_code)
-        bits = jnp.where(magnitude > last, _QUIET_NAN, bits)
-    return lax.bitcast_convert_type(bits | sign, jnp.float32)
-
-
-def _widened_magnitude(code: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """float32 bits of finite codes without sign."""
-    raised = code << np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
-    if not fmt.has_zero:  # e8m0: code 0 is 2^-127, a float32 subnormal
-        return jnp.where(code == _ZERO, np.uint32(1 << 22), raised)
-    if fmt.exponent_bits == FLOAT32.exponent_bits:
-        return raised
-    normal = raised + np.uint32((FLOAT32.bias - fmt.bias) << 23)
-    # A subnormal is an integer times a power of two: int -> float32 normalises it.
-    integer = lax.bitcast_convert_type(code.astype(jnp.float32), jnp.uint32)
-    scale = np.uint32((fmt.mantissa_bits - fmt.min_exponent) << 23)
-    subnormal = jnp.where(code == _ZERO, _ZERO, integer - scale)
-    return jnp.where(code < np.uint32(1 << fmt.mantissa_bits), subnormal, normal)
-
-
 def _integer_bracket(
     magnitude: jax.Array, exponent: jax.Array
 ) -> tuple[_Bracket, jax.Array]:
@@ -445,11 +395,6 @@ def _word_for(info: Any) -> type[np.unsignedinteger[Any]]:
     return np.uint64
 
 
-def _bit_dtype(fmt: FloatFormat) -> Any:
-    """The integer dtype that XLA can bitcast: for float4 4 bits wide, not NumPy's 8."""
-    return jnp.uint4 if fmt.width == 4 else fmt.code_dtype
-
-
 def _top_bits(
     x: jax.Array, rounding: str, random_bits: jax.Array | None, count: int
 ) -> jax.Array:
@@ -462,20 +407,12 @@ def _top_bits(
             f"stochastic rounding of shape {x.shape} with random bits {found}",
             remedy="pass random_bits=neuronjax.numerics.random_bits.random_bits(...)",
         )
-    _require(random_bits, jnp.uint32, "random_bits")
+    require(random_bits, jnp.uint32, "random_bits")
     if not 1 <= count <= 32:
         raise InvalidProgramError(
             f"random_bit_count={count}", remedy="use a count from 1 to 32"
         )
     return random_bits & np.uint32(0xFFFF_FFFF << (32 - count) & 0xFFFF_FFFF)
-
-
-def _require(array: jax.Array, dtype: Any, name: str) -> None:
-    if array.dtype != dtype:
-        raise InvalidProgramError(
-            f"{name} is {array.dtype}, expected {np.dtype(dtype)}",
-            remedy="convert it first: `widen` takes the low-precision float dtypes",
-        )
 
 
 def _choose(option: str, value: str, table: dict[str, Any]) -> Any:

@@ -21,8 +21,8 @@ from neuronjax.ir.collectives.algorithms import ALL_REDUCE, fold_plan
 from neuronjax.ir.collectives.placement import Placement
 from neuronjax.numerics.float_format import FORMATS, FloatFormat
 from neuronjax.numerics.mx_scales import SCALE_RULES
-from neuronjax.numerics.rounding import decode
 from neuronjax.numerics.sparsity_pattern import PATTERNS
+from neuronjax.numerics.widening import decode
 from neuronjax.testing.conformance import Case
 from neuronjax.testing.inputs import raw_words
 from neuronjax.testing.runners import Neuronjax

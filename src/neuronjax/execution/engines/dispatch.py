@@ -21,7 +21,8 @@ from neuronjax.ir.instruction import Block, Instruction
 from neuronjax.numerics.exact import seal
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.random_bits import random_bits
-from neuronjax.numerics.rounding import cast, round_to_format, widen, widen_finite
+from neuronjax.numerics.rounding import cast, round_to_format
+from neuronjax.numerics.widening import widen, widen_finite
 
 Arrays = tuple[jax.Array, ...]
 

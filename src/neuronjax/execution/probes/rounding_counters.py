@@ -29,7 +29,7 @@ from jax import lax
 
 from neuronjax.execution.probes.collect import Collect, Probe, element_format
 from neuronjax.numerics.float_format import FloatFormat
-from neuronjax.numerics.rounding import widen
+from neuronjax.numerics.widening import widen
 
 COUNTERS = (
     "elements",

@@ -17,7 +17,8 @@ from neuronjax.execution.tiles.registry import Bits
 from neuronjax.ir.nki_dtypes import DTypeInfo
 from neuronjax.numerics.exact import opaque, seal
 from neuronjax.numerics.float_format import get_format
-from neuronjax.numerics.rounding import cast, round_to_format, round_to_int, widen
+from neuronjax.numerics.rounding import cast, round_to_format, round_to_int
+from neuronjax.numerics.widening import widen
 
 
 def wide(x: jax.Array, zero: jax.Array | None = None) -> jax.Array:

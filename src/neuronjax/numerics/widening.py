@@ -1,0 +1,124 @@
+"""From every format back to float32, exactly.
+
+By uint32 arithmetic and one exact subtraction, so that no host's flushing of subnormals
+is seen; the counterpart of `rounding`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.numerics.float_format import FLOAT32, FloatFormat, get_format
+
+_SIGN = np.uint32(0x8000_0000)
+_INF = np.uint32(0x7F80_0000)
+_QUIET_NAN = np.uint32(0x7FC0_0000)
+_IMPLICIT = np.uint32(0x0080_0000)
+_ONE = np.uint32(1)
+_ZERO = np.uint32(0)
+
+
+def widen(x: jax.Array) -> jax.Array:
+    """Converts an array of a low-precision float dtype to float32, exactly.
+
+    bfloat16 subnormals and the e8m0 code 0 give float32 subnormals, which the next
+    instruction reads as zeros.
+
+    Raises:
+        InvalidProgramError: the dtype of `x` is not that of a known format.
+    """
+    fmt = get_format(x.dtype)
+    if x.dtype in (jnp.bfloat16, jnp.float16):
+        wide = widen_finite(x)
+        bits = lax.bitcast_convert_type(wide, jnp.uint32)
+        canonical = lax.bitcast_convert_type((bits & _SIGN) | _QUIET_NAN, jnp.float32)
+        return lax.select(wide != wide, canonical, wide)
+    codes = lax.bitcast_convert_type(x, bit_dtype(fmt))
+    return decode_words(codes.astype(jnp.uint32), fmt)
+
+
+def widen_finite(x: jax.Array) -> jax.Array:
+    """As `widen`, but that a NaN of BF16 or FP16 may keep its payload.
+
+    For what hands on no NaN of its own, such as a contraction, in fewer operations.
+    """
+    if x.dtype == jnp.bfloat16:
+        bits = lax.bitcast_convert_type(x, jnp.uint16).astype(jnp.uint32)
+        return lax.bitcast_convert_type(bits << np.uint32(16), jnp.float32)
+    return x.astype(jnp.float32) if x.dtype == jnp.float16 else widen(x)
+
+
+def decode(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
+    """Returns the float32 values of codes, exactly; every NaN as the quiet NaN.
+
+    Args:
+        codes: `fmt.code_dtype`, any shape; bits above `fmt.width` must be zero.
+        fmt: the format of the codes.
+
+    Raises:
+        InvalidProgramError: `codes` is of another dtype.
+    """
+    require(codes, fmt.code_dtype, "codes")
+    return decode_words(codes.astype(jnp.uint32), fmt)
+
+
+def decode_words(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
+    """`decode` of codes already widened to uint32, padding included."""
+    if fmt.padding_bits:
+        codes = codes >> np.uint32(fmt.padding_bits)
+    magnitude = codes
+    sign = _ZERO
+    if fmt.signed:
+        sign_bit = np.uint32(1 << (fmt.width - 1))
+        magnitude = codes & (sign_bit - _ONE)
+        sign = (codes & sign_bit) << np.uint32(32 - fmt.width)
+    bits = _widened_magnitude(magnitude, fmt)
+    if fmt.has_inf:
+        bits = jnp.where(magnitude == np.uint32(fmt.overflow_code), _INF, bits)
+    if fmt.nan != "none":
+        last = np.uint32(fmt.overflow_code if fmt.has_inf else fmt.max_code)
+        bits = jnp.where(magnitude > last, _QUIET_NAN, bits)
+    return lax.bitcast_convert_type(bits | sign, jnp.float32)
+
+
+def _widened_magnitude(code: jax.Array, fmt: FloatFormat) -> jax.Array:
+    """float32 bits of finite codes without sign."""
+    raised = code << np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
+    if not fmt.has_zero:  # e8m0: code 0 is 2^-127, a float32 subnormal
+        return jnp.where(code == _ZERO, np.uint32(1 << 22), raised)
+    if fmt.exponent_bits == FLOAT32.exponent_bits:
+        return raised
+    lowest = np.uint32((FLOAT32.bias + fmt.min_exponent) << FLOAT32.mantissa_bits)
+    # Without an implicit bit: that of the smallest normal is taken off again, exactly.
+    with_implicit = raised + lowest
+    subnormal = as_float(with_implicit) - lowest.view(np.float32)
+    return jnp.where(
+        code < np.uint32(1 << fmt.mantissa_bits),
+        lax.bitcast_convert_type(subnormal, jnp.uint32),
+        with_implicit - _IMPLICIT,
+    )
+
+
+def as_float(bits: jax.Array) -> jax.Array:
+    """The float32 of these bits."""
+    return lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def bit_dtype(fmt: FloatFormat) -> Any:
+    """The integer dtype that XLA can bitcast: for float4 4 bits wide, not NumPy's 8."""
+    return jnp.uint4 if fmt.width == 4 else fmt.code_dtype
+
+
+def require(array: jax.Array, dtype: Any, name: str) -> None:
+    """Raises `InvalidProgramError` where an array is of another dtype."""
+    if array.dtype != dtype:
+        raise InvalidProgramError(
+            f"{name} is {array.dtype}, expected {np.dtype(dtype)}",
+            remedy="convert it first: `widen` takes the low-precision float dtypes",
+        )
