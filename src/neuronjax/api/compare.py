@@ -37,7 +37,7 @@ def compare(
     *,
     target: str = "trn2",
     policy: str | Policy | None = None,
-    reference: Reference = "float32",
+    reference: Reference = "float64",
     baseline: Reference | None = None,
     tolerance: float | None = None,
     explain: bool = True,
@@ -45,7 +45,12 @@ def compare(
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
 ) -> Callable[..., Comparison]:
-    """Measures every op of a function against a reference.
+    """What is wrong with a run, on which line, since when, why, and what to try.
+
+    Without a `tolerance`, and against double precision, results are wrong that are
+    farther off than the roundings of their formats, and what these make of the
+    arguments, explain; the ops at fault are `.faults`. Any other reference, or a
+    tolerance, asks where two runs first diverge: `.first_divergence`.
 
     The program is captured once. Each op runs emulated and in the reference, in
     isolation (fed the reference's values) and in accumulation (errors propagate), op by
@@ -56,16 +61,16 @@ def compare(
             for this target and policy and not for its own.
         target: as `neuronjax.jit`.
         policy: as `neuronjax.jit`.
-        reference: "float32", the program in FP32 with sums in the host's order;
-            "float64", every float in double precision whatever its declared format, or
-            "float64_rounded", rounded to the declared format where that is narrower
-            than FP32, as the program's own casts do; or a policy or preset: "fp32" is
-            the chip's modelled FP32.
+        reference: "float64", every float in double precision whatever its declared
+            format, or "float64_rounded", rounded to the declared format where that is
+            narrower than FP32, as the program's own casts do; "float32", the program
+            in FP32 with sums in the host's order; or a policy or preset: "fp32" is the
+            chip's modelled FP32.
         baseline: a third view beside actual and reference, which is then what is
             expected: "float32" with `reference="bf16"`.
         tolerance: relative L2 error of an op's result, in accumulation, from which on
-            the run has diverged. Default: any bit where the reference is the policy
-            itself, else 0.1.
+            the run has diverged. Default: none against double precision, any bit where
+            the reference is the policy itself, else 0.1.
         explain: search the smallest set of ops that explains the first divergence; each
             trial is a run up to it.
         rounding_seed: the call index of stochastic rounding, the same on all sides.
@@ -102,7 +107,12 @@ def compare(
 
     def compared(*args: Any, **kwargs: Any) -> Comparison:
         captured = emulated.captured(*args, **kwargs)
-        return compare_program(captured.program, _arrays(captured.inputs), **options)
+        return compare_program(
+            captured.program,
+            _arrays(captured.inputs),
+            results=_names(captured.out_tree),
+            **options,
+        )
 
     return compared
 
@@ -113,7 +123,7 @@ def compare_saved(
     *,
     target: str = "trn2",
     policy: str | Policy | None = None,
-    reference: Reference = "float32",
+    reference: Reference = "float64",
     tolerance: float | None = None,
     explain: bool = True,
 ) -> Comparison:
@@ -151,8 +161,9 @@ def compare_program(
     target: Target,
     policy: Policy,
     reference: Reference,
-    tolerance: float,
+    tolerance: float | None,
     name: str,
+    results: Sequence[str] = (),
     baseline: Reference | None = None,
     cotangents: frozenset[int] = frozenset(),
     explain: bool = True,
@@ -176,6 +187,7 @@ def compare_program(
         baseline=None if baseline is None else setting.side(baseline, policy),
         tolerance=tolerance,
         explain=explain,
+        results=None if isinstance(reference, Policy) else results,
         names={
             "name": name,
             "target": target.name,
@@ -184,6 +196,14 @@ def compare_program(
             "baseline": "" if baseline is None else label(baseline),
         },
     )
+
+
+def _names(tree: Any) -> list[str]:
+    """The path of every leaf of a pytree."""
+    leaves = jax.tree.unflatten(tree, range(tree.num_leaves))
+    paths, _ = jax.tree.flatten_with_path(leaves)
+    names = [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in paths]
+    return [name or "the result" for name in names]
 
 
 # "fp32" is a policy: the chip's modelled FP32.

@@ -38,16 +38,16 @@ def compare(
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Says which op errs, and where the errors begin, against a reference.
+    """Says what is wrong, on which line, since when, why, and what to try.
 
     Every op runs emulated and in the reference: in isolation, fed the reference's
-    values, and in the run, where errors propagate. The exit status is 0 without a
-    divergence, 1 with one, 2 where the program cannot be read.
+    values, and in the run, where errors propagate. The exit status is 0 where nothing
+    is wrong, 1 with a fault or a divergence, 2 where the program cannot be read.
 
     Examples:
 
         neuronjax compare train.py:step --policy fp8 --args 'f32[8,16] i32[8]'
-        neuronjax compare model.mlirbc --policy bf16 --reference float64 --json
+        neuronjax compare model.mlirbc --policy bf16 --reference float32 --json
     """
     keywords.update(target=target, policy=policy)
     found = find(source)
@@ -63,7 +63,7 @@ def compare(
         console.print(result)
         if sort != "isolation":
             console.print(result.table(sort))
-    raise typer.Exit(1 if result.first_divergence else 0)
+    raise typer.Exit(1 if result.faults or result.first_divergence else 0)
 
 
 def _values_of(path: Path, inputs: Path | None, seed: int) -> list[jax.Array]:

@@ -17,12 +17,16 @@ import jax
 
 from neuronjax.diagnostics.comparison import Comparison
 from neuronjax.diagnostics.executors import Emulator, Signatures
+from neuronjax.diagnostics.faults.recorder import Recorder
+from neuronjax.diagnostics.faults.units import contraction_casts, path_units
+from neuronjax.diagnostics.faults.verdict import verdict
 from neuronjax.diagnostics.first_divergence import ancestors, smallest_set
 from neuronjax.diagnostics.op_errors import Errors
 from neuronjax.diagnostics.op_records import FirstDivergence, Iteration, OpRecord
 from neuronjax.diagnostics.op_walk import Compared, ParallelWalk
 from neuronjax.diagnostics.parallel_runs import Executor, OpPath, Side
 from neuronjax.diagnostics.reference64 import Reference64
+from neuronjax.diagnostics.value_sources import ValueSources
 from neuronjax.errors import UnsupportedError
 from neuronjax.hardware import Target
 from neuronjax.ir.program import Program
@@ -125,8 +129,11 @@ def label(reference: str | Policy) -> str:
     return reference.name or ("the SDK's defaults" if default else "custom policy")
 
 
-def default_tolerance(policy: Policy, reference: str | Policy) -> float:
-    """Any bit, where both sides should be the same."""
+def default_tolerance(policy: Policy, reference: str | Policy) -> float | None:
+    """Any bit, where both sides should be the same; none against double precision,
+    where what a format and the data explain is derived."""
+    if reference in DOUBLES:
+        return None
     same = isinstance(reference, Policy) and reference == policy
     return 0.0 if same else DEFAULT_TOLERANCE
 
@@ -193,7 +200,7 @@ class _First(NamedTuple):
 class ErrorRecorder:
     """Adds up what a walk says, and notes where it first diverges."""
 
-    def __init__(self, tolerance: float) -> None:
+    def __init__(self, tolerance: float | None) -> None:
         self._tolerance = tolerance
         self._sums: dict[OpPath, _Sums] = {}
         self.first: _First | None = None
@@ -206,9 +213,11 @@ class ErrorRecorder:
             sums = self._sums[path] = _Sums(number=len(self._sums))
         sums.add(iterations, found)
         errors = found.accumulation
-        if self.first is None and errors and exceeds(errors, path, self._tolerance):
-            isolated = found.isolation or Errors()
-            alone = exceeds(isolated, path, self._tolerance)
+        limit = self._tolerance
+        if limit is None or self.first is not None or errors is None:
+            return
+        if exceeds(errors, path, limit):
+            alone = exceeds(found.isolation or Errors(), path, limit)
             self.first = _First(path, iterations, errors, alone)
 
     def suspects(self, program: Program) -> list[OpPath]:
@@ -307,40 +316,57 @@ def compare_sides(
     reference: Side,
     arguments: Sequence[Any],
     *,
-    tolerance: float,
+    tolerance: float | None,
     baseline: Side | None = None,
     explain: bool = True,
+    results: Sequence[str] | None = (),
     names: Mapping[str, str],
 ) -> Comparison:
-    """Walks the sides, and explains the first divergence.
+    """Walks the sides, looks for faults, and explains the first divergence.
 
-    A tolerance is on relative L2, where 0 means any bit; `names` are the fields of
-    `Comparison` that only say what this is."""
+    A tolerance is on relative L2, where 0 means any bit and None that none is looked
+    for; `results` are the names of main's, or None to look for no faults; `names` are
+    the fields of `Comparison` that only say what this is."""
     start = time.perf_counter()
     recorder = ErrorRecorder(tolerance)
-    ParallelWalk(reference, actual, recorder, baseline=baseline).run(arguments)
-    records, first = recorder.records(), None
-    if recorder.first is not None:
-        causes: tuple[OpPath, ...] = ()
-        if explain:
-            sides = (reference, actual)
-            causes = _explanation(recorder, setting, sides, arguments, tolerance)
-        found = recorder.first
-        first = FirstDivergence(
-            record=records[found.path],
-            iteration=found.iterations,
-            errors=found.errors,
-            causes=tuple(sorted((records[c] for c in causes), key=lambda r: r.number)),
-            verified=bool(causes),
-        )
+    witness = None if results is None else _witness(setting.program, actual)
+    ParallelWalk(reference, actual, recorder, baseline=baseline, witness=witness).run(
+        arguments
+    )
+    records, found, causes = recorder.records(), None, ()
+    if witness is not None and results is not None:
+        found = verdict(setting.program, witness, arguments, records, results)
+    if tolerance is not None and recorder.first is not None and explain:
+        sides = (reference, actual)
+        causes = _explanation(recorder, setting, sides, arguments, tolerance)
     return Comparison(
         ops=tuple(records.values()),
-        first_divergence=first,
+        first_divergence=_divergence(recorder.first, causes, records),
+        verdict=found,
         tolerance=tolerance,
         notes=_notes(reference.executor, baseline and baseline.executor),
         seconds=time.perf_counter() - start,
         **names,
     )
+
+
+def _divergence(
+    first: _First | None, causes: Sequence[OpPath], records: Mapping[OpPath, OpRecord]
+) -> FirstDivergence | None:
+    if first is None:
+        return None
+    return FirstDivergence(
+        record=records[first.path],
+        iteration=first.iterations,
+        errors=first.errors,
+        causes=tuple(sorted((records[c] for c in causes), key=lambda r: r.number)),
+        verified=bool(causes),
+    )
+
+
+def _witness(program: Program, actual: Side) -> Recorder:
+    contractions = contraction_casts(actual)
+    return Recorder(path_units(ValueSources(program), contractions), contractions)
 
 
 def _notes(*executors: Executor | None) -> tuple[str, ...]:

@@ -24,6 +24,9 @@ from neuronjax.diagnostics.comparison_tables import (
     short,
     three_way_table,
 )
+from neuronjax.diagnostics.faults.fault import Fault
+from neuronjax.diagnostics.faults.page import SHOWN_FAULTS, page
+from neuronjax.diagnostics.faults.verdict import FaultVerdict
 from neuronjax.diagnostics.op_errors import Errors
 from neuronjax.diagnostics.op_records import FirstDivergence, OpRecord
 from neuronjax.errors import InvalidProgramError
@@ -51,9 +54,11 @@ class Comparison(Displayed):
         policy: what was emulated.
         reference: against what.
         baseline: the third view, or "" without one.
-        tolerance: on relative L2, from which on a run has diverged; 0 means any bit.
+        tolerance: on relative L2, from which on a run has diverged; 0 means any bit,
+            None that faults are looked for instead.
         ops: in program order.
         first_divergence: None where no op exceeds the tolerance.
+        verdict: what is wrong, and who is at fault; None between two policies.
         notes: what a reader should know.
     """
 
@@ -62,11 +67,17 @@ class Comparison(Displayed):
     policy: str
     reference: str
     baseline: str
-    tolerance: float
+    tolerance: float | None
     ops: tuple[OpRecord, ...]
     first_divergence: FirstDivergence | None
+    verdict: FaultVerdict | None = None
     notes: tuple[str, ...] = ()
     seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """Who is at fault, the op to look at first in front."""
+        return () if self.verdict is None else self.verdict.faults
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -172,11 +183,17 @@ class Comparison(Displayed):
         """The error along the program, as a Matplotlib figure."""
         from neuronjax.report.plots_errors import draw_errors
 
-        found = self.first_divergence
-        first = None if found is None else (found.record.number, found.record.short_op)
+        marks = [
+            (f.record.number, f"{n}. {f.kind}: op {f.record.number}")
+            for n, f in enumerate(self.faults[:SHOWN_FAULTS], 1)
+        ]
+        if self.first_divergence is not None:
+            record = self.first_divergence.record
+            place = f"op {record.number}, {record.short_op}"
+            marks.append((record.number, f"first divergence: {place}"))
         title = f"{self.name}: {self.policy} against {self.reference}"
         computing = {r.number for r in self.ops if r.is_arithmetic}
-        return draw_errors(title, self.records, computing, first)
+        return draw_errors(title, self.records, computing, marks)
 
     def to_json_dict(self) -> dict[str, Any]:
         """A JSON value; Inf is None."""
@@ -192,6 +209,7 @@ class Comparison(Displayed):
                     "causes": [r.number for r in first.causes],
                     "verified": first.verified,
                 },
+                "verdict": None if self.verdict is None else self.verdict.as_dict(),
                 "notes": list(self.notes),
                 "ops": self.records,
             }
@@ -204,8 +222,11 @@ class Comparison(Displayed):
         )
 
     def __rich__(self) -> RenderableType:
-        parts: list[RenderableType] = [self._headline(), *self._divergence()]
-        parts += self._outliers()
+        parts: list[RenderableType] = [self._headline()]
+        if self.verdict is not None and (self.tolerance is None or self.faults):
+            parts += page(self.verdict)
+        if self.tolerance is not None:
+            parts += [*self._divergence(), *self._outliers()]
         if self.differing:
             parts.append(self.table())
         if len(self.by_module()) > 1:
@@ -216,6 +237,7 @@ class Comparison(Displayed):
         return Group(*parts)
 
     def _headline(self) -> Text:
+        unrounded = ", unrounded" if self.reference == "float64" else ""
         worst = self.sorted("accumulation")[:1]
         largest = "no error in the run"
         if worst:
@@ -224,9 +246,9 @@ class Comparison(Displayed):
         rounding = sum(1 for r in self.ops if r.only_rounds)
         more = f", {rounding} that only round on write" if rounding else ""
         return Text(
-            f"{self.name} on {self.target}: {self.policy} against {self.reference}\n"
-            f"{len(self.ops)} ops, {len(self.differing)} with an error of their own"
-            f"{more}; {largest}"
+            f"{self.name} on {self.target}: {self.policy} against {self.reference}"
+            f"{unrounded}\n{len(self.ops)} ops, {len(self.differing)} with an error of "
+            f"their own{more}; {largest}"
         )
 
     def _divergence(self) -> list[Text]:
@@ -262,7 +284,7 @@ class Comparison(Displayed):
         """The worst ops of their kind that the first divergence does not name."""
         first = self.first_divergence
         named = () if first is None else (first.record, *first.causes)
-        worth = _WORTH_A_LINE * self.tolerance
+        worth = _WORTH_A_LINE * (self.tolerance or 0.0)
         found = [
             r
             for r in self.outliers()

@@ -10,9 +10,9 @@ is a run up to the op, so their number is limited; a smaller set may exist.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
+from neuronjax.diagnostics.value_sources import ValueSources
 from neuronjax.ir.program import Op, Program, Value
 
 # Trials that one explanation may take.
@@ -26,7 +26,7 @@ def ancestors(program: Program, op: Op) -> set[Op]:
 
     Calls are not told apart: what one call of a function depends on, all do.
     """
-    readers = _ValueReaders(program)
+    readers = ValueSources(program)
     found, values = {op}, [*op.operands]
     for region in op.regions:
         values.extend(region.results)
@@ -40,64 +40,6 @@ def ancestors(program: Program, op: Op) -> set[Op]:
         if value in readers.makers:
             found.add(readers.makers[value])
     return found
-
-
-class _ValueReaders:
-    """From which values each value is computed, and by which op."""
-
-    def __init__(self, program: Program) -> None:
-        self.sources: dict[Value, list[Value]] = defaultdict(list)
-        self.makers: dict[Value, Op] = {}
-        self._program = program
-        for op in program.walk():
-            self._add(op)
-
-    def _add(self, op: Op) -> None:
-        for result in op.results:
-            self.makers[result] = op
-        for ins, outs in self._inside(op):
-            for outer, inner in ins:
-                self.sources[inner].append(outer)
-            for inner, outer in outs:
-                self.sources[outer].append(inner)
-
-    def _inside(
-        self, op: Op
-    ) -> Iterator[tuple[Sequence[tuple[Value, Value]], Sequence[tuple[Value, Value]]]]:
-        """(what enters a region, what leaves it), region by region."""
-        if op.name in _CALLS:
-            name = op.attributes.get("callee") or op.attributes["decomposition"]
-            body = self._program.functions[name].body
-            yield _pairs(op.operands, body.arguments), _pairs(body.results, op.results)
-            return
-        if op.name == "stablehlo.while":
-            yield from self._loop(op)
-            return
-        everything = [(v, r) for v in op.operands for r in op.results]
-        yield [], everything
-        for region in op.regions:
-            # A branch; or the body of a reduction, which takes parts of all operands.
-            entering = [(v, a) for v in op.operands for a in region.arguments]
-            leaving = [(v, r) for v in region.results for r in op.results]
-            yield entering, leaving
-
-    def _loop(
-        self, op: Op
-    ) -> Iterator[tuple[Sequence[tuple[Value, Value]], Sequence[tuple[Value, Value]]]]:
-        condition, body = op.regions
-        for region in (condition, body):
-            yield _pairs(op.operands, region.arguments), []
-            yield _pairs(body.results, region.arguments), []
-        yield [], _pairs(body.results, op.results)
-        yield [], _pairs(op.operands, op.results)
-        yield [], [(c, r) for c in condition.results for r in op.results]
-
-
-_CALLS = ("func.call", "stablehlo.composite")
-
-
-def _pairs(left: Sequence[Value], right: Sequence[Value]) -> list[tuple[Value, Value]]:
-    return list(zip(left, right, strict=True))
 
 
 def smallest_set(

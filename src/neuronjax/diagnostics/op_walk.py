@@ -18,6 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neuronjax.diagnostics.executors import Position, RoundingKey
+from neuronjax.diagnostics.faults.evidence import Seen
+from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
+from neuronjax.diagnostics.faults.recorder import Witness
 from neuronjax.diagnostics.op_errors import Errors, errors_of, same_bits
 from neuronjax.diagnostics.parallel_runs import Lane, OpPath, Side, Span
 from neuronjax.diagnostics.reference64 import is_float
@@ -30,7 +33,7 @@ from neuronjax.diagnostics.reference_substitution import (
 from neuronjax.errors import InternalError
 from neuronjax.execution.interpreter import chosen_branch
 from neuronjax.ir.instruction import Block, Instruction
-from neuronjax.ir.instruction_set import Branch, Call, Loop
+from neuronjax.ir.instruction_set import Branch, Call, Loop, NcMatmul
 from neuronjax.ir.program import Op, Value
 
 
@@ -65,6 +68,8 @@ class ParallelWalk:
         heard: receives the errors.
         isolates: whether ops are also run on the reference's values.
         replaced: paths at which the actual lane executes the reference's instructions.
+        witness: looks at the numbers; against a wider reference also at those of
+            perturbed data.
     """
 
     reference: Side
@@ -73,6 +78,7 @@ class ParallelWalk:
     baseline: Side | None = None
     isolates: bool = True
     replaced: frozenset[OpPath] = frozenset()
+    witness: Witness | None = None
 
     def __post_init__(self) -> None:
         wide = self.reference.executor.is_wide
@@ -85,6 +91,8 @@ class ParallelWalk:
         self._baseline = Lane("baseline", self.baseline) if self.baseline else None
         if not self.isolates:
             self._rounded = None
+        looks = wide and self.witness is not None
+        self._perturbed = Lane("perturbed", self.reference) if looks else None
         self._position = Position()
         self._calls: tuple[Op, ...] = ()
         self._done: dict[Hashable, tuple[Any, Any]] = {}
@@ -95,11 +103,29 @@ class ParallelWalk:
         for lane in lanes:
             enter = lane.side.executor.enter
             lane.take([enter(a) for a in arguments], lane.side.program.main.arguments)
+        if self._perturbed is not None:
+            self._perturb(self._perturbed)
         sides = dict.fromkeys(lane.side for lane in lanes)
         blocks = {side: side.program.main for side in sides}
         keys = {side: side.executor.first_key for side in sides}
         self._region(blocks, keys, lanes)
+        if self.witness is not None:
+            views = {lane: lane.side.program.main.results for lane in lanes}
+            count = len(self.actual.program.main.results)
+            results = [
+                self._seen(lambda lane, n=n: views[lane][n], lanes)
+                for n in range(count)
+            ]
+            self.witness.ended(results)
         return self._actual.read(self.actual.program.main.results)
+
+    def _perturb(self, lane: Lane) -> None:
+        """Moves the arguments by what their formats cannot hold."""
+        for view in self.reference.program.main.arguments:
+            unit = unit_of(view.type.dtype)
+            if unit:
+                array = np.asarray(lane.arrays[view.number])
+                lane.arrays[view.number] = perturbed(array, unit)
 
     def _lanes(self) -> list[Lane | None]:
         """In the order of execution: what the reference did is there to be shared."""
@@ -109,6 +135,7 @@ class ParallelWalk:
             self._isolated,
             self._actual,
             self._baseline,
+            self._perturbed,
         ]
 
     # -- regions -----------------------------------------------------------------------
@@ -141,9 +168,27 @@ class ParallelWalk:
                 )
             elif lane is self._actual and path in self.replaced:
                 self._replace(op, spans, views, keys)
+            elif lane is self._perturbed:
+                self._execute_perturbed(lane, op, spans[lane.side], keys)
             else:
                 self._execute(lane, spans[lane.side].instructions, keys[lane.side])
         self._compare(path, views, lanes)
+
+    def _execute_perturbed(self, lane: Lane, op: Op, span: Span, keys: Keys) -> None:
+        """Operands of contractions are moved by what the policy casts them to."""
+        assert self.witness is not None
+        cast = self.witness.contractions.get(op)
+        unit = 0.0 if cast is None else unit_of(cast.dtype)
+        executor, key = lane.side.executor, keys[lane.side]
+        for i in span.instructions:
+            operands = lane.read(i.operands)
+            if unit and isinstance(i, NcMatmul):
+                operands = [
+                    perturbed(x, unit) if unit_of(v.type.dtype) else x
+                    for x, v in zip(operands, i.operands, strict=True)
+                ]
+            results = executor.execute(i, operands, key, self._position)
+            lane.take(results, i.results)
 
     def _execute(
         self, lane: Lane, instructions: Sequence[Instruction], key: RoundingKey
@@ -260,7 +305,42 @@ class ParallelWalk:
                 for t, f in zip(total, found, strict=True)
             ]
             self._feed(views, value, lanes)
-        self.heard(path, self._position.iterations, Compared(*total))
+        found = Compared(*total)
+        if self.witness is not None:
+            self._look(path, views, lanes, found)
+        self.heard(path, self._position.iterations, found)
+
+    def _look(self, path: OpPath, views: Views, lanes: Lanes, found: Compared) -> None:
+        """Shows the witness an op that both runs execute."""
+        if self._reference not in lanes or self._actual not in lanes:
+            return
+
+        def seen(value: Value) -> Seen:
+            return self._seen(lambda lane: views[lane.side][value], lanes)
+
+        assert self.witness is not None
+        known = views[self.reference]
+        self.witness.saw(
+            path,
+            self._position.iterations,
+            {v: seen(v) for v in path.op.operands if v in known},
+            [seen(v) for v in path.op.results],
+            0.0 if found.isolation is None else found.isolation.relative_l2,
+        )
+
+    def _seen(self, view: Callable[[Lane], Any], lanes: Lanes) -> Seen:
+        """One array of the runs."""
+
+        def array(lane: Lane | None) -> Any:
+            if lane is None or lane not in lanes:
+                return None
+            found = lane.arrays[view(lane).buffer.number]
+            return np.asarray(declared(found))
+
+        dtype = view(self._actual).type.dtype
+        return Seen(
+            dtype, array(self._reference), array(self._actual), array(self._perturbed)
+        )
 
     def _errors(self, left: Lane, right: Lane, views: Views, value: Value) -> Errors:
         """Of one value; equal arrays become one."""
@@ -298,7 +378,7 @@ class ParallelWalk:
 
     def _follow(self, lanes: Lanes, decide: Callable[[Lane], int]) -> dict:
         """Lanes by what they decide; those that are fed follow the reference."""
-        fed = (self._rounded, self._isolated)
+        fed = (self._rounded, self._isolated, self._perturbed)
         groups: dict[int, list[Lane]] = {}
         for lane in lanes:
             leader = self._reference if lane in fed else lane

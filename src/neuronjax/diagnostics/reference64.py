@@ -26,8 +26,13 @@ from neuronjax.errors import InternalError
 from neuronjax.execution.engines import Registers, execute
 from neuronjax.execution.engines.dma import index_vectors_last
 from neuronjax.execution.engines.scattering import SCATTERS
-from neuronjax.ir.block_set import MapBlock
-from neuronjax.ir.instruction import Instruction, InstructionProgram, SignedInstruction
+from neuronjax.ir.block_set import MapBlock, ReduceBlock
+from neuronjax.ir.instruction import (
+    Block,
+    Instruction,
+    InstructionProgram,
+    SignedInstruction,
+)
 from neuronjax.ir.instruction_set import (
     Activation,
     Compare,
@@ -244,13 +249,31 @@ def _matrix(
 @_double.register
 def _(i: MapBlock, x: Arrays) -> Sequence[Any]:
     """The scalar instructions of the body on whole tensors."""
-    arrays = dict(zip((b.number for b in i.body.arguments), x, strict=True))
-    for inner in i.body.instructions:
+    shapes = [b.type.shape for b in i.results]
+    results = _body(i.body, x)
+    return [np.broadcast_to(a, s) for a, s in zip(results, shapes, strict=True)]
+
+
+@_double.register
+def _(i: ReduceBlock, x: Arrays) -> Sequence[Any]:
+    """A left fold, the body on all results at once."""
+    n = (len(x) - i.captures) // 2
+    kept = [d for d in range(x[0].ndim) if d not in i.axes]
+    shape = [x[0].shape[d] for d in kept]
+    rows = [a.transpose(*i.axes, *kept).reshape(-1, *shape) for a in x[:n]]
+    partial = [np.broadcast_to(a, shape) for a in x[n : 2 * n]]
+    for elements in zip(*rows, strict=True):
+        partial = _body(i.body, [*partial, *elements, *x[2 * n :]])
+    return partial
+
+
+def _body(block: Block, x: Arrays) -> list[Any]:
+    """The instructions of a block of scalars, on tensors."""
+    arrays = dict(zip((b.number for b in block.arguments), x, strict=True))
+    for inner in block.instructions:
         results = _double(inner, [arrays[v.buffer.number] for v in inner.operands])
         arrays.update(zip((b.number for b in inner.results), results, strict=True))
-    shapes = [b.type.shape for b in i.results]
-    views = zip(i.body.results, shapes, strict=True)
-    return [np.broadcast_to(arrays[v.buffer.number], shape) for v, shape in views]
+    return [arrays[v.buffer.number] for v in block.results]
 
 
 # -- movement, as the engines do it ----------------------------------------------------

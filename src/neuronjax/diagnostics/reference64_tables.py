@@ -24,6 +24,7 @@ def _round_away(x: Any) -> Any:
 BINARY: Mapping[str, Callable[..., Any]] = {
     "abs": np.abs,
     "add": np.add,
+    "and": np.bitwise_and,
     "atan2": np.arctan2,
     "ceil": np.ceil,
     "clamp": lambda low, x, high: np.minimum(np.maximum(low, x), high),
@@ -34,12 +35,14 @@ BINARY: Mapping[str, Callable[..., Any]] = {
     "minimum": np.minimum,
     "multiply": np.multiply,
     "negate": np.negative,
+    "or": np.bitwise_or,
     "power": np.power,
     "remainder": np.fmod,
     "round_nearest_afz": _round_away,
     "round_nearest_even": np.rint,
     "sign": _sign,
     "subtract": np.subtract,
+    "xor": np.bitwise_xor,
 }
 UNARY: Mapping[str, Callable[[Any], Any]] = {
     "acos": np.arccos,

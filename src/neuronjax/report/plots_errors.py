@@ -14,6 +14,7 @@ from neuronjax.report.plots_style import FAINT, INK, annotate, plain
 from neuronjax.report.quantities import time_unit
 
 _ISOLATION, _ACCUMULATION, _FIRST = "#D55E00", "#0072B2", "#333333"
+_MARKS = (":", "--", "-.", (0, (1, 4)))
 _BACKWARD = "#EEEEEE"
 _FEWEST_ERROR = 1e-12  # what is smaller is drawn at the bottom
 _WITHIN, _BEYOND, _FOUND = "#0072B2", "#D55E00", "#009E73"
@@ -29,24 +30,24 @@ def draw_errors(
     title: str,
     ops: Sequence[Row],
     computing: Container[int],
-    first: tuple[int, str] | None,
+    marks: Sequence[tuple[int, str]],
 ) -> Figure:
     """Relative L2 error by op, in the run and in isolation.
 
     Ops without an error have no dot; an Inf or NaN that the reference lacks is a cross
     at the top. Grey is the backward pass. Ops that only move, whose numbers are not in
-    `computing`, have no dot; `first` is number and name of the op where the run
-    diverges."""
+    `computing`, have no dot; `marks` are numbers and labels of ops that a report
+    names."""
     figure = Picture(figsize=(8, 3.6), layout="constrained")
     axes = figure.add_subplot()
     arithmetic = [row for row in ops if row["number"] in computing]
     _shade_backward(axes, ops)
     _draw_ops(axes, arithmetic, "accumulation", _ACCUMULATION, "in the run")
     _draw_ops(axes, arithmetic, "isolation", _ISOLATION, "in isolation")
-    if first is not None:
-        number, name = first
-        label = f"first divergence: op {number}, {name}"
-        axes.axvline(number, color=_FIRST, linewidth=0.8, linestyle=":", label=label)
+    for (number, label), style in zip(marks, _MARKS, strict=False):
+        axes.axvline(number, color=_FIRST, linewidth=0.8, linestyle=style, label=label)
+    if not any(collection.get_offsets().size for collection in axes.collections):
+        axes.set_ylim(_FEWEST_ERROR, 1.0)
     axes.set_yscale("log")
     axes.set_xlabel("op, in program order", fontsize=9)
     axes.set_ylabel("relative L2 error", fontsize=9)
@@ -60,14 +61,17 @@ def draw_errors(
 
 
 def _shade_backward(axes: Axes, ops: Sequence[Row]) -> None:
-    start = None
+    start, labelled = None, False
     for row in (*ops, None):
         inside = row is not None and row["module"].startswith("grad")
         number = len(ops) if row is None else row["number"]
         if inside and start is None:
             start = number
         elif not inside and start is not None:
-            axes.axvspan(start - 0.5, number - 0.5, color=_BACKWARD, linewidth=0)
+            named = {} if labelled else {"label": "backward pass"}
+            span = start - 0.5, number - 0.5
+            axes.axvspan(*span, color=_BACKWARD, linewidth=0, **named)
+            labelled = True
             start = None
 
 

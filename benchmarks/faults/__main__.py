@@ -1,0 +1,102 @@
+"""How many faults `compare` finds: `python -m benchmarks.faults`.
+
+Both halves are counted by kind; only of the half that may be looked at the missed ones
+are listed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.faults import held_out, seen
+from benchmarks.faults.found import FEW, Found, found
+
+RESULTS = Path(__file__).parents[1] / "results" / "faults.json"
+HALVES = {"seen": seen.FAULTS, "held out": held_out.FAULTS}
+REFERENCES = ("float64", "float32")
+
+
+def counts(cases: Sequence[Found]) -> dict[str, int]:
+    """The figures of some faults."""
+    return {
+        "faults": len(cases),
+        "first": sum(c.rank == 1 for c in cases),
+        "top": sum(0 < c.rank <= FEW for c in cases),
+        "missed": sum(c.rank == 0 for c in cases),
+        "kind": sum(c.kind for c in cases),
+        "alarms": sum(c.alarms > 0 for c in cases),
+    }
+
+
+def by_kind(cases: Iterable[Found]) -> dict[str, dict[str, int]]:
+    """The figures by the best name of a fault, and of all."""
+    groups: dict[str, list[Found]] = defaultdict(list)
+    for case in cases:
+        groups[case.fault.kinds[0]].append(case)
+    every = [case for group in groups.values() for case in group]
+    return {**{k: counts(groups[k]) for k in sorted(groups)}, "all": counts(every)}
+
+
+def table(title: str, rows: dict[str, dict[str, int]]) -> Table:
+    """Of one half against one reference."""
+    out = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    out.add_column("kind")
+    for name in ("faults", "first line", f"first {FEW}", "missed", "kind", "alarms"):
+        out.add_column(name, justify="right")
+    for kind, row in rows.items():
+        out.add_row(kind, *map(str, row.values()))
+    return out
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints the tables and keeps them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--half", choices=tuple(HALVES), action="append")
+    parser.add_argument("--reference", choices=REFERENCES, action="append")
+    parser.add_argument("--name", action="append", help="of single faults")
+    parser.add_argument("--keep", action="store_true", help=f"write {RESULTS.name}")
+    options = parser.parse_args(arguments)
+    console, kept = Console(), {}
+    for reference in options.reference or REFERENCES:
+        for half in options.half or HALVES:
+            faults = [
+                f for f in HALVES[half] if not options.name or f.name in options.name
+            ]
+            cases = [found(f, reference) for f in track(faults, transient=True)]
+            rows = by_kind(cases)
+            kept[f"{half}, {reference}"] = rows
+            console.print(table(f"{half}, against {reference}", rows))
+            if half == "seen":
+                _list(console, cases)
+    if options.keep:
+        _write(kept)
+
+
+def _list(console: Console, cases: Iterable[Found]) -> None:
+    for case in cases:
+        if case.rank != 1 or not case.kind:
+            line = case.fault.line[1]
+            console.print(
+                f"{case.fault.name}: line {line}, {case.fault.kinds[0]}; rank "
+                f"{case.rank or '-'}, reported {', '.join(case.reported) or 'nothing'}"
+            )
+        if case.alarms:
+            console.print(f"{case.fault.name}: healthy, {', '.join(case.false)}")
+
+
+def _write(kept: dict[str, Any]) -> None:
+    RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

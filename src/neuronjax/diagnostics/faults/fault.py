@@ -1,0 +1,49 @@
+"""One fault: an op, what is wrong with it, and what to try."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from neuronjax.diagnostics.op_records import OpRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """An op that makes, or amplifies, an error.
+
+    Attributes:
+        kind: a name of `naming.KINDS`.
+        role: "makes" the error, or "amplifies" one that others made.
+        record: the op.
+        shows: the op at which the error shows first, where that is another.
+        iteration: of the loops around it, when it first happened.
+        evidence: what was seen, in words and numbers.
+        remedy: what to try.
+        outputs: paths of the results that depend on it.
+    """
+
+    kind: str
+    role: str
+    record: OpRecord
+    shows: OpRecord | None = None
+    iteration: tuple[int, ...] = ()
+    evidence: str
+    remedy: str
+    outputs: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Flat, for a data frame or JSON."""
+        return {
+            "kind": self.kind,
+            "role": self.role,
+            "op": self.record.op,
+            "number": self.record.number,
+            "module": self.record.module,
+            "source": self.record.source,
+            "shows": None if self.shows is None else self.shows.number,
+            "iteration": list(self.iteration),
+            "evidence": self.evidence,
+            "remedy": self.remedy,
+            "outputs": list(self.outputs),
+        }

@@ -1,0 +1,205 @@
+"""Along which values an error came, from what was seen of every op."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+from neuronjax.diagnostics.faults.evidence import OpEvidence
+from neuronjax.diagnostics.faults.recorder import OpTrace, Recorder
+from neuronjax.diagnostics.op_records import MOVING
+from neuronjax.diagnostics.value_sources import ValueSources
+from neuronjax.ir.program import Op, Value
+
+#: A share of an error from which on it is an op's own.
+OWN = 0.5
+
+#: A sum that is smaller than its terms by this is float64's rounding.
+NOISE = 2.0**-44
+_SUMS = frozenset(
+    f"stablehlo.{name}"
+    for name in ("add", "subtract", "reduce", "dot_general", "convolution")
+)
+_FACTORS = frozenset(
+    f"stablehlo.{name}" for name in ("multiply", "divide", "negate", "convert")
+)
+
+#: An op, and the execution of it that is meant.
+Step = tuple[OpTrace, OpEvidence]
+
+
+class Flow:
+    """The values of a program, and the traces of the ops that made them.
+
+    Movement, calls, loops and branches are looked through: the maker of a value is the
+    op that computed it.
+    """
+
+    def __init__(self, graph: ValueSources, recorder: Recorder) -> None:
+        self._graph = graph
+        self._by_op: dict[Op, OpTrace] = {}
+        for path, trace in recorder.traces.items():
+            self._by_op.setdefault(path.op, trace)
+        self._readers: dict[Value, list[Value]] = defaultdict(list)
+        for value, sources in graph.sources.items():
+            for source in sources:
+                self._readers[source].append(value)
+
+    def trace(self, value: Value) -> OpTrace | None:
+        """Of the op whose result a value is, as it stands in the program."""
+        maker = self._graph.makers.get(value)
+        return None if maker is None else self._by_op.get(maker)
+
+    def maker(
+        self, value: Value, key: Callable[[OpTrace], float] | None = None
+    ) -> OpTrace | None:
+        """The op that computed a value; of several the one with the largest error, or
+        another figure."""
+        found = self._makers(value)
+        return max(found, key=key or _error, default=None)
+
+    def _makers(self, value: Value) -> Iterator[OpTrace]:
+        for inner in self.behind(value, lambda v: not _computes(self.trace(v))):
+            trace = self.trace(inner)
+            if trace is not None and _computes(trace):
+                yield trace
+
+    def behind(self, value: Value, passes: Callable[[Value], bool]) -> list[Value]:
+        """All values on which a value depends, as far as they let pass."""
+        seen, left, found = {value}, [value], []
+        while left:
+            value = left.pop()
+            found.append(value)
+            if not passes(value):
+                continue
+            for source in self._graph.sources.get(value, ()):
+                if source not in seen:
+                    seen.add(source)
+                    left.append(source)
+        return found
+
+    def readers(self, value: Value) -> set[Op]:
+        """The ops that read a value, inside of calls and loops too."""
+        found: set[Op] = set()
+        seen, left = {value}, [value]
+        while left:
+            for reader in self._readers[left.pop()]:
+                maker = self._graph.makers.get(reader)
+                if maker is not None and maker in self._by_op:
+                    found.add(maker)
+                elif reader not in seen:
+                    seen.add(reader)
+                    left.append(reader)
+        return found
+
+    def ops_behind(self, value: Value) -> set[Op]:
+        """Every op on which a value may depend."""
+        makers = self._graph.makers
+        return {makers[v] for v in self.behind(value, lambda v: True) if v in makers}
+
+    def carrying(self, value: Value) -> set[Op]:
+        """The ops through whose results an error reaches a value."""
+
+        def passes(value: Value) -> bool:
+            trace = self.trace(value)
+            discrete = value.type.dtype.kind in "iub"
+            return discrete or trace is None or _carries(trace)
+
+        makers = self._graph.makers
+        return {
+            makers[v]
+            for v in self.behind(value, passes)
+            if v in makers and passes(v) and self.trace(v) is not None
+        }
+
+    def chain(self, trace: OpTrace, evidence: OpEvidence) -> list[Step]:
+        """An op and, along the operand that is farthest off, those that it owes its
+        error to; the error of the last one is its own, or it closes a loop."""
+        found, seen = [(trace, evidence)], {trace.path.op}
+        while not _is_own(evidence):
+            behind = next(self._worst_operands(evidence), None)
+            if behind is None or behind.path.op in seen:
+                break
+            seen.add(behind.path.op)
+            trace, evidence = behind, behind.worst
+            found.append((trace, evidence))
+        return found
+
+    def entries(self, chain: list[Step]) -> Iterator[OpTrace]:
+        """Where a chain closes a loop: what else enters it, each op at the origin of
+        its error."""
+        last = chain[-1][1]
+        inside = {trace.path.op for trace, _ in chain}
+        around = next(self._worst_operands(last), None)
+        if _is_own(last) or around is None or around.path.op not in inside:
+            return
+        for _, evidence in chain:
+            for operand in self._worst_operands(evidence):
+                if operand.path.op not in inside:
+                    yield self.chain(operand, operand.worst)[-1][0]
+
+    def _worst_operands(self, evidence: OpEvidence) -> Iterator[OpTrace]:
+        """The ops that made the operands, the one that is farthest off first."""
+        wrong = [(s.error, v) for v, s in evidence.operands.items() if s.error > 0]
+        for _, value in sorted(wrong, key=lambda pair: pair[0], reverse=True):
+            trace = self.maker(value)
+            if trace is not None:
+                yield trace
+
+    def is_noise(self, value: Value, steps: int = 6) -> bool:
+        """Whether the reference's value is what rounding left of a sum that should be
+        zero, as in the gradient of a bias before a softmax."""
+        trace = self.maker(value)
+        if trace is None or not steps:
+            return False
+        evidence, name = trace.worst, trace.path.op.name
+        norms = [share.norm for share in evidence.operands.values()]
+        if name in _SUMS and evidence.result.norm < NOISE * max(norms, default=0.0):
+            return True
+        noisy = (
+            self.is_noise(v, steps - 1)
+            for v, share in evidence.operands.items()
+            if share.norm and v.type.dtype.kind not in "iub"
+        )
+        if name in _SUMS:
+            found = list(noisy)
+            return bool(found) and all(found)
+        return name in _FACTORS and any(noisy)
+
+    def near(self, trace: OpTrace, steps: int) -> Iterator[OpTrace]:
+        """The ops behind one, the nearest first, so many steps back."""
+        level, seen = [trace], {trace.path.op}
+        for _ in range(steps):
+            operands = [v for t in level for v in t.worst.operands]
+            makers = [t for v in operands if (t := self.maker(v)) is not None]
+            level = [t for t in makers if t.path.op not in seen]
+            seen.update(t.path.op for t in level)
+            yield from level
+
+
+def _computes(trace: OpTrace | None) -> bool:
+    return trace is not None and trace.path.op.name not in MOVING
+
+
+def _carries(trace: OpTrace) -> bool:
+    return trace.first is not None or trace.path.op.name in MOVING
+
+
+def _is_own(evidence: OpEvidence) -> bool:
+    return evidence.own > 0 and evidence.own >= OWN * evidence.result.error
+
+
+def _error(trace: OpTrace) -> float:
+    return trace.worst.result.error
+
+
+def amplification(evidence: OpEvidence) -> float:
+    """How much larger the relative error of a result is than its operands'."""
+    result, operands = evidence.result, evidence.operands.values()
+    if result.nonfinite and not any(x.nonfinite for x in operands):
+        return math.inf
+    largest = max((x.error for x in operands), default=0.0)
+    if math.isinf(largest) or not result.error:
+        return 0.0
+    return result.error / largest if largest else math.inf

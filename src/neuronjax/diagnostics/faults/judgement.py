@@ -1,0 +1,41 @@
+"""When a result is farther off than its program and formats explain.
+
+The figures were set on one half of a collection of faults and their healthy twins
+(`benchmarks/faults`), and are reported on the other.
+"""
+
+from __future__ import annotations
+
+from neuronjax.diagnostics.faults.evidence import Share
+
+#: So many times what perturbed data do is still the condition of the problem.
+OF_DATA = 4.0
+#: So many roundoffs of the coarsest format on the way are still ordinary rounding.
+OF_ROUNDOFF = 6.0
+#: Of formats of 8 bits and fewer, whose roundoffs average out sooner than they add up.
+OF_COARSE_ROUNDOFF = 1.5
+COARSE = 2.0**-6
+#: A relative error that nobody sees in a result; sums in FP32 come near to it.
+UNSEEN = 2.0**-15
+#: An error that no condition of the data excuses.
+HOPELESS = 0.35
+#: Share of elements that are lost, from which on a result is wrong whatever its norm.
+MOST_LOST = 0.1
+
+
+def limit(share: Share, unit: float) -> float:
+    """The relative L2 error up to which an array is as good as it can be."""
+    times = OF_COARSE_ROUNDOFF if unit > COARSE else OF_ROUNDOFF
+    return min(max(OF_DATA * share.data_error, times * unit, UNSEEN), HOPELESS)
+
+
+def is_far(share: Share, unit: float) -> bool:
+    """Whether an array is farther off."""
+    if share.nonfinite != share.nonfinite_reference:
+        return True
+    return share.error > limit(share, unit)
+
+
+def loses_elements(share: Share) -> bool:
+    """Whether single elements are lost, and not by the data's condition."""
+    return share.lost > MOST_LOST and share.lost > OF_DATA * share.data_lost

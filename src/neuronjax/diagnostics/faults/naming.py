@@ -1,0 +1,236 @@
+"""What a fault is called, what was seen of it, and what to try."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuronjax.diagnostics.faults.evidence import OpEvidence
+from neuronjax.diagnostics.faults.judgement import HOPELESS
+from neuronjax.diagnostics.faults.recorder import OpTrace
+from neuronjax.diagnostics.faults.search import MOSTLY, Suspect
+from neuronjax.numerics.float_format import FORMATS, get_format
+
+#: What is wrong -> what to try.
+KINDS: Mapping[str, str] = {
+    "overflow": "subtract the maximum or scale before it; or keep it in FP32 or BF16",
+    "underflow": "work with logarithms, or scale before it; FP32 and BF16 reach lower",
+    "non-finite": "guard the operand with jnp.where before it, not its result after",
+    "absorption": "keep the sum in FP32, or round it stochastically",
+    "stagnation": "accumulate in FP32, or add in blocks",
+    "cancellation": "rewrite the difference: centred, expm1, log1p, or a product",
+    "singular": "keep away from the singular point: an epsilon inside, or a "
+    "function made for it (log1p, logsumexp, arctan2)",
+    "integer": "use a wider integer, and no float on its way",
+    "saturation": "scale to the largest number of the format, or give the layer more "
+    "digits by a Rule",
+    "coarse": "keep it in FP32 up to there: the format has not the digits",
+    "other": "compare this op alone",
+}
+_SINGULAR = frozenset(
+    "log log_plus_one divide rsqrt sqrt power tan atan2 cbrt acos acosh atanh asin "
+    "lgamma digamma remainder cholesky triangular_solve".split()
+)
+_SUMS = frozenset(("reduce", "reduce_window"))
+#: Share of elements that underflow, from which on it matters where they only add up.
+FEW = 0.05
+_DIFFERENCES = frozenset(("subtract", "add", "reduce", "dot_general", "convolution"))
+
+
+@dataclass(frozen=True)
+class FaultName:
+    """A kind, and what was seen."""
+
+    kind: str
+    evidence: str
+
+    @property
+    def remedy(self) -> str:
+        """What to try."""
+        return KINDS[self.kind]
+
+
+def named(suspect: Suspect) -> FaultName:
+    """The kind of a fault, from what was seen of the op."""
+    trace = suspect.trace
+    moment = trace.first or trace.made_nonfinite
+    evidence = moment[2] if moment else trace.worst
+    for rule in _RULES:
+        found = rule(suspect, trace, evidence)
+        if found is not None:
+            return found
+    error = _figure(evidence.result.error)
+    return FaultName("other", f"relative error {error}")
+
+
+def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    if not t.wrapped:
+        return None
+    dtype = t.path.op.results[0].type.dtype
+    return FaultName("integer", f"{t.wrapped} sums or products beyond {dtype.name}")
+
+
+def _overflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    """A number that the format cannot hold, or an Inf out of finite numbers."""
+    share, fmt = e.result, _format(t)
+    if not share.beyond or share.nonfinite == 0:
+        return None
+    return FaultName(
+        "overflow",
+        f"{_share(share.beyond)} beyond {fmt}'s {_figure(_largest(t))}; the largest "
+        f"should be {_figure(share.largest)}",
+    )
+
+
+def _makes_nonfinite(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    share = e.result
+    operands = e.operands.values()
+    if share.nan and any(x.nonfinite and not x.nan for x in operands):
+        return FaultName(
+            "non-finite", f"{share.nan} of {share.elements} are NaN, of Inf"
+        )
+    if not share.nonfinite or any(x.nonfinite for x in operands):
+        return None
+    what = "NaN" if share.nan else "Inf"
+    text = f"{share.nonfinite} of {share.elements} are {what}, of finite operands"
+    if share.nonfinite_reference == share.nonfinite:
+        text += "; in float64 too"
+    if _short(t) in _SINGULAR:
+        return FaultName("singular", text)
+    return FaultName("non-finite" if share.nan else "overflow", text)
+
+
+def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    """A bound before a cast, or on the scale of one."""
+    if not s.bounds:
+        return None
+    operands = e.operands.values()
+    if not e.moved:
+        gone = e.result.nothing - max(x.nothing for x in operands)
+        return FaultName(
+            "coarse", f"{_share(gone)} became zero: the scale is not theirs"
+        )
+    largest = _figure(max(x.largest for x in operands))
+    text = f"{largest} is bounded to {_figure(e.result.largest)}"
+    return FaultName("saturation", text)
+
+
+def _saturates(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    share = e.result
+    if not share.clipped:
+        return None
+    text = f"{_share(share.clipped)} clipped at {_figure(_largest(t))}"
+    return FaultName("saturation", text)
+
+
+def _absorbs(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    if t.absorbed[0] <= MOSTLY:
+        return None
+    text = f"{_share(t.absorbed[0])} of the sums are their larger addend"
+    kind = "stagnation" if s.is_running else "absorption"
+    return FaultName(kind, text)
+
+
+def _loses_update(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    if not s.is_update:
+        return None
+    return FaultName(
+        "absorption", "the step is smaller than half a roundoff of the state"
+    )
+
+
+def _underflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    gone = t.zeros or (e.result.nothing if s.amplifier else 0.0)
+    difference = _short(t) in ("subtract", "add", "reduce")
+    breaks = s.amplifier is not None and s.amplifier.made_nonfinite is not None
+    if gone < (0 if breaks else FEW):
+        return None
+    if not gone or not (difference or t.beneath or _short(t) == "exponential"):
+        return None
+    text = f"{_share(gone)} became zero in {_format(t)}"
+    difference = difference and not t.beneath
+    return FaultName("cancellation" if difference else "underflow", text)
+
+
+def _narrows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    """A cast whose rounding another op amplifies."""
+    if _short(t) != "convert":
+        return None
+    source = t.path.op.operands[0].type.dtype
+    text = f"{_format(t)} keeps it to {_figure(e.result.error)}"
+    if s.amplifier is not None:
+        first = s.amplifier.first
+        shown = math.inf if first is None else first[2].result.error
+        what = _figure(shown) if math.isfinite(shown) else "Inf or NaN"
+        text += f", {_short(s.amplifier)} makes {what} of that"
+    return FaultName("integer" if source.kind in "iu" else "coarse", text)
+
+
+def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    operand = max((x.error for x in e.operands.values()), default=0.0)
+    if e.own >= e.result.error or operand >= e.result.error:
+        return None
+    text = f"relative error {_figure(operand)} in, {_figure(e.result.error)} out"
+    if _short(t) in _SINGULAR:
+        return FaultName("singular", text)
+    if _short(t) in _DIFFERENCES:
+        return FaultName("cancellation", text)
+    return FaultName("coarse", text)
+
+
+def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    if e.own < e.result.error / 2:
+        return None
+    text = f"relative error {_figure(e.own)} of its own"
+    if _short(t) in _SUMS:
+        return FaultName("stagnation", text)
+    if t.cast is not None:
+        limit = get_format(np.dtype(t.cast.dtype).name).max_finite
+        largest = max(x.largest for x in e.operands.values())
+        if largest > limit and not t.cast.has_blocks and e.own > HOPELESS:
+            what = f"{_figure(largest)} clipped at {_figure(limit)}"
+            return FaultName("saturation", f"{what} by the cast, {text}")
+        lost = e.result.lost
+        if lost:
+            text += f", {_share(lost)} lost"
+        return FaultName("underflow" if lost else "coarse", text)
+    return FaultName("coarse", text)
+
+
+_RULES = (
+    _wraps,
+    _overflows,
+    _makes_nonfinite,
+    _bounds,
+    _saturates,
+    _absorbs,
+    _loses_update,
+    _underflows,
+    _narrows,
+    _rounds,
+    _amplifies,
+)
+
+
+def _short(t: OpTrace) -> str:
+    return t.path.op.name.rpartition(".")[2]
+
+
+def _format(t: OpTrace) -> str:
+    return np.dtype(t.path.op.results[0].type.dtype).name
+
+
+def _largest(t: OpTrace) -> float:
+    name = _format(t)
+    return get_format(name).max_finite if name in FORMATS else math.inf
+
+
+def _figure(x: float) -> str:
+    return f"{x:.2g}"
+
+
+def _share(x: float) -> str:
+    return f"{100 * x:.2g} %" if x < 0.995 else "100 %"

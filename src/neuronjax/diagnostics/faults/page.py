@@ -1,0 +1,115 @@
+"""A verdict as people read it: what is wrong, on which line, why, and what to try."""
+
+from __future__ import annotations
+
+import linecache
+import textwrap
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from neuronjax.diagnostics.comparison_tables import short
+from neuronjax.diagnostics.faults.fault import Fault
+from neuronjax.diagnostics.faults.verdict import FaultVerdict, WrongResult
+from neuronjax.diagnostics.op_records import OpRecord
+from neuronjax.report.tables import WIDTH
+
+_SHOWN_RESULTS = 4
+SHOWN_FAULTS = 3
+_INDENT = "   "
+
+
+def page(verdict: FaultVerdict) -> Iterator[Text]:
+    """The lines of a verdict, 80 columns wide."""
+    yield _headline(verdict)
+    for wrong in verdict.wrong[:_SHOWN_RESULTS]:
+        yield Text(f"{_INDENT}{_of_result(wrong)}")
+    hidden = len(verdict.wrong) - _SHOWN_RESULTS
+    if hidden > 0:
+        yield Text(f"{_INDENT}and {hidden} more: .verdict.wrong")
+    lines: dict[str, Fault] = {}
+    for fault in verdict.faults:
+        lines.setdefault(fault.record.source, fault)
+    for n, fault in enumerate([*lines.values()][:SHOWN_FAULTS], 1):
+        yield from _of_fault(n, fault)
+    hidden = len(lines) - SHOWN_FAULTS
+    if hidden > 0:
+        yield Text(f"{_INDENT}and {hidden} more lines: .faults")
+
+
+def _headline(verdict: FaultVerdict) -> Text:
+    total = verdict.results
+    if verdict.wrong:
+        return Text(f"{len(verdict.wrong)} of {total} results wrong", style="bold red")
+    if verdict.faults:
+        what = "no result tells, for float64 does the same; but"
+        return Text(what, style="bold red")
+    results = "the result is" if total == 1 else f"all {total} results are"
+    return Text(
+        f"nothing wrong: {results} as near as formats and data allow", style="green"
+    )
+
+
+def _of_result(wrong: WrongResult) -> str:
+    name = _cut(wrong.name, 24)
+    if wrong.how == "nonfinite":
+        return f"{name}: {wrong.nonfinite} of {wrong.elements} are Inf or NaN"
+    if wrong.how == "discrete":
+        return f"{name}: {_percent(wrong.lost)} of the whole numbers differ"
+    if wrong.how == "lost":
+        return f"{name}: its step, {short(wrong.step)} of it, was not taken"
+    allowed = f"formats and data explain {short(wrong.allowed)}"
+    if wrong.relative_l2 <= wrong.allowed:
+        return f"{name}: {_percent(wrong.lost)} of the elements lost"
+    return f"{name}: relative error {short(wrong.relative_l2)}; {allowed}"
+
+
+def _of_fault(n: int, fault: Fault) -> Iterator[Text]:
+    record = fault.record
+    yield Text.assemble(
+        (f"{n}. {fault.kind}", "bold"), f"  {record.line}  {_place(record)}"
+    )
+    code = linecache.getline(*_file_and_line(record.source)).strip()
+    if code:
+        yield Text(f"{_INDENT}> {_cut(code, WIDTH - 5)}", style="cyan")
+    yield from _wrapped("", _why(fault))
+    yield from _wrapped("try: ", fault.remedy)
+
+
+def _why(fault: Fault) -> str:
+    since = ""
+    if fault.iteration:
+        since = f"since iteration {'.'.join(map(str, fault.iteration))}: "
+    shows = ""
+    if fault.shows is not None and fault.shows.number != fault.record.number:
+        shows = f"; shows at {_place(fault.shows)}, {fault.shows.line}"
+    return f"{fault.role} the error, {since}{fault.evidence}{shows}"
+
+
+def _place(record: OpRecord) -> str:
+    module = "" if record.module == "(top)" else f" in {_cut(record.module, 30)}"
+    return f"op {record.number}, {record.short_op}{module}"
+
+
+def _file_and_line(source: str) -> tuple[str, int]:
+    path, _, line = source.rpartition(":")
+    return path, int(line) if line.isdigit() else 0
+
+
+def _wrapped(lead: str, text: str) -> Iterator[Text]:
+    lines = textwrap.wrap(
+        lead + text,
+        WIDTH - len(_INDENT),
+        subsequent_indent=" " * len(lead),
+        break_on_hyphens=False,
+    )
+    for line in lines:
+        yield Text(_INDENT + line)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.995 else "100 %"

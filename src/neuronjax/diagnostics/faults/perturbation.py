@@ -1,0 +1,38 @@
+"""Data moved by what its format cannot hold, to learn what a program makes of that.
+
+A number is multiplied by 1 + u s, where u is the format's unit roundoff and s, between
+-1 and 1, a hash of its magnitude: equal numbers stay equal, negatives negatives and
+zeros zeros, as under a rounding. So a constant feature stays constant, and a symmetric
+matrix symmetric.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.tolerance.model import roundoff
+from neuronjax.numerics.float_format import FLOAT8_E8M0FNU, FORMATS
+
+_FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9))
+_SHIFTS = (np.uint64(29), np.uint64(32), np.uint64(11))
+
+
+def unit_of(dtype: Any) -> float:
+    """The unit roundoff of a declared dtype; 0 for integers and scales."""
+    name = np.dtype(dtype).name
+    if np.dtype(dtype).kind in "iub" or name == FLOAT8_E8M0FNU.name:
+        return 0.0
+    return roundoff(name).unit if name in FORMATS else 2.0**-53
+
+
+def perturbed(x: np.ndarray, unit: float) -> np.ndarray:
+    """Float64 numbers, moved by at most a unit roundoff."""
+    if not unit:
+        return x
+    bits = np.atleast_1d(np.abs(x)).view(np.uint64) * _FACTORS[0]
+    bits = (bits ^ (bits >> _SHIFTS[0])) * _FACTORS[1]
+    bits ^= bits >> _SHIFTS[1]
+    signed = (bits >> _SHIFTS[2]).astype(np.float64) * 2.0**-52 - 1
+    return x * (1 + unit * signed.reshape(x.shape))

@@ -1,0 +1,190 @@
+"""What a walk saw of every op, for the search for faults."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from neuronjax.diagnostics.faults.evidence import (
+    OpEvidence,
+    Seen,
+    Share,
+    absorbed,
+    moved,
+    share_of,
+    wrapped,
+)
+from neuronjax.diagnostics.faults.judgement import is_far, loses_elements
+from neuronjax.diagnostics.faults.units import Cast
+from neuronjax.diagnostics.parallel_runs import OpPath
+from neuronjax.ir.program import Op, Value
+
+
+class Witness(Protocol):
+    """Looks at the numbers of a walk.
+
+    Attributes:
+        contractions: to what a policy casts operands, by op.
+    """
+
+    contractions: Mapping[Op, Cast]
+
+    def saw(
+        self,
+        path: OpPath,
+        iterations: tuple[int, ...],
+        operands: Mapping[Value, Seen],
+        results: Sequence[Seen],
+        own: float,
+    ) -> None:
+        """After every op that both runs execute."""
+
+    def ended(self, results: Sequence[Seen]) -> None:
+        """After the last op, with the results of main."""
+
+
+#: The number of an execution, its iterations, and what was seen.
+Moment = tuple[int, tuple[int, ...], OpEvidence]
+
+
+@dataclass
+class OpTrace:
+    """All executions of an op.
+
+    Attributes:
+        worst: the one with the largest error of its result.
+        cast: of a contraction, to what a policy casts operands.
+        first: the number, the iterations and the evidence of the first one that is
+            farther off than it should be; None where none is.
+        made_nonfinite: the same of the first that makes an Inf or NaN of
+            finite numbers.
+        own, absorbed, zeros, beneath: the largest of any.
+        wrapped: of all.
+    """
+
+    path: OpPath
+    worst: OpEvidence
+    cast: Cast | None = None
+    first: Moment | None = None
+    made_nonfinite: Moment | None = None
+    own: float = 0.0
+    absorbed: tuple[float, int] = (0.0, 0)
+    absorbed_first: tuple[int, ...] = ()
+    zeros: float = 0.0
+    beneath: float = 0.0
+    wrapped: int = 0
+    executions: int = 0
+
+    def add(self, evidence: OpEvidence, iterations: tuple[int, ...]) -> None:
+        """One more."""
+        self.executions += 1
+        if _badness(evidence.result) > _badness(self.worst.result):
+            self.worst = evidence
+        self.own = max(self.own, evidence.own)
+        if evidence.absorbed[0] > self.absorbed[0]:
+            self.absorbed, self.absorbed_first = evidence.absorbed, iterations
+        self.zeros = max(self.zeros, evidence.result.zeros)
+        self.beneath = max(self.beneath, evidence.result.beneath)
+        self.wrapped += evidence.wrapped
+
+
+def _makes_nonfinite(evidence: OpEvidence) -> bool:
+    """An Inf of finite numbers, or a NaN of numbers."""
+    operands, result = evidence.operands.values(), evidence.result
+    if not operands:
+        return False
+    of_finite = result.nonfinite > 0 and all(not x.nonfinite for x in operands)
+    of_numbers = result.nan > 0 and all(not x.nan for x in operands)
+    return of_finite or of_numbers
+
+
+def _badness(share: Share) -> tuple[float, float]:
+    return share.error, share.lost
+
+
+@dataclass
+class Recorder:
+    """The traces of a run, and its results.
+
+    Attributes:
+        units: of every value, the coarsest format on the way to it.
+        contractions: as at `Witness`.
+        traces: in the order of first execution.
+        results: of main.
+    """
+
+    units: Mapping[Value, float]
+    contractions: Mapping[Op, Cast]
+    traces: dict[OpPath, OpTrace] = field(default_factory=dict)
+    results: tuple[Seen, ...] = ()
+    _count: int = 0
+    _shares: dict[Value, Share] = field(default_factory=dict)
+
+    def saw(
+        self,
+        path: OpPath,
+        iterations: tuple[int, ...],
+        operands: Mapping[Value, Seen],
+        results: Sequence[Seen],
+        own: float,
+    ) -> None:
+        """Adds an execution."""
+        if not results:
+            return
+        self._count += 1
+        with np.errstate(all="ignore"):
+            evidence = self._evidence(path.op, operands, results, own)
+        trace = self.traces.get(path)
+        if trace is None:
+            cast = self.contractions.get(path.op)
+            trace = self.traces[path] = OpTrace(path, evidence, cast)
+        trace.add(evidence, iterations)
+        moment = (self._count, iterations, evidence)
+        if trace.first is None and self._is_off(path.op, evidence):
+            trace.first = moment
+        if trace.made_nonfinite is None and _makes_nonfinite(evidence):
+            trace.made_nonfinite = moment
+
+    def ended(self, results: Sequence[Seen]) -> None:
+        """Keeps the results."""
+        self.results = tuple(results)
+
+    def unit(self, op: Op) -> float:
+        """Of the coarsest format on the way to an op's results."""
+        return max((self.units.get(v, 0.0) for v in op.results), default=0.0)
+
+    def _is_off(self, op: Op, evidence: OpEvidence) -> bool:
+        if evidence.wrapped:
+            return True
+        if op.results[0].type.dtype.kind in "iub":
+            return False
+        share = evidence.result
+        return is_far(share, self.unit(op)) or loses_elements(share)
+
+    def _evidence(
+        self,
+        op: Op,
+        operands: Mapping[Value, Seen],
+        results: Sequence[Seen],
+        own: float,
+    ) -> OpEvidence:
+        unit = self.unit(op)
+        read = {
+            v: self._shares[v] if v in self._shares else share_of(x, unit)
+            for v, x in operands.items()
+        }
+        shares = [share_of(x, unit) for x in results]
+        self._shares.update(zip(op.results, shares, strict=True))
+        arrays = [operands[v] for v in op.operands if v in operands]
+        return OpEvidence(
+            result=max(shares, key=_badness),
+            operands=read,
+            own=own if math.isfinite(own) else math.inf,
+            absorbed=absorbed(op.name, arrays, results[0]),
+            wrapped=wrapped(op, arrays, results[0]),
+            moved=moved(op, operands, results[0]),
+        )

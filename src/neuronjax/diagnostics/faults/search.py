@@ -1,0 +1,390 @@
+"""From wrong results to the ops that made them wrong.
+
+An error reaches a result through ops that are all farther off than they should be; the
+first of them to be so is where it shows. It may have been made before, by an op whose
+result passes for rounded. So the search goes back from there, along the operand that is
+worst, to where the error is an op's own: if that op narrows, flushes or absorbs, it
+makes the error and the other amplifies it. An ordinary rounding makes none; then who
+amplifies it is at fault.
+
+Integers that wrap, and quantization that clips or flattens what it should hold, are
+wrong in every precision, so that no result tells; they are looked for by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuronjax.diagnostics.faults.evidence import BOUNDS, OpEvidence
+from neuronjax.diagnostics.faults.flow import OWN, Flow, amplification
+from neuronjax.diagnostics.faults.judgement import HOPELESS
+from neuronjax.diagnostics.faults.perturbation import unit_of
+from neuronjax.diagnostics.faults.recorder import Moment, OpTrace, Recorder
+from neuronjax.diagnostics.faults.wrong_results import (
+    LOST_UPDATE,
+    NEAR,
+    Wrong,
+    wrong_results,
+)
+from neuronjax.diagnostics.op_records import MOVING
+from neuronjax.diagnostics.parallel_runs import OpPath
+from neuronjax.diagnostics.value_sources import ValueSources
+from neuronjax.ir.program import Op, Program, Value
+
+_CHOICE = frozenset(("stablehlo.select", "stablehlo.broadcast_in_dim"))
+_PRODUCTS = frozenset(("stablehlo.multiply", "stablehlo.divide"))
+_CONSTANT = MOVING | {"stablehlo.convert"}
+_ROUNDS = frozenset(
+    f"stablehlo.{name}" for name in ("round_nearest_even", "round_nearest_afz", "floor")
+)
+#: Ops that yield zero of a number that is none.
+_VANISHING = frozenset(
+    f"stablehlo.{name}" for name in ("exponential", "power", "convert", "logistic")
+)
+#: How many ops back a cause is near.
+NEARBY = 6
+#: Share of sums that absorb an addend, from which on it counts.
+MOSTLY = 0.5
+#: A sum that absorbs loses at least this share of a roundoff.
+OF_ROUNDOFF = 0.1
+#: A bound that makes a number so many times smaller or larger replaces it.
+REPLACED = 4.0
+#: Share of elements that rounding makes zero, from which on little is left of them.
+FLATTENED = 0.4
+#: Share of elements that underflow, from which on nothing is left.
+GONE = 0.9
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """An op at fault.
+
+    Attributes:
+        trace: what was seen of it.
+        role: "makes" or "amplifies".
+        results: the indices of those that depend on it.
+        amplifier: the op at which the error shows, where that is another.
+        is_running: whether a sum in a loop stops growing.
+        is_update: whether the step of a state is lost.
+        bounds: whether it clips, or flattens, what is quantized.
+    """
+
+    trace: OpTrace
+    role: str
+    results: tuple[int, ...]
+    amplifier: OpTrace | None = None
+    is_running: bool = False
+    is_update: bool = False
+    bounds: bool = False
+
+
+class FaultSearch:
+    """The wrong results of a run, and who is at fault.
+
+    Attributes:
+        wrong: the results.
+    """
+
+    def __init__(
+        self, program: Program, recorder: Recorder, arguments: Sequence[np.ndarray]
+    ) -> None:
+        self._program = program
+        self._recorder = recorder
+        self._graph = ValueSources(program)
+        self._flow = Flow(self._graph, recorder)
+        main = program.functions[program.main].body
+        self._results = main.results
+        self._behind = [self._flow.ops_behind(value) for value in main.results]
+        self.wrong = tuple(
+            wrong_results(
+                main,
+                arguments,
+                recorder.results,
+                recorder.units,
+                self._flow.is_noise,
+            )
+        )
+
+    def suspects(self) -> list[Suspect]:
+        """Who is at fault, the first to act in front."""
+        found: dict[OpPath, Suspect] = {}
+        for suspect in self._all():
+            found.setdefault(suspect.trace.path, suspect)
+        return list(found.values()) or list(self._vanishing())
+
+    def _all(self) -> Iterator[Suspect]:
+        yield from self._wrapping()
+        yield from self._stagnating()
+        for wrong in self.wrong:
+            if wrong.how == "lost":
+                yield from self._losing(wrong)
+        for moment, trace in self._shown():
+            yield from self._traced_back(trace, moment[2])
+        yield from self._quantizing()
+
+    def _on(self, trace: OpTrace) -> tuple[int, ...]:
+        """The results that depend on an op."""
+        return tuple(n for n, ops in enumerate(self._behind) if trace.path.op in ops)
+
+    # -- errors that reach a result ----------------------------------------------------
+
+    def _shown(self) -> list[tuple[Moment, OpTrace]]:
+        """The ops that are farther off than they should be, on the way to a wrong
+        result; those that make Inf or NaN, and then those that did so first, in front.
+        """
+        off = [w for w in self.wrong if w.how != "lost"]
+        behind = {op for w in off for op in self._behind[w.index]}
+        broken = {
+            op for w in off if w.how == "nonfinite" for op in self._behind[w.index]
+        }
+        carrying = self._carrying()
+        makes, carries, aside = [], [], []
+        for trace in self._recorder.traces.values():
+            op = trace.path.op
+            if op in broken and trace.made_nonfinite:
+                makes.append((trace.made_nonfinite, trace))
+            elif trace.first and op in behind and not _hands_on(trace.first[2]):
+                (carries if op in carrying else aside).append((trace.first, trace))
+        order = sorted(makes, key=_number) + sorted(carries, key=_number)
+        return order or sorted(aside, key=_number)
+
+    def _carrying(self) -> set[Op]:
+        off = [w for w in self.wrong if w.how != "lost"]
+        return {op for w in off for op in self._flow.carrying(self._results[w.index])}
+
+    def _traced_back(self, shown: OpTrace, evidence: OpEvidence) -> Iterator[Suspect]:
+        """Who made what shows at an op, and who amplified it."""
+        results = self._on(shown)
+        if evidence.result.nonfinite:
+            for maker, amplifier in self._nonfinite(shown, evidence):
+                yield Suspect(maker, "makes", results, amplifier)
+            return
+        chain = self._flow.chain(shown, evidence)
+        origins = [t for t, _ in reversed(chain) if t is not shown]
+        origins += self._flow.entries(chain)
+        maker = next((t for t in origins if self._makes(t, shown)), None)
+        if maker is not None:
+            yield from self._replacing(maker, results)
+            yield Suspect(maker, "makes", results, shown)
+        flagged = [s for s in chain if s[0] is shown or s[0].first is not None]
+        worst, seen = max(flagged, key=lambda step: amplification(step[1]))
+        own = seen.own >= OWN * seen.result.error and maker is None
+        if own:
+            yield from self._replacing(worst, results)
+        yield Suspect(worst, "makes" if own else "amplifies", results)
+
+    def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
+        """Whether an op does more than to round its result as another one does."""
+        own, other = (
+            min(unit_of(v.type.dtype) for v in t.path.op.results)
+            for t in (trace, shown)
+        )
+        flushes = trace.beneath > 0 and trace.zeros > 0
+        return own > other or flushes or trace.absorbed[0] > MOSTLY
+
+    def _replacing(self, trace: OpTrace, results: tuple[int, ...]) -> Iterator[Suspect]:
+        """The bound on a scale of which a cast underflows or clips."""
+        share = trace.worst.result
+        if trace.path.op.name != "stablehlo.convert" or not (
+            trace.zeros or share.clipped
+        ):
+            return
+        for near in self._flow.near(trace, NEARBY):
+            norms = [
+                near.worst.operands[v].norm
+                for v in near.worst.moved
+                if not self._is_constant(v)
+            ]
+            ratio = max(norms, default=0.0) / near.worst.result.norm if norms else 1.0
+            if norms and not 1 / REPLACED < ratio < REPLACED:
+                yield Suspect(near, "makes", results, trace, bounds=True)
+                return
+
+    # -- Inf and NaN -------------------------------------------------------------------
+
+    def _nonfinite(
+        self, shown: OpTrace, evidence: OpEvidence
+    ) -> Iterator[tuple[OpTrace, OpTrace | None]]:
+        """Who makes an op make Inf or NaN: makers and where it shows."""
+        maker = self._flushed(evidence) or self._absorbed(shown) or shown
+        if not evidence.result.nonfinite_reference:
+            source = self._flow.chain(maker, maker.worst)[-1][0]
+            if source is not maker and self._makes(source, maker):
+                yield source, maker
+        if maker is not shown:
+            yield maker, shown
+        yield shown, None
+
+    def _absorbed(self, trace: OpTrace) -> OpTrace | None:
+        """A sum nearby that left out all of an addend."""
+        near = self._flow.near(trace, NEARBY)
+        return next((t for t in near if t.absorbed[0] == 1), None)
+
+    def _flushed(self, evidence: OpEvidence) -> OpTrace | None:
+        """Who made zeros, of what is none, of which an op makes Inf or NaN."""
+        seen: set[Op] = set()
+        found = None
+        while True:
+            operands = evidence.operands
+            zeros = [v for v, share in operands.items() if share.nothing]
+            trace = self._flow.maker(zeros[0], key=_zeros) if zeros else None
+            if trace is None or trace.path.op in seen:
+                return found
+            seen.add(trace.path.op)
+            evidence = trace.worst
+            before = max((x.nothing for x in evidence.operands.values()), default=0.0)
+            vanishes = trace.path.op.name in _VANISHING
+            if trace.zeros or (vanishes and evidence.result.nothing > before):
+                found = trace
+
+    # -- states and sums ---------------------------------------------------------------
+
+    def _stagnating(self) -> Iterator[Suspect]:
+        """Sums in a loop that leave out most of what is added to them."""
+        carrying = self._carrying()
+        for trace in self._recorder.traces.values():
+            absorbs = trace.absorbed[0] > MOSTLY and self._is_running(trace.path.op)
+            unit = self._recorder.unit(trace.path.op)
+            loses = trace.own > OF_ROUNDOFF * unit
+            if absorbs and loses and trace.first and trace.path.op in carrying:
+                yield Suspect(trace, "makes", self._on(trace), is_running=True)
+
+    def _is_running(self, op: Op) -> bool:
+        """Whether a result returns to its op in a loop."""
+        return any(op in self._flow.ops_behind(v) for v in op.operands)
+
+    def _losing(self, wrong: Wrong) -> Iterator[Suspect]:
+        """Who loses the step of a state: ops on numbers as large as the state."""
+        traces = [
+            t
+            for t in self._recorder.traces.values()
+            if t.path.op in self._behind[wrong.index]
+            and t.worst.result.error > LOST_UPDATE * wrong.step
+        ]
+        handing = self._handing_on(self._results[wrong.index])
+        on_chain = [t for t in traces if t.path.op in handing]
+        for trace in on_chain[:1] or traces[-1:]:
+            yield Suspect(trace, "makes", (wrong.index,), is_update=True)
+
+    def _handing_on(self, value: Value) -> set[Op]:
+        """The ops that hand a state on: sums, and factors near one."""
+
+        def passes(value: Value) -> bool:
+            return self._flow.trace(value) is None
+
+        found: set[Op] = set()
+        seen, left = {value}, [value]
+        while left:
+            for inner in self._flow.behind(left.pop(), passes):
+                trace = self._flow.trace(inner)
+                if trace is None or trace.path.op in found:
+                    continue
+                found.add(trace.path.op)
+                states = [v for v in _states(trace) if v not in seen]
+                seen.update(states)
+                left += states
+        return found
+
+    # -- what no result tells ----------------------------------------------------------
+
+    def _wrapping(self) -> Iterator[Suspect]:
+        """Integers that wrapped around on the way to any result."""
+        for trace in self._recorder.traces.values():
+            if trace.wrapped and not self._is_chosen_from(trace.path.op):
+                results = self._on(trace)
+                if results:
+                    yield Suspect(trace, "makes", results)
+
+    def _is_chosen_from(self, op: Op) -> bool:
+        """Whether all that reads a result is a choice, which may leave it out."""
+        readers = self._flow.readers(op.results[0])
+        return bool(readers) and all(r.name in _CHOICE for r in readers)
+
+    def _vanishing(self) -> Iterator[Suspect]:
+        """The first op whose results all underflow."""
+        for trace in self._recorder.traces.values():
+            share = trace.worst.result
+            if trace.path.op.name == "stablehlo.convert":
+                continue  # the cotangent of a cast, it may be
+            if share.elements > 1 and min(share.zeros, share.beneath) > GONE:
+                results = self._on(trace)
+                if results:
+                    yield Suspect(trace, "makes", results)
+                    return
+
+    def _quantizing(self) -> Iterator[Suspect]:
+        """Bounds and roundings before a cast to 8 bits or fewer that leave little of
+        what they should hold."""
+        for trace in self._recorder.traces.values():
+            op = trace.path.op
+            if op.name != "stablehlo.convert" or not _is_short(op.results[0]):
+                continue
+            for near in self._before_cast(op.operands[0]):
+                if self._clips(near) or _flattens(near):
+                    yield Suspect(near, "makes", self._on(near), trace, bounds=True)
+
+    def _before_cast(self, value: Value) -> Iterator[OpTrace]:
+        """The bounds and roundings that a value went through last."""
+
+        def passes(value: Value) -> bool:
+            trace = self._flow.trace(value)
+            names = BOUNDS | _ROUNDS | MOVING | {"stablehlo.convert"}
+            return trace is None or trace.path.op.name in names
+
+        for inner in self._flow.behind(value, passes):
+            trace = self._flow.trace(inner)
+            if trace is not None and trace.path.op.name in BOUNDS | _ROUNDS:
+                yield trace
+
+    def _clips(self, trace: OpTrace) -> bool:
+        moved = trace.worst.moved.items()
+        found = [share for v, share in moved if not self._is_constant(v)]
+        return bool(found) and HOPELESS < min(found) < 1
+
+    def _is_constant(self, value: Value) -> bool:
+        def passes(value: Value) -> bool:
+            trace = self._flow.trace(value)
+            return trace is not None and trace.path.op.name in _CONSTANT
+
+        return all(map(passes, self._flow.behind(value, passes)))
+
+
+def _number(shown: tuple[Moment, OpTrace]) -> int:
+    return shown[0][0]
+
+
+def _hands_on(evidence: OpEvidence) -> bool:
+    """Whether an op has its Inf or NaN from an operand."""
+    operands = evidence.operands.values()
+    return evidence.result.nonfinite > 0 and any(x.nonfinite for x in operands)
+
+
+def _zeros(trace: OpTrace) -> float:
+    return trace.worst.result.nothing
+
+
+def _is_short(value: Value) -> bool:
+    """Whether a value is of a number of 8 bits or fewer."""
+    dtype = np.dtype(value.type.dtype)
+    return dtype.itemsize == 1 and dtype.kind != "b"
+
+
+def _flattens(trace: OpTrace) -> bool:
+    if trace.path.op.name not in _ROUNDS:
+        return False
+    before = max(x.nothing for x in trace.worst.operands.values())
+    return trace.worst.result.nothing - before > FLATTENED
+
+
+def _states(trace: OpTrace) -> Iterator[Value]:
+    """The operands that an op hands on: those as large as its result, and factors near
+    one."""
+    factors = trace.path.op.name in _PRODUCTS
+    size = trace.worst.result.norm
+    for operand, share in trace.worst.operands.items():
+        near_one = factors and 0.5 < share.norm < 2.0
+        if near_one or share.norm > NEAR * size:
+            yield operand

@@ -1,0 +1,66 @@
+"""The coarsest format on the way to every value, as its unit roundoff."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from neuronjax.diagnostics.faults.perturbation import unit_of
+from neuronjax.diagnostics.parallel_runs import Side
+from neuronjax.diagnostics.value_sources import ValueSources
+from neuronjax.ir.instruction_set import NcMatmul, NcMatmulMx
+from neuronjax.ir.program import Op, Value
+
+
+class Cast(NamedTuple):
+    """What a policy casts operands of a contraction to; blocks have scales."""
+
+    dtype: np.dtype
+    has_blocks: bool
+
+
+def contraction_casts(side: Side) -> dict[Op, Cast]:
+    """The coarsest cast of operands of contractions."""
+    casts: dict[Op, Cast] = {}
+    for block, lowered in side.regions.items():
+        for op, span in zip(lowered.region.ops, side.spans(block), strict=True):
+            found = [
+                Cast(view.type.dtype, isinstance(i, NcMatmulMx))
+                for i in span.instructions
+                if isinstance(i, NcMatmul | NcMatmulMx)
+                for view in i.operands
+            ]
+            if found:
+                casts[op] = max(found, key=lambda cast: unit_of(cast.dtype))
+    return casts
+
+
+def path_units(
+    graph: ValueSources, contractions: Mapping[Op, Cast]
+) -> dict[Value, float]:
+    """Of every value, the coarsest of its own format and those it is computed from."""
+    own = {
+        value: max(
+            unit_of(value.type.dtype),
+            unit_of(contractions[maker].dtype) if maker in contractions else 0.0,
+        )
+        for value, maker in graph.makers.items()
+    }
+    readers: dict[Value, list[Value]] = {}
+    for value, sources in graph.sources.items():
+        for source in sources:
+            readers.setdefault(source, []).append(value)
+    for source in readers:
+        own.setdefault(source, unit_of(source.type.dtype))
+    for value in graph.sources:
+        own.setdefault(value, unit_of(value.type.dtype))
+    left = list(own)
+    while left:
+        value = left.pop()
+        for reader in readers.get(value, ()):
+            if own[value] > own[reader]:
+                own[reader] = own[value]
+                left.append(reader)
+    return own

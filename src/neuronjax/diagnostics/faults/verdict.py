@@ -1,0 +1,128 @@
+"""What is wrong with a run: the results that are, and the ops at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.faults.fault import Fault
+from neuronjax.diagnostics.faults.naming import named
+from neuronjax.diagnostics.faults.recorder import Recorder
+from neuronjax.diagnostics.faults.search import FaultSearch, Suspect
+from neuronjax.diagnostics.faults.wrong_results import Wrong
+from neuronjax.diagnostics.op_records import OpRecord
+from neuronjax.diagnostics.parallel_runs import OpPath
+from neuronjax.ir.program import Program
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongResult:
+    """A result of a program that is farther off than its formats and data explain.
+
+    Attributes:
+        name: its path in the pytree of the results.
+        how: "nonfinite", "far", "discrete" (whole numbers that changed) or "lost" (a
+            state whose step was not taken).
+        relative_l2: its error.
+        allowed: the error that the roundings of its formats, and what they make of the
+            arguments, explain.
+        nonfinite: elements that are Inf or NaN.
+        elements: how many there are.
+        lost: share of elements that are off by more than half of themselves.
+        step: of a lost update, its norm over the state's.
+    """
+
+    name: str
+    how: str
+    relative_l2: float
+    allowed: float
+    nonfinite: int
+    elements: int
+    lost: float
+    step: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultVerdict:
+    """What is wrong with a run.
+
+    Attributes:
+        results: how many the program has.
+        wrong: those that are wrong.
+        faults: who is at fault, the one to look at first in front.
+    """
+
+    results: int
+    wrong: tuple[WrongResult, ...]
+    faults: tuple[Fault, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "results": self.results,
+            "wrong": [asdict(w) for w in self.wrong],
+            "faults": [f.as_dict() for f in self.faults],
+        }
+
+
+def verdict(
+    program: Program,
+    seen: Recorder,
+    arguments: Sequence[np.ndarray],
+    records: Mapping[OpPath, OpRecord],
+    names: Sequence[str],
+) -> FaultVerdict:
+    """From what was seen of every op.
+
+    Args:
+        program: that was run.
+        seen: the numbers of the run.
+        arguments: of main.
+        records: of every op.
+        names: of the results; too few or too many, and they are numbered.
+    """
+    results = program.entry.body.results
+    if len(names) != len(results):
+        names = [str(n) for n in range(len(results))]
+    search = FaultSearch(program, seen, arguments)
+    faults = [_fault(s, records, names) for s in search.suspects()]
+    known = [f for f in faults if f.kind != "other"]
+    return FaultVerdict(
+        results=len(results),
+        wrong=tuple(_wrong_result(w, names) for w in search.wrong),
+        faults=tuple(known or faults),
+    )
+
+
+def _wrong_result(wrong: Wrong, names: Sequence[str]) -> WrongResult:
+    share = wrong.share
+    return WrongResult(
+        name=names[wrong.index],
+        how=wrong.how,
+        relative_l2=share.error,
+        allowed=wrong.allowed,
+        nonfinite=share.nonfinite,
+        elements=share.elements,
+        lost=share.lost,
+        step=wrong.step,
+    )
+
+
+def _fault(
+    suspect: Suspect, records: Mapping[OpPath, OpRecord], names: Sequence[str]
+) -> Fault:
+    name, trace = named(suspect), suspect.trace
+    moment = trace.first or trace.made_nonfinite
+    return Fault(
+        kind=name.kind,
+        role=suspect.role,
+        record=records[trace.path],
+        shows=None if suspect.amplifier is None else records[suspect.amplifier.path],
+        iteration=moment[1] if moment else (),
+        evidence=name.evidence,
+        remedy=name.remedy,
+        outputs=tuple(names[n] for n in suspect.results),
+    )

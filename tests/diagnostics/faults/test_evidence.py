@@ -1,0 +1,159 @@
+"""What is measured of arrays and ops, against figures made by hand."""
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from neuronjax.capture.trace import capture
+from neuronjax.diagnostics.faults.evidence import (
+    Seen,
+    absorbed,
+    moved,
+    share_of,
+    wrapped,
+)
+from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
+
+FP16 = np.dtype("float16")
+FP32 = np.dtype("float32")
+
+
+def seen(actual, reference, perturbed=None, dtype=None):
+    actual = np.asarray(actual)
+    wide = None if perturbed is None else np.asarray(perturbed, np.float64)
+    return Seen(dtype or actual.dtype, np.asarray(reference, np.float64), actual, wide)
+
+
+# -- arrays ----------------------------------------------------------------------------
+
+
+def test_errors_are_relative_l2():
+    share = share_of(seen(np.float32([3, 4]), [3, 5], [3, 4.5]), 2**-24)
+    assert share.error == pytest.approx(1 / np.sqrt(34))
+    assert share.data_error == pytest.approx(0.5 / np.sqrt(34))
+    assert (share.elements, share.norm, share.largest) == (2, np.sqrt(17), 5)
+
+
+def test_elements_off_by_more_than_half_are_lost():
+    share = share_of(seen(np.float32([1, 1, 1, 0]), [1, 1.6, 2.1, 1]), 2**-24)
+    assert share.lost == 0.5
+
+
+def test_numbers_that_are_nothing_beside_the_others_are_not_lost():
+    share = share_of(seen(np.float32([1, 0]), [1, 1e-12]), 2**-24)
+    assert share.lost == 0
+    assert share.zeros == 0.5
+
+
+def test_underflow_and_overflow_are_of_the_declared_format():
+    reference = [1e-6, 1e-9, 1.0, 7e4]
+    with np.errstate(over="ignore"):
+        share = share_of(seen(np.float16(reference), reference), 2**-11)
+    assert share.beneath == 0.5  # 6.1e-5 is the smallest normal number
+    assert share.zeros == 0.25  # 6e-8 is the smallest of all
+    assert share.beyond == 0.25
+    assert (share.nonfinite, share.nonfinite_reference, share.nan) == (1, 0, 0)
+    assert share.error == np.inf
+
+
+def test_clipping_is_told_from_overflow():
+    fp8 = np.dtype(ml_dtypes.float8_e4m3fn)
+    share = share_of(seen(np.asarray([448, 448, 2], fp8), [1e3, 448, 2]), 2**-4)
+    assert share.clipped == pytest.approx(1 / 3)
+
+
+def test_nothing_and_an_empty_array():
+    assert share_of(seen(np.zeros(3, FP32), [0, 0, 0]), 0.0).error == 0
+    assert share_of(seen(np.zeros((0,), FP32), np.zeros(0)), 0.0).elements == 0
+
+
+# -- ops -------------------------------------------------------------------------------
+
+
+def op_of(function, *arguments):
+    types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arguments]
+    names = [f"x{n}" for n in range(len(types))]
+    program = capture(function, types, names).program
+    return program.entry.body.ops[-1]
+
+
+def test_a_sum_that_absorbs():
+    big, small = np.float32([1e8, 1e8, 1, 0]), np.float32([1, 1, 1, 5])
+    pair = [seen(big, big), seen(small, small)]
+    total = seen(big + small, big.astype(np.float64) + small)
+    # Two of the four sums whose other addend is not zero are their larger addend.
+    assert absorbed("stablehlo.add", pair, total) == (0.5, 0)
+    assert absorbed("stablehlo.multiply", pair, total) == (0.0, 0)
+
+
+@given(st.integers(-128, 127), st.integers(-128, 127))
+def test_integers_that_wrap(a, b):
+    x, y = np.int8([a]), np.int8([b])
+    with np.errstate(over="ignore"):
+        total = seen(x + y, x + y)
+    op = op_of(lambda x, y: x + y, x, y)
+    assert wrapped(op, [seen(x, x), seen(y, y)], total) == int(not -128 <= a + b <= 127)
+
+
+def test_hashes_may_wrap():
+    x = np.uint32([2**31])
+    op = op_of(lambda x, y: x + y, x, x)
+    assert wrapped(op, [seen(x, x)] * 2, seen(x + x, x + x)) == 0
+
+
+def test_a_sum_of_integers_that_wraps():
+    x = np.full((2, 300), 2**24, np.int32)
+    op = op_of(lambda x: x.sum(1), x)
+    zero = np.int32(0)
+    total = seen(np.zeros(2, np.int32), np.zeros(2))
+    assert wrapped(op, [seen(x, x), seen(zero, zero)], total) == 2
+
+
+def test_how_far_a_bound_moves():
+    x, high = np.float32([1, 3]), np.float32([2, 2])
+    op = op_of(jnp.minimum, x, high)
+    operands = dict(zip(op.operands, (seen(x, x), seen(high, high)), strict=True))
+    found = moved(op, operands, seen(np.float32([1, 2]), [1, 2]))
+    by_x, by_bound = (found[v] for v in op.operands)
+    assert by_x == pytest.approx(1 / np.sqrt(10))
+    assert by_bound == pytest.approx(1 / np.sqrt(8))
+
+
+# -- perturbed data --------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(-1e30, 1e30), min_size=1))
+def test_perturbed_data_stay_what_they_are(values):
+    """Equal numbers stay equal, negatives negative, zeros zero; and within a unit."""
+    x, unit = np.asarray(values), 2.0**-9
+    y = perturbed(x, unit)
+    normal = np.abs(x) > 1e-290
+    assert np.all(np.abs(y - x)[normal] <= unit * np.abs(x)[normal] * (1 + 1e-12))
+    assert np.array_equal(perturbed(-x, unit), -y)
+    assert np.array_equal(perturbed(np.repeat(x, 2), unit), np.repeat(y, 2))
+    assert np.array_equal(y == 0, x == 0) or not np.all(normal | (x == 0))
+
+
+def test_a_perturbation_has_no_preferred_sign():
+    x = np.random.default_rng(0).normal(size=100_000)
+    shifts = (perturbed(x, 1.0) - x) / x
+    assert abs(shifts.mean()) < 0.01
+    assert shifts.std() == pytest.approx(3**-0.5, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "unit"),
+    [
+        ("float32", 2**-24),
+        ("bfloat16", 2**-8),
+        ("float8_e4m3fn", 2**-4),
+        ("int32", 0),
+        ("bool", 0),
+        ("float8_e8m0fnu", 0),
+    ],
+)
+def test_units(dtype, unit):
+    assert unit_of(np.dtype(dtype)) == unit

@@ -1,0 +1,383 @@
+"""Small programs with one fault, as a user asks about them, and their healthy twins.
+
+The collection in `benchmarks/faults` counts how many are found; these are what each
+rule of the search is for.
+"""
+
+import inspect
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from neuronjax.api.compare import compare
+from neuronjax.policy import Policy
+
+LONG = 512
+
+
+def normal(*shape, seed=0, scale=1.0):
+    x = np.random.default_rng(seed).normal(size=shape) * scale
+    return x.astype(np.float32)
+
+
+# Each is (kind, policy, faulty, healthy, arguments); the faulty line says so.
+
+
+def loss_of_logits(x):
+    e = jnp.exp(x.astype(jnp.float16))  # here
+    return jnp.log(e.sum(-1)).mean()
+
+
+def loss_of_shifted(x):
+    return jax.nn.logsumexp(x.astype(jnp.float16).astype(jnp.float32), -1).mean()
+
+
+def likelihood(x):
+    p = jnp.prod(jnp.exp(-0.5 * x * x), -1)  # here
+    return jnp.log(p)
+
+
+def log_likelihood(x):
+    return -0.5 * (x * x).sum(-1)
+
+
+def lost_step(w, g):
+    return w - (1e-4 * g).astype(w.dtype)  # here
+
+
+def taken_step(w, g):
+    return w.astype(jnp.float32) - 1e-4 * g.astype(jnp.float32)
+
+
+def running_sum(x):
+    def add(total, value):
+        total = total + value.astype(jnp.bfloat16)  # here
+        return total, None
+
+    return jax.lax.scan(add, jnp.bfloat16(0), x)[0].astype(jnp.float32)
+
+
+def running_sum_in_fp32(x):
+    def add(total, value):
+        return total + value.astype(jnp.bfloat16).astype(jnp.float32), None
+
+    return jax.lax.scan(add, jnp.float32(0), x)[0]
+
+
+def variance(x):
+    return (x * x).mean(-1) - x.mean(-1) ** 2  # here
+
+
+def centred_variance(x):
+    return jnp.square(x - x.mean(-1, keepdims=True)).mean(-1)
+
+
+def log_of_nothing(x):
+    return jnp.log(x - x.max()).sum()  # here
+
+
+def log_of_something(x):
+    return jnp.log(1 + x.max() - x).sum()
+
+
+def gradient_at_zero(x):
+    def loss(x):
+        size = jnp.sqrt((x * x).sum(-1))  # here
+        return size.sum()
+
+    return jax.grad(loss)(x)
+
+
+def guarded_gradient(x):
+    def loss(x):
+        square = (x * x).sum(-1)
+        inside = jnp.where(square > 0, square, 1.0)
+        return jnp.where(square > 0, jnp.sqrt(inside), 0.0).sum()
+
+    return jax.grad(loss)(x)
+
+
+def pixels_apart(a, b):
+    return jnp.abs(a - b).astype(jnp.float32).mean()  # here
+
+
+def pixels_apart_in_floats(a, b):
+    return jnp.abs(a.astype(jnp.float32) - b.astype(jnp.float32)).mean()
+
+
+def rotary(positions, x):
+    angle = positions.astype(jnp.bfloat16)  # here
+    return x * jnp.cos(angle.astype(jnp.float32) * 0.3)
+
+
+def rotary_in_fp32(positions, x):
+    return x * jnp.cos(positions.astype(jnp.float32) * 0.3)
+
+
+def quantized(x, scale):
+    codes = jnp.clip(x * scale, -240.0, 240.0)  # here
+    return codes.astype(jnp.float8_e4m3).astype(jnp.float32) / scale
+
+
+def quantized_by_its_own_scale(x, scale):
+    return quantized(x, 240.0 / jnp.abs(x).max())
+
+
+def unit_vectors(x):
+    square = (x * x).sum(-1, keepdims=True)  # here
+    return x * jax.lax.rsqrt(jnp.maximum(square, 1e-36))
+
+
+def unit_vectors_scaled(x):
+    x = x / jnp.abs(x).max(-1, keepdims=True)
+    return x * jax.lax.rsqrt((x * x).sum(-1, keepdims=True))
+
+
+CASES = [
+    ("overflow", "bf16", loss_of_logits, loss_of_shifted, [normal(4, 8) + 12]),
+    ("underflow", "bf16", likelihood, log_likelihood, [normal(4, LONG)]),
+    (
+        "absorption",
+        "bf16",
+        lost_step,
+        taken_step,
+        [np.ones(8, jnp.bfloat16), normal(8).astype(jnp.bfloat16)],
+    ),
+    (
+        "stagnation",
+        "bf16",
+        running_sum,
+        running_sum_in_fp32,
+        [np.full(LONG, 0.3, np.float32)],
+    ),
+    ("cancellation", "fp32", variance, centred_variance, [normal(4, LONG) + 1000]),
+    (
+        "singular",
+        "bf16",
+        log_of_nothing,
+        log_of_something,
+        [np.arange(1, 9, dtype=np.float32)],
+    ),
+    (
+        "singular",
+        "bf16",
+        gradient_at_zero,
+        guarded_gradient,
+        [np.stack([np.ones(4), np.zeros(4)]).astype(np.float32)],
+    ),
+    (
+        "integer",
+        "bf16",
+        pixels_apart,
+        pixels_apart_in_floats,
+        [np.uint8([10, 200, 30]), np.uint8([20, 190, 40])],
+    ),
+    (
+        "integer",
+        "bf16",
+        rotary,
+        rotary_in_fp32,
+        [np.arange(1000, 1064, dtype=np.int32), normal(64)],
+    ),
+    (
+        "saturation",
+        "bf16",
+        quantized,
+        quantized_by_its_own_scale,
+        [normal(64), np.float32(1e3)],
+    ),
+    (
+        "underflow",
+        "fp32",
+        unit_vectors,
+        unit_vectors_scaled,
+        [normal(6, 3, scale=1e-20)],
+    ),
+]
+NAMES = [case[2].__name__ for case in CASES]
+
+
+def marked_line(function):
+    lines, start = inspect.getsourcelines(function)
+    [found] = [n for n, line in enumerate(lines, start) if line.endswith("# here\n")]
+    return f"{inspect.getsourcefile(function)}:{found}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy", "faulty", "healthy", "arguments"), CASES, ids=NAMES
+)
+def test_the_line_comes_first_and_its_twin_is_left_alone(
+    kind, policy, faulty, healthy, arguments
+):
+    report = compare(faulty, policy=policy)(*arguments)
+    assert report.faults[0].record.source == marked_line(faulty)
+    assert report.faults[0].kind == kind
+    assert compare(healthy, policy=policy)(*arguments).faults == ()
+
+
+# -- what is no fault ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["fp32", "bf16"])
+def test_a_gradient_that_is_zero_is_noise_in_float64_too(policy):
+    """The bias of a softmax; its computed gradient is all rounding."""
+    x, w = normal(8, 16), normal(16, 4, seed=1)
+
+    def loss(bias):
+        return (jax.nn.softmax(x @ w + bias, -1) ** 2).sum()
+
+    report = compare(jax.grad(loss), policy=policy)(np.float32(0.5))
+    assert report.ops[-1].accumulation.relative_l2 > 1
+    assert report.faults == ()
+    assert "nothing wrong" in str(report)
+
+
+@pytest.mark.parametrize("policy", ["fp8", "mxfp8", "mxfp4"])
+def test_formats_of_few_bits_are_judged_by_theirs(policy):
+    def layer(x, w):
+        return jax.nn.gelu(x @ w) @ w.T
+
+    arguments = normal(8, 64), normal(64, 128, seed=1, scale=0.1)
+    report = compare(layer, policy=policy, target="trn3")(*arguments)
+    assert report.ops[-1].accumulation.relative_l2 > 0.02
+    assert report.faults == ()
+
+
+def test_an_ill_conditioned_problem_is_not_the_programs_fault():
+    """Rounding its data changes the result as much."""
+
+    def difference(x, y):
+        return x - y
+
+    x = 1 + normal(64, scale=1e-2)
+    y = (x * (1 + normal(64, seed=1, scale=1e-3))).astype(jnp.bfloat16)
+    report = compare(difference, policy="bf16")(x.astype(jnp.bfloat16), y)
+    assert report.faults == ()
+
+
+def test_a_choice_may_leave_out_what_wrapped():
+    """Park and Miller's generator, after Schrage."""
+
+    def draw(state):
+        q, r = 2147483647 // 48271, 2147483647 % 48271
+        state = 48271 * (state % q) - r * (state // q)
+        return jnp.where(state < 0, state + 2147483647, state)
+
+    assert compare(draw)(np.arange(1, 10**9, 10**8, dtype=np.int32)).faults == ()
+
+
+def test_an_argument_that_is_handed_through_is_nobodys_fault():
+    x = np.float32([1, np.inf])
+    assert compare(lambda x: x)(x).faults == ()
+
+
+# -- who is at fault -------------------------------------------------------------------
+
+
+def test_who_made_the_zeros_comes_before_who_divides_by_them():
+    def normalized(x):
+        p = jnp.exp(x.astype(jnp.float16))
+        return p / p.sum(-1, keepdims=True)
+
+    report = compare(normalized, policy="bf16")(np.float32([[-40, -41], [0, 1]]))
+    first, *_ = report.faults
+    assert (first.kind, first.record.short_op) == ("underflow", "exponential")
+    assert first.shows is not None
+    assert first.shows.short_op == "divide"
+
+
+def test_the_scale_comes_before_the_cast_that_it_spoils():
+    def branch(x):
+        scale = jnp.clip(240.0 / jnp.abs(x).max(), 1 / 16, 16.0)
+        return (x * scale).astype(jnp.float8_e4m3).astype(jnp.float32) / scale
+
+    report = compare(branch, policy="bf16")(normal(64, scale=1e-5))
+    assert [f.kind for f in report.faults[:2]] == ["saturation", "underflow"]
+    assert report.faults[0].record.short_op == "minimum"
+
+
+def test_a_small_factor_of_a_recurrence():
+    """The state is farther off than its factor, which made it so."""
+
+    def decays(x, decay):
+        keep = decay.astype(jnp.bfloat16).astype(jnp.float32)
+
+        def step(state, x):
+            return keep * state + x, None
+
+        return jax.lax.scan(step, jnp.zeros(4), x)[0]
+
+    report = compare(decays, policy="fp32")(
+        np.ones((400, 4), np.float32), np.float32([0.9990, 0.9991, 0.9992, 0.9993])
+    )
+    first, *_ = report.faults
+    assert (first.kind, first.record.short_op) == ("coarse", "convert")
+
+
+def test_iterations_and_results_are_named():
+    def step(x):
+        return {"total": running_sum(x), "mean": x.mean()}
+
+    report = compare(step, policy="bf16")(np.full(LONG, 0.3, np.float32))
+    [wrong] = report.verdict.wrong
+    assert wrong.name == "total"
+    fault = report.faults[0]
+    assert fault.outputs == ("total",)
+    assert len(fault.iteration) == 1
+    assert "since iteration" in str(report)
+
+
+# -- the page --------------------------------------------------------------------------
+
+
+def test_a_page_says_what_where_why_and_what_to_try():
+    report = compare(likelihood, policy="bf16")(normal(4, LONG))
+    text = str(report)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "1 of 1 results wrong" in text
+    assert "test_faults.py:" in text
+    assert "> p = jnp.prod(jnp.exp(-0.5 * x * x), -1)  # here" in text
+    assert "try: " in text
+    found = json.loads(json.dumps(report.to_json_dict()))["verdict"]
+    assert found["faults"][0]["kind"] == "underflow"
+    assert found["wrong"][0]["how"] == "nonfinite"
+
+
+def test_what_no_result_tells_is_said_to_be_so():
+    report = compare(pixels_apart, policy="bf16")(np.uint8([1]), np.uint8([2]))
+    assert report.verdict.wrong == ()
+    assert "no result tells" in str(report)
+
+
+def test_a_picture_marks_the_faults_even_if_nothing_is_finite():
+    def function(x):
+        return jax.nn.relu(jnp.cumsum(x)) * 2
+
+    report = compare(function, policy="bf16")(np.full(64, 3e4, np.float16))
+    figure = report.plot()
+    figure.canvas.draw()
+    labels = [t.get_text() for t in figure.legends[0].get_texts()]
+    assert any(label.startswith("1. overflow: op ") for label in labels)
+
+
+def test_two_policies_are_not_judged():
+    report = compare(variance, policy="bf16", reference="fp32")(normal(2, 8))
+    assert report.verdict is None
+    assert report.tolerance == 0.1
+
+
+def test_a_tolerance_asks_for_the_first_divergence_too():
+    report = compare(loss_of_logits, policy="bf16", tolerance=0.1)(normal(4, 8) + 12)
+    assert report.first_divergence.record.number == report.faults[0].record.number
+    assert "first divergence (relative L2 0.1)" in str(report)
+
+
+def test_stochastic_rounding_is_no_fault():
+    policy = Policy(auto_cast="matmult", rounding="stochastic")
+    report = compare(lambda x, w: jnp.tanh(x @ w) @ w, policy=policy)(
+        normal(8, 32), normal(32, 32, seed=1, scale=0.2)
+    )
+    assert report.faults == ()
