@@ -17,6 +17,8 @@ import pytest
 from jax import export, lax
 
 import neuronjax as nj
+from neuronjax.execution import interpreter
+from neuronjax.execution.engines import host_fold
 from neuronjax.execution.transformations import with_closure
 from tests.conformance import bits
 from tests.real.pairs import KEY, ROW, W, X, agree, assert_close, energy, jitted, layer
@@ -362,8 +364,11 @@ def test_ahead_of_time_compilation_of_a_native_jit():
     bits.assert_same(compiled(X, W), jax.grad(jitted(energy))(X, W))
 
 
-def test_export_of_a_native_jit():
-    """The layouts that pin dots are calls whose form XLA does not guarantee."""
+def test_export_of_a_native_jit(monkeypatch):
+    """The layouts that pin dots are calls whose form XLA does not guarantee; kernels of
+    this processor are none that another process has."""
+    monkeypatch.setattr(host_fold, "enabled", False)
+    interpreter.forget_kernels()
     layouts = export.DisabledSafetyCheck.custom_call("LayoutConstraint")
     exported = export.export(jax.jit(jitted(layer)), disabled_checks=[layouts])(X, W)
     bits.assert_same(exported.call(X, W), jitted(layer)(X, W))

@@ -11,27 +11,31 @@ import numpy as np
 import pytest
 
 from neuronjax.errors import InternalError
-from neuronjax.execution.engines import array_fold, cell_fold, tile_search
-from neuronjax.execution.engines.array_fold import Matrix
-from neuronjax.execution.engines.cell_fold import (
-    BLOCKINGS,
-    Cells,
-    ResultBlock,
-    fold_cells,
+from neuronjax.execution.engines import (
+    array_fold,
+    cell_fold,
+    cells,
+    host_fold,
+    tile_search,
 )
+from neuronjax.execution.engines.array_fold import Matrix
+from neuronjax.execution.engines.cell_fold import BLOCKINGS, ResultBlock, fold_cells
+from neuronjax.execution.engines.cells import Cells
 from tests.oracles import floats
 
 MINUS_ZERO = np.float32(-0.0)
 ROWS: dict[Callable[[Matrix], Cells], Callable[[int], np.ndarray]] = {
-    cell_fold.paired: lambda k: np.arange(k).reshape(2, -1).T,
-    cell_fold.quads: lambda k: np.arange(k).reshape(-1, 4),
+    cells.paired: lambda k: np.arange(k).reshape(2, -1).T,
+    cells.quads: lambda k: np.arange(k).reshape(-1, 4),
 }
 LAYOUTS = pytest.mark.parametrize("layout", ROWS, ids=["paired", "quads"])
 RANGES = pytest.mark.parametrize("in_range", [False, True])
 
 
-@pytest.fixture(autouse=True)
-def _no_search(monkeypatch):
+@pytest.fixture(autouse=True, params=[True, False], ids=["kernels", "xla"])
+def _no_search(request, monkeypatch):
+    """By a kernel of the host's, where there is one, and by XLA."""
+    monkeypatch.setattr(host_fold, "enabled", request.param)
     monkeypatch.setattr(tile_search, "enabled", False)
 
 
@@ -164,14 +168,12 @@ def test_either_memory_order(layout):
 def test_psum_adds_the_tiles_in_order():
     tiles, batch = 3, 2
     lhs, rhs = operands(all_exponents(seed=5), (tiles * batch, 5, 32, 30))
-    parts = expected(cell_fold.quads, lhs, rhs).reshape(tiles, batch, 5, 30)
+    parts = expected(cells.quads, lhs, rhs).reshape(tiles, batch, 5, 30)
     wanted = floats.add(floats.add(parts[0], parts[1]), parts[2])
-    assert_same(fold(cell_fold.quads, lhs, rhs, tiles=tiles), wanted)
+    assert_same(fold(cells.quads, lhs, rhs, tiles=tiles), wanted)
 
 
-@pytest.mark.parametrize(
-    ("layout", "k"), [(cell_fold.paired, 7), (cell_fold.quads, 10)]
-)
+@pytest.mark.parametrize(("layout", "k"), [(cells.paired, 7), (cells.quads, 10)])
 def test_a_tile_that_does_not_fill_its_cells_is_refused(layout, k):
     with pytest.raises(InternalError, match="pad it with zeros"):
         layout(Matrix(jnp.ones((1, k, 3)), k_first=True))
@@ -230,7 +232,7 @@ def test_a_large_fold_is_sealed_where_it_must_be(draw, monkeypatch):
     lhs, rhs = operands(draw(seed=9), (2, 20, 64, 50))
     inside = bool(cell_fold._in_range(lhs, rhs))
     assert inside == (draw is accepted_limits)
-    assert_same(fold(cell_fold.quads, lhs, rhs), expected(cell_fold.quads, lhs, rhs))
+    assert_same(fold(cells.quads, lhs, rhs), expected(cells.quads, lhs, rhs))
 
 
 def wide(seed: int) -> Callable[[tuple[int, ...]], np.ndarray]:
@@ -274,9 +276,9 @@ def test_rows_are_the_scan(draw, shape):
 def test_the_block_changes_no_bit(in_range, block):
     draw = limits_of_range(seed=6) if in_range else all_exponents(seed=6)
     lhs, rhs = operands(draw, (8, 50, 80, 70))
-    a, b = map(cell_fold.quads, matrices(lhs, rhs))
+    a, b = map(cells.quads, matrices(lhs, rhs))
     got = cell_fold._fold(a, b, MINUS_ZERO, block, in_range, 2)
-    parts = expected(cell_fold.quads, lhs, rhs)
+    parts = expected(cells.quads, lhs, rhs)
     assert_same(got, floats.add(parts[:4], parts[4:]))
 
 
@@ -284,7 +286,7 @@ def test_the_block_changes_no_bit(in_range, block):
 def test_every_blocking_gives_the_same_bits(in_range):
     draw = limits_of_range(seed=7) if in_range else all_exponents(seed=7)
     lhs, rhs = operands(draw, (1, 1000, 16, 700))
-    a, b = map(cell_fold.paired, matrices(lhs, rhs))
+    a, b = map(cells.paired, matrices(lhs, rhs))
     blocks = {blocking.fitted(a, b) for blocking in BLOCKINGS}
     assert len(blocks) == len(BLOCKINGS)
     first, *rest = (cell_fold._fold(a, b, MINUS_ZERO, x, in_range, 1) for x in blocks)
@@ -307,7 +309,7 @@ def test_a_block_fits_its_problem(blocking, rows, shape):
 
 
 @pytest.mark.parametrize(
-    ("layout", "in_range"), [(cell_fold.paired, False), (cell_fold.quads, True)]
+    ("layout", "in_range"), [(cells.paired, False), (cells.quads, True)]
 )
 def test_composed_programs_give_the_same_bits(layout, in_range):
     """Transposed neighbours, arithmetic before and behind, a scan and a vmap."""
@@ -343,7 +345,7 @@ def test_composed_programs_give_the_same_bits(layout, in_range):
 
 
 def test_equal_shapes_share_one_compilation():
-    a, b = (cell_fold.quads(Matrix(jnp.ones((1, 8, 3)), True)) for _ in range(2))
+    a, b = (cells.quads(Matrix(jnp.ones((1, 8, 3)), True)) for _ in range(2))
     before = cell_fold._fold._cache_size()
     for _ in range(2):
         fold_cells(a, b, MINUS_ZERO)

@@ -1,4 +1,5 @@
-"""TensorE's ways through a large matmul: by blocks of rows, and tile after tile.
+"""TensorE's ways through a large matmul without kernels of the host's: by blocks of
+rows, and tile after tile.
 
 Both are choices of speed. With their limits set low, small matrices take them, and the
 bits are those of all tiles at once and of the oracle.
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from neuronjax.execution import interpreter
-from neuronjax.execution.engines import tensor
+from neuronjax.execution.engines import host_fold, tensor
 from neuronjax.ir.instruction_set import DotDimensions, NcMatmul
 from tests.conformance import instructions
 from tests.oracles import contraction, data, floats
@@ -35,7 +36,8 @@ ORDERS = {
 
 
 @pytest.fixture(autouse=True)
-def _no_kernels_of_other_limits() -> Iterator[None]:
+def _no_kernels_of_other_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(host_fold, "enabled", False)
     interpreter.forget_kernels()
     yield
     interpreter.forget_kernels()

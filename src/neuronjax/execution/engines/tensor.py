@@ -18,9 +18,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from neuronjax.execution.engines import dot_verdicts
+from neuronjax.execution.engines import dot_verdicts, host_fold
 from neuronjax.execution.engines.array_fold import Matrix, pinned, scanned
-from neuronjax.execution.engines.cell_fold import Cells, fold_cells, fold_rows, paired
+from neuronjax.execution.engines.cell_fold import fold_cells, fold_rows
+from neuronjax.execution.engines.cells import paired, quads
 from neuronjax.execution.engines.dispatch import (
     Arrays,
     Registers,
@@ -55,17 +56,17 @@ def nc_matmul(i: NcMatmul, x: Sequence[jax.Array], r: Registers) -> Arrays:
     integers = result.dtype.kind in "iu"
     # A sum that leaves PSUM has one NaN, whatever those of the operands were.
     read = wide if i.accumulation == "host" else wide_or_nan
+    psum = Psum.of(i, r)
+    if i.accumulation != "host" and psum.format is None and host_fold.usable():
+        read = lambda a: a  # noqa: E731
     lhs, rhs = (a.astype(jnp.float32) if integers else read(a) for a in x)
     if i.accumulation == "host":
         return (as_psum(host_dot(lhs, rhs, i.dimensions), i),)
-    operands, psum = matrices(lhs, rhs, i.dimensions), Psum.of(i, r)
+    operands = matrices(lhs, rhs, i.dimensions)
     if i.rows_per_cell == 2:
-        total = accumulate_cells(*operands, i.k_tile, paired, psum, in_range=True)
+        total = accumulate_cells(*operands, i.k_tile, 2, psum, in_range=True)
     else:
-        fold = functools.partial(one_pass, zero=r.zero)
-        if i.passes == 4:
-            fold = functools.partial(four_passes, zero=r.zero, group_rows=i.group_rows)
-        total = accumulate(*operands, i.k_tile, fold, psum, i.passes)
+        total = accumulate(*operands, i.k_tile, psum, i.passes, i.group_rows)
     total = lax.reshape(total, result.shape)
     return (round_to_int(total, result.dtype) if integers else as_psum(total, i),)
 
@@ -128,9 +129,27 @@ Fold = Callable[[Matrix, Matrix], list[jax.Array]]
 
 
 def accumulate(
-    lhs: Matrix, rhs: Matrix, k_tile: int, fold: Fold, psum: Psum, passes: int = 1
+    lhs: Matrix,
+    rhs: Matrix,
+    k_tile: int,
+    psum: Psum,
+    passes: int = 1,
+    group_rows: int | None = None,
 ) -> jax.Array:
     """[batch, M, N]: PSUM adds up the tiles' results, of every pass in turn."""
+    if psum.format is None and host_fold.usable():
+        return host_fold.contract(
+            lhs, rhs, k_tile, passes=passes, group_rows=group_rows, settles=True
+        )
+    fold = functools.partial(one_pass, zero=psum.zero)
+    if passes == 4:
+        fold = functools.partial(four_passes, zero=psum.zero, group_rows=group_rows)
+    return _tile_by_tile(lhs, rhs, k_tile, fold, psum, passes)
+
+
+def _tile_by_tile(
+    lhs: Matrix, rhs: Matrix, k_tile: int, fold: Fold, psum: Psum, passes: int = 1
+) -> jax.Array:
     batch, m, k, n = lhs.batch, lhs.free, lhs.k, rhs.free
     if 0 in (batch, m, k, n):
         return jnp.zeros((batch, m, n), jnp.float32)
@@ -255,31 +274,40 @@ def halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def one_pass(a: Matrix, b: Matrix, zero: jax.Array) -> list[jax.Array]:
-    """One pass of the array: XLA's dot where that was verified, else our own loop."""
+    """One pass of the array: a kernel of the host's, or XLA's dot where that was
+    verified, else our own loop."""
+    if host_fold.usable():
+        return [host_fold.contract(a, b, a.k)]
     if dot_verdicts.is_left_fold(a, b):
         return [pinned(a, b)]
     is_large = a.batch * a.free * a.k * b.free >= LARGE_FOLD
     return [(fold_rows if is_large else scanned)(a, b, zero)]
 
 
-# A matrix by the cells that hold its rows.
-Arrange = Callable[[Matrix], Cells]
-
-
 def accumulate_cells(
     lhs: Matrix,
     rhs: Matrix,
     k_tile: int,
-    arrange: Arrange,
+    rows_per_cell: int,
     psum: Psum,
     *,
     in_range: bool,
 ) -> jax.Array:
-    """As `accumulate`, for cells of several rows; `in_range` as in `fold_cells`."""
+    """As `accumulate`, for cells of 2 or 4 rows; `in_range` as in `fold_cells`."""
+    if psum.format is None and host_fold.usable():
+        return host_fold.contract(
+            lhs,
+            rhs,
+            k_tile,
+            rows_per_cell=rows_per_cell,
+            in_range=in_range,
+            settles=True,
+        )
+    arrange = {2: paired, 4: quads}[rows_per_cell]
     fold = functools.partial(fold_cells, zero=psum.zero, in_range=in_range)
     if psum.format is not None or 0 in (lhs.batch, lhs.free, lhs.k, rhs.free):
         one_tile = lambda a, b: [fold(arrange(a), arrange(b))]  # noqa: E731
-        return accumulate(lhs, rhs, k_tile, one_tile, psum)
+        return _tile_by_tile(lhs, rhs, k_tile, one_tile, psum)
     count = -(-lhs.k // k_tile)
     # Tiles in FP32 are added up by the loop that folds them.
     lhs, rhs = (_tiled(x, count, k_tile) for x in (lhs, rhs))

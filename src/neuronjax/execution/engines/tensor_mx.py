@@ -14,7 +14,6 @@ import jax
 from jax import lax
 
 from neuronjax.execution.engines.array_fold import Matrix
-from neuronjax.execution.engines.cell_fold import quads
 from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide
 from neuronjax.execution.engines.psum import Psum, as_psum
 from neuronjax.execution.engines.tensor import accumulate_cells, host_dot
@@ -46,7 +45,7 @@ def nc_matmul_mx(i: NcMatmulMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
         Matrix(lhs, k_first=d.lhs_contract[0] == 1),
         Matrix(rhs, k_first=d.rhs_contract[0] == 1),
     )
-    total = accumulate_cells(*operands, i.k_tile, quads, Psum.of(i, r), in_range=False)
+    total = accumulate_cells(*operands, i.k_tile, 4, Psum.of(i, r), in_range=False)
     return (as_psum(lax.reshape(total, i.results[0].type.shape), i),)
 
 

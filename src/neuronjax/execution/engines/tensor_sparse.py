@@ -9,7 +9,6 @@ would come through from rows that no tag selects: then the rows are gathered one
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import jax
@@ -19,7 +18,7 @@ from jax import lax
 from neuronjax.execution.engines.array_fold import Matrix, fused
 from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide
 from neuronjax.execution.engines.psum import Psum, as_psum
-from neuronjax.execution.engines.tensor import accumulate, one_pass
+from neuronjax.execution.engines.tensor import accumulate
 from neuronjax.ir.instruction_set import NcMatmulSparse, Sparsify
 from neuronjax.numerics.sparsity import (
     SparseArray,
@@ -53,7 +52,7 @@ def nc_matmul_sparse(i: NcMatmulSparse, x: Sequence[jax.Array], r: Registers) ->
     psum = Psum.of(i, r)
     total = lax.cond(
         jnp.isfinite(moving).all(),
-        lambda: _expanded(i, compressed, right, psum, r.zero),
+        lambda: _expanded(i, compressed, right, psum),
         lambda: _gathered(i, compressed, right, psum, r.zero),
     )
     return (as_psum(lax.reshape(total, i.results[0].type.shape), i),)
@@ -69,7 +68,6 @@ def _expanded(
     compressed: SparseArray,
     moving: Matrix,
     psum: Psum,
-    zero: jax.Array,
 ) -> jax.Array:
     """As a dense matmul with longer tiles; right for finite moving rows."""
     stationary = Matrix(compressed.todense(), k_first=compressed.axis == -2)
@@ -77,8 +75,7 @@ def _expanded(
     if i.stationary == "rhs":
         operands = (moving, stationary)
     k_tile = i.k_tile * compressed.pattern.ratio
-    fold = functools.partial(one_pass, zero=zero)
-    return accumulate(*operands, k_tile, fold, psum)
+    return accumulate(*operands, k_tile, psum)
 
 
 def _gathered(

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from neuronjax.execution.engines.array_fold import Matrix
-from neuronjax.execution.engines.cell_fold import Cells, fold_cells
+from neuronjax.execution.engines.cell_fold import fold_cells
+from neuronjax.execution.engines.cells import Cells
 from neuronjax.execution.engines.psum import Psum
 from neuronjax.execution.engines.tensor import four_passes, one_pass, through_identity
 from neuronjax.execution.tiles.registry import (

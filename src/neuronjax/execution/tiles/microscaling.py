@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from neuronjax.execution.engines.array_fold import Matrix
-from neuronjax.execution.engines.cell_fold import Cells, fold_cells, quads
+from neuronjax.execution.engines.cell_fold import fold_cells
+from neuronjax.execution.engines.cells import Cells, quads
 from neuronjax.execution.engines.psum import Psum
 from neuronjax.execution.engines.tensor_mx import dequantized
 from neuronjax.execution.tiles.registry import (

@@ -1,0 +1,145 @@
+"""The systolic array's sums by kernels compiled for the host's processor.
+
+The same sums as `array_fold.scanned` and `cell_fold`, bit for bit, for a CPU that
+`host_kernels` has code for: in the order that design, section 5 states by construction,
+with nothing for XLA to rewrite or to verify, and as one operation of the program
+where the others are hundreds. They read BF16 and FP8 as stored, and operands in any
+memory order. Elsewhere, on an accelerator, without llvmlite or with the environment's
+NEURONJAX_HOST_KERNELS=0, which keeps programs exportable, the others are used.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from neuronjax.execution.engines.array_fold import Matrix
+from neuronjax.execution.engines.cells import Cells
+from neuronjax.execution.host_kernels.plan import FoldShape, Stored
+from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.widening import widen_finite
+
+# False compares whole programs with and without these kernels.
+enabled = os.environ.get("NEURONJAX_HOST_KERNELS", "1") != "0"
+# Columns from which on a result is not worth transposing to have more.
+FEW_COLUMNS = 32
+
+
+def usable() -> bool:
+    """Whether programs traced now run where there are kernels."""
+    return enabled and jax.default_backend() == "cpu" and _has_kernels()
+
+
+@functools.cache
+def _has_kernels() -> bool:
+    if importlib.util.find_spec("llvmlite") is None:
+        return False
+    from neuronjax.execution.host_kernels import compiled
+
+    return compiled.lanes() > 0
+
+
+def contract(
+    lhs: Matrix,
+    rhs: Matrix,
+    k_tile: int,
+    *,
+    rows_per_cell: int = 1,
+    passes: int = 1,
+    group_rows: int | None = None,
+    in_range: bool = False,
+    settles: bool = False,
+) -> jax.Array:
+    """The tiles' sums, added in order, float32 [batch, M, N].
+
+    Args:
+        lhs: of any float format, of 12 significant bits or fewer but for four passes.
+        rhs: the same; batch and K are those of `lhs`.
+        k_tile: rows of one pass of the array.
+        rows_per_cell: 1; 2, rows p and p + k_tile/2 in cell p; 4, 4p .. 4p+3.
+        passes: 4 of high and low halves, added in the order hi.hi, hi.lo, lo.hi, lo.lo.
+        group_rows: rows that make a sum of a pass, their sums added up in order.
+        in_range: as in `cell_fold.fold_cells`.
+        settles: whether zeros are +0 and NaNs have one bit pattern, as from PSUM.
+    """
+    if lhs.free > rhs.free and rhs.free < FEW_COLUMNS and passes == 1:
+        options: dict[str, Any] = dict(
+            rows_per_cell=rows_per_cell,
+            group_rows=group_rows,
+            in_range=in_range,
+            settles=settles,
+        )
+        out = contract(rhs, lhs, k_tile, **options)
+        return jnp.swapaxes(out, 1, 2)
+    cells, strides = {
+        1: (min(k_tile, lhs.k), (1, 1)),
+        2: (min(k_tile // 2, lhs.k), (1, k_tile // 2)),
+        4: (-(-min(k_tile, lhs.k) // 4), (4, 1)),
+    }[rows_per_cell]
+    (a, a_stored), (b, b_stored) = _stored(lhs), _stored(rhs)
+    return _fold(
+        (a, b),
+        (a_stored, b_stored),
+        sizes=(lhs.batch, lhs.free, rhs.free, lhs.k),
+        k_tile=k_tile,
+        cells=cells,
+        group=group_rows or max(cells, 1),
+        strides=strides,
+        rows_per_cell=rows_per_cell,
+        passes=passes,
+        in_range=in_range,
+        settles=settles,
+    )
+
+
+def fold_cells(lhs: Cells, rhs: Cells, *, in_range: bool) -> jax.Array:
+    """`cell_fold.fold_cells` of one tile."""
+    if lhs.free > rhs.free and rhs.free < FEW_COLUMNS:
+        return jnp.swapaxes(fold_cells(rhs, lhs, in_range=in_range), 1, 2)
+    k = lhs.cells * lhs.rows
+    between = (1, lhs.cells) if lhs.rows_first else (lhs.rows, 1)
+    return _fold(
+        (lhs.array, rhs.array),
+        (Stored(lhs.free, 1), Stored(rhs.free, 1)),
+        sizes=(lhs.batch, lhs.free, rhs.free, k),
+        k_tile=k,
+        cells=lhs.cells,
+        group=max(lhs.cells, 1),
+        strides=between,
+        rows_per_cell=lhs.rows,
+        passes=1,
+        in_range=in_range,
+        settles=False,
+    )
+
+
+def _fold(
+    arrays: tuple[jax.Array, jax.Array],
+    layouts: tuple[Stored, Stored],
+    *,
+    sizes: tuple[int, int, int, int],
+    strides: tuple[int, int],
+    **options: Any,
+) -> jax.Array:
+    from neuronjax.execution.host_kernels.fold import fold  # it needs llvmlite
+
+    if 0 in sizes:
+        return jnp.zeros(sizes[:3], jnp.float32)
+    cell_stride, row_stride = strides
+    shape = FoldShape(*sizes, cell_stride=cell_stride, row_stride=row_stride, **options)
+    return fold(*arrays, *layouts, shape)
+
+
+def _stored(x: Matrix) -> tuple[jax.Array, Stored]:
+    """An array that a kernel reads, and how it lies in memory."""
+    k, free = (x.free, 1) if x.k_first else (1, x.k)
+    if x.array.dtype in (jnp.float32, jnp.bfloat16):
+        return x.array, Stored(k, free, x.array.dtype.name)
+    if x.array.dtype.itemsize == 1 and get_format(x.array.dtype).width == 8:
+        return x.array, Stored(k, free, "table", x.array.dtype.name)
+    return widen_finite(x.array), Stored(k, free)
