@@ -14,7 +14,7 @@ from jax.custom_batching import custom_vmap
 
 from neuronjax.execution.host_kernels import compiled, fold_kernel
 from neuronjax.execution.host_kernels.fold_kernel import FoldKind, RegisterTile
-from neuronjax.execution.host_kernels.plan import FoldShape, BlockPlan, Stored
+from neuronjax.execution.host_kernels.plan import FoldShape, FoldBlocks, Stored
 from neuronjax.numerics.float_format import FORMATS
 
 #: Multiply-adds below which another thread takes longer to wake than to help.
@@ -85,7 +85,7 @@ def _plan(
     shapes: tuple[tuple[int, ...], ...],
     s: FoldShape,
     registers: RegisterTile,
-) -> BlockPlan:
+) -> FoldBlocks:
     lhs_batch, rhs_batch = (int(np.prod(shape[1:])) for shape in shapes)
     threads = _threads() if s.batch * s.m * s.n * s.k * s.passes > FEW else 1
     block_m = _part(s.m, BLOCK_M, registers.rows)
@@ -94,7 +94,7 @@ def _plan(
         block_n = _part(s.n, -(-s.n // threads), registers.columns)
     blocks_m, blocks_n = -(-s.m // block_m), -(-s.n // block_n)
     blocks = s.batch * blocks_m * blocks_n
-    return BlockPlan(
+    return FoldBlocks(
         batch=s.batch, m=s.m, n=s.n, k=s.k, k_tile=s.k_tile,
         tiles=-(-s.k // s.k_tile), cells=s.cells, group=s.group,
         cell_stride=s.cell_stride, row_stride=s.row_stride,

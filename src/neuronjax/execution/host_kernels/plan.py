@@ -57,7 +57,7 @@ class FoldShape(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockPlan:
+class FoldBlocks:
     """A contraction [batch, m, k] x [batch, k, n], and how it is cut into blocks.
 
     Strides are in elements. Row j of cell p of a K tile is row `p * cell_stride + j *
@@ -101,4 +101,4 @@ class BlockPlan:
         return np.array([getattr(self, name) for name in FIELDS], np.int64)
 
 
-FIELDS = tuple(field.name for field in fields(BlockPlan))
+FIELDS = tuple(field.name for field in fields(FoldBlocks))
