@@ -42,10 +42,13 @@ class Matrix:
     Attributes:
         array: [batch, K, free] if `k_first`, else [batch, free, K].
         k_first: which.
+        scales: of blocks of 32 along K, E8M0, in the same order; for kernels of the
+            host's, which read operands as stored.
     """
 
     array: jax.Array
     k_first: bool = dataclasses.field(metadata=dict(static=True))
+    scales: jax.Array | None = None
 
     @property
     def batch(self) -> int:

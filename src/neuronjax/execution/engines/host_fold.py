@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,8 +21,10 @@ import jax.numpy as jnp
 
 from neuronjax.execution.engines.array_fold import Matrix
 from neuronjax.execution.engines.cells import Cells
-from neuronjax.execution.host_kernels.plan import FoldShape, Stored
-from neuronjax.numerics.float_format import get_format
+from neuronjax.execution.host_kernels.plan import BOUNDED_RULES, FoldShape, Stored
+from neuronjax.ir.instruction_set import QuantizeMx
+from neuronjax.numerics.float_format import FLOAT8_E8M0FNU, get_format
+from neuronjax.numerics.microscaling import from_codes, get_mx_format
 from neuronjax.numerics.widening import widen_finite
 
 # False compares whole programs with and without these kernels.
@@ -58,7 +61,8 @@ def contract(
     """The tiles' sums, added in order, float32 [batch, M, N].
 
     Args:
-        lhs: of any float format, of 12 significant bits or fewer but for four passes.
+        lhs: of any float format, with or without scales; of 12 significant bits or
+            fewer but for four passes.
         rhs: the same; batch and K are those of `lhs`.
         k_tile: rows of one pass of the array.
         rows_per_cell: 1; 2, rows p and p + k_tile/2 in cell p; 4, 4p .. 4p+3.
@@ -82,8 +86,9 @@ def contract(
         4: (-(-min(k_tile, lhs.k) // 4), (4, 1)),
     }[rows_per_cell]
     (a, a_stored), (b, b_stored) = _stored(lhs), _stored(rhs)
+    scales = [x.scales for x in (lhs, rhs) if x.scales is not None]
     return _fold(
-        (a, b),
+        (a, b, *scales),
         (a_stored, b_stored),
         sizes=(lhs.batch, lhs.free, rhs.free, lhs.k),
         k_tile=k_tile,
@@ -118,8 +123,24 @@ def fold_cells(lhs: Cells, rhs: Cells, *, in_range: bool) -> jax.Array:
     )
 
 
+def quantizes(i: QuantizeMx) -> bool:
+    """Whether a kernel does what an instruction says."""
+    return i.scale_rule in BOUNDED_RULES and i.rounding == "rne"
+
+
+def quantize(i: QuantizeMx, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Elements and scales of an array of any float format."""
+    from neuronjax.execution.host_kernels.quantize import quantize  # it needs llvmlite
+
+    if x.dtype not in (jnp.float32, jnp.bfloat16):
+        x = widen_finite(x)
+    element = get_mx_format(i.format).element
+    codes, scales = quantize(x, i.axis, element.name, i.scale_rule)
+    return from_codes(codes, element), from_codes(scales, FLOAT8_E8M0FNU)
+
+
 def _fold(
-    arrays: tuple[jax.Array, jax.Array],
+    arrays: Sequence[jax.Array],
     layouts: tuple[Stored, Stored],
     *,
     sizes: tuple[int, int, int, int],
@@ -132,14 +153,23 @@ def _fold(
         return jnp.zeros(sizes[:3], jnp.float32)
     cell_stride, row_stride = strides
     shape = FoldShape(*sizes, cell_stride=cell_stride, row_stride=row_stride, **options)
-    return fold(*arrays, *layouts, shape)
+    return fold(arrays, *layouts, shape)
 
 
 def _stored(x: Matrix) -> tuple[jax.Array, Stored]:
     """An array that a kernel reads, and how it lies in memory."""
     k, free = (x.free, 1) if x.k_first else (1, x.k)
-    if x.array.dtype in (jnp.float32, jnp.bfloat16):
-        return x.array, Stored(k, free, x.array.dtype.name)
-    if x.array.dtype.itemsize == 1 and get_format(x.array.dtype).width == 8:
-        return x.array, Stored(k, free, "table", x.array.dtype.name)
-    return widen_finite(x.array), Stored(k, free)
+    layout = Stored(k, free)
+    if x.scales is not None:
+        blocks = x.scales.shape[1 if x.k_first else 2]
+        scale_k, scale_free = (x.free, 1) if x.k_first else (1, blocks)
+        layout = layout._replace(scale_k=scale_k, scale_free=scale_free)
+    dtype = x.array.dtype
+    if dtype in (jnp.float32, jnp.bfloat16):
+        return x.array, layout._replace(dtype=dtype.name)
+    width = get_format(dtype).width
+    if width == 8:
+        return x.array, layout._replace(dtype="table", format=dtype.name)
+    if width < 8:  # in memory it is not always a byte
+        return x.array.astype(jnp.bfloat16), layout._replace(dtype="bfloat16")
+    return widen_finite(x.array), layout

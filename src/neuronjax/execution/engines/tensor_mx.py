@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import jax
 from jax import lax
 
+from neuronjax.execution.engines import host_fold
 from neuronjax.execution.engines.array_fold import Matrix
 from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide
 from neuronjax.execution.engines.psum import Psum, as_psum
@@ -23,6 +24,8 @@ from neuronjax.numerics.microscaling import MX_FORMATS, MXArray, quantize_mx
 
 @execute.register
 def quantize(i: QuantizeMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    if host_fold.usable() and host_fold.quantizes(i):
+        return host_fold.quantize(i, x[0])
     out = quantize_mx(
         wide(x[0]),
         i.format,
@@ -36,16 +39,16 @@ def quantize(i: QuantizeMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 @execute.register
 def nc_matmul_mx(i: NcMatmulMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
-    d = i.dimensions
-    lhs = dequantized(x[0], x[2], d.lhs_contract[0])
-    rhs = dequantized(x[1], x[3], d.rhs_contract[0])
-    if i.accumulation == "host":
-        return (as_psum(host_dot(lhs, rhs, d), i),)
-    operands = (
-        Matrix(lhs, k_first=d.lhs_contract[0] == 1),
-        Matrix(rhs, k_first=d.rhs_contract[0] == 1),
-    )
-    total = accumulate_cells(*operands, i.k_tile, 4, Psum.of(i, r), in_range=False)
+    d, psum = i.dimensions, Psum.of(i, r)
+    lhs_k, rhs_k = d.lhs_contract[0], d.rhs_contract[0]
+    if i.accumulation != "host" and psum.format is None and host_fold.usable():
+        left, right = Matrix(x[0], lhs_k == 1, x[2]), Matrix(x[1], rhs_k == 1, x[3])
+    else:
+        lhs, rhs = dequantized(x[0], x[2], lhs_k), dequantized(x[1], x[3], rhs_k)
+        if i.accumulation == "host":
+            return (as_psum(host_dot(lhs, rhs, d), i),)
+        left, right = Matrix(lhs, lhs_k == 1), Matrix(rhs, rhs_k == 1)
+    total = accumulate_cells(left, right, i.k_tile, 4, psum, in_range=False)
     return (as_psum(lax.reshape(total, i.results[0].type.shape), i),)
 
 

@@ -103,6 +103,12 @@ class Code(ir.IRBuilder):
         mask = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
         return self.shuffle_vector(one, ir.Constant(kind, ir.Undefined), mask)
 
+    def like(self, x: Value, bits: int) -> ir.Constant:
+        """A constant of 32 bits, for every lane where x is a vector."""
+        if isinstance(x.type, ir.VectorType):
+            return ir.Constant(ir.VectorType(I32, x.type.count), [bits] * x.type.count)
+        return ir.Constant(I32, bits)
+
     def external(self, name: str, result: Any, *arguments: Any) -> ir.Function:
         """A function of the C library or an intrinsic, declared once."""
         known = self.module.globals.get(name)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,8 +12,14 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 
 from neuronjax.execution.host_kernels import compiled, fold_kernel
-from neuronjax.execution.host_kernels.fold_kernel import FoldKind, RegisterTile
-from neuronjax.execution.host_kernels.plan import FoldShape, FoldBlocks, Stored
+from neuronjax.execution.host_kernels.fold_kernel import FoldKind
+from neuronjax.execution.host_kernels.plan import (
+    FoldBlocks,
+    FoldShape,
+    Stored,
+    threads,
+    words,
+)
 from neuronjax.numerics.float_format import FORMATS
 
 #: Multiply-adds below which another thread takes longer to wake than to help.
@@ -27,16 +32,21 @@ NARROW = 2
 
 
 def fold(
-    a: jax.Array, b: jax.Array, lhs: Stored, rhs: Stored, shape: FoldShape
+    arrays: Sequence[jax.Array], lhs: Stored, rhs: Stored, shape: FoldShape
 ) -> jax.Array:
-    """[batch, m, n] float32."""
-    return _call(lhs, rhs, shape)(a, b)
+    """[batch, m, n] float32.
+
+    Args:
+        arrays: the elements of both sides, then the scales of those that have some.
+        lhs: how the left side lies in memory.
+        rhs: the right one.
+        shape: of the contraction.
+    """
+    return _call(lhs, rhs, shape)(*arrays)
 
 
-def _call(
-    lhs: Stored, rhs: Stored, shape: FoldShape
-) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """The call of a kernel, which more of a batch makes one call of a larger batch."""
+def _call(lhs: Stored, rhs: Stored, shape: FoldShape) -> Callable[..., jax.Array]:
+    """The call of a kernel; more of a batch is one call of a larger batch."""
     kind = FoldKind(
         lhs=lhs.dtype,
         rhs=rhs.dtype,
@@ -44,32 +54,38 @@ def _call(
         passes=shape.passes,
         in_range=shape.in_range,
         narrow=shape.m <= NARROW,
+        lhs_scaled=lhs.is_scaled,
+        rhs_scaled=rhs.is_scaled,
     )
 
     @custom_vmap
-    def call(a: jax.Array, b: jax.Array) -> jax.Array:
-        registers = compiled.register_tile(kind)
-        plan = _plan(lhs, rhs, (a.shape, b.shape), shape, registers)
-        scratch = fold_kernel.scratch_bytes(kind, registers, plan)
-        words = np.append(plan.array(), np.int64(scratch))
-        result = jax.ShapeDtypeStruct((shape.batch, shape.m, shape.n), jnp.float32)
+    def call(*arrays: jax.Array) -> jax.Array:
+        a, b, *scales = arrays
         tables = [_table(x.format) for x in (lhs, rhs) if x.format]
-        target = compiled.register(kind)
-        return jax.ffi.ffi_call(target, result)(a, b, *tables, plan=words)
+        result = jax.ShapeDtypeStruct((shape.batch, shape.m, shape.n), jnp.float32)
+        target = jax.ffi.ffi_call(_registered(kind), result)
+        return target(a, b, *tables, *scales, plan=_plan(lhs, rhs, arrays, shape, kind))
 
     @call.def_vmap
-    def batched(size: int, mapped: list[bool], a: jax.Array, b: jax.Array) -> Any:
+    def batched(size: int, mapped: list[bool], *arrays: jax.Array) -> Any:
         together = [
             (x if is_mapped else jnp.broadcast_to(x, (size, *x.shape))).reshape(
                 -1, *x.shape[1 + is_mapped :]
             )
-            for x, is_mapped in zip((a, b), mapped, strict=True)
+            for x, is_mapped in zip(arrays, mapped, strict=True)
         ]
         larger = shape._replace(batch=size * shape.batch)
         out = _call(lhs, rhs, larger)(*together)
         return out.reshape(size, shape.batch, shape.m, shape.n), True
 
     return call
+
+
+def _registered(kind: FoldKind) -> str:
+    registers = fold_kernel.register_tile(kind, compiled.lanes())
+    return compiled.registered(
+        kind.name, lambda module: fold_kernel.write(module, kind, registers)
+    )
 
 
 @functools.cache
@@ -82,36 +98,39 @@ def _table(name: str) -> np.ndarray:
 def _plan(
     lhs: Stored,
     rhs: Stored,
-    shapes: tuple[tuple[int, ...], ...],
+    arrays: Sequence[jax.Array],
     s: FoldShape,
-    registers: RegisterTile,
-) -> FoldBlocks:
-    lhs_batch, rhs_batch = (int(np.prod(shape[1:])) for shape in shapes)
-    threads = _threads() if s.batch * s.m * s.n * s.k * s.passes > FEW else 1
+    kind: FoldKind,
+) -> np.ndarray:
+    lhs_batch, rhs_batch, *scales = (int(np.prod(x.shape[1:])) for x in arrays)
+    lhs_scales = scales.pop(0) if lhs.is_scaled else 0
+    rhs_scales = scales.pop(0) if rhs.is_scaled else 0
+    registers = fold_kernel.register_tile(kind, compiled.lanes())
+    available = threads() if s.batch * s.m * s.n * s.k * s.passes > FEW else 1
     block_m = _part(s.m, BLOCK_M, registers.rows)
     block_n = _part(s.n, BLOCK_N, registers.columns)
-    if s.batch * -(-s.m // block_m) * -(-s.n // block_n) < threads:
-        block_n = _part(s.n, -(-s.n // threads), registers.columns)
+    if s.batch * -(-s.m // block_m) * -(-s.n // block_n) < available:
+        block_n = _part(s.n, -(-s.n // available), registers.columns)
     blocks_m, blocks_n = -(-s.m // block_m), -(-s.n // block_n)
     blocks = s.batch * blocks_m * blocks_n
-    return FoldBlocks(
+    plan = FoldBlocks(
         batch=s.batch, m=s.m, n=s.n, k=s.k, k_tile=s.k_tile,
         tiles=-(-s.k // s.k_tile), cells=s.cells, group=s.group,
         cell_stride=s.cell_stride, row_stride=s.row_stride,
         lhs_batch=lhs_batch, lhs_k=lhs.k, lhs_free=lhs.free,
+        lhs_scale_batch=lhs_scales, lhs_scale_k=lhs.scale_k,
+        lhs_scale_free=lhs.scale_free,
         rhs_batch=rhs_batch, rhs_k=rhs.k, rhs_free=rhs.free,
+        rhs_scale_batch=rhs_scales, rhs_scale_k=rhs.scale_k,
+        rhs_scale_free=rhs.scale_free,
         block_m=block_m, block_n=block_n, blocks_m=blocks_m, blocks_n=blocks_n,
-        blocks=blocks, settles=int(s.settles), helpers=min(threads, blocks) - 1,
+        settles=int(s.settles),
     )  # fmt: skip
+    scratch = fold_kernel.scratch_bytes(kind, registers, plan)
+    return words(blocks, min(available, blocks) - 1, scratch, plan)
 
 
 def _part(size: int, most: int, multiple: int) -> int:
     """The length of the fewest equal parts of at most about `most`."""
     part = -(-size // -(-size // most))
     return -(-part // multiple) * multiple
-
-
-@functools.cache
-def _threads() -> int:
-    affinity: Any = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1

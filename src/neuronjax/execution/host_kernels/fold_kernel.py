@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
+from neuronjax.execution.host_kernels import handler
 from neuronjax.execution.host_kernels.code import (
     F32,
     I1,
-    I8,
-    I16,
     I32,
     I64,
     POINTER,
@@ -32,14 +31,16 @@ from neuronjax.execution.host_kernels.code import (
     Code,
     int64,
 )
-from neuronjax.execution.host_kernels.plan import FIELDS
+from neuronjax.execution.host_kernels.panels import (
+    SIZES,
+    WORD,
+    PanelOperand,
+    PanelTile,
+    pack,
+)
+from neuronjax.execution.host_kernels.plan import FOLD_FIELDS
 
 Value = Any
-WORD = 4  # bytes of a float
-
-#: How an operand lies in memory: "float32", "bfloat16", or codes of 8 bits, of which a
-#: table says what they are.
-STORED = ("float32", "bfloat16", "table")
 
 
 class RegisterTile(NamedTuple):
@@ -59,11 +60,12 @@ class FoldKind:
     """Which kernel.
 
     Attributes:
-        lhs, rhs: of `STORED`.
+        lhs, rhs: how operands are stored, of `panels.SIZES`.
         rows_per_cell: J.
         passes: 1, or 4 of high and low halves.
         in_range: that all products are exact is promised, where J > 1.
         narrow: for a row or two.
+        lhs_scaled, rhs_scaled: whether blocks of 32 along K have E8M0 scales.
     """
 
     lhs: str
@@ -72,26 +74,47 @@ class FoldKind:
     passes: int
     in_range: bool
     narrow: bool
+    lhs_scaled: bool = False
+    rhs_scaled: bool = False
 
     @property
     def name(self) -> str:
         """Of the call's target."""
         parts = [self.lhs, self.rhs, str(self.rows_per_cell), str(self.passes)]
-        parts += [word for word in ("in_range", "narrow") if getattr(self, word)]
+        flags = ("in_range", "narrow", "lhs_scaled", "rhs_scaled")
+        parts += [flag for flag in flags if getattr(self, flag)]
         return "_".join(["neuronjax_fold", *parts])
 
     @property
-    def tables(self) -> int:
-        """How many operands follow lhs and rhs."""
-        return (self.lhs == "table") + (self.rhs == "table")
+    def operands(self) -> tuple[str, ...]:
+        """Of the call, in their order; the result follows."""
+        sides = ("lhs", "rhs")
+        tables = [f"{x}_table" for x in sides if getattr(self, x) == "table"]
+        scales = [f"{x}_scales" for x in sides if getattr(self, f"{x}_scaled")]
+        return (*sides, *tables, *scales)
 
 
-def build(module: ir.Module, kind: FoldKind, registers: RegisterTile) -> ir.Function:
-    """`void block(i64 index, ptr operands, ptr plan, ptr scratch)` of a kind.
+# Rows of running sums, two vectors each, that leave registers for operands and
+# products, by lanes and by rows in a cell.
+_ROWS = {
+    16: {1: 12, 2: 8, 4: 6},
+    8: {1: 6, 2: 4, 4: 4},
+    4: {1: 8, 2: 6, 4: 6},
+}
 
-    `operands` are the addresses of lhs, rhs, the result and the tables of lhs and rhs.
-    """
-    return _FoldBuilder(module, kind, registers).block()
+
+def register_tile(kind: FoldKind, lanes: int) -> RegisterTile:
+    """As much of a result as registers hold."""
+    if kind.narrow:
+        return RegisterTile(rows=1, vectors=4, lanes=lanes)
+    return RegisterTile(_ROWS[lanes][kind.rows_per_cell], vectors=2, lanes=lanes)
+
+
+def write(module: ir.Module, kind: FoldKind, registers: RegisterTile) -> str:
+    """The module of a kind, as text."""
+    block = _FoldBuilder(module, kind, registers).block()
+    arguments = len(kind.operands)
+    return handler.build(module, kind.name, block, arguments, 1, len(FOLD_FIELDS))
 
 
 def scratch_bytes(kind: FoldKind, registers: RegisterTile, plan: Any) -> int:
@@ -102,6 +125,19 @@ def scratch_bytes(kind: FoldKind, registers: RegisterTile, plan: Any) -> int:
     depth = plan.cells * kind.rows_per_cell * halves
     tile = registers.rows * registers.columns
     return WORD * ((wide + high) * depth + 2 * tile) + 64 * 8
+
+
+class _Side(NamedTuple):
+    """A block's operand: where it begins, how much there is, and its panels; `whole`
+    are the floats of all of them, once for each half."""
+
+    operand: PanelOperand
+    first: Value
+    there: Value
+    width: int
+    panels: Value
+    floats: Value
+    whole: Value
 
 
 class _FoldBuilder:
@@ -156,118 +192,6 @@ class _FoldBuilder:
             c.write(x, c.at(out, n * lanes, WORD))
         c.ret_void()
         return function
-
-    # -- panels ------------------------------------------------------------------------
-
-    def _pack(self, stored: str, width: int, half: str) -> ir.Function:
-        """A panel of an operand's K tile, `width` rows or columns side by side.
-
-        `void (ptr data, ptr table, i64 k_stride, i64 free_stride, i64 free, i64 cells,
-        i64 k, i64 cell_stride, i64 row_stride, ptr out)`: `free` that there are, zeros
-        stand for others, and for rows from k on.
-        """
-        name = f"pack_{stored}_{width}_{half}"
-        function = self._function(name, VOID, (POINTER, POINTER, *[I64] * 7, POINTER))
-        function.attributes.add("noinline")
-        (
-            data,
-            table,
-            k_stride,
-            free_stride,
-            free,
-            cells,
-            k,
-            cell_stride,
-            row_stride,
-            out,
-        ) = function.args
-        c, j = Code.of(function), self._kind.rows_per_cell
-        size = {"float32": 4, "bfloat16": 2, "table": 1}[stored]
-
-        def rows(body: Any) -> None:
-            with c.loop(cells) as p:
-                for i in range(j):
-                    row = c.add(c.mul(p, cell_stride), c.mul(int64(i), row_stride))
-                    to = c.at(
-                        out, c.add(c.mul(p, int64(j * width)), int64(i * width)), WORD
-                    )
-                    body(row, to)
-
-        def element(row: Value, f: Value, to: Value) -> None:
-            index = c.add(c.mul(row, k_stride), c.mul(f, free_stride))
-            inside = c.icmp_signed("<", row, k)
-            # What is not there is read from the first element and not used.
-            address = c.at(data, c.select(inside, index, int64(0)), size)
-            x = _half(c, _stored(c, stored, address, table), half)
-            c.write(c.select(inside, x, F32(0.0)), c.at(to, f, WORD))
-
-        whole = c.and_(
-            c.icmp_signed("==", free_stride, int64(1)),
-            c.icmp_signed("==", free, int64(width)),
-        )
-        with c.if_else(whole) as (contiguous, strided):
-            with contiguous:
-                rows(
-                    lambda row, to: self._copy_row(
-                        c,
-                        stored,
-                        half,
-                        width,
-                        size,
-                        data,
-                        table,
-                        c.mul(row, k_stride),
-                        c.icmp_signed("<", row, k),
-                        to,
-                    )
-                )
-            with strided:
-                edge = c.icmp_signed("<", free, int64(width))
-                with c.if_then(edge):
-                    floats = c.mul(cells, int64(j * width))
-                    with c.loop(floats) as n:
-                        c.write(F32(0.0), c.at(out, n, WORD))
-                with c.loop(free) as f:
-                    rows(lambda row, to: element(row, f, to))
-        c.ret_void()
-        return function
-
-    def _copy_row(
-        self,
-        c: Code,
-        stored: str,
-        half: str,
-        width: int,
-        size: int,
-        data: Value,
-        table: Value,
-        start: Value,
-        inside: Value,
-        to: Value,
-    ) -> None:
-        """`width` elements that stand side by side."""
-        lanes = self._registers.lanes
-        start = c.select(inside, start, int64(0))
-        if stored == "table" or width % lanes:
-            for n in range(width):
-                address = c.at(data, c.add(start, int64(n)), size)
-                x = _half(c, _stored(c, stored, address, table), half)
-                c.write(c.select(inside, x, F32(0.0)), c.at(to, n, WORD))
-            return
-        zeros = ir.Constant(self._vector, [0.0] * lanes)
-        for n in range(0, width, lanes):
-            address = c.at(data, c.add(start, int64(n)), size)
-            if stored == "bfloat16":
-                bits = c.read(ir.VectorType(I16, lanes), address, 2)
-                bits = c.shl(
-                    c.zext(bits, self._integers),
-                    ir.Constant(self._integers, [16] * lanes),
-                )
-                x = c.bitcast(bits, self._vector)
-            else:
-                x = c.read(self._vector, address)
-            x = _half(c, x, half)
-            c.write(c.select(inside, x, zeros), c.at(to, n, WORD))
 
     def _distance(self) -> ir.Function:
         """`i32 (ptr panels, i64 floats)`: as `cell_fold._distance`."""
@@ -364,122 +288,86 @@ class _FoldBuilder:
     # -- a block -----------------------------------------------------------------------
 
     def block(self) -> ir.Function:
-        kind, (rows, _, _) = self._kind, self._registers
-        columns, j = self._registers.columns, kind.rows_per_cell
+        """`void (i64 index, ptr operands, ptr plan, ptr scratch)`; operands are the
+        addresses of the kind's and of the result."""
+        kind = self._kind
         function = self._function("block", VOID, (I64, POINTER, POINTER, POINTER))
         index, operands, plan, scratch = function.args
-        halves = ("high", "low") if kind.passes == 4 else ("whole",)
-        pack_a = [self._pack(kind.lhs, rows, h) for h in halves]
-        pack_b = [self._pack(kind.rhs, columns, h) for h in halves]
-        self._exact = self._cells(True) if j == 1 or kind.in_range else None
-        self._rounded = None
-        if self._exact is None:
-            self._exact, self._rounded = self._cells(True), self._cells(False)
-            self._far = self._distance()
+        self._exact, self._rounded = self._cells(True), None
+        if kind.rows_per_cell > 1 and not kind.in_range:
+            self._rounded, self._far = self._cells(False), self._distance()
         self._merged, self._grouped = self._merge(), self._add_group()
-
         c = Code.of(function)
-        p = {name: c.read(I64, c.at(plan, n, 8), 8) for n, name in enumerate(FIELDS)}
-        lhs, rhs, out, lhs_table, rhs_table = (
-            c.read(POINTER, c.at(operands, n, 8), 8) for n in range(5)
-        )
+        p = {n: c.read(I64, c.at(plan, at, 8), 8) for at, n in enumerate(FOLD_FIELDS)}
+        where = {
+            name: c.read(POINTER, c.at(operands, n, 8), 8)
+            for n, name in enumerate((*kind.operands, "out"))
+        }
         per = c.mul(p["blocks_m"], p["blocks_n"])
         batch, rest = c.sdiv(index, per), c.srem(index, per)
         m0 = c.mul(c.sdiv(rest, p["blocks_n"]), p["block_m"])
         n0 = c.mul(c.srem(rest, p["blocks_n"]), p["block_n"])
-        height = c.smaller(p["block_m"], c.sub(p["m"], m0))
-        width = c.smaller(p["block_n"], c.sub(p["n"], n0))
-        panels_a = c.rounded_up(height, int64(rows))
-        panels_b = c.rounded_up(width, int64(columns))
-        depth = c.mul(p["cells"], int64(j))
-        floats_a = c.mul(depth, int64(rows))
-        floats_b = c.mul(depth, int64(columns))
-        sums, total = scratch, c.at(scratch, self._tile, WORD)
-        a_panels = c.at(scratch, 2 * self._tile, WORD)
-        all_a = c.mul(panels_a, floats_a)
-        b_panels = c.at(a_panels, c.mul(all_a, int64(len(halves))), WORD)
-        all_b = c.mul(panels_b, floats_b)
-        size = {"float32": 4, "bfloat16": 2, "table": 1}
-        first_a = c.add(c.mul(batch, p["lhs_batch"]), c.mul(m0, p["lhs_free"]))
-        first_b = c.add(c.mul(batch, p["rhs_batch"]), c.mul(n0, p["rhs_free"]))
-        whole = c.add(c.mul(batch, p["m"]), m0)
-        out = c.at(out, c.add(c.mul(whole, p["n"]), n0), WORD)
+        row = c.add(c.mul(batch, p["m"]), m0)
+        out = c.at(where["out"], c.add(c.mul(row, p["n"]), n0), WORD)
+        sides = (
+            self._side(c, p, where, "lhs", batch, m0, p["block_m"], p["m"]),
+            self._side(c, p, where, "rhs", batch, n0, p["block_n"], p["n"]),
+        )
+        self._tiles(c, p, sides, scratch, out)
+        c.ret_void()
+        return function
 
-        def packed(
-            packs: list[Any],
-            data: Value,
-            table: Value,
-            stored: str,
-            first: Value,
-            strides: tuple[Value, Value],
-            count: Value,
-            free: Value,
-            width: int,
-            floats: Value,
-            everything: Value,
-            to: Value,
-            k0: Value,
-            left: Value,
-        ) -> None:
-            k_stride, free_stride = strides
-            start = c.add(first, c.mul(k0, k_stride))
-            with c.loop(count) as n:
-                at = c.mul(n, int64(width))
-                origin = c.at(data, c.add(start, c.mul(at, free_stride)), size[stored])
-                there = c.smaller(int64(width), c.sub(free, at))
-                for h, pack in enumerate(packs):
-                    panel = c.add(c.mul(int64(h), everything), c.mul(n, floats))
-                    c.call(
-                        pack,
-                        [
-                            origin,
-                            table,
-                            k_stride,
-                            free_stride,
-                            there,
-                            p["cells"],
-                            left,
-                            p["cell_stride"],
-                            p["row_stride"],
-                            c.at(to, panel, WORD),
-                        ],
-                    )
+    def _side(
+        self,
+        c: Code,
+        p: dict[str, Value],
+        where: dict[str, Value],
+        side: str,
+        batch: Value,
+        first: Value,
+        block: Value,
+        size: Value,
+    ) -> _Side:
+        """A block's operand: from `first` on, as many as a block has."""
+        stored = getattr(self._kind, side)
+        data = c.at(where[side], c.mul(batch, p[f"{side}_batch"]), SIZES[stored])
+        scales = where.get(f"{side}_scales")
+        if scales is not None:
+            scales = c.at(scales, c.mul(batch, p[f"{side}_scale_batch"]))
+        x = PanelOperand(
+            stored=stored,
+            data=data,
+            table=where.get(f"{side}_table", data),
+            scales=scales,
+            k=p[f"{side}_k"],
+            free=p[f"{side}_free"],
+            scale_k=p[f"{side}_scale_k"],
+            scale_free=p[f"{side}_scale_free"],
+        )
+        registers = self._registers
+        width = registers.rows if side == "lhs" else registers.columns
+        there = c.smaller(block, c.sub(size, first))
+        panels = c.rounded_up(there, int64(width))
+        depth = c.mul(p["cells"], int64(self._kind.rows_per_cell))
+        floats = c.mul(depth, int64(width))
+        return _Side(x, first, there, width, panels, floats, c.mul(panels, floats))
 
+    def _tiles(
+        self,
+        c: Code,
+        p: dict[str, Value],
+        sides: tuple[_Side, _Side],
+        scratch: Value,
+        out: Value,
+    ) -> None:
+        """K tile after K tile, panels first, then what they make of the result."""
+        lhs, rhs = sides
+        halves = ("high", "low") if self._kind.passes == 4 else ("whole",)
+        left = c.at(scratch, 2 * self._tile, WORD)
+        right = c.at(left, c.mul(lhs.whole, int64(len(halves))), WORD)
         with c.loop(p["tiles"]) as t:
-            k0 = c.mul(t, p["k_tile"])
-            left = c.smaller(p["k_tile"], c.sub(p["k"], k0))
-            packed(
-                pack_a,
-                lhs,
-                lhs_table,
-                kind.lhs,
-                first_a,
-                (p["lhs_k"], p["lhs_free"]),
-                panels_a,
-                height,
-                rows,
-                floats_a,
-                all_a,
-                a_panels,
-                k0,
-                left,
-            )
-            packed(
-                pack_b,
-                rhs,
-                rhs_table,
-                kind.rhs,
-                first_b,
-                (p["rhs_k"], p["rhs_free"]),
-                panels_b,
-                width,
-                columns,
-                floats_b,
-                all_b,
-                b_panels,
-                k0,
-                left,
-            )
+            for side, to in ((lhs, left), (rhs, right)):
+                self._packed(c, p, side, t, halves, to)
             is_first = c.icmp_signed("==", t, int64(0))
             is_last = c.and_(
                 c.icmp_signed("==", t, c.sub(p["tiles"], int64(1))),
@@ -488,43 +376,65 @@ class _FoldBuilder:
             in_range = None
             if self._rounded is not None:
                 far = c.add(
-                    c.call(self._far, [a_panels, all_a]),
-                    c.call(self._far, [b_panels, all_b]),
+                    c.call(self._far, [left, lhs.whole]),
+                    c.call(self._far, [right, rhs.whole]),
                 )
                 in_range = c.icmp_signed("<=", far, I32(126 - 2 + 2 * 127))
-            with c.loop(panels_b) as nb, c.loop(panels_a) as na:
-                row, column = c.mul(na, int64(rows)), c.mul(nb, int64(columns))
-                to = c.at(out, c.add(c.mul(row, p["n"]), column), WORD)
-                there = (
-                    c.smaller(int64(rows), c.sub(height, row)),
-                    c.smaller(int64(columns), c.sub(width, column)),
+            with c.loop(rhs.panels) as nb, c.loop(lhs.panels) as na:
+                row, column = (
+                    c.mul(n, int64(x.width)) for n, x in ((na, lhs), (nb, rhs))
                 )
-                for n in range(kind.passes):
-                    high, low = divmod(n, 2)
-                    a = c.at(
-                        a_panels,
-                        c.add(c.mul(na, floats_a), c.mul(int64(high), all_a)),
-                        WORD,
+                to = c.at(out, c.add(c.mul(row, p["n"]), column), WORD)
+                there = [
+                    c.smaller(int64(x.width), c.sub(x.there, at))
+                    for x, at in ((lhs, row), (rhs, column))
+                ]
+                for n in range(self._kind.passes):
+                    a, b = (
+                        c.at(
+                            base,
+                            c.add(c.mul(at, x.floats), c.mul(int64(half), x.whole)),
+                            WORD,
+                        )
+                        for base, at, x, half in (
+                            (left, na, lhs, n // 2),
+                            (right, nb, rhs, n % 2),
+                        )
                     )
-                    b = c.at(
-                        b_panels,
-                        c.add(c.mul(nb, floats_b), c.mul(int64(low), all_b)),
-                        WORD,
-                    )
-                    self._pass(c, p, a, b, sums, total, in_range)
-                    c.call(
-                        self._merged,
-                        [
-                            total,
-                            to,
-                            p["n"],
-                            *there,
-                            is_first if n == 0 else I1(0),
-                            is_last if n == kind.passes - 1 else I1(0),
-                        ],
-                    )
-        c.ret_void()
-        return function
+                    total = c.at(scratch, self._tile, WORD)
+                    self._pass(c, p, a, b, scratch, total, in_range)
+                    first = is_first if n == 0 else I1(0)
+                    last = is_last if n == self._kind.passes - 1 else I1(0)
+                    c.call(self._merged, [total, to, p["n"], *there, first, last])
+
+    def _packed(
+        self,
+        c: Code,
+        p: dict[str, Value],
+        side: _Side,
+        t: Value,
+        halves: Sequence[str],
+        to: Value,
+    ) -> None:
+        """The panels of a K tile, all of the high half before those of the low one."""
+        k0 = c.mul(t, p["k_tile"])
+        left = c.smaller(p["k_tile"], c.sub(p["k"], k0))
+        j, lanes = self._kind.rows_per_cell, self._registers.lanes
+        with c.loop(side.panels) as n:
+            at = c.mul(n, int64(side.width))
+            tile = PanelTile(
+                k0=k0,
+                left=left,
+                first=c.add(side.first, at),
+                there=c.smaller(int64(side.width), c.sub(side.there, at)),
+                cells=p["cells"],
+                cell_stride=p["cell_stride"],
+                row_stride=p["row_stride"],
+            )
+            for h, half in enumerate(halves):
+                panel = c.add(c.mul(int64(h), side.whole), c.mul(n, side.floats))
+                out = c.at(to, panel, WORD)
+                pack(c, side.operand, tile, side.width, half, j, lanes, out)
 
     def _pass(
         self,
@@ -577,36 +487,3 @@ def _add_cell(c: Code, total: Value, pairs: list[tuple], exact: bool) -> Value:
     for a, b in rest:
         s = c.fused(a, b, s) if exact else c.fadd(s, c.fmul(a, b))
     return c.fadd(total, s)
-
-
-def _stored(c: Code, stored: str, address: Value, table: Value) -> Value:
-    """An element as a float."""
-    if stored == "float32":
-        return c.read(F32, address)
-    if stored == "bfloat16":
-        bits = c.shl(c.zext(c.read(I16, address, 2), I32), I32(16))
-        return c.bitcast(bits, F32)
-    code = c.zext(c.read(I8, address, 1), I64)
-    return c.read(F32, c.at(table, code, WORD))
-
-
-def _half(c: Code, x: Value, half: str) -> Value:
-    """The upper 12 significant bits, or the rest; of Inf and NaN all and nothing."""
-    if half == "whole":
-        return x
-    vector = isinstance(x.type, ir.VectorType)
-
-    def constant(bits: int) -> Value:
-        if vector:
-            return ir.Constant(ir.VectorType(I32, x.type.count), [bits] * x.type.count)
-        return I32(bits)
-
-    kind = ir.VectorType(I32, x.type.count) if vector else I32
-    bits = c.bitcast(x, kind)
-    exponent = constant(0x7F800000)
-    finite = c.icmp_signed("!=", c.and_(bits, exponent), exponent)
-    high = c.bitcast(c.and_(bits, constant(0xFFFFF000)), x.type)
-    if half == "high":
-        return c.select(finite, high, x)
-    zero = ir.Constant(x.type, [0.0] * x.type.count) if vector else F32(0.0)
-    return c.select(finite, c.fsub(x, high), zero)

@@ -14,7 +14,6 @@ from typing import Any
 from llvmlite import ir
 
 from neuronjax.execution.host_kernels.code import I32, I64, POINTER, VOID, Code, int64
-from neuronjax.execution.host_kernels.plan import FIELDS
 
 # Offsets in bytes; those of args, rets and attrs are of the pointers inside.
 FRAME = {
@@ -33,13 +32,12 @@ ERROR_DESTROY, SCHEDULE = 64, 136
 SCHEDULE_ARGS_BYTES, ERROR_ARGS_BYTES = 40, 24
 
 # What threads share, words of 8 bytes: who may still look at it, the next block, those
-# done, their number, then operands and plan.
-USERS, NEXT, DONE, BLOCKS, SCRATCH, OPERANDS = range(6)
-PLAN = OPERANDS + 5
+# done; then the plan, whose first three words say how many blocks there are, how many
+# are asked to help, and how much scratch each needs; then the operands.
+USERS, NEXT, DONE, PLAN = range(4)
+BLOCKS, HELPERS, SCRATCH, OWN = range(PLAN, PLAN + 4)
 # Beside them, of the caller alone: the arguments of its calls of XLA.
-ASKED = PLAN + len(FIELDS)
-REFUSED = ASKED + SCHEDULE_ARGS_BYTES // 8
-SHARED_WORDS = REFUSED + ERROR_ARGS_BYTES // 8
+CALL_WORDS = (SCHEDULE_ARGS_BYTES + ERROR_ARGS_BYTES) // 8
 # Flush subnormal results to zero, and take subnormal operands for zero.
 FLUSH_X86 = 0x8040
 
@@ -63,17 +61,23 @@ _WRITTEN = {
 }
 
 
-def build(module: ir.Module, name: str, block: ir.Function, operands: int) -> str:
+def build(
+    module: ir.Module, name: str, block: ir.Function, args: int, rets: int, fields: int
+) -> str:
     """The module with the function that XLA calls, `ptr name(ptr frame)`, as text.
 
     Args:
         module: for an x86-64 or another processor, as its triple says.
         name: of the function.
-        block: `void (i64 index, ptr operands, ptr plan, ptr scratch)`.
-        operands: the call's arrays before the last, which is a word: the bytes of
-            scratch that a thread needs.
+        block: `void (i64 index, ptr operands, ptr plan, ptr scratch)`; operands are the
+            addresses of the call's arguments and results.
+        args: of the call, how many.
+        rets: its results.
+        fields: of the kernel's own plan.
     """
-    task = _task(module, f"{name}_task", block)
+    operands = OWN + fields
+    asked = operands + args + rets
+    task = _task(module, f"{name}_task", block, operands)
     function = ir.Function(module, ir.FunctionType(POINTER, [POINTER]), name)
     [frame] = function.args
     c = Code.of(function)
@@ -82,37 +86,26 @@ def build(module: ir.Module, name: str, block: ir.Function, operands: int) -> st
     with c.if_then(c.icmp_unsigned("!=", extension, null)):
         _describe(c, extension)
         c.ret(null)
-    args = c.read(POINTER, c.at(frame, FRAME["args"]), 8)
-    rets = c.read(POINTER, c.at(frame, FRAME["rets"]), 8)
     attrs = c.read(POINTER, c.at(frame, FRAME["attrs"]), 8)
     plan = c.read(POINTER, c.at(c.read(POINTER, attrs, 8), ARRAY_DATA), 8)
-    shared = c.call(c.external("malloc", POINTER, I64), [int64(8 * SHARED_WORDS)])
-
-    def put(word: int, value: Any) -> None:
-        c.write(value, c.at(shared, word, 8), 8)
-
-    def buffer(table: Any, n: int) -> Any:
-        return c.read(
-            POINTER, c.at(c.read(POINTER, c.at(table, n, 8), 8), BUFFER_DATA), 8
-        )
-
-    for n in range(len(FIELDS)):
-        put(PLAN + n, c.read(I64, c.at(plan, n, 8), 8))
-    field = {name: n for n, name in enumerate(FIELDS)}
-    blocks = c.read(I64, c.at(plan, field["blocks"], 8), 8)
-    helpers = c.read(I64, c.at(plan, field["helpers"], 8), 8)
-    put(USERS, c.add(helpers, int64(1)))
-    put(NEXT, int64(0))
-    put(DONE, int64(0))
-    put(BLOCKS, blocks)
-    put(SCRATCH, c.read(I64, c.at(plan, len(FIELDS), 8), 8))
-    put(OPERANDS, buffer(args, 0))
-    put(OPERANDS + 1, buffer(args, 1))
-    put(OPERANDS + 2, buffer(rets, 0))
-    put(OPERANDS + 3, buffer(args, min(2, operands - 1)))
-    put(OPERANDS + 4, buffer(args, min(3, operands - 1)))
-    _ask(c, frame, shared, helpers)
-    c.atomic_rmw("add", c.at(shared, USERS, 8), int64(1), "acq_rel")  # to outlive it
+    size = 8 * (asked + CALL_WORDS)
+    shared = c.call(c.external("malloc", POINTER, I64), [int64(size)])
+    for n in range(3 + fields):
+        c.write(c.read(I64, c.at(plan, n, 8), 8), c.at(shared, PLAN + n, 8), 8)
+    at = operands
+    for table, count in (("args", args), ("rets", rets)):
+        buffers = c.read(POINTER, c.at(frame, FRAME[table]), 8)
+        for n in range(count):
+            buffer = c.read(POINTER, c.at(buffers, n, 8), 8)
+            data = c.read(POINTER, c.at(buffer, BUFFER_DATA), 8)
+            c.write(data, c.at(shared, at, 8), 8)
+            at += 1
+    helpers = c.read(I64, c.at(shared, HELPERS, 8), 8)
+    # The caller counts twice: it works along, and then waits.
+    c.write(c.add(helpers, int64(2)), c.at(shared, USERS, 8), 8)
+    for word in (NEXT, DONE):
+        c.write(int64(0), c.at(shared, word, 8), 8)
+    _ask(c, frame, shared, helpers, asked)
     c.call(task, [shared])
     _wait(c, shared)
     _leave(c, shared)
@@ -129,13 +122,14 @@ def _describe(c: Code, extension: Any) -> None:
         c.write(I32(API_MINOR), c.at(metadata, METADATA_MINOR))
 
 
-def _ask(c: Code, frame: Any, shared: Any, helpers: Any) -> None:
+def _ask(c: Code, frame: Any, shared: Any, helpers: Any, at: int) -> None:
     """Hands the task to XLA's threads; one that is refused is not waited for."""
     api = c.read(POINTER, c.at(frame, FRAME["api"]), 8)
     context = c.read(POINTER, c.at(frame, FRAME["context"]), 8)
     schedule = c.read(POINTER, c.at(api, SCHEDULE), 8)
     destroy = c.read(POINTER, c.at(api, ERROR_DESTROY), 8)
-    asked, refused = (c.at(shared, word, 8) for word in (ASKED, REFUSED))
+    asked = c.at(shared, at, 8)
+    refused = c.at(asked, SCHEDULE_ARGS_BYTES)
     null = ir.Constant(POINTER, None)
     for arguments, size in ((asked, SCHEDULE_ARGS_BYTES), (refused, ERROR_ARGS_BYTES)):
         c.write(int64(size), arguments, 8)
@@ -169,7 +163,9 @@ def _leave(c: Code, shared: Any) -> None:
         c.call(c.external("free", VOID, POINTER), [shared])
 
 
-def _task(module: ir.Module, name: str, block: ir.Function) -> ir.Function:
+def _task(
+    module: ir.Module, name: str, block: ir.Function, operands: int
+) -> ir.Function:
     """`void (ptr shared)`: works on blocks while there are any."""
     task = ir.Function(module, ir.FunctionType(VOID, [POINTER]), name)
     [shared] = task.args
@@ -195,7 +191,7 @@ def _task(module: ir.Module, name: str, block: ir.Function) -> ir.Function:
     c.position_at_end(rest)
     index = c.phi(I64)
     index.add_incoming(first, work)
-    c.call(block, [index, c.at(shared, OPERANDS, 8), c.at(shared, PLAN, 8), scratch])
+    c.call(block, [index, c.at(shared, operands, 8), c.at(shared, OWN, 8), scratch])
     c.atomic_rmw("add", c.at(shared, DONE, 8), int64(1), "acq_rel")
     following = take()
     index.add_incoming(following, rest)

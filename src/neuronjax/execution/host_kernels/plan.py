@@ -1,15 +1,22 @@
-"""What a kernel is told of a contraction: numbers known when it is traced.
+"""What a kernel is told: numbers known when its call is traced.
 
-A plan travels as one array of int64, an attribute of the call. Its fields stand here
-once, for the code that fills them in and for the code that reads them.
+A plan travels as one array of int64, an attribute of the call: how many blocks there
+are, how many threads are asked to help, the bytes of scratch that each needs, then the
+kernel's own fields. These stand here once, for the code that fills them in and for the
+code that reads them.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+#: Rules of MX scales that bound the scale; the vendor's golden wraps around instead.
+BOUNDED_RULES = ("ocp_floor", "neuron", "ceil", "rceil", "even")
 
 
 class Stored(NamedTuple):
@@ -17,14 +24,21 @@ class Stored(NamedTuple):
 
     Attributes:
         k, free: the strides of these axes, in elements.
-        dtype: how an element is; of `fold_kernel.STORED`.
+        dtype: how an element is; of `panels.SIZES`.
         format: of codes of 8 bits, its name.
+        scale_k, scale_free: strides of the scales of blocks along K, if there are any.
     """
 
     k: int
     free: int
     dtype: str = "float32"
     format: str = ""
+    scale_k: int = 0
+    scale_free: int = 0
+
+    @property
+    def is_scaled(self) -> bool:
+        return self.scale_k != 0
 
 
 class FoldShape(NamedTuple):
@@ -67,9 +81,8 @@ class FoldBlocks:
         k_tile: rows of one pass of the array; `cells` of them, and `group` cells to a
             sum.
         block_m, block_n: rows and columns of a block of the result.
-        blocks_m, blocks_n, blocks: how many there are, in all `batch` times as many.
+        blocks_m, blocks_n: how many there are.
         settles: 1 where zeros of the result are +0 and NaNs have one bit pattern.
-        helpers: threads that are asked to work along.
     """
 
     batch: int
@@ -85,20 +98,51 @@ class FoldBlocks:
     lhs_batch: int
     lhs_k: int
     lhs_free: int
+    lhs_scale_batch: int
+    lhs_scale_k: int
+    lhs_scale_free: int
     rhs_batch: int
     rhs_k: int
     rhs_free: int
+    rhs_scale_batch: int
+    rhs_scale_k: int
+    rhs_scale_free: int
     block_m: int
     block_n: int
     blocks_m: int
     blocks_n: int
-    blocks: int
     settles: int
-    helpers: int
-
-    def array(self) -> np.ndarray:
-        """As the kernel reads it."""
-        return np.array([getattr(self, name) for name in FIELDS], np.int64)
 
 
-FIELDS = tuple(field.name for field in fields(FoldBlocks))
+@dataclass(frozen=True, kw_only=True)
+class QuantizeRows:
+    """An array [outer, k, inner] whose blocks of 32 along k get scales.
+
+    Attributes:
+        blocks: of k, the last one maybe shorter.
+        rows: of `outer` that a thread takes at a time.
+    """
+
+    outer: int
+    k: int
+    inner: int
+    blocks: int
+    rows: int
+
+
+#: The fields of a plan, in the order in which the kernel reads them.
+FOLD_FIELDS = tuple(field.name for field in fields(FoldBlocks))
+QUANTIZE_FIELDS = tuple(field.name for field in fields(QuantizeRows))
+
+
+def words(blocks: int, helpers: int, scratch_bytes: int, plan: Any) -> np.ndarray:
+    """A plan as it travels."""
+    own = [getattr(plan, field.name) for field in fields(plan)]
+    return np.array([blocks, helpers, scratch_bytes, *own], np.int64)
+
+
+@functools.cache
+def threads() -> int:
+    """As many as XLA has."""
+    affinity: Any = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

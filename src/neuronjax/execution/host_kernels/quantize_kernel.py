@@ -1,0 +1,258 @@
+"""Microscaling as machine code: blocks of 32 along an axis, a scale and codes for each.
+
+What `numerics.microscaling.quantize_mx` computes, to nearest and saturating, by the
+rules of `numerics.mx_scales` that bound the scale: on the bits of FP32, the magnitude
+with the largest exponent first, then every element divided by the scale and rounded
+once. Elements that stand side by side are worked on together: the blocks of many
+columns, or a block itself where K is the last axis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from neuronjax.execution.host_kernels import handler
+from neuronjax.execution.host_kernels.code import (
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    POINTER,
+    VOID,
+    Code,
+    int64,
+)
+from neuronjax.execution.host_kernels.panels import BLOCK, SIZES
+from neuronjax.execution.host_kernels.plan import QUANTIZE_FIELDS
+from neuronjax.numerics.float_format import FloatFormat, get_format
+
+Value = Any
+MANTISSA_BITS = 23
+BIAS = 127
+IMPLICIT = 1 << MANTISSA_BITS
+INFINITY = 0x7F800000
+NAN_SCALE, MAX_SCALE = 255, 254
+
+
+@dataclass(frozen=True)
+class QuantizeKind:
+    """Which kernel.
+
+    Attributes:
+        stored: "float32" or "bfloat16".
+        element: the name of the elements' format.
+        rule: of `plan.BOUNDED_RULES`.
+        contiguous: whether K is the last axis.
+    """
+
+    stored: str
+    element: str
+    rule: str
+    contiguous: bool
+
+    @property
+    def name(self) -> str:
+        """Of the call's target."""
+        parts = ["neuronjax_quantize", self.stored, self.element, self.rule]
+        return "_".join([*parts, "last"] if self.contiguous else parts)
+
+
+def write(module: ir.Module, kind: QuantizeKind, lanes: int) -> str:
+    """The module of a kind, as text."""
+    block = _block(module, kind, lanes)
+    return handler.build(module, kind.name, block, 1, 2, len(QUANTIZE_FIELDS))
+
+
+def _block(module: ir.Module, kind: QuantizeKind, lanes: int) -> ir.Function:
+    """`void (i64 index, ptr operands, ptr plan, ptr scratch)`; operands are the
+    addresses of the input [outer, K, inner], of codes and of scales."""
+    function = ir.Function(
+        module,
+        ir.FunctionType(VOID, (I64, POINTER, POINTER, POINTER)),
+        f"{kind.name}_block",
+    )
+    function.linkage = "internal"
+    index, operands, plan, _ = function.args
+    c = Code.of(function)
+    p = {n: c.read(I64, c.at(plan, at, 8), 8) for at, n in enumerate(QUANTIZE_FIELDS)}
+    where = [c.read(POINTER, c.at(operands, n, 8), 8) for n in range(3)]
+    _Quantizer(c, kind, lanes, where).block(p, index)
+    c.ret_void()
+    return function
+
+
+class _Quantizer:
+    def __init__(
+        self, c: Code, kind: QuantizeKind, lanes: int, where: list[Value]
+    ) -> None:
+        self._c, self._kind, self._lanes = c, kind, lanes
+        self._x, self._codes, self._scales = where
+        self._format: FloatFormat = get_format(kind.element)
+
+    def block(self, p: dict[str, Value], index: Value) -> None:
+        """One row of blocks: all columns of 32 rows, or all of K of some rows."""
+        c = self._c
+        first = c.mul(index, p["rows"])
+        last = c.smaller(c.add(first, p["rows"]), p["outer"])
+        with c.loop(last, first) as outer:
+            with c.loop(p["blocks"]) as b:
+                k0 = c.mul(b, int64(BLOCK))
+                count = c.smaller(int64(BLOCK), c.sub(p["k"], k0))
+                row = c.add(c.mul(outer, p["k"]), k0)
+                at = c.mul(row, p["inner"])
+                to = c.mul(c.add(c.mul(outer, p["blocks"]), b), p["inner"])
+                if self._kind.contiguous:
+                    self._last_axis(at, to, count)
+                else:
+                    self._columns(at, to, count, p["inner"])
+
+    def _columns(self, at: Value, to: Value, count: Value, inner: Value) -> None:
+        """A block of each column, as many at a time as a vector holds."""
+        c, lanes = self._c, self._lanes
+        strips = c.sdiv(inner, int64(lanes))
+        with c.loop(strips) as s:
+            n = c.mul(s, int64(lanes))
+            self._strided(c.add(at, n), c.add(to, n), count, inner, lanes)
+        with c.loop(inner, c.mul(strips, int64(lanes))) as n:
+            self._strided(c.add(at, n), c.add(to, n), count, inner, 0)
+
+    def _last_axis(self, at: Value, to: Value, count: Value) -> None:
+        """A block by itself; the last one may be shorter."""
+        c, lanes = self._c, self._lanes
+        with c.if_else(c.icmp_signed("==", count, int64(BLOCK))) as (whole, part):
+            with whole:
+                vectors = [
+                    self._bits(c.add(at, int64(n)), lanes)
+                    for n in range(0, BLOCK, lanes)
+                ]
+                largest = self._magnitude(vectors[0])
+                for x in vectors[1:]:
+                    largest = self._larger(largest, self._magnitude(x))
+                name = f"llvm.vector.reduce.smax.v{lanes}i32"
+                amax = c.call(c.external(name, I32, largest.type), [largest])
+                scale = self._scale(amax)
+                self._store(scale, self._scales, to, 0)
+                for n, x in enumerate(vectors):
+                    codes = self._encoded(x, c.splat(scale, lanes))
+                    self._store(codes, self._codes, c.add(at, int64(n * lanes)), lanes)
+            with part:
+                self._strided(at, to, count, int64(1), 0)
+
+    def _strided(
+        self, at: Value, to: Value, count: Value, stride: Value, lanes: int
+    ) -> None:
+        """`lanes` blocks side by side (0: one), their elements so far apart."""
+        c = self._c
+        kind = ir.VectorType(I32, lanes) if lanes else I32
+        nothing = ir.Constant(kind, [0] * lanes if lanes else 0)
+
+        def widest(k: Value, carried: list[Value]) -> list[Value]:
+            x = self._bits(c.add(at, c.mul(k, stride)), lanes)
+            return [self._larger(carried[0], self._magnitude(x))]
+
+        [amax] = c.fold(count, [nothing], widest)
+        scale = self._scale(amax)
+        self._store(scale, self._scales, to, lanes)
+        with c.loop(count) as k:
+            index = c.add(at, c.mul(k, stride))
+            codes = self._encoded(self._bits(index, lanes), scale)
+            self._store(codes, self._codes, index, lanes)
+
+    # -- numbers, one or a vector of them ----------------------------------------------
+
+    def _bits(self, index: Value, lanes: int) -> Value:
+        """The bits of FP32 elements."""
+        c, stored = self._c, self._kind.stored
+        address = c.at(self._x, index, SIZES[stored])
+        wide = ir.VectorType(I32, lanes) if lanes else I32
+        if stored == "float32":
+            return c.read(wide, address)
+        half = ir.VectorType(I16, lanes) if lanes else I16
+        bits = c.zext(c.read(half, address, 2), wide)
+        return c.shl(bits, c.like(bits, 16))
+
+    def _store(self, x: Value, base: Value, index: Value, lanes: int) -> None:
+        c = self._c
+        byte = ir.VectorType(I8, lanes) if lanes else I8
+        c.write(c.trunc(x, byte), c.at(base, index), 1)
+
+    def _magnitude(self, bits: Value) -> Value:
+        return self._c.and_(bits, self._c.like(bits, 0x7FFFFFFF))
+
+    def _larger(self, a: Value, b: Value) -> Value:
+        return self._c.select(self._c.icmp_signed(">", a, b), a, b)
+
+    def _scale(self, amax: Value) -> Value:
+        """The byte of a block by its largest magnitude; see `mx_scales`."""
+        c = self._c
+        like = lambda x: c.like(amax, x)  # noqa: E731
+        field = c.lshr(amax, like(MANTISSA_BITS))
+        mantissa = c.and_(amax, like(IMPLICIT - 1))
+        emax = like(self._format.max_exponent)
+        raised = c.add(field, self._increment(mantissa))
+        byte = c.sub(self._larger(raised, emax), emax)
+        byte = c.select(
+            c.icmp_signed(">", byte, like(MAX_SCALE)), like(MAX_SCALE), byte
+        )
+        return c.select(c.icmp_signed("==", field, like(255)), like(NAN_SCALE), byte)
+
+    def _increment(self, mantissa: Value) -> Value:
+        c, rule = self._c, self._kind.rule
+        like = lambda x: c.like(mantissa, x)  # noqa: E731
+        if rule in ("ocp_floor", "neuron"):
+            return like(int(rule == "neuron"))
+        if rule == "even":
+            half = 1 << (MANTISSA_BITS - self._format.mantissa_bits - 1)
+            return c.lshr(c.add(mantissa, like(half)), like(MANTISSA_BITS))
+        largest = int(np.float32(self._format.max_finite).view(np.uint32))
+        above = 0 if rule == "ceil" else largest & (IMPLICIT - 1)
+        return c.zext(c.icmp_signed(">", mantissa, like(above)), mantissa.type)
+
+    def _encoded(self, bits: Value, scale: Value) -> Value:
+        """The codes of elements divided by their scales, to nearest, ties to even."""
+        c, fmt = self._c, self._format
+        like = lambda x: c.like(bits, x)  # noqa: E731
+        quotient = self._quotient(self._magnitude(bits), scale)
+        code = self._rounded(quotient)
+        largest = like(fmt.max_code)
+        code = c.select(c.icmp_signed(">", code, largest), largest, code)
+        sign = c.lshr(bits, like(31))
+        code = c.or_(code, c.shl(sign, like(fmt.width - 1)))
+        return c.select(c.icmp_signed("==", scale, like(NAN_SCALE)), like(0), code)
+
+    def _quotient(self, magnitude: Value, scale: Value) -> Value:
+        """`mx_scales.unscale_magnitudes`, which explains it."""
+        c = self._c
+        like = lambda x: c.like(magnitude, x)  # noqa: E731
+        divisor = c.shl(scale, like(MANTISSA_BITS))
+        low = c.add(divisor, like(IMPLICIT))
+        high = c.add(magnitude, like(BIAS << MANTISSA_BITS))
+        # Both may have the highest bit.
+        larger = c.select(c.icmp_unsigned(">", high, low), high, low)
+        quotient = c.sub(larger, divisor)
+        subnormal = c.icmp_signed("<", magnitude, like(IMPLICIT))
+        return c.select(subnormal, like(0), quotient)
+
+    def _rounded(self, quotient: Value) -> Value:
+        """Codes without sign of FP32 bits without sign, however large."""
+        c, fmt = self._c, self._format
+        like = lambda x: c.like(quotient, x)  # noqa: E731
+        shift = MANTISSA_BITS - fmt.mantissa_bits
+        odd = c.and_(c.lshr(quotient, like(shift)), like(1))
+        raised = c.add(c.add(quotient, odd), like((1 << (shift - 1)) - 1))
+        lowest = BIAS + fmt.min_exponent
+        offset = (lowest - 1) << fmt.mantissa_bits
+        normal = c.sub(c.lshr(raised, like(shift)), like(offset))
+        # Below the smallest normal number: an addition rounds to its steps.
+        step = like((lowest - fmt.mantissa_bits + MANTISSA_BITS) << MANTISSA_BITS)
+        count = getattr(quotient.type, "count", 0)
+        floats = ir.VectorType(F32, count) if count else F32
+        sum_ = c.fadd(c.bitcast(quotient, floats), c.bitcast(step, floats))
+        small = c.sub(c.bitcast(sum_, quotient.type), step)
+        is_small = c.icmp_signed("<", quotient, like(lowest << MANTISSA_BITS))
+        return c.select(is_small, small, normal)
