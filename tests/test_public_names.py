@@ -16,6 +16,8 @@ NAMES = {
     "InternalError",
     "InvalidProgramError",
     "KernelVerdict",
+    "LegalCheck",
+    "LegalResults",
     "Lowered",
     "MXArray",
     "Machine",
@@ -61,6 +63,7 @@ NAMES = {
     "search_precision",
     "sparsify",
     "study",
+    "tolerance",
     "unreplicate",
 }
 

@@ -50,9 +50,14 @@ from neuronjax.api.profile import Profile as Profile, profile as profile
 from neuronjax.api.scaling import scaling as scaling
 from neuronjax.api.search_precision import search_precision as search_precision
 from neuronjax.api.study import Study as Study, study as study
+from neuronjax.api.tolerance import tolerance as tolerance
 from neuronjax.diagnostics.comparison import Comparison as Comparison
 from neuronjax.diagnostics.findings import PortabilityReport as PortabilityReport
 from neuronjax.diagnostics.judging.verdict import KernelVerdict as KernelVerdict
+from neuronjax.diagnostics.legal.results import (
+    LegalCheck as LegalCheck,
+    LegalResults as LegalResults,
+)
 from neuronjax.diagnostics.order import (
     SummationTree as SummationTree,
     reveal_order as reveal_order,

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 import typer
 from rich.console import Console
 
 from neuronjax.api.compare import compare as compare_function, compare_saved
-from neuronjax.capture.artifacts import read_artifact
 from neuronjax.cli.application import JsonOption, PolicyOption, TargetOption, print_json
 from neuronjax.cli.options import options_of
 from neuronjax.cli.sources import (
@@ -19,7 +17,7 @@ from neuronjax.cli.sources import (
     ShapesOption,
     SourceArgument,
     find,
-    with_values,
+    saved_values,
 )
 
 
@@ -52,7 +50,7 @@ def compare(
     keywords.update(target=target, policy=policy)
     found = find(source)
     if isinstance(found, Path):
-        result = compare_saved(found, _values_of(found, inputs, seed), **keywords)
+        result = compare_saved(found, saved_values(found, inputs, seed), **keywords)
     else:
         compared = compare_function(found.function, **keywords)
         result = compared(*found.values(shapes, inputs, seed))
@@ -64,11 +62,3 @@ def compare(
         if sort != "isolation":
             console.print(result.table(sort))
     raise typer.Exit(1 if result.faults or result.first_divergence else 0)
-
-
-def _values_of(path: Path, inputs: Path | None, seed: int) -> list[jax.Array]:
-    """The arguments of a saved program's main."""
-    program = read_artifact(path).program
-    types = [v.type for v in program.entry.body.arguments]
-    shapes = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
-    return with_values(shapes, program.argument_names, inputs, seed)
