@@ -79,7 +79,7 @@ GROUPS: dict[str, Group] = {
             *("Statistics", "study", "Study", "reveal_order", "SummationTree"),
             *("search_precision", "PrecisionSearch", "judge", "judge_all"),
             *("KernelVerdict", "nki_diff", "NkiDiff", "tolerance"),
-            *("LegalResults", "LegalCheck"),
+            *("LegalResults", "LegalCheck", "compare_dump", "DumpComparison"),
         ),
     ),
     "testing": Group(

@@ -22,6 +22,7 @@ import neuronjax.api.readings  # noqa: F401
 from neuronjax.api.check import check as check
 from neuronjax.api.collective_bench import collective_bench as collective_bench
 from neuronjax.api.compare import compare as compare
+from neuronjax.api.compare_dump import compare_dump as compare_dump
 from neuronjax.api.estimate import (
     Estimate as Estimate,
     Machine as Machine,
@@ -52,6 +53,7 @@ from neuronjax.api.search_precision import search_precision as search_precision
 from neuronjax.api.study import Study as Study, study as study
 from neuronjax.api.tolerance import tolerance as tolerance
 from neuronjax.diagnostics.comparison import Comparison as Comparison
+from neuronjax.diagnostics.dumps.dump_result import DumpComparison as DumpComparison
 from neuronjax.diagnostics.findings import PortabilityReport as PortabilityReport
 from neuronjax.diagnostics.judging.verdict import KernelVerdict as KernelVerdict
 from neuronjax.diagnostics.legal.results import (

@@ -1,10 +1,13 @@
-"""`neuronjax tolerance`: how far off results may be, and still be right."""
+"""`neuronjax tolerance` and `compare-dump`: what a chip's numbers may be."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from neuronjax.api.compare_dump import compare_dump as compare_with_dump
 from neuronjax.api.load import load
 from neuronjax.api.tolerance import tolerance as tolerance_of
 from neuronjax.cli.application import JsonOption, PolicyOption, TargetOption, show
@@ -49,3 +52,46 @@ def tolerance(
         bounded = tolerance_of(found.function, target=target, policy=policy, **keywords)
         result = bounded(*found.values(shapes, inputs, seed))
     show(result, result.to_json_dict, as_json)
+
+
+@options_of(compare_with_dump, "functions", "failure")
+def compare_dump(
+    source: SourceArgument,
+    dump: Annotated[
+        Path,
+        typer.Argument(
+            help="A .npy, .npz, .safetensors or .parquet file; or a folder."
+        ),
+    ],
+    target: TargetOption = "trn2",
+    policy: PolicyOption = None,
+    shapes: ShapesOption = None,
+    inputs: InputsOption = None,
+    seed: SeedOption = 0,
+    *,
+    as_json: JsonOption = False,
+    **keywords: Any,
+) -> None:
+    """Says at which op tensors of a real chip, or of another framework, go wrong.
+
+    Tensors are matched to the program's values by name, else by a unique shape. The
+    exit status is 0 where all are legal, 1 where one is not or none was compared, 2
+    where something cannot be read.
+
+    Examples:
+
+        neuronjax compare-dump train.py:step device.safetensors --inputs batch.npz
+        neuronjax compare-dump model.mlirbc tensors/ --policy bf16 --inputs batch.npz
+    """
+    found = find(source)
+    if isinstance(found, Path):
+        program = load(str(found), target=target, policy=policy)
+        compared = compare_with_dump(program, dump, **keywords)
+        result = compared(*saved_values(found, inputs, seed))
+    else:
+        compared = compare_with_dump(
+            found.function, dump, target=target, policy=policy, **keywords
+        )
+        result = compared(*found.values(shapes, inputs, seed))
+    show(result, result.to_json_dict, as_json)
+    raise typer.Exit(0 if result.is_legal else 1)
