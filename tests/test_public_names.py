@@ -28,6 +28,7 @@ NAMES = {
     "PortabilityReport",
     "PrecisionSearch",
     "Profile",
+    "ProgramComparison",
     "Rule",
     "ServingChipWarning",
     "ServingEstimate",

@@ -80,6 +80,7 @@ GROUPS: dict[str, Group] = {
             *("search_precision", "PrecisionSearch", "judge", "judge_all"),
             *("KernelVerdict", "nki_diff", "NkiDiff", "tolerance"),
             *("LegalResults", "LegalCheck", "compare_dump", "DumpComparison"),
+            "ProgramComparison",
         ),
     ),
     "testing": Group(

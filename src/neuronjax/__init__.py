@@ -54,6 +54,9 @@ from neuronjax.api.study import Study as Study, study as study
 from neuronjax.api.tolerance import tolerance as tolerance
 from neuronjax.diagnostics.comparison import Comparison as Comparison
 from neuronjax.diagnostics.dumps.dump_result import DumpComparison as DumpComparison
+from neuronjax.diagnostics.edits.edit_result import (
+    ProgramComparison as ProgramComparison,
+)
 from neuronjax.diagnostics.findings import PortabilityReport as PortabilityReport
 from neuronjax.diagnostics.judging.verdict import KernelVerdict as KernelVerdict
 from neuronjax.diagnostics.legal.results import (
