@@ -36,6 +36,7 @@ def compare_dump(
     names: Mapping[str, str] | None = None,
     functions: str | Mapping[str, float] = "silicon",
     failure: float = 1e-12,
+    samples: int | None = None,
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
 ) -> Callable[..., DumpComparison]:
@@ -68,6 +69,7 @@ def compare_dump(
             the result's `.tensors` and of messages.
         functions: as `tolerance`.
         failure: as `tolerance`.
+        samples: as `tolerance`.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 
@@ -91,7 +93,7 @@ def compare_dump(
         values = named_values(program, output_names(captured))
         matches, unmatched = matched(tensors, values, names or {})
         side = setting_of(captured, emulated.target).emulated(emulated.policy)
-        found = DumpWalk(program, side, model, matches).run(inputs)
+        found = DumpWalk(program, side, model, matches, samples).run(inputs)
         return DumpComparison(
             name=name_of(function),
             target=emulated.target.name,

@@ -6,6 +6,7 @@ policy, and hands it over.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,9 +17,18 @@ import numpy as np
 from neuronjax.api.jit import Emulated, jit
 from neuronjax.api.lowered import Lowered
 from neuronjax.diagnostics.compare import Setting, label
-from neuronjax.diagnostics.legal.results import LegalResults, legal_output
+from neuronjax.diagnostics.legal.results import LegalOutput, LegalResults, legal_output
+from neuronjax.diagnostics.legal.samples import (
+    SAMPLES,
+    Spread,
+    drawn,
+    generators,
+    is_wide,
+    narrowed,
+)
 from neuronjax.diagnostics.legal.walk import LegalWalk
-from neuronjax.diagnostics.tolerance.model import error_model
+from neuronjax.diagnostics.parallel_runs import Side
+from neuronjax.diagnostics.tolerance.model import ErrorModel, error_model
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution.captured import CapturedProgram
 from neuronjax.execution.transformations import is_key
@@ -33,17 +43,19 @@ def tolerance(
     policy: str | Policy | None = None,
     functions: str | Mapping[str, float] = "silicon",
     failure: float = 1e-12,
+    samples: int | None = None,
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
 ) -> Callable[..., LegalResults]:
     """How far off a program's results may be on a chip, and still be right.
 
-    The program runs once, in float64, on values that carry the scale of their errors.
-    Within the bounds is whatever order sums are added in, tiles, pairs and quads of a
-    cell, passes of FP32 operands, tables of elementary functions, and results that are
-    rounded once or twice. What is outside is no rounding: of a sum of 4,096 terms one
-    that is missing shows. Casts that policy or program ask for are made, not bounded,
-    where a number has no error yet.
+    The program runs once, in float64, on values that carry the scale of their errors,
+    and where slopes then say little, some more times with errors that are drawn: the
+    smaller of what both say is the bound. Within the bounds is whatever order sums are
+    added in, tiles, pairs and quads of a cell, passes of FP32 operands, tables of
+    elementary functions, and results that are rounded once or twice. What is outside
+    is no rounding: of a sum of 4,096 terms one that is missing shows. Casts that policy
+    or program ask for are made, not bounded, where a number has no error yet.
 
         t = nj.tolerance(loss, policy="bf16")(params, batch)
         np.testing.assert_allclose(found, t.expected, atol=t.atol, rtol=0)
@@ -58,6 +70,10 @@ def tolerance(
             "silicon", as measured on chips; "emulated", this emulator's own; or a
             mapping by name ("exp", "rsqrt", "sqrt", "reciprocal", "other").
         failure: probability that one legal element is refused.
+        samples: how many runs with errors that are drawn narrow the bounds; each takes
+            as long as the first run. None for 32 where slopes alone bound an output by
+            more than a 128th of it, or not at all, as they do of deep networks, and for
+            none else.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 
@@ -80,18 +96,44 @@ def tolerance(
         walk = LegalWalk(side, model)
         results = walk.run(inputs)
         names = output_names(captured)
-        outputs = zip(results, names, captured.outputs, strict=True)
+        found = [
+            legal_output(held, name, of.dtype, model)
+            for held, name, of in zip(results, names, captured.outputs, strict=True)
+        ]
+        outputs = _narrowed(found, side, model, inputs, samples)
         return LegalResults(
             name=name_of(function),
             target=emulated.target.name,
             policy=label(emulated.policy),
-            outputs=tuple(legal_output(h, n, o.dtype, model) for h, n, o in outputs),
+            outputs=tuple(outputs),
             failure=failure,
             tree=tree_of(captured),
             notes=_notes(walk),
         )
 
     return bounded
+
+
+def _narrowed(
+    outputs: Sequence[LegalOutput],
+    side: Side,
+    model: ErrorModel,
+    inputs: Sequence[Any],
+    samples: int | None,
+) -> list[LegalOutput]:
+    """The outputs with what sampled runs say of them."""
+    if samples is None:
+        samples = SAMPLES if any(map(is_wide, outputs)) else 0
+    if not samples:
+        return [*outputs]
+    spreads = [Spread(output.expected) for output in outputs]
+    for generator in generators(samples):
+        draw = functools.partial(drawn, generator=generator)
+        results = LegalWalk(side, model, draw=draw).run(inputs)
+        for spread, held in zip(spreads, results, strict=True):
+            spread.add(held.values)
+    pairs = zip(outputs, spreads, strict=True)
+    return [narrowed(output, spread, model) for output, spread in pairs]
 
 
 def _notes(walk: LegalWalk) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ that are known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,15 @@ from neuronjax.diagnostics.dumps.dump_result import DumpedTensor, OpPlace
 from neuronjax.diagnostics.dumps.matching import Match
 from neuronjax.diagnostics.dumps.naming import Key
 from neuronjax.diagnostics.legal.held import Held, exact, half_steps
-from neuronjax.diagnostics.legal.results import CheckedOutput, legal_output
+from neuronjax.diagnostics.legal.results import LegalOutput, legal_output
+from neuronjax.diagnostics.legal.samples import (
+    SAMPLES,
+    Spread,
+    drawn,
+    generators,
+    is_wide,
+    narrowed,
+)
 from neuronjax.diagnostics.legal.walk import LegalWalk
 from neuronjax.diagnostics.op_records import MOVING, module_of
 from neuronjax.diagnostics.parallel_runs import OpPath, Side
@@ -30,6 +39,17 @@ from neuronjax.ir.program import Op, Program, Value
 from neuronjax.numerics.float_format import FORMATS
 
 
+@dataclass(frozen=True)
+class _Point:
+    """A match as the walk came by it: what the program may have there."""
+
+    match: Match
+    output: LegalOutput
+    array: np.ndarray
+    since: tuple[str, ...]
+    ops: tuple[OpPlace, ...]
+
+
 @dataclass
 class DumpWalk:
     """One run of a program beside the tensors of a dump.
@@ -38,17 +58,19 @@ class DumpWalk:
         program: captured StableHLO.
         side: the same, lowered.
         matches: the tensors that are its values.
+        samples: as at `nj.tolerance`.
     """
 
     program: Program
     side: Side
     model: ErrorModel
     matches: Sequence[Match]
+    samples: int | None = None
 
     def run(self, arguments: Sequence[Any]) -> list[DumpedTensor]:
         """The tensors in the order of execution, each with what it is worth."""
         self._by_key: dict[Key, Match] = {m.value.key: m for m in self.matches}
-        self._found: list[DumpedTensor] = []
+        self._points: dict[Key, _Point] = {}
         self._behind = _Behind(self.program, self._by_key)
         values = self.program.entry.body.arguments
         entered = [
@@ -56,16 +78,67 @@ class DumpWalk:
             for value, array in zip(values, arguments, strict=True)
         ]
         LegalWalk(self.side, self.model, self._made).run(entered)
-        return self._found
+        bounded = self._narrowed(entered)
+        return [
+            DumpedTensor(
+                tensor=point.match.tensor,
+                name=point.match.value.names[0],
+                how=point.match.how,
+                place=_place(point.match.value.path),
+                checked=bounded[key].check(point.array),
+                since=point.since,
+                ops=point.ops,
+            )
+            for key, point in self._points.items()
+        ]
+
+    def _narrowed(self, entered: Sequence[Any]) -> dict[Key, LegalOutput]:
+        """What the program may have, sharper by runs whose errors are drawn."""
+        outputs = {key: point.output for key, point in self._points.items()}
+        samples = self.samples
+        if samples is None:
+            samples = SAMPLES if any(map(is_wide, outputs.values())) else 0
+        if not samples:
+            return outputs
+        spreads = {key: Spread(output.expected) for key, output in outputs.items()}
+        for generator in generators(samples):
+            draw = functools.partial(drawn, generator=generator)
+            heard = functools.partial(self._sampled, spreads, draw)
+            LegalWalk(self.side, self.model, heard, draw).run(entered)
+        return {
+            key: narrowed(output, spreads[key], self.model)
+            if spreads[key].count
+            else output
+            for key, output in outputs.items()
+        }
+
+    def _sampled(
+        self,
+        spreads: Mapping[Key, Spread],
+        draw: Callable[[Held, bool], Held],
+        path: OpPath,
+        iterations: tuple[int, ...],
+        found: Mapping[Value, Held],
+    ) -> Mapping[Value, Held]:
+        replaced: dict[Value, Held] = {}
+        if iterations:
+            return replaced
+        for value, held in found.items():
+            key = (path.calls, value)
+            if key in spreads:
+                point = self._points[key]
+                stored = stored_in(point.array, point.output.dtype)
+                saved = draw(with_storage(held, stored, self.model), True)
+                spreads[key].add(saved.values)
+                replaced[value] = self._device(point)
+        return replaced
 
     def _argument(self, value: Value, array: np.ndarray) -> Any:
         match = self._by_key.get(((), value))
         if match is None:
             return array
-        held = array
-        if is_float(array.dtype):
-            held = exact(array, self.model)
-        return self._compared(match, Held(held, array.shape), (), ())
+        held = exact(array, self.model) if is_float(array.dtype) else array
+        return self._noted(match, Held(held, array.shape), ((), ()))
 
     def _made(
         self, path: OpPath, iterations: tuple[int, ...], found: Mapping[Value, Held]
@@ -76,43 +149,30 @@ class DumpWalk:
         for value, held in found.items():
             match = self._by_key.get((path.calls, value))
             if match is not None:
-                since, ops = self._behind.look((path.calls, value))
-                replaced[value] = self._compared(match, held, since, ops)
+                behind = self._behind.look((path.calls, value))
+                replaced[value] = self._noted(match, held, behind)
         return replaced
 
-    def _compared(
-        self,
-        match: Match,
-        held: Held,
-        since: Sequence[str],
-        ops: Sequence[OpPlace],
+    def _noted(
+        self, match: Match, held: Held, behind: tuple[Sequence[str], Sequence[OpPlace]]
     ) -> Held:
-        """Notes what a tensor is worth; the tensor, as the walk goes on with it."""
+        """Keeps what a tensor may be; the tensor, as the walk goes on with it."""
         dtype = match.value.value.type.dtype
         array = as_declared(match.array, dtype)
-        stored = stored_unit(array, dtype)
-        checked = self._checked(match, with_storage(held, stored, self.model), array)
-        self._found.append(
-            DumpedTensor(
-                tensor=match.tensor,
-                name=match.value.names[0],
-                how=match.how,
-                place=_place(match.value.path),
-                checked=checked,
-                since=tuple(since),
-                ops=tuple(ops),
-            )
-        )
+        whole = with_storage(held, stored_in(array, dtype), self.model)
+        output = legal_output(whole, match.tensor, dtype, self.model)
+        since, ops = map(tuple, behind)
+        point = _Point(match, output, array, since, ops)
+        self._points[match.value.key] = point
+        return self._device(point)
+
+    def _device(self, point: _Point) -> Held:
+        """The device's own values."""
+        array, dtype = point.array, point.match.value.value.type.dtype
         if not is_float(dtype):
             return Held(array.astype(dtype), array.shape)
-        return with_storage(
-            Held(exact(array, self.model), array.shape), stored, self.model
-        )
-
-    def _checked(self, match: Match, held: Held, array: np.ndarray) -> CheckedOutput:
-        declared = match.value.value.type.dtype
-        output = legal_output(held, match.tensor, declared, self.model)
-        return output.check(array.astype(np.float64))
+        plain = Held(exact(array.astype(np.float64), self.model), array.shape)
+        return with_storage(plain, stored_in(array, dtype), self.model)
 
 
 def as_declared(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -124,7 +184,7 @@ def as_declared(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return array
 
 
-def stored_unit(array: np.ndarray, dtype: np.dtype) -> str:
+def stored_in(array: np.ndarray, dtype: np.dtype) -> str:
     """The format in which a tensor was saved, if it is narrower than the program's."""
     name = array.dtype.name
     if name not in FORMATS or dtype.name not in FORMATS:

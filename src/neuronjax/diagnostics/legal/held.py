@@ -33,15 +33,19 @@ class Held:
         hard: absolute bound of the error that ends in one rounding: what came before
             it with its spread, and the rounding as large as it can be. As `x` in
             shape; None where the scale says it.
+        is_drawn: whether its error was drawn and is in the value; see `samples`.
     """
 
     x: Array
     shape: tuple[int, ...]
     hard: np.ndarray | None = None
+    is_drawn: bool = False
 
     @property
     def is_exact(self) -> bool:
         """Whether it has no error."""
+        if self.is_drawn:
+            return False
         return not isinstance(self.x, Tracked) or self.x.is_exact
 
     @property

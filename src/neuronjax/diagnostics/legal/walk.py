@@ -39,11 +39,19 @@ class LegalWalk:
         side: the lowered program.
         model: how results are rounded.
         made: hears of every op outside of blocks of scalars.
+        draw: makes of a value with errors one without, and says whether it has drawn,
+            or an operand had; None to carry errors.
     """
 
-    def __init__(self, side: Side, model: ErrorModel, made: Made | None = None) -> None:
+    def __init__(
+        self,
+        side: Side,
+        model: ErrorModel,
+        made: Made | None = None,
+        draw: Callable[[Held, bool], Held] | None = None,
+    ) -> None:
         signatures = Signatures()
-        self._side, self._model, self._made = side, model, made
+        self._side, self._model, self._made, self._draw = side, model, made, draw
         self._lane = Lane("legal", side)
         self._at = Executors(
             model,
@@ -78,7 +86,7 @@ class LegalWalk:
 
     def _entered(self, array: Any) -> Held:
         if isinstance(array, Held):
-            return array
+            return array if self._draw is None else self._draw(array, False)
         plain = np.asarray(array)
         held = exact(plain, self._model) if is_float(plain.dtype) else plain
         return Held(held, plain.shape)
@@ -98,7 +106,8 @@ class LegalWalk:
             control(self, op, i)
             return
         try:
-            results = legal(i, self._lane.read(i.operands), self._at)
+            operands = self._lane.read(i.operands)
+            results = legal(i, operands, self._at)
         except NeuronJaxError as error:
             if error.op == i.name and not error.location:
                 raise type(error)(
@@ -108,6 +117,9 @@ class LegalWalk:
                     remedy=error.remedy,
                 ) from None
             raise
+        if self._draw is not None:
+            is_drawn = any(h.is_drawn for h in operands)
+            results = [self._draw(h, is_drawn) for h in results]
         self._lane.take(results, i.results)
 
     def _tell(self, op: Op, views: Mapping[Value, Any]) -> None:
@@ -118,7 +130,8 @@ class LegalWalk:
         found = {v: arrays[n] for v, n in at.items() if n in arrays}
         path = OpPath(self._calls, op)
         for value, held in (self._made(path, self._iterations, found) or {}).items():
-            arrays[at[value]] = held
+            known = held if self._draw is None else self._draw(held, False)
+            arrays[at[value]] = known
 
     def _scalars(self, block: Block, x: Sequence[Held]) -> list[Held]:
         """A block of scalar instructions, on whole tensors."""
