@@ -22,7 +22,7 @@ from neuronjax.cli.sources import (
 )
 
 
-@options_of(tolerance_of, "functions", "failure")
+@options_of(tolerance_of, "functions", "failure", "samples")
 def tolerance(
     source: SourceArgument,
     target: TargetOption = "trn2",
@@ -54,7 +54,7 @@ def tolerance(
     show(result, result.to_json_dict, as_json)
 
 
-@options_of(compare_with_dump, "functions", "failure")
+@options_of(compare_with_dump, "functions", "failure", "samples")
 def compare_dump(
     source: SourceArgument,
     dump: Annotated[

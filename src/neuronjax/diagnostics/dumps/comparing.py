@@ -40,7 +40,7 @@ from neuronjax.numerics.float_format import FORMATS
 
 
 @dataclass(frozen=True)
-class _Point:
+class _Waypoint:
     """A match as the walk came by it: what the program may have there."""
 
     match: Match
@@ -70,7 +70,7 @@ class DumpWalk:
     def run(self, arguments: Sequence[Any]) -> list[DumpedTensor]:
         """The tensors in the order of execution, each with what it is worth."""
         self._by_key: dict[Key, Match] = {m.value.key: m for m in self.matches}
-        self._points: dict[Key, _Point] = {}
+        self._points: dict[Key, _Waypoint] = {}
         self._behind = _Behind(self.program, self._by_key)
         values = self.program.entry.body.arguments
         entered = [
@@ -161,12 +161,12 @@ class DumpWalk:
         array = as_declared(match.array, dtype)
         whole = with_storage(held, stored_in(array, dtype), self.model)
         output = legal_output(whole, match.tensor, dtype, self.model)
-        since, ops = map(tuple, behind)
-        point = _Point(match, output, array, since, ops)
+        since, ops = behind
+        point = _Waypoint(match, output, array, tuple(since), tuple(ops))
         self._points[match.value.key] = point
         return self._device(point)
 
-    def _device(self, point: _Point) -> Held:
+    def _device(self, point: _Waypoint) -> Held:
         """The device's own values."""
         array, dtype = point.array, point.match.value.value.type.dtype
         if not is_float(dtype):
