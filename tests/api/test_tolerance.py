@@ -334,6 +334,24 @@ def test_a_lowered_program_keeps_its_policy():
     assert not allowed.allows(nj.jit(dot, policy="fp32")(a, b))
     with pytest.raises(InvalidProgramError, match="give 2 arrays"):
         nj.tolerance(lowered)(a)
+    key = jax.random.key(0)
+    drawing = nj.jit(lambda k: jax.random.uniform(k, (3,))).lower(key)
+    assert not nj.tolerance(drawing)(key).atol.any()
+
+
+def test_an_export_drops_what_it_does_not_read():
+    def function(p, unused, x):
+        return {"y": jnp.tanh(x @ p["w"])}
+
+    arguments = {"w": normal(8, 8)}, normal(3), normal(4, 8)
+    types = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arguments)
+    saved = jax.export.export(jax.jit(function), platforms=["cpu"])(*types)
+    program = nj.load(bytes(saved.serialize()))
+    allowed = nj.tolerance(program)(*arguments)
+    assert set(allowed.expected) == {"y"}
+    assert allowed.allows(program.compile()(*arguments))
+    with pytest.raises(InvalidProgramError, match="give 3 arrays"):
+        nj.tolerance(program)(*arguments[:2])
 
 
 # -- errors ----------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from neuronjax.api.jit import Emulated, jit
 from neuronjax.api.lowered import Lowered
@@ -159,10 +158,13 @@ def capturer(
         lowered = function
 
         def of_lowered(*args: Any, **kwargs: Any) -> Captured:
-            leaves = jax.tree.leaves((args, kwargs))
-            wanted = [v.type for v in lowered.program.entry.body.arguments]
-            _check_types(leaves, wanted, lowered.name)
-            return lowered.captured, arrays_of(leaves), lowered
+            arrays = arrays_of(jax.tree.leaves((args, kwargs)))
+            captured = lowered.captured
+            _check_types(arrays, captured.inputs, lowered.name)
+            kept = captured.kept
+            if kept is not None:  # an export drops what the program does not read
+                arrays = [arrays[n] for n in kept]
+            return captured, arrays, lowered
 
         return of_lowered
     emulated = jit(
@@ -182,15 +184,22 @@ def capturer(
     return of_function
 
 
-def _check_types(leaves: Sequence[Any], wanted: Sequence[Any], name: str) -> None:
+def _check_types(arrays: Sequence[Any], wanted: Sequence[Any], name: str) -> None:
     """Refuses arguments that a saved program does not take."""
-    found = [np.shape(x) for x in leaves]
-    if found != [t.shape for t in wanted]:
+    found, needed = ([_type_text(x) for x in xs] for xs in (arrays, wanted))
+    pairs = [*zip(found, needed, strict=False)]
+    keys = [is_key(x.dtype) for x in wanted]  # whose arrays are their words
+    fits = all(key or x == y for key, (x, y) in zip(keys, pairs, strict=False))
+    if len(found) != len(needed) or not fits:
         raise InvalidProgramError(
-            f"arguments of shapes {found}",
+            f"arguments {', '.join(found) or 'without any array'}",
             op=name,
-            remedy=f"give {len(wanted)} arrays: {', '.join(map(str, wanted))}",
+            remedy=f"give {len(needed)} arrays: {', '.join(needed)}",
         )
+
+
+def _type_text(x: Any) -> str:
+    return f"{x.dtype}[{','.join(map(str, x.shape))}]"
 
 
 def arrays_of(leaves: Sequence[Any]) -> list[jax.Array]:
