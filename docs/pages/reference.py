@@ -78,7 +78,9 @@ GROUPS: dict[str, Group] = {
             *("check", "PortabilityReport", "compare", "Comparison", "Collect"),
             *("Statistics", "study", "Study", "reveal_order", "SummationTree"),
             *("search_precision", "PrecisionSearch", "judge", "judge_all"),
-            *("KernelVerdict", "nki_diff", "NkiDiff"),
+            *("KernelVerdict", "nki_diff", "NkiDiff", "tolerance"),
+            *("LegalResults", "LegalCheck", "compare_dump", "DumpComparison"),
+            "ProgramComparison",
         ),
     ),
     "testing": Group(

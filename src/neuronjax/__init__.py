@@ -22,6 +22,7 @@ import neuronjax.api.readings  # noqa: F401
 from neuronjax.api.check import check as check
 from neuronjax.api.collective_bench import collective_bench as collective_bench
 from neuronjax.api.compare import compare as compare
+from neuronjax.api.compare_dump import compare_dump as compare_dump
 from neuronjax.api.estimate import (
     Estimate as Estimate,
     Machine as Machine,
@@ -50,9 +51,18 @@ from neuronjax.api.profile import Profile as Profile, profile as profile
 from neuronjax.api.scaling import scaling as scaling
 from neuronjax.api.search_precision import search_precision as search_precision
 from neuronjax.api.study import Study as Study, study as study
+from neuronjax.api.tolerance import tolerance as tolerance
 from neuronjax.diagnostics.comparison import Comparison as Comparison
+from neuronjax.diagnostics.dumps.dump_result import DumpComparison as DumpComparison
+from neuronjax.diagnostics.edits.edit_result import (
+    ProgramComparison as ProgramComparison,
+)
 from neuronjax.diagnostics.findings import PortabilityReport as PortabilityReport
 from neuronjax.diagnostics.judging.verdict import KernelVerdict as KernelVerdict
+from neuronjax.diagnostics.legal.results import (
+    LegalCheck as LegalCheck,
+    LegalResults as LegalResults,
+)
 from neuronjax.diagnostics.order import (
     SummationTree as SummationTree,
     reveal_order as reveal_order,

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -240,7 +241,7 @@ def test_another_branch_is_an_error_of_the_branch():
 
 def test_three_way():
     x, w = normal(*SIZE), normal(*SIZE, seed=1)
-    options = dict(policy="fp8", reference="bf16", baseline="float32")
+    options: dict[str, Any] = dict(policy="fp8", reference="bf16", baseline="float32")
     comparison = compare(two_layers, **options)(x, w)
     rows = {row["op"]: row for row in comparison.three_way()}
     dot = rows["stablehlo.dot_general"]

@@ -7,7 +7,7 @@ both, and hands them over.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,10 @@ from neuronjax.diagnostics.compare import (
     label,
 )
 from neuronjax.diagnostics.comparison import Comparison
+from neuronjax.diagnostics.edits.edit_result import ProgramComparison
+from neuronjax.diagnostics.edits.programs import EditedProgram, compare_programs
+from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.execution.captured import CapturedProgram
 from neuronjax.execution.transformations import is_key, split_complex
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.program import Program
@@ -32,9 +36,37 @@ from neuronjax.policy import Policy
 Reference = str | Policy
 
 
+@overload
 def compare(
     function: Callable[..., Any],
     *,
+    against: None = None,
+    target: str = ...,
+    policy: str | Policy | None = ...,
+    reference: Reference = ...,
+    baseline: Reference | None = ...,
+    tolerance: float | None = ...,
+    explain: bool = ...,
+    rounding_seed: int = ...,
+    static_argnums: int | Iterable[int] | None = ...,
+    static_argnames: str | Iterable[str] | None = ...,
+) -> Callable[..., Comparison]: ...
+@overload
+def compare(
+    function: Callable[..., Any],
+    *,
+    against: Callable[..., Any],
+    target: str = ...,
+    policy: str | Policy | None = ...,
+    tolerance: float | None = ...,
+    rounding_seed: int = ...,
+    static_argnums: int | Iterable[int] | None = ...,
+    static_argnames: str | Iterable[str] | None = ...,
+) -> Callable[..., ProgramComparison]: ...
+def compare(
+    function: Callable[..., Any],
+    *,
+    against: Callable[..., Any] | None = None,
     target: str = "trn2",
     policy: str | Policy | None = None,
     reference: Reference = "float64",
@@ -44,13 +76,22 @@ def compare(
     rounding_seed: int = 0,
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
-) -> Callable[..., Comparison]:
+) -> Callable[..., Comparison | ProgramComparison]:
     """What is wrong with a run, on which line, since when, why, and what to try.
 
     Without a `tolerance`, and against double precision, results are wrong that are
     farther off than the roundings of their formats, and what these make of the
     arguments, explain; the ops at fault are `.faults`. Any other reference, or a
     tolerance, asks where two runs first diverge: `.first_divergence`.
+
+    With `against`, the question is another: what an edit has done. Both functions are
+    captured and emulated under the one policy, on the same arguments. Their ops are
+    aligned by what they compute and in which module (a longest common subsequence);
+    what has no partner, reads other values or has other attributes is an edit. The
+    first op whose values differ is named, with its line: an edit, or the consequence of
+    those that it depends on. Outputs are compared by their paths.
+
+        print(nj.compare(step, against=faster_step, policy="bf16")(params, batch))
 
     The program is captured once. Each op runs emulated and in the reference, in
     isolation (fed the reference's values) and in accumulation (errors propagate), op by
@@ -59,6 +100,8 @@ def compare(
     Args:
         function: what `jax.jit` takes, or an `Emulated` function, which is compared
             for this target and policy and not for its own.
+        against: the function after an edit, of the same arguments; it goes with
+            `tolerance`, `rounding_seed` and the static arguments.
         target: as `neuronjax.jit`.
         policy: as `neuronjax.jit`.
         reference: "float64", every float in double precision whatever its declared
@@ -70,7 +113,7 @@ def compare(
             expected: "float32" with `reference="bf16"`.
         tolerance: relative L2 error of an op's result, in accumulation, from which on
             the run has diverged. Default: none against double precision, any bit where
-            the reference is the policy itself, else 0.1.
+            the reference is the policy itself and with `against`, else 0.1.
         explain: search the smallest set of ops that explains the first divergence; each
             trial is a run up to it.
         rounding_seed: the call index of stochastic rounding, the same on all sides.
@@ -78,23 +121,26 @@ def compare(
         static_argnames: as `jax.jit`.
 
     Returns:
-        A function of the same arguments that returns a `Comparison`.
+        A function of the same arguments that returns a `Comparison`, with `against` a
+        `ProgramComparison`.
 
     Raises:
-        InvalidProgramError: unknown target, policy or reference.
+        InvalidProgramError: unknown target, policy or reference; `against` with a
+            reference or a baseline.
         UnsupportedError: when called, delayed scaling.
     """
     chosen, reference = Policy.resolve(policy), _resolved(reference)
-    wrapped = getattr(function, "__wrapped__", function)
-    emulated = jit(
-        wrapped if isinstance(function, Emulated) else function,
-        target=target,
-        policy=chosen,
-        static_argnums=static_argnums,
-        static_argnames=static_argnames,
+    static: dict[str, Any] = dict(
+        static_argnums=static_argnums, static_argnames=static_argnames
     )
+    emulated = _emulated(function, target, chosen, **static)
+    if against is not None:
+        _check_alone(reference, baseline)
+        other = _emulated(against, target, chosen, **static)
+        functions = (function, emulated), (against, other)
+        return _edited(functions, chosen, tolerance or 0.0, rounding_seed)
     limit = default_tolerance(chosen, reference) if tolerance is None else tolerance
-    options = dict(
+    options: dict[str, Any] = dict(
         target=emulated.target,
         policy=chosen,
         reference=reference,
@@ -115,6 +161,61 @@ def compare(
         )
 
     return compared
+
+
+def _emulated(function: Any, target: str, policy: Policy, **static: Any) -> Emulated:
+    """A function under this target and policy, whatever its own were."""
+    wrapped = getattr(function, "__wrapped__", function)
+    plain = wrapped if isinstance(function, Emulated) else function
+    return jit(plain, target=target, policy=policy, **static)
+
+
+def _check_alone(reference: Reference, baseline: Reference | None) -> None:
+    """Refuses a reference beside another program."""
+    if reference != "float64" or baseline is not None:
+        raise InvalidProgramError(
+            "`against` is another program under the same policy, and has no reference",
+            op="compare",
+            remedy="leave reference= and baseline= out, or compare each with its own",
+        )
+
+
+def _edited(
+    functions: tuple[tuple[Any, Emulated], tuple[Any, Emulated]],
+    policy: Policy,
+    tolerance: float,
+    rounding_seed: int,
+) -> Callable[..., ProgramComparison]:
+    """What compares two functions on arguments."""
+
+    def compared(*args: Any, **kwargs: Any) -> ProgramComparison:
+        before, after = (
+            _edited_program(f, e.captured(*args, **kwargs), e.target, rounding_seed)
+            for f, e in functions
+        )
+        return compare_programs(before, after, policy, tolerance, label(policy))
+
+    return compared
+
+
+def _edited_program(
+    function: Any, captured: CapturedProgram, target: Target, rounding_seed: int
+) -> EditedProgram:
+    program, outputs = captured.program, _names(captured.out_tree)
+    if holds_complex(program):
+        raise UnsupportedError(
+            "comparing two programs with complex numbers",
+            op="compare",
+            remedy="compare each with its float64 reference",
+        )
+    setting = Setting(
+        program=program,
+        target=target,
+        call_index=np.uint32(rounding_seed),  # type: ignore[arg-type]
+    )
+    name = getattr(function, "__name__", "function")
+    arrays = _arrays(captured.inputs)
+    return EditedProgram(name=name, setting=setting, arrays=arrays, outputs=outputs)
 
 
 def compare_saved(

@@ -89,6 +89,7 @@ class _Loaded:
             outputs=tuple(artifact.out_avals),
             out_tree=artifact.out_tree,
             program=artifact.program,
+            kept=artifact.kept,
         )
         _ = captured.instructions  # what cannot be lowered is refused here
         args, kwargs = artifact.in_avals, {}

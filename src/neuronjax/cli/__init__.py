@@ -5,6 +5,8 @@
     judging.py     judge        a kernel: right, legal, safe, how fast
                    nki-diff     what a kernel loses by another NKI release
     comparing.py   compare      which op errs, and where the errors begin
+    legal.py       tolerance    how far off results may be, and still be right
+                   compare-dump  tensors of a chip or another framework
     searching.py   search       the lowest precision within a tolerance
     hardware.py    ls           chips, instances, engines
     collectives.py cc-test      what a collective would take
@@ -31,6 +33,7 @@ from neuronjax.cli.conformance import conformance
 from neuronjax.cli.coverage import ops
 from neuronjax.cli.hardware import ls
 from neuronjax.cli.judging import judge, nki_diff
+from neuronjax.cli.legal import compare_dump, tolerance
 from neuronjax.cli.money import estimate, estimate_serving
 from neuronjax.cli.portability import check
 from neuronjax.cli.running import run
@@ -43,8 +46,18 @@ __all__ = ["app", "main"]
 
 # In the order of `--help`; a command is called as its function is.
 for command in (
-    *(quickstart, run, check, judge, nki_diff, compare, search, profile),
-    *(compare_targets, estimate, estimate_serving, ls, ops, conformance, silicon_kit),
+    *(quickstart, run, check, judge, nki_diff, compare, tolerance, compare_dump),
+    *(
+        search,
+        profile,
+        compare_targets,
+        estimate,
+        estimate_serving,
+        ls,
+        ops,
+        conformance,
+        silicon_kit,
+    ),
     *(silicon_check, cc_test, constants, exactness),
 ):
     app.command()(command)

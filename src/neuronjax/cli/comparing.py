@@ -5,22 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 import typer
 from rich.console import Console
 
 from neuronjax.api.compare import compare as compare_function, compare_saved
-from neuronjax.capture.artifacts import read_artifact
-from neuronjax.cli.application import JsonOption, PolicyOption, TargetOption, print_json
+from neuronjax.cli.application import (
+    JsonOption,
+    PolicyOption,
+    TargetOption,
+    print_json,
+    show,
+)
 from neuronjax.cli.options import options_of
 from neuronjax.cli.sources import (
+    FunctionSource,
     InputsOption,
     SeedOption,
     ShapesOption,
     SourceArgument,
     find,
-    with_values,
+    saved_values,
 )
+from neuronjax.errors import InvalidProgramError
 
 
 @options_of(compare_function, "reference", "tolerance")
@@ -32,6 +38,9 @@ def compare(
     inputs: InputsOption = None,
     seed: SeedOption = 0,
     *,
+    against: Annotated[
+        str | None, typer.Option(help="The function after an edit, file.py:name.")
+    ] = None,
     sort: Annotated[
         str, typer.Option(help="isolation, accumulation or order.")
     ] = "isolation",
@@ -48,11 +57,19 @@ def compare(
 
         neuronjax compare train.py:step --policy fp8 --args 'f32[8,16] i32[8]'
         neuronjax compare model.mlirbc --policy bf16 --reference float32 --json
+        neuronjax compare train.py:step --against train.py:faster --args 'f32[8,16]'
     """
     keywords.update(target=target, policy=policy)
     found = find(source)
+    if against is not None:
+        keywords["against"] = _function(find(against), against).function
+        before = _function(found, source)
+        compared = compare_function(before.function, **keywords)
+        edited = compared(*before.values(shapes, inputs, seed))
+        show(edited, edited.to_json_dict, as_json)
+        raise typer.Exit(0 if edited.is_same else 1)
     if isinstance(found, Path):
-        result = compare_saved(found, _values_of(found, inputs, seed), **keywords)
+        result = compare_saved(found, saved_values(found, inputs, seed), **keywords)
     else:
         compared = compare_function(found.function, **keywords)
         result = compared(*found.values(shapes, inputs, seed))
@@ -66,9 +83,10 @@ def compare(
     raise typer.Exit(1 if result.faults or result.first_divergence else 0)
 
 
-def _values_of(path: Path, inputs: Path | None, seed: int) -> list[jax.Array]:
-    """The arguments of a saved program's main."""
-    program = read_artifact(path).program
-    types = [v.type for v in program.entry.body.arguments]
-    shapes = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
-    return with_values(shapes, program.argument_names, inputs, seed)
+def _function(found: Path | FunctionSource, source: str) -> FunctionSource:
+    if isinstance(found, Path):
+        raise InvalidProgramError(
+            f"{source} is a saved program, and --against compares two functions",
+            remedy="name functions, train.py:step",
+        )
+    return found

@@ -26,6 +26,7 @@ import ml_dtypes
 import numpy as np
 import typer
 
+from neuronjax.capture.artifacts import read_artifact
 from neuronjax.errors import InvalidProgramError
 from neuronjax.testing.bits import path_text
 
@@ -275,6 +276,14 @@ def with_values(
     given = _read(inputs)
     numbered = enumerate(zip(types, names, strict=True))
     return [_given(given, *of, index) for index, of in numbered]
+
+
+def saved_values(path: Path, inputs: Path | None, seed: int) -> list[jax.Array]:
+    """As `with_values`, the arguments of a saved program's main."""
+    program = read_artifact(path).program
+    types = [v.type for v in program.entry.body.arguments]
+    shapes = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
+    return with_values(shapes, program.argument_names, inputs, seed)
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

@@ -26,6 +26,7 @@ class CapturedProgram:
         outputs: shape, dtype and weak type of every flat result.
         out_tree: the pytree of the results.
         program: the StableHLO program.
+        kept: indices of the inputs that its main takes; None for all.
     """
 
     emulation: Emulation
@@ -33,6 +34,7 @@ class CapturedProgram:
     outputs: tuple[jax.ShapeDtypeStruct, ...]
     out_tree: Any
     program: Program
+    kept: tuple[int, ...] | None = None
 
     @functools.cached_property
     def instructions(self) -> InstructionProgram:

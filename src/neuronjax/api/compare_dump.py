@@ -1,0 +1,106 @@
+"""`compare_dump`: tensors of a real chip or another framework beside a program.
+
+The thin public face of `diagnostics.dumps`: it captures, reads the tensors, and hands
+both over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from neuronjax.api.lowered import Lowered
+from neuronjax.api.tolerance import (
+    capturer,
+    check_real,
+    name_of,
+    output_names,
+    setting_of,
+)
+from neuronjax.diagnostics.compare import label
+from neuronjax.diagnostics.dumps.comparing import DumpWalk
+from neuronjax.diagnostics.dumps.dump_result import DumpComparison
+from neuronjax.diagnostics.dumps.matching import matched
+from neuronjax.diagnostics.dumps.naming import named_values
+from neuronjax.diagnostics.dumps.reading import Dump, read_dump
+from neuronjax.diagnostics.tolerance.model import error_model
+from neuronjax.policy import Policy
+
+
+def compare_dump(
+    function: Callable[..., Any] | Lowered,
+    dump: Dump,
+    *,
+    target: str = "trn2",
+    policy: str | Policy | None = None,
+    names: Mapping[str, str] | None = None,
+    functions: str | Mapping[str, float] = "silicon",
+    failure: float = 1e-12,
+    samples: int | None = None,
+    static_argnums: int | Iterable[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+) -> Callable[..., DumpComparison]:
+    """At which op tensors that were saved elsewhere leave what is legal.
+
+    Every tensor that is a value of the program is held against what `tolerance` allows
+    there. What follows is computed from the tensor itself, so that an error is found
+    where it is made, among the ops since the last tensors that are known.
+
+        found = nj.compare_dump(forward, "device.safetensors", policy="bf16")(params, x)
+        print(found)
+
+    A tensor is matched by its name: an output's or an argument's path, a module and an
+    op of the name stack ("mlp/dot_general"), or a module alone, which is the last value
+    that it computes; separators and "output" at the end do not count, and of two names
+    one may be the end of the other. Without a name in common, shape and dtype must be
+    unique on both sides. What is inside a loop runs often and has no tensor.
+
+    Args:
+        function: as `tolerance`. A PyTorch model is its exported StableHLO:
+            `nj.load("model.mlir", policy="bf16")`.
+        dump: a mapping from names to arrays; or a path: `.npy`, `.npz`, `.safetensors`,
+            a folder of `.npy`, or `.parquet` with a row for every tensor, columns name,
+            dtype, shape and data (bytes in row-major order). Files are untrusted; none
+            is unpickled. A tensor in a narrower format than the program's was rounded
+            to it when it was saved.
+        target: as `neuronjax.jit`.
+        policy: as `neuronjax.jit`.
+        names: tensor to value, where names do not say it; names of values are those of
+            the result's `.tensors` and of messages.
+        functions: as `tolerance`.
+        failure: as `tolerance`.
+        samples: as `tolerance`.
+        static_argnums: as `jax.jit`.
+        static_argnames: as `jax.jit`.
+
+    Returns:
+        A function of the same arguments that returns the `DumpComparison`.
+
+    Raises:
+        InvalidProgramError: a file that cannot be read, no tensor, or when called
+            `names` that are not there.
+        UnsupportedError: Parquet without pyarrow; when called, as `tolerance`.
+        UnimplementedError: when called, an op without a rule.
+    """
+    model = error_model("fp32", None, "fp32", functions, failure)
+    tensors = read_dump(dump)
+    capture = capturer(function, target, policy, static_argnums, static_argnames)
+
+    def compared(*args: Any, **kwargs: Any) -> DumpComparison:
+        captured, inputs, emulated = capture(*args, **kwargs)
+        check_real(captured)
+        program = captured.program
+        values = named_values(program, output_names(captured))
+        matches, unmatched = matched(tensors, values, names or {})
+        side = setting_of(captured, emulated.target).emulated(emulated.policy)
+        found = DumpWalk(program, side, model, matches, samples).run(inputs)
+        return DumpComparison(
+            name=name_of(function),
+            target=emulated.target.name,
+            policy=label(emulated.policy),
+            tensors=tuple(found),
+            unmatched=tuple(unmatched),
+            values=len(values),
+        )
+
+    return compared

@@ -1,0 +1,97 @@
+"""`neuronjax tolerance` and `compare-dump`: what a chip's numbers may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from neuronjax.api.compare_dump import compare_dump as compare_with_dump
+from neuronjax.api.load import load
+from neuronjax.api.tolerance import tolerance as tolerance_of
+from neuronjax.cli.application import JsonOption, PolicyOption, TargetOption, show
+from neuronjax.cli.options import options_of
+from neuronjax.cli.sources import (
+    InputsOption,
+    SeedOption,
+    ShapesOption,
+    SourceArgument,
+    find,
+    saved_values,
+)
+
+
+@options_of(tolerance_of, "functions", "failure", "samples")
+def tolerance(
+    source: SourceArgument,
+    target: TargetOption = "trn2",
+    policy: PolicyOption = None,
+    shapes: ShapesOption = None,
+    inputs: InputsOption = None,
+    seed: SeedOption = 0,
+    *,
+    as_json: JsonOption = False,
+    **keywords: Any,
+) -> None:
+    """Says how far off a program's results may be on a chip, and still be right.
+
+    Inside the bounds is every order of addition and every table of elementary
+    functions; a term that is missing is outside.
+
+    Examples:
+
+        neuronjax tolerance train.py:step --policy bf16 --args 'f32[8,16] i32[8]'
+        neuronjax tolerance model.mlirbc --policy fp8 --json
+    """
+    found = find(source)
+    if isinstance(found, Path):
+        program = load(str(found), target=target, policy=policy)
+        result = tolerance_of(program, **keywords)(*saved_values(found, inputs, seed))
+    else:
+        bounded = tolerance_of(found.function, target=target, policy=policy, **keywords)
+        result = bounded(*found.values(shapes, inputs, seed))
+    show(result, result.to_json_dict, as_json)
+
+
+@options_of(compare_with_dump, "functions", "failure", "samples")
+def compare_dump(
+    source: SourceArgument,
+    dump: Annotated[
+        Path,
+        typer.Argument(
+            help="A .npy, .npz, .safetensors or .parquet file; or a folder."
+        ),
+    ],
+    target: TargetOption = "trn2",
+    policy: PolicyOption = None,
+    shapes: ShapesOption = None,
+    inputs: InputsOption = None,
+    seed: SeedOption = 0,
+    *,
+    as_json: JsonOption = False,
+    **keywords: Any,
+) -> None:
+    """Says at which op tensors of a real chip, or of another framework, go wrong.
+
+    Tensors are matched to the program's values by name, else by a unique shape. The
+    exit status is 0 where all are legal, 1 where one is not or none was compared, 2
+    where something cannot be read.
+
+    Examples:
+
+        neuronjax compare-dump train.py:step device.safetensors --inputs batch.npz
+        neuronjax compare-dump model.mlirbc tensors/ --policy bf16 --inputs batch.npz
+    """
+    found = find(source)
+    if isinstance(found, Path):
+        program = load(str(found), target=target, policy=policy)
+        compared = compare_with_dump(program, dump, **keywords)
+        result = compared(*saved_values(found, inputs, seed))
+    else:
+        compared = compare_with_dump(
+            found.function, dump, target=target, policy=policy, **keywords
+        )
+        result = compared(*found.values(shapes, inputs, seed))
+    show(result, result.to_json_dict, as_json)
+    raise typer.Exit(0 if result.is_legal else 1)

@@ -1,0 +1,259 @@
+"""Whether saved tensors are values that a program may legally have.
+
+The program runs on values with errors. Where a tensor is known, it is compared with
+what the program may have there, and takes its place: what follows is computed from the
+device's own values, so that the first tensor outside names the ops since the last ones
+that are known.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.dumps.dump_result import DumpedTensor, OpPlace
+from neuronjax.diagnostics.dumps.matching import Match
+from neuronjax.diagnostics.dumps.naming import Key
+from neuronjax.diagnostics.legal.held import Held, exact, half_steps
+from neuronjax.diagnostics.legal.results import LegalOutput, legal_output
+from neuronjax.diagnostics.legal.samples import (
+    SAMPLES,
+    Spread,
+    drawn,
+    generators,
+    is_wide,
+    narrowed,
+)
+from neuronjax.diagnostics.legal.walk import LegalWalk
+from neuronjax.diagnostics.op_records import MOVING, module_of
+from neuronjax.diagnostics.parallel_runs import OpPath, Side
+from neuronjax.diagnostics.reference64 import is_float
+from neuronjax.diagnostics.tolerance.model import ErrorModel, roundoff
+from neuronjax.diagnostics.tolerance.tracked import Tracked
+from neuronjax.diagnostics.value_sources import ValueSources
+from neuronjax.ir.program import Op, Program, Value
+from neuronjax.numerics.float_format import FORMATS
+
+
+@dataclass(frozen=True)
+class _Waypoint:
+    """A match as the walk came by it: what the program may have there."""
+
+    match: Match
+    output: LegalOutput
+    array: np.ndarray
+    since: tuple[str, ...]
+    ops: tuple[OpPlace, ...]
+
+
+@dataclass
+class DumpWalk:
+    """One run of a program beside the tensors of a dump.
+
+    Attributes:
+        program: captured StableHLO.
+        side: the same, lowered.
+        matches: the tensors that are its values.
+        samples: as at `nj.tolerance`.
+    """
+
+    program: Program
+    side: Side
+    model: ErrorModel
+    matches: Sequence[Match]
+    samples: int | None = None
+
+    def run(self, arguments: Sequence[Any]) -> list[DumpedTensor]:
+        """The tensors in the order of execution, each with what it is worth."""
+        self._by_key: dict[Key, Match] = {m.value.key: m for m in self.matches}
+        self._points: dict[Key, _Waypoint] = {}
+        self._behind = _Behind(self.program, self._by_key)
+        values = self.program.entry.body.arguments
+        entered = [
+            self._argument(value, np.asarray(array))
+            for value, array in zip(values, arguments, strict=True)
+        ]
+        LegalWalk(self.side, self.model, self._made).run(entered)
+        bounded = self._narrowed(entered)
+        return [
+            DumpedTensor(
+                tensor=point.match.tensor,
+                name=point.match.value.names[0],
+                how=point.match.how,
+                place=_place(point.match.value.path),
+                checked=bounded[key].check(point.array),
+                since=point.since,
+                ops=point.ops,
+            )
+            for key, point in self._points.items()
+        ]
+
+    def _narrowed(self, entered: Sequence[Any]) -> dict[Key, LegalOutput]:
+        """What the program may have, sharper by runs whose errors are drawn."""
+        outputs = {key: point.output for key, point in self._points.items()}
+        samples = self.samples
+        if samples is None:
+            samples = SAMPLES if any(map(is_wide, outputs.values())) else 0
+        if not samples:
+            return outputs
+        spreads = {key: Spread(output.expected) for key, output in outputs.items()}
+        for generator in generators(samples):
+            draw = functools.partial(drawn, generator=generator)
+            heard = functools.partial(self._sampled, spreads, draw)
+            LegalWalk(self.side, self.model, heard, draw).run(entered)
+        return {
+            key: narrowed(output, spreads[key], self.model)
+            if spreads[key].count
+            else output
+            for key, output in outputs.items()
+        }
+
+    def _sampled(
+        self,
+        spreads: Mapping[Key, Spread],
+        draw: Callable[[Held, bool], Held],
+        path: OpPath,
+        iterations: tuple[int, ...],
+        found: Mapping[Value, Held],
+    ) -> Mapping[Value, Held]:
+        replaced: dict[Value, Held] = {}
+        if iterations:
+            return replaced
+        for value, held in found.items():
+            key = (path.calls, value)
+            if key in spreads:
+                point = self._points[key]
+                stored = stored_in(point.array, point.output.dtype)
+                saved = draw(with_storage(held, stored, self.model), True)
+                spreads[key].add(saved.values)
+                replaced[value] = self._device(point)
+        return replaced
+
+    def _argument(self, value: Value, array: np.ndarray) -> Any:
+        match = self._by_key.get(((), value))
+        if match is None:
+            return array
+        held = exact(array, self.model) if is_float(array.dtype) else array
+        return self._noted(match, Held(held, array.shape), ((), ()))
+
+    def _made(
+        self, path: OpPath, iterations: tuple[int, ...], found: Mapping[Value, Held]
+    ) -> Mapping[Value, Held]:
+        replaced: dict[Value, Held] = {}
+        if iterations:  # no value inside of a loop is matched
+            return replaced
+        for value, held in found.items():
+            match = self._by_key.get((path.calls, value))
+            if match is not None:
+                behind = self._behind.look((path.calls, value))
+                replaced[value] = self._noted(match, held, behind)
+        return replaced
+
+    def _noted(
+        self, match: Match, held: Held, behind: tuple[Sequence[str], Sequence[OpPlace]]
+    ) -> Held:
+        """Keeps what a tensor may be; the tensor, as the walk goes on with it."""
+        dtype = match.value.value.type.dtype
+        array = as_declared(match.array, dtype)
+        whole = with_storage(held, stored_in(array, dtype), self.model)
+        output = legal_output(whole, match.tensor, dtype, self.model)
+        since, ops = behind
+        point = _Waypoint(match, output, array, tuple(since), tuple(ops))
+        self._points[match.value.key] = point
+        return self._device(point)
+
+    def _device(self, point: _Waypoint) -> Held:
+        """The device's own values."""
+        array, dtype = point.array, point.match.value.value.type.dtype
+        if not is_float(dtype):
+            return Held(array.astype(dtype), array.shape)
+        plain = Held(exact(array.astype(np.float64), self.model), array.shape)
+        return with_storage(plain, stored_in(array, dtype), self.model)
+
+
+def as_declared(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Bytes without a dtype, as NumPy reads what it cannot name, as the program's."""
+    if array.dtype.kind != "V" or array.dtype.name in FORMATS:
+        return array
+    if array.dtype.itemsize == dtype.itemsize:
+        return np.ascontiguousarray(array).view(dtype)
+    return array
+
+
+def stored_in(array: np.ndarray, dtype: np.dtype) -> str:
+    """The format in which a tensor was saved, if it is narrower than the program's."""
+    name = array.dtype.name
+    if name not in FORMATS or dtype.name not in FORMATS:
+        return ""
+    return name if roundoff(name).unit > roundoff(dtype.name).unit else ""
+
+
+def with_storage(held: Held, stored: str, model: ErrorModel) -> Held:
+    """A value, and what it lost when it was saved in a narrower format."""
+    if not stored:
+        return held
+    x = held.tracked(model)
+    before = held.bound(model)
+    size = np.abs(x.value).astype(np.float32) + before
+    with np.errstate(all="ignore"):
+        half = half_steps(size, roundoff(stored)).astype(np.float32)
+    half = np.where(np.isfinite(size), half, np.float32(0.0))
+    own = half if x.own is None else x.own + half
+    kept = Tracked(x.value, model, x.dtype, own, x.joint, x.shared)
+    return Held(kept, held.shape, before + half)
+
+
+class _Behind:
+    """What a value is computed from, as far back as the tensors that are known."""
+
+    def __init__(self, program: Program, known: Mapping[Key, Match]) -> None:
+        self._graph = ValueSources(program)
+        self._known = {value: m.tensor for (_, value), m in known.items()}
+        arguments = program.entry.body.arguments
+        self._arguments = dict(zip(arguments, program.argument_names, strict=True))
+
+    def look(self, key: Key) -> tuple[list[str], list[OpPlace]]:
+        """The nearest known tensors and arguments, and the ops since them that
+        compute, in the order of the program."""
+        _, value = key
+        since: dict[str, None] = {}
+        ops: dict[Op, int] = {}
+        for inner in self._reached(value):
+            if inner is not value and inner in self._known:
+                since[self._known[inner]] = None
+            elif inner in self._arguments:
+                since[self._arguments[inner]] = None
+            elif (maker := self._graph.makers.get(inner)) is not None:
+                ops.setdefault(maker, inner.number)
+        ordered = sorted(ops, key=lambda op: ops[op])
+        places = [_place(OpPath((), op)) for op in ordered if op.name not in _PASSING]
+        return list(since), [p for p in places if p is not None]
+
+    def _reached(self, value: Value) -> Iterator[Value]:
+        seen, left = {value}, [value]
+        while left:
+            inner = left.pop()
+            yield inner
+            if inner is not value and inner in self._known:
+                continue
+            for source in self._graph.sources.get(inner, ()):
+                if source not in seen:
+                    seen.add(source)
+                    left.append(source)
+
+
+_PASSING = MOVING | {"func.call", "stablehlo.composite"}
+
+
+def _place(path: OpPath | None) -> OpPlace | None:
+    if path is None:
+        return None
+    return OpPlace(
+        op=path.op.name.rpartition(".")[2],
+        module=module_of(path.scope),
+        source=path.source,
+    )

@@ -1,0 +1,242 @@
+"""What `compare_dump` returns: tensors, what they are, and the first that is wrong."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from neuronjax.diagnostics.comparison_tables import short
+from neuronjax.diagnostics.dumps.matching import Unmatched
+from neuronjax.diagnostics.legal.results import CheckedOutput
+from neuronjax.report.places import place
+from neuronjax.report.tables import NUMBER, RIGHT, WIDTH, Displayed, Look, new_table
+
+_SHOWN_OPS = 4
+_SHOWN_ROWS = 20
+_CUT: Look = {"no_wrap": True, "overflow": "ellipsis"}
+
+
+@dataclass(frozen=True)
+class OpPlace:
+    """An op as a reader finds it.
+
+    Attributes:
+        op: "dot_general".
+        module: the name stack without JAX's own names; "(top)" outside of any.
+        source: `file:line`, or "".
+    """
+
+    op: str
+    module: str
+    source: str
+
+    @property
+    def line(self) -> str:
+        """`file:line` without folders."""
+        return place(self.source)
+
+    def __str__(self) -> str:
+        inside = "" if self.module == "(top)" else f" in {self.module}"
+        return f"{self.op}{inside}, {self.line}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DumpedTensor:
+    """A saved tensor that is a value of the program.
+
+    Attributes:
+        tensor: its name in the dump.
+        name: what the program calls the value.
+        how: it was matched: "given", by "name", or by a "shape" that is unique.
+        place: the op that makes it; None for an argument.
+        checked: which elements are outside of what is legal, and by how much.
+        since: the tensors and arguments that it was computed from here.
+        ops: what computes it from these, in the order of the program; one of them is
+            wrong if the tensor is outside.
+    """
+
+    tensor: str
+    name: str
+    how: str
+    place: OpPlace | None
+    checked: CheckedOutput
+    since: tuple[str, ...]
+    ops: tuple[OpPlace, ...]
+
+    @property
+    def is_legal(self) -> bool:
+        """Whether the program may have these values there."""
+        return bool(self.checked)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class DumpComparison(Displayed):
+    """Saved tensors beside what a program may legally have there.
+
+    Attributes:
+        name: of the function.
+        target: the machine.
+        policy: what is cast, and how.
+        tensors: those that are values of the program, in the order of execution.
+        unmatched: the others, with the reason.
+        values: how many values of the program have a name, matched or not.
+    """
+
+    name: str
+    target: str
+    policy: str
+    tensors: tuple[DumpedTensor, ...]
+    unmatched: tuple[Unmatched, ...]
+    values: int
+
+    @property
+    def outside(self) -> tuple[DumpedTensor, ...]:
+        """The tensors that are not legal, in the order of execution."""
+        return tuple(t for t in self.tensors if not t.is_legal)
+
+    @property
+    def first(self) -> DumpedTensor | None:
+        """Where the device leaves what is legal first; None where it does not."""
+        return next(iter(self.outside), None)
+
+    @property
+    def is_legal(self) -> bool:
+        """Whether something was compared, and all of it is legal."""
+        return bool(self.tensors) and not self.outside
+
+    def table(self, rows: int = _SHOWN_ROWS) -> Table:
+        """The tensors in the order of execution, 80 columns wide."""
+        shown = self.tensors[:rows]
+        return new_table(
+            f"{len(shown)} of {len(self.tensors)} tensors, in the order of execution",
+            {
+                "tensor": {**_CUT, "ratio": 1},
+                "op": {**_CUT, "max_width": 14},
+                "line": {**_CUT, "max_width": 20},
+                "by": _CUT,
+                "outside": RIGHT | _CUT,
+                "of": NUMBER,
+                "bounds": NUMBER,
+            },
+            map(_row, shown),
+            width=WIDTH,
+            min_width=None,
+            collapse_padding=False,
+            padding=(0, 1, 0, 0),
+        )
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """A JSON value; Inf is None."""
+        first = self.first
+        return {
+            "name": self.name,
+            "target": self.target,
+            "policy": self.policy,
+            "is_legal": self.is_legal,
+            "first": None if first is None else first.tensor,
+            "tensors": [_as_dict(t) for t in self.tensors],
+            "unmatched": [
+                {"tensor": u.tensor, "shape": list(u.shape), "why": u.why}
+                for u in self.unmatched
+            ],
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"<neuronjax.DumpComparison of {self.name}: {len(self.outside)} of "
+            f"{len(self.tensors)} tensors outside, {len(self.unmatched)} unmatched>"
+        )
+
+    def __rich__(self) -> RenderableType:
+        total = len(self.tensors) + len(self.unmatched)
+        parts: list[RenderableType] = [
+            Text(
+                f"{self.name} on {self.target}: a dump beside what {self.policy} allows"
+                f"\n{len(self.tensors)} of {total} tensors are values of the program"
+            ),
+            *self._finding(),
+        ]
+        if self.tensors:
+            parts.append(self.table())
+        parts += self._unmatched()
+        return Group(*parts)
+
+    def _finding(self) -> Iterator[Text]:
+        first = self.first
+        if first is None:
+            word = "all of them are legal" if self.tensors else "nothing was compared"
+            yield Text(word, style="green" if self.tensors else "bold red")
+            return
+        yield Text(f"first outside: {first.tensor}, {_origin(first)}", style="bold red")
+        if first.place is not None and (code := _code(first.place.source)):
+            yield Text(f"   > {_cut(code, WIDTH - 5)}", style="cyan")
+        for line in first.checked.as_text().partition(": ")[2].splitlines():
+            yield Text(f"   {line.strip()}")
+        if first.since:
+            yield Text(_cut(f"   computed here from {', '.join(first.since)}", WIDTH))
+        if len(first.ops) > 1:
+            yield Text(f"   one of {len(first.ops)} ops since then is wrong:")
+            for op in first.ops[-_SHOWN_OPS:]:
+                yield Text(_cut(f"      {op}", WIDTH))
+            if len(first.ops) > _SHOWN_OPS:
+                yield Text("      and those before: .first.ops")
+
+    def _unmatched(self) -> Iterator[Text]:
+        for tensor in self.unmatched[:_SHOWN_ROWS]:
+            shape = list(tensor.shape)
+            told = f"no value: {tensor.tensor} {tensor.dtype}{shape}: {tensor.why}"
+            yield Text(_cut(told, WIDTH), style="yellow")
+        hidden = len(self.unmatched) - _SHOWN_ROWS
+        if hidden > 0:
+            yield Text(f"and {hidden} more: .unmatched")
+
+
+def _origin(tensor: DumpedTensor) -> str:
+    if tensor.place is None:
+        return "an argument: the device was given other numbers"
+    return str(tensor.place)
+
+
+def _code(source: str) -> str:
+    path, _, line = source.rpartition(":")
+    return linecache.getline(path, int(line) if line.isdigit() else 0).strip()
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _row(tensor: DumpedTensor) -> tuple[str, ...]:
+    judged, found = tensor.checked.judged, tensor.place
+    return (
+        tensor.tensor,
+        "argument" if found is None else found.op,
+        "" if found is None else found.line,
+        tensor.how,
+        str(judged.refused) if judged.refused or tensor.is_legal else "the norm",
+        str(judged.elements),
+        short(judged.times_bound),
+    )
+
+
+def _as_dict(tensor: DumpedTensor) -> dict[str, Any]:
+    judged, found = tensor.checked.judged, tensor.place
+    bounds = judged.times_bound
+    return {
+        "tensor": tensor.tensor,
+        "name": tensor.name,
+        "how": tensor.how,
+        "op": None if found is None else found.op,
+        "module": None if found is None else found.module,
+        "source": None if found is None else found.source,
+        "elements": judged.elements,
+        "outside": judged.refused,
+        "times_bound": bounds if bounds < float("inf") else None,
+        "is_legal": tensor.is_legal,
+    }

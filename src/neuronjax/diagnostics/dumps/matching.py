@@ -1,0 +1,184 @@
+"""Which saved tensor is which value of the program."""
+
+from __future__ import annotations
+
+import difflib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuronjax.diagnostics.dumps.naming import NamedValue, normal
+from neuronjax.errors import InvalidProgramError
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Match:
+    """A tensor and its value.
+
+    Attributes:
+        tensor: the name in the dump.
+        how: "given", "name" or "shape".
+    """
+
+    tensor: str
+    value: NamedValue
+    array: np.ndarray
+    how: str
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    """A tensor that is no value of the program, and why."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+    why: str
+
+
+def matched(
+    tensors: Mapping[str, np.ndarray],
+    values: Sequence[NamedValue],
+    given: Mapping[str, str],
+) -> tuple[list[Match], list[Unmatched]]:
+    """Pairs tensors and values: as given, by name, else by a unique shape and dtype.
+
+    Raises:
+        InvalidProgramError: `given` names a tensor or a value that is not there, or one
+            of another shape.
+    """
+    pairs = {
+        t: (_given(t, name, tensors, values), "given") for t, name in given.items()
+    }
+    reasons: dict[str, str] = {}
+    for tensor, array in tensors.items():
+        if tensor in pairs:
+            continue
+        candidates = _by_name(normal(tensor), values)
+        fitting = [v for v in candidates if _fits(array, v)]
+        if len(fitting) == 1:
+            pairs[tensor] = (fitting[0], "name")
+        elif fitting:
+            reasons[tensor] = f"may be {_listed(fitting)}"
+        elif candidates:
+            shapes = ", ".join(str(v.value.type) for v in candidates[:_SHOWN])
+            reasons[tensor] = f"{candidates[0].names[0]} is {shapes}"
+    _by_shape(tensors, values, pairs, reasons)
+    matches = _once_each(tensors, pairs, reasons)
+    left = [
+        Unmatched(t, x.shape, x.dtype.name, reasons.get(t, "no value has this name"))
+        for t, x in tensors.items()
+        if t not in {m.tensor for m in matches}
+    ]
+    return matches, left
+
+
+def _given(
+    tensor: str,
+    name: str,
+    tensors: Mapping[str, np.ndarray],
+    values: Sequence[NamedValue],
+) -> NamedValue:
+    if tensor not in tensors:
+        raise InvalidProgramError(
+            f"names has {tensor!r}, which the dump has not",
+            remedy=f"it has {_near(tensor, list(tensors))}",
+        )
+    found = [v for v in values if name in v.names]
+    if not found:
+        known = [n for v in values for n in v.names]
+        raise InvalidProgramError(
+            f"the program has no value {name!r}, which names gives {tensor!r}",
+            remedy=f"it has {_near(name, known)}",
+        )
+    if not _fits(tensors[tensor], found[0]):
+        raise InvalidProgramError(
+            f"{tensor!r} has shape {tensors[tensor].shape}, {name!r} is "
+            f"{found[0].value.type}",
+            remedy="save the tensor as the program has it",
+        )
+    return found[0]
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    return ", ".join(
+        difflib.get_close_matches(name, known, cutoff=0.3) or known[:_SHOWN]
+    )
+
+
+def _listed(values: Sequence[NamedValue]) -> str:
+    more = ", ..." if len(values) > _SHOWN else ""
+    return ", ".join(v.names[0] for v in values[:_SHOWN]) + more
+
+
+def _fits(array: np.ndarray, value: NamedValue) -> bool:
+    return array.shape == value.value.type.shape
+
+
+def _by_name(name: tuple[str, ...], values: Sequence[NamedValue]) -> list[NamedValue]:
+    """Those of the very name; else those where one name is the end of the other."""
+    ends: list[NamedValue] = []
+    for value in values:
+        for own in map(normal, value.names):
+            if own == name:
+                return [value]
+            if _is_end(name, own) or (_is_second(own) and _is_end(name, own[:-1])):
+                ends.append(value)
+                break
+    return ends
+
+
+def _is_second(own: tuple[str, ...]) -> bool:
+    """Whether it is the name of one of several ops in a module, "mlp/add.1"."""
+    return len(own) > 1 and own[-1].isdigit()
+
+
+def _is_end(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
+    short, long = sorted((a, b), key=len)
+    return bool(short) and long[len(long) - len(short) :] == short
+
+
+def _by_shape(
+    tensors: Mapping[str, np.ndarray],
+    values: Sequence[NamedValue],
+    pairs: dict[str, tuple[NamedValue, str]],
+    reasons: dict[str, str],
+) -> None:
+    """Of what has no name in common, one tensor and one value of a shape and dtype."""
+    taken = {id(value) for value, _ in pairs.values()}
+    kinds: dict[tuple, list[NamedValue]] = defaultdict(list)
+    for value in values:
+        if value.computes and id(value) not in taken:
+            kinds[value.value.type.shape, value.value.type.dtype.name].append(value)
+    alike: dict[tuple, list[str]] = defaultdict(list)
+    for tensor, array in tensors.items():
+        if tensor not in pairs and tensor not in reasons and array.ndim:
+            alike[array.shape, array.dtype.name].append(tensor)
+    for kind, names in alike.items():
+        found = kinds.get(kind, [])
+        if len(names) == len(found) == 1:
+            pairs[names[0]] = (found[0], "shape")
+        elif found:
+            for tensor in names:
+                reasons[tensor] = f"of this shape are {_listed(found)}"
+
+
+def _once_each(
+    tensors: Mapping[str, np.ndarray],
+    pairs: Mapping[str, tuple[NamedValue, str]],
+    reasons: dict[str, str],
+) -> list[Match]:
+    """Without the second of two tensors that would be one value."""
+    owners: dict[int, str] = {}
+    found = []
+    for tensor, (value, how) in pairs.items():
+        owner = owners.setdefault(id(value), tensor)
+        if owner == tensor:
+            found.append(Match(tensor, value, tensors[tensor], how))
+        else:
+            reasons[tensor] = f"{value.names[0]} is {owner!r} already"
+    return found

@@ -1,0 +1,218 @@
+"""Reads tensors by name: mappings, `.npy`, `.npz`, `.safetensors`, folders, Parquet.
+
+Files are untrusted: none is unpickled, and what a header declares is checked.
+"""
+
+from __future__ import annotations
+
+import lzma
+import math
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from neuronjax.diagnostics.dumps.safetensors import read_safetensors
+from neuronjax.errors import InvalidProgramError, UnsupportedError
+
+Dump = Mapping[str, Any] | str | Path
+_SEEN = ".npy, .npz, .safetensors, .parquet, or a folder of .npy"
+
+
+def read_dump(source: Dump) -> dict[str, np.ndarray]:
+    """Tensors by name.
+
+    Args:
+        source: a mapping from names to arrays; or the path of a file or a folder. A
+            tensor of a folder is called as its file, with the folders inside and
+            without the ending.
+
+    Raises:
+        InvalidProgramError: no such file, an unknown kind, a file that is not what it
+            says, or what is no array of numbers.
+        UnsupportedError: Parquet without pyarrow.
+    """
+    if isinstance(source, Mapping):
+        found = {str(name): _array(str(name), x) for name, x in source.items()}
+    else:
+        found = _of_path(Path(source))
+    if not found:
+        raise InvalidProgramError(
+            f"{_told(source)} holds no tensor", remedy=f"give a mapping, {_SEEN}"
+        )
+    for name, array in found.items():
+        if array.dtype.kind not in "biufV" or array.dtype.names:
+            raise InvalidProgramError(
+                f"{name!r} of {_told(source)} has dtype {array.dtype}",
+                remedy="save arrays of real numbers",
+            )
+    return found
+
+
+def _told(source: Dump) -> str:
+    return "the mapping" if isinstance(source, Mapping) else str(source)
+
+
+def _array(name: str, x: Any) -> np.ndarray:
+    try:
+        return np.asarray(x)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidProgramError(
+            f"{name!r} is no array: {error}", remedy="give arrays of NumPy or JAX"
+        ) from None
+
+
+def _of_path(path: Path) -> dict[str, np.ndarray]:
+    if path.is_dir():
+        return dict(_of_folder(path))
+    if not path.is_file():
+        raise InvalidProgramError(
+            f"{path}: no such file", remedy=f"name a file: {_SEEN}"
+        )
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise InvalidProgramError(
+            f"{path}: unknown kind of file {path.suffix!r}", remedy=f"give {_SEEN}"
+        )
+    return reader(path)
+
+
+def _of_folder(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
+    for path in sorted(folder.rglob("*.npy")):
+        name = path.relative_to(folder).with_suffix("").as_posix()
+        yield name, _npy(path)[path.stem]
+
+
+# -- NumPy -----------------------------------------------------------------------------
+
+#: What NumPy and zipfile raise of bytes that are not what they say.
+_BROKEN = (
+    *(OSError, ValueError, EOFError, OverflowError, KeyError, TypeError),
+    *(RuntimeError, SyntaxError, MemoryError, struct.error, zlib.error, lzma.LZMAError),
+    *(tokenize.TokenError, zipfile.BadZipFile),
+)
+_HEADERS: Mapping[tuple[int, int], Callable[..., Any]] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+#: No deflated byte becomes more.
+_LARGEST_RATIO = 1032
+
+
+def _npy(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with path.open("rb") as file:
+            return {path.stem: _of_stream(file, path.stat().st_size)}
+    except _BROKEN as error:
+        raise _broken(path, error) from None
+
+
+def _npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return dict(_of_members(archive))
+    except _BROKEN as error:
+        raise _broken(path, error) from None
+
+
+def _of_members(archive: zipfile.ZipFile) -> Iterator[tuple[str, np.ndarray]]:
+    for info in archive.infolist():
+        if info.is_dir():
+            continue
+        if info.file_size > _LARGEST_RATIO * info.compress_size:
+            raise ValueError(f"{info.filename} says that it has {info.file_size} bytes")
+        with archive.open(info) as member:
+            name = info.filename.removesuffix(".npy")
+            yield name, _of_stream(member, info.file_size)
+
+
+def _of_stream(file: Any, size: int) -> np.ndarray:
+    """One array, whose header says as many bytes as there are."""
+    version = np.lib.format.read_magic(file)
+    if version not in _HEADERS:
+        raise ValueError(f"version {version} of the format")
+    shape, is_fortran, dtype = _HEADERS[version](file)
+    if dtype.hasobject:
+        raise ValueError("it holds objects, which only pickle can read")
+    if any(n < 0 for n in shape):
+        raise ValueError(f"shape {shape}")
+    needed, left = math.prod(shape) * dtype.itemsize, size - file.tell()
+    if needed != left:
+        raise ValueError(f"{dtype}{list(shape)} takes {needed} bytes, there are {left}")
+    data = file.read(needed)
+    array = np.frombuffer(data, dtype) if needed else np.zeros(shape, dtype)
+    order = "F" if is_fortran else "C"
+    return array.reshape(shape, order=order)
+
+
+def _broken(path: Path, error: BaseException) -> InvalidProgramError:
+    return InvalidProgramError(
+        f"{path}: {error}",
+        remedy="save arrays of numbers, as np.save does it; objects are not read: "
+        f"{_SEEN}",
+    )
+
+
+# -- Parquet ---------------------------------------------------------------------------
+
+_COLUMNS = ("name", "dtype", "shape", "data")
+
+
+def _parquet(path: Path) -> dict[str, np.ndarray]:
+    """A row for every tensor: name, dtype, shape, and its bytes in row-major order."""
+    try:
+        from pyarrow import parquet  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise UnsupportedError(
+            f"{path}: Parquet is read by pyarrow, which is not installed",
+            remedy="pip install 'neuronjax[parquet]', or save .npz or .safetensors",
+        ) from error
+    try:
+        rows = parquet.read_table(path).to_pylist()
+    except (OSError, ValueError, TypeError) as error:  # ArrowInvalid is a ValueError
+        raise InvalidProgramError(
+            f"{path}: {error}", remedy="write it with pyarrow.parquet.write_table"
+        ) from None
+    missing = [c for c in _COLUMNS if rows and c not in rows[0]]
+    if missing:
+        raise InvalidProgramError(
+            f"{path} has no column {', '.join(missing)}",
+            remedy=f"one row per tensor, columns {', '.join(_COLUMNS)}: text, text, "
+            "list of sizes, bytes in row-major order",
+        )
+    return {str(row["name"]): _of_row(path, row) for row in rows}
+
+
+def _of_row(path: Path, row: Mapping[str, Any]) -> np.ndarray:
+    name, data, shape = row["name"], row["data"], row["shape"]
+    try:
+        dtype = np.dtype(getattr(ml_dtypes, str(row["dtype"]), row["dtype"]))
+        sizes = tuple(int(n) for n in shape)
+    except (TypeError, ValueError) as error:
+        raise InvalidProgramError(
+            f"{path}: {name!r}: {error}", remedy="give dtypes by NumPy's names"
+        ) from None
+    needed = math.prod(sizes) * dtype.itemsize
+    is_whole = (
+        isinstance(data, bytes) and len(data) == needed and min(sizes, default=0) >= 0
+    )
+    if not is_whole:
+        raise InvalidProgramError(
+            f"{path}: {name!r} of {dtype}{list(sizes)} needs {needed} bytes",
+            remedy="put array.tobytes() in the column data",
+        )
+    return np.frombuffer(data, dtype).reshape(sizes)
+
+
+_READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
+    ".npy": _npy,
+    ".npz": _npz,
+    ".safetensors": read_safetensors,
+    ".parquet": _parquet,
+}

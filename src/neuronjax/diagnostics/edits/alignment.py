@@ -1,0 +1,248 @@
+"""Which op of one program is which of another, and what of the rest is an edit.
+
+The rows of ops are aligned by the longest common subsequence of their fingerprints.
+What is left between two pairs is paired by name and types, an op whose attributes were
+changed, then by the types of the results alone, an op in place of another.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from neuronjax.diagnostics.edits.flattening import CALLS, CONTROL, FlatOp, FlatProgram
+from neuronjax.ir.program import Value
+
+#: Up to so many pairs the subsequence is the longest; beyond, that of difflib.
+_LARGEST_TABLE = 1 << 24
+
+
+@dataclass(frozen=True, eq=False)
+class AlignedPair:
+    """An op before and after.
+
+    Attributes:
+        how: "same", "changed" (its attributes or module), "replaced" by another op, or
+            "rewired" (the same op of other values).
+    """
+
+    before: FlatOp
+    after: FlatOp
+    how: str
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """Two programs, op by op.
+
+    Attributes:
+        pairs: in the order of the second program.
+        removed, added: ops without a partner.
+    """
+
+    before: FlatProgram
+    after: FlatProgram
+    pairs: tuple[AlignedPair, ...]
+    removed: tuple[FlatOp, ...]
+    added: tuple[FlatOp, ...]
+
+    def edits_behind(
+        self, pair: AlignedPair
+    ) -> tuple[list[AlignedPair], list[FlatOp], list[FlatOp]]:
+        """What a pair depends on that was edited, was added, was removed."""
+        behind = set(_behind(pair.after, self.after))
+        before = set(_behind(pair.before, self.before))
+        edited = [p for p in self.pairs if p.how != "same" and p.after in behind]
+        return (
+            edited,
+            [op for op in self.added if op in behind],
+            [op for op in self.removed if op in before],
+        )
+
+
+def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
+    """Pairs the ops of two programs."""
+    left, right = before.ops, after.ops
+    pairs = [
+        (left[i], right[j], "same")
+        for i, j in common(
+            [o.fingerprint for o in left], [o.fingerprint for o in right]
+        )
+    ]
+    keys: tuple[tuple[Callable[[FlatOp], Hashable], str], ...] = (
+        (lambda o: o.kind, "changed"),
+        (lambda o: (o.op.name in CONTROL, o.types), "replaced"),
+    )
+    for key, how in keys:
+        more = []
+        for gap_left, gap_right in _gaps(left, right, pairs):
+            found = common([*map(key, gap_left)], [*map(key, gap_right)])
+            more += [(gap_left[i], gap_right[j], how) for i, j in found]
+        pairs = sorted(pairs + more, key=lambda p: p[1].number)
+    partner = {a: b for a, b, _ in pairs}
+    wiring = _Wiring(before, after, partner)
+    taken = set(partner.values())
+    return Alignment(
+        before,
+        after,
+        tuple(
+            AlignedPair(
+                a, b, "rewired" if how == "same" and wiring.differs(a, b) else how
+            )
+            for a, b, how in pairs
+        ),
+        tuple(o for o in left if o not in partner),
+        tuple(o for o in right if o not in taken),
+    )
+
+
+def _gaps(
+    left: Sequence[FlatOp],
+    right: Sequence[FlatOp],
+    pairs: Sequence[tuple[FlatOp, FlatOp, str]],
+) -> Iterator[tuple[Sequence[FlatOp], Sequence[FlatOp]]]:
+    """What lies between neighbouring pairs on both sides."""
+    i = j = 0
+    ends = [(a.number, b.number) for a, b, _ in pairs]
+    for end_i, end_j in [*ends, (len(left), len(right))]:
+        if i < end_i and j < end_j:
+            yield left[i:end_i], right[j:end_j]
+        i, j = end_i + 1, end_j + 1
+
+
+@dataclass(eq=False)
+class _Wiring:
+    """Whether a pair of ops reads what corresponds."""
+
+    before: FlatProgram
+    after: FlatProgram
+    partner: dict[FlatOp, FlatOp]
+
+    def differs(self, a: FlatOp, b: FlatOp) -> bool:
+        """Whether two of their operands are made by ops that have other partners.
+
+        An operand that an op without a partner makes is no question of wiring: that op
+        is the edit."""
+        pairs = zip(a.op.operands, b.op.operands, strict=True)
+        return any(self._are_apart(v, w) for v, w in pairs)
+
+    def _are_apart(self, v: Value, w: Value) -> bool:
+        first, second = self.before.makers.get(v), self.after.makers.get(w)
+        if first is None and second is None:
+            return self._place(v) != self.after.places.get(w)
+        if first is None or second is None:
+            alone = first or second
+            return alone is not None and self._has_partner(alone)
+        if first not in self.partner or second not in self._taken:
+            return False
+        if self.partner[first] is not second:
+            return True
+        return first.op.results.index(v) != second.op.results.index(w)
+
+    def _place(self, v: Value) -> tuple[FlatOp | None, str, int] | None:
+        """The place that corresponds to an argument's."""
+        found = self.before.places.get(v)
+        if found is None or found[0] is None:
+            return found
+        return (self.partner.get(found[0]), *found[1:])
+
+    def _has_partner(self, op: FlatOp) -> bool:
+        return op in self.partner or op in self._taken
+
+    @cached_property
+    def _taken(self) -> set[FlatOp]:
+        return set(self.partner.values())
+
+
+def _behind(op: FlatOp, program: FlatProgram) -> Iterator[FlatOp]:
+    """Every op that one depends on, itself first, through calls and loops."""
+    seen, left = {(op, False)}, [(op, False)]
+    while left:
+        inner, is_outside = left.pop()
+        if not is_outside:
+            yield inner
+        for source in _read(inner, is_outside, program):
+            if source not in seen:
+                seen.add(source)
+                left.append(source)
+
+
+def _read(
+    op: FlatOp, is_outside: bool, program: FlatProgram
+) -> Iterator[tuple[FlatOp, bool]]:
+    """What makes an op's operands; a call that is come to from its body is outside, and
+    hands on its operands alone."""
+    if op.op.name in CONTROL and not is_outside:
+        yield from ((o, False) for o in program.ops if _is_in(o, op))
+    for value in op.op.operands:
+        maker = program.makers.get(value)
+        if maker is not None:
+            yield maker, False
+            continue
+        owner = program.places.get(value, (None, "", 0))[0]
+        if owner is not None:
+            yield owner, owner.op.name in CALLS
+
+
+def _is_in(inner: FlatOp, op: FlatOp) -> bool:
+    if op.op.name in CALLS:
+        return (*op.path.calls, op.op) == inner.path.calls
+    return any(inner.op is o for region in op.op.regions for o in region.ops)
+
+
+# -- the longest common subsequence ----------------------------------------------------
+
+
+def common(
+    left: Sequence[Hashable], right: Sequence[Hashable]
+) -> list[tuple[int, int]]:
+    """Indices of a longest common subsequence of two sequences, ascending."""
+    start = 0
+    while start < min(len(left), len(right)) and left[start] == right[start]:
+        start += 1
+    end = 0
+    while (
+        end < min(len(left), len(right)) - start
+        and left[len(left) - 1 - end] == right[len(right) - 1 - end]
+    ):
+        end += 1
+    a, b = left[start : len(left) - end], right[start : len(right) - end]
+    middle = _by_table(a, b) if len(a) * len(b) <= _LARGEST_TABLE else _by_blocks(a, b)
+    head = [(n, n) for n in range(start)]
+    tail = [(len(left) - n, len(right) - n) for n in range(end, 0, -1)]
+    return [*head, *((i + start, j + start) for i, j in middle), *tail]
+
+
+def _by_table(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
+    numbers: dict[Hashable, int] = {}
+    x, y = (
+        np.asarray([numbers.setdefault(k, len(numbers)) for k in s]) for s in (a, b)
+    )
+    lengths = np.zeros((len(a) + 1, len(b) + 1), np.int32)
+    for i in range(len(a) - 1, -1, -1):
+        below = lengths[i + 1]
+        row = np.where(y == x[i], below[1:] + 1, below[:-1])
+        lengths[i, :-1] = np.maximum.accumulate(row[::-1])[::-1]
+    found, i, j = [], 0, 0
+    while i < len(a) and j < len(b):
+        if x[i] == y[j]:
+            found.append((i, j))
+            i, j = i + 1, j + 1
+        elif lengths[i + 1, j] >= lengths[i, j + 1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+def _by_blocks(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
+    matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
+    return [
+        (block.a + n, block.b + n)
+        for block in matcher.get_matching_blocks()
+        for n in range(block.size)
+    ]

@@ -1,0 +1,278 @@
+"""What `compare(f, against=g)` returns: edits, the first op that differs, outputs."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from neuronjax.diagnostics.comparison_tables import short
+from neuronjax.diagnostics.op_errors import Errors
+from neuronjax.report.places import place
+from neuronjax.report.tables import NUMBER, TEXT, WIDTH, Displayed, new_table
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditedOp:
+    """An op of one of two programs, as a reader finds it.
+
+    Attributes:
+        number: in the row of the program's ops, bodies of calls and loops behind them.
+        op: "dot_general".
+        module: the name stack without JAX's own names; "(top)" outside of any.
+        source: `file:line`, or "".
+        result: the types of its results.
+    """
+
+    number: int
+    op: str
+    module: str
+    source: str
+    result: str
+
+    @property
+    def line(self) -> str:
+        """`file:line` without folders."""
+        return place(self.source)
+
+    def __str__(self) -> str:
+        inside = "" if self.module == "(top)" else f" in {self.module}"
+        return f"{self.op}{inside}, {self.line}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """What somebody has done to a program.
+
+    Attributes:
+        kind: "changed" (attributes, types of operands, or the module), "replaced" (by
+            another op), "rewired" (the same op reads other values), "added" or
+            "removed".
+        before: the op in the function; None where one was added.
+        after: the op in `against`; None where one was removed.
+        differs: whether the values of the two differ; None without two.
+    """
+
+    kind: str
+    before: EditedOp | None
+    after: EditedOp | None
+    differs: bool | None
+
+    def __str__(self) -> str:
+        if self.before is None or self.after is None:
+            return str(self.before or self.after)
+        if self.before.op == self.after.op:
+            moved = (
+                "" if self.before.line == self.after.line else f" ({self.before.line})"
+            )
+            return f"{self.after}{moved}"
+        return f"{self.before.op} -> {self.after}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstDifference:
+    """The first op, in the order of `against`, whose values differ.
+
+    Attributes:
+        before, after: the op in both programs.
+        is_edit: whether the op itself was edited; else its operands differ.
+        iteration: of the loops around it; () outside of loops.
+        errors: of all its executions, `against` beside the function.
+        because: the edits that it depends on; itself if it is one.
+    """
+
+    before: EditedOp
+    after: EditedOp
+    is_edit: bool
+    iteration: tuple[int, ...]
+    errors: Errors
+    because: tuple[Edit, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputDifference:
+    """An output of both programs.
+
+    Attributes:
+        path: in the pytree of the results.
+        errors: of `against` beside the function; None where types differ or one of them
+            does not have it.
+        note: why there are no errors.
+    """
+
+    path: str
+    errors: Errors | None
+    note: str = ""
+
+    @property
+    def differs(self) -> bool:
+        """Whether a bit does."""
+        return self.errors is None or self.errors.differing > 0
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ProgramComparison(Displayed):
+    """Two programs on the same arguments, as before and after an edit.
+
+    Attributes:
+        names: of the two functions.
+        target: the machine.
+        policy: what both were emulated under.
+        tolerance: relative L2 error up to which values are the same; 0 for any bit.
+        pairs: how many ops of the two are one another's.
+        compared: how many of them ran in both.
+        edits: in the order of `against`, what was removed last.
+        first: None where no value differs.
+        differing: how many pairs have values that differ.
+        outputs: by path.
+    """
+
+    names: tuple[str, str]
+    target: str
+    policy: str
+    tolerance: float
+    pairs: int
+    compared: int
+    edits: tuple[Edit, ...]
+    first: FirstDifference | None
+    differing: int
+    outputs: tuple[OutputDifference, ...]
+
+    @property
+    def is_same(self) -> bool:
+        """Whether every output has the same bits."""
+        return not any(o.differs for o in self.outputs)
+
+    def table(self) -> Table:
+        """The outputs."""
+        return new_table(
+            "outputs",
+            {
+                "output": TEXT,
+                "differ": NUMBER,
+                "of": NUMBER,
+                "ulp": NUMBER,
+                "relative L2": NUMBER,
+            },
+            map(_row, self.outputs),
+            width=WIDTH,
+            min_width=None,
+        )
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """A JSON value."""
+        first = self.first
+        return {
+            "names": list(self.names),
+            "target": self.target,
+            "policy": self.policy,
+            "tolerance": self.tolerance,
+            "pairs": self.pairs,
+            "differing": self.differing,
+            "is_same": self.is_same,
+            "edits": [_edit_dict(e) for e in self.edits],
+            "first": None
+            if first is None
+            else {
+                "before": vars(first.before),
+                "after": vars(first.after),
+                "is_edit": first.is_edit,
+                "iteration": list(first.iteration),
+            },
+            "outputs": [
+                {
+                    "path": o.path,
+                    "differing": None if o.errors is None else o.errors.differing,
+                    "note": o.note,
+                }
+                for o in self.outputs
+            ],
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"<neuronjax.ProgramComparison of {self.names[0]} and {self.names[1]}: "
+            f"{len(self.edits)} edits, {self.differing} ops differ>"
+        )
+
+    def __rich__(self) -> RenderableType:
+        before, after = self.names
+        edits = "1 edit" if len(self.edits) == 1 else f"{len(self.edits)} edits"
+        head = (
+            f"{before} and {after} on {self.target}, {self.policy}\n"
+            f"{self.pairs} ops are in both, {edits}; {self.differing} of "
+            f"{self.compared} that ran differ"
+        )
+        parts: list[RenderableType] = [
+            Text(head),
+            *self._edits(),
+            *self._finding(),
+        ]
+        return Group(*parts, self.table())
+
+    def _edits(self) -> Iterator[Text]:
+        for edit in self.edits[:_SHOWN]:
+            effect = "" if edit.differs is not False else ", with the same values"
+            yield Text(_cut(f"{edit.kind}: {edit}{effect}"))
+            if code := _code(edit.after or edit.before):
+                yield Text(_cut(f"   > {code}"), style="cyan")
+        hidden = len(self.edits) - _SHOWN
+        if hidden > 0:
+            yield Text(f"and {hidden} more: .edits")
+
+    def _finding(self) -> Iterator[Text]:
+        first = self.first
+        if first is None:
+            limit = "bit" if self.tolerance == 0 else "value"
+            yield Text(f"no {limit} differs in what both compute", style="green")
+            return
+        how = "an edit" if first.is_edit else "a consequence"
+        at = ".".join(map(str, first.iteration))
+        where = f", iteration {at}" if first.iteration else ""
+        yield Text(f"first to differ: {first.after}{where}: {how}", style="bold red")
+        errors = first.errors
+        yield Text(
+            f"   {errors.differing} of {errors.elements} elements, relative L2 "
+            f"{short(errors.relative_l2)}"
+        )
+        if not first.is_edit:
+            for edit in first.because[-_SHOWN:]:
+                yield Text(_cut(f"   of {edit.kind}: {edit}"))
+
+
+def _code(op: EditedOp | None) -> str:
+    path, _, line = ("" if op is None else op.source).rpartition(":")
+    return linecache.getline(path, int(line) if line.isdigit() else 0).strip()
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
+
+
+def _row(output: OutputDifference) -> tuple[str, ...]:
+    errors = output.errors
+    if errors is None:
+        return output.path, output.note, "", "", ""
+    return (
+        output.path,
+        str(errors.differing),
+        str(errors.elements),
+        short(errors.max_ulp),
+        short(errors.relative_l2),
+    )
+
+
+def _edit_dict(edit: Edit) -> dict[str, Any]:
+    return {
+        "kind": edit.kind,
+        "before": None if edit.before is None else vars(edit.before),
+        "after": None if edit.after is None else vars(edit.after),
+        "differs": edit.differs,
+    }

@@ -1,0 +1,142 @@
+"""The ops of a program in a row, each with a fingerprint of what it computes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.op_records import module_of
+from neuronjax.diagnostics.parallel_runs import OpPath
+from neuronjax.ir.program import Op, Program, Region, Value
+
+CALLS = ("func.call", "stablehlo.composite")
+#: What an op has regions for, whose ops run by themselves.
+CONTROL = (*CALLS, "stablehlo.while", "stablehlo.case")
+_NAMES = ("callee", "decomposition", "sym_name", "name")
+
+
+@dataclass(frozen=True, eq=False)
+class FlatOp:
+    """One op, as the calls reach it.
+
+    Attributes:
+        number: in the row.
+        path: which it is.
+        fingerprint: equal for ops that compute the same function in the same module;
+            what they read and where they stand in the source does not count.
+    """
+
+    number: int
+    path: OpPath
+    fingerprint: str
+
+    @property
+    def op(self) -> Op:
+        """As the program has it."""
+        return self.path.op
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """Its name and the types of its results."""
+        return (self.op.name, *(str(v.type) for v in self.op.results))
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Of its results."""
+        return tuple(str(v.type) for v in self.op.results)
+
+
+@dataclass(frozen=True, eq=False)
+class FlatProgram:
+    """A program's ops in a row, bodies of calls, loops and branches behind their op.
+
+    Attributes:
+        ops: the row.
+        makers: the op whose result a value is; of a body that is called twice the
+            first.
+        places: what is no op's result: the op whose body it is an argument of, None for
+            main, and its number.
+    """
+
+    ops: tuple[FlatOp, ...]
+    makers: Mapping[Value, FlatOp]
+    places: Mapping[Value, tuple[FlatOp | None, str, int]]
+
+
+def flat(program: Program) -> FlatProgram:
+    """The row of a program."""
+    return _RowOfOps(program).done()
+
+
+class _RowOfOps:
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._ops: list[FlatOp] = []
+        self._makers: dict[Value, FlatOp] = {}
+        self._places: dict[Value, tuple[FlatOp | None, str, int]] = {}
+
+    def done(self) -> FlatProgram:
+        self._region(self._program.entry.body, None, "main", ())
+        return FlatProgram(tuple(self._ops), self._makers, self._places)
+
+    def _region(
+        self, region: Region, owner: FlatOp | None, what: str, calls: tuple[Op, ...]
+    ) -> None:
+        for number, value in enumerate(region.arguments):
+            self._places.setdefault(value, (owner, what, number))
+        for op in region.ops:
+            path = OpPath(calls, op)
+            entry = FlatOp(len(self._ops), path, fingerprint(path))
+            self._ops.append(entry)
+            for value in op.results:
+                self._makers.setdefault(value, entry)
+            if op.name in CALLS:
+                callee = op.attributes.get("callee") or op.attributes["decomposition"]
+                body = self._program.functions[callee].body
+                self._region(body, entry, "call", (*calls, op))
+            elif op.name in CONTROL:
+                for n, inner in enumerate(op.regions):
+                    self._region(inner, entry, str(n), calls)
+
+
+def fingerprint(path: OpPath) -> str:
+    """A hash of what an op computes, and of its module."""
+    text = "\n".join((module_of(path.scope), *_described(path.op)))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _described(op: Op) -> Iterator[str]:
+    yield op.name
+    yield " ".join(str(v.type) for v in op.operands)
+    yield " ".join(str(v.type) for v in op.results)
+    for name in sorted(op.attributes):
+        if name not in _NAMES:
+            yield f"{name}={_plain(op.attributes[name])}"
+    if op.name not in CONTROL:  # a body of scalars is part of the op
+        for region in op.regions:
+            yield from _of_body(region)
+
+
+def _of_body(region: Region) -> Iterator[str]:
+    numbers: dict[Value, int] = {}
+    for value in region.arguments:
+        numbers[value] = len(numbers)
+    for op in region.ops:
+        yield from _described(op)
+        yield " ".join(str(numbers.get(v, "outside")) for v in op.operands)
+        for value in op.results:
+            numbers[value] = len(numbers)
+    yield " ".join(str(numbers.get(v, "outside")) for v in region.results)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        return f"{value.dtype}{value.shape}{digest}"
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_plain, value))})"
+    return repr(value)

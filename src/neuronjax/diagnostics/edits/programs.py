@@ -1,0 +1,183 @@
+"""Aligns two captured programs, runs both, and says what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.compare import Setting
+from neuronjax.diagnostics.edits.alignment import AlignedPair, Alignment, aligned
+from neuronjax.diagnostics.edits.edit_result import (
+    Edit,
+    EditedOp,
+    FirstDifference,
+    OutputDifference,
+    ProgramComparison,
+)
+from neuronjax.diagnostics.edits.flattening import FlatOp, FlatProgram, flat
+from neuronjax.diagnostics.edits.value_runs import PairedRuns, PairErrors
+from neuronjax.diagnostics.op_errors import errors_of
+from neuronjax.diagnostics.op_records import MOVING, module_of
+from neuronjax.policy import Policy
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditedProgram:
+    """One of the two.
+
+    Attributes:
+        name: of the function.
+        arrays: its arguments, as a lowered program takes them.
+        outputs: paths of its results.
+    """
+
+    name: str
+    setting: Setting
+    arrays: Sequence[Any]
+    outputs: Sequence[str]
+
+
+def compare_programs(
+    before: EditedProgram,
+    after: EditedProgram,
+    policy: Policy,
+    tolerance: float,
+    label: str,
+) -> ProgramComparison:
+    """Both programs under one policy, op by op."""
+    alignment = aligned(flat(before.setting.program), flat(after.setting.program))
+    sides = before.setting.emulated(policy), after.setting.emulated(policy)
+    runs = PairedRuns(alignment, sides, tolerance)
+    results = runs.run((before.arrays, after.arrays))
+    found = runs.found
+    described = _Describing(alignment, found)
+    return ProgramComparison(
+        names=(before.name, after.name),
+        target=before.setting.target.name,
+        policy=label,
+        tolerance=tolerance,
+        pairs=len(alignment.pairs),
+        compared=len(found),
+        edits=tuple(described.edits()),
+        first=described.first(),
+        differing=sum(errors.first is not None for errors in found.values()),
+        outputs=tuple(_outputs(before.outputs, after.outputs, *results)),
+    )
+
+
+class _Describing:
+    """What was found, in the words of a result."""
+
+    def __init__(
+        self, alignment: Alignment, found: dict[AlignedPair, PairErrors]
+    ) -> None:
+        self._alignment, self._found = alignment, found
+
+    def before(self, op: FlatOp) -> EditedOp:
+        """An op of the program before."""
+        return _described(op, self._alignment.before)
+
+    def after(self, op: FlatOp) -> EditedOp:
+        """An op of the program after."""
+        return _described(op, self._alignment.after)
+
+    def edits(self) -> list[Edit]:
+        """In the order of the program after; what was removed comes last."""
+        pairs = [p for p in self._alignment.pairs if p.how != "same"]
+        edited = [(p.after.number, self.edit(p)) for p in pairs]
+        edited += [(op.number, self.added(op)) for op in self._alignment.added]
+        ordered = [edit for _, edit in sorted(edited, key=lambda pair: pair[0])]
+        return ordered + [self.removed(op) for op in self._alignment.removed]
+
+    def edit(self, pair: AlignedPair) -> Edit:
+        """A pair that is not the same."""
+        errors = self._found.get(pair)
+        return Edit(
+            kind=pair.how,
+            before=self.before(pair.before),
+            after=self.after(pair.after),
+            differs=None if errors is None else errors.first is not None,
+        )
+
+    def added(self, op: FlatOp) -> Edit:
+        """An op of the program after alone."""
+        return Edit(kind="added", before=None, after=self.after(op), differs=None)
+
+    def removed(self, op: FlatOp) -> Edit:
+        """An op of the program before alone."""
+        return Edit(kind="removed", before=self.before(op), after=None, differs=None)
+
+    def first(self) -> FirstDifference | None:
+        """The first that differs; what only moves numbers, if nothing else does."""
+        off = [p for p, errors in self._found.items() if errors.first is not None]
+        if not off:
+            return None
+        told = [p for p in off if p.after.op.name not in MOVING or p.how != "same"]
+        pair = min(told or off, key=lambda p: self._found[p].order)
+        sums = self._found[pair]
+        return FirstDifference(
+            before=self.before(pair.before),
+            after=self.after(pair.after),
+            is_edit=pair.how != "same",
+            iteration=sums.first or (),
+            errors=sums.errors,
+            because=tuple(self._because(pair)),
+        )
+
+    def _because(self, pair: AlignedPair) -> list[Edit]:
+        if pair.how != "same":
+            return [self.edit(pair)]
+        pairs, added, removed = self._alignment.edits_behind(pair)
+        found = [self.edit(p) for p in pairs]
+        found += [self.added(op) for op in added]
+        return found + [self.removed(op) for op in removed]
+
+
+def _described(op: FlatOp, program: FlatProgram) -> EditedOp:
+    """A constant is where it is read: JAX gives it the line of the whole call."""
+    shown = _reader(op, program) if op.op.name == "stablehlo.constant" else op
+    return EditedOp(
+        number=op.number,
+        op=op.op.name.rpartition(".")[2],
+        module=module_of(shown.path.scope),
+        source=shown.path.source,
+        result=", ".join(op.types),
+    )
+
+
+def _reader(op: FlatOp, program: FlatProgram) -> FlatOp:
+    """The first op that computes with a value, or the op itself."""
+    values = set(op.op.results)
+    for other in program.ops[op.number + 1 :]:
+        if values.isdisjoint(other.op.operands):
+            continue
+        if other.op.name not in MOVING:
+            return other
+        values.update(other.op.results)
+    return op
+
+
+def _outputs(
+    before: Sequence[str],
+    after: Sequence[str],
+    left: Sequence[np.ndarray],
+    right: Sequence[np.ndarray],
+) -> list[OutputDifference]:
+    """By path; a path of one program alone is named."""
+    first = dict(zip(before, left, strict=True))
+    second = dict(zip(after, right, strict=True))
+    found = []
+    for path in dict.fromkeys((*before, *after)):
+        x, y = first.get(path), second.get(path)
+        if x is None or y is None:
+            note = "only after" if x is None else "only before"
+            found.append(OutputDifference(path=path, errors=None, note=note))
+        elif x.shape != y.shape or x.dtype != y.dtype:
+            note = f"{x.dtype}{list(x.shape)} -> {y.dtype}{list(y.shape)}"
+            found.append(OutputDifference(path=path, errors=None, note=note))
+        else:
+            found.append(OutputDifference(path=path, errors=errors_of(y, x)))
+    return found

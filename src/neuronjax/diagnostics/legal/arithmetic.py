@@ -1,0 +1,309 @@
+"""What instructions that work element by element make of values and errors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.legal.functions import applied, knows
+from neuronjax.diagnostics.legal.held import (
+    Array,
+    Executors,
+    Held,
+    doubtful,
+    exact,
+    exactly,
+    in_float64,
+    is_power_of_two,
+    of_exact,
+    places_in_doubt,
+    rounded,
+    without_needless_errors,
+    written,
+)
+from neuronjax.diagnostics.reference64 import is_float
+from neuronjax.diagnostics.reference64_tables import BINARY
+from neuronjax.diagnostics.tolerance.elementwise import (
+    ElementRule,
+    elementwise,
+    powered,
+    select,
+)
+from neuronjax.diagnostics.tolerance.model import ErrorModel, Roundoff
+from neuronjax.diagnostics.tolerance.stepwise import stepwise
+from neuronjax.diagnostics.tolerance.tracked import Tracked
+from neuronjax.errors import UnimplementedError
+from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import (
+    Activation,
+    BitcastCopy,
+    Compare,
+    ReducePrecision,
+    ScaleFromAmax,
+    Select,
+    TensorCopy,
+    TensorScalar,
+    TensorTensor,
+)
+
+REMEDY = "leave this op out of the function, or compare with `nj.compare`"
+
+
+@functools.singledispatch
+def legal(i: Instruction, x: Sequence[Held], at: Executors) -> Sequence[Held]:
+    """What an instruction makes of its operands.
+
+    Raises:
+        UnimplementedError: it has no rule.
+    """
+    raise UnimplementedError(
+        f"{i.name} has no rule for bounds of errors",
+        op=i.name,
+        location=i.location.source or None,
+        remedy=REMEDY,
+    )
+
+
+def no_rule(i: Instruction, what: str) -> UnimplementedError:
+    """That an instruction has none for what it does here."""
+    return UnimplementedError(
+        f"{what} has no rule for bounds of errors",
+        op=i.name,
+        location=i.location.source or None,
+        remedy=REMEDY,
+    )
+
+
+def discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
+    """Integers and booleans element by element; in doubt where an operand is."""
+    results = in_float64(i, [h.values for h in x], at)
+    found = []
+    for values, buffer in zip(results, i.results, strict=True):
+        shape = buffer.type.shape
+        places: Any = np.zeros(shape, bool)
+        for h in x:
+            own = places_in_doubt(h)
+            places = places | (own if h.shape in (shape, ()) else own.any())
+        found.append(Held(doubtful(values, places, at.model), shape))
+    return found
+
+
+# -- functions of two ------------------------------------------------------------------
+
+_EXACT_PRODUCT = ElementRule(
+    lambda f, x, r: (np.abs(x[1]), np.abs(x[0])), error="exact"
+)
+
+
+def _multiplied(a: Held, b: Held) -> Array:
+    if is_power_of_two(a) or is_power_of_two(b):
+        return elementwise(np.multiply, _EXACT_PRODUCT, a.x, b.x)
+    return np.multiply(a.x, b.x)
+
+
+def _angles(f: np.ndarray, x: Any, r: Any) -> tuple[Any, ...]:
+    square = np.maximum(
+        np.square(np.maximum(np.abs(x[0]) - r[0], 0))
+        + np.square(np.maximum(np.abs(x[1]) - r[1], 0)),
+        1e-38,
+    )
+    return (np.abs(x[1]) + r[1]) / square, (np.abs(x[0]) + r[0]) / square
+
+
+_ATAN2 = ElementRule(_angles, error="atan", is_absolute=True, is_curved=True)
+
+
+def _left_over(f: np.ndarray, x: Any, r: Any) -> tuple[Any, ...]:
+    """The remainder jumps by the divisor where the quotient is a whole number."""
+    low, high = (np.trunc((np.abs(x[0]) + s * r[0]) / np.abs(x[1])) for s in (-1, 1))
+    jumps = np.where(low != high, np.inf, 1.0)
+    return jumps, np.where(r[1] > 0, np.inf, np.abs(low))
+
+
+_REMAINDER = ElementRule(_left_over, error="exact", is_curved=True)
+
+
+def _raised(a: Held, b: Held) -> Array:
+    if b.is_exact and np.all(b.values == 2):
+        return np.square(a.x)  # type: ignore[return-value]
+    return powered(a.x, b.x)
+
+
+def _clamped(low: Held, x: Held, high: Held) -> Array:
+    return np.minimum(np.maximum(low.x, x.x), high.x)
+
+
+_FLOATS: Mapping[str, Callable[..., Array]] = {
+    "abs": lambda x: np.absolute(x.x),
+    "add": lambda a, b: np.add(a.x, b.x),
+    "atan2": lambda a, b: elementwise(np.arctan2, _ATAN2, a.x, b.x),
+    "clamp": _clamped,
+    "divide": lambda a, b: np.divide(a.x, b.x),
+    "maximum": lambda a, b: np.maximum(a.x, b.x),
+    "minimum": lambda a, b: np.minimum(a.x, b.x),
+    "multiply": _multiplied,
+    "negate": lambda x: np.negative(x.x),
+    "power": _raised,
+    "remainder": lambda a, b: elementwise(np.fmod, _REMAINDER, a.x, b.x),
+    "subtract": lambda a, b: np.subtract(a.x, b.x),
+}
+_STEPS = ("ceil", "floor", "round_nearest_afz", "round_nearest_even", "sign")
+
+
+@legal.register(TensorTensor)
+@legal.register(TensorScalar)
+def _(i: TensorTensor | TensorScalar, x: Sequence[Held], at: Executors) -> list[Held]:
+    if i.op == "is_finite":
+        return [Held(np.isfinite(x[0].values), x[0].shape)]
+    if not is_float(i.results[0].type.dtype):
+        return discrete(i, x, at)
+    if i.op in _STEPS:
+        found: Any = stepwise(BINARY[i.op], x[0].x)  # type: ignore[arg-type]
+    elif i.op in _FLOATS:
+        found = _FLOATS[i.op](*x)
+    else:
+        raise no_rule(i, i.op)
+    if all(h.is_exact for h in x) and i.op != "power":
+        found = without_needless_errors(found)
+    return [written(found, i)]
+
+
+@legal.register
+def _(i: Activation, x: Sequence[Held], at: Executors) -> list[Held]:
+    if not knows(i.function):
+        raise no_rule(i, i.function)
+    assert isinstance(x[0].x, Tracked)
+    return [written(applied(i.function, x[0].x), i)]
+
+
+# -- choices ---------------------------------------------------------------------------
+
+_COMPARISONS: Mapping[str, Callable[..., Any]] = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "GE": np.greater_equal,
+    "GT": np.greater,
+    "LE": np.less_equal,
+    "LT": np.less,
+}
+
+
+@legal.register
+def _(i: Compare, x: Sequence[Held], at: Executors) -> list[Held]:
+    if not is_float(i.operands[0].type.dtype):
+        return discrete(i, x, at)
+    function, shape = _COMPARISONS[i.direction], x[0].shape
+    if x[0] is x[1]:  # a question about NaN, which no bound puts in doubt
+        return [Held(function(x[0].values, x[1].values), shape)]
+    found = function(x[0].x, x[1].x)
+    return [Held(found if isinstance(found, Tracked) else np.asarray(found), shape)]
+
+
+@legal.register
+def _(i: Select, x: Sequence[Held], at: Executors) -> list[Held]:
+    if not is_float(i.results[0].type.dtype):
+        return discrete(i, x, at)
+    shape = i.results[0].type.shape
+    chosen = select(*(h.x for h in x))
+    if x[0].is_exact and chosen.shape == shape:
+        condition, yes, no = x
+        bounds = (yes.bound(at.model), no.bound(at.model))
+        hard = np.where(condition.values, *bounds)
+        return [Held(chosen, shape, hard)]
+    return [Held(chosen, shape)]
+
+
+# -- conversions -----------------------------------------------------------------------
+
+
+@legal.register
+def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
+    """A number without an error is cast as the chip casts it."""
+    [held] = x
+    if held.is_exact and i.rounding != "stochastic":
+        return (
+            of_exact(i, x, at) if held.x.shape == held.shape else _narrow(i, held, at)
+        )
+    dtype = i.results[0].type.dtype
+    if not is_float(dtype):
+        step = np.trunc if i.float_to_int == "truncate" else np.rint
+        assert isinstance(held.x, Tracked)
+        if held.x.dtype.kind in "iub":
+            return discrete(i, x, at)
+        return [Held(_whole(step, held.x, dtype), held.shape)]
+    x_ = held.x
+    if not isinstance(x_, Tracked) or x_.dtype.kind in "iub":
+        x_ = _of_integers(held, at.model)
+    result = written(x_, i)
+    if result.hard is None:  # nothing was rounded
+        result.hard = held.hard
+    return [result]
+
+
+def _narrow(i: TensorCopy, held: Held, at: Executors) -> list[Held]:
+    """A cast of what was broadcast, before it is spread."""
+    values = held.values
+    result = of_exact(i, [Held(values, held.shape)], at)[0]
+    index = tuple(slice(0, 1) if n == 1 else slice(None) for n in held.x.shape)
+    return [Held(result.x[index], held.shape)]
+
+
+def _whole(step: Any, x: Tracked, dtype: np.dtype) -> Array:
+    found = stepwise(step, x)
+    if dtype.kind == "b":
+        low, high = (x.value - x.model.spread * x.scale() * s for s in (1, -1))
+        return doubtful(x.value != 0, (low <= 0) & (high >= 0), x.model)
+    info = np.iinfo(dtype)
+    value = np.clip(np.nan_to_num(found.value), info.min, info.max).astype(dtype)
+    if found.is_exact:
+        return value
+    return Tracked(value, x.model, dtype, found.own)
+
+
+def _of_integers(held: Held, model: ErrorModel) -> Tracked:
+    """Integers as numbers, with how far off they may be."""
+    x = held.x
+    if not isinstance(x, Tracked):
+        return exact(x, model)
+    found = exact(x.value, model)
+    scale = np.asarray(x.scale(), np.float32)
+    return Tracked(found.value, model, np.float32, None, np.asarray(scale))
+
+
+@legal.register
+def _(i: ReducePrecision, x: Sequence[Held], at: Executors) -> list[Held]:
+    if x[0].is_exact:
+        return of_exact(i, x, at)
+    exponent = 2.0 ** (2 ** (i.exponent_bits - 1) - 1)
+    format = Roundoff(
+        name="reduced",
+        unit=2.0 ** -(i.mantissa_bits + 1),
+        smallest=4.0 / exponent,
+        largest=exponent * 2 * (1 - 2.0 ** -(i.mantissa_bits + 1)),
+    )
+    assert isinstance(x[0].x, Tracked)
+    found, hard = rounded(x[0].x, format)
+    return [Held(found, x[0].shape, hard)]
+
+
+@legal.register
+def _(i: BitcastCopy, x: Sequence[Held], at: Executors) -> list[Held]:
+    """Of numbers with an error no bit is known."""
+    found = of_exact(i, x, at)
+    if x[0].is_exact:
+        return found
+    model, values = at.model, found[0].values
+    if not is_float(i.results[0].type.dtype):
+        return [Held(doubtful(values, True, model), values.shape)]
+    joint = np.full(values.shape, np.inf, np.float32)
+    return [Held(Tracked(values, model, np.float32, None, joint), values.shape)]
+
+
+@legal.register
+def _(i: ScaleFromAmax, x: Sequence[Held], at: Executors) -> list[Held]:
+    """A scale is divided out again: it has no error that a result could see."""
+    results = exactly(i, [x[0].values], at)
+    return [Held(exact(r, at.model), ()) for r in results]

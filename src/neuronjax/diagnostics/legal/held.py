@@ -1,0 +1,238 @@
+"""What a walk holds of a value, and how a format rounds it.
+
+An array that the program broadcasts is held as it was: `elementwise` of
+`diagnostics.tolerance` then knows that many elements have one error. Where an
+instruction needs every element, `wide` spreads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from neuronjax.diagnostics.executors import Emulator, Position
+from neuronjax.diagnostics.reference64 import Reference64, is_float
+from neuronjax.diagnostics.tolerance.model import ErrorModel, Roundoff, roundoff
+from neuronjax.diagnostics.tolerance.tracked import Shared, Tracked, carrier_of
+from neuronjax.ir.instruction import Block, Instruction
+
+Array = Tracked | np.ndarray
+
+
+@dataclass(eq=False)
+class Held:
+    """One value of a program.
+
+    Attributes:
+        x: tracked where it is a float or in doubt; of `shape`, or of its rank with an
+            axis of 1 where it is broadcast.
+        shape: as the program declares it.
+        hard: absolute bound of the error that ends in one rounding: what came before
+            it with its spread, and the rounding as large as it can be. As `x` in
+            shape; None where the scale says it.
+        is_drawn: whether its error was drawn and is in the value; see `samples`.
+    """
+
+    x: Array
+    shape: tuple[int, ...]
+    hard: np.ndarray | None = None
+    is_drawn: bool = False
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it has no error."""
+        if self.is_drawn:
+            return False
+        return not isinstance(self.x, Tracked) or self.x.is_exact
+
+    @property
+    def values(self) -> np.ndarray:
+        """All elements, without their errors."""
+        plain = self.x.value if isinstance(self.x, Tracked) else self.x
+        return np.broadcast_to(plain, self.shape)
+
+    def wide(self) -> Array:
+        """All elements; those that came of one share its error."""
+        if self.x.shape == self.shape:
+            return self.x
+        if not isinstance(self.x, Tracked):
+            return np.broadcast_to(self.x, self.shape)
+        x, shape = self.x, self.shape
+        terms = {
+            s: Shared(t.is_relative, np.broadcast_to(t.scale, shape))
+            for s, t in x.shared.items()
+        }
+        if x.own is not None:
+            terms[x.source] = Shared(False, np.broadcast_to(x.own, shape))
+        joint = None if x.joint is None else np.broadcast_to(x.joint, shape)
+        value = np.broadcast_to(x.value, shape)
+        return Tracked(value, x.model, x.dtype, None, joint, terms)
+
+    def tracked(self, model: ErrorModel) -> Tracked:
+        """All elements, integers among them, as numbers with errors."""
+        x = self.wide()
+        return x if isinstance(x, Tracked) else exact(x, model)
+
+    def bound(self, model: ErrorModel) -> np.ndarray:
+        """Of the error of every element."""
+        if not isinstance(self.x, Tracked):
+            return np.zeros(self.shape, np.float32)
+        with np.errstate(all="ignore"):
+            scale = np.asarray(model.spread * np.asarray(self.x.scale()))
+        if self.hard is not None:
+            scale = np.minimum(np.where(np.isnan(scale), np.inf, scale), self.hard)
+        scale = np.where(np.isnan(scale), np.inf, scale)
+        return np.broadcast_to(scale, self.shape).astype(np.float32)
+
+
+class Executors(NamedTuple):
+    """What rules work with.
+
+    Attributes:
+        model: how results are rounded.
+        reference: executes in float64.
+        emulator: executes with the formats of the program.
+        run: executes a block on what it is given.
+    """
+
+    model: ErrorModel
+    reference: Reference64
+    emulator: Emulator
+    run: Callable[[Block, Sequence[Held]], list[Held]]
+
+
+def exact(values: Any, model: ErrorModel) -> Tracked:
+    """Numbers without an error."""
+    array = np.asarray(values)
+    return Tracked(array.astype(carrier_of(array.shape)), model)
+
+
+def is_doubtful(held: Held) -> bool:
+    """Whether it is discrete, and some element depends on numbers that are closer than
+    their bounds."""
+    return isinstance(held.x, Tracked) and held.x.dtype.kind in "iub"
+
+
+def doubtful(values: np.ndarray, places: Any, model: ErrorModel) -> Array:
+    """Discrete values that are not known at some places."""
+    if not np.any(places):
+        return values
+    bound = np.where(places, np.float32(np.inf), np.float32(0.0))
+    joint = np.broadcast_to(bound, values.shape)
+    return Tracked(values, model, values.dtype, None, joint)
+
+
+def places_in_doubt(held: Held) -> np.ndarray:
+    """Where a value is in doubt, all elements."""
+    if not isinstance(held.x, Tracked):
+        return np.zeros(held.shape, bool)
+    scale = np.asarray(held.x.scale())
+    return np.broadcast_to((scale > 0) | np.isnan(scale), held.shape)
+
+
+def exactly(i: Instruction, arrays: Sequence[np.ndarray], at: Executors) -> list[Any]:
+    """An instruction on numbers without errors, with the formats of the program."""
+    given = [
+        at.reference.leave(x, view.type.dtype)
+        for x, view in zip(arrays, i.operands, strict=True)
+    ]
+    key = at.emulator.first_key
+    results = at.emulator.execute(i, given, key, Position())
+    return [at.reference.enter(x) for x in results]
+
+
+def in_float64(
+    i: Instruction, arrays: Sequence[np.ndarray], at: Executors
+) -> list[np.ndarray]:
+    """An instruction in double precision."""
+    key = at.reference.first_key
+    return [np.asarray(x) for x in at.reference.execute(i, arrays, key, Position())]
+
+
+def of_exact(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
+    """What `exactly` says, held."""
+    results = exactly(i, [h.values for h in x], at)
+    return [
+        Held(
+            exact(r, at.model) if is_float(b.type.dtype) else np.asarray(r),
+            b.type.shape,
+        )
+        for r, b in zip(results, i.results, strict=True)
+    ]
+
+
+# -- rounding --------------------------------------------------------------------------
+
+
+def format_of(i: Instruction, number: int = 0) -> Roundoff:
+    """What a float result of an instruction is rounded to on its write."""
+    return roundoff(i.write_format or i.results[number].type.dtype)
+
+
+def written(x: Array, i: Instruction, number: int = 0) -> Held:
+    """A result of FP32 arithmetic, as it is written; see `rounded`."""
+    shape = i.results[number].type.shape
+    assert isinstance(x, Tracked)
+    found, hard = rounded(x, format_of(i, number), i.rounding == "stochastic")
+    return Held(found, shape, hard)
+
+
+def rounded(
+    x: Tracked, format: Roundoff, is_stochastic: bool = False
+) -> tuple[Tracked, np.ndarray | None]:
+    """Rounded to a format narrower than FP32, and the bound of its error.
+
+    An order of addition or a table may take a number to either neighbour, so that the
+    value stays as it is and has an error."""
+    model = x.model
+    if format.unit <= model.stored.unit:
+        return x, None
+    before = np.asarray(model.spread * np.asarray(x.scale()), np.float32)
+    size = np.abs(x.value).astype(np.float32) + before
+    with np.errstate(all="ignore"):
+        half = half_steps(size, format)
+        loss = half if is_stochastic else half * UNIFORM
+        hard = before + (2 * half if is_stochastic else half)
+    is_number = np.isfinite(x.value)
+    beyond = ~(size <= format.largest) & is_number
+    loss = np.where(beyond, np.float32(np.inf), np.where(is_number, loss, 0))
+    hard = np.where(beyond, np.float32(np.inf), np.where(is_number, hard, before))
+    own = (loss if x.own is None else x.own + loss).astype(np.float32)
+    kept = Tracked(x.value, model, x.dtype, own, x.joint, x.shared)
+    return kept, np.broadcast_to(hard.astype(np.float32), x.shape)
+
+
+#: Scale of an error that is as if uniform between the halves of two steps.
+UNIFORM = np.float32(3**-0.5)
+
+
+def half_steps(size: np.ndarray, format: Roundoff) -> np.ndarray:
+    """Half of the distance between neighbouring numbers of a format."""
+    _, exponent = np.frexp(size)
+    return np.ldexp(np.float32(format.unit), exponent - 1) + np.float32(format.smallest)
+
+
+def without_needless_errors(x: Tracked) -> Tracked:
+    """A result of exact operands: what FP32 holds has lost nothing."""
+    value = x.value
+    with np.errstate(all="ignore"):
+        held = value.astype(np.float32).astype(value.dtype) == value
+        held &= (np.abs(value) >= 2.0**-126) | (value == 0)
+    held |= ~np.isfinite(value)
+    if held.all():
+        return Tracked(value, x.model, x.dtype)
+    if x.own is not None and held.any():
+        own = np.where(held, np.float32(0.0), x.own)
+        return Tracked(value, x.model, x.dtype, own, x.joint, x.shared)
+    return x
+
+
+def is_power_of_two(held: Held) -> bool:
+    """Whether all elements are exact and powers of two, so that a product is exact."""
+    if not held.is_exact or not isinstance(held.x, Tracked):
+        return False
+    mantissa, _ = np.frexp(held.x.value)
+    return bool(np.all(np.abs(mantissa) == 0.5))

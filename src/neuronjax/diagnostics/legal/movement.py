@@ -1,0 +1,186 @@
+"""What instructions that move numbers make of values and errors: they move them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.legal.arithmetic import legal
+from neuronjax.diagnostics.legal.held import (
+    Executors,
+    Held,
+    doubtful,
+    exact,
+    in_float64,
+    is_doubtful,
+    of_exact,
+    places_in_doubt,
+)
+from neuronjax.diagnostics.reference64 import is_float
+from neuronjax.diagnostics.tolerance.model import ErrorModel
+from neuronjax.diagnostics.tolerance.tracked import Tracked, moved
+from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import (
+    DmaCopy,
+    Im2col,
+    Iota,
+    LocalGather,
+    Memset,
+    NcTranspose,
+    Rng,
+)
+
+Mover = Callable[[Sequence[np.ndarray]], np.ndarray]
+
+
+@legal.register
+def _(i: Memset, x: Sequence[Held], at: Executors) -> list[Held]:
+    value, shape = i.value, i.results[0].type.shape
+    if value.size > 1 and (value == value.flat[0]).all():
+        value = value.reshape(-1)[:1].reshape((1,) * len(shape))
+    held = exact(value, at.model) if is_float(i.results[0].type.dtype) else value
+    return [Held(held, shape)]
+
+
+@legal.register(Iota)
+@legal.register(Rng)
+def _(i: Iota | Rng, x: Sequence[Held], at: Executors) -> list[Held]:
+    return of_exact(i, x, at)
+
+
+# -- one operand -----------------------------------------------------------------------
+
+
+def _rearranged(held: Held, function: Callable[[np.ndarray], np.ndarray]) -> Held:
+    """A function that only moves elements, on all that is held of them."""
+    x = held.wide()
+    hard = held.hard
+    if hard is not None:
+        hard = function(np.broadcast_to(hard, held.shape))
+    found = moved(function, x) if isinstance(x, Tracked) else function(x)
+    return Held(found, found.shape, hard)
+
+
+def _broadcast(i: DmaCopy, held: Held) -> Held:
+    """Held as it was, with an axis of 1 wherever the program broadcasts."""
+    shape = i.results[0].type.shape
+    dimensions = i.parameters[0]
+    # Axes in the order of the result's: StableHLO's dimensions need not ascend.
+    order = np.argsort(dimensions, kind="stable")
+    sizes = [1] * len(shape)
+    for axis, place in enumerate(dimensions):
+        sizes[place] = held.x.shape[axis] if held.x.ndim else 1
+
+    def placed(v: np.ndarray) -> np.ndarray:
+        return v.transpose(order).reshape(sizes) if v.ndim else v.reshape(sizes)
+
+    x = moved(placed, held.x) if isinstance(held.x, Tracked) else placed(held.x)
+    hard = held.hard
+    if hard is not None:
+        hard = placed(np.broadcast_to(hard, held.x.shape))
+    return Held(x, shape, hard)
+
+
+def _sliced(i: DmaCopy) -> Callable[[np.ndarray], np.ndarray]:
+    index = tuple(slice(*bounds) for bounds in zip(*i.parameters, strict=True))
+    return lambda v: v[index]
+
+
+_OF_ONE: Mapping[str, Callable[[Any], Callable[[np.ndarray], np.ndarray]]] = {
+    "reshape": lambda i: lambda v: v.reshape(i.results[0].type.shape),
+    "transpose": lambda i: lambda v: v.transpose(i.parameters[0]),
+    "slice": _sliced,
+    "reverse": lambda i: lambda v: np.flip(v, i.parameters[0]),
+}
+
+
+@legal.register
+def _(i: DmaCopy, x: Sequence[Held], at: Executors) -> list[Held]:
+    if i.kind == "broadcast":
+        return [_broadcast(i, x[0])]
+    if i.kind in _OF_ONE:
+        return [_rearranged(x[0], _OF_ONE[i.kind](i))]
+    data = {"dynamic_slice": 1, "concatenate": len(x)}.get(i.kind, 2)
+    return _moved(i, x, at, range(data))
+
+
+@legal.register
+def _(i: NcTranspose, x: Sequence[Held], at: Executors) -> list[Held]:
+    if not is_float(i.results[0].type.dtype):
+        return of_exact(i, x, at)
+    return [_rearranged(x[0], lambda v: np.swapaxes(v, -1, -2))]
+
+
+@legal.register
+def _(i: Im2col, x: Sequence[Held], at: Executors) -> list[Held]:
+    return _moved(i, x, at, range(1))
+
+
+@legal.register
+def _(i: LocalGather, x: Sequence[Held], at: Executors) -> list[Held]:
+    return _moved(i, x, at, range(1))
+
+
+# -- several operands ------------------------------------------------------------------
+
+
+def _moved(i: Instruction, x: Sequence[Held], at: Executors, data: range) -> list[Held]:
+    """An instruction that moves the elements of some operands, as others say."""
+    plain = [h.values for h in x]
+
+    def mover(arrays: Sequence[np.ndarray]) -> np.ndarray:
+        return in_float64(i, [*arrays, *plain[len(data) :]], at)[0]
+
+    indices = x[len(data) :]
+    is_lost = any(is_doubtful(h) for h in indices)
+    found = moved_together([x[n] for n in data], mover, at.model)
+    shape = i.results[0].type.shape
+    if not is_lost:
+        return [Held(found.x, shape, found.hard)]
+    values = found.values
+    if not is_float(i.results[0].type.dtype):
+        return [Held(doubtful(values, True, at.model), shape)]
+    joint = np.full(shape, np.inf, np.float32)
+    return [Held(Tracked(values, at.model, np.float32, None, joint), shape)]
+
+
+def moved_together(x: Sequence[Held], mover: Mover, model: ErrorModel) -> Held:
+    """Elements of several operands moved into one array, with all their errors."""
+    value = np.asarray(mover([h.values for h in x]))
+    if not any(isinstance(h.x, Tracked) for h in x):
+        return Held(value, value.shape)
+    if value.dtype.kind in "iub":
+        if not any(map(is_doubtful, x)):
+            return Held(value, value.shape)
+        lost = mover([places_in_doubt(h).astype(value.dtype) for h in x])
+        return Held(doubtful(value, lost != 0, model), value.shape)
+    tracked = [h.tracked(model) for h in x]
+    if all(t.is_exact for t in tracked):
+        return Held(Tracked(value, model), value.shape)
+    hard = None
+    if any(h.hard is not None for h in x):
+        hard = _errors(mover, [h.bound(model) for h in x], x)
+    sources = set(itertools.chain(*(t.shared for t in tracked)))
+    if len(tracked) == 1 and not sources:
+        own, joint = tracked[0].own, tracked[0].joint
+        own, joint = _errors(mover, [own], x), _errors(mover, [joint], x)
+        return Held(Tracked(value, model, np.float32, own, joint), value.shape, hard)
+    own = _errors(mover, [t.own for t in tracked], x)
+    joint = _errors(mover, [t.correlated() for t in tracked], x)
+    return Held(Tracked(value, model, np.float32, own, joint), value.shape, hard)
+
+
+def _errors(
+    mover: Mover, errors: Sequence[np.ndarray | None], x: Sequence[Held]
+) -> np.ndarray | None:
+    """Errors moved as values are; None for none."""
+    if all(e is None for e in errors):
+        return None
+    whole = [
+        np.zeros(h.shape) if e is None else np.broadcast_to(e, h.shape).astype(float)
+        for e, h in zip(errors, x, strict=True)
+    ]
+    return np.asarray(mover(whole)).astype(np.float32)

@@ -1,0 +1,165 @@
+"""What instructions that choose by size make of values and errors.
+
+Where two numbers are closer than their bounds, either may come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.legal.arithmetic import legal
+from neuronjax.diagnostics.legal.held import (
+    Array,
+    Executors,
+    Held,
+    doubtful,
+    exact,
+    in_float64,
+    of_exact,
+)
+from neuronjax.diagnostics.reference64 import is_float
+from neuronjax.diagnostics.tolerance.model import ErrorModel
+from neuronjax.diagnostics.tolerance.reductions import largest, place_of, smallest
+from neuronjax.diagnostics.tolerance.tracked import Tracked
+from neuronjax.ir.block_set import MapBlock, ReduceBlock
+from neuronjax.ir.instruction_set import Sort, TopK
+
+
+def _with_doubt(values: np.ndarray, places: Any, model: ErrorModel) -> Array:
+    """Values that are anything at some places."""
+    if values.dtype.kind in "iub":
+        return doubtful(values, places, model)
+    found = exact(values, model)
+    if not np.any(places):
+        return found
+    bound = np.where(places, np.float32(np.inf), np.float32(0.0))
+    joint = np.broadcast_to(bound, values.shape)
+    return Tracked(found.value, model, np.float32, None, joint)
+
+
+def _neighbours(key: np.ndarray, reach: np.ndarray, axis: int) -> np.ndarray:
+    """Which of sorted numbers may change places with one beside them."""
+    v, r = np.moveaxis(key, axis, -1), np.moveaxis(reach, axis, -1)
+    gap = np.abs(v[..., 1:] - v[..., :-1])
+    close = (gap <= r[..., 1:] + r[..., :-1]) & (r[..., 1:] + r[..., :-1] > 0)
+    found = np.zeros(v.shape, bool)
+    found[..., 1:] |= close
+    found[..., :-1] |= close
+    return np.moveaxis(found, -1, axis)
+
+
+def _worst(held: Held, axis: int, model: ErrorModel) -> Tracked:
+    """Of the errors along an axis, the largest, for every element of it."""
+    x = held.tracked(model)
+    scale = np.broadcast_to(np.asarray(x.scale(), np.float32), x.shape)
+    worst = np.broadcast_to(np.max(scale, axis=axis, keepdims=True), x.shape)
+    return Tracked(x.value, model, np.float32, None, worst)
+
+
+@legal.register
+def _(i: Sort, x: Sequence[Held], at: Executors) -> list[Held]:
+    """The k-th of sorted numbers is off by no more than any of them."""
+    keys, axis = x[: len(i.descending)], i.dimension
+    if all(h.is_exact for h in x):
+        return of_exact(i, x, at)
+    plain = [h.values for h in x]
+    sorted_ = in_float64(i, plain, at)
+    places: Any = np.zeros(x[0].shape, bool)
+    if any(not key.is_exact for key in keys):
+        first = keys[0]
+        reach = at.model.spread * np.asarray(_worst(first, axis, at.model).scale())
+        by_key = np.sort(first.values.astype(np.float64), axis=axis)
+        if i.descending[0]:
+            by_key = np.flip(by_key, axis)
+        places = _neighbours(by_key, reach, axis)
+        if len(keys) > 1:  # ties of the first key are ordered by the others
+            places = np.broadcast_to(places.any(axis=axis, keepdims=True), places.shape)
+    found = []
+    for number, (values, view) in enumerate(zip(sorted_, i.results, strict=True)):
+        source = x[len(keys) + number]
+        is_key = len(keys) == 1 and np.array_equal(source.values, keys[0].values)
+        if is_float(view.type.dtype) and is_key:
+            worst = _worst(keys[0], axis, at.model)
+            kept = Tracked(values, at.model, np.float32, None, worst.joint)
+            found.append(Held(kept, source.shape))
+            continue
+        lost = places if source.is_exact else True
+        found.append(Held(_with_doubt(values, lost, at.model), source.shape))
+    return found
+
+
+@legal.register
+def _(i: TopK, x: Sequence[Held], at: Executors) -> list[Held]:
+    """The largest, and where they are."""
+    if x[0].is_exact:
+        return of_exact(i, x, at)
+    values, indices = in_float64(i, [x[0].values], at)
+    worst = _worst(x[0], -1, at.model).joint
+    assert worst is not None
+    kept = Tracked(values, at.model, np.float32, None, worst[..., : i.k])
+    # One more than is asked for may be as large as the last of them.
+    whole = -np.sort(-x[0].values, axis=-1)
+    places = _neighbours(whole, at.model.spread * worst, -1)[..., : i.k]
+    dtype = i.results[1].type.dtype
+    lost = doubtful(indices.astype(dtype), places, at.model)
+    return [Held(kept, kept.shape), Held(lost, kept.shape)]
+
+
+@legal.register
+def _(i: ReduceBlock, x: Sequence[Held], at: Executors) -> list[Held]:
+    """The largest or the smallest and its place; of anything else nothing is known
+    where an operand has an error."""
+    if all(h.is_exact for h in x):
+        return of_exact(i, x, at)
+    results = in_float64(i, [h.values for h in x], at)
+    if len(results) == 2 and len(i.axes) == 1 and not x[0].is_exact:
+        found = _place(i, x[0], results, at)
+        if found is not None:
+            return found
+    return [
+        Held(_with_doubt(np.asarray(r), True, at.model), np.shape(r)) for r in results
+    ]
+
+
+def _place(
+    i: ReduceBlock, key: Held, results: Sequence[np.ndarray], at: Executors
+) -> list[Held] | None:
+    """`argmax` and `argmin`, known by what they return."""
+    whole, [axis] = key.tracked(at.model), i.axes
+    ways = ((largest, place_of(np.argmax, 1)), (smallest, place_of(np.argmin, -1)))
+    for extreme, place in ways:
+        first = extreme(whole, axis)
+        index = place(whole, axis)
+        plain = index.value if isinstance(index, Tracked) else index
+        if not np.array_equal(first.value, results[0], equal_nan=True):
+            continue
+        if np.array_equal(plain, results[1]):
+            shape = results[1].shape
+            is_known = plain is index
+            doubt = False if is_known else np.isposinf(np.asarray(index.scale()))
+            held = doubtful(np.asarray(results[1]), doubt, at.model)
+            return [Held(first, shape), Held(held, shape)]
+    return None
+
+
+@legal.register
+def _(i: MapBlock, x: Sequence[Held], at: Executors) -> list[Held]:
+    """The scalar instructions of the body on whole tensors."""
+    shapes = [b.type.shape for b in i.results]
+    results = at.run(i.body, x)
+    return [
+        Held(h.x if h.x.ndim else _ranked(h.x, len(s)), s, h.hard)
+        for h, s in zip(results, shapes, strict=True)
+    ]
+
+
+def _ranked(x: Array, rank: int) -> Array:
+    """One number as an array of axes of 1."""
+    shape = (1,) * rank
+    if isinstance(x, Tracked):
+        joint = None if x.is_exact else np.asarray(x.scale(), np.float32).reshape(shape)
+        return Tracked(x.value.reshape(shape), x.model, x.dtype, None, joint)
+    return x.reshape(shape)

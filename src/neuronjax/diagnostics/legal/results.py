@@ -1,0 +1,330 @@
+"""What the outputs of a program may be, and what that says of those of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from neuronjax.diagnostics.comparison_tables import short
+from neuronjax.diagnostics.differences import alike
+from neuronjax.diagnostics.legal.held import Held
+from neuronjax.diagnostics.tolerance.bounds import tolerance_of
+from neuronjax.diagnostics.tolerance.judged import Judged, Tolerance
+from neuronjax.diagnostics.tolerance.model import ErrorModel
+from neuronjax.errors import InvalidProgramError
+from neuronjax.report.tables import NUMBER, TEXT, WORD, Displayed, new_table
+
+
+class BoundArray(np.ndarray):
+    """Bounds of elements that `np.testing.assert_allclose` takes as `atol`.
+
+    It formats `atol` as one number, and adds it to what it has made flat; where it has
+    left out NaN or Inf it cannot be served, and `LegalResults.check` can.
+    """
+
+    def __format__(self, spec: str) -> str:
+        if self.ndim == 0 or not self.size:
+            return super().__format__(spec)
+        return f"{float(self.min()):{spec}} to {float(self.max()):{spec}}"
+
+    def __add__(self, other: Any) -> Any:
+        own, more = np.asarray(self), np.asarray(other)
+        if more.ndim == 1 and more.size == own.size:
+            own = own.reshape(-1)
+        return own + more
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class LegalOutput:
+    """What one output may be.
+
+    Attributes:
+        path: in the pytree of the outputs, "loss", "grads/w"; "the result" of one.
+        dtype: as the program declares it.
+        expected: the reference, float64; integers and booleans in their own dtype.
+        atol: absolute bound of every element's error, float64. 0 where only these bits
+            are legal, Inf where nothing is known: the number depends on others that
+            are closer than their bounds, or may overflow.
+        l2: bound of the norm of all errors.
+    """
+
+    path: str
+    dtype: np.dtype
+    expected: np.ndarray
+    atol: np.ndarray
+    l2: float
+
+    def check(self, actual: Any) -> CheckedOutput:
+        """Compares an output of a run.
+
+        Raises:
+            InvalidProgramError: another shape.
+        """
+        found = np.asarray(actual)
+        if found.shape != self.expected.shape:
+            raise InvalidProgramError(
+                f"{self.path} has shape {found.shape}, the program's "
+                f"{self.expected.shape}",
+                remedy="hand over the outputs of the same program and arguments",
+            )
+        bound = self.atol.astype(np.float64)
+        judged = Tolerance(self.expected.astype(np.float64), bound, self.l2).check(
+            found
+        )
+        outside, excess = self._outside(found.astype(np.float64))
+        return CheckedOutput(
+            path=self.path,
+            judged=judged,
+            indices=np.argwhere(outside),
+            excess=excess[outside],
+            **self._worst(found, judged),
+        )
+
+    def _outside(self, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where elements are beyond their bound, and by how much."""
+        expected = self.expected.astype(np.float64)
+        with np.errstate(all="ignore"):
+            error = np.where(alike(found, expected), 0.0, np.abs(found - expected))
+            error = np.where(np.isnan(error), math.inf, error)
+            outside = (error > self.atol) & ~np.isposinf(self.atol)
+            return outside, error - np.where(np.isposinf(self.atol), 0.0, self.atol)
+
+    def _worst(self, found: np.ndarray, judged: Judged) -> dict[str, Any]:
+        if judged.worst is None:
+            return {"index": None, "value": 0.0, "expected": 0.0, "allowed": 0.0}
+        at = judged.worst
+        return {
+            "index": at,
+            "value": float(found[at]),
+            "expected": float(self.expected[at]),
+            "allowed": float(self.atol[at]),
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class CheckedOutput:
+    """An output of a run beside what it may be; true if it is legal.
+
+    Attributes:
+        path: in the pytree of the outputs.
+        judged: counts of elements, and the norm of all errors with its bound.
+        indices: of the elements outside, int64 [n, rank], row-major.
+        excess: by how much each is outside, absolute, float64 [n]; Inf for an Inf or a
+            NaN in place of a number.
+        index: of the element that is farthest off in bounds; None of an empty output.
+        value, expected, allowed: there: what was found, the reference, the bound.
+    """
+
+    path: str
+    judged: Judged
+    indices: np.ndarray
+    excess: np.ndarray
+    index: tuple[int, ...] | None
+    value: float
+    expected: float
+    allowed: float
+
+    def __bool__(self) -> bool:
+        return bool(self.judged)
+
+    def as_text(self) -> str:
+        """The worst element in two lines of at most 80 columns."""
+        judged, place = self.judged, list(self.index or ())
+        if not judged.elements:
+            return f"{self.path}: empty"
+        if judged.refused == 0 and not judged:
+            return (
+                f"{self.path}: no element is outside, but all together: relative L2 "
+                f"{short(judged.relative_l2)}\n"
+                f"   where {short(judged.relative_l2_bound)} is legal"
+            )
+        count = f"{judged.refused} of {judged.elements} elements outside"
+        return (
+            f"{self.path}: {count}\n   worst at {place}: {self.value:.7g}, expected "
+            f"{self.expected:.7g} +- {self.allowed:.2g}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class LegalCheck(Displayed):
+    """Outputs of a run beside what they may be; true if all are legal.
+
+    Attributes:
+        outputs: in the order of the program's.
+    """
+
+    outputs: tuple[CheckedOutput, ...]
+
+    def __bool__(self) -> bool:
+        return all(self.outputs)
+
+    @property
+    def worst(self) -> CheckedOutput:
+        """The output that is farthest off, in bounds."""
+        return max(self.outputs, key=lambda o: o.judged.times_bound)
+
+    def __repr__(self) -> str:
+        wrong = sum(not o for o in self.outputs)
+        return f"<neuronjax.LegalCheck: {wrong} of {len(self.outputs)} outputs outside>"
+
+    def __rich__(self) -> RenderableType:
+        wrong = [o for o in self.outputs if not o]
+        if not wrong:
+            return Text("legal: every element is within its bound", style="green")
+        lines = [Text(o.as_text()) for o in wrong]
+        head = f"not legal: {len(wrong)} of {len(self.outputs)} outputs"
+        return Group(Text(head, style="bold red"), *lines)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class LegalResults(Displayed):
+    """Every result that a program may have, as a value and a bound for each element.
+
+    Attributes:
+        name: of the function.
+        target: the machine.
+        policy: what is cast, and how.
+        outputs: the leaves, in the order of the program's.
+        failure: probability with which a legal element is refused.
+        tree: of the outputs.
+        notes: what a reader should know.
+    """
+
+    name: str
+    target: str
+    policy: str
+    outputs: tuple[LegalOutput, ...]
+    failure: float
+    tree: Any
+    notes: tuple[str, ...] = ()
+
+    @property
+    def expected(self) -> Any:
+        """The reference, as the function returns it: float64."""
+        return jax.tree.unflatten(self.tree, [o.expected for o in self.outputs])
+
+    @property
+    def atol(self) -> Any:
+        """Absolute bounds, as the function returns its outputs: float64."""
+        bounds: list[Any] = [o.atol.view(BoundArray) for o in self.outputs]
+        return jax.tree.unflatten(self.tree, bounds)
+
+    def allows(self, outputs: Any) -> bool:
+        """Whether outputs of a run are legal; see `check`."""
+        return bool(self.check(outputs))
+
+    def check(self, outputs: Any) -> LegalCheck:
+        """Which elements of a run's outputs are outside, and by how much.
+
+        An Inf or a NaN is legal where the reference has the same, or where the bound is
+        Inf; a number in its place is not. Beside the elements the norm of all errors
+        has a bound, which is sharper.
+
+        Args:
+            outputs: as the function returns them, of any dtypes.
+
+        Raises:
+            InvalidProgramError: another number of outputs, or another shape.
+        """
+        leaves = jax.tree.leaves(outputs)
+        if len(leaves) != len(self.outputs):
+            raise InvalidProgramError(
+                f"{len(leaves)} outputs, the program has {len(self.outputs)}",
+                op=self.name,
+                remedy="hand over what the function returns",
+            )
+        pairs = zip(self.outputs, leaves, strict=True)
+        return LegalCheck(outputs=tuple(o.check(x) for o, x in pairs))
+
+    def table(self) -> Table:
+        """One row per output: shape, size of the reference, bounds."""
+        return new_table(
+            f"{self.name} on {self.target}: what {self.policy} allows",
+            {
+                "output": TEXT,
+                "type": WORD,
+                "rms": NUMBER,
+                "median bound": NUMBER,
+                "largest": NUMBER,
+                "unknown": NUMBER,
+            },
+            (_row(o) for o in self.outputs),
+            width=80,
+            min_width=None,
+        )
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """A JSON value: figures of every output, without the arrays."""
+        return {
+            "name": self.name,
+            "target": self.target,
+            "policy": self.policy,
+            "failure": self.failure,
+            "outputs": [_figures(o) for o in self.outputs],
+            "notes": list(self.notes),
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"<neuronjax.LegalResults of {self.name}: {self.policy} on {self.target}, "
+            f"{len(self.outputs)} outputs>"
+        )
+
+    def __rich__(self) -> RenderableType:
+        notes = [Text(f"note: {note}", style="dim") for note in self.notes]
+        return Group(self.table(), *notes)
+
+
+def _figures(output: LegalOutput) -> dict[str, Any]:
+    """An output in a few figures; None where no element has a known bound."""
+    values = output.expected.astype(np.float64)
+    finite = values[np.isfinite(values)]
+    known = output.atol[np.isfinite(output.atol)]
+    return {
+        "path": output.path,
+        "dtype": output.dtype.name,
+        "shape": list(output.expected.shape),
+        "rms": math.sqrt(float(np.mean(finite**2))) if finite.size else 0.0,
+        "median_bound": float(np.median(known)) if known.size else None,
+        "largest_bound": float(known.max()) if known.size else None,
+        "unknown": output.atol.size - known.size,
+    }
+
+
+def _row(output: LegalOutput) -> Sequence[str]:
+    found = _figures(output)
+    bounds = (found["median_bound"], found["largest_bound"])
+    return (
+        output.path,
+        f"{found['dtype']}[{','.join(map(str, found['shape']))}]",
+        short(found["rms"]),
+        *("" if bound is None else short(bound) for bound in bounds),
+        str(found["unknown"]),
+    )
+
+
+def legal_output(
+    held: Held, path: str, dtype: np.dtype, model: ErrorModel
+) -> LegalOutput:
+    """What a walk holds of an output, as arrays."""
+    whole = held.tracked(model)
+    with np.errstate(all="ignore"):
+        found = tolerance_of(whole)
+    bound = held.bound(model).astype(np.float64)
+    is_number = dtype.kind not in "iub"
+    values = held.values
+    return LegalOutput(
+        path=path,
+        dtype=dtype,
+        expected=found.value.astype(np.float64) if is_number else values.astype(dtype),
+        atol=bound,
+        l2=found.l2_bound,
+    )

@@ -1,0 +1,200 @@
+"""What sums and products of many terms make of values and errors.
+
+Every order of addition is within: `diagnostics.tolerance.contraction` says how.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.legal.arithmetic import discrete, legal
+from neuronjax.diagnostics.legal.held import (
+    UNIFORM,
+    Executors,
+    Held,
+    doubtful,
+    exact,
+    exactly,
+    half_steps,
+    in_float64,
+    is_doubtful,
+    places_in_doubt,
+    written,
+)
+from neuronjax.diagnostics.reference64 import is_float
+from neuronjax.diagnostics.tolerance.contraction import matmul
+from neuronjax.diagnostics.tolerance.model import roundoff
+from neuronjax.diagnostics.tolerance.reductions import largest, running, smallest, total
+from neuronjax.diagnostics.tolerance.tracked import Tracked, moved
+from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import (
+    NcMatmul,
+    NcMatmulMx,
+    QuantizeMx,
+    TensorReduce,
+    TensorTensorScan,
+)
+from neuronjax.numerics.microscaling import BLOCK_SIZE, get_mx_format
+
+# -- reductions ------------------------------------------------------------------------
+
+
+@legal.register
+def _(i: TensorReduce, x: Sequence[Held], at: Executors) -> list[Held]:
+    if not is_float(i.results[0].type.dtype):
+        return of_discrete(i, x, at)
+    whole, start, axes = x[0].tracked(at.model), x[1], tuple(i.axes)
+    if i.op == "add":
+        found = total(whole, axes)
+        if np.any(start.values != 0) or not start.is_exact:
+            found = np.add(found, start.x)
+    elif i.op == "multiply":
+        found = np.multiply(_product(whole, axes), start.x)
+    else:
+        extreme, both = _EXTREMES[i.op]
+        found = extreme(whole, axes) if whole.size else exact(start.values, at.model)
+        found = both(found, start.x)
+    return [written(found, i)]  # type: ignore[arg-type]
+
+
+_EXTREMES: dict[str, tuple[Any, Any]] = {
+    "maximum": (largest, np.maximum),
+    "minimum": (smallest, np.minimum),
+}
+
+
+def of_discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
+    """A reduction of integers; in doubt where an element of a sum is."""
+    [values] = in_float64(i, [h.values for h in x], at)
+    if not any(map(is_doubtful, x)):
+        return [Held(values, values.shape)]
+    axes = tuple(getattr(i, "axes", range(len(x[0].shape))))
+    places: Any = places_in_doubt(x[0]).any(axes)
+    if places.shape != values.shape:
+        places = places.any()
+    return [Held(doubtful(values, places, at.model), values.shape)]
+
+
+def _product(x: Tracked, axes: tuple[int, ...]) -> Tracked:
+    """Of all elements: relative errors add up."""
+    n = math.prod(x.shape[k] for k in axes)
+    value = np.prod(x.value, axis=axes)
+    with np.errstate(all="ignore"):
+        share = np.asarray(x.scale()) / np.abs(x.value)
+        lost = np.sum(np.nan_to_num(share, nan=0.0), axis=axes)
+        joint = np.abs(value) * (lost + n * x.model.sums.unit)
+    joint = np.nan_to_num(joint, nan=np.inf).astype(np.float32)
+    return Tracked(np.asarray(value), x.model, np.float32, None, joint)
+
+
+@legal.register
+def _(i: TensorTensorScan, x: Sequence[Held], at: Executors) -> list[Held]:
+    if not is_float(i.results[0].type.dtype):
+        return of_discrete(i, x, at) if any(map(is_doubtful, x)) else discrete(i, x, at)
+    whole = x[0].tracked(at.model)
+    turned = _flipped(whole, i.axis) if i.reverse else whole
+    if i.op == "add":
+        found = running(turned, i.axis)
+    elif i.op == "multiply":
+        found = _running_product(turned, i.axis)
+    else:
+        fold = np.maximum if i.op == "maximum" else np.minimum
+        scale = np.broadcast_to(np.asarray(turned.scale()), turned.shape)
+        joint = np.maximum.accumulate(scale, axis=i.axis).astype(np.float32)
+        value = fold.accumulate(turned.value, axis=i.axis)
+        found = Tracked(value, at.model, np.float32, None, joint)
+    return [written(_flipped(found, i.axis) if i.reverse else found, i)]
+
+
+def _flipped(x: Tracked, axis: int) -> Tracked:
+    return moved(lambda v: np.flip(v, axis), x)
+
+
+def _running_product(x: Tracked, axis: int) -> Tracked:
+    value = np.cumprod(x.value, axis=axis)
+    with np.errstate(all="ignore"):
+        share = np.asarray(x.scale()) / np.abs(x.value) + x.model.sums.unit
+        lost = np.cumsum(np.broadcast_to(share, x.shape), axis=axis)
+        joint = np.nan_to_num(np.abs(value) * lost, nan=np.inf)
+    return Tracked(value, x.model, np.float32, None, joint.astype(np.float32))
+
+
+# -- contractions ----------------------------------------------------------------------
+
+
+def _matrix(x: Tracked, batch: Any, contract: Any, *, k_last: bool) -> Tracked:
+    """[batch, free, k], or [batch, k, free]."""
+    free = [n for n in range(x.ndim) if n not in (*batch, *contract)]
+    groups = (batch, free, contract) if k_last else (batch, contract, free)
+    sizes = [math.prod(x.shape[n] for n in group) for group in groups]
+    order = [n for group in groups for n in group]
+    return moved(lambda v: v.transpose(order).reshape(sizes), x)
+
+
+def _contracted(i: NcMatmul | NcMatmulMx, lhs: Tracked, rhs: Tracked) -> Tracked:
+    d = i.dimensions
+    a = _matrix(lhs, d.lhs_batch, d.lhs_contract, k_last=True)
+    b = _matrix(rhs, d.rhs_batch, d.rhs_contract, k_last=False)
+    found, shape = matmul(a, b), i.results[0].type.shape
+    psum = roundoff(i.results[0].type.dtype)
+    if psum.unit > a.model.sums.unit:  # a rounding after every tile
+        found = _rounded_by_tile(found, a, b, psum.unit, i.k_tile)
+    return moved(lambda v: v.reshape(shape), found)
+
+
+def _rounded_by_tile(
+    found: Tracked, a: Tracked, b: Tracked, unit: float, k_tile: int
+) -> Tracked:
+    tiles = math.ceil(a.shape[-1] / k_tile)
+    squares = np.square(a.value, dtype=np.float32) @ np.square(
+        b.value, dtype=np.float32
+    )
+    walk = np.sqrt(np.square(found.value) + squares)
+    more = (unit * math.sqrt(tiles / 3) * walk).astype(np.float32)
+    own = more if found.own is None else found.own + more
+    return Tracked(
+        found.value, found.model, found.dtype, own, found.joint, found.shared
+    )
+
+
+@legal.register
+def _(i: NcMatmul, x: Sequence[Held], at: Executors) -> list[Held]:
+    if not is_float(i.results[0].type.dtype):
+        return of_discrete(i, x, at)
+    found = _contracted(i, x[0].tracked(at.model), x[1].tracked(at.model))
+    return [written(found, i)]
+
+
+@legal.register
+def _(i: QuantizeMx, x: Sequence[Held], at: Executors) -> list[Held]:
+    """The elements times their scales, which `nc_matmul_mx` takes as they are."""
+    elements, scales = exactly(i, [x[0].values], at)
+    axis, shape = i.axis, x[0].shape
+    exponents = np.repeat(np.asarray(scales, np.float64), BLOCK_SIZE, axis)
+    exponents = exponents[tuple(map(slice, shape))]
+    plain = Held(exact(np.asarray(scales), at.model), i.results[1].type.shape)
+    if x[0].is_exact and i.rounding != "stochastic":
+        value = exact(np.asarray(elements, np.float64) * exponents, at.model)
+        return [Held(value, shape), plain]
+    whole = x[0].tracked(at.model)
+    format = roundoff(get_mx_format(i.format).element.name)
+    size = np.abs(whole.value)
+    # A block whose maximum is near a power of two may have twice the scale.
+    half = half_steps(size, format) + 2 * format.smallest * exponents
+    clipped = np.maximum(size - format.largest * exponents, 0.0)
+    loss = half if i.rounding == "stochastic" else half * UNIFORM
+    loss = loss + clipped
+    loss = np.nan_to_num(loss, nan=np.inf).astype(np.float32)
+    own = loss if whole.own is None else whole.own + loss
+    kept = Tracked(whole.value, at.model, np.float32, own, whole.joint, whole.shared)
+    return [Held(kept, shape), plain]
+
+
+@legal.register
+def _(i: NcMatmulMx, x: Sequence[Held], at: Executors) -> list[Held]:
+    found = _contracted(i, x[0].tracked(at.model), x[1].tracked(at.model))
+    return [written(found, i)]
