@@ -9,16 +9,9 @@ from typing import Protocol
 
 import numpy as np
 
-from neuronjax.diagnostics.faults.evidence import (
-    OpEvidence,
-    Seen,
-    Share,
-    absorbed,
-    moved,
-    share_of,
-    wrapped,
-)
-from neuronjax.diagnostics.faults.judgement import is_far, loses_elements
+from neuronjax.diagnostics.faults.evidence import OpEvidence, absorbed, moved, wrapped
+from neuronjax.diagnostics.faults.judgement import excused, is_far, loses_elements
+from neuronjax.diagnostics.faults.shares import Seen, Share, repeated, share_of
 from neuronjax.diagnostics.faults.units import Cast
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.ir.program import Op, Value
@@ -40,8 +33,11 @@ class Witness(Protocol):
         operands: Mapping[Value, Seen],
         results: Sequence[Seen],
         own: float,
+        *,
+        repeats: bool = False,
     ) -> None:
-        """After every op that both runs execute."""
+        """After every op that both runs execute; one that `repeats` has every number of
+        its operand equally often."""
 
     def ended(self, results: Sequence[Seen]) -> None:
         """After the last op, with the results of main."""
@@ -131,13 +127,15 @@ class Recorder:
         operands: Mapping[Value, Seen],
         results: Sequence[Seen],
         own: float,
+        *,
+        repeats: bool = False,
     ) -> None:
         """Adds an execution."""
         if not results:
             return
         self._count += 1
         with np.errstate(all="ignore"):
-            evidence = self._evidence(path.op, operands, results, own)
+            evidence = self._evidence(path.op, operands, results, own, repeats)
         trace = self.traces.get(path)
         if trace is None:
             cast = self.contractions.get(path.op)
@@ -171,13 +169,19 @@ class Recorder:
         operands: Mapping[Value, Seen],
         results: Sequence[Seen],
         own: float,
+        repeats: bool,
     ) -> OpEvidence:
         unit = self.unit(op)
+        enough, shares = excused(unit), self._shares
         read = {
-            v: self._shares[v] if v in self._shares else share_of(x, unit)
+            v: shares[v] if v in shares else share_of(x, unit, enough)
             for v, x in operands.items()
         }
-        shares = [share_of(x, unit) for x in results]
+        if repeats:
+            size = np.size(results[0].reference)
+            shares = [repeated(share, size) for share in read.values()]
+        else:
+            shares = [share_of(x, unit, enough) for x in results]
         self._shares.update(zip(op.results, shares, strict=True))
         arrays = [operands[v] for v in op.operands if v in operands]
         return OpEvidence(

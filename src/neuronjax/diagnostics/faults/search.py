@@ -13,6 +13,7 @@ wrong in every precision, so that no result tells; they are looked for by themse
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -97,7 +98,6 @@ class FaultSearch:
         self._flow = Flow(self._graph, recorder)
         main = program.functions[program.main].body
         self._results = main.results
-        self._behind = [self._flow.ops_behind(value) for value in main.results]
         self.wrong = tuple(
             wrong_results(
                 main,
@@ -107,6 +107,11 @@ class FaultSearch:
                 self._flow.is_noise,
             )
         )
+
+    @functools.cached_property
+    def _behind(self) -> list[set[Op]]:
+        """Of every result, the ops on which it depends."""
+        return [self._flow.ops_behind(value) for value in self._results]
 
     def suspects(self) -> list[Suspect]:
         """Who is at fault, the first to act in front."""
