@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from neuronjax.capture.trace import capture
-from neuronjax.diagnostics.faults.evidence import absorbed, moved, wrapped
+from neuronjax.diagnostics.faults.evidence import absorbed, moved
 from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
 from neuronjax.diagnostics.faults.shares import Seen, share_of
+from neuronjax.diagnostics.faults.whole_numbers import wrapped
 
 FP16 = np.dtype("float16")
 FP32 = np.dtype("float32")

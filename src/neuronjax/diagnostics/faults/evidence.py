@@ -22,6 +22,7 @@ class OpEvidence:
         absorbed: share of sums equal to one addend where the other is not zero; the
             operand that stayed.
         wrapped: integers beyond their type's range.
+        rounds_whole: whether it rounds whole numbers to floats beside them.
         moved: of a bound: how far off the reference's operands the result is, relative
             to each in L2.
     """
@@ -31,12 +32,11 @@ class OpEvidence:
     own: float
     absorbed: tuple[float, int]
     wrapped: int
+    rounds_whole: bool
     moved: Mapping[Value, float]
 
 
 _SUMS = ("stablehlo.add", "stablehlo.subtract")
-_WRAPPING = {"stablehlo.add": np.add, "stablehlo.subtract": np.subtract}
-_WRAPPING["stablehlo.multiply"] = np.multiply
 
 
 def absorbed(op: str, operands: Sequence[Seen], result: Seen) -> tuple[float, int]:
@@ -74,28 +74,3 @@ def moved(
         if x.shape == bounded.shape:
             found[value] = ratio(bounded, x)
     return found
-
-
-def _adds(op: Op) -> bool:
-    return [inner.name for inner in op.regions[0].ops] == ["stablehlo.add"]
-
-
-def wrapped(op: Op, operands: Sequence[Seen], result: Seen) -> int:
-    """Results of integer arithmetic that wrapped around.
-
-    Unsigned words of 32 and 64 bits are not counted: hashes and generators of random
-    numbers mean them to.
-    """
-    dtype = np.dtype(result.dtype)
-    small = dtype.kind == "i" or (dtype.kind == "u" and dtype.itemsize < 4)
-    if not small or len(operands) != 2:
-        return 0
-    left, right = (wide(x.actual) for x in operands)
-    if op.name in _WRAPPING:
-        exact = _WRAPPING[op.name](left, right)
-    elif op.name == "stablehlo.reduce" and _adds(op):
-        exact = left.sum(tuple(op.attributes["dimensions"])) + right
-    else:
-        return 0
-    info = np.iinfo(dtype)
-    return int(np.count_nonzero((exact > info.max) | (exact < info.min)))

@@ -10,8 +10,9 @@ import numpy as np
 
 from neuronjax.diagnostics.faults.evidence import OpEvidence
 from neuronjax.diagnostics.faults.judgement import HOPELESS
+from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
-from neuronjax.diagnostics.faults.search import MOSTLY, Suspect
+from neuronjax.diagnostics.faults.search import MOSTLY, Suspect, buries
 from neuronjax.numerics.float_format import FORMATS, get_format
 
 #: What is wrong -> what to try.
@@ -37,6 +38,10 @@ _SINGULAR = frozenset(
 _SUMS = frozenset(("reduce", "reduce_window"))
 #: Share of elements that underflow, from which on it matters where they only add up.
 FEW = 0.05
+#: A sum whose rounding is more than this of its smaller addend has absorbed it.
+OF_ADDEND = 1e-3
+#: And if it is at least this share of what is wrong with the sum.
+OF_ERROR = 0.1
 _DIFFERENCES = frozenset(("subtract", "add", "reduce", "dot_general", "convolution"))
 
 
@@ -70,7 +75,18 @@ def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if not t.wrapped:
         return None
     dtype = t.path.op.results[0].type.dtype
-    return FaultName("integer", f"{t.wrapped} sums or products beyond {dtype.name}")
+    what = "numbers" if _short(t) == "convert" else "sums or products"
+    return FaultName("integer", f"{t.wrapped} {what} beyond {dtype.name}")
+
+
+def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    """Identifiers, counts and keys."""
+    if not t.rounds_whole:
+        return None
+    unit = unit_of(t.path.op.results[0].type.dtype)
+    largest = _figure(e.result.largest)
+    text = f"whole numbers up to {largest}; {_format(t)} holds them to {1 / unit:.0f}"
+    return FaultName("integer", text)
 
 
 def _overflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
@@ -98,7 +114,7 @@ def _makes_nonfinite(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     text = f"{share.nonfinite} of {share.elements} are {what}, of finite operands"
     if share.nonfinite_reference == share.nonfinite:
         text += "; in float64 too"
-    if _short(t) in _SINGULAR:
+    if _short(t) in _SINGULAR and share.nan < share.nonfinite:
         return FaultName("singular", text)
     return FaultName("non-finite" if share.nan else "overflow", text)
 
@@ -181,6 +197,16 @@ def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     return FaultName("coarse", text)
 
 
+def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    """A sum that rounds away much of its smaller addend."""
+    if s.role != "makes" or _short(t) not in ("add", "subtract"):
+        return None
+    lost = buries(t, e)
+    if lost < OF_ADDEND or e.own < OF_ERROR * e.result.error:
+        return None
+    return FaultName("absorption", f"its rounding is {_figure(lost)} of an addend")
+
+
 def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if e.own < e.result.error / 2:
         return None
@@ -208,8 +234,10 @@ _RULES = (
     _saturates,
     _absorbs,
     _loses_update,
+    _rounds_whole,
     _underflows,
     _narrows,
+    _buries,
     _rounds,
     _amplifies,
 )

@@ -17,8 +17,11 @@ import numpy as np
 from neuronjax.diagnostics.op_errors import blocks_of, in_parts
 from neuronjax.numerics.float_format import FORMATS, get_format
 
-#: A number that is off by more than this share of itself is lost.
+#: A number that is off by more than this share of itself is lost; a whole number by
+#: this, for it has no rounding, and by more than one.
 LOST = 0.5
+LOST_WHOLE = 0.1
+LEAST_WHOLE = 15.0
 #: Share of elements that are lost, from which on it matters whether the data excuse it.
 MOST_LOST = 0.1
 #: Numbers smaller than the typical one by this much of a roundoff are nothing.
@@ -50,7 +53,8 @@ class Share:
         error: relative L2; Inf where a number ceased or began to be finite.
         data_error: the same of the perturbed reference; 0 where the error needs no
             such excuse.
-        lost: share of elements off by more than half of themselves.
+        lost: share of elements off by more than half of themselves; of integers, by
+            more than a tenth and by more than one.
         data_lost: the same of the perturbed reference; 0 where few are lost.
         nonfinite, nonfinite_reference: elements that are Inf or NaN.
         nan: elements that are NaN.
@@ -100,7 +104,9 @@ class _Counts:
     # (magnitude, error) of what is lost unless it is nothing beside the others
     doubtful: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
 
-    def add(self, a: np.ndarray, r: np.ndarray, ends: tuple[float, float]) -> None:
+    def add(
+        self, a: np.ndarray, r: np.ndarray, ends: tuple[float, float], lost: float
+    ) -> None:
         """One block of float64 numbers."""
         error = a - r
         error2, known, usable = float(error @ error), r, r
@@ -114,7 +120,7 @@ class _Counts:
         self._range(a, r, size, ends)
         if error2 or error.any():  # squares of small errors are zero
             np.abs(error, out=error)
-            hits = error > LOST * size
+            hits = error > lost * size
             if hits.any():
                 self.doubtful.append((size[hits], error[hits]))
 
@@ -129,10 +135,10 @@ class _Counts:
                 setattr(whole, name, together)
         return whole
 
-    def lost(self, floor: float) -> int:
-        """Elements off by more than half of themselves or of what is nothing."""
+    def lost(self, floor: float, lost: float) -> int:
+        """Elements off by more than this share of themselves or of what is nothing."""
         return sum(
-            int(np.count_nonzero(error > LOST * np.maximum(size, floor)))
+            int(np.count_nonzero(error > lost * np.maximum(size, floor)))
             for size, error in self.doubtful
         )
 
@@ -182,26 +188,27 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
         unit: roundoff of the coarsest format on its way.
         excused: an error up to this needs no excuse of the data.
     """
-    ends = _range(x.dtype)
+    ends, is_whole = _range(x.dtype), np.dtype(x.dtype).kind in "iu"
+    limit = LOST_WHOLE if is_whole else LOST
 
     def count(a: np.ndarray, r: np.ndarray) -> _Counts:
         counts = _Counts()
-        for block in _wide_blocks(a, r):
-            counts.add(*block, ends)
+        for x, y in _wide_blocks(a, r):
+            counts.add(x, y, ends, limit)
         return counts
 
     counts = _Counts.total(in_parts(count, x.actual, x.reference))
     size = max(1, np.size(x.reference))
     norm = math.sqrt(counts.known2 / size)
     error = math.inf if counts.changed else _root(counts.error2, counts.norm2)
-    floor = norm * unit * NOTHING
-    lost = counts.lost(floor) / size
+    floor = LEAST_WHOLE if is_whole else norm * unit * NOTHING
+    lost = counts.lost(floor, limit) / size
     data_error = data_lost = 0.0
     if x.perturbed is not None and x.perturbed is not x.reference:
         if error > excused or lost > MOST_LOST:
             data_error = ratio(x.perturbed, x.reference)
         if lost > MOST_LOST:
-            data_lost = _lost(x.perturbed, x.reference, floor)
+            data_lost = _lost(x.perturbed, x.reference, floor, limit)
     return Share(
         elements=np.size(x.reference),
         error=error,
@@ -264,12 +271,12 @@ def _root(error2: float, norm2: float) -> float:
     return math.inf if norm2 == 0 else math.sqrt(error2 / norm2)
 
 
-def _lost(a: np.ndarray, r: np.ndarray, floor: float) -> float:
+def _lost(a: np.ndarray, r: np.ndarray, floor: float, lost: float) -> float:
     """Share of elements that are lost, of those finite on both sides."""
     count = 0
     for x, y in _wide_blocks(a, r):
         size = np.maximum(np.abs(y), floor)
-        size *= LOST
+        size *= lost
         hits = np.abs(x - y) > size
         if hits.any():
             count += np.count_nonzero(hits & np.isfinite(x) & np.isfinite(y))
