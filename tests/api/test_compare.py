@@ -392,7 +392,7 @@ def test_values_are_freed_after_their_last_use(monkeypatch):
     def counted(self, *args):
         nonlocal most
         arrays = {
-            id(a): a for lane in self._lanes() if lane for a in lane.arrays.values()
+            id(a): a for lane in self._lanes for a in lane.arrays.values()
         }
         most = max(most, sum(a.size > 1000 for a in arrays.values()))
         original(self, *args)
