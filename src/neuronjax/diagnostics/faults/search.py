@@ -190,6 +190,8 @@ class FaultSearch:
             yield Suspect(maker, "makes", results, shown)
         flagged = [s for s in chain if s[0] is shown or s[0].first is not None]
         worst, seen = max(flagged, key=lambda step: amplification(step[1]))
+        if maker is not None and _only_renames(worst, seen):
+            return
         own = seen.own >= OWN * seen.result.error and maker is None
         if own:
             yield from self._replacing(worst, results)
@@ -424,6 +426,13 @@ def buries(trace: OpTrace, evidence: OpEvidence) -> float:
         return 0.0
     addends = [s.norm for s in evidence.operands.values() if s.norm]
     return evidence.own * evidence.result.norm / min(addends, default=math.inf)
+
+
+def _only_renames(trace: OpTrace, evidence: OpEvidence) -> bool:
+    """Whether an op makes numbers of choices or integers, without rounding them."""
+    source = trace.path.op.operands[0].type.dtype if trace.path.op.operands else None
+    is_whole = source is not None and source.kind in "iub"
+    return trace.path.op.name == "stablehlo.convert" and is_whole and not evidence.own
 
 
 def _number(shown: tuple[Moment, OpTrace]) -> int:
