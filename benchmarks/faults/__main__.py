@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 from rich import box
 from rich.console import Console
 from rich.progress import track
@@ -21,6 +22,7 @@ from rich.table import Table
 from benchmarks import harness, results_file
 from benchmarks.faults import held_out, seen
 from benchmarks.faults.found import FEW, Found, found
+from neuronjax.execution.interpreter import forget_kernels
 
 NAME = "faults"
 HALVES = {"seen": seen.FAULTS, "held out": held_out.FAULTS}
@@ -86,6 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows = by_kind(cases)
             kept += entries(half, reference, rows)
             console.print(table(f"{half}, against {reference}", rows))
+            jax.clear_caches()  # a thousand programs do not fit into memory
+            forget_kernels()
             if half == "seen":
                 _list(console, cases)
     if options.keep:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from neuronjax.api.compare import compare
+from neuronjax.policy import Policy
 from tests.diagnostics.faults.marked import marked_line
 
 
@@ -249,11 +250,35 @@ def test_off_by_one_is_a_tie_and_no_fault():
     assert compare(codes, policy="bf16")(normal(512)).faults == ()
 
 
-def test_bits_that_are_cut_off_words_are_meant_to_be():
+def test_words_are_meant_to_wrap_around():
     def low_bytes(x):
-        return (x * jnp.uint32(2654435769)).astype(jnp.int8)
+        return (x.astype(jnp.uint32) * jnp.uint32(2654435769)).astype(jnp.int8)
 
-    assert compare(low_bytes)(np.arange(99, dtype=np.uint32)).faults == ()
+    assert compare(low_bytes)(np.arange(-9, 99, dtype=np.int32)).faults == ()
+
+
+def test_random_numbers_are_no_fault():
+    def draws(seed):
+        keys = jax.random.split(jax.random.key(seed), 4)
+        return (
+            jax.random.normal(keys[0], (32,)),
+            jax.random.randint(keys[1], (32,), 0, 10),
+            jax.random.permutation(keys[2], 32),
+            jax.random.bits(keys[3], (32,), jnp.uint8),
+        )
+
+    assert compare(draws, policy="bf16")(np.int32(7)).faults == ()
+
+
+def test_an_overflow_in_a_cast_of_the_policy():
+    def layer(x, w):
+        return jax.nn.relu(x) @ w
+
+    policy = Policy(auto_cast="matmult", auto_cast_type="fp8_e4m3", scaling="none")
+    report = compare(layer, policy=policy)(normal(8, 16) * 300, normal(16, 4))
+    fault, *_ = report.faults
+    assert (fault.kind, fault.record.short_op) == ("overflow", "dot_general")
+    assert "float8_e4m3 ends at 2.4e+02" in fault.evidence
 
 
 def test_nan_of_finite_numbers_is_told_from_inf():

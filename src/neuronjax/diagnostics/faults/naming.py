@@ -119,6 +119,24 @@ def _makes_nonfinite(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     return FaultName("non-finite" if share.nan else "overflow", text)
 
 
+def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    """An operand of a contraction that the policy casts to what cannot hold it."""
+    if t.cast is None or not e.result.nonfinite:
+        return None
+    if any(x.nonfinite for x in e.operands.values()):
+        return None
+    largest, name = _largest_operand(e), np.dtype(t.cast.dtype).name
+    limit = get_format(name).max_finite
+    if largest <= limit or t.cast.has_blocks:
+        return None
+    text = f"an operand reaches {_figure(largest)}, {name} ends at {_figure(limit)}"
+    return FaultName("overflow", text)
+
+
+def _largest_operand(e: OpEvidence) -> float:
+    return max(x.largest for x in e.operands.values())
+
+
 def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     """A bound before a cast, or on the scale of one."""
     if not s.bounds:
@@ -215,7 +233,7 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         return FaultName("stagnation", text)
     if t.cast is not None:
         limit = get_format(np.dtype(t.cast.dtype).name).max_finite
-        largest = max(x.largest for x in e.operands.values())
+        largest = _largest_operand(e)
         if largest > limit and not t.cast.has_blocks and e.own > HOPELESS:
             what = f"{_figure(largest)} clipped at {_figure(limit)}"
             return FaultName("saturation", f"{what} by the cast, {text}")
@@ -229,6 +247,7 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 _RULES = (
     _wraps,
     _overflows,
+    _overflows_in_cast,
     _makes_nonfinite,
     _bounds,
     _saturates,

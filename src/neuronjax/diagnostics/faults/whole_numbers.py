@@ -37,17 +37,21 @@ def rounds_whole(result: Seen, share: Share, own: float) -> bool:
 def wrapped(op: Op, operands: Sequence[Seen], result: Seen) -> int:
     """Results of an op on integers, or to them, that their type does not hold.
 
-    Arithmetic on unsigned words of 32 and 64 bits is not counted, nor what is made of
-    these: hashes and generators of random numbers mean them to wrap around.
+    What makes unsigned words of 32 and 64 bits of integers is not counted, nor what is
+    made of these: hashes and generators of random numbers mean them to wrap around.
     """
     dtype = np.dtype(result.dtype)
     rule = _RULES.get(op.name)
     if rule is None or dtype.kind not in "iu" or not operands:
         return 0
     given = np.dtype(operands[0].dtype)
-    if given.kind == "u" and given.itemsize >= 4:
+    if _is_word(given) or (_is_word(dtype) and given.kind in "iub"):
         return 0
     return rule(op, [wide(x.actual) for x in operands], result)
+
+
+def _is_word(dtype: np.dtype) -> bool:
+    return dtype.kind == "u" and dtype.itemsize >= 4
 
 
 def _outside(exact: np.ndarray, dtype: Any) -> int:
