@@ -4,8 +4,8 @@ An `Errors` holds sums and maxima, so those of two arrays, two results of an op 
 iterations of a loop can be merged; relative L2, cosine and SQNR follow from the sums.
 Everything is computed in float64 by NumPy, in blocks that fit a cache, and of large
 arrays on several threads: no kernel is compiled, and a 10-million-element array takes a
-twentieth of a second. Numbers that are
-finite on one side alone are counted and left out of the sums.
+tenth of a second. Numbers that are finite on one side alone are counted and left out of
+the sums.
 """
 
 from __future__ import annotations
