@@ -2,7 +2,7 @@
 #   make test | slow | matrix | exhaustive | fuzz | lint | types | quickstart | bench
 #   make bench-test | validate | validate-kernels CORPUS=folder | figures | notebooks
 #   make leave-one-out CORPUS=folder | judge-kernels CORPUS=folder | docs | bench-all | clean | notebooks-refresh
-#   make docs-update
+#   make docs-update | faults
 
 PYTHON ?= python3
 VENV := .venv
@@ -19,7 +19,7 @@ export JAX_PLATFORMS ?= cpu
 .PHONY: help .venv test slow lint format types quickstart bench bench-test validate \
 	validate-kernels validate-numerics leave-one-out judge-kernels \
 	figures bench-all matrix exhaustive fuzz notebooks notebooks-refresh docs \
-	docs-update clean
+	docs-update faults clean
 
 help:
 	@sed -n 's/^# *make /make /p' Makefile
@@ -56,6 +56,11 @@ bench: $(STAMP)
 # The tests of the benchmarks themselves, and of the time model against published times.
 bench-test: $(STAMP)
 	$(PYTEST) -m "not slow" benchmarks/tests $(ARGS)
+
+# How many numerical faults `compare` finds, and on how many healthy programs it is wrong.
+faults: $(STAMP)
+	$(BIN)/python -m benchmarks.faults --keep $(ARGS)
+	$(BIN)/python -m benchmarks.page
 
 # All benchmarks, then docs/benchmarks.md; peers that are not installed are skipped:
 # .venv/bin/pip install -e '.[peers]' installs them, after a torch for the CPU.

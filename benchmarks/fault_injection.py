@@ -28,7 +28,8 @@ from neuronjax.capture.trace import capture
 from neuronjax.diagnostics.compare import Setting, compare_sides
 from neuronjax.diagnostics.comparison import Comparison
 from neuronjax.diagnostics.executors import Position, RoundingKey
-from neuronjax.diagnostics.op_walk import Compared, ParallelWalk
+from neuronjax.diagnostics.lane_errors import Compared
+from neuronjax.diagnostics.op_walk import ParallelWalk
 from neuronjax.diagnostics.parallel_runs import Executor, OpPath, Side
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.instruction import Instruction

@@ -1,27 +1,30 @@
 """How many faults `compare` finds: `python -m benchmarks.faults`.
 
 Both halves are counted by kind; only of the half that may be looked at the missed ones
-are listed.
+are listed. `--keep` writes `results/faults.json`, of which the page of benchmarks makes
+tables.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 from rich import box
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks import harness, results_file
 from benchmarks.faults import held_out, seen
 from benchmarks.faults.found import FEW, Found, found
+from neuronjax.execution.interpreter import forget_kernels
 
-RESULTS = Path(__file__).parents[1] / "results" / "faults.json"
+NAME = "faults"
 HALVES = {"seen": seen.FAULTS, "held out": held_out.FAULTS}
 REFERENCES = ("float64", "float32")
 
@@ -33,7 +36,7 @@ def counts(cases: Sequence[Found]) -> dict[str, int]:
         "first": sum(c.rank == 1 for c in cases),
         "top": sum(0 < c.rank <= FEW for c in cases),
         "missed": sum(c.rank == 0 for c in cases),
-        "kind": sum(c.kind for c in cases),
+        "named": sum(c.kind for c in cases),
         "alarms": sum(c.alarms > 0 for c in cases),
     }
 
@@ -58,15 +61,24 @@ def table(title: str, rows: dict[str, dict[str, int]]) -> Table:
     return out
 
 
+def entries(
+    half: str, reference: str, rows: Mapping[str, Mapping[str, int]]
+) -> list[dict[str, Any]]:
+    """The figures of one half against one reference, as they are kept."""
+    about = {"half": half, "reference": reference}
+    return [{**about, "kind": kind, **row} for kind, row in rows.items()]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the tables and keeps them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--half", choices=tuple(HALVES), action="append")
     parser.add_argument("--reference", choices=REFERENCES, action="append")
     parser.add_argument("--name", action="append", help="of single faults")
-    parser.add_argument("--keep", action="store_true", help=f"write {RESULTS.name}")
+    parser.add_argument("--keep", action="store_true", help=f"write {NAME}.json")
     options = parser.parse_args(arguments)
-    console, kept = Console(), {}
+    about, start = harness.circumstances(), time.perf_counter()
+    console, kept = Console(), []
     for reference in options.reference or REFERENCES:
         for half in options.half or HALVES:
             faults = [
@@ -74,12 +86,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
             ]
             cases = [found(f, reference) for f in track(faults, transient=True)]
             rows = by_kind(cases)
-            kept[f"{half}, {reference}"] = rows
+            kept += entries(half, reference, rows)
             console.print(table(f"{half}, against {reference}", rows))
+            jax.clear_caches()  # a thousand programs do not fit into memory
+            forget_kernels()
             if half == "seen":
                 _list(console, cases)
     if options.keep:
-        _write(kept)
+        seconds = time.perf_counter() - start
+        body = {"entries": kept}
+        document = results_file.document(
+            NAME, body, quick=False, seconds=seconds, **about
+        )
+        results_file.write(document, results_file.RESULTS / f"{NAME}.json")
 
 
 def _list(console: Console, cases: Iterable[Found]) -> None:
@@ -92,10 +111,6 @@ def _list(console: Console, cases: Iterable[Found]) -> None:
             )
         if case.alarms:
             console.print(f"{case.fault.name}: healthy, {', '.join(case.false)}")
-
-
-def _write(kept: dict[str, Any]) -> None:
-    RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":

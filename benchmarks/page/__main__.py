@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks import results_file
-from benchmarks.page import judged, plots, sections, silicon, text
+from benchmarks.page import faults, judged, plots, sections, silicon, text
 from benchmarks.page.summary import verdicts
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +28,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Found], str]]] = {
     "validate_numerics": ("Numbers that others measured", silicon.numerics),
     "fp32_models": ("What trn2 does with FP32 operands", silicon.fp32_models),
     "judge_kernels": ("Public kernels, judged", judged.kernels),
+    "faults": ("Numerical faults, found and not", faults.tables),
     "regression": ("Bits that are pinned", sections.regression),
 }
 PLOTS: dict[str, Callable[[Found], Figure]] = {

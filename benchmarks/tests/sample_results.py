@@ -242,6 +242,22 @@ JUDGED = {
 }
 
 
+def faults(half: str, kind: str, **counts: int) -> dict[str, Any]:
+    usual = {"faults": 10, "first": 9, "top": 10, "missed": 0, "named": 8, "alarms": 0}
+    about = {"half": half, "reference": "float64", "kind": kind}
+    return {**about, **usual, **counts}
+
+
+FAULTS = {
+    "entries": [
+        faults("seen", "overflow", first=8),
+        faults("seen", "all", first=8),
+        faults("held out", "integer", alarms=1),
+        faults("held out", "all", alarms=1),
+    ]
+}
+
+
 def documents() -> dict[str, dict[str, Any]]:
     """Name -> results."""
     from benchmarks import time_model
@@ -260,6 +276,7 @@ def documents() -> dict[str, dict[str, Any]]:
         "validate_numerics": NUMERICS,
         "fp32_models": MODELS,
         "judge_kernels": JUDGED,
+        "faults": FAULTS,
         "regression": REGRESSION,
     }
     return {

@@ -392,9 +392,7 @@ def test_values_are_freed_after_their_last_use(monkeypatch):
 
     def counted(self, *args):
         nonlocal most
-        arrays = {
-            id(a): a for lane in self._lanes() if lane for a in lane.arrays.values()
-        }
+        arrays = {id(a): a for lane in self._lanes for a in lane.arrays.values()}
         most = max(most, sum(a.size > 1000 for a in arrays.values()))
         original(self, *args)
 
@@ -407,3 +405,24 @@ def test_values_are_freed_after_their_last_use(monkeypatch):
 
     compare(function, policy=Policy(auto_cast="all"), explain=False)(normal(2000))
     assert most <= 10
+
+
+def test_what_is_shown_again_has_the_errors_of_what_it_shows():
+    """Reshaped, transposed and broadcast: measured once, and fed on in isolation."""
+
+    def function(x):
+        y = jnp.tanh(x * 3)
+        z = jnp.broadcast_to(y.reshape(4, 2).T[:, :, None], (2, 4, 3))
+        return z + jnp.float32(1)
+
+    comparison = compare(function, policy="bf16")(normal(8))
+    [tanh], [total] = by_op(comparison, "tanh"), by_op(comparison, "add")
+    for name in ("reshape", "transpose"):
+        [moved] = by_op(comparison, name)
+        assert moved.accumulation == tanh.accumulation
+        assert moved.isolation.sum_error2 == 0
+    broadcasts = [r.accumulation for r in by_op(comparison, "broadcast_in_dim")]
+    [shown] = [e for e in broadcasts if e.elements == 24 and e.max_ulp]
+    assert shown.max_ulp == tanh.accumulation.max_ulp
+    assert shown.relative_l2 == pytest.approx(tanh.accumulation.relative_l2)
+    assert 0 < total.isolation.relative_l2 < 1e-7

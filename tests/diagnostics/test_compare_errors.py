@@ -6,7 +6,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from neuronjax.diagnostics.op_errors import BLOCK_ELEMENTS, Errors, errors_of, same_bits
+from neuronjax.diagnostics.op_errors import (
+    BLOCK_ELEMENTS,
+    PART_ELEMENTS,
+    Errors,
+    errors_of,
+    same_bits,
+)
 
 
 def of(actual, reference, dtype=np.float32, reference_dtype=None):
@@ -97,3 +103,22 @@ def test_same_bits_tells_zeros_and_dtypes_apart():
     assert same_bits(plus, plus.copy())
     assert not same_bits(plus, minus)
     assert not same_bits(plus, plus.astype(np.float64))
+
+
+def test_parts_on_several_threads_are_one_array():
+    r = np.random.default_rng(3).normal(size=2 * PART_ELEMENTS + 5)
+    a = (r * 1.001).astype(np.float32)
+    whole = errors_of(a, r)
+    halves = errors_of(a[:777], r[:777]) + errors_of(a[777:], r[777:])
+    assert whole.max_ulp == halves.max_ulp
+    assert whole.elements == halves.elements
+    assert whole.relative_l2 == pytest.approx(halves.relative_l2, rel=1e-12)
+
+
+def test_an_array_that_shows_another_twice_has_its_errors_twice():
+    r = np.random.default_rng(4).normal(size=64)
+    a = (r * 1.01).astype(np.float32)
+    twice, shown = errors_of(np.tile(a, 2), np.tile(r, 2)), errors_of(a, r).repeated(2)
+    assert (twice.elements, twice.differing) == (shown.elements, shown.differing)
+    assert twice.sum_error2 == pytest.approx(shown.sum_error2, rel=1e-12)
+    assert twice.max_ulp == shown.max_ulp

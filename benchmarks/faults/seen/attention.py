@@ -106,7 +106,13 @@ def planes_arguments():
     segments[1, 12:] = 0
     segments[2] = 0
     x = normal(21, 3, 16, 64)
-    return block_params(20, 64), x, segments, segments == 0, np.float32([1, 1, 0])
+    return (
+        block_params(20, 64),
+        x,
+        segments,
+        segments == 0,
+        np.array([1, 1, 0], np.float32),
+    )
 
 
 def online_faulty(q, keys, values):

@@ -256,7 +256,11 @@ def greedy_arguments():
         "up": weight(383, 32, 64),
         "down": weight(384, 64, 32),
     }
-    return params, np.int32([3, 14, 15, 9]), np.float32([0.7, 0.0, 1.0, 0.0])
+    return (
+        params,
+        np.array([3, 14, 15, 9], np.int32),
+        np.array([0.7, 0.0, 1.0, 0.0], np.float32),
+    )
 
 
 FAULTS = (

@@ -132,7 +132,7 @@ def parcel_healthy(corners, weights, prices):
 def parcel_arguments():
     angle = np.arange(6) / 6 * 2 * np.pi
     ring = np.stack([np.cos(angle), np.sin(angle)], -1) * 30
-    corners = np.float64([551200, 5410800]) + uniform(332, 16, 1, 2) * 2000 + ring
+    corners = np.array([551200.0, 5410800.0]) + uniform(332, 16, 1, 2) * 2000 + ring
     return corners.astype(np.float32), uniform(333, 16, 8), uniform(334, 8, 2)
 
 

@@ -290,7 +290,7 @@ FAULTS = (
                 "out": weight(502, 24, 4),
             },
             normal(503, 12, 16),
-            np.int32([0, 1, 3, 3, 1, 0, 0, 1, 3, 3, 0, 1]),
+            np.array([0, 1, 3, 3, 1, 0, 0, 1, 3, 3, 0, 1], np.int32),
         ),
         policy="bf16",
         source="torchao issue: float8 scale of an all-zero block is zero, 0/0",

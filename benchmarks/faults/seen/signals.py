@@ -131,7 +131,7 @@ def sentences_healthy(params, tokens, lengths):
 
 def sentences_arguments():
     params = {"embed": normal(629, 40, 16), "body": block_params(630, 16)}
-    return params, integers(640, 40, 8, 6), np.int32([6, 3, 5, 0, 6, 2, 4, 6])
+    return params, integers(640, 40, 8, 6), np.array([6, 3, 5, 0, 6, 2, 4, 6], np.int32)
 
 
 def graph_faulty(params, x, sources, targets):

@@ -21,9 +21,10 @@ from neuronjax.diagnostics.faults.recorder import Recorder
 from neuronjax.diagnostics.faults.units import contraction_casts, path_units
 from neuronjax.diagnostics.faults.verdict import verdict
 from neuronjax.diagnostics.first_divergence import ancestors, smallest_set
+from neuronjax.diagnostics.lane_errors import Compared
 from neuronjax.diagnostics.op_errors import Errors
 from neuronjax.diagnostics.op_records import FirstDivergence, Iteration, OpRecord
-from neuronjax.diagnostics.op_walk import Compared, ParallelWalk
+from neuronjax.diagnostics.op_walk import ParallelWalk
 from neuronjax.diagnostics.parallel_runs import Executor, OpPath, Side
 from neuronjax.diagnostics.reference64 import Reference64
 from neuronjax.diagnostics.value_sources import ValueSources

@@ -13,15 +13,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from neuronjax.diagnostics.executors import Position, RoundingKey
-from neuronjax.diagnostics.faults.evidence import Seen
 from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
 from neuronjax.diagnostics.faults.recorder import Witness
-from neuronjax.diagnostics.op_errors import Errors, errors_of, same_bits
+from neuronjax.diagnostics.faults.shares import Seen
+from neuronjax.diagnostics.lane_errors import Compared, LaneErrors, Lanes, Views
+from neuronjax.diagnostics.op_errors import Errors, errors_of
 from neuronjax.diagnostics.parallel_runs import Lane, OpPath, Side, Span
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.reference_substitution import (
@@ -36,23 +37,11 @@ from neuronjax.ir.instruction import Block, Instruction
 from neuronjax.ir.instruction_set import Branch, Call, Loop, NcMatmul
 from neuronjax.ir.program import Op, Value
 
-
-class Compared(NamedTuple):
-    """The errors of one execution of one op; a pair that was not run is absent."""
-
-    isolation: Errors | None = None
-    accumulation: Errors | None = None
-    expected: Errors | None = None
-    actual: Errors | None = None
-
-
 # Called after every op that any lane executed: (path, iterations, errors).
 Heard = Callable[[OpPath, tuple[int, ...], Compared], None]
 Blocks = Mapping[Side, Block]
 Keys = Mapping[Side, RoundingKey]
-Lanes = Sequence[Lane]
 Spans = Mapping[Side, Span]
-Views = Mapping[Side, Mapping[Value, Any]]
 #: The loop, branch or call that an op is on every side.
 Controls = Mapping[Side, Any]
 _NONE = Errors()
@@ -82,29 +71,28 @@ class ParallelWalk:
 
     def __post_init__(self) -> None:
         wide = self.reference.executor.is_wide
-        self._reference = Lane("reference", self.reference)
-        # The reference on its own values rounded to the declared formats, which is what
-        # an op in isolation is compared with.
-        self._rounded = Lane("rounded", self.reference) if wide else None
-        self._isolated = Lane("isolated", self.actual) if self.isolates else None
-        self._actual = Lane("actual", self.actual)
-        self._baseline = Lane("baseline", self.baseline) if self.baseline else None
-        if not self.isolates:
-            self._rounded = None
-        looks = wide and self.witness is not None
-        self._perturbed = Lane("perturbed", self.reference) if looks else None
+        reference, actual = self.reference, self.actual
+        is_rounded, looks = wide and self.isolates, wide and self.witness is not None
+        self._lanes = LaneErrors(
+            Lane("reference", reference),
+            Lane("actual", actual),
+            rounded=Lane("rounded", reference) if is_rounded else None,
+            isolated=Lane("isolated", actual) if self.isolates else None,
+            baseline=Lane("baseline", self.baseline) if self.baseline else None,
+            perturbed=Lane("perturbed", reference) if looks else None,
+        )
         self._position = Position()
         self._calls: tuple[Op, ...] = ()
         self._done: dict[Hashable, tuple[Any, Any]] = {}
 
     def run(self, arguments: Sequence[Any]) -> list[Any]:
         """Executes main on arrays of the declared dtypes: the actual results."""
-        lanes = [lane for lane in self._lanes() if lane is not None]
+        lanes = [*self._lanes]
         for lane in lanes:
             enter = lane.side.executor.enter
             lane.take([enter(a) for a in arguments], lane.side.program.main.arguments)
-        if self._perturbed is not None:
-            self._perturb(self._perturbed)
+        if self._lanes.perturbed is not None:
+            self._perturb(self._lanes.perturbed)
         sides = dict.fromkeys(lane.side for lane in lanes)
         blocks = {side: side.program.main for side in sides}
         keys = {side: side.executor.first_key for side in sides}
@@ -113,11 +101,11 @@ class ParallelWalk:
             views = {lane: lane.side.program.main.results for lane in lanes}
             count = len(self.actual.program.main.results)
             results = [
-                self._seen(lambda lane, n=n: views[lane][n], lanes)
+                self._lanes.seen(lambda lane, n=n: views[lane][n], lanes)
                 for n in range(count)
             ]
             self.witness.ended(results)
-        return self._actual.read(self.actual.program.main.results)
+        return self._lanes.actual.read(self.actual.program.main.results)
 
     def _perturb(self, lane: Lane) -> None:
         """Moves the arguments by what their formats cannot hold."""
@@ -126,17 +114,6 @@ class ParallelWalk:
             if unit:
                 array = np.asarray(lane.arrays[view.number])
                 lane.arrays[view.number] = perturbed(array, unit)
-
-    def _lanes(self) -> list[Lane | None]:
-        """In the order of execution: what the reference did is there to be shared."""
-        return [
-            self._reference,
-            self._rounded,
-            self._isolated,
-            self._actual,
-            self._baseline,
-            self._perturbed,
-        ]
 
     # -- regions -----------------------------------------------------------------------
 
@@ -161,18 +138,23 @@ class ParallelWalk:
         path = OpPath(self._calls, op)
         self._position.path = path
         self._done.clear()
+        repeats = not self.replaced and self._lanes.repeats(op, lanes)
         for lane in lanes:
-            if lane is self._actual and self._substitutes(op, path, views):
+            if repeats and lane in (self._lanes.rounded, self._lanes.isolated):
+                continue  # they are fed the reference's result
+            if lane is self._lanes.actual and self._substitutes(op, path, views):
                 self._substitute(
                     op, spans, views, keys, is_replaced=path in self.replaced
                 )
-            elif lane is self._actual and path in self.replaced:
+            elif lane is self._lanes.actual and path in self.replaced:
                 self._replace(op, spans, views, keys)
-            elif lane is self._perturbed:
+            elif lane is self._lanes.perturbed:
                 self._execute_perturbed(lane, op, spans[lane.side], keys)
             else:
                 self._execute(lane, spans[lane.side].instructions, keys[lane.side])
-        self._compare(path, views, lanes)
+        found = self._lanes.compare(op, views, lanes, repeats)
+        self._look(path, views, lanes, found, repeats)
+        self.heard(path, self._position.iterations, found)
 
     def _execute_perturbed(self, lane: Lane, op: Op, span: Span, keys: Keys) -> None:
         """Operands of contractions are moved by what the policy casts them to."""
@@ -207,13 +189,13 @@ class ParallelWalk:
     def _replace(self, op: Op, spans: Spans, views: Views, keys: Keys) -> None:
         """The reference's instructions on the actual values."""
         reference, actual = self.reference, self.actual
-        executor, arrays = reference.executor, self._actual.arrays
+        executor, arrays = reference.executor, self._lanes.actual.arrays
         known = views[actual]
         at = {v: known[v].buffer.number for v in (*op.operands, *op.results)}
         given = {v: executor.enter(arrays[at[v]]) for v in op.operands}
         made = self._referred(op, given, spans[reference], views[reference], keys)
         # What later ops reuse of the actual lowering, a cast operand, is made as well.
-        self._execute(self._actual, spans[actual].instructions, keys[actual])
+        self._execute(self._lanes.actual, spans[actual].instructions, keys[actual])
         written = {b.number for i in spans[actual].instructions for b in i.results}
         for value, array in zip(op.results, made, strict=True):
             if at[value] in written:  # else it stands for another value
@@ -223,7 +205,7 @@ class ParallelWalk:
         """Whether an op is replaced by a wide one, or reads what such a one made."""
         if not self.replaced or not self.reference.executor.is_wide:
             return False
-        known, arrays = views[self.actual], self._actual.arrays
+        known, arrays = views[self.actual], self._lanes.actual.arrays
         reads = (known[v].buffer.number for v in op.operands if v in known)
         return path in self.replaced or any(
             isinstance(arrays.get(number), Substituted) for number in reads
@@ -234,7 +216,7 @@ class ParallelWalk:
     ) -> None:
         """The actual instructions; their results as `reference_substitution` says."""
         reference, actual = self.reference, self.actual
-        executor, arrays = reference.executor, self._actual.arrays
+        executor, arrays = reference.executor, self._lanes.actual.arrays
         known = views[actual]
         at = {v: known[v].buffer.number for v in (*op.operands, *op.results)}
         given = {value: arrays[at[value]] for value in op.operands}
@@ -247,7 +229,7 @@ class ParallelWalk:
             self._referred(op, operands, spans[reference], views[reference], keys)
             for operands in ((wide,) if is_replaced else (wide, narrow))
         ]
-        self._execute(self._actual, spans[actual].instructions, keys[actual])
+        self._execute(self._lanes.actual, spans[actual].instructions, keys[actual])
         written = {b.number for i in spans[actual].instructions for b in i.results}
         for n, value in enumerate(op.results):
             if at[value] not in written:  # it stands for another value
@@ -271,54 +253,23 @@ class ParallelWalk:
         keys: Keys,
     ) -> list[Any]:
         """The reference's results on other operands."""
-        lane = Lane("replaced", self.reference, dict(self._reference.arrays))
+        lane = Lane("replaced", self.reference, dict(self._lanes.reference.arrays))
         for value, array in operands.items():
             lane.arrays[views[value].buffer.number] = array
         self._execute(lane, span.instructions, keys[self.reference])
         return lane.read([views[v] for v in op.results])
 
-    # -- comparison --------------------------------------------------------------------
-
-    def _compare(self, path: OpPath, views: Views, lanes: Lanes) -> None:
-        def errors(
-            left: Lane | None, right: Lane | None, value: Value
-        ) -> Errors | None:
-            if left not in lanes or right not in lanes:
-                return None
-            assert left is not None
-            assert right is not None
-            return self._errors(left, right, views, value)
-
-        total: list[Errors | None] = [None] * 4
-        expected = self._rounded or self._reference
-        for value in path.op.results:
-            # The reference first: an array that becomes the baseline's is then shared.
-            base = errors(self._reference, self._baseline, value)
-            found = (
-                errors(self._isolated, expected, value),
-                errors(self._actual, self._reference, value),
-                base,
-                errors(self._actual, self._baseline, value),
-            )
-            total = [
-                t if f is None else f if t is None else t + f
-                for t, f in zip(total, found, strict=True)
-            ]
-            self._feed(views, value, lanes)
-        found = Compared(*total)
-        if self.witness is not None:
-            self._look(path, views, lanes, found)
-        self.heard(path, self._position.iterations, found)
-
-    def _look(self, path: OpPath, views: Views, lanes: Lanes, found: Compared) -> None:
+    def _look(
+        self, path: OpPath, views: Views, lanes: Lanes, found: Compared, repeats: bool
+    ) -> None:
         """Shows the witness an op that both runs execute."""
-        if self._reference not in lanes or self._actual not in lanes:
+        pair = (self._lanes.reference, self._lanes.actual)
+        if self.witness is None or not all(lane in lanes for lane in pair):
             return
 
         def seen(value: Value) -> Seen:
-            return self._seen(lambda lane: views[lane.side][value], lanes)
+            return self._lanes.seen(lambda lane: views[lane.side][value], lanes)
 
-        assert self.witness is not None
         known = views[self.reference]
         self.witness.saw(
             path,
@@ -326,62 +277,17 @@ class ParallelWalk:
             {v: seen(v) for v in path.op.operands if v in known},
             [seen(v) for v in path.op.results],
             0.0 if found.isolation is None else found.isolation.relative_l2,
+            repeats=repeats,
         )
-
-    def _seen(self, view: Callable[[Lane], Any], lanes: Lanes) -> Seen:
-        """One array of the runs."""
-
-        def array(lane: Lane | None) -> Any:
-            if lane is None or lane not in lanes:
-                return None
-            found = lane.arrays[view(lane).buffer.number]
-            return np.asarray(declared(found))
-
-        dtype = view(self._actual).type.dtype
-        return Seen(
-            dtype, array(self._reference), array(self._actual), array(self._perturbed)
-        )
-
-    def _errors(self, left: Lane, right: Lane, views: Views, value: Value) -> Errors:
-        """Of one value; equal arrays become one."""
-        at = views[left.side][value].buffer.number
-        ours = left.arrays[at]
-        theirs = right.arrays[views[right.side][value].buffer.number]
-        size = int(np.prod(value.type.shape))
-        if ours is theirs:
-            return Errors(elements=size)
-        dtype = value.type.dtype
-        executor = left.side.executor
-        if isinstance(ours, Substituted):
-            return errors_of(ours.wide, np.asarray(theirs))
-        a, r = np.asarray(executor.leave(ours, dtype)), np.asarray(theirs)
-        if same_bits(a, r):
-            if not executor.is_wide:
-                left.arrays[at] = theirs
-            return Errors(elements=size)
-        return errors_of(a, r)
-
-    def _feed(self, views: Views, value: Value, lanes: Lanes) -> None:
-        """Gives the reference's value to the lanes that are fed it."""
-        if self._isolated is None or self._isolated not in lanes:
-            return
-        executor, dtype = self.reference.executor, value.type.dtype
-        number = views[self.reference][value].buffer.number
-        array = self._reference.arrays[number]
-        declared = executor.leave(array, dtype)
-        at = views[self.actual][value].buffer.number
-        self._isolated.arrays[at] = declared
-        if self._rounded is not None:
-            self._rounded.arrays[number] = executor.enter(declared)
 
     # -- control -----------------------------------------------------------------------
 
     def _follow(self, lanes: Lanes, decide: Callable[[Lane], int]) -> dict:
         """Lanes by what they decide; those that are fed follow the reference."""
-        fed = (self._rounded, self._isolated, self._perturbed)
+        fed = (self._lanes.rounded, self._lanes.isolated, self._lanes.perturbed)
         groups: dict[int, list[Lane]] = {}
         for lane in lanes:
-            leader = self._reference if lane in fed else lane
+            leader = self._lanes.reference if lane in fed else lane
             groups.setdefault(decide(leader), []).append(lane)
         return groups
 
@@ -437,7 +343,7 @@ class ParallelWalk:
         self, op: Op, lanes: Lanes, decisions: Mapping[Lane, int]
     ) -> None:
         """A loop that runs longer, or another branch, is an error of the op itself."""
-        pair = (self._actual, self._reference)
+        pair = (self._lanes.actual, self._lanes.reference)
         if not all(lane in lanes for lane in pair):
             return
         actual, expected = (np.asarray([decisions[lane]]) for lane in pair)

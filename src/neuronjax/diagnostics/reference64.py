@@ -63,6 +63,12 @@ def is_float(dtype: Any) -> bool:
     return np.dtype(dtype).kind not in "iub"
 
 
+def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Each number once, however often a broadcast shows it."""
+    once = tuple(slice(0, 1) if s == 0 else slice(None) for s in x.strides)
+    return np.broadcast_to(x[once].astype(dtype), x.shape)
+
+
 def _widened(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return x.astype(np.float64) if is_float(dtype) else x
 
@@ -115,14 +121,14 @@ class Reference64:
     def enter(self, array: Any) -> Any:
         """Floats as float64, all else as it is."""
         x = np.asarray(array)
-        return x.astype(np.float64) if is_float(x.dtype) else array
+        return converted(x, np.dtype(np.float64)) if is_float(x.dtype) else array
 
     def leave(self, array: Any, dtype: Any) -> Any:
         """Rounded to nearest even."""
         if not is_float(dtype):
             return array
         with np.errstate(all="ignore"):
-            return np.asarray(array).astype(dtype)
+            return converted(np.asarray(array), dtype)
 
     def _held(self, x: np.ndarray, dtype: np.dtype) -> np.ndarray:
         if not is_float(dtype):
@@ -299,7 +305,22 @@ def _kernel(signed: SignedInstruction) -> Callable[..., Any]:
     return jax.jit(body)
 
 
-for _class in (DmaCopy, Im2col, LocalGather, NcTranspose, LocalScatter, Pool):
+@_double.register
+def _(i: DmaCopy, x: Arrays) -> Sequence[Any]:
+    """What only says a shape costs nothing: a broadcast is a view."""
+    shape = i.results[0].type.shape
+    if i.kind == "reshape":
+        return (x[0].reshape(shape),)
+    if i.kind != "broadcast":
+        return _moved(i, x)
+    aligned = [1] * len(shape)
+    for size, n in zip(x[0].shape, i.parameters[0], strict=True):
+        aligned[n] = size
+    order = np.argsort(i.parameters[0]) if x[0].ndim else ()
+    return (np.broadcast_to(x[0].transpose(order).reshape(aligned), shape),)
+
+
+for _class in (Im2col, LocalGather, NcTranspose, LocalScatter, Pool):
     _double.register(_class, _moved)
 
 

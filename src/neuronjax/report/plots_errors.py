@@ -42,11 +42,11 @@ def draw_errors(
     axes = figure.add_subplot()
     arithmetic = [row for row in ops if row["number"] in computing]
     _shade_backward(axes, ops)
-    _draw_ops(axes, arithmetic, "accumulation", _ACCUMULATION, "in the run")
-    _draw_ops(axes, arithmetic, "isolation", _ISOLATION, "in isolation")
+    run = _draw_ops(axes, arithmetic, "accumulation", _ACCUMULATION, "in the run")
+    alone = _draw_ops(axes, arithmetic, "isolation", _ISOLATION, "in isolation")
     for (number, label), style in zip(marks, _MARKS, strict=False):
         axes.axvline(number, color=_FIRST, linewidth=0.8, linestyle=style, label=label)
-    if not any(collection.get_offsets().size for collection in axes.collections):
+    if not run + alone:  # a logarithmic axis has nothing to begin with
         axes.set_ylim(_FEWEST_ERROR, 1.0)
     axes.set_yscale("log")
     axes.set_xlabel("op, in program order", fontsize=9)
@@ -77,7 +77,8 @@ def _shade_backward(axes: Axes, ops: Sequence[Row]) -> None:
 
 def _draw_ops(
     axes: Axes, ops: Sequence[Row], kind: str, colour: str, label: str
-) -> None:
+) -> int:
+    """Draws errors, and returns how many of them are finite."""
     found = [(r["number"], r[f"{kind}_relative_l2"]) for r in ops]
     differing = [r[f"{kind}_differing"] for r in ops]
     finite = [
@@ -94,6 +95,7 @@ def _draw_ops(
         axes.scatter(
             broken, [0.98] * len(broken), marker="x", color=colour, transform=top
         )
+    return len(finite)
 
 
 # -- against predicted time ------------------------------------------------------------

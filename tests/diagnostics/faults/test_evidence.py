@@ -8,14 +8,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from neuronjax.capture.trace import capture
-from neuronjax.diagnostics.faults.evidence import (
-    Seen,
-    absorbed,
-    moved,
-    share_of,
-    wrapped,
-)
+from neuronjax.diagnostics.faults.evidence import absorbed, moved
 from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
+from neuronjax.diagnostics.faults.shares import Seen, repeated, share_of
+from neuronjax.diagnostics.faults.whole_numbers import rounds_whole, wrapped
 
 FP16 = np.dtype("float16")
 FP32 = np.dtype("float32")
@@ -157,3 +153,56 @@ def test_a_perturbation_has_no_preferred_sign():
 )
 def test_units(dtype, unit):
     assert unit_of(np.dtype(dtype)) == unit
+
+
+def test_what_needs_no_excuse_is_not_looked_at():
+    x = seen(np.float32([3, 4]), [3, 4.001], [3, 5])
+    assert share_of(x, 2**-24).data_error > 0.1
+    assert share_of(x, 2**-24, excused=1e-2).data_error == 0
+
+
+def test_repeated_numbers_have_the_figures_of_one():
+    share = share_of(seen(np.float32([1, np.inf, 0]), [1, 2, 3]), 2**-24)
+    twice = repeated(share, 6)
+    assert (twice.elements, twice.nonfinite) == (6, 2)
+    whole = share_of(seen(np.float32([1, np.inf, 0] * 2), [1, 2, 3] * 2), 2**-24)
+    assert twice == whole
+
+
+def test_errors_whose_squares_underflow_are_errors():
+    share = share_of(seen(np.float32([0, 0]), [1e-200, 1e-210]), 2**-24)
+    assert (share.lost, share.zeros) == (1, 1)
+
+
+# -- whole numbers ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("numbers", "dtype", "rounds"),
+    [
+        ([2**24 + 1, 2], "float32", True),
+        ([2**24 - 1, 2], "float32", False),
+        ([2**24 + 1, 0.5], "float32", False),
+        ([257, 1], "bfloat16", True),
+        ([2.0**70], "float32", False),
+    ],
+)
+def test_whole_numbers_that_a_float_rounds(numbers, dtype, rounds):
+    x = np.asarray(numbers, np.float64)
+    array = seen(x.astype(dtype), x)
+    share = share_of(array, unit_of(array.dtype))
+    assert rounds_whole(array, share, 1e-8) == rounds
+    assert not rounds_whole(array, share, 0.0)
+
+
+def test_scatters_and_casts_that_wrap():
+    counts, index, ones = np.zeros(2, np.uint8), np.zeros(300, np.int32), np.uint8(1)
+    op = op_of(lambda x, i: x.at[i].add(ones), counts, index)
+    updates = np.ones(300, np.uint8)
+    parts = [seen(x, x) for x in (counts, index[:, None], updates)]
+    assert wrapped(op, parts, seen(np.uint8([44, 0]), [44, 0])) == 1
+    assert wrapped(op, parts, seen(np.uint8([200, 100]), [200, 100])) == 0
+    floats = np.float32([3e9, -5.5, np.nan])
+    op = op_of(lambda x: x.astype(jnp.int32), floats)
+    whole = seen(np.int32([2**31 - 1, -5, 0]), [0, 0, 0])
+    assert wrapped(op, [seen(floats, floats)], whole) == 1

@@ -4,7 +4,6 @@ The collection in `benchmarks/faults` counts how many are found; these are what 
 rule of the search is for.
 """
 
-import inspect
 import json
 
 import jax
@@ -13,7 +12,9 @@ import numpy as np
 import pytest
 
 from neuronjax.api.compare import compare
+from neuronjax.errors import UnsupportedError
 from neuronjax.policy import Policy
+from tests.diagnostics.faults.marked import marked_line
 
 LONG = 512
 
@@ -200,12 +201,6 @@ CASES = [
 NAMES = [case[2].__name__ for case in CASES]
 
 
-def marked_line(function):
-    lines, start = inspect.getsourcelines(function)
-    [found] = [n for n, line in enumerate(lines, start) if line.endswith("# here\n")]
-    return f"{inspect.getsourcefile(function)}:{found}"
-
-
 @pytest.mark.parametrize(
     ("kind", "policy", "faulty", "healthy", "arguments"), CASES, ids=NAMES
 )
@@ -322,6 +317,7 @@ def test_iterations_and_results_are_named():
         return {"total": running_sum(x), "mean": x.mean()}
 
     report = compare(step, policy="bf16")(np.full(LONG, 0.3, np.float32))
+    assert report.verdict is not None
     [wrong] = report.verdict.wrong
     assert wrong.name == "total"
     fault = report.faults[0]
@@ -348,19 +344,51 @@ def test_a_page_says_what_where_why_and_what_to_try():
 
 def test_what_no_result_tells_is_said_to_be_so():
     report = compare(pixels_apart, policy="bf16")(np.uint8([1]), np.uint8([2]))
+    assert report.verdict is not None
     assert report.verdict.wrong == ()
     assert "no result tells" in str(report)
 
 
-def test_a_picture_marks_the_faults_even_if_nothing_is_finite():
+def test_a_picture_marks_the_faults_even_if_nothing_is_finite(tmp_path):
     def function(x):
         return jax.nn.relu(jnp.cumsum(x)) * 2
 
     report = compare(function, policy="bf16")(np.full(64, 3e4, np.float16))
+    fault, *_ = report.faults
+    assert (fault.kind, fault.record.short_op) == ("overflow", "reduce_window")
     figure = report.plot()
-    figure.canvas.draw()
+    figure.savefig(tmp_path / "errors.png")
     labels = [t.get_text() for t in figure.legends[0].get_texts()]
     assert any(label.startswith("1. overflow: op ") for label in labels)
+
+
+def test_an_exponential_of_halves_overflows_in_a_sum():
+    def function(x):
+        return jnp.exp(x.astype(jnp.float16) * 6).sum()
+
+    fault, *_ = compare(function, policy="bf16")(np.float32([0.1, 1, 2])).faults
+    assert (fault.kind, fault.record.short_op) == ("overflow", "exponential")
+
+
+def test_nan_on_both_sides_is_found():
+    report = compare(log_of_nothing, policy="bf16")(np.arange(1, 9, dtype=np.float32))
+    assert report.ops[-1].accumulation.nonfinite_reference == 1
+    assert report.faults[0].record.short_op == "log"
+
+
+def test_a_weak_step_is_lost():
+    ones = np.ones(8, jnp.bfloat16)
+    report = compare(lambda w, g: w - 1e-4 * g, policy="bf16")(ones, ones)
+    fault, *_ = report.faults
+    assert (fault.kind, fault.record.short_op) == ("absorption", "subtract")
+    assert report.verdict is not None
+    assert report.verdict.wrong[0].how == "lost"
+
+
+def test_delayed_scaling_is_refused_with_a_remedy():
+    policy = Policy(auto_cast="matmult", auto_cast_type="fp8", scaling="delayed")
+    with pytest.raises(UnsupportedError, match="current"):
+        compare(lambda x, w: x @ w, policy=policy)(normal(8, 8), normal(8, 8))
 
 
 def test_two_policies_are_not_judged():
@@ -371,6 +399,7 @@ def test_two_policies_are_not_judged():
 
 def test_a_tolerance_asks_for_the_first_divergence_too():
     report = compare(loss_of_logits, policy="bf16", tolerance=0.1)(normal(4, 8) + 12)
+    assert report.first_divergence is not None
     assert report.first_divergence.record.number == report.faults[0].record.number
     assert "first divergence (relative L2 0.1)" in str(report)
 

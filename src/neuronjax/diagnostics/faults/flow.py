@@ -118,7 +118,7 @@ class Flow:
         error to; the error of the last one is its own, or it closes a loop."""
         found, seen = [(trace, evidence)], {trace.path.op}
         while not _is_own(evidence):
-            behind = next(self._worst_operands(evidence), None)
+            behind = next(self.behind_step(trace, evidence), None)
             if behind is None or behind.path.op in seen:
                 break
             seen.add(behind.path.op)
@@ -129,23 +129,32 @@ class Flow:
     def entries(self, chain: list[Step]) -> Iterator[OpTrace]:
         """Where a chain closes a loop: what else enters it, each op at the origin of
         its error."""
-        last = chain[-1][1]
+        trace, last = chain[-1]
         inside = {trace.path.op for trace, _ in chain}
-        around = next(self._worst_operands(last), None)
+        around = next(self.behind_step(trace, last), None)
         if _is_own(last) or around is None or around.path.op not in inside:
             return
-        for _, evidence in chain:
-            for operand in self._worst_operands(evidence):
-                if operand.path.op not in inside:
-                    yield self.chain(operand, operand.worst)[-1][0]
+        for step in chain:
+            for value in self._wrong_operands(*step):
+                for operand in sorted(self._makers(value), key=_error, reverse=True):
+                    if operand.path.op not in inside and _error(operand):
+                        yield self.chain(operand, operand.worst)[-1][0]
 
-    def _worst_operands(self, evidence: OpEvidence) -> Iterator[OpTrace]:
+    def behind_step(self, trace: OpTrace, evidence: OpEvidence) -> Iterator[OpTrace]:
         """The ops that made the operands, the one that is farthest off first."""
-        wrong = [(s.error, v) for v, s in evidence.operands.items() if s.error > 0]
-        for _, value in sorted(wrong, key=lambda pair: pair[0], reverse=True):
-            trace = self.maker(value)
-            if trace is not None:
-                yield trace
+        makers = (self.maker(v) for v in self._wrong_operands(trace, evidence))
+        return (maker for maker in makers if maker is not None)
+
+    def _wrong_operands(self, trace: OpTrace, evidence: OpEvidence) -> list[Value]:
+        """The operands that are off, the one to which the result owes most first: a sum
+        takes over absolute errors, everything else relative ones."""
+        adds = trace.path.op.name in ("stablehlo.add", "stablehlo.subtract")
+        wrong = [
+            (s.error * s.norm if adds and s.norm else s.error, n, v)
+            for n, (v, s) in enumerate(evidence.operands.items())
+            if s.error > 0
+        ]
+        return [v for _, _, v in sorted(wrong, key=lambda w: (-w[0], w[1]))]
 
     def is_noise(self, value: Value, steps: int = 6) -> bool:
         """Whether the reference's value is what rounding left of a sum that should be

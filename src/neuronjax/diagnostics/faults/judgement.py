@@ -6,7 +6,7 @@ The figures were set on one half of a collection of faults and their healthy twi
 
 from __future__ import annotations
 
-from neuronjax.diagnostics.faults.evidence import Share
+from neuronjax.diagnostics.faults.shares import MOST_LOST, Share
 
 #: So many times what perturbed data do is still the condition of the problem.
 OF_DATA = 4.0
@@ -15,18 +15,22 @@ OF_ROUNDOFF = 6.0
 #: Of formats of 8 bits and fewer, whose roundoffs average out sooner than they add up.
 OF_COARSE_ROUNDOFF = 1.5
 COARSE = 2.0**-6
-#: A relative error that nobody sees in a result; sums in FP32 come near to it.
-UNSEEN = 2.0**-15
+#: A relative error that nobody sees in a result, for four of its digits are right; sums
+#: in FP32 come near to it.
+UNSEEN = 1e-4
 #: An error that no condition of the data excuses.
 HOPELESS = 0.35
-#: Share of elements that are lost, from which on a result is wrong whatever its norm.
-MOST_LOST = 0.1
 
 
 def limit(share: Share, unit: float) -> float:
     """The relative L2 error up to which an array is as good as it can be."""
+    return min(max(OF_DATA * share.data_error, excused(unit)), HOPELESS)
+
+
+def excused(unit: float) -> float:
+    """The relative L2 error that roundings explain, whatever the data do."""
     times = OF_COARSE_ROUNDOFF if unit > COARSE else OF_ROUNDOFF
-    return min(max(OF_DATA * share.data_error, times * unit, UNSEEN), HOPELESS)
+    return max(times * unit, UNSEEN)
 
 
 def is_far(share: Share, unit: float) -> bool:
@@ -37,5 +41,6 @@ def is_far(share: Share, unit: float) -> bool:
 
 
 def loses_elements(share: Share) -> bool:
-    """Whether single elements are lost, and not by the data's condition."""
+    """Whether single elements are lost, and not by the data's condition; then a result
+    is wrong whatever its norm."""
     return share.lost > MOST_LOST and share.lost > OF_DATA * share.data_lost

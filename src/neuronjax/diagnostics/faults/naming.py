@@ -10,8 +10,9 @@ import numpy as np
 
 from neuronjax.diagnostics.faults.evidence import OpEvidence
 from neuronjax.diagnostics.faults.judgement import HOPELESS
+from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
-from neuronjax.diagnostics.faults.search import MOSTLY, Suspect
+from neuronjax.diagnostics.faults.search import MOSTLY, Suspect, buries
 from neuronjax.numerics.float_format import FORMATS, get_format
 
 #: What is wrong -> what to try.
@@ -37,6 +38,10 @@ _SINGULAR = frozenset(
 _SUMS = frozenset(("reduce", "reduce_window"))
 #: Share of elements that underflow, from which on it matters where they only add up.
 FEW = 0.05
+#: A sum whose rounding is more than this of its smaller addend has absorbed it.
+OF_ADDEND = 1e-3
+#: And if it is at least this share of what is wrong with the sum.
+OF_ERROR = 0.1
 _DIFFERENCES = frozenset(("subtract", "add", "reduce", "dot_general", "convolution"))
 
 
@@ -70,7 +75,18 @@ def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if not t.wrapped:
         return None
     dtype = t.path.op.results[0].type.dtype
-    return FaultName("integer", f"{t.wrapped} sums or products beyond {dtype.name}")
+    what = "numbers" if _short(t) == "convert" else "sums or products"
+    return FaultName("integer", f"{t.wrapped} {what} beyond {dtype.name}")
+
+
+def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    """Identifiers, counts and keys."""
+    if not t.rounds_whole:
+        return None
+    unit = unit_of(t.path.op.results[0].type.dtype)
+    largest = _figure(e.result.largest)
+    text = f"whole numbers up to {largest}; {_format(t)} holds them to {1 / unit:.0f}"
+    return FaultName("integer", text)
 
 
 def _overflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
@@ -98,9 +114,27 @@ def _makes_nonfinite(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     text = f"{share.nonfinite} of {share.elements} are {what}, of finite operands"
     if share.nonfinite_reference == share.nonfinite:
         text += "; in float64 too"
-    if _short(t) in _SINGULAR:
+    if _short(t) in _SINGULAR and share.nan < share.nonfinite:
         return FaultName("singular", text)
     return FaultName("non-finite" if share.nan else "overflow", text)
+
+
+def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    """An operand of a contraction that the policy casts to what cannot hold it."""
+    if t.cast is None or not e.result.nonfinite:
+        return None
+    if any(x.nonfinite for x in e.operands.values()):
+        return None
+    largest, name = _largest_operand(e), np.dtype(t.cast.dtype).name
+    limit = get_format(name).max_finite
+    if largest <= limit or t.cast.has_blocks:
+        return None
+    text = f"an operand reaches {_figure(largest)}, {name} ends at {_figure(limit)}"
+    return FaultName("overflow", text)
+
+
+def _largest_operand(e: OpEvidence) -> float:
+    return max(x.largest for x in e.operands.values())
 
 
 def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
@@ -181,6 +215,16 @@ def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     return FaultName("coarse", text)
 
 
+def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    """A sum that rounds away much of its smaller addend."""
+    if s.role != "makes" or _short(t) not in ("add", "subtract"):
+        return None
+    lost = buries(t, e)
+    if lost < OF_ADDEND or e.own < OF_ERROR * e.result.error:
+        return None
+    return FaultName("absorption", f"its rounding is {_figure(lost)} of an addend")
+
+
 def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if e.own < e.result.error / 2:
         return None
@@ -189,7 +233,7 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         return FaultName("stagnation", text)
     if t.cast is not None:
         limit = get_format(np.dtype(t.cast.dtype).name).max_finite
-        largest = max(x.largest for x in e.operands.values())
+        largest = _largest_operand(e)
         if largest > limit and not t.cast.has_blocks and e.own > HOPELESS:
             what = f"{_figure(largest)} clipped at {_figure(limit)}"
             return FaultName("saturation", f"{what} by the cast, {text}")
@@ -203,13 +247,16 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 _RULES = (
     _wraps,
     _overflows,
+    _overflows_in_cast,
     _makes_nonfinite,
     _bounds,
     _saturates,
     _absorbs,
     _loses_update,
+    _rounds_whole,
     _underflows,
     _narrows,
+    _buries,
     _rounds,
     _amplifies,
 )

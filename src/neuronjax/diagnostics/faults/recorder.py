@@ -9,17 +9,11 @@ from typing import Protocol
 
 import numpy as np
 
-from neuronjax.diagnostics.faults.evidence import (
-    OpEvidence,
-    Seen,
-    Share,
-    absorbed,
-    moved,
-    share_of,
-    wrapped,
-)
-from neuronjax.diagnostics.faults.judgement import is_far, loses_elements
+from neuronjax.diagnostics.faults.evidence import OpEvidence, absorbed, moved
+from neuronjax.diagnostics.faults.judgement import excused, is_far, loses_elements
+from neuronjax.diagnostics.faults.shares import Seen, Share, repeated, share_of
 from neuronjax.diagnostics.faults.units import Cast
+from neuronjax.diagnostics.faults.whole_numbers import rounds_whole, wrapped
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.ir.program import Op, Value
 
@@ -40,13 +34,17 @@ class Witness(Protocol):
         operands: Mapping[Value, Seen],
         results: Sequence[Seen],
         own: float,
+        *,
+        repeats: bool = False,
     ) -> None:
-        """After every op that both runs execute."""
+        """After every op that both runs execute; one that `repeats` has every number of
+        its operand equally often."""
 
     def ended(self, results: Sequence[Seen]) -> None:
         """After the last op, with the results of main."""
 
 
+_ARITHMETIC = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multiply"))
 #: The number of an execution, its iterations, and what was seen.
 Moment = tuple[int, tuple[int, ...], OpEvidence]
 
@@ -64,6 +62,7 @@ class OpTrace:
             finite numbers.
         own, absorbed, zeros, beneath: the largest of any.
         wrapped: of all.
+        rounds_whole: of any.
     """
 
     path: OpPath
@@ -77,6 +76,7 @@ class OpTrace:
     zeros: float = 0.0
     beneath: float = 0.0
     wrapped: int = 0
+    rounds_whole: bool = False
     executions: int = 0
 
     def add(self, evidence: OpEvidence, iterations: tuple[int, ...]) -> None:
@@ -90,6 +90,7 @@ class OpTrace:
         self.zeros = max(self.zeros, evidence.result.zeros)
         self.beneath = max(self.beneath, evidence.result.beneath)
         self.wrapped += evidence.wrapped
+        self.rounds_whole |= evidence.rounds_whole
 
 
 def _makes_nonfinite(evidence: OpEvidence) -> bool:
@@ -131,13 +132,15 @@ class Recorder:
         operands: Mapping[Value, Seen],
         results: Sequence[Seen],
         own: float,
+        *,
+        repeats: bool = False,
     ) -> None:
         """Adds an execution."""
         if not results:
             return
         self._count += 1
         with np.errstate(all="ignore"):
-            evidence = self._evidence(path.op, operands, results, own)
+            evidence = self._evidence(path.op, operands, results, own, repeats)
         trace = self.traces.get(path)
         if trace is None:
             cast = self.contractions.get(path.op)
@@ -160,9 +163,13 @@ class Recorder:
     def _is_off(self, op: Op, evidence: OpEvidence) -> bool:
         if evidence.wrapped:
             return True
-        if op.results[0].type.dtype.kind in "iub":
-            return False
         share = evidence.result
+        if op.results[0].type.dtype.kind in "iub":
+            # A choice that flips is no arithmetic, and a number made of it neither.
+            amplifies = op.name in _ARITHMETIC and loses_elements(share)
+            return amplifies and not any(
+                map(loses_elements, evidence.operands.values())
+            )
         return is_far(share, self.unit(op)) or loses_elements(share)
 
     def _evidence(
@@ -171,20 +178,28 @@ class Recorder:
         operands: Mapping[Value, Seen],
         results: Sequence[Seen],
         own: float,
+        repeats: bool,
     ) -> OpEvidence:
         unit = self.unit(op)
+        enough, shares = excused(unit), self._shares
         read = {
-            v: self._shares[v] if v in self._shares else share_of(x, unit)
+            v: shares[v] if v in shares else share_of(x, unit, enough)
             for v, x in operands.items()
         }
-        shares = [share_of(x, unit) for x in results]
+        if repeats:
+            size = np.size(results[0].reference)
+            shares = [repeated(share, size) for share in read.values()]
+        else:
+            shares = [share_of(x, unit, enough) for x in results]
         self._shares.update(zip(op.results, shares, strict=True))
         arrays = [operands[v] for v in op.operands if v in operands]
+        own = own if math.isfinite(own) else math.inf
         return OpEvidence(
             result=max(shares, key=_badness),
             operands=read,
-            own=own if math.isfinite(own) else math.inf,
+            own=own,
             absorbed=absorbed(op.name, arrays, results[0]),
             wrapped=wrapped(op, arrays, results[0]),
+            rounds_whole=rounds_whole(results[0], shares[0], own),
             moved=moved(op, operands, results[0]),
         )

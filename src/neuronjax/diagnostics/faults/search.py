@@ -13,13 +13,15 @@ wrong in every precision, so that no result tells; they are looked for by themse
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from neuronjax.diagnostics.faults.evidence import BOUNDS, OpEvidence
-from neuronjax.diagnostics.faults.flow import OWN, Flow, amplification
+from neuronjax.diagnostics.faults.flow import OWN, Flow, Step, amplification
 from neuronjax.diagnostics.faults.judgement import HOPELESS
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import Moment, OpTrace, Recorder
@@ -35,6 +37,9 @@ from neuronjax.diagnostics.value_sources import ValueSources
 from neuronjax.ir.program import Op, Program, Value
 
 _CHOICE = frozenset(("stablehlo.select", "stablehlo.broadcast_in_dim"))
+_SUMS = frozenset(
+    f"stablehlo.{name}" for name in ("add", "subtract", "reduce", "reduce_window")
+)
 _PRODUCTS = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 _CONSTANT = MOVING | {"stablehlo.convert"}
 _ROUNDS = frozenset(
@@ -44,8 +49,13 @@ _ROUNDS = frozenset(
 _VANISHING = frozenset(
     f"stablehlo.{name}" for name in ("exponential", "power", "convert", "logistic")
 )
+_PERIODIC = frozenset(
+    f"stablehlo.{name}" for name in ("cosine", "sine", "tan", "remainder")
+)
 #: How many ops back a cause is near.
 NEARBY = 6
+#: Share of an error that is a part of it.
+PART = 0.25
 #: Share of sums that absorb an addend, from which on it counts.
 MOSTLY = 0.5
 #: A sum that absorbs loses at least this share of a roundoff.
@@ -97,7 +107,6 @@ class FaultSearch:
         self._flow = Flow(self._graph, recorder)
         main = program.functions[program.main].body
         self._results = main.results
-        self._behind = [self._flow.ops_behind(value) for value in main.results]
         self.wrong = tuple(
             wrong_results(
                 main,
@@ -107,6 +116,11 @@ class FaultSearch:
                 self._flow.is_noise,
             )
         )
+
+    @functools.cached_property
+    def _behind(self) -> list[set[Op]]:
+        """Of every result, the ops on which it depends."""
+        return [self._flow.ops_behind(value) for value in self._results]
 
     def suspects(self) -> list[Suspect]:
         """Who is at fault, the first to act in front."""
@@ -121,8 +135,11 @@ class FaultSearch:
         for wrong in self.wrong:
             if wrong.how == "lost":
                 yield from self._losing(wrong)
-        for moment, trace in self._shown():
+        shown = self._shown()
+        for moment, trace in shown:
             yield from self._traced_back(trace, moment[2])
+        if not shown:
+            yield from self._rounding_whole()
         yield from self._quantizing()
 
     def _on(self, trace: OpTrace) -> tuple[int, ...]:
@@ -166,11 +183,15 @@ class FaultSearch:
         origins = [t for t, _ in reversed(chain) if t is not shown]
         origins += self._flow.entries(chain)
         maker = next((t for t in origins if self._makes(t, shown)), None)
+        if maker is None and len(chain) > 1:
+            maker = self._loses_digits(chain)
         if maker is not None:
             yield from self._replacing(maker, results)
             yield Suspect(maker, "makes", results, shown)
         flagged = [s for s in chain if s[0] is shown or s[0].first is not None]
         worst, seen = max(flagged, key=lambda step: amplification(step[1]))
+        if maker is not None and _only_renames(worst, seen):
+            return
         own = seen.own >= OWN * seen.result.error and maker is None
         if own:
             yield from self._replacing(worst, results)
@@ -183,7 +204,34 @@ class FaultSearch:
             for t in (trace, shown)
         )
         flushes = trace.beneath > 0 and trace.zeros > 0
-        return own > other or flushes or trace.absorbed[0] > MOSTLY
+        absorbs = trace.absorbed[0] > MOSTLY
+        return own > other or flushes or absorbs or trace.rounds_whole
+
+    def _loses_digits(self, chain: list[Step]) -> OpTrace | None:
+        """Who lost the digits that show, though it rounds as any other op does: a large
+        sum that leaves little of a small addend, a conversion of whole numbers, or what
+        is large where only its fraction, or a period, tells."""
+        (last, evidence), (_, shown) = chain[-1], chain[0]
+        is_own = evidence.own >= OWN * evidence.result.error
+        if is_own and buries(last, evidence) > OWN * min(shown.result.error, 1.0):
+            return last
+        periodic = [n for n, (t, _) in enumerate(chain[:-1]) if self._is_periodic(t)]
+        for trace, step in chain[periodic[0] + 1 :] if periodic else ():
+            if step.own >= PART * step.result.error:
+                return trace
+        for operand in self._flow.behind_step(last, evidence):
+            error = operand.worst.result.error
+            if operand.rounds_whole and error >= PART * evidence.result.error:
+                return operand
+        return None
+
+    def _is_periodic(self, trace: OpTrace) -> bool:
+        """Whether an op takes a number modulo another."""
+        name = trace.path.op.name
+        if name != "stablehlo.subtract":
+            return name in _PERIODIC
+        makers = (self._flow.maker(v) for v in trace.path.op.operands)
+        return any(t is not None and t.path.op.name in _ROUNDS for t in makers)
 
     def _replacing(self, trace: OpTrace, results: tuple[int, ...]) -> Iterator[Suspect]:
         """The bound on a scale of which a cast underflows or clips."""
@@ -267,7 +315,18 @@ class FaultSearch:
         handing = self._handing_on(self._results[wrong.index])
         on_chain = [t for t in traces if t.path.op in handing]
         for trace in on_chain[:1] or traces[-1:]:
+            step = self._wrong_step(trace)
+            if step is not None:
+                yield from self._traced_back(step, step.worst)
             yield Suspect(trace, "makes", (wrong.index,), is_update=True)
+
+    def _wrong_step(self, trace: OpTrace) -> OpTrace | None:
+        """Who made a step that was lost before it was added."""
+        states = set(_states(trace))
+        for value, share in trace.worst.operands.items():
+            if value not in states and share.error > LOST_UPDATE:
+                return self._flow.maker(value)
+        return None
 
     def _handing_on(self, value: Value) -> set[Op]:
         """The ops that hand a state on: sums, and factors near one."""
@@ -287,6 +346,15 @@ class FaultSearch:
                 seen.update(states)
                 left += states
         return found
+
+    def _rounding_whole(self) -> Iterator[Suspect]:
+        """Whole numbers that floats do not hold, behind wrong results that show it
+        though no op of floats does."""
+        for trace in self._recorder.traces.values():
+            if trace.rounds_whole:
+                results = [w.index for w in self.wrong if w.index in self._on(trace)]
+                if results:
+                    yield Suspect(trace, "makes", tuple(results))
 
     # -- what no result tells ----------------------------------------------------------
 
@@ -350,6 +418,21 @@ class FaultSearch:
             return trace is not None and trace.path.op.name in _CONSTANT
 
         return all(map(passes, self._flow.behind(value, passes)))
+
+
+def buries(trace: OpTrace, evidence: OpEvidence) -> float:
+    """The rounding of a sum beside its smallest addend."""
+    if trace.path.op.name not in _SUMS:
+        return 0.0
+    addends = [s.norm for s in evidence.operands.values() if s.norm]
+    return evidence.own * evidence.result.norm / min(addends, default=math.inf)
+
+
+def _only_renames(trace: OpTrace, evidence: OpEvidence) -> bool:
+    """Whether an op makes numbers of choices or integers, without rounding them."""
+    source = trace.path.op.operands[0].type.dtype if trace.path.op.operands else None
+    is_whole = source is not None and source.kind in "iub"
+    return trace.path.op.name == "stablehlo.convert" and is_whole and not evidence.own
 
 
 def _number(shown: tuple[Moment, OpTrace]) -> int:

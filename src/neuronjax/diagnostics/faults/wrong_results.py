@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from neuronjax.diagnostics.faults.evidence import Seen, Share, share_of
 from neuronjax.diagnostics.faults.judgement import (
     HOPELESS,
+    excused,
     is_far,
     limit,
     loses_elements,
 )
 from neuronjax.diagnostics.faults.perturbation import unit_of
+from neuronjax.diagnostics.faults.shares import Seen, Share, share_of, wide
+from neuronjax.diagnostics.op_errors import blocks_of
 from neuronjax.ir.program import Region, Value
 
 #: A result this much smaller than another may be nothing beside it.
@@ -62,19 +65,23 @@ def wrong_results(
         units: of every value, the coarsest format on the way to it.
         is_noise: whether a value is what rounding left in the reference.
     """
-    typical = max((_rms(x) for x in results if not _is_whole(x)), default=0.0)
-    for n, (value, seen) in enumerate(zip(main.results, results, strict=True)):
-        if value in main.arguments:
-            continue
-        unit = units.get(value, 0.0)
-        with np.errstate(all="ignore"):
-            share = share_of(seen, unit)
+    coarsest = [units.get(value, 0.0) for value in main.results]
+    with np.errstate(all="ignore"):
+        pairs = zip(results, coarsest, strict=True)
+        shares = [share_of(x, unit, excused(unit)) for x, unit in pairs]
+        pairs = zip(shares, results, strict=True)
+        typical = max((s.norm for s, x in pairs if not _is_whole(x)), default=0.0)
+        states = _States(main.arguments, arguments)
+        for n, value in enumerate(main.results):
+            if value in main.arguments:
+                continue
+            seen, share, unit = results[n], shares[n], coarsest[n]
             how = _how(seen, share, unit, typical)
-            step = 0.0 if how else _lost_step(main, arguments, n, results)
-        if how == "far" and is_noise(value):
-            continue
-        if how or step:
-            yield Wrong(n, how or "lost", share, limit(share, unit), step)
+            step = 0.0 if how else _lost_step(states, value, share, seen, results)
+            if how == "far" and is_noise(value):
+                continue
+            if how or step:
+                yield Wrong(n, how or "lost", share, limit(share, unit), step)
 
 
 def _how(seen: Seen, share: Share, unit: float, typical: float) -> str:
@@ -94,31 +101,57 @@ def _is_whole(seen: Seen) -> bool:
     return seen.dtype.kind in "iub"
 
 
-def _rms(seen: Seen) -> float:
-    return norm(np.asarray(seen.reference)) / max(1, np.size(seen.reference)) ** 0.5
-
-
 def norm(x: np.ndarray) -> float:
     """L2, of the finite elements."""
     finite = np.where(np.isfinite(x), x, 0.0).reshape(-1)
     return float(np.sqrt(finite @ finite))
 
 
+class _States:
+    """The arguments of main, each of which a result may be the next value of."""
+
+    def __init__(
+        self, values: Sequence[Value], arguments: Sequence[np.ndarray]
+    ) -> None:
+        self._values = values
+        self._arguments = [np.asarray(x) for x in arguments]
+        self._norms: dict[int, float] = {}
+
+    def steps(self, value: Value, reference: np.ndarray) -> Iterator[tuple[float, ...]]:
+        """(norm of a state, norm of the step), where the step is much smaller."""
+        for n, entry in enumerate(self._values):
+            if entry.type != value.type:
+                continue
+            if n not in self._norms:
+                self._norms[n] = norm(wide(self._arguments[n]))
+            size = self._norms[n]
+            step = _distance(self._arguments[n], reference, NEAR * size)
+            if step < NEAR * size:
+                yield size, step
+
+
+def _distance(before: np.ndarray, after: np.ndarray, enough: float) -> float:
+    """L2, of the finite elements, or more than enough."""
+    total = 0.0
+    for x, y in blocks_of(before.reshape(-1), after.reshape(-1)):
+        step = y - wide(x)
+        more = float(step @ step)
+        total += more if math.isfinite(more) else norm(step) ** 2
+        if total > enough * enough:
+            break
+    return math.sqrt(total)
+
+
 def _lost_step(
-    main: Region, arguments: Sequence[np.ndarray], n: int, results: Sequence[Seen]
+    states: _States, value: Value, share: Share, seen: Seen, results: Sequence[Seen]
 ) -> float:
     """Of a result that is a state's next value: the step, if it was not taken."""
-    seen, value = results[n], main.results[n]
-    reference = np.asarray(seen.reference)
-    if _is_whole(seen) or not reference.size or _is_copy(seen, results):
+    if _is_whole(seen) or not share.elements:
         return 0.0
-    error = norm(np.asarray(seen.actual).astype(np.float64) - reference)
-    for argument, entry in zip(arguments, main.arguments, strict=True):
-        if entry.type != value.type:
-            continue
-        before = np.asarray(argument).astype(np.float64)
-        size, step = norm(before), norm(reference - before)
-        if NOISE * size < step < NEAR * size and error > LOST_UPDATE * step:
+    error = share.error * share.norm * math.sqrt(share.elements)
+    for size, step in states.steps(value, np.asarray(seen.reference)):
+        is_lost = NOISE * size < step and error > LOST_UPDATE * step
+        if is_lost and not _is_copy(seen, results):
             return step / size
     return 0.0
 

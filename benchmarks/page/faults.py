@@ -1,0 +1,78 @@
+"""The section on numerical faults and how many of them `compare` finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchmarks.page import text
+
+Found = Mapping[str, Any]
+
+#: What is aimed at: shares of the faults, and of healthy twins that raise an alarm.
+TARGETS = {"first": 0.90, "top": 0.97, "named": 0.85, "alarms": 0.02}
+FIGURES = {
+    "first": "the line first",
+    "top": "among three",
+    "missed": "missed",
+    "named": "named right",
+    "alarms": "false alarms",
+}
+
+_ABOUT = """Programs of a screen or less with one numerical fault on one known line, as
+bug reports and the literature have them, and the same programs as a careful author
+writes them. `nj.compare` is asked about both: which line it names first, among its
+first three, what it calls the fault, and of how many healthy twins it says that
+something is wrong. One half was looked at while this was built, the other was not: its
+figures are those that count."""
+
+
+def tables(found: Found) -> str:
+    """Both halves against both references, then by kind."""
+    entries = found["entries"]
+    totals = [e for e in entries if e["kind"] == "all"]
+    head = ("half", "reference", "faults", *FIGURES.values())
+    rows = [*map(_total, totals), _targets()]
+    parts = [_ABOUT, text.table(head, rows)]
+    for reference in dict.fromkeys(e["reference"] for e in entries):
+        own = [e for e in entries if e["reference"] == reference]
+        halves = list(dict.fromkeys(e["half"] for e in own))
+        names = (f"{half}: {name}" for half in halves for name in _BY_KIND)
+        head = ("kind", *names)
+        parts += [
+            f"By kind, against {reference}; every fault once, by its best name:",
+            text.table(head, _kinds(own, halves)),
+        ]
+    return "\n\n".join(parts)
+
+
+_BY_KIND = ("faults", "first", "among three", "named", "alarms")
+_COUNTS = ("faults", "first", "top", "named", "alarms")
+
+
+def _total(entry: Found) -> tuple[str, ...]:
+    shares = (_percent(entry[name] / entry["faults"]) for name in FIGURES)
+    return (entry["half"], f"`{entry['reference']}`", str(entry["faults"]), *shares)
+
+
+def _targets() -> tuple[str, ...]:
+    aims = []
+    for name in FIGURES:
+        side = "at most" if name == "alarms" else "at least"
+        aim = f"{side} {_percent(TARGETS[name])}" if name in TARGETS else ""
+        aims.append(aim)
+    return ("*target*", "", "", *aims)
+
+
+def _kinds(entries: list[Found], halves: list[str]) -> Iterator[tuple[str, ...]]:
+    known = {(e["half"], e["kind"]): e for e in entries}
+    for kind in sorted({e["kind"] for e in entries} - {"all"}):
+        cells: list[str] = []
+        for half in halves:
+            entry = known.get((half, kind))
+            cells += ["" if entry is None else str(entry[name]) for name in _COUNTS]
+        yield (kind, *cells)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

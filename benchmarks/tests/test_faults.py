@@ -1,0 +1,64 @@
+"""How finds of faults are counted; `compare` is asked about one pair of programs."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks.faults import __main__ as command, seen
+from benchmarks.faults.case import KINDS, Fault
+from benchmarks.faults.found import Found, found
+
+
+def faulty(x):
+    y = x.astype(jnp.float16) * 1e3  # fault
+    return y.sum().astype(jnp.float32)
+
+
+def healthy(x):
+    return (x * 1e3).sum()
+
+
+FAULT = Fault(
+    name="products-in-half",
+    kinds=("overflow",),
+    faulty=faulty,
+    healthy=healthy,
+    arguments=lambda: (np.array([1, 99], np.float32),),
+    policy="fp32",
+    source="a test",
+)
+
+
+def case(kind: str, rank: int, named: bool, alarms: int = 0) -> Found:
+    fault = Fault(**{**vars(FAULT), "kinds": (kind,)})
+    return Found(fault, rank, named, alarms, (), ())
+
+
+def test_a_fault_is_found_on_its_line_and_its_twin_is_left_alone():
+    result = found(FAULT, "float64")
+    assert (result.rank, result.kind, result.alarms) == (1, True, 0)
+
+
+def test_figures_are_by_kind_and_of_all():
+    cases = [
+        case("overflow", 1, True),
+        case("overflow", 3, True, alarms=2),
+        case("integer", 0, False),
+    ]
+    rows = command.by_kind(cases)
+    assert list(rows) == ["integer", "overflow", "all"]
+    assert rows["overflow"] == {
+        **{"faults": 2, "first": 1, "top": 2, "missed": 0, "named": 2, "alarms": 1}
+    }
+    assert rows["all"]["missed"] == 1
+    kept = command.entries("seen", "float64", rows)
+    assert kept[0]["kind"] == "integer"
+    assert {entry["half"] for entry in kept} == {"seen"}
+
+
+@pytest.mark.parametrize("fault", seen.FAULTS, ids=lambda fault: fault.name)
+def test_every_fault_has_one_line_and_known_kinds(fault):
+    assert fault.line[1] > 0
+    assert set(fault.kinds) <= set(KINDS)

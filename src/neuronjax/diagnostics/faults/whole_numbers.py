@@ -1,0 +1,115 @@
+"""Whole numbers that a type does not hold: they wrap around, saturate or are rounded.
+
+Sums and products of integers are done again in float64, whose range is wider. Of a
+scatter the indices are not followed: what all of its numbers should add up to is known,
+and a sum that has wrapped around is off by a multiple of the type's range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.faults.perturbation import unit_of
+from neuronjax.diagnostics.faults.shares import Seen, Share, wide
+from neuronjax.ir.program import Op
+
+#: Above this every float64 number is whole.
+_LARGEST = 2.0**53
+_ELEMENTWISE: dict[str, np.ufunc] = {
+    "stablehlo.add": np.add,
+    "stablehlo.subtract": np.subtract,
+    "stablehlo.multiply": np.multiply,
+}
+
+
+def rounds_whole(result: Seen, share: Share, own: float) -> bool:
+    """Whether an op rounds whole numbers to floats beside them."""
+    unit = unit_of(result.dtype)
+    if not own or not unit or not 1 / unit < share.largest < _LARGEST:
+        return False
+    reference = wide(result.reference)
+    return bool(np.all((reference == np.rint(reference)) | ~np.isfinite(reference)))
+
+
+def wrapped(op: Op, operands: Sequence[Seen], result: Seen) -> int:
+    """Results of an op on integers, or to them, that their type does not hold.
+
+    What makes unsigned words of 32 and 64 bits of integers is not counted, nor what is
+    made of these: hashes and generators of random numbers mean them to wrap around.
+    """
+    dtype = np.dtype(result.dtype)
+    rule = _RULES.get(op.name)
+    if rule is None or dtype.kind not in "iu" or not operands:
+        return 0
+    given = np.dtype(operands[0].dtype)
+    if _is_word(given) or (_is_word(dtype) and given.kind in "iub"):
+        return 0
+    return rule(op, [wide(x.actual) for x in operands], result)
+
+
+def _is_word(dtype: np.dtype) -> bool:
+    return dtype.kind == "u" and dtype.itemsize >= 4
+
+
+def _outside(exact: np.ndarray, dtype: Any) -> int:
+    info = np.iinfo(dtype)
+    return int(np.count_nonzero((exact > info.max) | (exact < info.min)))
+
+
+def _arithmetic(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
+    return _outside(_ELEMENTWISE[op.name](*x), result.dtype)
+
+
+def _converted(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
+    """Inf and NaN are another fault."""
+    return _outside(np.where(np.isfinite(x[0]), np.trunc(x[0]), 0.0), result.dtype)
+
+
+def _reduced(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
+    function = _of_region(op)
+    if function is None or len(x) != 2:
+        return 0
+    axes = tuple(op.attributes["dimensions"])
+    return _outside(function(function.reduce(x[0], axis=axes), x[1]), result.dtype)
+
+
+def _cumulative(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
+    """Windows that grow along one axis, as those of `jnp.cumsum`."""
+    function, sizes = _of_region(op), op.attributes["window_dimensions"]
+    long = [n for n, size in enumerate(sizes) if size > 1]
+    if function is None or len(x) != 2 or len(long) != 1:
+        return 0
+    [axis] = long
+    before, after = np.asarray(op.attributes["padding"])[axis]
+    grows = {before, after} == {0, sizes[axis] - 1} and sizes[axis] == x[0].shape[axis]
+    if not grows or np.shape(result.actual) != x[0].shape:
+        return 0
+    ordered = x[0] if before else np.flip(x[0], axis)
+    return _outside(function.accumulate(ordered, axis=axis), result.dtype)
+
+
+def _scattered(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
+    if _of_region(op) is not np.add or len(x) != 3:
+        return 0
+    missing = float(x[0].sum() + x[2].sum() - wide(result.actual).sum())
+    times, rest = divmod(abs(missing), 2.0 ** (8 * np.dtype(result.dtype).itemsize))
+    return 0 if rest else int(times)
+
+
+def _of_region(op: Op) -> np.ufunc | None:
+    """What a reduction does with two numbers."""
+    names = [inner.name for inner in op.regions[0].ops]
+    return _ELEMENTWISE.get(names[0]) if len(names) == 1 else None
+
+
+_Rule = Callable[[Op, Sequence[np.ndarray], Seen], int]
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(_ELEMENTWISE, _arithmetic),
+    "stablehlo.convert": _converted,
+    "stablehlo.reduce": _reduced,
+    "stablehlo.reduce_window": _cumulative,
+    "stablehlo.scatter": _scattered,
+}

@@ -1,0 +1,182 @@
+"""How far the lanes of a walk are apart, value by value, and what they are fed.
+
+What is the same array is no error, and arrays with equal bits become one. Of an op that
+only shows numbers again, all of them and each equally often, the errors are those of
+its operand; against a wider reference its lanes are not even executed for that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from neuronjax.diagnostics.faults.shares import Seen
+from neuronjax.diagnostics.op_errors import Errors, errors_of, same_bits
+from neuronjax.diagnostics.parallel_runs import Lane, Side
+from neuronjax.diagnostics.reference64 import is_float
+from neuronjax.diagnostics.reference_substitution import Substituted, declared
+from neuronjax.ir.program import Op, Value
+
+Lanes = Sequence[Lane]
+Views = Mapping[Side, Mapping[Value, Any]]
+#: Their result has every number of their operand equally often.
+_REPEATS = frozenset(
+    f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose")
+)
+
+
+class Compared(NamedTuple):
+    """The errors of one execution of one op; a pair that was not run is absent."""
+
+    isolation: Errors | None = None
+    accumulation: Errors | None = None
+    expected: Errors | None = None
+    actual: Errors | None = None
+
+
+@dataclass
+class LaneErrors:
+    """The lanes of a walk, by what they are for, and their errors.
+
+    Attributes:
+        reference, actual: what is compared.
+        rounded: the reference on its own values rounded to the declared formats, which
+            is what an op in isolation is compared with; of a wider reference only.
+        isolated: the actual program on the reference's values.
+        baseline: what both are measured against.
+        perturbed: the reference on perturbed data.
+    """
+
+    reference: Lane
+    actual: Lane
+    rounded: Lane | None = None
+    isolated: Lane | None = None
+    baseline: Lane | None = None
+    perturbed: Lane | None = None
+    _known: dict[Value, Compared] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Lane]:
+        """In the order of execution: what the reference did is there to be shared. A
+        wider one computes, by NumPy, while XLA is busy with the others."""
+        first, last = (self.reference, self.rounded), (self.isolated, self.actual)
+        if self.reference.side.executor.is_wide:
+            first, last = last, first
+        lanes = (*first, *last, self.baseline, self.perturbed)
+        return (lane for lane in lanes if lane is not None)
+
+    def repeats(self, op: Op, lanes: Lanes) -> bool:
+        """Whether an op does no more than to show finite numbers again whose errors are
+        known, so that neither `rounded` nor `isolated` need be executed."""
+        if op.name not in _REPEATS or not self.reference.side.executor.is_wide:
+            return False
+        known = self._known.get(op.operands[0])
+        pairs = (self.reference, self.actual, self.isolated)
+        if known is None or not all(lane in lanes for lane in pairs):
+            return False
+        errors = known.accumulation
+        is_finite = errors is not None and not (
+            errors.nonfinite or errors.nonfinite_reference
+        )
+        return is_finite and is_float(op.results[0].type.dtype)
+
+    def compare(self, op: Op, views: Views, lanes: Lanes, repeats: bool) -> Compared:
+        """An execution of an op; then its lanes are fed the reference's results."""
+        total: list[Errors | None] = [None] * 4
+        for value in op.results:
+            if repeats:
+                found = self._repeated(value, op.operands[0])
+            else:
+                found = self._compared(value, views, lanes)
+            self._known[value] = found
+            total = [
+                t if f is None else f if t is None else t + f
+                for t, f in zip(total, found, strict=True)
+            ]
+            self._feed(views, value, lanes)
+        return Compared(*total)
+
+    def _compared(self, value: Value, views: Views, lanes: Lanes) -> Compared:
+        def errors(left: Lane | None, right: Lane | None) -> Errors | None:
+            if left is None or right is None:
+                return None
+            if left not in lanes or right not in lanes:
+                return None
+            return _errors(left, right, views, value)
+
+        # The reference first: an array that becomes the baseline's is then shared.
+        base = errors(self.reference, self.baseline)
+        return Compared(
+            errors(self.isolated, self.rounded or self.reference),
+            errors(self.actual, self.reference),
+            base,
+            errors(self.actual, self.baseline),
+        )
+
+    def _repeated(self, value: Value, operand: Value) -> Compared:
+        """As `_compared`, from what is known of the operand."""
+        times = _size(value) // max(1, _size(operand))
+        own, *others = (
+            None if e is None else e.repeated(times)
+            for e in (self._known[operand].accumulation, *self._known[operand][1:])
+        )
+        assert own is not None
+        norm2 = own.sum_reference2
+        alone = Errors(
+            elements=own.elements,
+            sum_reference2=norm2,
+            sum_actual2=norm2,
+            sum_product=norm2,
+        )
+        return Compared(alone, *others)
+
+    def _feed(self, views: Views, value: Value, lanes: Lanes) -> None:
+        """Gives the reference's value to the lanes that are fed it."""
+        if self.isolated is None or self.isolated not in lanes:
+            return
+        executor, dtype = self.reference.side.executor, value.type.dtype
+        number = views[self.reference.side][value].buffer.number
+        given = executor.leave(self.reference.arrays[number], dtype)
+        at = views[self.actual.side][value].buffer.number
+        self.isolated.arrays[at] = given
+        if self.rounded is not None:
+            self.rounded.arrays[number] = executor.enter(given)
+
+    def seen(self, view: Callable[[Lane], Any], lanes: Lanes) -> Seen:
+        """One array of the runs."""
+
+        def array(lane: Lane | None) -> Any:
+            if lane is None or lane not in lanes:
+                return None
+            found = lane.arrays[view(lane).buffer.number]
+            return np.asarray(declared(found))
+
+        dtype = view(self.actual).type.dtype
+        return Seen(
+            dtype, array(self.reference), array(self.actual), array(self.perturbed)
+        )
+
+
+def _errors(left: Lane, right: Lane, views: Views, value: Value) -> Errors:
+    """Of one value; equal arrays become one."""
+    at = views[left.side][value].buffer.number
+    ours = left.arrays[at]
+    theirs = right.arrays[views[right.side][value].buffer.number]
+    if ours is theirs:
+        return Errors(elements=_size(value))
+    executor = left.side.executor
+    if isinstance(ours, Substituted):
+        return errors_of(ours.wide, np.asarray(theirs))
+    a, r = np.asarray(executor.leave(ours, value.type.dtype)), np.asarray(theirs)
+    if same_bits(a, r):
+        if not executor.is_wide:
+            left.arrays[at] = theirs
+        return Errors(elements=_size(value))
+    return errors_of(a, r)
+
+
+def _size(value: Value) -> int:
+    return math.prod(value.type.shape)

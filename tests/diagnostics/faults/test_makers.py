@@ -1,0 +1,290 @@
+"""The op that makes an error comes before the one that amplifies it.
+
+Each program is small and has one way to lose digits: whole numbers in floats, integers
+beyond their type, a large sum of small numbers, an angle of many turns, a step that was
+wrong before it was taken.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from neuronjax.api.compare import compare
+from neuronjax.policy import Policy
+from tests.diagnostics.faults.marked import marked_line
+
+
+def normal(*shape, seed=0, scale=1.0):
+    x = np.random.default_rng(seed).normal(size=shape) * scale
+    return x.astype(np.float32)
+
+
+# Each is (kind, policy, faulty, healthy, arguments); the faulty line says so.
+
+
+def same_account(owners, account):
+    owners, account = (x.astype(jnp.float32) for x in (owners, account))  # here
+    return jnp.where(owners == account, 1.0, 0.0).sum()
+
+
+def same_account_whole(owners, account):
+    return jnp.where(owners == account, 1.0, 0.0).sum()
+
+
+def packed_key(bucket, item):
+    key = bucket.astype(jnp.float32) * 8388608.0 + item  # here
+    return key - jnp.floor(key / 8388608.0) * 8388608.0
+
+
+def two_keys(bucket, item):
+    return item + 0.0 * bucket.astype(jnp.float32)
+
+
+def elapsed(ticks):
+    seconds = ticks.astype(jnp.float32) * jnp.float32(1e-3)  # here
+    return jnp.diff(seconds)
+
+
+def elapsed_whole(ticks):
+    return jnp.diff(ticks).astype(jnp.float32) * jnp.float32(1e-3)
+
+
+def rows_read(total, sizes):
+    def add(count, size):
+        count = count + size.astype(jnp.float32)  # here
+        return count, None
+
+    count, _ = jax.lax.scan(add, total.astype(jnp.float32), sizes)
+    return count.astype(jnp.int32) - total
+
+
+def rows_read_whole(total, sizes):
+    return jax.lax.scan(lambda n, size: (n + size, None), total, sizes)[0] - total
+
+
+def fixed_point(x):
+    whole = jnp.round(x * 65536.0).astype(jnp.int32)  # here
+    return whole.astype(jnp.float32) / 65536.0
+
+
+def fixed_point_in_parts(x):
+    low = jnp.round((x - jnp.floor(x)) * 65536.0).astype(jnp.int32)
+    return jnp.floor(x) + low.astype(jnp.float32) / 65536.0
+
+
+def short_index(rows):
+    near = rows.astype(jnp.int16)  # here
+    return near.astype(jnp.float32) * 0.5
+
+
+def long_index(rows):
+    return rows.astype(jnp.float32) * 0.5
+
+
+def votes(choice):
+    count = jnp.zeros(4, jnp.int8).at[choice].add(jnp.int8(1))  # here
+    return count.astype(jnp.float32) / choice.size
+
+
+def votes_in_words(choice):
+    return jnp.zeros(4, jnp.int32).at[choice].add(1).astype(jnp.float32) / choice.size
+
+
+def orders(n):
+    ways = jnp.cumprod(n)  # here
+    return jnp.log(jnp.abs(ways).astype(jnp.float32))
+
+
+def orders_in_logarithms(n):
+    return jnp.cumsum(jnp.log(n.astype(jnp.float32)))
+
+
+def window_sums(x):
+    ends = jnp.cumsum(x)  # here
+    return ends[8:] - ends[:-8]
+
+
+def window_sums_directly(x):
+    return sum(x[i : i + x.size - 8] for i in range(1, 9))
+
+
+def tone(samples):
+    turns = 0.7310585 * samples.astype(jnp.float32)  # here
+    return jnp.sin(2 * jnp.pi * (turns - jnp.floor(turns)))
+
+
+def tone_of_few_turns(samples):
+    return jnp.sin(2 * jnp.pi * 0.7310585 * (samples % 4).astype(jnp.float32))
+
+
+def sorted_places(edges, x):
+    near = edges.astype(jnp.bfloat16).astype(jnp.float32)  # here
+    return jnp.searchsorted(near, x).astype(jnp.float32)
+
+
+def sorted_places_in_fp32(edges, x):
+    return jnp.searchsorted(edges, x).astype(jnp.float32)
+
+
+def deep_sum(x, parts):
+    def add(x, part):
+        return x + (0.1 * jnp.tanh(part)).astype(jnp.bfloat16), None  # here
+
+    out, _ = jax.lax.scan(add, x.astype(jnp.bfloat16), parts)
+    return out.astype(jnp.float32) - x
+
+
+def deep_sum_in_fp32(x, parts):
+    def add(x, part):
+        return x + 0.1 * jnp.tanh(part), None
+
+    return jax.lax.scan(add, x, parts)[0] - x
+
+
+def decayed(w, rate):
+    rest = 1 - rate.astype(jnp.bfloat16).astype(jnp.float32)  # here
+    return w - 0.1 * rest * w
+
+
+def decayed_in_fp32(w, rate):
+    return w - 0.1 * (1 - rate) * w
+
+
+NUMBERS = np.arange(2**24, 2**24 + 64, dtype=np.int32)
+DAY = np.cumsum(np.arange(1, 65)).astype(np.int32) + 80_000_001
+
+CASES = [
+    ("integer", same_account, same_account_whole, [NUMBERS, NUMBERS[7]]),
+    (
+        "integer",
+        packed_key,
+        two_keys,
+        [np.arange(90, 98, dtype=np.int32), np.arange(101, 109, dtype=np.float32)],
+    ),
+    ("integer", elapsed, elapsed_whole, [DAY]),
+    (
+        "absorption",
+        rows_read,
+        rows_read_whole,
+        [np.int32(2**28), np.arange(1, 65, dtype=np.int32) % 7 + 1],
+    ),
+    (
+        "integer",
+        fixed_point,
+        fixed_point_in_parts,
+        [np.linspace(100, 70_000, 32, dtype=np.float32)],
+    ),
+    ("integer", short_index, long_index, [np.arange(0, 80_000, 999, dtype=np.int32)]),
+    (
+        "integer",
+        votes,
+        votes_in_words,
+        [(np.arange(700) % 4).astype(np.int32)],
+    ),
+    (
+        "integer",
+        orders,
+        orders_in_logarithms,
+        [np.arange(1, 19, dtype=np.int32)],
+    ),
+    (
+        "stagnation",
+        window_sums,
+        window_sums_directly,
+        [np.abs(normal(20_000, seed=1)) + 300 * (np.arange(20_000) < 9_000)],
+    ),
+    (
+        "coarse",
+        tone,
+        tone_of_few_turns,
+        [np.arange(8_000_000, 8_000_033, dtype=np.int32)],
+    ),
+    (
+        "coarse",
+        sorted_places,
+        sorted_places_in_fp32,
+        [np.linspace(200, 202, 33, dtype=np.float32), 200 + np.abs(normal(64))],
+    ),
+    (
+        "absorption",
+        deep_sum,
+        deep_sum_in_fp32,
+        [normal(64, scale=20.0), normal(12, 64, seed=1)],
+    ),
+    ("coarse", decayed, decayed_in_fp32, [normal(8), np.float32(0.9991)]),
+]
+NAMES = [case[1].__name__ for case in CASES]
+
+
+@pytest.mark.parametrize(("kind", "faulty", "healthy", "arguments"), CASES, ids=NAMES)
+def test_the_maker_comes_first_and_its_twin_is_left_alone(
+    kind, faulty, healthy, arguments
+):
+    report = compare(faulty, policy="fp32")(*arguments)
+    assert report.faults
+    assert report.faults[0].record.source == marked_line(faulty)
+    assert report.faults[0].kind == kind
+    assert compare(healthy, policy="fp32")(*arguments).faults == ()
+
+
+def test_the_amplifier_comes_second():
+    first, second, *_ = compare(elapsed, policy="fp32")(DAY).faults
+    assert (first.role, first.record.short_op) == ("makes", "convert")
+    assert (second.role, second.kind) == ("amplifies", "cancellation")
+    assert first.shows is not None
+    assert first.shows.number == second.record.number
+
+
+def test_whole_numbers_that_fit_are_no_fault():
+    def mean_of_counts(x):
+        return x.astype(jnp.bfloat16).astype(jnp.float32).mean()
+
+    assert compare(mean_of_counts)(np.arange(200, dtype=np.int32)).faults == ()
+
+
+def test_off_by_one_is_a_tie_and_no_fault():
+    def codes(x):
+        return jnp.round(x * 40).astype(jnp.int32)
+
+    assert compare(codes, policy="bf16")(normal(512)).faults == ()
+
+
+def test_words_are_meant_to_wrap_around():
+    def low_bytes(x):
+        return (x.astype(jnp.uint32) * jnp.uint32(2654435769)).astype(jnp.int8)
+
+    assert compare(low_bytes)(np.arange(-9, 99, dtype=np.int32)).faults == ()
+
+
+def test_random_numbers_are_no_fault():
+    def draws(seed):
+        keys = jax.random.split(jax.random.key(seed), 4)
+        return (
+            jax.random.normal(keys[0], (32,)),
+            jax.random.randint(keys[1], (32,), 0, 10),
+            jax.random.permutation(keys[2], 32),
+            jax.random.bits(keys[3], (32,), jnp.uint8),
+        )
+
+    assert compare(draws, policy="bf16")(np.int32(7)).faults == ()
+
+
+def test_an_overflow_in_a_cast_of_the_policy():
+    def layer(x, w):
+        return jax.nn.relu(x) @ w
+
+    policy = Policy(auto_cast="matmult", auto_cast_type="fp8_e4m3", scaling="none")
+    report = compare(layer, policy=policy)(normal(8, 16) * 300, normal(16, 4))
+    fault, *_ = report.faults
+    assert (fault.kind, fault.record.short_op) == ("overflow", "dot_general")
+    assert "float8_e4m3 ends at 2.4e+02" in fault.evidence
+
+
+def test_nan_of_finite_numbers_is_told_from_inf():
+    def share(part, whole):
+        return part / whole
+
+    pair = np.float32([0, 0]), np.float32([0, 1])
+    assert compare(share)(*pair).faults[0].kind == "non-finite"
+    assert compare(share)(pair[1], pair[0]).faults[0].kind == "singular"
