@@ -127,7 +127,7 @@ def scratch_bytes(kind: FoldKind, registers: RegisterTile, plan: Any) -> int:
     return WORD * ((wide + high) * depth + 2 * tile) + 64 * 8
 
 
-class _Side(NamedTuple):
+class _BlockOperand(NamedTuple):
     """A block's operand: where it begins, how much there is, and its panels; `whole`
     are the floats of all of them, once for each half."""
 
@@ -327,7 +327,7 @@ class _FoldBuilder:
         first: Value,
         block: Value,
         size: Value,
-    ) -> _Side:
+    ) -> _BlockOperand:
         """A block's operand: from `first` on, as many as a block has."""
         stored = getattr(self._kind, side)
         data = c.at(where[side], c.mul(batch, p[f"{side}_batch"]), SIZES[stored])
@@ -350,13 +350,15 @@ class _FoldBuilder:
         panels = c.rounded_up(there, int64(width))
         depth = c.mul(p["cells"], int64(self._kind.rows_per_cell))
         floats = c.mul(depth, int64(width))
-        return _Side(x, first, there, width, panels, floats, c.mul(panels, floats))
+        return _BlockOperand(
+            x, first, there, width, panels, floats, c.mul(panels, floats)
+        )
 
     def _tiles(
         self,
         c: Code,
         p: dict[str, Value],
-        sides: tuple[_Side, _Side],
+        sides: tuple[_BlockOperand, _BlockOperand],
         scratch: Value,
         out: Value,
     ) -> None:
@@ -411,7 +413,7 @@ class _FoldBuilder:
         self,
         c: Code,
         p: dict[str, Value],
-        side: _Side,
+        side: _BlockOperand,
         t: Value,
         halves: Sequence[str],
         to: Value,
