@@ -291,21 +291,20 @@ def with_precision(x: jax.Array, exponent_bits: int, mantissa_bits: int) -> jax.
 def scale_from_amax(i: ScaleFromAmax, x: Sequence[jax.Array], r: Registers) -> Arrays:
     """Exponents are integers throughout: XLA flushes the float 2^-127 to zero."""
     fmt = get_format(i.format)
-    largest = np.float32(fmt.max_finite).view(np.uint32)
     bits = bits_of(x[0])
-    biased = (bits >> 23) & jnp.uint32(0xFF)
-    # One power less where amax's significand exceeds that of the largest value.
-    exceeds = (bits & jnp.uint32(0x7FFFFF)) > jnp.uint32(largest & 0x7FFFFF)
-    top = fmt.max_exponent - i.margin - exceeds.astype(jnp.int32)
-    exponent = top - (biased.astype(jnp.int32) - 127)
-    usable = (biased > 0) & (biased < 255)
-    exponent = jnp.where(usable, jnp.clip(exponent, -126, 126), 0)
-    return (_power_of_two(exponent), _power_of_two(-exponent))
-
-
-def _power_of_two(exponent: jax.Array) -> jax.Array:
-    bits = (exponent + 127).astype(jnp.uint32) << 23
-    return lax.bitcast_convert_type(bits, jnp.float32)
+    # One power less where amax's significand exceeds that of the largest value: then
+    # this addition carries into the exponent.
+    largest = int(np.float32(fmt.max_finite).view(np.uint32)) & 0x7FFFFF
+    raised = (bits + np.uint32(0x7FFFFF - largest)) >> np.uint32(23)
+    top = np.int32(fmt.max_exponent - i.margin + 2 * 127)
+    biased = lax.clamp(np.int32(1), top - raised.astype(jnp.int32), np.int32(253))
+    # Not of zeros, subnormals, Inf and NaN.
+    usable = bits - np.uint32(0x00800000) < np.uint32(0x7F000000)
+    biased = jnp.where(usable, biased, np.int32(127))
+    return tuple(
+        lax.bitcast_convert_type(e << np.int32(23), jnp.float32)
+        for e in (biased, np.int32(254) - biased)
+    )
 
 
 @execute.register

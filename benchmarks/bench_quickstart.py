@@ -1,0 +1,115 @@
+"""The quickstart as a newcomer runs it, and a model of a hundred million parameters.
+
+`neuronjax quickstart` runs as a command of its own, twice: with an empty cache, and
+again with what the first left. Its own ratios and compile times are the rows; one
+measurement serves all of them, so that each has a single sample.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import scaling
+from benchmarks.harness import Effort, Result, Samples, row
+
+#: Of step time over native, by policy, and of compile time in a second process.
+STEPS = {"bf16": None, "fp8": 1.7, "mxfp8": 2.2}
+SECOND_SECONDS = 3.0
+
+
+@functools.cache
+def runs() -> tuple[list[dict[str, Any]], list[dict[str, Any]], tuple[float, float]]:
+    """(runs of a first process, of a second, seconds of both)."""
+    documents, seconds = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"NEURONJAX_CACHE_DIR": f"{folder}/cache"}
+        for n in range(2):
+            path, picture = Path(folder) / f"{n}.json", Path(folder) / f"{n}.png"
+            options = ["--json", str(path), "--output", str(picture)]
+            start = time.perf_counter()
+            subprocess.run(
+                [sys.executable, "-m", "neuronjax", "quickstart", *options],
+                env=environment,
+                check=True,
+                capture_output=True,
+            )
+            seconds.append(time.perf_counter() - start)
+            documents.append(json.loads(path.read_text())["runs"])
+    return documents[0], documents[1], (seconds[0], seconds[1])
+
+
+def of_policy(found: list[dict[str, Any]], policy: str) -> dict[str, Any]:
+    """The emulated run of a policy."""
+    [run] = [r for r in found[1:] if r["machine"]["policy"] == policy]
+    return run
+
+
+@row("quickstart/seconds", target=90)
+def whole(effort: Effort) -> Result:
+    """The whole command on an empty cache; details: a second time."""
+    del effort
+    first, second = runs()[2]
+    details = {"second_seconds": second}
+    return Result(value=Samples((first,)), unit="s", sizes={}, details=details)
+
+
+def step(policy: str, effort: Effort) -> Result:
+    """Emulated over native seconds of a step, as the command reports them."""
+    del effort
+    found = of_policy(runs()[0], policy)
+    value = Samples((found["ratio_to_native"],))
+    return Result(value=value, unit="x", sizes={})
+
+
+def second(policy: str, effort: Effort) -> Result:
+    """Seconds of compilation in a second process; details: in the first."""
+    del effort
+    first, again, _ = runs()
+    details = {"first_process_seconds": of_policy(first, policy)["compile_seconds"]}
+    value = Samples((of_policy(again, policy)["compile_seconds"],))
+    return Result(value=value, unit="s", sizes={}, details=details)
+
+
+for _policy, _target in STEPS.items():
+    row(f"quickstart/{_policy}", target=_target)(functools.partial(step, _policy))
+    row(f"quickstart/second_{_policy}", target=SECOND_SECONDS)(
+        functools.partial(second, _policy)
+    )
+
+
+@functools.cache
+def large() -> dict[str, Any]:
+    """The largest model of `scaling`, natively and emulated."""
+    function, args, count = scaling.train_step(scaling.MODELS[-1], scaling.TOKENS)
+    return scaling.point("parameters", count, function, args, scaling.FULL)
+
+
+@row("large/step_100M", target=1.5)
+def large_step(effort: Effort) -> Result:
+    """A train step of 100 million parameters: emulated over native run time."""
+    del effort
+    found = large()
+    details = {name: found[name] for name in ("native_seconds", "emulated_seconds")}
+    value, sizes = Samples((found["ratio"],)), {"parameters": found["value"]}
+    return Result(value=value, unit="x", sizes=sizes, details=details)
+
+
+@row("large/memory_100M", target=1.5)
+def large_memory(effort: Effort) -> Result:
+    """Bytes that XLA plans for the same step, over those of the native one."""
+    del effort
+    found = large()
+    native, emulated = (
+        found[f"{side}_planned_bytes"] for side in ("native", "emulated")
+    )
+    details = {"native_bytes": float(native), "emulated_bytes": float(emulated)}
+    value, sizes = Samples((emulated / native,)), {"parameters": found["value"]}
+    return Result(value=value, unit="x", sizes=sizes, details=details)
