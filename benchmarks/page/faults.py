@@ -24,7 +24,11 @@ bug reports and the literature have them, and the same programs as a careful aut
 writes them. `nj.compare` is asked about both: which line it names first, among its
 first three, what it calls the fault, and of how many healthy twins it says that
 something is wrong. One half was looked at while this was built, the other was not: its
-figures are those that count."""
+figures are those that count.
+
+The targets are for the default reference, float64 without rounding. `"float32"` is the
+program in its own formats on a host, and does wrong what the program itself does wrong:
+there only what the chip and its policy add can be found."""
 
 
 def tables(found: Found) -> str:
