@@ -54,6 +54,8 @@ class _Notes:
         operands: Mapping[Value, Seen],
         results: Sequence[Seen],
         own: float,
+        *,
+        repeats: bool = False,
     ) -> None:
         """After every op."""
         op = self._ops[path]
