@@ -230,6 +230,15 @@ def test_many_threads_may_ask_for_one_kernel():
         floats.same_bits(one, found[0])
 
 
+def test_long_passes_take_little_memory_or_another_way():
+    lhs = draw(9, (1, 3, 9000), "cancelling", "bfloat16")
+    rhs = draw(10, (1, 9000, 70), "cancelling", "bfloat16")
+    wide = [x.astype(np.float32) for x in (lhs, rhs)]
+    floats.same_bits(contracted(lhs, rhs, 9000), expected(*wide, 9000))
+    assert host_fold.usable(host_fold.MOST_ROWS)
+    assert not host_fold.usable(host_fold.MOST_ROWS + 1)
+
+
 def test_without_llvmlite_there_are_none(monkeypatch):
     host_fold._has_kernels.cache_clear()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

@@ -68,7 +68,7 @@ def sum_rows(x: Matrix, zero: jax.Array) -> jax.Array | None:
     the dot was not verified to be that fold.
     """
     # Nothing to gain from a loop of XLA's, nor to fear from its knowing the ones.
-    if host_fold.usable():
+    if host_fold.usable(x.k):
         ones = Matrix(jnp.ones((x.batch, 1, x.k), jnp.float32), k_first=False)
         return host_fold.contract(ones, x, x.k)[:, 0]
     if x.k < SHORTEST_DOT:

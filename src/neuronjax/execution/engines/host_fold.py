@@ -33,9 +33,15 @@ enabled = os.environ.get("NEURONJAX_HOST_KERNELS", "1") != "0"
 FEW_COLUMNS = 32
 
 
-def usable() -> bool:
-    """Whether programs traced now run where there are kernels."""
-    return enabled and jax.default_backend() == "cpu" and _has_kernels()
+#: Rows of a pass, of which a kernel has panels in memory; longer sums are rare.
+MOST_ROWS = 1 << 14
+
+
+def usable(rows: int = 0) -> bool:
+    """Whether programs traced now run where there are kernels, for passes so long."""
+    if not enabled or rows > MOST_ROWS:
+        return False
+    return jax.default_backend() == "cpu" and _has_kernels()
 
 
 @functools.cache

@@ -276,7 +276,7 @@ def halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 def one_pass(a: Matrix, b: Matrix, zero: jax.Array) -> list[jax.Array]:
     """One pass of the array: a kernel of the host's, or XLA's dot where that was
     verified, else our own loop."""
-    if host_fold.usable():
+    if host_fold.usable(a.k):
         return [host_fold.contract(a, b, a.k)]
     if dot_verdicts.is_left_fold(a, b):
         return [pinned(a, b)]

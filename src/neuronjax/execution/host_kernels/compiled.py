@@ -18,13 +18,17 @@ _ENGINES: dict[str, llvm.ExecutionEngine] = {}
 
 @functools.cache
 def lanes() -> int:
-    """Floats of a vector of this processor; 0 without fused multiply-add of vectors."""
+    """Floats of a vector of this processor; 0 where there are no kernels for it.
+
+    That is without fused multiply-adds of vectors, and on others than x86-64, where
+    they never ran.
+    """
+    if not llvm.get_process_triple().startswith("x86_64"):
+        return 0
     features = llvm.get_host_cpu_features()
     if features.get("avx512f"):
         return 16
-    if features.get("avx2") and features.get("fma"):
-        return 8
-    return 4 if llvm.get_process_triple().startswith(("aarch64", "arm64")) else 0
+    return 8 if features.get("avx2") and features.get("fma") else 0
 
 
 def registered(name: str, write: Callable[[ir.Module], str]) -> str:

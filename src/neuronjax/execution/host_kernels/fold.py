@@ -27,6 +27,8 @@ FEW = 1 << 19
 #: Rows and columns of a block, at most: its operands of one pass stay in a cache of
 #: the second level, and packing them is little beside multiplying them.
 BLOCK_M, BLOCK_N = 384, 512
+#: Floats of a thread's panels, about; deep ones are narrower for it.
+PANELS = 1 << 20
 #: Rows up to which they go one by one, each through more columns at a time.
 NARROW = 2
 
@@ -107,8 +109,10 @@ def _plan(
     rhs_scales = scales.pop(0) if rhs.is_scaled else 0
     registers = fold_kernel.register_tile(kind, compiled.lanes())
     available = threads() if s.batch * s.m * s.n * s.k * s.passes > FEW else 1
-    block_m = _part(s.m, BLOCK_M, registers.rows)
-    block_n = _part(s.n, BLOCK_N, registers.columns)
+    depth = s.cells * s.rows_per_cell * (2 if s.passes == 4 else 1)
+    fitting = max(1, PANELS // depth)
+    block_m = _part(s.m, min(BLOCK_M, fitting), registers.rows)
+    block_n = _part(s.n, min(BLOCK_N, fitting), registers.columns)
     if s.batch * -(-s.m // block_m) * -(-s.n // block_n) < available:
         block_n = _part(s.n, -(-s.n // available), registers.columns)
     blocks_m, blocks_n = -(-s.m // block_m), -(-s.n // block_n)

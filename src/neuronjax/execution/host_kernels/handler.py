@@ -39,7 +39,7 @@ BLOCKS, HELPERS, SCRATCH, OWN = range(PLAN, PLAN + 4)
 # Beside them, of the caller alone: the arguments of its calls of XLA.
 CALL_WORDS = (SCHEDULE_ARGS_BYTES + ERROR_ARGS_BYTES) // 8
 # Flush subnormal results to zero, and take subnormal operands for zero.
-FLUSH_X86 = 0x8040
+FLUSH = 0x8040
 
 # What llvmlite's builder cannot say, for its pointers to functions have types that LLVM
 # no longer knows: a call of an address, and the address of a function.
@@ -67,7 +67,7 @@ def build(
     """The module with the function that XLA calls, `ptr name(ptr frame)`, as text.
 
     Args:
-        module: for an x86-64 or another processor, as its triple says.
+        module: for an x86-64.
         name: of the function.
         block: `void (i64 index, ptr operands, ptr plan, ptr scratch)`; operands are the
             addresses of the call's arguments and results.
@@ -209,25 +209,12 @@ def _task(
 
 def _flushing(c: Code, memory: Any) -> Any:
     """Makes this thread flush subnormals; returns what says how it was before."""
-    if not c.module.triple.startswith("x86_64"):
-        read = ir.InlineAsm(ir.FunctionType(I64, []), "mrs $0, fpcr", "=r", True)
-        before = c.call(read, [])
-        _write_fpcr(c, c.or_(before, int64(1 << 24)))
-        return before
     before, changed = memory, c.at(memory, 4)
     c.call(c.external("llvm.x86.sse.stmxcsr", VOID, POINTER), [before])
-    c.write(c.or_(c.read(I32, before), I32(FLUSH_X86)), changed)
+    c.write(c.or_(c.read(I32, before), I32(FLUSH)), changed)
     c.call(c.external("llvm.x86.sse.ldmxcsr", VOID, POINTER), [changed])
     return before
 
 
 def _restored(c: Code, before: Any) -> None:
-    if not c.module.triple.startswith("x86_64"):
-        _write_fpcr(c, before)
-        return
     c.call(c.external("llvm.x86.sse.ldmxcsr", VOID, POINTER), [before])
-
-
-def _write_fpcr(c: Code, value: Any) -> None:
-    kind = ir.FunctionType(VOID, [I64])
-    c.call(ir.InlineAsm(kind, "msr fpcr, $0", "r", True), [value])
