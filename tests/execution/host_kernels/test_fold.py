@@ -144,13 +144,15 @@ def test_every_way_is_the_stated_sum(sizes, way, dtype, kind, orders, seed):
     "shape", [(1, 1, 700, 130), (2, 500, 9, 130), (1, 400, 530, 40), (1, 2, 2, 300)]
 )
 @pytest.mark.parametrize("rows", [1, 2, 4])
-def test_blocks_and_threads_change_no_bit(shape, rows):
-    """Several blocks each way, a row alone, columns that are transposed to rows."""
+@pytest.mark.parametrize("orders", [(False, True), (True, False)])
+def test_blocks_and_threads_change_no_bit(shape, rows, orders):
+    """Several blocks each way, a row alone, columns that are transposed to rows; K
+    along the memory is turned in registers."""
     batch, m, n, k = shape
     lhs = draw(1, (batch, m, k), "cancelling", "bfloat16")
     rhs = draw(2, (batch, k, n), "cancelling", "bfloat16")
     wide = [x.astype(np.float32) for x in (lhs, rhs)]
-    got = contracted(lhs, rhs, 128, rows_per_cell=rows)
+    got = contracted(lhs, rhs, 128, orders, rows_per_cell=rows)
     floats.same_bits(got, expected(*wide, 128, rows))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -102,6 +102,12 @@ class Code(ir.IRBuilder):
         one = self.insert_element(ir.Constant(kind, ir.Undefined), x, I32(0))
         mask = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
         return self.shuffle_vector(one, ir.Constant(kind, ir.Undefined), mask)
+
+    def shuffled(self, a: Value, b: Value, lanes: Iterable[int]) -> Value:
+        """The lanes of two vectors that these numbers name, those of b after a's."""
+        numbers = [int(n) for n in lanes]
+        mask = ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
+        return self.shuffle_vector(a, b, mask)
 
     def like(self, x: Value, bits: int) -> ir.Constant:
         """A constant of 32 bits, for every lane where x is a vector."""

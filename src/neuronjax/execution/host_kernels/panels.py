@@ -8,13 +8,16 @@ halves.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 from llvmlite import ir
 
 from neuronjax.execution.host_kernels.code import (
     F32,
+    I1,
     I8,
     I16,
     I32,
@@ -134,12 +137,61 @@ class _Packer:
         with c.if_else(whole) as (contiguous, strided):
             with contiguous:
                 self._rows(self._copy_row)
-            with strided:
-                with c.if_then(c.icmp_signed("<", there, int64(self._width))):
-                    self._clear()
-                with c.loop(there) as f:
-                    self._rows(lambda k, inside, to: self._one(k, inside, to, f))
+            with strided, c.if_else(self._is_turned()) as (turned, other):
+                with turned:
+                    self._turn()
+                with other:
+                    with c.if_then(c.icmp_signed("<", there, int64(self._width))):
+                        self._clear()
+                    with c.loop(there) as f:
+                        self._rows(lambda k, inside, to: self._one(k, inside, to, f))
         c.ret_void()
+
+    # -- K along the memory ------------------------------------------------------------
+
+    def _is_turned(self) -> Value:
+        """Whether squares of the operand can be turned in registers: a whole panel, its
+        rows side by side in memory in the order in which they are needed."""
+        c, tile, lanes = self._c, self._tile, self._lanes
+        if self._stored == "table" or self._scaled or self._width % lanes:
+            return ir.Constant(I1, 0)
+        between = (1, 1) if self._j == 1 else (self._j, 1)
+        conditions = [
+            c.icmp_signed("==", self._k, int64(1)),
+            c.icmp_signed("==", tile.there, int64(self._width)),
+            c.icmp_signed("==", tile.cell_stride, int64(between[0])),
+            c.icmp_signed("==", tile.row_stride, int64(between[1])),
+        ]
+        return functools.reduce(c.and_, conditions)
+
+    def _turn(self) -> None:
+        """Squares of as many rows as lanes, then the rows that are left."""
+        c, tile, lanes = self._c, self._tile, self._lanes
+        squares = c.sdiv(tile.left, int64(lanes))
+        with c.loop(squares) as s, c.loop(self._width // lanes) as g:
+            row, column = (c.mul(n, int64(lanes)) for n in (s, g))
+            k, free = c.add(tile.k0, row), c.add(tile.first, column)
+            at = c.add(c.mul(row, int64(self._width)), column)
+            self._turn_square(k, free, c.at(self._out, at, WORD))
+        done = c.mul(squares, int64(lanes))
+        zero = F32(0.0)
+        with c.loop(c.mul(tile.cells, int64(self._j)), done) as row:
+            inside = c.icmp_signed("<", row, tile.left)
+            k = c.add(tile.k0, c.select(inside, row, int64(0)))
+            with c.loop(self._width) as f:
+                x = self._element(k, c.add(tile.first, f))
+                at = c.add(c.mul(row, int64(self._width)), f)
+                c.write(c.select(inside, x, zero), c.at(self._out, at, WORD))
+
+    def _turn_square(self, k: Value, free: Value, out: Value) -> None:
+        c, lanes = self._c, self._lanes
+        rows = []
+        for n in range(lanes):
+            index = c.add(k, c.mul(c.add(free, int64(n)), self._free))
+            x = self._vector(c.at(self._data, index, SIZES[self._stored]))
+            rows.append(_half(c, x, self._half))
+        for n, x in enumerate(_transposed(c, rows)):
+            c.write(x, c.at(out, n * self._width, WORD))
 
     def _clear(self) -> None:
         c = self._c
@@ -211,6 +263,22 @@ class _Packer:
             return c.bitcast(bits, F32)
         code = c.zext(c.read(I8, address, 1), I64)
         return c.read(F32, c.at(self._table, code, WORD))
+
+
+def _transposed(c: Code, rows: list[Value]) -> list[Value]:
+    """The columns of a square of vectors; halves change places, then their halves."""
+    size = len(rows)
+    if size == 1:
+        return rows
+    lanes, half = rows[0].type.count, size // 2
+    swap = np.arange(lanes)
+    low, high = swap % size < half, swap % size >= half
+    first = np.where(low, swap, swap - half + lanes)
+    second = np.where(high, swap + lanes, swap + half)
+    pairs = [(rows[n], rows[n + half]) for n in range(half)]
+    upper = [c.shuffled(a, b, first) for a, b in pairs]
+    lower = [c.shuffled(a, b, second) for a, b in pairs]
+    return _transposed(c, upper) + _transposed(c, lower)
 
 
 def _scaled(c: Code, x: Value, scale: Value) -> Value:
