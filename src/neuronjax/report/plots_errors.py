@@ -68,9 +68,9 @@ def _shade_backward(axes: Axes, ops: Sequence[Row]) -> None:
         if inside and start is None:
             start = number
         elif not inside and start is not None:
-            named = {} if labelled else {"label": "backward pass"}
+            label = "" if labelled else "backward pass"
             span = start - 0.5, number - 0.5
-            axes.axvspan(*span, color=_BACKWARD, linewidth=0, **named)
+            axes.axvspan(*span, color=_BACKWARD, linewidth=0, label=label)
             labelled = True
             start = None
 

@@ -136,7 +136,7 @@ def test_every_way_is_the_stated_sum(sizes, way, dtype, kind, orders, seed):
     got = contracted(lhs, rhs, 64, orders, **options)
     wide = [floats.flush(x.astype(np.float32)) for x in (lhs, rhs)]
     with np.errstate(all="ignore"):
-        wanted = expected(*wide, 64, rows, passes, group)
+        wanted = expected(wide[0], wide[1], 64, rows, passes, group)
     floats.same_bits(got, wanted)
 
 
@@ -153,7 +153,7 @@ def test_blocks_and_threads_change_no_bit(shape, rows, orders):
     rhs = draw(2, (batch, k, n), "cancelling", "bfloat16")
     wide = [x.astype(np.float32) for x in (lhs, rhs)]
     got = contracted(lhs, rhs, 128, orders, rows_per_cell=rows)
-    floats.same_bits(got, expected(*wide, 128, rows))
+    floats.same_bits(got, expected(wide[0], wide[1], 128, rows))
 
 
 @pytest.mark.parametrize("exponent", [-70, 0, 70])
@@ -192,7 +192,7 @@ def test_a_batch_of_calls_is_one_call(mapped):
             for x, axis in zip(many, mapped, strict=True)
         ]
         wide = [x.astype(np.float32) for x in one]
-        floats.same_bits(got[n], expected(*wide, 16))
+        floats.same_bits(got[n], expected(wide[0], wide[1], 16))
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_long_passes_take_little_memory_or_another_way():
     lhs = draw(9, (1, 3, 9000), "cancelling", "bfloat16")
     rhs = draw(10, (1, 9000, 70), "cancelling", "bfloat16")
     wide = [x.astype(np.float32) for x in (lhs, rhs)]
-    floats.same_bits(contracted(lhs, rhs, 9000), expected(*wide, 9000))
+    floats.same_bits(contracted(lhs, rhs, 9000), expected(wide[0], wide[1], 9000))
     assert host_fold.usable(host_fold.MOST_ROWS)
     assert not host_fold.usable(host_fold.MOST_ROWS + 1)
 

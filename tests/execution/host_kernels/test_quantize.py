@@ -121,4 +121,4 @@ def test_a_contraction_of_blocks(name, draw, orders):
 
     got = np.asarray(jax.jit(call)(*sides[0][:2], *sides[1][:2]))
     with np.errstate(all="ignore"):
-        floats.same_bits(got, expected(*wide, 64, 4))
+        floats.same_bits(got, expected(wide[0], wide[1], 64, 4))
