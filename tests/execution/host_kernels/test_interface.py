@@ -13,13 +13,20 @@ from neuronjax.execution.host_kernels import handler
 HEADER = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
 #: Sizes and alignments in bytes of what is no pointer and no structure.
 SCALARS = {"int": 4, "uint32_t": 4, "XLA_FFI_DataType": 4, "XLA_FFI_ExecutionStage": 4}
-SCALARS |= {"XLA_FFI_Extension_Type": 4, "XLA_FFI_Handler_Traits": 4}
+SCALARS |= {"XLA_FFI_Extension_Type": 4, "XLA_FFI_InternalExtension_Type": 4}
+SCALARS |= {"XLA_FFI_Handler_Traits": 4}
 SCALARS |= {"XLA_FFI_Error_Code": 4, "size_t": 8, "int64_t": 8}
+
+
+#: Structures by the name that a later version gives them.
+RENAMED = {"XLA_FFI_Extension_Base": "XLA_FFI_InternalExtension"}
 
 
 def fields(name: str) -> list[tuple[str, str]]:
     """(type, name) of a structure's fields; of a function, its own name."""
     text = re.sub(r"//.*", "", HEADER.read_text())
+    if f"struct {name} {{" not in text:
+        name = RENAMED.get(name, name)
     found = re.search(rf"struct {name} {{(.*?)\n}}", text, re.DOTALL)
     assert found, name
     out = []

@@ -84,8 +84,10 @@ def build(
     extension = c.read(POINTER, c.at(frame, FRAME["extension"]), 8)
     null = ir.Constant(POINTER, None)
     with c.if_then(c.icmp_unsigned("!=", extension, null)):
-        _describe(c, extension)
-        c.ret(null)
+        kind = c.read(I32, c.at(extension, EXTENSION_TYPE))
+        with c.if_then(c.icmp_signed("==", kind, I32(METADATA_TYPE))):
+            _describe(c, extension)
+            c.ret(null)
     attrs = c.read(POINTER, c.at(frame, FRAME["attrs"]), 8)
     plan = c.read(POINTER, c.at(c.read(POINTER, attrs, 8), ARRAY_DATA), 8)
     size = 8 * (asked + CALL_WORDS)
@@ -115,11 +117,9 @@ def build(
 
 def _describe(c: Code, extension: Any) -> None:
     """XLA asks which version of its interface this is."""
-    kind = c.read(I32, c.at(extension, EXTENSION_TYPE))
-    with c.if_then(c.icmp_signed("==", kind, I32(METADATA_TYPE))):
-        metadata = c.read(POINTER, c.at(extension, METADATA), 8)
-        c.write(I32(API_MAJOR), c.at(metadata, METADATA_MAJOR))
-        c.write(I32(API_MINOR), c.at(metadata, METADATA_MINOR))
+    metadata = c.read(POINTER, c.at(extension, METADATA), 8)
+    c.write(I32(API_MAJOR), c.at(metadata, METADATA_MAJOR))
+    c.write(I32(API_MINOR), c.at(metadata, METADATA_MINOR))
 
 
 def _ask(c: Code, frame: Any, shared: Any, helpers: Any, at: int) -> None:
