@@ -75,6 +75,12 @@ def test_every_bfloat16_beside_a_largest(name, rule):
         assert_as_integers(np.ascontiguousarray(x.T), 0, name, rule)
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((0, 40), 1), ((40, 0), 0), ((0, 3), 0)])
+def test_nothing_is_quantized(shape, axis):
+    x = np.zeros(shape, np.float32)
+    assert_as_integers(x, axis, "mxfp8_e4m3", "ocp_floor")
+
+
 def test_a_batch_of_calls():
     from neuronjax.execution.host_kernels.quantize import quantize
 

@@ -31,8 +31,6 @@ from neuronjax.numerics.widening import widen_finite
 enabled = os.environ.get("NEURONJAX_HOST_KERNELS", "1") != "0"
 # Columns from which on a result is not worth transposing to have more.
 FEW_COLUMNS = 32
-
-
 #: Rows of a pass, of which a kernel has panels in memory; longer sums are rare.
 MOST_ROWS = 1 << 14
 

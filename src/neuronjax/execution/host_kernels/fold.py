@@ -131,7 +131,7 @@ def _plan(
         settles=int(s.settles),
     )  # fmt: skip
     scratch = fold_kernel.scratch_bytes(kind, registers, plan)
-    return words(blocks, min(available, blocks) - 1, scratch, plan)
+    return words(blocks, available, scratch, plan)
 
 
 def _part(size: int, most: int, multiple: int) -> int:

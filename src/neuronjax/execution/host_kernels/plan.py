@@ -135,8 +135,9 @@ FOLD_FIELDS = tuple(field.name for field in fields(FoldBlocks))
 QUANTIZE_FIELDS = tuple(field.name for field in fields(QuantizeRows))
 
 
-def words(blocks: int, helpers: int, scratch_bytes: int, plan: Any) -> np.ndarray:
-    """A plan as it travels."""
+def words(blocks: int, threads: int, scratch_bytes: int, plan: Any) -> np.ndarray:
+    """A plan as it travels; the caller is one of the threads, without blocks too."""
+    helpers = max(min(threads, blocks) - 1, 0)
     own = [getattr(plan, field.name) for field in fields(plan)]
     return np.array([blocks, helpers, scratch_bytes, *own], np.int64)
 

@@ -44,13 +44,13 @@ def quantize(
     rows = max(1, MANY // max(1, k * inner))
     plan = QuantizeRows(outer=outer, k=k, inner=inner, blocks=blocks, rows=rows)
     parts = -(-outer // rows)
-    helpers = min(threads() if x.size > FEW else 1, parts) - 1
+    available = threads() if x.size > FEW else 1
     scales = (*x.shape[:axis], blocks, *x.shape[axis + 1 :])
     results = [jax.ShapeDtypeStruct(s, jnp.uint8) for s in (x.shape, scales)]
 
     @custom_vmap
     def call(x: jax.Array) -> Sequence[jax.Array]:
-        plan_words = words(parts, helpers, 128, plan)
+        plan_words = words(parts, available, 128, plan)
         return tuple(jax.ffi.ffi_call(target, results)(x, plan=plan_words))
 
     @call.def_vmap
