@@ -54,12 +54,15 @@ def nc_matmul(i: NcMatmul, x: Sequence[jax.Array], r: Registers) -> Arrays:
         lhs, rhs = (a.astype(result.dtype) for a in x)
         return (_plain(lhs, rhs, i.dimensions, result.dtype),)
     integers = result.dtype.kind in "iu"
-    # A sum that leaves PSUM has one NaN, whatever those of the operands were.
-    read = wide if i.accumulation == "host" else wide_or_nan
     psum = Psum.of(i, r)
-    if i.accumulation != "host" and psum.format is None and host_fold.usable():
-        read = lambda a: a  # noqa: E731
-    lhs, rhs = (a.astype(jnp.float32) if integers else read(a) for a in x)
+    lhs, rhs = x
+    if integers:
+        lhs, rhs = (a.astype(jnp.float32) for a in x)
+    elif i.accumulation == "host":
+        lhs, rhs = map(wide, x)
+    elif not by_kernel(psum):
+        # A sum that leaves PSUM has one NaN, whatever those of the operands were.
+        lhs, rhs = map(wide_or_nan, x)
     if i.accumulation == "host":
         return (as_psum(host_dot(lhs, rhs, i.dimensions), i),)
     operands = matrices(lhs, rhs, i.dimensions)
@@ -124,6 +127,11 @@ def _matrix(x: jax.Array, batch: tuple[int, ...], contract: tuple[int, ...]) -> 
     return Matrix(lax.reshape(lax.transpose(x, order), shape), k_first)
 
 
+def by_kernel(psum: Psum) -> bool:
+    """Whether a kernel of the host's adds up all tiles, from operands as stored."""
+    return psum.format is None and host_fold.usable()
+
+
 # A K tile of both operands -> the results of its passes, [batch, M, N] each.
 Fold = Callable[[Matrix, Matrix], list[jax.Array]]
 
@@ -137,7 +145,7 @@ def accumulate(
     group_rows: int | None = None,
 ) -> jax.Array:
     """[batch, M, N]: PSUM adds up the tiles' results, of every pass in turn."""
-    if psum.format is None and host_fold.usable():
+    if by_kernel(psum):
         return host_fold.contract(
             lhs, rhs, k_tile, passes=passes, group_rows=group_rows, settles=True
         )
@@ -294,7 +302,7 @@ def accumulate_cells(
     in_range: bool,
 ) -> jax.Array:
     """As `accumulate`, for cells of 2 or 4 rows; `in_range` as in `fold_cells`."""
-    if psum.format is None and host_fold.usable():
+    if by_kernel(psum):
         return host_fold.contract(
             lhs,
             rhs,

@@ -17,7 +17,7 @@ from neuronjax.execution.engines import host_fold
 from neuronjax.execution.engines.array_fold import Matrix
 from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide
 from neuronjax.execution.engines.psum import Psum, as_psum
-from neuronjax.execution.engines.tensor import accumulate_cells, host_dot
+from neuronjax.execution.engines.tensor import accumulate_cells, by_kernel, host_dot
 from neuronjax.ir.instruction_set import NcMatmulMx, QuantizeMx
 from neuronjax.numerics.microscaling import MX_FORMATS, MXArray, quantize_mx
 
@@ -41,7 +41,7 @@ def quantize(i: QuantizeMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
 def nc_matmul_mx(i: NcMatmulMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
     d, psum = i.dimensions, Psum.of(i, r)
     lhs_k, rhs_k = d.lhs_contract[0], d.rhs_contract[0]
-    if i.accumulation != "host" and psum.format is None and host_fold.usable():
+    if i.accumulation != "host" and by_kernel(psum):
         left, right = Matrix(x[0], lhs_k == 1, x[2]), Matrix(x[1], rhs_k == 1, x[3])
     else:
         lhs, rhs = dequantized(x[0], x[2], lhs_k), dequantized(x[1], x[3], rhs_k)
