@@ -30,6 +30,7 @@ from neuronjax.execution.exchange import exchange
 from neuronjax.execution.probes.accumulator import StatisticsAccumulator, added
 from neuronjax.execution.probes.plan import ProbePlan
 from neuronjax.execution.reuse import KnownResults, is_small
+from neuronjax.execution.transposed_products import with_transposed_products
 from neuronjax.execution.uniformity import Uniformity
 from neuronjax.ir.collective_set import Collective, Spmd
 from neuronjax.ir.instruction import (
@@ -195,8 +196,11 @@ class Interpretation:
         """Executes a block; `outer` holds what it captures."""
         environment = dict(outer)
         environment.update(_by_number(block.arguments, arguments))
-        known = KnownResults(_NOT_REUSED) if self._may_reuse() else None
-        for i in block.instructions:
+        known, instructions = None, block.instructions
+        if self._may_reuse():
+            known = KnownResults(_NOT_REUSED)
+            instructions = with_transposed_products(block)
+        for i in instructions:
             run = functools.partial(self.step, i, environment, key)
             results = known.of(i, environment, run) if known else run()
             environment.update(_by_number(i.results, results))

@@ -35,7 +35,7 @@ from neuronjax.ir.instruction_set import (
     TensorTensor,
 )
 from neuronjax.numerics import elementary
-from neuronjax.numerics.elementary_core import flush
+from neuronjax.numerics.elementary_core import flush, quotient
 from neuronjax.numerics.exact import opaque, seal
 from neuronjax.numerics.float_format import FLOAT32, get_format
 from neuronjax.numerics.order_free import (
@@ -146,9 +146,11 @@ ROUNDED: dict[str, Function] = {
     "add": lambda a, b, zero: lax.add(a, b),
     "subtract": lambda a, b, zero: lax.sub(a, b),
     "multiply": lambda a, b, zero: lax.mul(a, b),
-    "remainder": lambda a, b, zero: lax.rem(a, b),
     **elementary.BINARY,
     **elementary.SPECIAL,
+    # With a NaN of the host's bits, as a sum has: one more reader of the quotient, the
+    # test for NaN, and XLA fuses it no more.
+    "divide": quotient,
 }
 
 
