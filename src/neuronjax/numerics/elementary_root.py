@@ -36,7 +36,7 @@ CBRT_4 = np.float32(1.5874010519681994)
 
 def sqrt(x: jax.Array, zero: jax.Array) -> jax.Array:
     """Correctly rounded square root; of -0 it is -0, of negative numbers NaN."""
-    return no_nan_payload(lax.sqrt(flush(x)))
+    return no_nan_payload(lax.sqrt(seal(x, zero)))
 
 
 def rsqrt(x: jax.Array, zero: jax.Array) -> jax.Array:
