@@ -25,12 +25,12 @@ from neuronjax.execution.device_sharding import (
     active_real_devices,
     spread,
 )
-from neuronjax.execution.engines import Registers, execute
+from neuronjax.execution.engines import Registers, execute, host_scale
 from neuronjax.execution.exchange import exchange
 from neuronjax.execution.probes.accumulator import StatisticsAccumulator, added
 from neuronjax.execution.probes.plan import ProbePlan
 from neuronjax.execution.reuse import KnownResults, is_small
-from neuronjax.execution.transposed_products import with_transposed_products
+from neuronjax.execution.shortcuts import shortened
 from neuronjax.execution.uniformity import Uniformity
 from neuronjax.ir.collective_set import Collective, Spmd
 from neuronjax.ir.instruction import (
@@ -199,7 +199,7 @@ class Interpretation:
         known, instructions = None, block.instructions
         if self._may_reuse():
             known = KnownResults(_NOT_REUSED)
-            instructions = with_transposed_products(block)
+            instructions = shortened(block)
         for i in instructions:
             run = functools.partial(self.step, i, environment, key)
             results = known.of(i, environment, run) if known else run()
@@ -434,7 +434,7 @@ _ROOTS = frozenset({"sqrt", "rsqrt", "reciprocal"})
 def _has_own_kernel(i: Instruction) -> bool:
     """Elementary functions and scales: long chains of cheap XLA ops."""
     if isinstance(i, ScaleFromAmax):
-        return True
+        return not host_scale.reads(i.operands[0].type.dtype)
     if isinstance(i, Activation):
         return i.function not in _ROOTS
     return getattr(i, "op", None) in ("power", "atan2")

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from neuronjax.execution.engines import host_scale
 from neuronjax.execution.engines.dispatch import (
     Arrays,
     Registers,
@@ -218,6 +219,8 @@ def select(i: Select, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 @execute.register
 def tensor_scalar(i: TensorScalar, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    if host_scale.casts(i):
+        return (host_scale.scaled(i, *x),)
     scalar = jnp.broadcast_to(wide(x[1]), x[0].shape)
     result = ROUNDED[i.op](wide(x[0]), scalar, r.zero)
     return (write(result, i, r),)
@@ -297,9 +300,12 @@ def scale_from_amax(i: ScaleFromAmax, x: Sequence[jax.Array], r: Registers) -> A
     # One power less where amax's significand exceeds that of the largest value: then
     # this addition carries into the exponent.
     largest = int(np.float32(fmt.max_finite).view(np.uint32)) & 0x7FFFFF
-    raised = (bits + np.uint32(0x7FFFFF - largest)) >> np.uint32(23)
-    top = np.int32(fmt.max_exponent - i.margin + 2 * 127)
-    biased = lax.clamp(np.int32(1), top - raised.astype(jnp.int32), np.int32(253))
+    carry, top = 0x7FFFFF - largest, fmt.max_exponent - i.margin + 2 * 127
+    if host_scale.reads(x[0].dtype):
+        return host_scale.factors(x[0], carry, top)
+    raised = (bits + np.uint32(carry)) >> np.uint32(23)
+    exponent = np.int32(top) - raised.astype(jnp.int32)
+    biased = lax.clamp(np.int32(1), exponent, np.int32(253))
     # Not of zeros, subnormals, Inf and NaN.
     usable = bits - np.uint32(0x00800000) < np.uint32(0x7F000000)
     biased = jnp.where(usable, biased, np.int32(127))
@@ -321,6 +327,8 @@ def tensor_reduce(i: TensorReduce, x: Sequence[jax.Array], r: Registers) -> Arra
         return (round_to_int(total, dtype, mode="rne"),)
     if dtype.kind in "iub":
         return (_integer_reduce(i.op, operand, init, i.axes),)
+    if i.op == "abs_max":
+        return (host_scale.largest_magnitude(operand),)
     operand, init = wide(operand), wide(init)
     if i.op in ("maximum", "minimum"):
         result = _extreme(i.op, operand, init, i.axes)

@@ -130,9 +130,37 @@ class QuantizeRows:
     rows: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScaleRows:
+    """Rows of an array, [outer, size], each cut into parts.
+
+    Attributes:
+        each: elements of a part, the last one maybe shorter.
+    """
+
+    size: int
+    parts: int
+    each: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleFactors:
+    """Scales of `count` largest magnitudes; see `engines.vector.scale_from_amax`.
+
+    Attributes:
+        carry: raises the exponent of what exceeds the format's largest significand.
+        top: the sum of a magnitude's biased exponent and its scale's.
+    """
+
+    count: int
+    carry: int
+    top: int
+
+
 #: The fields of a plan, in the order in which the kernel reads them.
 FOLD_FIELDS = tuple(field.name for field in fields(FoldBlocks))
 QUANTIZE_FIELDS = tuple(field.name for field in fields(QuantizeRows))
+SCALE_FIELDS = tuple(field.name for field in fields(ScaleRows))
 
 
 def words(blocks: int, threads: int, scratch_bytes: int, plan: Any) -> np.ndarray:
@@ -147,3 +175,6 @@ def threads() -> int:
     """As many as XLA has."""
     affinity: Any = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+FACTOR_FIELDS = tuple(field.name for field in fields(ScaleFactors))

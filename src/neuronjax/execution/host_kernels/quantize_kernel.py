@@ -16,26 +16,22 @@ import numpy as np
 from llvmlite import ir
 
 from neuronjax.execution.host_kernels import handler
-from neuronjax.execution.host_kernels.code import (
-    F32,
-    I8,
-    I16,
-    I32,
-    I64,
-    POINTER,
-    VOID,
-    Code,
-    int64,
+from neuronjax.execution.host_kernels.code import I32, I64, POINTER, VOID, Code, int64
+from neuronjax.execution.host_kernels.elements import (
+    BIAS,
+    IMPLICIT,
+    MANTISSA_BITS,
+    larger,
+    magnitude,
+    rounded,
+    store_codes,
+    stored_bits,
 )
-from neuronjax.execution.host_kernels.panels import BLOCK, SIZES
+from neuronjax.execution.host_kernels.panels import BLOCK
 from neuronjax.execution.host_kernels.plan import QUANTIZE_FIELDS
 from neuronjax.numerics.float_format import FloatFormat, get_format
 
 Value = Any
-MANTISSA_BITS = 23
-BIAS = 127
-IMPLICIT = 1 << MANTISSA_BITS
-INFINITY = 0x7F800000
 NAN_SCALE, MAX_SCALE = 255, 254
 
 
@@ -166,26 +162,16 @@ class _Quantizer:
     # -- numbers, one or a vector of them ----------------------------------------------
 
     def _bits(self, index: Value, lanes: int) -> Value:
-        """The bits of FP32 elements."""
-        c, stored = self._c, self._kind.stored
-        address = c.at(self._x, index, SIZES[stored])
-        wide = ir.VectorType(I32, lanes) if lanes else I32
-        if stored == "float32":
-            return c.read(wide, address)
-        half = ir.VectorType(I16, lanes) if lanes else I16
-        bits = c.zext(c.read(half, address, 2), wide)
-        return c.shl(bits, c.like(bits, 16))
+        return stored_bits(self._c, self._kind.stored, self._x, index, lanes)
 
     def _store(self, x: Value, base: Value, index: Value, lanes: int) -> None:
-        c = self._c
-        byte = ir.VectorType(I8, lanes) if lanes else I8
-        c.write(c.trunc(x, byte), c.at(base, index), 1)
+        store_codes(self._c, x, base, index, lanes)
 
     def _magnitude(self, bits: Value) -> Value:
-        return self._c.and_(bits, self._c.like(bits, 0x7FFFFFFF))
+        return magnitude(self._c, bits)
 
     def _larger(self, a: Value, b: Value) -> Value:
-        return self._c.select(self._c.icmp_signed(">", a, b), a, b)
+        return larger(self._c, a, b)
 
     def _scale(self, amax: Value) -> Value:
         """The byte of a block by its largest magnitude; see `mx_scales`."""
@@ -218,7 +204,7 @@ class _Quantizer:
         c, fmt = self._c, self._format
         like = lambda x: c.like(bits, x)  # noqa: E731
         quotient = self._quotient(self._magnitude(bits), scale)
-        code = self._rounded(quotient)
+        code = rounded(c, fmt, quotient)
         largest = like(fmt.max_code)
         code = c.select(c.icmp_signed(">", code, largest), largest, code)
         sign = c.lshr(bits, like(31))
@@ -237,22 +223,3 @@ class _Quantizer:
         quotient = c.sub(larger, divisor)
         subnormal = c.icmp_signed("<", magnitude, like(IMPLICIT))
         return c.select(subnormal, like(0), quotient)
-
-    def _rounded(self, quotient: Value) -> Value:
-        """Codes without sign of FP32 bits without sign, however large."""
-        c, fmt = self._c, self._format
-        like = lambda x: c.like(quotient, x)  # noqa: E731
-        shift = MANTISSA_BITS - fmt.mantissa_bits
-        odd = c.and_(c.lshr(quotient, like(shift)), like(1))
-        raised = c.add(c.add(quotient, odd), like((1 << (shift - 1)) - 1))
-        lowest = BIAS + fmt.min_exponent
-        offset = (lowest - 1) << fmt.mantissa_bits
-        normal = c.sub(c.lshr(raised, like(shift)), like(offset))
-        # Below the smallest normal number: an addition rounds to its steps.
-        step = like((lowest - fmt.mantissa_bits + MANTISSA_BITS) << MANTISSA_BITS)
-        count = getattr(quotient.type, "count", 0)
-        floats = ir.VectorType(F32, count) if count else F32
-        sum_ = c.fadd(c.bitcast(quotient, floats), c.bitcast(step, floats))
-        small = c.sub(c.bitcast(sum_, quotient.type), step)
-        is_small = c.icmp_signed("<", quotient, like(lowest << MANTISSA_BITS))
-        return c.select(is_small, small, normal)

@@ -11,9 +11,10 @@ from jax import lax
 
 import neuronjax as nj
 from neuronjax.capture.trace import capture
-from neuronjax.execution.transposed_products import with_transposed_products
+from neuronjax.execution.engines import host_fold
+from neuronjax.execution.shortcuts import shortened
 from neuronjax.hardware import resolve_target
-from neuronjax.ir.instruction_set import DmaCopy, NcMatmul
+from neuronjax.ir.instruction_set import DmaCopy, NcMatmul, ScaleFromAmax, TensorCopy
 from neuronjax.lowering import lower
 
 POLICIES = ("bf16", "fp8", "fp32")
@@ -28,7 +29,7 @@ def products_of(function, *arguments, target="trn2", policy="bf16"):
     program = capture(lambda *a: jax.tree.leaves(function(*a)), arguments, "xy").program
     chosen = nj.Policy.resolve(policy)
     main = lower(program, target=resolve_target(target), policy=chosen).main
-    return main.instructions, with_transposed_products(main)
+    return main.instructions, shortened(main)
 
 
 def is_transpose(i):
@@ -139,3 +140,17 @@ def test_an_order_or_a_place_that_matters_stays(policy):
     )
     assert any(map(is_transpose, before))
     assert tuple(before) == tuple(after)
+
+
+@pytest.mark.skipif(not host_fold.usable(), reason="no kernels for this processor")
+def test_an_eight_bit_product_is_scaled_by_kernels():
+    """No pass for magnitudes or products in FP32, and no transpose behind scales."""
+    x, w = deviates(64, 96), deviates(96, 32)
+    gradient = jax.grad(lambda w, x: jnp.sin(x @ w).sum())
+    before, after = products_of(gradient, w, x, policy="fp8")
+    assert any(map(is_transpose, before))
+    assert not any(map(is_transpose, after))
+    ops = [getattr(i, "op", "") for i in after]
+    assert "abs" not in ops
+    assert ops.count("abs_max") == sum(isinstance(i, ScaleFromAmax) for i in before)
+    assert not any(isinstance(i, TensorCopy) for i in after)

@@ -1,0 +1,64 @@
+"""Scaling to FP8 by kernels compiled for the host's processor; see `host_fold`.
+
+A tensor is scaled in two passes over memory and a few operations of the program, where
+XLA has six kernels, compiled anew for every tensor of every program.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from neuronjax.execution.engines import host_fold
+from neuronjax.ir.instruction_set import TensorScalar
+from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.microscaling import from_codes
+
+_STORED = (jnp.float32, jnp.bfloat16)
+
+
+def reads(dtype: object) -> bool:
+    """Whether kernels are there that read such elements."""
+    return dtype in _STORED and host_fold.usable()
+
+
+def largest_magnitude(x: jax.Array) -> jax.Array:
+    """The largest magnitude, a scalar; 0 of no elements."""
+    from neuronjax.execution.host_kernels import scaling  # it needs llvmlite
+
+    if not x.size:
+        return jnp.zeros((), jnp.float32)
+    return scaling.largest_magnitudes(x.reshape(1, -1))[0]
+
+
+def factors(amax: jax.Array, carry: int, top: int) -> tuple[jax.Array, ...]:
+    """Scale and inverse of a largest magnitude; see `vector.scale_from_amax`."""
+    from neuronjax.execution.host_kernels import scaling  # it needs llvmlite
+
+    return tuple(v[0] for v in scaling.factors(amax.reshape(1), carry, top))
+
+
+def casts(i: TensorScalar) -> bool:
+    """Whether a kernel does what an instruction says: a product rounded to FP8.
+
+    The scale must be a power of two, or anything that is never NaN: that of an amax is.
+    """
+    dtype = i.results[0].type.dtype
+    if i.op != "multiply" or i.rounding != "rne" or i.write_format is not None:
+        return False
+    if dtype.kind in "iub" or get_format(dtype).width != 8:
+        return False
+    return get_format(dtype).signed and reads(i.operands[0].type.dtype)
+
+
+def scaled(i: TensorScalar, x: jax.Array, scale: jax.Array) -> jax.Array:
+    """The elements times the scale, rounded once."""
+    from neuronjax.execution.host_kernels import scaling  # it needs llvmlite
+
+    fmt = get_format(i.results[0].type.dtype)
+    if not x.size:
+        return jnp.zeros(x.shape, fmt.dtype)
+    saturates = i.overflow == "saturate"
+    rows = x.reshape(1, -1), scale.reshape(1)
+    codes = scaling.scaled_codes(*rows, fmt.name, saturates)
+    return from_codes(codes.reshape(x.shape), fmt)

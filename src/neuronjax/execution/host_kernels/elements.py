@@ -1,0 +1,74 @@
+"""Elements as kernels read, round and store them: one, or a vector of them.
+
+Numbers are the bits of FP32 in integers of 32 bits. `lanes` says how many stand side by
+side, 0 for one alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from neuronjax.execution.host_kernels.code import F32, I8, I16, I32, Code
+from neuronjax.execution.host_kernels.panels import SIZES
+from neuronjax.numerics.float_format import FloatFormat
+
+Value = Any
+MANTISSA_BITS = 23
+BIAS = 127
+IMPLICIT = 1 << MANTISSA_BITS
+INFINITY = 0x7F800000
+MAGNITUDE = 0x7FFFFFFF
+
+
+def shaped(kind: Any, lanes: int) -> Any:
+    """A type, or that of a vector of it."""
+    return ir.VectorType(kind, lanes) if lanes else kind
+
+
+def stored_bits(c: Code, stored: str, base: Value, index: Value, lanes: int) -> Value:
+    """Elements that are stored as "float32" or "bfloat16"."""
+    address = c.at(base, index, SIZES[stored])
+    wide = shaped(I32, lanes)
+    if stored == "float32":
+        return c.read(wide, address)
+    bits = c.zext(c.read(shaped(I16, lanes), address, 2), wide)
+    return c.shl(bits, c.like(bits, 16))
+
+
+def store_codes(c: Code, x: Value, base: Value, index: Value, lanes: int) -> None:
+    """Stores codes of a byte."""
+    c.write(c.trunc(x, shaped(I8, lanes)), c.at(base, index), 1)
+
+
+def magnitude(c: Code, bits: Value) -> Value:
+    """Without the sign."""
+    return c.and_(bits, c.like(bits, MAGNITUDE))
+
+
+def larger(c: Code, a: Value, b: Value) -> Value:
+    """The maximum of signed integers."""
+    return c.select(c.icmp_signed(">", a, b), a, b)
+
+
+def as_floats(c: Code, bits: Value) -> Value:
+    """The numbers themselves."""
+    return c.bitcast(bits, shaped(F32, getattr(bits.type, "count", 0)))
+
+
+def rounded(c: Code, fmt: FloatFormat, size: Value) -> Value:
+    """Codes without sign of magnitudes, however large: to nearest, ties to even."""
+    like = lambda x: c.like(size, x)  # noqa: E731
+    shift = MANTISSA_BITS - fmt.mantissa_bits
+    odd = c.and_(c.lshr(size, like(shift)), like(1))
+    raised = c.add(c.add(size, odd), like((1 << (shift - 1)) - 1))
+    lowest = BIAS + fmt.min_exponent
+    offset = (lowest - 1) << fmt.mantissa_bits
+    normal = c.sub(c.lshr(raised, like(shift)), like(offset))
+    # Below the smallest normal number: an addition rounds to its steps.
+    step = like((lowest - fmt.mantissa_bits + MANTISSA_BITS) << MANTISSA_BITS)
+    total = c.fadd(as_floats(c, size), as_floats(c, step))
+    small = c.sub(c.bitcast(total, size.type), step)
+    is_small = c.icmp_signed("<", size, like(lowest << MANTISSA_BITS))
+    return c.select(is_small, small, normal)

@@ -1,0 +1,123 @@
+"""Largest magnitudes, scales, scaled casts by kernels of this processor: the calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+
+from neuronjax.execution.host_kernels import compiled, factor_kernel, scale_kernel
+from neuronjax.execution.host_kernels.plan import (
+    ScaleFactors,
+    ScaleRows,
+    threads,
+    words,
+)
+from neuronjax.execution.host_kernels.quantize import FEW, MANY
+from neuronjax.execution.host_kernels.scale_kernel import ScaleKind
+
+#: Parts of a row, of which another call finds the largest.
+MOST_PARTS = 64
+
+
+def largest_magnitudes(x: jax.Array) -> jax.Array:
+    """The largest magnitude of each row, float32 [outer]; of NaNs the one NaN.
+
+    Args:
+        x: float32 or bfloat16, [outer, size].
+    """
+    outer, size = x.shape
+    each = max(MANY, -(-size // MOST_PARTS))
+    parts = max(-(-size // each), 1)
+    plan = ScaleRows(size=size, parts=parts, each=each)
+    target = _registered(ScaleKind(x.dtype.name))
+    result = jax.ShapeDtypeStruct((outer, parts), jnp.float32)
+
+    @custom_vmap
+    def call(x: jax.Array) -> jax.Array:
+        told = _words(outer * parts, x.size, plan)
+        found = jax.ffi.ffi_call(target, result)(x, plan=told)
+        return found[:, 0] if parts == 1 else largest_magnitudes(found)
+
+    @call.def_vmap
+    def batched(count: int, mapped: list[bool], x: jax.Array) -> Any:
+        del mapped
+        found = largest_magnitudes(x.reshape(count * outer, size))
+        return found.reshape(count, outer), True
+
+    return call(x)
+
+
+def factors(amaxes: jax.Array, carry: int, top: int) -> tuple[jax.Array, jax.Array]:
+    """Scales and their inverses, float32 [count], of largest magnitudes.
+
+    Args:
+        amaxes: float32 [count].
+        carry: as `plan.ScaleFactors` says.
+        top: likewise.
+    """
+    [count] = amaxes.shape
+    target = compiled.registered(factor_kernel.NAME, factor_kernel.write)
+    result = jax.ShapeDtypeStruct((count,), jnp.float32)
+    plan = ScaleFactors(count=count, carry=carry, top=top)
+
+    @custom_vmap
+    def call(amaxes: jax.Array) -> tuple[jax.Array, jax.Array]:
+        told = _words(1, count, plan)
+        scales, inverses = jax.ffi.ffi_call(target, [result] * 2)(amaxes, plan=told)
+        return scales, inverses
+
+    @call.def_vmap
+    def batched(size: int, mapped: list[bool], amaxes: jax.Array) -> Any:
+        del mapped
+        found = factors(amaxes.reshape(size * count), carry, top)
+        return tuple(v.reshape(size, count) for v in found), (True, True)
+
+    return call(amaxes)
+
+
+def scaled_codes(
+    x: jax.Array, scale: jax.Array, element: str, saturates: bool
+) -> jax.Array:
+    """Codes, uint8 [outer, size], of the elements times the scale of their row.
+
+    Args:
+        x: float32 or bfloat16, [outer, size].
+        scale: float32 [outer], without NaN.
+        element: the name of a format of 8 bits.
+        saturates: whether an overflow stops at the largest value.
+    """
+    outer, size = x.shape
+    parts = max(-(-size // MANY), 1)
+    plan = ScaleRows(size=size, parts=parts, each=MANY)
+    target = _registered(ScaleKind(x.dtype.name, element, saturates))
+    result = jax.ShapeDtypeStruct(x.shape, jnp.uint8)
+
+    @custom_vmap
+    def call(x: jax.Array, scale: jax.Array) -> jax.Array:
+        told = _words(outer * parts, x.size, plan)
+        return jax.ffi.ffi_call(target, result)(x, scale, plan=told)
+
+    @call.def_vmap
+    def batched(count: int, mapped: list[bool], x: jax.Array, scale: jax.Array) -> Any:
+        x, scale = (
+            v if has else jnp.broadcast_to(v, (count, *v.shape))
+            for v, has in zip((x, scale), mapped, strict=True)
+        )
+        rows = x.reshape(count * outer, size), scale.reshape(count * outer)
+        codes = scaled_codes(*rows, element, saturates)
+        return codes.reshape(count, outer, size), True
+
+    return call(x, scale)
+
+
+def _registered(kind: ScaleKind) -> str:
+    return compiled.registered(
+        kind.name, lambda module: scale_kernel.write(module, kind, compiled.lanes())
+    )
+
+
+def _words(blocks: int, elements: int, plan: Any) -> Any:
+    return words(blocks, threads() if elements > FEW else 1, 128, plan)
