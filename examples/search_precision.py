@@ -89,6 +89,7 @@ def run(
         target=target,
         tolerance=tolerance,
         strategy=strategy,
+        objective="preference",  # the model stands in for one whose casts would pay
         progress=progress,
     )(params, x)
     policies = {"fp32": "fp32", "searched": found.policy}

@@ -12,7 +12,9 @@ want to set. Nothing but pytest is imported until a fixture is used.
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +35,7 @@ _MARKERS = (
     "neuron_policy(*policies): run the test once for each policy, 'bf16', 'fp8', ...",
 )
 _SAVED = pytest.StashKey[dict[str, str | None]]()
+_APPROX = pytest.StashKey[Any]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -85,14 +88,34 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[CHANGED] = changed
     if config.getoption("neuronjax_update_golden"):
         os.environ[UPDATE] = "1"
+    config.stash[_APPROX] = pytest.approx
+    pytest.approx = _of_jax_arrays(pytest.approx)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Leaves the environment as it was."""
+    """Leaves the environment, and pytest, as they were."""
+    pytest.approx = config.stash.get(_APPROX, pytest.approx)
     for name, value in config.stash.get(_SAVED, {}).items():
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
+
+
+def _of_jax_arrays(approx: Any) -> Any:
+    """`pytest.approx` that takes JAX arrays with a tolerance.
+
+    pytest 9.2 looks for decimals in `expected.flat`, which JAX's arrays have, to raise
+    NotImplementedError. As NumPy arrays they are what pytest takes them for anyway.
+    """
+
+    @functools.wraps(approx)
+    def approximately(expected: Any, *args: Any, **kwargs: Any) -> Any:
+        jax = sys.modules.get("jax")
+        if jax is not None and isinstance(expected, jax.Array):
+            expected = sys.modules["numpy"].asarray(expected)
+        return approx(expected, *args, **kwargs)
+
+    return approximately
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import neuronjax as nj
 from neuronjax.cli.searching import search as search_command
+from neuronjax.diagnostics.precision_batches import VARIATION, JudgedBatches
 from neuronjax.diagnostics.precision_groups import HeardOp, find_groups
 from neuronjax.diagnostics.precision_metrics import measured, on_host
 from neuronjax.diagnostics.precision_policies import Candidates, policy_code
@@ -44,8 +45,13 @@ def arguments():
     return weights, normal(3, WIDTH) + 0.004 * normal(4, 8, WIDTH)
 
 
+#: What is searched for in so small a function that casts cost more than they save, on
+#: one batch that is all there is.
+ALONE = dict(objective="preference", margin=1.0, variations=0)
+
+
 def search(function=layers, **options):
-    options = {"tolerance": 0.1, "candidates": CANDIDATES, **options}
+    options = {"tolerance": 0.1, "candidates": CANDIDATES, **ALONE, **options}
     return nj.search_precision(function, progress=False, **options)
 
 
@@ -144,6 +150,103 @@ def test_a_search_for_time_never_loses_any(arguments):
     assert kept == sorted(kept, reverse=True)
     assert found.speedup >= 1
     assert any(r["why"] == "saves no time" for r in found.records)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("tolerance", [0.003, 0.3])
+def test_by_default_nothing_slower_is_found(arguments, strategy, tolerance):
+    found = nj.search_precision(
+        layers, tolerance=tolerance, strategy=strategy, progress=False
+    )(*arguments)
+    assert found.seconds <= found.baseline_seconds
+    predicted = nj.profile(layers, policy=found.policy)(*arguments).total_seconds
+    assert predicted == found.seconds
+    assert "Step by step, from the baseline" in str(found)
+    assert found.held_out == 4
+    assert found.held_out_varied
+
+
+def matmul(w, x):
+    return x @ w
+
+
+def whole_numbers(seed, *shape):
+    """Exact in FP8."""
+    return np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float32)
+
+
+def test_what_was_held_out_undoes_what_fits_one_batch():
+    """The batch that is seen has no error at all in FP8; the one held out has."""
+    w, x = whole_numbers(0, WIDTH, WIDTH), whole_numbers(1, 8, WIDTH)
+    fresh = np.asarray(normal(2, 8, WIDTH))
+    alone = search(matmul, tolerance=0.01)(w, x)
+    assert (alone.precisions, alone.error) == ({"w": "fp8"}, 0)
+    assert alone.held_out_error is None
+    assert "no other data was seen" in str(alone)
+    found = search(matmul, tolerance=0.01, holdout=[(w, fresh), (w, x)])(w, x)
+    assert found.precisions == {"w": "bf16"}
+    [undone] = [r for r in found.records if r["stage"] == "held out"]
+    assert (undone["candidate"], undone["error"]) == ("fp8", 0)
+    with jax.disable_jit():
+        ours, reference = (
+            nj.jit(matmul, policy=p)(w, fresh) for p in (found.policy, "fp32")
+        )
+    assert found.held_out_error == pytest.approx(relative_l2(ours, reference))
+    assert 0 < (found.held_out_error or 0) <= 0.01
+    assert "judged on 1 batch with a margin of 1, and 2 held out" in str(found)
+    assert "no other data" not in str(found)
+
+
+def test_variations_show_luck_in_the_roundings():
+    w, x = whole_numbers(0, WIDTH, WIDTH), whole_numbers(1, 8, WIDTH)
+    found = search(matmul, tolerance=1e-4, variations=2)(w, x)
+    assert found.precisions == {"w": "fp32"}
+    undone = [r["candidate"] for r in found.records if r["stage"] == "held out"]
+    assert undone[0] == "fp8"
+    assert "and 2 variations of it" in str(found)
+
+
+def test_variations_move_floats_alone():
+    first = (({"w": jnp.ones(64, jnp.bfloat16)}, np.arange(4)), {"scale": np.ones(3)})
+    judged = JudgedBatches.of(first, [], [], 3)
+    assert (len(judged.seen), len(judged.held_out), judged.varied) == (1, 3, True)
+    for (params, tokens), keywords in judged.held_out:
+        assert params["w"].dtype == jnp.bfloat16
+        shift = np.abs(np.asarray(params["w"], np.float64) - 1)
+        assert 0 < shift.max() <= VARIATION
+        assert 0 < np.abs(keywords["scale"] - 1).max() <= VARIATION
+        assert np.array_equal(tokens, np.arange(4))
+    assert JudgedBatches.of(((np.arange(4),), {}), [], [], 3).held_out == ()
+    given = JudgedBatches.of(first, [(1,)], [(2,)], 3)
+    assert [b[0] for b in given.seen[1:] + given.held_out] == [(1,), (2,)]
+    assert not given.varied
+
+
+def test_a_margin_is_kept(arguments):
+    whole, careful = (search(margin=m)(*arguments) for m in (1.0, 3.0))
+    assert whole.error <= 0.1
+    assert careful.error * 3 <= 0.1
+    assert careful.margin == 3
+
+
+def test_a_single_number_is_told():
+    def total(w, x):
+        return jnp.sum(x @ w)
+
+    found = search(total, tolerance=0.5)(normal(0, 8, 8), normal(1, 4, 8))
+    assert found.elements == 1
+    assert "one number was measured" in str(found)
+
+
+def test_compilations_are_counted():
+    def wide(w, x):
+        return jnp.tanh(x @ w) @ w
+
+    w, x = normal(0, 24, 24), normal(1, 3, 24)
+    first, second = (search(wide)(w, x) for _ in range(2))
+    assert first.compilations > second.compilations
+    assert f"XLA compiled {first.compilations} ops" in str(first)
+    assert first.to_json_dict()["compilations"] == first.compilations
 
 
 def test_it_is_deterministic(arguments):
@@ -295,6 +398,8 @@ def test_errors_before_the_call():
     )
     rejects("delayed scaling", error=nj.UnsupportedError, candidates=(delayed, "fp32"))
     rejects("at least", max_evaluations=1)
+    rejects("margin is 0.5", margin=0.5)
+    rejects("variations is -1", variations=-1)
     rejects("tolerance is", tolerance=math.nan)
     rejects("strategy is", strategy="random")
     rejects("metric is", metric="l1")
@@ -330,7 +435,7 @@ def test_command(tmp_path):
     app = typer.Typer()
     app.command()(search_command)
     arguments = [f"{file}:f", "--args", "f32[8,32] f32[32,32]", "--tolerance", "0.02"]
-    arguments += ["--candidates", "bf16,fp32"]
+    arguments += ["--candidates", "bf16,fp32", "--objective", "preference"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "nj.Policy(" in result.output

@@ -58,6 +58,49 @@ def test_any_tree_is_found(addends: int, generator: random.Random, widest: int):
     found = reveal_order(lambda x: evaluate(tree, x), addends)
     assert found.root == tree
     assert found.addends == addends
+    assert not found.is_compensated
+
+
+def kahan(x, dtype=np.float32):
+    total = lost = dtype(0)
+    for value in x.astype(dtype):
+        corrected = dtype(value - lost)
+        grown = dtype(total + corrected)
+        lost = dtype(dtype(grown - total) - corrected)
+        total = grown
+    return total
+
+
+def neumaier(x, dtype=np.float32):
+    total = lost = dtype(0)
+    for value in x.astype(dtype):
+        grown = dtype(total + value)
+        big, small = (total, value) if abs(total) >= abs(value) else (value, total)
+        lost = dtype(lost + dtype(dtype(big - grown) + small))
+        total = grown
+    return dtype(total + lost)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("addends", [3, 17])
+def test_a_compensated_sum_is_no_plain_one(addends, dtype):
+    number = jnp.dtype(dtype).type
+    plain = reveal_order(
+        lambda x: evaluate(left_fold(range(addends)), x, number), addends, dtype=dtype
+    )
+    assert not plain.is_compensated
+    assert plain.is_left_fold
+    found = reveal_order(lambda x: kahan(x, number), addends, dtype=dtype)
+    assert found.is_compensated
+    assert str(found).endswith(", compensated")
+    with pytest.raises(nj.InvalidProgramError, match="in twice the precision"):
+        reveal_order(lambda x: neumaier(x, number), addends, dtype=dtype)
+
+
+def test_a_wider_accumulator_is_no_plain_one():
+    found = reveal_order(lambda x: np.cumsum(x)[-1], 9)
+    assert found.is_left_fold
+    assert found.is_compensated
 
 
 def test_more_addends_than_bfloat16_can_count():

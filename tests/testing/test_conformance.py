@@ -93,7 +93,39 @@ def test_a_wrong_runner_is_told_where(published):
     assert failed.case.name == "cast/float8_e5m2/rne/ieee"
     assert (difference.index, difference.differing) == ((3,), 1)
     assert "cast/float8_e5m2/rne/ieee: result[3]" in str(report)
+    x = int(failed.case.inputs["x"][3])
+    assert failed.call == (
+        f"cast(x=[{x:#010x}], format='float8_e5m2', rounding='rne', overflow='ieee')"
+    )
+    assert report.records[published.index(failed.case)]["call"] == failed.call
     assert sum(r["outcome"] == "failed" for r in report.records) == 1
+
+
+class WrongScale(Oracles):
+    """One scale of one case is off by one."""
+
+    def quantize_mx(self, x, *, format, scale_rule):
+        found = super().quantize_mx(x, format=format, scale_rule=scale_rule)
+        found["scales"] = found["scales"].copy()
+        found["scales"][7, 2] ^= 1
+        return found
+
+
+def test_the_block_of_a_wrong_scale_is_printed(published):
+    [case] = [c for c in published if c.name == "quantize_mx/mxfp4_e2m1/neuron"]
+    [failed] = run(WrongScale(), [case]).failed
+    block = ", ".join(f"{x:#010x}" for x in case.inputs["x"][7, 64:80])
+    options = "format='mxfp4_e2m1', scale_rule='neuron'"
+    assert failed.call == f"quantize_mx(x=[{block}], {options})"
+
+
+def test_progress_is_shown(published, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    chosen = [case for case in published if case.family == "sparsity"]
+    assert run(Oracles(), chosen, progress=True).failed == ()
+    assert "cases" in capsys.readouterr().err
+    run(Oracles(), chosen)
+    assert capsys.readouterr().err == ""
 
 
 def test_what_is_missing_or_not_returned():

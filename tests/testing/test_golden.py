@@ -159,7 +159,7 @@ def test_another_program_is_a_warning_unless_asked(folder):
 @slow
 @pytest.mark.parametrize("choice", ["bits", "fail"])
 def test_another_program_is_a_failure_where_asked(folder, choice):
-    with pytest.raises(GoldenMismatch, match=r"\+ .*multiply") as caught:
+    with pytest.raises(GoldenMismatch, match=r"then: added multiply") as caught:
         check(folder, scaled, changed_program=choice)(*arguments())
     assert caught.value.kind == "program"
     assert caught.value.leaves[0].path == "y"

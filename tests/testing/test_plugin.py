@@ -55,6 +55,32 @@ def test_targets_and_policies_vary_a_test(pytester):
     )
 
 
+def test_results_are_approximately_those_of_jax(pytester):
+    """With a tolerance: pytest 9.2 asks a JAX array for its `.flat`."""
+    before = pytest.approx
+    pytester.makepyfile("""
+        import jax.numpy as jnp
+        import numpy as np
+        import pytest
+        from pytest import approx
+
+        def function(x):
+            return jnp.tanh(x), jnp.sum(x)
+
+        @pytest.mark.neuron_policy("bf16")
+        def test_near(neuron_jit):
+            x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+            emulated, native = neuron_jit(function)(x), function(x)
+            for ours, theirs in zip(emulated, native):
+                assert ours == approx(theirs, rel=1e-2, abs=1e-6)
+                assert pytest.approx(theirs, rel=1e-2, abs=1e-6) == ours
+                assert ours != approx(theirs + 1, rel=1e-2)
+            assert 0.3 == approx(0.1 + 0.2)
+    """)
+    pytester.runpytest_inprocess(*PLUGIN).assert_outcomes(passed=1)
+    assert pytest.approx is before
+
+
 def test_bad_markers_and_settings_are_refused(pytester):
     pytester.makepyfile("""
         import pytest

@@ -6,6 +6,8 @@ both, and hands them over.
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
@@ -55,7 +57,7 @@ def compare(
 def compare(
     function: Callable[..., Any],
     *,
-    against: Callable[..., Any],
+    against: Callable[..., Any] | str | os.PathLike[str],
     target: str = ...,
     policy: str | Policy | None = ...,
     tolerance: float | None = ...,
@@ -66,7 +68,7 @@ def compare(
 def compare(
     function: Callable[..., Any],
     *,
-    against: Callable[..., Any] | None = None,
+    against: Callable[..., Any] | str | os.PathLike[str] | None = None,
     target: str = "trn2",
     policy: str | Policy | None = None,
     reference: Reference = "float64",
@@ -93,6 +95,8 @@ def compare(
 
         print(nj.compare(step, against=faster_step, policy="bf16")(params, batch))
 
+    A saved program is compared likewise, as `against="golden/step.mlirbc"`.
+
     The program is captured once. Each op runs emulated and in the reference, in
     isolation (fed the reference's values) and in accumulation (errors propagate), op by
     op and without keeping what is no longer read.
@@ -100,8 +104,9 @@ def compare(
     Args:
         function: what `jax.jit` takes, or an `Emulated` function, which is compared
             for this target and policy and not for its own.
-        against: the function after an edit, of the same arguments; it goes with
-            `tolerance`, `rounding_seed` and the static arguments.
+        against: the function after an edit, or the path of a saved program, of the same
+            arguments; it goes with `tolerance`, `rounding_seed` and the static
+            arguments.
         target: as `neuronjax.jit`.
         policy: as `neuronjax.jit`.
         reference: "float64", every float in double precision whatever its declared
@@ -126,7 +131,7 @@ def compare(
 
     Raises:
         InvalidProgramError: unknown target, policy or reference; `against` with a
-            reference or a baseline.
+            reference or a baseline; a saved program of other arguments.
         UnsupportedError: when called, delayed scaling.
     """
     chosen, reference = Policy.resolve(policy), _resolved(reference)
@@ -136,9 +141,13 @@ def compare(
     emulated = _emulated(function, target, chosen, **static)
     if against is not None:
         _check_alone(reference, baseline)
-        other = _emulated(against, target, chosen, **static)
-        functions = (function, emulated), (against, other)
-        return _edited(functions, chosen, tolerance or 0.0, rounding_seed)
+        other = (
+            against
+            if isinstance(against, str | os.PathLike)
+            else (against, _emulated(against, target, chosen, **static))
+        )
+        first = (function, emulated)
+        return _edited(first, other, chosen, tolerance or 0.0, rounding_seed)
     limit = default_tolerance(chosen, reference) if tolerance is None else tolerance
     options: dict[str, Any] = dict(
         target=emulated.target,
@@ -181,18 +190,26 @@ def _check_alone(reference: Reference, baseline: Reference | None) -> None:
 
 
 def _edited(
-    functions: tuple[tuple[Any, Emulated], tuple[Any, Emulated]],
+    first: tuple[Any, Emulated],
+    other: tuple[Any, Emulated] | str | os.PathLike[str],
     policy: Policy,
     tolerance: float,
     rounding_seed: int,
 ) -> Callable[..., ProgramComparison]:
-    """What compares two functions on arguments."""
+    """What compares two functions, or a function and a saved program, on arguments."""
 
     def compared(*args: Any, **kwargs: Any) -> ProgramComparison:
-        before, after = (
-            _edited_program(f, e.captured(*args, **kwargs), e.target, rounding_seed)
-            for f, e in functions
-        )
+        def of(function: Any, emulated: Emulated) -> EditedProgram:
+            captured = emulated.captured(*args, **kwargs)
+            if not isinstance(other, tuple):  # then both in the form of a saved one
+                saved = read_artifact(captured.portable()).program
+                names = captured.emulation.names  # which rules of the policy name
+                saved = dataclasses.replace(saved, argument_names=names)
+                captured = dataclasses.replace(captured, program=saved)
+            return _edited_program(function, captured, emulated.target, rounding_seed)
+
+        before = of(*first)
+        after = of(*other) if isinstance(other, tuple) else _saved(other, before)
         return compare_programs(before, after, policy, tolerance, label(policy))
 
     return compared
@@ -202,12 +219,7 @@ def _edited_program(
     function: Any, captured: CapturedProgram, target: Target, rounding_seed: int
 ) -> EditedProgram:
     program, outputs = captured.program, _names(captured.out_tree)
-    if holds_complex(program):
-        raise UnsupportedError(
-            "comparing two programs with complex numbers",
-            op="compare",
-            remedy="compare each with its float64 reference",
-        )
+    _check_real(program)
     setting = Setting(
         program=program,
         target=target,
@@ -216,6 +228,42 @@ def _edited_program(
     name = getattr(function, "__name__", "function")
     arrays = _arrays(captured.inputs)
     return EditedProgram(name=name, setting=setting, arrays=arrays, outputs=outputs)
+
+
+def _saved(source: str | os.PathLike[str], like: EditedProgram) -> EditedProgram:
+    """A saved program on the arguments of a function, under its setting."""
+    artifact = read_artifact(source)
+    _check_real(artifact.program)
+    given, taken = (
+        [str(v.type) for v in program.entry.body.arguments]
+        for program in (like.setting.program, artifact.program)
+    )
+    if given != taken:
+        raise InvalidProgramError(
+            f"{artifact.name} takes {', '.join(taken)}, the function "
+            f"{', '.join(given)}",
+            op="compare",
+            remedy="give arguments of the types that the program was saved for",
+        )
+    names = like.setting.program.argument_names
+    program = dataclasses.replace(artifact.program, argument_names=names)
+    count = len(program.entry.body.results)
+    outputs = like.outputs
+    if len(outputs) != count:
+        outputs = [f"result {n}" for n in range(count)]
+    setting = dataclasses.replace(like.setting, program=program)
+    return dataclasses.replace(
+        like, name=artifact.name, setting=setting, outputs=outputs
+    )
+
+
+def _check_real(program: Program) -> None:
+    if holds_complex(program):
+        raise UnsupportedError(
+            "comparing two programs with complex numbers",
+            op="compare",
+            remedy="compare each with its float64 reference",
+        )
 
 
 def compare_saved(

@@ -8,16 +8,20 @@ because what two policies have in common is then compiled once.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 
 from neuronjax.api.jit import Emulated, jit
 from neuronjax.api.lowered import Lowered
 from neuronjax.api.profile import Trips, profile
+from neuronjax.diagnostics.compilations import Compilations
+from neuronjax.diagnostics.precision_batches import Batch, JudgedBatches
 from neuronjax.diagnostics.precision_groups import (
     Groups,
     ListeningPolicy,
@@ -64,11 +68,14 @@ def search_precision(
     candidates: Sequence[str | Policy] | None = None,
     groups: str | Selection = "param",
     strategy: str = "greedy",
-    objective: str = "preference",
+    objective: str = "time",
     reference: str | Policy = "fp32",
     max_evaluations: int = 200,
     evaluate: Callable[..., Any] | None = None,
     batches: Iterable[tuple] = (),
+    holdout: Iterable[tuple] = (),
+    variations: int = 4,
+    margin: float = 1.25,
     compiled: bool = False,
     lnc: int | None = None,
     trips: Trips | None = None,
@@ -100,9 +107,10 @@ def search_precision(
         strategy: "greedy": groups one after another, the least sensitive first, each
             kept if the whole is within the tolerance; "bisection": the longest
             beginning of the order of sensitivity that is, in fewer runs.
-        objective: "preference": as far up the list of candidates as the tolerance
-            permits; "time": only steps that save predicted time. In a small stand-in
-            for a model the casts may cost more than they save.
+        objective: "time": only steps that save predicted time, so what is found is
+            never predicted slower than the baseline; "preference": as far up the list
+            of candidates as the tolerance permits, whatever that costs. In a small
+            stand-in for a model the casts may cost more than they save.
         reference: what the error is taken against: a policy or preset, or "native",
             `jax.jit` on the host.
         max_evaluations: how many programs are run at most, that of the reference
@@ -111,6 +119,14 @@ def search_precision(
             the function under the policy at hand: call it for several steps.
         batches: more tuples of positional arguments, of the same types; the worst error
             of all counts.
+        holdout: tuples of positional arguments that the search does not see. What it
+            found must be within the tolerance on them too; else it goes back, step by
+            step, until it is. These runs do not count as evaluations.
+        variations: without `holdout`, so many variations of the one batch in its place:
+            its floats moved by up to 2^-8 of their value, so that every rounding falls
+            anew. They show whether the error is small by luck, and are no other data.
+        margin: what an error is multiplied by before it is compared with the tolerance
+            while searching: fresh batches err more than those a policy was chosen on.
         compiled: compile every program as a whole, rather than op by op. The bits are
             the same; it pays where `evaluate` makes very many calls.
         lnc: as `neuronjax.profile`.
@@ -142,14 +158,19 @@ def search_precision(
         reference=reference if reference == NATIVE else Policy.resolve(reference),
         evaluate=evaluate,
         batches=tuple(map(tuple, batches)),
+        holdout=tuple(map(tuple, holdout)),
+        variations=variations,
         compiled=compiled,
     )
     given = Candidates.of(DEFAULT_CANDIDATES if candidates is None else candidates)
-    _check_words(tolerance, strategy, objective, max_evaluations)
+    _check_words(strategy, objective)
+    _check_numbers(tolerance, max_evaluations, variations, margin)
     check_metric(metric)
     _check_pattern(outputs)
 
     def searched(*args: Any, **kwargs: Any) -> PrecisionSearch:
+        earlier = Compilations.so_far()
+        judged = job.judged(args, kwargs)
         program = _SearchedProgram.of(job, args, kwargs, dict(lnc=lnc, trips=trips))
         found = program.groups(given, groups)
         chosen = program.supported(given, found, named=candidates is not None)
@@ -159,13 +180,15 @@ def search_precision(
             objective=objective,
             candidates=len(chosen.names),
             groups=len(found.groups),
+            margin=margin,
         )
         with SearchProgress(max_evaluations, shown=progress) as bar:
-            trials = job.trials(program, chosen, found, max_evaluations, args, kwargs)
+            trials = job.trials(program, chosen, found, max_evaluations, judged)
             trials.heard = bar.heard
             search = Search(trials, goal)
             search.run()
-        return _result(job, search, trials)
+        compiled = Compilations.so_far() - earlier
+        return _result(job, search, trials, judged, compiled)
 
     return searched
 
@@ -173,11 +196,7 @@ def search_precision(
 # -- words -----------------------------------------------------------------------------
 
 
-def _check_words(tolerance: float, strategy: str, objective: str, most: int) -> None:
-    if not tolerance >= 0:
-        raise InvalidProgramError(
-            f"tolerance is {tolerance!r}", remedy="give a number from 0 upwards"
-        )
+def _check_words(strategy: str, objective: str) -> None:
     for name, word, words in (
         ("strategy", strategy, STRATEGIES),
         ("objective", objective, OBJECTIVES),
@@ -186,11 +205,18 @@ def _check_words(tolerance: float, strategy: str, objective: str, most: int) -> 
             raise InvalidProgramError(
                 f"{name} is {word!r}", remedy=f"one of: {', '.join(words)}"
             )
-    if most < _FEWEST:
-        raise InvalidProgramError(
-            f"max_evaluations is {most}",
-            remedy=f"at least {_FEWEST}: the reference and the baseline",
-        )
+
+
+def _check_numbers(tolerance: float, most: int, variations: int, margin: float) -> None:
+    reference_and_baseline = f"at least {_FEWEST}: the reference and the baseline"
+    for name, number, is_valid, remedy in (
+        ("tolerance", tolerance, tolerance >= 0, "give a number from 0 upwards"),
+        ("margin", margin, margin >= 1, "give a number from 1, no margin, upwards"),
+        ("variations", variations, variations >= 0, "give a number from 0, none"),
+        ("max_evaluations", most, most >= _FEWEST, reference_and_baseline),
+    ):
+        if not is_valid:
+            raise InvalidProgramError(f"{name} is {number!r}", remedy=remedy)
 
 
 def _check_pattern(outputs: Chooser) -> None:
@@ -259,16 +285,23 @@ class _SearchedProgram:
         """Those that some group can have on the target, and that change it.
 
         It is an error that the target lacks one that the caller `named`, or that none
-        changes anything.
+        changes anything. One group that a candidate changes is enough to know.
         """
         last = len(candidates.names) - 1
         baseline = self._identity(candidates, groups, (last,) * len(groups.groups))
         kept, changes = [], False
         for number, name in enumerate(candidates.names[:-1]):
-            found, refusal = self._alone(candidates, groups, number)
-            if found:
+            exists, refusal = False, None
+            for found in self._alone(candidates, groups, number):
+                if isinstance(found, UnsupportedError):
+                    refusal = found
+                    continue
+                exists = True
+                if found != baseline:
+                    changes = True
+                    break
+            if exists:
                 kept.append(number)
-                changes |= any(identity != baseline for identity in found)
             elif named and refusal is not None:
                 raise UnsupportedError(
                     f"the candidate {name!r}: {refusal.what}",
@@ -287,17 +320,15 @@ class _SearchedProgram:
 
     def _alone(
         self, candidates: Candidates, groups: Groups, number: int
-    ) -> tuple[list[str], UnsupportedError | None]:
-        """The programs with one group lowered, and the last refusal."""
-        found, refusal = [], None
+    ) -> Iterator[str | UnsupportedError]:
+        """The programs with one group lowered, or the refusal of each."""
         count, last = len(groups.groups), len(candidates.names) - 1
         for group in range(count):
             assignment = tuple(number if g == group else last for g in range(count))
             try:
-                found.append(self._identity(candidates, groups, assignment))
+                yield self._identity(candidates, groups, assignment)
             except UnsupportedError as error:
-                refusal = error
-        return found, refusal
+                yield error
 
     def _identity(
         self, candidates: Candidates, groups: Groups, assignment: tuple[int, ...]
@@ -320,7 +351,15 @@ class _Measured:
     reference: str | Policy
     evaluate: Callable[..., Any] | None
     batches: tuple[tuple, ...]
+    holdout: tuple[tuple, ...]
+    variations: int
     compiled: bool
+
+    def judged(self, args: tuple, kwargs: dict) -> JudgedBatches:
+        """What a call is judged on."""
+        return JudgedBatches.of(
+            (args, kwargs), self.batches, self.holdout, self.variations
+        )
 
     def trials(
         self,
@@ -328,22 +367,20 @@ class _Measured:
         candidates: Candidates,
         groups: Groups,
         most: int,
-        args: tuple,
-        kwargs: dict,
+        judged: JudgedBatches,
     ) -> PolicyTrials:
         """What the search asks; the reference has been run."""
 
-        def run(policy: str | Policy) -> list[Any]:
+        def run(policy: str | Policy, batches: Sequence[Batch]) -> list[Any]:
             runner = self._runner(policy)
-            every = (args, *self.batches)
-            return [self._measured_of(runner, batch, kwargs) for batch in every]
+            return [self._measured_of(runner, *batch) for batch in batches]
 
-        expected = run(self.reference)
-
-        def error_of(found: list[Any]) -> float:
+        def worst(expected: list[Any], found: list[Any]) -> float:
             pairs = zip(expected, found, strict=True)
             return max(measured(self.metric, r, a) for r, a in pairs)
 
+        expected = run(self.reference, judged.seen)
+        kept_back = functools.cache(lambda: run(self.reference, judged.held_out))
         known: dict[str | Policy, Any] = {}
         if isinstance(self.reference, Policy):
             lowered = program.lower(self.reference)
@@ -354,16 +391,20 @@ class _Measured:
             candidates=candidates,
             groups=groups,
             price=program.price,
-            outputs=run,
-            error_of=error_of,
+            outputs=lambda policy: run(policy, judged.seen),
+            error_of=lambda found: worst(expected, found),
             reference=known,
             most=most,
             runs=1,
             by_program=self.evaluate is None,
+            held_out=(lambda policy: worst(kept_back(), run(policy, judged.held_out)))
+            if judged.held_out
+            else None,
+            elements=sum(map(np.size, jax.tree.leaves(expected[0]))),
         )
 
     def _measured_of(
-        self, runner: Callable[..., Any], batch: tuple, kwargs: dict
+        self, runner: Callable[..., Any], batch: tuple, kwargs: Mapping[str, Any]
     ) -> Any:
         if self.evaluate is None:
             found = runner(*batch, **kwargs)
@@ -387,7 +428,13 @@ class _Measured:
         return op_by_op
 
 
-def _result(job: _Measured, search: Search, trials: PolicyTrials) -> PrecisionSearch:
+def _result(
+    job: _Measured,
+    search: Search,
+    trials: PolicyTrials,
+    judged: JudgedBatches,
+    compiled: Compilations,
+) -> PrecisionSearch:
     goal, state = search.goal, search.state
     baseline = goal.uniform(goal.baseline)
     reference = job.reference
@@ -414,6 +461,14 @@ def _result(job: _Measured, search: Search, trials: PolicyTrials) -> PrecisionSe
         ),
         evaluations=trials.runs,
         budget_spent=search.spent,
+        margin=goal.margin,
+        batches=len(judged.seen),
+        held_out=len(judged.held_out),
+        held_out_varied=judged.varied,
+        held_out_error=trials.held_out_error(state),
+        elements=trials.elements,
+        compilations=compiled.programs,
+        compile_seconds=compiled.seconds,
     )
 
 

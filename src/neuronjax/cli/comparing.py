@@ -39,7 +39,8 @@ def compare(
     seed: SeedOption = 0,
     *,
     against: Annotated[
-        str | None, typer.Option(help="The function after an edit, file.py:name.")
+        str | None,
+        typer.Option(help="The function after an edit, file.py:name, or a program."),
     ] = None,
     sort: Annotated[
         str, typer.Option(help="isolation, accumulation or order.")
@@ -58,11 +59,13 @@ def compare(
         neuronjax compare train.py:step --policy fp8 --args 'f32[8,16] i32[8]'
         neuronjax compare model.mlirbc --policy bf16 --reference float32 --json
         neuronjax compare train.py:step --against train.py:faster --args 'f32[8,16]'
+        neuronjax compare train.py:step --against golden/step.mlirbc --args 'f32[8,16]'
     """
     keywords.update(target=target, policy=policy)
     found = find(source)
     if against is not None:
-        keywords["against"] = _function(find(against), against).function
+        other = find(against)
+        keywords["against"] = other if isinstance(other, Path) else other.function
         before = _function(found, source)
         compared = compare_function(before.function, **keywords)
         edited = compared(*before.values(shapes, inputs, seed))
@@ -86,7 +89,7 @@ def compare(
 def _function(found: Path | FunctionSource, source: str) -> FunctionSource:
     if isinstance(found, Path):
         raise InvalidProgramError(
-            f"{source} is a saved program, and --against compares two functions",
-            remedy="name functions, train.py:step",
+            f"{source} is a saved program, and --against begins with a function",
+            remedy="name it first, train.py:step, and the program after --against",
         )
     return found

@@ -29,7 +29,7 @@ from neuronjax.errors import UnsupportedError
 @options_of(
     search_precision,
     *("tolerance", "groups", "strategy", "objective", "metric"),
-    "max_evaluations",
+    *("max_evaluations", "margin", "variations"),
     outputs=Offer(metavar="PATTERN"),
     candidates=Offer(metavar="PRESET,...", read=lambda given: given.split(",")),
 )

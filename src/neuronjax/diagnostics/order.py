@@ -18,6 +18,7 @@ import numpy as np
 
 from neuronjax.errors import InvalidProgramError
 
+_PAIR = 2
 #: A leaf is the index of an addend; a node has what is added, in order of their leaves.
 Node = int | tuple["Node", ...]
 
@@ -29,9 +30,13 @@ class SummationTree:
     Attributes:
         root: nested tuples of indices; two children are an addition, more are addends
             that the implementation adds at once, without losing any.
+        is_compensated: whether what an addition loses comes back later, as in Kahan's
+            sum, or is kept in more bits than the dtype has: the tree says in which
+            order is added, and rounding after each addition is not what happens.
     """
 
     root: Node
+    is_compensated: bool = False
 
     @property
     def addends(self) -> int:
@@ -49,7 +54,7 @@ class SummationTree:
         return self.root == left_fold(range(self.addends))
 
     def __str__(self) -> str:
-        return _text(self.root)
+        return _text(self.root) + ", compensated" * self.is_compensated
 
 
 def left_fold(nodes: Sequence[Node]) -> Node:
@@ -104,6 +109,10 @@ def reveal_order(
         dtype: what partial sums are kept in: float32, bfloat16 or float16.
         probe: the values to use, for other formats.
 
+    A compensated sum has the tree of the plain one; three addends more tell them apart,
+    where the tree has two additions one after the other that round to nearest and the
+    probe's `huge` is at least `unit * exact_units`.
+
     Returns:
         The tree. It has from `addends - 1` (a left fold) to addends^2 / 2 calls.
 
@@ -122,7 +131,8 @@ def reveal_order(
         )
     prober = _Prober(function, addends, probe or PROBES[dtype])
     children = prober.build(list(range(addends)))
-    return SummationTree(children[0] if len(children) == 1 else tuple(children))
+    root = children[0] if len(children) == 1 else tuple(children)
+    return SummationTree(root, is_compensated=prober.is_compensated(root))
 
 
 class _Prober:
@@ -177,12 +187,45 @@ class _Prober:
             raise self._no_tree()
         return int(count)
 
+    def is_compensated(self, root: Node) -> bool:
+        """Whether units that a plain sum in this order loses are in the result.
+
+        A unit beside `exact_units` of them is half a step: to nearest even, and toward
+        zero, the sum stays; and again with a second unit that comes later.
+        """
+        large = self._probe.unit * self._probe.exact_units
+        chosen = _one_after_the_other(root)
+        if chosen is None or large > self._probe.huge:
+            return False
+        first, *later = chosen
+        x = np.zeros(self._addends)
+        x[first], x[later] = large, self._probe.unit
+        return float(np.asarray(self._function(x))) != large
+
     def _no_tree(self) -> InvalidProgramError:
         return InvalidProgramError(
             f"no order of adding {self._addends} numbers explains what was returned",
             remedy="check that the function adds all elements once, in an order that "
-            "does not depend on their values, in the dtype of the probe",
+            "does not depend on their values, in the dtype of the probe, and not as if "
+            "in twice the precision",
         )
+
+
+def _one_after_the_other(root: Node) -> tuple[int, int, int] | None:
+    """Three leaves of which two are added, and later the third; both times in twos."""
+    waiting: list[tuple[Node, int | None]] = [(root, None)]
+    while waiting:
+        node, outside = waiting.pop()
+        if isinstance(node, int):
+            continue
+        is_pair = len(node) == _PAIR
+        if is_pair and outside is not None:
+            first, second = node
+            return _leaves(first)[0], _leaves(second)[0], outside
+        for n, child in enumerate(node):
+            later = _leaves(node[1 - n])[0] if is_pair else outside
+            waiting.append((child, later))
+    return None
 
 
 def _leaves(root: Node) -> list[int]:

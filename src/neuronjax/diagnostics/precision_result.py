@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +72,13 @@ class PrecisionSearch(Displayed):
         tried: all policies that were run.
         evaluations: programs that were run, the reference's included.
         budget_spent: whether the search ended for `max_evaluations`.
+        margin: what errors were multiplied by before they were compared.
+        batches: how many the search saw.
+        held_out: how many it did not see; variations of the first batch where
+            `held_out_varied`.
+        held_out_error: the worst of the policy on them; None without any.
+        elements: how many numbers were measured of a batch.
+        compilations, compile_seconds: what XLA compiled for all of it.
     """
 
     policy: Policy
@@ -92,6 +99,14 @@ class PrecisionSearch(Displayed):
     tried: tuple[Tried, ...]
     evaluations: int
     budget_spent: bool
+    margin: float = 1.0
+    batches: int = 1
+    held_out: int = 0
+    held_out_varied: bool = False
+    held_out_error: float | None = None
+    elements: int = 0
+    compilations: int = 0
+    compile_seconds: float = 0.0
 
     @property
     def speedup(self) -> float:
@@ -130,7 +145,8 @@ class PrecisionSearch(Displayed):
         """A JSON value."""
         plain = ("name", "target", "strategy", "metric", "tolerance", "reference")
         figures = ("error", "baseline_error", "seconds", "baseline_seconds", "speedup")
-        counts = ("evaluations", "budget_spent")
+        counts = ("evaluations", "budget_spent", "batches", "held_out", "margin")
+        counts += ("held_out_varied", "held_out_error", "compilations")
         return {
             **{name: getattr(self, name) for name in (*plain, *figures, *counts)},
             "policy": self.as_code(),
@@ -173,7 +189,8 @@ class PrecisionSearch(Displayed):
     # -- showing -----------------------------------------------------------------------
 
     def __rich__(self) -> RenderableType:
-        return Rows(self._headline(), self._groups_table(), self.decisions_table())
+        tables = self._groups_table(), self.steps_table(), self.decisions_table()
+        return Rows(self._headline(), *tables)
 
     def _headline(self) -> Text:
         lines = [
@@ -182,12 +199,53 @@ class PrecisionSearch(Displayed):
             f"{self.speedup:.2f}x",
             f"{self.metric} {self.error:.3g} against {self.reference}, tolerance "
             f"{self.tolerance:.3g}",
+            *self._judged(),
             f"{self.strategy}, {self.evaluations} programs run"
-            + ", the whole budget" * self.budget_spent,
+            + ", the whole budget" * self.budget_spent
+            + f"; XLA compiled {self.compilations} ops or programs in "
+            f"{in_words(self.compile_seconds)}",
         ]
         if self.speedup < 1:
             lines.append('predicted slower: objective="time" keeps what saves time')
         return Text("\n".join(lines))
+
+    def _judged(self) -> Iterator[str]:
+        """What the error was seen on, and what was not."""
+        seen = "1 batch" if self.batches == 1 else f"{self.batches} batches"
+        kept = "variations of it" if self.held_out_varied else "held out"
+        beside = ""
+        if self.held_out_error is not None:
+            beside = f", and {self.held_out} {kept}: {self.held_out_error:.3g}"
+        yield f"judged on {seen} with a margin of {self.margin:g}{beside}"
+        if self.batches == 1 and (self.held_out_varied or not self.held_out):
+            yield "no other data was seen, which may err more: batches=, holdout="
+        if self.elements == 1:
+            yield "one number was measured, and errors in it may cancel: measure more"
+
+    def steps_table(self) -> Table:
+        """What was kept, from the baseline on, and what what was held out undid."""
+        told = [
+            (n, d)
+            for n, d in enumerate(self.decisions)
+            if d.outcome == "kept" or d.stage == "held out"
+        ]
+        columns = {"#": RIGHT, "step": PLAIN, "group": TEXT, "to": WORD}
+        return new_table(
+            "Step by step, from the baseline",
+            columns | dict.fromkeys(("predicted", "speed", "error"), NUMBER),
+            (
+                (
+                    str(number),
+                    d.stage if d.outcome == "kept" else "undone",
+                    self._names(d.groups),
+                    self.candidates[d.candidate],
+                    "" if d.seconds is None else in_words(d.seconds),
+                    f"{self.baseline_seconds / d.seconds:.2f}x" if d.seconds else "",
+                    "" if d.error is None else f"{d.error:.2g}",
+                )
+                for number, d in told[-_SHOWN_DECISIONS:]
+            ),
+        )
 
     def _groups_table(self) -> Table:
         shown = self.groups[:_SHOWN_GROUPS]

@@ -11,7 +11,8 @@ then lowers groups, candidate by candidate:
                 then the longest beginning of that order that is within the tolerance
 
 Every state that is kept has been run as a whole, so that no sum of errors measured
-apart is trusted. Nothing here knows programs; a `Trials` does.
+apart is trusted; and at the end, from the last state backwards, on batches that the
+search has not seen. Nothing here knows programs; a `Trials` does.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from neuronjax.errors import InvalidProgramError, UnsupportedError
 STRATEGIES = ("greedy", "bisection")
 OBJECTIVES = ("time", "preference")
 EXCESS = "exceeds the tolerance"
+EXCESS_HELD_OUT = "exceeds the tolerance on what was held out"
 Outcome = Literal["kept", "measured", "rejected"]
 
 
@@ -50,6 +52,10 @@ class Trials(Protocol):
 
     def known_error(self, assignment: Assignment) -> float | None:
         """The error, if it has been run."""
+        ...
+
+    def held_out_error(self, assignment: Assignment) -> float | None:
+        """The error on batches that no other question is about; None without any."""
         ...
 
     def known_seconds(self, assignment: Assignment) -> float | None:
@@ -90,6 +96,8 @@ class Goal:
 
     Attributes:
         tolerance: the largest error.
+        margin: what an error is multiplied by before it is compared, on the batches of
+            the search.
         objective: "time", the least predicted; or "preference", the earliest
             candidates, whether they save time or not.
         candidates: how many; the last one is the baseline.
@@ -100,6 +108,11 @@ class Goal:
     objective: str
     candidates: int
     groups: int
+    margin: float = 1.0
+
+    def allows(self, error: float) -> bool:
+        """Whether an error is within the tolerance, with the margin."""
+        return error * self.margin <= self.tolerance
 
     @property
     def baseline(self) -> int:
@@ -129,6 +142,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self._sensitivity: dict[int, float] = {}
+        self._kept: list[tuple[tuple[int, ...], Assignment]] = []
 
     def run(self) -> Assignment:
         """The cheapest assignment found; refuses a baseline that exceeds the
@@ -146,6 +160,7 @@ class Search:
         except BudgetSpentError:
             self.spent = True
         self._settle()
+        self._confirm()
         return self.state
 
     # -- the beginning -----------------------------------------------------------------
@@ -159,19 +174,26 @@ class Search:
                 remedy="raise the tolerance, or end the candidates with a more precise "
                 "one",
             )
-        everything = tuple(range(self.goal.groups))
-        self._decide("baseline", everything, self.state, "kept", "where it begins")
+        why = "where it begins"
+        self._decide("baseline", self._everything, self.state, "kept", why)
 
     def _uniform(self) -> None:
         """The first candidate for all groups that is within the tolerance."""
-        everything = tuple(range(self.goal.groups))
+        for assignment in self._useful_uniform():
+            if self._keeps("uniform", self._everything, assignment):
+                return
+
+    def _useful_uniform(self) -> list[Assignment]:
+        """One candidate for all groups, where that is worth a run."""
         uniform = [self.goal.uniform(c) for c in range(self.goal.baseline)]
-        useful = [a for a in uniform if self._is_worth("uniform", everything, a)]
+        useful = [a for a in uniform if self._is_worth("uniform", self._everything, a)]
         if self.goal.objective == "time":
             useful.sort(key=self.trials.seconds)
-        for assignment in useful:
-            if self._keeps("uniform", everything, assignment):
-                return
+        return useful
+
+    @property
+    def _everything(self) -> tuple[int, ...]:
+        return tuple(range(self.goal.groups))
 
     # -- strategies --------------------------------------------------------------------
 
@@ -216,7 +238,7 @@ class Search:
             assignment = _replaced(start, [group], candidate)
             error = self.trials.error(assignment)
             self._sensitivity.setdefault(group, error)
-            if error <= self.goal.tolerance:
+            if self.goal.allows(error):
                 found[group] = error
                 self._decide("alone", (group,), assignment, "measured", "sensitivity")
             else:
@@ -251,13 +273,13 @@ class Search:
     def _is_beyond(self, assignment: Assignment) -> bool:
         """Whether a run has shown that."""
         error = self.trials.known_error(assignment)
-        return error is not None and error > self.goal.tolerance
+        return error is not None and not self.goal.allows(error)
 
     def _keeps(
         self, stage: str, groups: tuple[int, ...], assignment: Assignment
     ) -> bool:
         """Keeps an assignment that is within the tolerance, and rejects any other."""
-        is_within = self.trials.error(assignment) <= self.goal.tolerance
+        is_within = self.goal.allows(self.trials.error(assignment))
         if is_within:
             self.state = assignment
             self._decide(stage, groups, assignment, "kept", "within the tolerance")
@@ -273,6 +295,8 @@ class Search:
         outcome: Outcome,
         why: str,
     ) -> None:
+        if outcome == "kept":
+            self._kept.append((groups, assignment))
         self.decisions.append(
             Decision(
                 stage=stage,
@@ -296,6 +320,36 @@ class Search:
             self.state = best.assignment
             why = "better than what was kept" + " in the budget" * self.spent
             self._decide("best", best.groups, best.assignment, "kept", why)
+
+    def _confirm(self) -> None:
+        """Goes back to the last state that is within on what was held out too.
+
+        Between the first that was found, one candidate for all, and the baseline are
+        those for all that the search did not come to.
+        """
+        baseline, *found = self._kept
+        if any(self._holds(*state) for state in reversed(found)):
+            return
+        self.state = baseline[1]
+        try:
+            for assignment in self._useful_uniform() if found else ():
+                state = self._everything, assignment
+                is_new = state not in found
+                if is_new and self._keeps("uniform", *state) and self._holds(*state):
+                    return
+        except BudgetSpentError:
+            self.spent = True
+        self.state = baseline[1]
+
+    def _holds(self, groups: tuple[int, ...], assignment: Assignment) -> bool:
+        """Whether an assignment, which becomes the state, is within on what was held
+        out."""
+        self.state = assignment
+        error = self.trials.held_out_error(assignment)
+        if error is None or error <= self.goal.tolerance:
+            return True
+        self._decide("held out", groups, assignment, "rejected", EXCESS_HELD_OUT)
+        return False
 
     def _cost(self, assignment: Assignment) -> tuple[float, float]:
         seconds, late = self.trials.seconds(assignment), float(sum(assignment))

@@ -51,6 +51,9 @@ class PolicyTrials:
         runs: how many were.
         heard: told of every run.
         by_program: whether equal programs have equal outputs; else equal policies do.
+        held_out: the error of a policy on batches held out; None without any. Such runs
+            are not among `runs`.
+        elements: how many numbers are measured of a batch.
     """
 
     candidates: Candidates
@@ -63,10 +66,13 @@ class PolicyTrials:
     runs: int = 0
     heard: Heard = lambda runs, error, seconds: None
     by_program: bool = True
+    held_out: Callable[[Policy], float] | None = None
+    elements: int = 0
     _priced: dict[Assignment, PricedPolicy | UnsupportedError] = field(
         default_factory=dict
     )
     _errors: dict[str | Policy, float] = field(default_factory=dict)
+    _held_out: dict[str | Policy, float] = field(default_factory=dict)
 
     def policy(self, assignment: Assignment) -> Policy:
         """What an assignment means."""
@@ -93,6 +99,15 @@ class PolicyTrials:
         if self.known_seconds(assignment) is None:
             return None
         return self._errors.get(self._key(assignment))
+
+    def held_out_error(self, assignment: Assignment) -> float | None:
+        """Of a run on what was held out; None where nothing was."""
+        if self.held_out is None:
+            return None
+        key = self._key(assignment)
+        if key not in self._held_out:
+            self._held_out[key] = self.held_out(self.policy(assignment))
+        return self._held_out[key]
 
     def known_seconds(self, assignment: Assignment) -> float | None:
         """None where the target lacks something."""

@@ -10,7 +10,8 @@ from typing import Any
 
 import jax
 
-from neuronjax.execution.transformations import Emulation
+from neuronjax.capture.portable import portable_artifact
+from neuronjax.execution.transformations import Emulation, abstract
 from neuronjax.ir.instruction import InstructionProgram
 from neuronjax.ir.program import Program
 from neuronjax.policy import Policy
@@ -40,6 +41,17 @@ class CapturedProgram:
     def instructions(self) -> InstructionProgram:
         """What the chip executes; lowered when it is first asked for."""
         return self.emulation.lower(self.program)
+
+    def portable(self) -> bytes:
+        """The program as an artifact that every supported jaxlib reads.
+
+        Constants stand elsewhere in it than in the program itself.
+        """
+        with self.emulation.around.inside():
+            types = tuple(map(abstract, self.inputs))
+            return portable_artifact(
+                self.emulation.function, types, self.emulation.names
+            )
 
     def under(self, policy: Policy) -> CapturedProgram:
         """The same program under another policy."""

@@ -137,6 +137,22 @@ class SearchProgress(ProgressBars):
         self._draw()
 
 
+class CaseProgress(ProgressBars):
+    """A bar for a row of cases, with the name of the one at hand."""
+
+    def __init__(self, cases: int, *, shown: bool) -> None:
+        columns = _between("cases", "{task.fields[status]:<32.32}")
+        super().__init__(*columns, shown=shown, transient=True)
+        self._cases = self._bars.add_task("", total=cases, status="")
+        self._begun = -1
+
+    def begin(self, name: str) -> None:
+        """A case begins, and the one before it has ended."""
+        self._begun += 1
+        self._bars.update(self._cases, completed=self._begun, status=name)
+        self._draw()
+
+
 class _Page:
     """A place below a notebook's cell."""
 

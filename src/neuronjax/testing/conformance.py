@@ -23,14 +23,17 @@ import numpy as np
 from rich.table import Table
 
 from neuronjax.errors import InvalidProgramError
+from neuronjax.report.progress import CaseProgress
 from neuronjax.report.tables import PLAIN, RIGHT, Displayed, new_table
 from neuronjax.testing.archive import npz_bytes, read_npz, sha256, write_atomically
-from neuronjax.testing.bits import LeafDifference, compared
+from neuronjax.testing.bits import LeafDifference, compared, type_text
+from neuronjax.testing.conformance_rules import RULES
 
 FORMAT, VERSION = "neuronjax-conformance", 1
 MANIFEST = "manifest.json"
 _ARRAYS = ("inputs", "outputs")
 PUBLISHED = Path(__file__).with_name("vectors")
+_SHOWN, _SHOWN_INPUTS, _MX_BLOCK = 8, 8, 32
 Outcome = Literal["passed", "failed", "skipped"]
 
 #: What each function is, for whoever implements it. Arrays are bit patterns.
@@ -101,11 +104,17 @@ class Case:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a runner made of a case, and how its outputs differ."""
+    """What a runner made of a case, and how its outputs differ.
+
+    Attributes:
+        call: of a case that failed: the function, its parameters and what went in, at
+            the element that differs where inputs and outputs are element by element.
+    """
 
     case: Case
     outcome: Outcome
     differences: tuple[LeafDifference, ...] = ()
+    call: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,13 +143,19 @@ class ConformanceReport(Displayed):
                 "case": r.case.name,
                 "outcome": r.outcome,
                 "differences": [d.record() for d in r.differences],
+                "call": r.call,
             }
             for r in self.results
         ]
 
     def __rich__(self) -> Table:
         outcomes = ("passed", "failed", "skipped")
-        firsts = (f"{r.case.name}: {r.differences[0]}" for r in self.failed[:8])
+        firsts = [
+            f"{r.case.name}: {r.differences[0]}\n  of {r.call}"
+            for r in self.failed[:_SHOWN]
+        ]
+        if len(self.failed) > _SHOWN:
+            firsts.append(f"and {len(self.failed) - _SHOWN} more: .failed")
         counts = Counter((r.case.family, r.outcome) for r in self.results)
         return new_table(
             f"Conformance of {self.runner}, vectors version {VERSION}",
@@ -181,6 +196,7 @@ def encoded(cases: Iterable[Case]) -> dict[str, bytes]:
         "format": FORMAT,
         "version": VERSION,
         "functions": dict(FUNCTIONS),
+        "rules": dict(RULES),
         "files": {name: sha256(data) for name, data in files.items()},
         "cases": described,
     }
@@ -240,7 +256,10 @@ def _case(entry: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Case:
 
 
 def run(
-    runner: Any, cases: Sequence[Case] | None = None, name: str = ""
+    runner: Any,
+    cases: Sequence[Case] | None = None,
+    name: str = "",
+    progress: bool = False,
 ) -> ConformanceReport:
     """Runs an implementation on a set of cases.
 
@@ -248,10 +267,15 @@ def run(
         runner: an object with methods of the names in `FUNCTIONS`.
         cases: default: the published ones.
         name: of the runner, for the report.
+        progress: whether to show a bar, with the case at hand.
     """
     found = read() if cases is None else cases
-    results = tuple(_result(runner, case) for case in found)
-    return ConformanceReport(name or type(runner).__name__, results)
+    results = []
+    with CaseProgress(len(found), shown=progress) as bar:
+        for case in found:
+            bar.begin(case.name)
+            results.append(_result(runner, case))
+    return ConformanceReport(name or type(runner).__name__, tuple(results))
 
 
 def _result(runner: Any, case: Case) -> Result:
@@ -261,8 +285,35 @@ def _result(runner: Any, case: Case) -> Result:
     except NotImplementedError:
         return Result(case=case, outcome="skipped")
     differences = tuple(_differences(returned, case.outputs))
-    outcome: Outcome = "failed" if differences else "passed"
-    return Result(case=case, outcome=outcome, differences=differences)
+    if not differences:
+        return Result(case=case, outcome="passed")
+    call = _call(case, differences[0])
+    return Result(case=case, outcome="failed", differences=differences, call=call)
+
+
+def _call(case: Case, difference: LeafDifference) -> str:
+    """What to call to see a difference again, in hexadecimal patterns."""
+    parameters = (f"{name}={value!r}" for name, value in case.parameters.items())
+    output = case.outputs[difference.path]
+    inputs = (
+        f"{name}={_patterns(array, output, difference.index)}"
+        for name, array in case.inputs.items()
+    )
+    return f"{case.function}({', '.join([*inputs, *parameters])})"
+
+
+def _patterns(array: np.ndarray, output: np.ndarray, index: tuple[int, ...]) -> str:
+    """What an element came from: the element, or the MX block; of others the first."""
+    shown = array.reshape(-1)
+    if index and array.shape == output.shape:
+        shown = array[index].reshape(1)
+    elif index and array.shape[:-1] == output.shape[:-1]:
+        shown = array[index[:-1]][_MX_BLOCK * index[-1] :][:_MX_BLOCK]
+    width = 2 + 2 * array.dtype.itemsize
+    limit = shown.size if shown.size <= _MX_BLOCK else _SHOWN_INPUTS
+    first = ", ".join(f"{int(x):#0{width}x}" for x in shown[:limit])
+    rest = f", ... {type_text(array)}" if shown.size > limit else ""
+    return f"[{first}{rest}]"
 
 
 def _lacking(**arguments: Any) -> Any:

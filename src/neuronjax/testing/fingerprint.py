@@ -11,11 +11,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from neuronjax.diagnostics.edits.changed_attributes import value_text
 from neuronjax.ir.program import Op, Program, Region, Value
 
 # Attributes that mean what none does.
@@ -23,21 +24,33 @@ _DEFAULTS = {"precision_config": ("DEFAULT", "DEFAULT"), "is_stable": True}
 
 
 class Line(NamedTuple):
-    """One op: its canonical text, and "file:line" of the user's program or ""."""
+    """One op.
+
+    Attributes:
+        text: canonical; of an array its hash.
+        source: "file:line" of the user's program, or "".
+        shown: the text for people; of an array its first elements.
+    """
 
     text: str
     source: str
+    shown: str
 
 
 def fingerprint(program: Program) -> str:
     """SHA-256 of the canonical text, in hexadecimal."""
-    text = "\n".join(line.text for line in lines(program))
+    text = "\n".join(text for text, _ in _Writer(program, _digest).program())
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def lines(program: Program) -> list[Line]:
     """The canonical text: the entry, then functions in the order of their calls."""
-    return list(_Writer(program).program())
+    canonical = _Writer(program, _digest).program()
+    shown = _Writer(program, value_text).program()
+    return [
+        Line(text, source, people)
+        for (text, source), (people, _) in zip(canonical, shown, strict=True)
+    ]
 
 
 def first_difference(old: Program, new: Program) -> str:
@@ -55,47 +68,56 @@ def first_difference(old: Program, new: Program) -> str:
 
 
 def _shown(line: Line) -> str:
-    text = line.text.strip()
+    text = line.shown.strip()
     text = text if len(text) <= 160 else f"{text[:157]}..."
     return f"{text}  ({line.source})" if line.source else text
 
 
-class _Writer:
-    """Numbers functions as they are first called, and values within each."""
+def _digest(array: np.ndarray) -> str:
+    digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return f"array({array.dtype.name},{array.shape},{digest[:32]})"
 
-    def __init__(self, program: Program) -> None:
+
+class _Writer:
+    """Numbers functions as they are first called, and values within each.
+
+    Yields an op's text and "file:line"; arrays are written by `array`.
+    """
+
+    def __init__(self, program: Program, array: Callable[[np.ndarray], str]) -> None:
         self._program = program
+        self._array = array
         self._numbers = {program.main: 0}
         self._values: dict[Value, str] = {}
         self._count = 0
 
-    def program(self) -> Iterator[Line]:
+    def program(self) -> Iterator[tuple[str, str]]:
         meshes = self._program.meshes
         for name in sorted(meshes):
-            yield Line(f"mesh {meshes[name]!r}", "")
+            yield f"mesh {meshes[name]!r}", ""
         written = 0
         while written < len(self._numbers):  # which grows meanwhile
             name = list(self._numbers)[written]
-            yield Line(f"function {written}", "")
+            yield f"function {written}", ""
             self._values, self._count = {}, 0
             yield from self._region(self._program.functions[name].body, 1)
             written += 1
 
-    def _region(self, region: Region, depth: int) -> Iterator[Line]:
+    def _region(self, region: Region, depth: int) -> Iterator[tuple[str, str]]:
         indent = "  " * depth
         arguments = " ".join(self._new(v) for v in region.arguments)
-        yield Line(f"{indent}arguments {arguments}", "")
+        yield f"{indent}arguments {arguments}", ""
         for op in region.ops:
             if op.name == "stablehlo.constant":
                 # Its content in place of a name: where it stands does not matter.
                 value = op.attributes["value"]
                 self._values[op.results[0]] = self._canonical(value)
                 continue
-            yield Line(indent + self._op(op), op.location.source)
+            yield indent + self._op(op), op.location.source
             for inner in op.regions:
                 yield from self._region(inner, depth + 1)
         results = " ".join(self._values[v] for v in region.results)
-        yield Line(f"{indent}results {results}", "")
+        yield f"{indent}results {results}", ""
 
     def _op(self, op: Op) -> str:
         operands = " ".join(self._values[v] for v in op.operands)
@@ -116,8 +138,7 @@ class _Writer:
         if isinstance(value, str) and value in self._program.functions:
             return f"@{self._numbers.setdefault(value, len(self._numbers))}"
         if isinstance(value, np.ndarray):
-            digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
-            return f"array({value.dtype.name},{value.shape},{digest[:32]})"
+            return self._array(value)
         if isinstance(value, Mapping):
             parts = (f"{k}:{self._canonical(value[k])}" for k in sorted(value))
             return f"{{{','.join(parts)}}}"

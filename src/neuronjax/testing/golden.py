@@ -28,7 +28,7 @@ from neuronjax.policy import Policy
 from neuronjax.testing import golden_file
 from neuronjax.testing.archive import locked
 from neuronjax.testing.bits import LeafDifference, bits, compared, listed
-from neuronjax.testing.fingerprint import fingerprint, first_difference
+from neuronjax.testing.fingerprint import fingerprint
 from neuronjax.testing.golden_file import GoldenFile, Leaf
 from neuronjax.testing.golden_run import (
     GoldenRun,
@@ -38,6 +38,7 @@ from neuronjax.testing.golden_run import (
     x64,
 )
 from neuronjax.testing.op_hashes import FirstChange, first_change
+from neuronjax.testing.program_change import ProgramChange, moved_versions
 
 ChangedProgram = Literal["warn", "bits", "fail"]
 #: What `update` and `changed_program` are where they are not given: the pytest plugin
@@ -48,6 +49,13 @@ _NAME = re.compile(r"[\w.+=,\[\]-]+")
 _UPDATE_REMEDY = (
     "  if it is intended: pytest --neuronjax-update-golden, and review the difference"
 )
+_EMULATOR = (
+    "the program, its arguments and its policy are as stored: the emulator changed"
+)
+_COMPARE = (
+    "the stored program gives the stored bits; op by op: "
+    'neuronjax.compare(function, against="{path}")(*arguments)'
+)
 
 
 class GoldenMismatch(AssertionError):
@@ -57,7 +65,9 @@ class GoldenMismatch(AssertionError):
         kind: "missing", "arguments", "bits" of the stored program, or "program" for
             today's.
         leaves: what differs, leaf by leaf.
-        first_op: the first op that changed, where one was found.
+        first_op: of "bits": the first op of the stored program that changed, where one
+            was found.
+        change: of "program": who changed the program, and the edits.
     """
 
     def __init__(
@@ -66,13 +76,15 @@ class GoldenMismatch(AssertionError):
         message: str,
         leaves: Sequence[LeafDifference] = (),
         first_op: FirstChange | None = None,
+        change: ProgramChange | None = None,
     ) -> None:
         super().__init__(message)
-        self.kind, self.leaves, self.first_op = kind, tuple(leaves), first_op
+        self.kind, self.leaves = kind, tuple(leaves)
+        self.first_op, self.change = first_op, change
 
 
 class ProgramChangedWarning(UserWarning):
-    """Today's JAX makes another program of the function than the golden holds."""
+    """The function is another program today than the golden holds; it says why."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,6 +99,7 @@ class GoldenReport:
         today: "same bits" or "other bits" of today's program, "" where it is the
             stored one.
         leaves: what differs in today's program.
+        change: who changed the program, and the edits; None where it is the same.
         provenance: of the golden.
     """
 
@@ -96,6 +109,7 @@ class GoldenReport:
     program: str = "same"
     today: str = ""
     leaves: tuple[LeafDifference, ...] = ()
+    change: ProgramChange | None = None
     provenance: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -170,8 +184,8 @@ def golden(
         if writes:
             return _write(name, path, today, rounding_seed)
         report = _compare(name, path, today, choice)
-        if report.program == "changed":
-            text = _changed_text(report)
+        if report.change is not None:
+            text = _changed_text(report, report.change)
             warnings.warn(text, ProgramChangedWarning, stacklevel=2)
         return report
 
@@ -238,6 +252,7 @@ def _write(name: str, path: Path, today: Today, rounding_seed: int) -> GoldenRep
         arrays=_kept(today, leaves, outputs),
         ops=ops,
         provenance=golden_file.provenance(),
+        sources=today.sources,
     )
     with locked(path):
         written = not _holds_already(path, new)
@@ -337,8 +352,10 @@ def _check_bits(name: str, stored: GoldenFile, inputs: list[np.ndarray]) -> None
             return
         _, ops = run.watched(inputs)
     change = first_change(stored.ops, ops)
+    detail = [f"first op that changed: {change}"] if change else []
     head = f"golden {name}: the stored program gives other bits than it did"
-    raise GoldenMismatch("bits", _failure(head, leaves, change, stored), leaves, change)
+    text = _failure(head, [_EMULATOR], leaves, detail, stored)
+    raise GoldenMismatch("bits", text, leaves, first_op=change)
 
 
 def _output_differences(
@@ -356,46 +373,51 @@ def _output_differences(
 
 def _failure(
     head: str,
+    why: Sequence[str],
     leaves: Sequence[LeafDifference],
-    change: FirstChange | None,
+    detail: Sequence[str],
     stored: GoldenFile,
 ) -> str:
-    op = f"  first op that changed: {change}" if change else ""
-    then, now = stored.provenance, golden_file.provenance()
-    moved = [f"{k} {then[k]} -> {now[k]}" for k in then if now.get(k) != then[k]]
+    moved = moved_versions(stored.provenance, golden_file.provenance())
     since = f"  changed since: {', '.join(moved) or 'no version'}"
-    return "\n".join(filter(None, [head, listed(leaves), op, since, _UPDATE_REMEDY]))
+    body = [f"  {line}" for line in why]
+    rest = [f"  {line}" for line in detail]
+    lines = [head, *body, listed(leaves), *rest, since, _UPDATE_REMEDY]
+    return "\n".join(filter(None, lines))
 
 
 def _changed(
     name: str, report: GoldenReport, stored: GoldenFile, today: Today, choice: str
 ) -> GoldenReport:
-    """Today's program is another one: are its bits?"""
+    """Today's program is another one: are its bits, and who made it another?"""
     __tracebackhide__ = True
     run = today.run(stored.rounding_seed)
     leaves = _output_differences(stored, run.outputs(today.inputs))
+    change = ProgramChange.between(
+        (stored_program(stored), today.program),
+        (stored.sources, today.sources),
+        (stored.provenance, golden_file.provenance()),
+    )
     found = dataclasses.replace(
         report,
         program="changed",
         today="other bits" if leaves else "same bits",
         leaves=tuple(leaves),
+        change=change,
     )
     if choice == "warn" or (choice == "bits" and not leaves):
         return found
-    change = None
-    if leaves:
-        change = first_change(stored.ops, run.watched(today.inputs)[1])
     head = f"golden {name}: the function is another program now, with {found.today}"
-    where = first_difference(stored_program(stored), today.program)
-    head = "\n".join([head, *(f"  {line}" for line in where.split("\n"))])
-    raise GoldenMismatch(
-        "program", _failure(head, leaves, change, stored), leaves, change
-    )
+    compare = [_COMPARE.format(path=f"{report.path}.mlirbc")]
+    text = _failure(head, [*change.report()], leaves, compare, stored)
+    raise GoldenMismatch("program", text, leaves, change=change)
 
 
-def _changed_text(report: GoldenReport) -> str:
+def _changed_text(report: GoldenReport, change: ProgramChange) -> str:
+    op = f"; first op: {change.edits[0]}" if change.edits else ""
     detail = f": {report.leaves[0]}" if report.leaves else ""
     return (
-        f"golden {report.name}: the stored program holds, but today's JAX makes "
-        f"another one of the function, with {report.today}{detail}"
+        f"golden {report.name}: the stored program gives the stored bits, but the "
+        f"function is another program now, with {report.today}{detail}; "
+        f"{change.because}{op}"
     )

@@ -26,6 +26,7 @@ from neuronjax.policy import Policy, Rule
 from neuronjax.testing.archive import npz_bytes, read_npz, sha256, write_atomically
 from neuronjax.testing.bits import LeafDifference, bits, compared, element_text
 from neuronjax.testing.op_hashes import OpHashes
+from neuronjax.testing.source_lines import EditedLines, SourceBlock, SourceLines
 
 FORMAT, VERSION = "neuronjax-golden", 1
 #: Larger outputs are kept as a hash and samples.
@@ -130,6 +131,8 @@ class GoldenFile:
             elements that are kept.
         ops: of the run that made it.
         provenance: versions of packages, Python, the machine.
+        sources: the functions that its ops come from; None in a golden of before they
+            were kept.
     """
 
     program: bytes
@@ -143,16 +146,18 @@ class GoldenFile:
     arrays: Mapping[str, np.ndarray]
     ops: OpHashes
     provenance: Mapping[str, str]
+    sources: SourceLines | None = None
 
     def same_but_provenance(self, other: GoldenFile) -> bool:
         """Whether writing `other` in its place would change no bit that counts."""
-        skipped = ("provenance", "program", "arrays", "ops")
+        skipped = ("provenance", "program", "arrays", "ops", "sources")
         mine, others = (
             {k: v for k, v in vars(x).items() if k not in skipped}
             for x in (self, other)
         )
         same_ops = np.array_equal(self.ops.hashes, other.ops.hashes)
-        return mine == others and same_ops and self.ops.lines == other.ops.lines
+        same_ops &= self.ops.lines == other.ops.lines
+        return mine == others and same_ops and _same_text(self.sources, other.sources)
 
     def write(self, path: Path) -> None:
         """Writes the three files; the caller holds the lock."""
@@ -170,6 +175,8 @@ class GoldenFile:
             "outputs": [_described(leaf) for leaf in self.outputs],
             "provenance": dict(self.provenance),
         }
+        if self.sources is not None:
+            described["sources"] = dict(self.sources.files)
         write_atomically(beside(path, ".mlirbc"), self.program)
         write_atomically(beside(path, ".npz"), arrays)
         text = json.dumps(described, indent=1) + "\n"
@@ -205,6 +212,7 @@ def read(path: Path) -> GoldenFile:
         ops=_ops(held),
         arrays=held,
         provenance=described["provenance"],
+        sources=_sources(described.get("sources")),
     )
 
 
@@ -268,6 +276,21 @@ def _described(leaf: Leaf) -> dict[str, Any]:
 
 def _leaf(fields: dict[str, Any]) -> Leaf:
     return Leaf(**{**fields, "shape": tuple(fields["shape"])})
+
+
+def _sources(files: dict[str, list[Any]] | None) -> SourceLines | None:
+    if files is None:
+        return None
+    made = {
+        f: tuple(SourceBlock(*block) for block in held) for f, held in files.items()
+    }
+    return SourceLines(made)
+
+
+def _same_text(a: SourceLines | None, b: SourceLines | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return not EditedLines.between(a, b)
 
 
 # -- Hashes of ops --------------------------------------------------------------------

@@ -17,12 +17,11 @@ import numpy as np
 
 from neuronjax.api.jit import Emulated
 from neuronjax.capture.artifacts import read_artifact
-from neuronjax.capture.portable import portable_artifact
+from neuronjax.diagnostics.edits.changed_attributes import CONSTANT
 from neuronjax.execution import interpreter
 from neuronjax.execution.call import CallContext
 from neuronjax.execution.transformations import (
     Emulation,
-    abstract,
     is_key,
     join_complex,
     split_complex,
@@ -35,6 +34,7 @@ from neuronjax.testing.bits import as_numpy, path_text
 from neuronjax.testing.golden_file import GoldenFile, Leaf
 from neuronjax.testing.inputs import drawn
 from neuronjax.testing.op_hashes import OpHashes, watched
+from neuronjax.testing.source_lines import SourceLines
 
 # -- Today's program -------------------------------------------------------------------
 
@@ -50,6 +50,7 @@ class Today:
     inputs: tuple[np.ndarray, ...]
     leaves: tuple[Leaf, ...]  # descriptions of the inputs
     out_paths: tuple[str, ...]
+    sources: SourceLines  # the functions that the program's ops come from
 
     @classmethod
     def of(
@@ -63,9 +64,7 @@ class Today:
         """Captures; arguments without values are drawn from the seed."""
         captured = emulated.captured(*args, **kwargs)
         emulation, leaves = captured.emulation, captured.inputs
-        with emulation.around.inside():
-            types = tuple(map(abstract, leaves))
-            code = portable_artifact(emulation.function, types, emulation.names)
+        code = captured.portable()
         outputs = jax.tree.unflatten(captured.out_tree, captured.outputs)
         paths, _ = jax.tree.flatten_with_path(outputs)
         given = zip(emulation.names, leaves, strict=True) if with_inputs else ()
@@ -78,11 +77,18 @@ class Today:
             inputs=tuple(array for array, _ in inputs),
             leaves=tuple(leaf for _, leaf in inputs),
             out_paths=tuple(path_text(path) for path, _ in paths),
+            sources=_sources(captured.program),
         )
 
     def run(self, rounding_seed: int) -> GoldenRun:
         """The program, ready to be executed."""
         return GoldenRun.of(self.program, self.target, self.policy, rounding_seed)
+
+
+def _sources(program: Program) -> SourceLines:
+    # JAX gives a constant the line of the whole call, which is a test's.
+    places = (op.location for op in program.walk() if op.name != CONSTANT)
+    return SourceLines.of((p.file, p.line) for p in places if p.file)
 
 
 def _input(path: str, leaf: Any, seed: int, number: int) -> tuple[np.ndarray, Leaf]:

@@ -24,7 +24,8 @@ class EditedOp:
     """An op of one of two programs, as a reader finds it.
 
     Attributes:
-        number: in the row of the program's ops, bodies of calls and loops behind them.
+        number: in the row of the program's ops, bodies of calls and loops behind them;
+            of a constant, that of the op that reads it.
         op: "dot_general".
         module: the name stack without JAX's own names; "(top)" outside of any.
         source: `file:line`, or "".
@@ -58,22 +59,33 @@ class Edit:
         before: the op in the function; None where one was added.
         after: the op in `against`; None where one was removed.
         differs: whether the values of the two differ; None without two.
+        what: what of it was changed, "value 1e-05 -> 1e-06"; the value of a constant
+            that was added or removed; "" where nothing is to be said.
     """
 
     kind: str
     before: EditedOp | None
     after: EditedOp | None
     differs: bool | None
+    what: str = ""
+
+    @property
+    def op(self) -> EditedOp:
+        """The op after, where there is one; else the op before."""
+        op = self.before if self.after is None else self.after
+        assert op is not None, "an edit is of an op"
+        return op
 
     def __str__(self) -> str:
+        what = f": {self.what}" if self.what else ""
         if self.before is None or self.after is None:
-            return str(self.before or self.after)
+            return f"{self.op}{what}"
         if self.before.op == self.after.op:
             moved = (
                 "" if self.before.line == self.after.line else f" ({self.before.line})"
             )
-            return f"{self.after}{moved}"
-        return f"{self.before.op} -> {self.after}"
+            return f"{self.after}{moved}{what}"
+        return f"{self.before.op} -> {self.after}{what}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +233,7 @@ class ProgramComparison(Displayed):
         for edit in self.edits[:_SHOWN]:
             effect = "" if edit.differs is not False else ", with the same values"
             yield Text(_cut(f"{edit.kind}: {edit}{effect}"))
-            if code := _code(edit.after or edit.before):
+            if code := _code(edit.op):
                 yield Text(_cut(f"   > {code}"), style="cyan")
         hidden = len(self.edits) - _SHOWN
         if hidden > 0:
@@ -247,8 +259,8 @@ class ProgramComparison(Displayed):
                 yield Text(_cut(f"   of {edit.kind}: {edit}"))
 
 
-def _code(op: EditedOp | None) -> str:
-    path, _, line = ("" if op is None else op.source).rpartition(":")
+def _code(op: EditedOp) -> str:
+    path, _, line = op.source.rpartition(":")
     return linecache.getline(path, int(line) if line.isdigit() else 0).strip()
 
 
@@ -275,4 +287,5 @@ def _edit_dict(edit: Edit) -> dict[str, Any]:
         "before": None if edit.before is None else vars(edit.before),
         "after": None if edit.after is None else vars(edit.after),
         "differs": edit.differs,
+        "what": edit.what,
     }

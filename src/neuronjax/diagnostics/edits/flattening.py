@@ -16,7 +16,8 @@ from neuronjax.ir.program import Op, Program, Region, Value
 CALLS = ("func.call", "stablehlo.composite")
 #: What an op has regions for, whose ops run by themselves.
 CONTROL = (*CALLS, "stablehlo.while", "stablehlo.case")
-_NAMES = ("callee", "decomposition", "sym_name", "name")
+#: Attributes that say what something is called, not what it computes.
+NAMES = ("callee", "decomposition", "sym_name", "name")
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +115,7 @@ def _described(op: Op) -> Iterator[str]:
     yield " ".join(str(v.type) for v in op.operands)
     yield " ".join(str(v.type) for v in op.results)
     for name in sorted(op.attributes):
-        if name not in _NAMES:
+        if name not in NAMES:
             yield f"{name}={_plain(op.attributes[name])}"
     if op.name not in CONTROL:  # a body of scalars is part of the op
         for region in op.regions:

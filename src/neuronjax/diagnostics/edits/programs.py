@@ -10,6 +10,11 @@ import numpy as np
 
 from neuronjax.diagnostics.compare import Setting
 from neuronjax.diagnostics.edits.alignment import AlignedPair, Alignment, aligned
+from neuronjax.diagnostics.edits.changed_attributes import (
+    CONSTANT,
+    changes,
+    constant_text,
+)
 from neuronjax.diagnostics.edits.edit_result import (
     Edit,
     EditedOp,
@@ -21,6 +26,7 @@ from neuronjax.diagnostics.edits.flattening import FlatOp, FlatProgram, flat
 from neuronjax.diagnostics.edits.value_runs import PairedRuns, PairErrors
 from neuronjax.diagnostics.op_errors import errors_of
 from neuronjax.diagnostics.op_records import MOVING, module_of
+from neuronjax.ir.program import Program, Value
 from neuronjax.policy import Policy
 
 
@@ -68,6 +74,11 @@ def compare_programs(
     )
 
 
+def edits_between(before: Program, after: Program) -> tuple[Edit, ...]:
+    """What was done to a program; nothing is run, so no edit knows if values differ."""
+    return tuple(_Describing(aligned(flat(before), flat(after)), {}).edits())
+
+
 class _Describing:
     """What was found, in the words of a result."""
 
@@ -87,10 +98,10 @@ class _Describing:
     def edits(self) -> list[Edit]:
         """In the order of the program after; what was removed comes last."""
         pairs = [p for p in self._alignment.pairs if p.how != "same"]
-        edited = [(p.after.number, self.edit(p)) for p in pairs]
-        edited += [(op.number, self.added(op)) for op in self._alignment.added]
-        ordered = [edit for _, edit in sorted(edited, key=lambda pair: pair[0])]
-        return ordered + [self.removed(op) for op in self._alignment.removed]
+        edited = [self.edit(p) for p in pairs]
+        edited += [self.added(op) for op in self._alignment.added]
+        removed = [self.removed(op) for op in self._alignment.removed]
+        return sorted(edited, key=_order) + sorted(removed, key=_order)
 
     def edit(self, pair: AlignedPair) -> Edit:
         """A pair that is not the same."""
@@ -100,15 +111,40 @@ class _Describing:
             before=self.before(pair.before),
             after=self.after(pair.after),
             differs=None if errors is None else errors.first is not None,
+            what=changes(pair.before.op, pair.after.op) or self._reads(pair),
         )
+
+    def _reads(self, pair: AlignedPair) -> str:
+        """Which constants a rewired op reads in place of others."""
+        if pair.how != "rewired":
+            return ""
+        sides = (
+            (self._alignment.before, pair.before),
+            (self._alignment.after, pair.after),
+        )
+        texts = [[_read_text(v, p) for v in o.op.operands] for p, o in sides]
+        pairs = zip(*texts, strict=True)
+        return ", ".join(f"reads {a} -> {b}" for a, b in pairs if a != b)
 
     def added(self, op: FlatOp) -> Edit:
         """An op of the program after alone."""
-        return Edit(kind="added", before=None, after=self.after(op), differs=None)
+        return Edit(
+            kind="added",
+            before=None,
+            after=self.after(op),
+            differs=None,
+            what=constant_text(op.op),
+        )
 
     def removed(self, op: FlatOp) -> Edit:
         """An op of the program before alone."""
-        return Edit(kind="removed", before=self.before(op), after=None, differs=None)
+        return Edit(
+            kind="removed",
+            before=self.before(op),
+            after=None,
+            differs=None,
+            what=constant_text(op.op),
+        )
 
     def first(self) -> FirstDifference | None:
         """The first that differs; what only moves numbers, if nothing else does."""
@@ -136,11 +172,23 @@ class _Describing:
         return found + [self.removed(op) for op in removed]
 
 
+def _read_text(value: Value, program: FlatProgram) -> str:
+    """The value of a constant; of what else made it the name."""
+    maker = program.makers.get(value)
+    if maker is None:
+        return "an argument"
+    return constant_text(maker.op) or maker.op.name.rpartition(".")[2]
+
+
+def _order(edit: Edit) -> int:
+    return edit.op.number
+
+
 def _described(op: FlatOp, program: FlatProgram) -> EditedOp:
     """A constant is where it is read: JAX gives it the line of the whole call."""
-    shown = _reader(op, program) if op.op.name == "stablehlo.constant" else op
+    shown = _reader(op, program) if op.op.name == CONSTANT else op
     return EditedOp(
-        number=op.number,
+        number=shown.number,
         op=op.op.name.rpartition(".")[2],
         module=module_of(shown.path.scope),
         source=shown.path.source,

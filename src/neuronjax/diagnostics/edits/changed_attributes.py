@@ -1,0 +1,90 @@
+"""What of an op was changed, in words: values of constants, attributes, types."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.edits.flattening import NAMES
+from neuronjax.ir.program import Op
+
+CONSTANT = "stablehlo.constant"
+_SHOWN_ELEMENTS, _WIDEST = 4, 72
+
+
+def constant_text(op: Op) -> str:
+    """The value of a constant, for people; "" of any other op."""
+    return value_text(op.attributes["value"]) if op.name == CONSTANT else ""
+
+
+def changes(before: Op, after: Op) -> str:
+    """What differs between two ops of one name, "dimensions (1,) -> (0,)"."""
+    if before.name != after.name:
+        return ""
+    return ", ".join(_changes(before, after))
+
+
+def _changes(before: Op, after: Op) -> Iterator[str]:
+    for name in sorted({*before.attributes, *after.attributes} - {*NAMES}):
+        then, now = (o.attributes.get(name) for o in (before, after))
+        if not _is_equal(then, now):
+            yield f"{name} {_change(then, now)}"
+    then, now = (" ".join(str(v.type) for v in o.results) for o in (before, after))
+    if then != now:
+        yield f"{then} -> {now}"
+
+
+def _change(then: Any, now: Any) -> str:
+    if not _are_alike(then, now) or (_is_one_number(then) and _is_one_number(now)):
+        return f"{value_text(then)} -> {value_text(now)}"
+    differing = [n for n, (a, b) in enumerate(_pairs(then, now)) if a != b]
+    index = np.unravel_index(differing[0], then.shape)
+    at = ", ".join(str(int(n)) for n in index)
+    how_many = f"{len(differing)} of {then.size} elements"
+    return f"at [{at}]: {then[index]!s} -> {now[index]!s}, {how_many}"
+
+
+def _pairs(then: np.ndarray, now: np.ndarray) -> Iterator[tuple[bytes, bytes]]:
+    """The elements' bits."""
+    flats = (np.ascontiguousarray(a).reshape(-1) for a in (then, now))
+    for a, b in zip(*flats, strict=True):
+        yield a.tobytes(), b.tobytes()
+
+
+def _are_alike(a: Any, b: Any) -> bool:
+    """Whether two are arrays of one type."""
+    if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
+        return False
+    return a.shape == b.shape and a.dtype == b.dtype
+
+
+def _is_one_number(array: np.ndarray) -> bool:
+    """Whether all elements have the same bits."""
+    raw = array.tobytes()
+    return raw == raw[: array.itemsize] * array.size != b""
+
+
+def _is_equal(a: Any, b: Any) -> bool:
+    if _are_alike(a, b):
+        return a.tobytes() == b.tobytes()
+    return type(a) is type(b) and repr(a) == repr(b)
+
+
+def value_text(value: Any) -> str:
+    """An attribute for people: a number, the first elements of an array."""
+    text = _array_text(value) if isinstance(value, np.ndarray) else str(value)
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
+
+
+def _array_text(array: np.ndarray) -> str:
+    flat = array.reshape(-1)
+    if _is_one_number(array):
+        whole = f" in {'x'.join(map(str, array.shape))}" if array.shape else ""
+        return f"{flat[0]!s}{whole}"
+    first = ", ".join(str(x) for x in flat[:_SHOWN_ELEMENTS])
+    if flat.size <= _SHOWN_ELEMENTS:
+        return f"[{first}]"
+    return f"[{first}, ... {flat.size} elements, {zlib.crc32(array.tobytes()):08x}]"

@@ -1,0 +1,78 @@
+"""What a precision search is judged on: batches it sees, and batches held out.
+
+A policy that a search has chosen fits the batches that it was chosen on: of many whose
+error is near the tolerance, the search finds those that are luckily within. So what was
+found is tried on batches that it has not seen. Where the user has given none, they are
+variations of the first batch, whose floats are moved by less than a BF16 step: every
+rounding then falls anew. That shows luck in the roundings; other data it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+#: The largest relative change of a float in a variation.
+VARIATION = 2.0**-8
+Batch = tuple[tuple, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedBatches:
+    """Positional and keyword arguments of every call.
+
+    Attributes:
+        seen: batches of the search; the worst error of all counts.
+        held_out: batches that only the result is tried on.
+        varied: whether those held out are variations of the first batch.
+    """
+
+    seen: tuple[Batch, ...]
+    held_out: tuple[Batch, ...]
+    varied: bool
+
+    @classmethod
+    def of(
+        cls,
+        first: Batch,
+        batches: Sequence[tuple],
+        holdout: Sequence[tuple],
+        variations: int,
+    ) -> JudgedBatches:
+        """The call's own batch, more, those held out, or variations in their place."""
+        keywords = first[1]
+        varied = () if holdout else _variations(first, variations)
+        return cls(
+            seen=(first, *((args, keywords) for args in batches)),
+            held_out=varied or tuple((args, keywords) for args in holdout),
+            varied=bool(varied),
+        )
+
+
+def _variations(batch: Batch, count: int) -> tuple[Batch, ...]:
+    """None of a batch without floats."""
+    if not any(map(_is_float, jax.tree.leaves(batch))):
+        return ()
+    return tuple(_varied(batch, seed) for seed in range(count))
+
+
+def _varied(batch: Batch, seed: int) -> Batch:
+    draw = np.random.default_rng(seed)
+
+    def moved(leaf: Any) -> Any:
+        if not _is_float(leaf):
+            return leaf
+        shift = draw.uniform(-VARIATION, VARIATION, np.shape(leaf))
+        return (np.asarray(leaf) * (1 + shift)).astype(leaf.dtype)
+
+    return jax.tree.map(moved, batch)
+
+
+def _is_float(leaf: Any) -> bool:
+    is_array = isinstance(leaf, np.ndarray | jax.Array)
+    return is_array and jnp.issubdtype(leaf.dtype, jnp.floating)

@@ -1,0 +1,155 @@
+"""Why a golden's function is another program today, and what was done to it.
+
+Three things make a program: the user's source, the values that it reads, and the JAX
+that captures it. The golden holds the source's lines and the versions; which of them
+are the same says who made the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from neuronjax.diagnostics.edits.edit_result import Edit, EditedOp
+from neuronjax.diagnostics.edits.programs import edits_between
+from neuronjax.ir.program import Program
+from neuronjax.testing.fingerprint import first_difference
+from neuronjax.testing.source_lines import EditedLines, SourceLines
+
+#: Packages that make a program of a function.
+_MAKERS = ("jax", "jaxlib", "neuronjax")
+_SHOWN_LINES, _SHOWN_EDITS = 3, 4
+Cause = Literal["source", "jax", "source or jax", "values", "unknown"]
+
+
+def moved_versions(
+    then: Mapping[str, str], now: Mapping[str, str], names: Sequence[str] = ()
+) -> list[str]:
+    """ "jax 0.10.2 -> 0.12.0", of some packages or of all."""
+    return [
+        f"{name} {then[name]} -> {now[name]}"
+        for name in names or then
+        if name in then and now.get(name, then[name]) != then[name]
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramChange:
+    """What differs between the stored program and today's.
+
+    Attributes:
+        cause: "source", the user edited it; "jax", the lines are the same and another
+            JAX or neuronjax captured them; "source or jax", both changed; "values",
+            neither did, so something that the lines read did; "unknown", where there is
+            no source, in an older golden or of a function that no file holds.
+        edits: of ops, those on edited lines first.
+        lines: of the source that were edited; None where it is not known.
+        versions: of what makes programs, where they changed.
+        first_lines: of the programs' text where they part, for programs that differ in
+            no op.
+    """
+
+    cause: Cause
+    edits: tuple[Edit, ...]
+    lines: EditedLines | None
+    versions: tuple[str, ...]
+    first_lines: str = ""
+
+    @classmethod
+    def between(
+        cls,
+        programs: tuple[Program, Program],
+        sources: tuple[SourceLines | None, SourceLines],
+        provenances: tuple[Mapping[str, str], Mapping[str, str]],
+    ) -> ProgramChange:
+        """The stored program, lines and versions, and today's."""
+        versions = tuple(moved_versions(*provenances, _MAKERS))
+        before, after = sources
+        lines, edits = None, edits_between(*programs)
+        if before is not None and before.files and after.files:
+            lines = EditedLines.between(before, after)
+            touched = _Touched(lines, before, after)
+            edits = tuple(sorted(edits, key=lambda edit: not touched.by(edit)))
+        return cls(
+            cause=_cause(lines, versions),
+            edits=edits,
+            lines=lines,
+            versions=versions,
+            first_lines="" if edits else first_difference(*programs),
+        )
+
+    @property
+    def because(self) -> str:
+        """The cause in a sentence."""
+        moved = ", ".join(self.versions)
+        return {
+            "source": f"its source was edited{self._where}",
+            "jax": f"its source is the same, and {moved}: this JAX makes another "
+            "program of it",
+            "source or jax": f"its source was edited{self._where}, and {moved}",
+            "values": "its source is the same, and so is JAX: a value or a library "
+            "that it reads changed",
+            "unknown": f"its source may have been edited, and {moved}"
+            if moved
+            else "JAX is the same: its source, or a value that it reads, was edited",
+        }[self.cause]
+
+    @property
+    def _where(self) -> str:
+        places = [] if self.lines is None else [*self.lines.after, *self.lines.before]
+        return f", {places[0]}" if places else ""
+
+    def report(self) -> Iterator[str]:
+        """Lines: the cause, the source, the ops."""
+        yield self.because
+        if self.lines is not None:
+            yield from _shown_lines("-", self.lines.before)
+            yield from _shown_lines("+", self.lines.after)
+        if self.edits:
+            yield f"first op that changed: {_edit_text(self.edits[0])}"
+        for edit in self.edits[1:_SHOWN_EDITS]:
+            yield f"  then: {_edit_text(edit)}"
+        if len(self.edits) > _SHOWN_EDITS:
+            yield f"  and {len(self.edits) - _SHOWN_EDITS} more"
+        yield from self.first_lines.splitlines()
+
+
+def _cause(lines: EditedLines | None, versions: Sequence[str]) -> Cause:
+    if lines is None:
+        return "unknown"
+    if versions:
+        return "source or jax" if lines else "jax"
+    return "source" if lines else "values"
+
+
+@dataclass(frozen=True)
+class _Touched:
+    """Which edits of ops are on edited lines."""
+
+    lines: EditedLines
+    before: SourceLines
+    after: SourceLines
+
+    def by(self, edit: Edit) -> bool:
+        """Whether the statement of the op, before or after, was edited."""
+        return self._holds(edit.after, self.after, self.lines.after) or self._holds(
+            edit.before, self.before, self.lines.before
+        )
+
+    @staticmethod
+    def _holds(
+        op: EditedOp | None, held: SourceLines, edited: Mapping[str, str]
+    ) -> bool:
+        return op is not None and not held.statement(op.source).isdisjoint(edited)
+
+
+def _shown_lines(sign: str, lines: Mapping[str, str]) -> Iterator[str]:
+    for place, text in [*lines.items()][:_SHOWN_LINES]:
+        yield f"  {sign} {text.strip()}  ({place})"
+    if len(lines) > _SHOWN_LINES:
+        yield f"  {sign} ... {len(lines) - _SHOWN_LINES} more lines"
+
+
+def _edit_text(edit: Edit) -> str:
+    return f"{edit.kind} {edit}"

@@ -1,0 +1,178 @@
+"""The functions of a program's source that its ops come from, and which lines changed.
+
+A golden keeps them, so that a later run can tell an edit of the user from what another
+JAX makes of the same source. A block is the innermost function that holds a line,
+outside of functions the statement.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+import linecache
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class SourceBlock(NamedTuple):
+    """A function or a statement.
+
+    Attributes:
+        first: its first line, from 1.
+        text: its lines without what all are indented by.
+    """
+
+    first: int
+    text: str
+
+    @property
+    def lines(self) -> dict[int, str]:
+        """By their number."""
+        return dict(enumerate(self.text.splitlines(), self.first))
+
+    def statement(self, line: int) -> range:
+        """The lines of the statement that holds a line."""
+        first, last = _innermost(_statements(self.text), line - self.first + 1)
+        return range(first + self.first - 1, last + self.first)
+
+
+@dataclass(frozen=True)
+class SourceLines:
+    """Blocks of source.
+
+    Attributes:
+        files: by the file's name without folders, as locations in a golden have it.
+    """
+
+    files: Mapping[str, tuple[SourceBlock, ...]]
+
+    @classmethod
+    def of(cls, places: Iterable[tuple[str, int]]) -> SourceLines:
+        """The blocks that hold some lines, as they are on the disk now.
+
+        Args:
+            places: files with their folders, and lines from 1.
+        """
+        asked = set(places)
+        for file in {file for file, _ in asked}:
+            linecache.checkcache(file)  # it may have been edited since it was imported
+        found: dict[str, set[SourceBlock]] = {}
+        for file, line in asked:
+            block = _block(linecache.getlines(file), line)
+            if block is not None:
+                found.setdefault(file.rpartition("/")[2], set()).add(block)
+        return cls({file: _outermost(found[file]) for file in sorted(found)})
+
+    def lines(self, file: str) -> list[tuple[int, str]]:
+        """The lines of a file that are known and say something, ascending."""
+        # Of two files of one name, both.
+        return sorted({line for b in self.files.get(file, ()) for line in _said(b)})
+
+    def statement(self, source: str) -> set[str]:
+        """The lines of the statement that holds `file:line`, each as `file:line`."""
+        file, _, line = source.rpartition(":")
+        number = int(line) if line.isdigit() else 0
+        blocks = [b for b in self.files.get(file, ()) if number in b.lines]
+        return {f"{file}:{n}" for b in blocks for n in b.statement(number)}
+
+
+@dataclass(frozen=True)
+class EditedLines:
+    """What differs between the source of two days.
+
+    Attributes:
+        before, after: the lines as `file:line`, with their text.
+    """
+
+    before: Mapping[str, str]
+    after: Mapping[str, str]
+
+    @classmethod
+    def between(cls, before: SourceLines, after: SourceLines) -> EditedLines:
+        """Compares line by line; comments, blanks and line numbers do not count."""
+        removed: dict[str, str] = {}
+        added: dict[str, str] = {}
+        for file in sorted({*before.files, *after.files}):
+            left, right = before.lines(file), after.lines(file)
+            matcher = difflib.SequenceMatcher(
+                None, [t for _, t in left], [t for _, t in right], autojunk=False
+            )
+            for tag, i, j, k, m in matcher.get_opcodes():
+                if tag != "equal":
+                    removed |= {f"{file}:{n}": text for n, text in left[i:j]}
+                    added |= {f"{file}:{n}": text for n, text in right[k:m]}
+        return cls(removed, added)
+
+    def __bool__(self) -> bool:
+        return bool(self.before or self.after)
+
+
+def _outermost(blocks: Iterable[SourceBlock]) -> tuple[SourceBlock, ...]:
+    """Without those inside others: which of two functions an op of a loop's body comes
+    from, JAX of one version sees otherwise than that of another."""
+    found: list[SourceBlock] = []
+    for block in sorted(blocks, key=lambda b: (b.first, -len(b.lines))):
+        if not found or max(block.lines) > max(found[-1].lines):
+            found.append(block)
+    return tuple(found)
+
+
+def _said(block: SourceBlock) -> Iterator[tuple[int, str]]:
+    for number, line in block.lines.items():
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield number, line.rstrip()
+
+
+# -- Blocks and statements -------------------------------------------------------------
+
+_Span = tuple[int, int]  # the first and the last line
+
+
+def _block(lines: list[str], line: int) -> SourceBlock | None:
+    if not 0 < line <= len(lines):
+        return None
+    text = "".join(lines)
+    first, last = _innermost(_functions(text), line)
+    if (first, last) == (line, line):
+        first, last = _innermost(_statements(text), line)
+    return SourceBlock(first, textwrap.dedent("".join(lines[first - 1 : last])))
+
+
+def _innermost(spans: Iterable[_Span], line: int) -> _Span:
+    """The shortest that holds a line; the line itself where none does."""
+    held = [span for span in spans if span[0] <= line <= span[1]]
+    return min(held, key=lambda span: span[1] - span[0], default=(line, line))
+
+
+@functools.lru_cache(maxsize=64)
+def _statements(text: str) -> tuple[_Span, ...]:
+    """Of every statement; of a compound one its head."""
+    return tuple(_head(s) for s in _walk(text) if isinstance(s, ast.stmt))
+
+
+@functools.lru_cache(maxsize=64)
+def _functions(text: str) -> tuple[_Span, ...]:
+    return tuple(
+        (node.lineno, node.end_lineno or node.lineno)
+        for node in _walk(text)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+def _walk(text: str) -> Iterator[ast.AST]:
+    """Nothing for what does not parse, a notebook's cell with magics."""
+    try:
+        return ast.walk(ast.parse(text))
+    except SyntaxError:
+        return iter(())
+
+
+def _head(node: ast.stmt) -> _Span:
+    body = getattr(node, "body", None)
+    last = node.end_lineno or node.lineno
+    if isinstance(body, list) and body:
+        last = max(node.lineno, body[0].lineno - 1)
+    return node.lineno, last
