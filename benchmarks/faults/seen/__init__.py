@@ -9,8 +9,10 @@ from __future__ import annotations
 from benchmarks.faults.case import Fault
 from benchmarks.faults.seen import (
     attention,
+    counting,
     decisions,
     eight_bits,
+    formulas,
     generative,
     geometry,
     integers,
@@ -27,6 +29,7 @@ from benchmarks.faults.seen import (
     science,
     signals,
     statistics,
+    steps,
 )
 
 FAULTS: tuple[Fault, ...] = (
@@ -49,4 +52,7 @@ FAULTS: tuple[Fault, ...] = (
     *more_science.FAULTS,
     *more_signals.FAULTS,
     *more_low_precision.FAULTS,
+    *counting.FAULTS,
+    *formulas.FAULTS,
+    *steps.FAULTS,
 )
