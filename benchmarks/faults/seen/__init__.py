@@ -12,6 +12,7 @@ from benchmarks.faults.seen import (
     counting,
     decisions,
     eight_bits,
+    fitting,
     formulas,
     generative,
     geometry,
@@ -27,6 +28,7 @@ from benchmarks.faults.seen import (
     quantization,
     recurrent,
     science,
+    serving,
     signals,
     statistics,
     steps,
@@ -55,4 +57,6 @@ FAULTS: tuple[Fault, ...] = (
     *counting.FAULTS,
     *formulas.FAULTS,
     *steps.FAULTS,
+    *serving.FAULTS,
+    *fitting.FAULTS,
 )

@@ -42,7 +42,7 @@ def alibi_arguments():
 
 
 def recency_faulty(params, stamps, values):
-    """Attends to sensor readings by their age; stamps went through the batch's dtype."""
+    """Attends to readings by their age; stamps went through the batch's dtype."""
     stamps = stamps.astype(jnp.bfloat16)  # fault
     age = (stamps[-1] - stamps).astype(jnp.float32)
     decay = jax.nn.softmax(-age / params["span"])
@@ -582,6 +582,6 @@ FAULTS = (
             np.float32(19_931.0),
         ),
         policy="bf16",
-        source="schedules computed from a state cast to BF16: the rate sticks near its end",
+        source="schedules from a state cast to BF16: the rate sticks near its end",
     ),
 )

@@ -24,7 +24,7 @@ from neuronjax.diagnostics.faults.evidence import BOUNDS, OpEvidence
 from neuronjax.diagnostics.faults.flow import OWN, Flow, Step, amplification
 from neuronjax.diagnostics.faults.judgement import HOPELESS
 from neuronjax.diagnostics.faults.perturbation import unit_of
-from neuronjax.diagnostics.faults.recorder import Moment, OpTrace, Recorder
+from neuronjax.diagnostics.faults.recorder import PART, Moment, OpTrace, Recorder
 from neuronjax.diagnostics.faults.wrong_results import (
     LOST_UPDATE,
     NEAR,
@@ -54,10 +54,6 @@ _PERIODIC = frozenset(
 )
 #: How many ops back a cause is near.
 NEARBY = 6
-#: Share of an error that is a part of it.
-PART = 0.25
-#: Share of sums that absorb an addend, from which on it counts.
-MOSTLY = 0.5
 #: A sum that absorbs loses at least this share of a roundoff.
 OF_ROUNDOFF = 0.1
 #: A bound that makes a number so many times smaller or larger replaces it.
@@ -198,14 +194,16 @@ class FaultSearch:
         yield Suspect(worst, "makes" if own else "amplifies", results)
 
     def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
-        """Whether an op does more than to round its result as another one does."""
+        """Whether an op does more than to round its result as another one does. A cast
+        gives up digits that were there, though the other has no more of them."""
         own, other = (
             min(unit_of(v.type.dtype) for v in t.path.op.results)
             for t in (trace, shown)
         )
+        if _narrows(trace) and own == other:
+            return True
         flushes = trace.beneath > 0 and trace.zeros > 0
-        absorbs = trace.absorbed[0] > MOSTLY
-        return own > other or flushes or absorbs or trace.rounds_whole
+        return own > other or flushes or trace.absorbs or trace.rounds_whole
 
     def _loses_digits(self, chain: list[Step]) -> OpTrace | None:
         """Who lost the digits that show, though it rounds as any other op does: a large
@@ -294,7 +292,7 @@ class FaultSearch:
         """Sums in a loop that leave out most of what is added to them."""
         carrying = self._carrying()
         for trace in self._recorder.traces.values():
-            absorbs = trace.absorbed[0] > MOSTLY and self._is_running(trace.path.op)
+            absorbs = trace.absorbs and self._is_running(trace.path.op)
             unit = self._recorder.unit(trace.path.op)
             loses = trace.own > OF_ROUNDOFF * unit
             if absorbs and loses and trace.first and trace.path.op in carrying:
@@ -426,6 +424,14 @@ def buries(trace: OpTrace, evidence: OpEvidence) -> float:
         return 0.0
     addends = [s.norm for s in evidence.operands.values() if s.norm]
     return evidence.own * evidence.result.norm / min(addends, default=math.inf)
+
+
+def _narrows(trace: OpTrace) -> bool:
+    op = trace.path.op
+    if op.name != "stablehlo.convert":
+        return False
+    before, after = (unit_of(v.type.dtype) for v in (*op.operands, *op.results))
+    return 0 < before < after
 
 
 def _only_renames(trace: OpTrace, evidence: OpEvidence) -> bool:

@@ -1,6 +1,6 @@
 """Whole numbers that a type does not hold: they wrap around, saturate or are rounded.
 
-Sums and products of integers are done again in float64, whose range is wider. Of a
+Arithmetic of integers is done again in float64, whose range is wider. Of a
 scatter the indices are not followed: what all of its numbers should add up to is known,
 and a sum that has wrapped around is off by a multiple of the type's range.
 """
@@ -18,15 +18,22 @@ from neuronjax.ir.program import Op
 
 #: Above this every float64 number is whole.
 _LARGEST = 2.0**53
-_ELEMENTWISE: dict[str, np.ufunc] = {
+_ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "stablehlo.add": np.add,
     "stablehlo.subtract": np.subtract,
     "stablehlo.multiply": np.multiply,
+    "stablehlo.negate": np.negative,
+    "stablehlo.abs": np.abs,
+    "stablehlo.power": np.power,
+    "stablehlo.shift_left": lambda x, n: x * np.exp2(n),
 }
 
 
-def rounds_whole(result: Seen, share: Share, own: float) -> bool:
-    """Whether an op rounds whole numbers to floats beside them."""
+def rounds_whole(op: Op, result: Seen, share: Share, own: float) -> bool:
+    """Whether an op rounds whole numbers to floats beside them, or integers on their
+    way through an engine that computes in floats."""
+    if np.dtype(result.dtype).kind in "iu":
+        return own > 0 and op.name in _RULES
     unit = unit_of(result.dtype)
     if not own or not unit or not 1 / unit < share.largest < _LARGEST:
         return False
@@ -61,6 +68,27 @@ def _outside(exact: np.ndarray, dtype: Any) -> int:
 
 def _arithmetic(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
     return _outside(_ELEMENTWISE[op.name](*x), result.dtype)
+
+
+def _contracted(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
+    """The axes of a product of matrices that are shared get one letter each."""
+    left, right = (
+        [f"{side}{n}" for n in range(a.ndim)] for side, a in zip("lr", x, strict=True)
+    )
+    numbers = op.attributes["dot_dimension_numbers"]
+    groups = [
+        [numbers[f"{side}_{what}_dimensions"] for side in ("lhs", "rhs")]
+        for what in ("batching", "contracting")
+    ]
+    for pairs in groups:
+        for m, n in zip(*pairs, strict=True):
+            right[n] = left[m]
+    batch, summed = ([left[m] for m in pairs[0]] for pairs in groups)
+    kept = [a for a in (*left, *right) if a not in batch + summed]
+    letters = {a: n for n, a in enumerate(dict.fromkeys(left + right))}
+    axes = [[letters[a] for a in group] for group in (left, right, batch + kept)]
+    exact = np.einsum(x[0], axes[0], x[1], axes[1], axes[2])
+    return _outside(exact, result.dtype)
 
 
 def _converted(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
@@ -109,6 +137,7 @@ _Rule = Callable[[Op, Sequence[np.ndarray], Seen], int]
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(_ELEMENTWISE, _arithmetic),
     "stablehlo.convert": _converted,
+    "stablehlo.dot_general": _contracted,
     "stablehlo.reduce": _reduced,
     "stablehlo.reduce_window": _cumulative,
     "stablehlo.scatter": _scattered,
