@@ -127,12 +127,11 @@ def teacher_faulty(student, teacher, x):
 
 
 def teacher_healthy(student, teacher, x):
-    def step(teacher, batch):
-        teacher = teacher + 2e-4 * (student - teacher)
-        return teacher, jnp.tanh(batch @ teacher).mean()
+    def step(moved, batch):
+        moved = moved + 2e-4 * (student - teacher - moved)
+        return moved, jnp.tanh(batch @ (teacher + moved)).mean()
 
-    last, means = jax.lax.scan(step, teacher, x)
-    return last - teacher, means
+    return jax.lax.scan(step, jnp.zeros_like(teacher), x)
 
 
 def teacher_arguments():
@@ -186,7 +185,7 @@ def newton_faulty(a, start):
         lambda c: c[1] < 6, refine, (start.astype(jnp.bfloat16), 0)
     )
     r = r.astype(jnp.float32)
-    return 1.0 - a * r + 1e-4
+    return 1.0 - a * r + 1e-2
 
 
 def newton_healthy(a, start):
@@ -195,7 +194,7 @@ def newton_healthy(a, start):
         return r + r * (1.0 - a * r), n + 1
 
     r, _ = jax.lax.while_loop(lambda c: c[1] < 6, refine, (start, 0))
-    return 1.0 - a * r + 1e-4
+    return 1.0 - a * r + 1e-2
 
 
 def pendulum_faulty(angle, speed, masses):

@@ -111,11 +111,10 @@ def beams_faulty(logits, starts):
 
 
 def beams_healthy(logits, starts):
-    def extend(score, row):
-        return score + jax.nn.log_softmax(row).max(-1), None
+    def extend(gain, row):
+        return gain + jax.nn.log_softmax(row).max(-1), None
 
-    scores, _ = jax.lax.scan(extend, starts, logits)
-    gain = scores - starts
+    gain, _ = jax.lax.scan(extend, jnp.zeros_like(starts), logits)
     return gain, jnp.argmax(gain)
 
 
@@ -362,7 +361,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     case(
         "birth-years-in-e5m2",
-        ("coarse",),
+        ("coarse", "integer"),
         (ages_faulty, ages_healthy),
         lambda: (
             {"in": normal(4054, 6), "out": weight(4055, 6, 2)},

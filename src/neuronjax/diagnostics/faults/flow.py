@@ -40,7 +40,10 @@ class Flow:
         self._graph = graph
         self._by_op: dict[Op, OpTrace] = {}
         for path, trace in recorder.traces.items():
-            self._by_op.setdefault(path.op, trace)
+            # A function that is called from several places: the call that errs most.
+            known = self._by_op.setdefault(path.op, trace)
+            if _error(trace) > _error(known):
+                self._by_op[path.op] = trace
         self._readers: dict[Value, list[Value]] = defaultdict(list)
         for value, sources in graph.sources.items():
             for source in sources:

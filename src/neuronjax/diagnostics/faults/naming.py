@@ -11,7 +11,7 @@ import numpy as np
 from neuronjax.diagnostics.faults.evidence import OpEvidence
 from neuronjax.diagnostics.faults.judgement import HOPELESS
 from neuronjax.diagnostics.faults.perturbation import unit_of
-from neuronjax.diagnostics.faults.recorder import OpTrace
+from neuronjax.diagnostics.faults.recorder import MOSTLY, OpTrace
 from neuronjax.diagnostics.faults.search import Suspect, buries
 from neuronjax.numerics.float_format import FORMATS, get_format
 
@@ -251,6 +251,9 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         if lost:
             text += f", {_share(lost)} lost"
         return FaultName("underflow" if lost else "coarse", text)
+    if e.result.beneath > MOSTLY:
+        what = f"{_share(e.result.beneath)} below {_format(t)}'s normal numbers"
+        return FaultName("underflow", f"{what}, {text}")
     return FaultName("coarse", text)
 
 

@@ -104,7 +104,6 @@ class OpTrace:
         self.wrapped += evidence.wrapped
         self.rounds_whole |= evidence.rounds_whole
 
-
     @property
     def absorbs(self) -> bool:
         """Whether sums leave out an addend, and it is a part of what they round away; a

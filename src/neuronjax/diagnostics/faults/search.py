@@ -172,6 +172,7 @@ class FaultSearch:
         """Who made what shows at an op, and who amplified it."""
         results = self._on(shown)
         if evidence.result.nonfinite:
+            yield from self._off_before(shown, evidence)
             for maker, amplifier in self._nonfinite(shown, evidence):
                 yield Suspect(maker, "makes", results, amplifier)
             return
@@ -263,6 +264,16 @@ class FaultSearch:
         if maker is not shown:
             yield maker, shown
         yield shown, None
+
+    def _off_before(self, shown: OpTrace, evidence: OpEvidence) -> Iterator[Suspect]:
+        """Who made an operand so wrong that it left the domain of an op."""
+        if evidence.result.nonfinite_reference or not evidence.result.nan:
+            return
+        for trace in self._flow.behind_step(shown, evidence):
+            before = trace.first
+            if before is not None and not before[2].result.nonfinite:
+                yield from self._traced_back(trace, before[2])
+                return
 
     def _absorbed(self, trace: OpTrace) -> OpTrace | None:
         """A sum nearby that left out all of an addend."""
