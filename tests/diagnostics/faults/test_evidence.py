@@ -216,8 +216,8 @@ def test_shifts_that_wrap(x, bits):
 
 def test_products_of_matrices_that_wrap():
     rng = np.random.default_rng(0)
-    x = rng.integers(-9, 10, (3, 4, 5)).astype(np.int8)
-    w = rng.integers(-9, 10, (3, 5, 2)).astype(np.int8)
+    x = rng.integers(-16, 17, (3, 4, 5)).astype(np.int8)
+    w = rng.integers(-16, 17, (3, 5, 2)).astype(np.int8)
     op = op_of(
         lambda x, w: jnp.einsum("bij,bjk->bik", x, w, preferred_element_type=jnp.int8),
         x,

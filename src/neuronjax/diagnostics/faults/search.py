@@ -269,6 +269,8 @@ class FaultSearch:
         """Who made an operand so wrong that it left the domain of an op."""
         if evidence.result.nonfinite_reference or not evidence.result.nan:
             return
+        if self._flushed(evidence) or self._absorbed(shown):
+            return  # an operand is zero, which says more than that it is off
         for trace in self._flow.behind_step(shown, evidence):
             before = trace.first
             if before is not None and not before[2].result.nonfinite:
