@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from neuronjax.diagnostics.faults.evidence import OpEvidence
 from neuronjax.diagnostics.faults.recorder import OpTrace, Recorder
@@ -81,6 +81,15 @@ class Flow:
                     seen.add(source)
                     left.append(source)
         return found
+
+    def named(self, trace: OpTrace, names: Mapping[Value, str], steps: int) -> str:
+        """The name of the nearest value behind an op that has one, or ""."""
+        for near in (trace, *self.near(trace, steps)):
+            for operand in near.path.op.operands:
+                for v in self.behind(operand, lambda v: not _computes(self.trace(v))):
+                    if v in names:
+                        return names[v]
+        return ""
 
     def readers(self, value: Value) -> set[Op]:
         """The ops that read a value, inside of calls and loops too."""

@@ -103,6 +103,8 @@ class FaultSearch:
         self._flow = Flow(self._graph, recorder)
         main = program.functions[program.main].body
         self._results = main.results
+        pairs = zip(main.arguments, program.argument_names, strict=False)
+        self._names = {v: name for v, name in pairs if "/" in name}
         self.wrong = tuple(
             wrong_results(
                 main,
@@ -124,6 +126,11 @@ class FaultSearch:
         for suspect in self._all():
             found.setdefault(suspect.trace.path, suspect)
         return list(found.values()) or list(self._vanishing())
+
+    def parameter(self, trace: OpTrace) -> str:
+        """The path of the leaf of an argument that an op, or one shortly before it, is
+        applied to; "" where arguments have no leaves with names."""
+        return self._flow.named(trace, self._names, NEARBY)
 
     def _all(self) -> Iterator[Suspect]:
         yield from self._wrapping()
