@@ -244,7 +244,8 @@ def running_healthy(x, w):
         count = count + 1
         return (count, mean + (h - mean) / count), None
 
-    (count, mean), _ = jax.lax.scan(visit, (0, jnp.zeros(w.shape[1])), x)
+    start = (jnp.int32(0), jnp.zeros(w.shape[1]))
+    (count, mean), _ = jax.lax.scan(visit, start, x)
     return count.astype(jnp.float32), mean
 
 

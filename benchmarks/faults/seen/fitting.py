@@ -471,7 +471,7 @@ FAULTS = (
         (covariance_faulty, covariance_healthy),
         lambda: (
             np.stack([np.eye(3)[n % 3] for n in range(6)]).astype(np.float32),
-            np.diag(np.float32([3.0, 5.0, 7.0]) * 1e4),
+            np.diag(np.asarray([3e4, 5e4, 7e4], np.float32)),
             np.float32(1e-3),
         ),
         "fp32",

@@ -92,7 +92,7 @@ def rope_cache_healthy(params, x, start):
 def rope_cache_arguments():
     params = {
         "q": weight(4010, 8, 8),
-        "frequencies": np.float32([1.0, 0.1, 0.01, 0.001]),
+        "frequencies": np.asarray([1.0, 0.1, 0.01, 0.001], np.float32),
     }
     return params, normal(4011, 8, 8), np.float32(2560.0)
 
@@ -354,7 +354,7 @@ FAULTS: tuple[Fault, ...] = (
         lambda: (
             {"embed": normal(4050, 40, 8), "out": weight(4051, 8, 3)},
             integers(4052, 40, 6, 9),
-            np.int32([4, 0, 9, 2, 0, 5]),
+            np.asarray([4, 0, 9, 2, 0, 5], np.int32),
         ),
         "bf16",
         "sentence-transformers: division by the sum of an all-zero mask",

@@ -207,11 +207,11 @@ def test_integers_that_an_engine_rounds():
 
 @given(st.integers(-128, 127), st.integers(0, 7))
 def test_shifts_that_wrap(x, bits):
-    x, n = np.int8([x]), np.int8([bits])
-    op = op_of(lambda x, n: x << n, x, n)
-    total = seen(x << n, x << n)
-    lost = int(not -128 <= int(x[0]) * 2**bits <= 127)
-    assert wrapped(op, [seen(x, x), seen(n, n)], total) == lost
+    number, n = np.int8([x]), np.int8([bits])
+    op = op_of(lambda x, n: x << n, number, n)
+    total = seen(number << n, number << n)
+    lost = int(not -128 <= x * 2**bits <= 127)
+    assert wrapped(op, [seen(number, number), seen(n, n)], total) == lost
 
 
 def test_products_of_matrices_that_wrap():

@@ -36,15 +36,15 @@ def page(verdict: FaultVerdict) -> Iterator[Text]:
 
 def lines_to_change(verdict: FaultVerdict) -> Iterator[Text]:
     """The end of a report: the first lines at fault, as they stand in the files."""
-    shown = verdict.lines[:SHOWN_FAULTS]
-    if not shown:
-        return
-    yield Text("change first:" if len(shown) > 1 else "change:", style="bold")
-    for fault in shown:
+    lines = []
+    for fault in verdict.lines[:SHOWN_FAULTS]:
         code = linecache.getline(*_file_and_line(fault.record.source)).strip()
-        if code:
-            text = f"{_INDENT}{fault.record.line}: {code}"
-            yield Text(_cut(text, WIDTH), style="cyan")
+        if code:  # there is none of what was typed at a prompt
+            lines.append(f"{_INDENT}{fault.record.line}: {code}")
+    if lines:
+        yield Text("change first:" if len(lines) > 1 else "change:", style="bold")
+    for line in lines:
+        yield Text(_cut(line, WIDTH), style="cyan")
 
 
 def _headline(verdict: FaultVerdict) -> Text:

@@ -8,6 +8,7 @@ and a sum that has wrapped around is off by a multiple of the type's range.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,17 @@ from neuronjax.ir.program import Op
 
 #: Above this every float64 number is whole.
 _LARGEST = 2.0**53
-_ELEMENTWISE: dict[str, Callable[..., Any]] = {
+_FOLDS: dict[str, np.ufunc] = {
     "stablehlo.add": np.add,
     "stablehlo.subtract": np.subtract,
     "stablehlo.multiply": np.multiply,
+}
+_ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
+    **_FOLDS,
     "stablehlo.negate": np.negative,
     "stablehlo.abs": np.abs,
     "stablehlo.power": np.power,
-    "stablehlo.shift_left": lambda x, n: x * np.exp2(n),
+    "stablehlo.shift_left": lambda x, bits: x * np.exp2(bits),
 }
 
 
@@ -85,10 +89,11 @@ def _contracted(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
             right[n] = left[m]
     batch, summed = ([left[m] for m in pairs[0]] for pairs in groups)
     kept = [a for a in (*left, *right) if a not in batch + summed]
-    letters = {a: n for n, a in enumerate(dict.fromkeys(left + right))}
-    axes = [[letters[a] for a in group] for group in (left, right, batch + kept)]
-    exact = np.einsum(x[0], axes[0], x[1], axes[1], axes[2])
-    return _outside(exact, result.dtype)
+    letters = dict(zip(dict.fromkeys(left + right), ascii_letters, strict=False))
+    lhs, rhs, out = (
+        "".join(letters[a] for a in group) for group in (left, right, batch + kept)
+    )
+    return _outside(np.einsum(f"{lhs},{rhs}->{out}", *x), result.dtype)
 
 
 def _converted(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
@@ -130,7 +135,7 @@ def _scattered(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
 def _of_region(op: Op) -> np.ufunc | None:
     """What a reduction does with two numbers."""
     names = [inner.name for inner in op.regions[0].ops]
-    return _ELEMENTWISE.get(names[0]) if len(names) == 1 else None
+    return _FOLDS.get(names[0]) if len(names) == 1 else None
 
 
 _Rule = Callable[[Op, Sequence[np.ndarray], Seen], int]
