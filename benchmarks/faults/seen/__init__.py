@@ -9,8 +9,11 @@ from __future__ import annotations
 from benchmarks.faults.case import Fault
 from benchmarks.faults.seen import (
     attention,
+    counting,
     decisions,
     eight_bits,
+    fitting,
+    formulas,
     generative,
     geometry,
     integers,
@@ -25,8 +28,10 @@ from benchmarks.faults.seen import (
     quantization,
     recurrent,
     science,
+    serving,
     signals,
     statistics,
+    steps,
 )
 
 FAULTS: tuple[Fault, ...] = (
@@ -49,4 +54,9 @@ FAULTS: tuple[Fault, ...] = (
     *more_science.FAULTS,
     *more_signals.FAULTS,
     *more_low_precision.FAULTS,
+    *counting.FAULTS,
+    *formulas.FAULTS,
+    *steps.FAULTS,
+    *serving.FAULTS,
+    *fitting.FAULTS,
 )

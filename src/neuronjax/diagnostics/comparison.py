@@ -25,7 +25,7 @@ from neuronjax.diagnostics.comparison_tables import (
     three_way_table,
 )
 from neuronjax.diagnostics.faults.fault import Fault
-from neuronjax.diagnostics.faults.page import SHOWN_FAULTS, page
+from neuronjax.diagnostics.faults.page import SHOWN_FAULTS, lines_to_change, page
 from neuronjax.diagnostics.faults.verdict import FaultVerdict
 from neuronjax.diagnostics.op_errors import Errors
 from neuronjax.diagnostics.op_records import FirstDivergence, OpRecord
@@ -183,9 +183,10 @@ class Comparison(Displayed):
         """The error along the program, as a Matplotlib figure."""
         from neuronjax.report.plots_errors import draw_errors
 
+        lines = () if self.verdict is None else self.verdict.lines
         marks = [
             (f.record.number, f"{n}. {f.kind}: op {f.record.number}")
-            for n, f in enumerate(self.faults[:SHOWN_FAULTS], 1)
+            for n, f in enumerate(lines[:SHOWN_FAULTS], 1)
         ]
         if self.first_divergence is not None:
             record = self.first_divergence.record
@@ -234,6 +235,8 @@ class Comparison(Displayed):
         if self.baseline:
             parts.append(three_way_table(self.three_way()))
         parts += [Text(f"note: {note}", style="dim") for note in self.notes]
+        if self.verdict is not None:
+            parts += lines_to_change(self.verdict)
         return Group(*parts)
 
     def _headline(self) -> Text:

@@ -191,8 +191,43 @@ def test_whole_numbers_that_a_float_rounds(numbers, dtype, rounds):
     x = np.asarray(numbers, np.float64)
     array = seen(x.astype(dtype), x)
     share = share_of(array, unit_of(array.dtype))
-    assert rounds_whole(array, share, 1e-8) == rounds
-    assert not rounds_whole(array, share, 0.0)
+    op = op_of(jnp.negative, np.float32([1]))
+    assert rounds_whole(op, array, share, 1e-8) == rounds
+    assert not rounds_whole(op, array, share, 0.0)
+
+
+def test_integers_that_an_engine_rounds():
+    x = np.int32([2**24 + 1])
+    array = seen(x - 1, x)
+    share = share_of(array, 0.0)
+    assert rounds_whole(op_of(lambda x: x + x, x), array, share, 6e-8)
+    assert not rounds_whole(op_of(lambda x: x + x, x), array, share, 0.0)
+    assert not rounds_whole(op_of(lambda x: x[::-1], x), array, share, 6e-8)
+
+
+@given(st.integers(-128, 127), st.integers(0, 7))
+def test_shifts_that_wrap(x, bits):
+    number, n = np.int8([x]), np.int8([bits])
+    op = op_of(lambda x, n: x << n, number, n)
+    total = seen(number << n, number << n)
+    lost = int(not -128 <= x * 2**bits <= 127)
+    assert wrapped(op, [seen(number, number), seen(n, n)], total) == lost
+
+
+def test_products_of_matrices_that_wrap():
+    rng = np.random.default_rng(0)
+    x = rng.integers(-16, 17, (3, 4, 5)).astype(np.int8)
+    w = rng.integers(-16, 17, (3, 5, 2)).astype(np.int8)
+    op = op_of(
+        lambda x, w: jnp.einsum("bij,bjk->bik", x, w, preferred_element_type=jnp.int8),
+        x,
+        w,
+    )
+    exact = np.matmul(x.astype(np.int64), w.astype(np.int64))
+    result = exact.astype(np.int8)
+    beyond = int(np.sum((exact > 127) | (exact < -128)))
+    assert 0 < beyond < exact.size
+    assert wrapped(op, [seen(x, x), seen(w, w)], seen(result, result)) == beyond
 
 
 def test_scatters_and_casts_that_wrap():

@@ -342,6 +342,50 @@ def test_a_page_says_what_where_why_and_what_to_try():
     assert found["wrong"][0]["how"] == "nonfinite"
 
 
+def two_layers(params, x):
+    """Two lines at fault, three ops."""
+    h = jax.nn.relu(x @ params["encoder"]["kernel"])
+    e = jnp.exp((h @ params["decoder"]["kernel"]).astype(jnp.float16))
+    return jnp.log(e.sum(-1)).mean()
+
+
+def of_two_layers():
+    kernels = {"encoder": normal(8, 16), "decoder": normal(16, 4, scale=4, seed=1)}
+    params = {name: {"kernel": kernel} for name, kernel in kernels.items()}
+    return compare(two_layers, policy="bf16")(params, normal(32, 8, seed=2))
+
+
+def test_a_fault_is_near_a_parameter_where_there_are_no_modules():
+    report = of_two_layers()
+    assert report.faults[0].parameter == "params/decoder/kernel"
+    assert report.faults[0].as_dict()["parameter"] == "params/decoder/kernel"
+    assert "exponential, near params/decoder/kernel" in str(report)
+
+
+def test_a_module_is_named_rather_than_its_parameter():
+    def scoped(params, x):
+        with jax.named_scope("head"):
+            return jnp.exp((x @ params["w"]).astype(jnp.float16))
+
+    text = str(
+        compare(scoped, policy="bf16")({"w": normal(8, 4, scale=9)}, normal(4, 8))
+    )
+    assert "exponential in head" in text
+    assert "near params" not in text
+
+
+def test_a_report_ends_with_the_lines_and_the_picture_shows_the_same():
+    report = of_two_layers()
+    assert len(report.faults) > 2
+    *_, title, first, second = str(report).rstrip().splitlines()
+    assert title == "change first:"
+    assert ': e = jnp.exp((h @ params["decoder"]["kernel"])' in first
+    assert second.endswith(": return jnp.log(e.sum(-1)).mean()")
+    labels = [t.get_text() for t in report.plot().legends[0].get_texts()]
+    marks = [label for label in labels if label[0].isdigit()]
+    assert [mark.partition(".")[0] for mark in marks] == ["1", "2"]
+
+
 def test_what_no_result_tells_is_said_to_be_so():
     report = compare(pixels_apart, policy="bf16")(np.uint8([1]), np.uint8([2]))
     assert report.verdict is not None

@@ -16,6 +16,8 @@ class Fault:
         kind: a name of `naming.KINDS`.
         role: "makes" the error, or "amplifies" one that others made.
         record: the op.
+        parameter: path of the nearest leaf of an argument before it, which says where
+            in a model it is if the framework leaves no names of modules; or "".
         shows: the op at which the error shows first, where that is another.
         iteration: of the loops around it, when it first happened.
         evidence: what was seen, in words and numbers.
@@ -26,6 +28,7 @@ class Fault:
     kind: str
     role: str
     record: OpRecord
+    parameter: str = ""
     shows: OpRecord | None = None
     iteration: tuple[int, ...] = ()
     evidence: str
@@ -41,6 +44,7 @@ class Fault:
             "number": self.record.number,
             "module": self.record.module,
             "source": self.record.source,
+            "parameter": self.parameter,
             "shows": None if self.shows is None else self.shows.number,
             "iteration": list(self.iteration),
             "evidence": self.evidence,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from neuronjax.diagnostics.faults.evidence import OpEvidence
 from neuronjax.diagnostics.faults.recorder import OpTrace, Recorder
@@ -40,7 +40,10 @@ class Flow:
         self._graph = graph
         self._by_op: dict[Op, OpTrace] = {}
         for path, trace in recorder.traces.items():
-            self._by_op.setdefault(path.op, trace)
+            # A function that is called from several places: the call that errs most.
+            known = self._by_op.setdefault(path.op, trace)
+            if _error(trace) > _error(known):
+                self._by_op[path.op] = trace
         self._readers: dict[Value, list[Value]] = defaultdict(list)
         for value, sources in graph.sources.items():
             for source in sources:
@@ -78,6 +81,15 @@ class Flow:
                     seen.add(source)
                     left.append(source)
         return found
+
+    def named(self, trace: OpTrace, names: Mapping[Value, str], steps: int) -> str:
+        """The name of the nearest value behind an op that has one, or ""."""
+        for near in (trace, *self.near(trace, steps)):
+            for operand in near.path.op.operands:
+                for v in self.behind(operand, lambda v: not _computes(self.trace(v))):
+                    if v in names:
+                        return names[v]
+        return ""
 
     def readers(self, value: Value) -> set[Op]:
         """The ops that read a value, inside of calls and loops too."""

@@ -11,8 +11,8 @@ import numpy as np
 from neuronjax.diagnostics.faults.evidence import OpEvidence
 from neuronjax.diagnostics.faults.judgement import HOPELESS
 from neuronjax.diagnostics.faults.perturbation import unit_of
-from neuronjax.diagnostics.faults.recorder import OpTrace
-from neuronjax.diagnostics.faults.search import MOSTLY, Suspect, buries
+from neuronjax.diagnostics.faults.recorder import MOSTLY, OpTrace
+from neuronjax.diagnostics.faults.search import Suspect, buries
 from neuronjax.numerics.float_format import FORMATS, get_format
 
 #: What is wrong -> what to try.
@@ -40,6 +40,8 @@ _SUMS = frozenset(("reduce", "reduce_window"))
 FEW = 0.05
 #: A sum whose rounding is more than this of its smaller addend has absorbed it.
 OF_ADDEND = 1e-3
+#: If the sum is so many times its addend; among equals it is an ordinary rounding.
+LARGER = 4.0
 #: And if it is at least this share of what is wrong with the sum.
 OF_ERROR = 0.1
 _DIFFERENCES = frozenset(("subtract", "add", "reduce", "dot_general", "convolution"))
@@ -85,6 +87,8 @@ def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         return None
     unit = unit_of(t.path.op.results[0].type.dtype)
     largest = _figure(e.result.largest)
+    if not unit:
+        return FaultName("integer", f"integers up to {largest}, computed in FP32")
     text = f"whole numbers up to {largest}; {_format(t)} holds them to {1 / unit:.0f}"
     return FaultName("integer", text)
 
@@ -161,7 +165,7 @@ def _saturates(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _absorbs(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    if t.absorbed[0] <= MOSTLY:
+    if not t.absorbs:
         return None
     text = f"{_share(t.absorbed[0])} of the sums are their larger addend"
     kind = "stagnation" if s.is_running else "absorption"
@@ -210,9 +214,15 @@ def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     text = f"relative error {_figure(operand)} in, {_figure(e.result.error)} out"
     if _short(t) in _SINGULAR:
         return FaultName("singular", text)
-    if _short(t) in _DIFFERENCES:
+    if _short(t) in _DIFFERENCES and not _grows(t, e):
         return FaultName("cancellation", text)
     return FaultName("coarse", text)
+
+
+def _grows(t: OpTrace, e: OpEvidence) -> bool:
+    """Whether a sum of two is larger than both, so that nothing cancels."""
+    addends = [x.norm for x in e.operands.values()]
+    return _short(t) in ("add", "subtract") and e.result.norm > max(addends)
 
 
 def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
@@ -220,7 +230,7 @@ def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if s.role != "makes" or _short(t) not in ("add", "subtract"):
         return None
     lost = buries(t, e)
-    if lost < OF_ADDEND or e.own < OF_ERROR * e.result.error:
+    if lost < max(OF_ADDEND, LARGER * e.own) or e.own < OF_ERROR * e.result.error:
         return None
     return FaultName("absorption", f"its rounding is {_figure(lost)} of an addend")
 
@@ -241,6 +251,9 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         if lost:
             text += f", {_share(lost)} lost"
         return FaultName("underflow" if lost else "coarse", text)
+    if e.result.beneath > MOSTLY:
+        what = f"{_share(e.result.beneath)} below {_format(t)}'s normal numbers"
+        return FaultName("underflow", f"{what}, {text}")
     return FaultName("coarse", text)
 
 

@@ -27,14 +27,24 @@ def page(verdict: FaultVerdict) -> Iterator[Text]:
     hidden = len(verdict.wrong) - _SHOWN_RESULTS
     if hidden > 0:
         yield Text(f"{_INDENT}and {hidden} more: .verdict.wrong")
-    lines: dict[str, Fault] = {}
-    for fault in verdict.faults:
-        lines.setdefault(fault.record.source, fault)
-    for n, fault in enumerate([*lines.values()][:SHOWN_FAULTS], 1):
+    for n, fault in enumerate(verdict.lines[:SHOWN_FAULTS], 1):
         yield from _of_fault(n, fault)
-    hidden = len(lines) - SHOWN_FAULTS
+    hidden = len(verdict.lines) - SHOWN_FAULTS
     if hidden > 0:
         yield Text(f"{_INDENT}and {hidden} more lines: .faults")
+
+
+def lines_to_change(verdict: FaultVerdict) -> Iterator[Text]:
+    """The end of a report: the first lines at fault, as they stand in the files."""
+    lines = []
+    for fault in verdict.lines[:SHOWN_FAULTS]:
+        code = linecache.getline(*_file_and_line(fault.record.source)).strip()
+        if code:  # there is none of what was typed at a prompt
+            lines.append(f"{_INDENT}{fault.record.line}: {code}")
+    if lines:
+        yield Text("change first:" if len(lines) > 1 else "change:", style="bold")
+    for line in lines:
+        yield Text(_cut(line, WIDTH), style="cyan")
 
 
 def _headline(verdict: FaultVerdict) -> Text:
@@ -66,9 +76,10 @@ def _of_result(wrong: WrongResult) -> str:
 
 def _of_fault(n: int, fault: Fault) -> Iterator[Text]:
     record = fault.record
-    yield Text.assemble(
-        (f"{n}. {fault.kind}", "bold"), f"  {record.line}  {_place(record)}"
-    )
+    place = _place(record)
+    if not _names_module(record) and fault.parameter:
+        place += f", near {_cut(fault.parameter, 30)}"
+    yield Text.assemble((f"{n}. {fault.kind}", "bold"), f"  {record.line}  {place}")
     code = linecache.getline(*_file_and_line(record.source)).strip()
     if code:
         yield Text(f"{_INDENT}> {_cut(code, WIDTH - 5)}", style="cyan")
@@ -89,6 +100,10 @@ def _why(fault: Fault) -> str:
 def _place(record: OpRecord) -> str:
     module = "" if record.module == "(top)" else f" in {_cut(record.module, 30)}"
     return f"op {record.number}, {record.short_op}{module}"
+
+
+def _names_module(record: OpRecord) -> bool:
+    return record.module not in ("(top)", "grad")
 
 
 def _file_and_line(source: str) -> tuple[str, int]:

@@ -45,6 +45,10 @@ class Witness(Protocol):
 
 
 _ARITHMETIC = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multiply"))
+#: Share of sums that absorb an addend, from which on it counts.
+MOSTLY = 0.5
+#: Share of an error that is a part of it.
+PART = 0.25
 #: The number of an execution, its iterations, and what was seen.
 Moment = tuple[int, tuple[int, ...], OpEvidence]
 
@@ -61,6 +65,8 @@ class OpTrace:
         made_nonfinite: the same of the first that makes an Inf or NaN of
             finite numbers.
         own, absorbed, zeros, beneath: the largest of any.
+        rounded_away: the largest error of its own, as a root mean square.
+        left_out: that of what sums left out, added up.
         wrapped: of all.
         rounds_whole: of any.
     """
@@ -73,6 +79,8 @@ class OpTrace:
     own: float = 0.0
     absorbed: tuple[float, int] = (0.0, 0)
     absorbed_first: tuple[int, ...] = ()
+    rounded_away: float = 0.0
+    left_out: float = 0.0
     zeros: float = 0.0
     beneath: float = 0.0
     wrapped: int = 0
@@ -87,10 +95,28 @@ class OpTrace:
         self.own = max(self.own, evidence.own)
         if evidence.absorbed[0] > self.absorbed[0]:
             self.absorbed, self.absorbed_first = evidence.absorbed, iterations
+        if math.isfinite(evidence.own):
+            away = evidence.own * evidence.result.norm
+            self.rounded_away = max(self.rounded_away, away)
+        self.left_out += _left_out(evidence)
         self.zeros = max(self.zeros, evidence.result.zeros)
         self.beneath = max(self.beneath, evidence.result.beneath)
         self.wrapped += evidence.wrapped
         self.rounds_whole |= evidence.rounds_whole
+
+    @property
+    def absorbs(self) -> bool:
+        """Whether sums leave out an addend, and it is a part of what they round away; a
+        series that has converged leaves out its last terms, and is none the worse."""
+        return self.absorbed[0] > MOSTLY and self.left_out >= PART * self.rounded_away
+
+
+def _left_out(evidence: OpEvidence) -> float:
+    share, stays = evidence.absorbed
+    norms = [s.norm for s in evidence.operands.values()]
+    if not share or len(norms) != 2:  # a number added to itself is not left out
+        return 0.0
+    return math.sqrt(share) * norms[1 - stays]
 
 
 def _makes_nonfinite(evidence: OpEvidence) -> bool:
@@ -200,6 +226,6 @@ class Recorder:
             own=own,
             absorbed=absorbed(op.name, arrays, results[0]),
             wrapped=wrapped(op, arrays, results[0]),
-            rounds_whole=rounds_whole(results[0], shares[0], own),
+            rounds_whole=rounds_whole(op, results[0], shares[0], own),
             moved=moved(op, operands, results[0]),
         )

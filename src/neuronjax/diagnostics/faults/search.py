@@ -24,7 +24,7 @@ from neuronjax.diagnostics.faults.evidence import BOUNDS, OpEvidence
 from neuronjax.diagnostics.faults.flow import OWN, Flow, Step, amplification
 from neuronjax.diagnostics.faults.judgement import HOPELESS
 from neuronjax.diagnostics.faults.perturbation import unit_of
-from neuronjax.diagnostics.faults.recorder import Moment, OpTrace, Recorder
+from neuronjax.diagnostics.faults.recorder import PART, Moment, OpTrace, Recorder
 from neuronjax.diagnostics.faults.wrong_results import (
     LOST_UPDATE,
     NEAR,
@@ -54,10 +54,6 @@ _PERIODIC = frozenset(
 )
 #: How many ops back a cause is near.
 NEARBY = 6
-#: Share of an error that is a part of it.
-PART = 0.25
-#: Share of sums that absorb an addend, from which on it counts.
-MOSTLY = 0.5
 #: A sum that absorbs loses at least this share of a roundoff.
 OF_ROUNDOFF = 0.1
 #: A bound that makes a number so many times smaller or larger replaces it.
@@ -107,6 +103,8 @@ class FaultSearch:
         self._flow = Flow(self._graph, recorder)
         main = program.functions[program.main].body
         self._results = main.results
+        pairs = zip(main.arguments, program.argument_names, strict=False)
+        self._names = {v: name for v, name in pairs if "/" in name}
         self.wrong = tuple(
             wrong_results(
                 main,
@@ -128,6 +126,11 @@ class FaultSearch:
         for suspect in self._all():
             found.setdefault(suspect.trace.path, suspect)
         return list(found.values()) or list(self._vanishing())
+
+    def parameter(self, trace: OpTrace) -> str:
+        """The path of the leaf of an argument that an op, or one shortly before it, is
+        applied to; "" where arguments have no leaves with names."""
+        return self._flow.named(trace, self._names, NEARBY)
 
     def _all(self) -> Iterator[Suspect]:
         yield from self._wrapping()
@@ -176,6 +179,7 @@ class FaultSearch:
         """Who made what shows at an op, and who amplified it."""
         results = self._on(shown)
         if evidence.result.nonfinite:
+            yield from self._off_before(shown, evidence)
             for maker, amplifier in self._nonfinite(shown, evidence):
                 yield Suspect(maker, "makes", results, amplifier)
             return
@@ -198,14 +202,16 @@ class FaultSearch:
         yield Suspect(worst, "makes" if own else "amplifies", results)
 
     def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
-        """Whether an op does more than to round its result as another one does."""
+        """Whether an op does more than to round its result as another one does. A cast
+        gives up digits that were there, though the other has no more of them."""
         own, other = (
             min(unit_of(v.type.dtype) for v in t.path.op.results)
             for t in (trace, shown)
         )
+        if _narrows(trace) and own == other:
+            return True
         flushes = trace.beneath > 0 and trace.zeros > 0
-        absorbs = trace.absorbed[0] > MOSTLY
-        return own > other or flushes or absorbs or trace.rounds_whole
+        return own > other or flushes or trace.absorbs or trace.rounds_whole
 
     def _loses_digits(self, chain: list[Step]) -> OpTrace | None:
         """Who lost the digits that show, though it rounds as any other op does: a large
@@ -266,6 +272,18 @@ class FaultSearch:
             yield maker, shown
         yield shown, None
 
+    def _off_before(self, shown: OpTrace, evidence: OpEvidence) -> Iterator[Suspect]:
+        """Who made an operand so wrong that it left the domain of an op."""
+        if evidence.result.nonfinite_reference or not evidence.result.nan:
+            return
+        if self._flushed(evidence) or self._absorbed(shown):
+            return  # an operand is zero, which says more than that it is off
+        for trace in self._flow.behind_step(shown, evidence):
+            before = trace.first
+            if before is not None and not before[2].result.nonfinite:
+                yield from self._traced_back(trace, before[2])
+                return
+
     def _absorbed(self, trace: OpTrace) -> OpTrace | None:
         """A sum nearby that left out all of an addend."""
         near = self._flow.near(trace, NEARBY)
@@ -294,7 +312,7 @@ class FaultSearch:
         """Sums in a loop that leave out most of what is added to them."""
         carrying = self._carrying()
         for trace in self._recorder.traces.values():
-            absorbs = trace.absorbed[0] > MOSTLY and self._is_running(trace.path.op)
+            absorbs = trace.absorbs and self._is_running(trace.path.op)
             unit = self._recorder.unit(trace.path.op)
             loses = trace.own > OF_ROUNDOFF * unit
             if absorbs and loses and trace.first and trace.path.op in carrying:
@@ -426,6 +444,14 @@ def buries(trace: OpTrace, evidence: OpEvidence) -> float:
         return 0.0
     addends = [s.norm for s in evidence.operands.values() if s.norm]
     return evidence.own * evidence.result.norm / min(addends, default=math.inf)
+
+
+def _narrows(trace: OpTrace) -> bool:
+    op = trace.path.op
+    if op.name != "stablehlo.convert":
+        return False
+    before, after = (unit_of(v.type.dtype) for v in (*op.operands, *op.results))
+    return 0 < before < after
 
 
 def _only_renames(trace: OpTrace, evidence: OpEvidence) -> bool:

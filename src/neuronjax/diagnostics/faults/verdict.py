@@ -59,6 +59,14 @@ class FaultVerdict:
     wrong: tuple[WrongResult, ...]
     faults: tuple[Fault, ...]
 
+    @property
+    def lines(self) -> tuple[Fault, ...]:
+        """The first fault of every line."""
+        lines: dict[str, Fault] = {}
+        for fault in self.faults:
+            lines.setdefault(fault.record.source, fault)
+        return tuple(lines.values())
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
@@ -88,7 +96,9 @@ def verdict(
     if len(names) != len(results):
         names = [str(n) for n in range(len(results))]
     search = FaultSearch(program, seen, arguments)
-    faults = [_fault(s, records, names) for s in search.suspects()]
+    faults = [
+        _fault(s, search.parameter(s.trace), records, names) for s in search.suspects()
+    ]
     known = [f for f in faults if f.kind != "other"]
     return FaultVerdict(
         results=len(results),
@@ -112,7 +122,10 @@ def _wrong_result(wrong: Wrong, names: Sequence[str]) -> WrongResult:
 
 
 def _fault(
-    suspect: Suspect, records: Mapping[OpPath, OpRecord], names: Sequence[str]
+    suspect: Suspect,
+    parameter: str,
+    records: Mapping[OpPath, OpRecord],
+    names: Sequence[str],
 ) -> Fault:
     name, trace = named(suspect), suspect.trace
     moment = trace.first or trace.made_nonfinite
@@ -120,6 +133,7 @@ def _fault(
         kind=name.kind,
         role=suspect.role,
         record=records[trace.path],
+        parameter=parameter,
         shows=None if suspect.amplifier is None else records[suspect.amplifier.path],
         iteration=moment[1] if moment else (),
         evidence=name.evidence,

@@ -1,6 +1,6 @@
 """Whole numbers that a type does not hold: they wrap around, saturate or are rounded.
 
-Sums and products of integers are done again in float64, whose range is wider. Of a
+Arithmetic of integers is done again in float64, whose range is wider. Of a
 scatter the indices are not followed: what all of its numbers should add up to is known,
 and a sum that has wrapped around is off by a multiple of the type's range.
 """
@@ -8,6 +8,7 @@ and a sum that has wrapped around is off by a multiple of the type's range.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,25 @@ from neuronjax.ir.program import Op
 
 #: Above this every float64 number is whole.
 _LARGEST = 2.0**53
-_ELEMENTWISE: dict[str, np.ufunc] = {
+_FOLDS: dict[str, np.ufunc] = {
     "stablehlo.add": np.add,
     "stablehlo.subtract": np.subtract,
     "stablehlo.multiply": np.multiply,
 }
+_ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
+    **_FOLDS,
+    "stablehlo.negate": np.negative,
+    "stablehlo.abs": np.abs,
+    "stablehlo.power": np.power,
+    "stablehlo.shift_left": lambda x, bits: x * np.exp2(bits),
+}
 
 
-def rounds_whole(result: Seen, share: Share, own: float) -> bool:
-    """Whether an op rounds whole numbers to floats beside them."""
+def rounds_whole(op: Op, result: Seen, share: Share, own: float) -> bool:
+    """Whether an op rounds whole numbers to floats beside them, or integers on their
+    way through an engine that computes in floats."""
+    if np.dtype(result.dtype).kind in "iu":
+        return own > 0 and op.name in _RULES
     unit = unit_of(result.dtype)
     if not own or not unit or not 1 / unit < share.largest < _LARGEST:
         return False
@@ -61,6 +72,28 @@ def _outside(exact: np.ndarray, dtype: Any) -> int:
 
 def _arithmetic(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
     return _outside(_ELEMENTWISE[op.name](*x), result.dtype)
+
+
+def _contracted(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
+    """The axes of a product of matrices that are shared get one letter each."""
+    left, right = (
+        [f"{side}{n}" for n in range(a.ndim)] for side, a in zip("lr", x, strict=True)
+    )
+    numbers = op.attributes["dot_dimension_numbers"]
+    groups = [
+        [numbers[f"{side}_{what}_dimensions"] for side in ("lhs", "rhs")]
+        for what in ("batching", "contracting")
+    ]
+    for pairs in groups:
+        for m, n in zip(*pairs, strict=True):
+            right[n] = left[m]
+    batch, summed = ([left[m] for m in pairs[0]] for pairs in groups)
+    kept = [a for a in (*left, *right) if a not in batch + summed]
+    letters = dict(zip(dict.fromkeys(left + right), ascii_letters, strict=False))
+    lhs, rhs, out = (
+        "".join(letters[a] for a in group) for group in (left, right, batch + kept)
+    )
+    return _outside(np.einsum(f"{lhs},{rhs}->{out}", *x), result.dtype)
 
 
 def _converted(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
@@ -102,13 +135,14 @@ def _scattered(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
 def _of_region(op: Op) -> np.ufunc | None:
     """What a reduction does with two numbers."""
     names = [inner.name for inner in op.regions[0].ops]
-    return _ELEMENTWISE.get(names[0]) if len(names) == 1 else None
+    return _FOLDS.get(names[0]) if len(names) == 1 else None
 
 
 _Rule = Callable[[Op, Sequence[np.ndarray], Seen], int]
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(_ELEMENTWISE, _arithmetic),
     "stablehlo.convert": _converted,
+    "stablehlo.dot_general": _contracted,
     "stablehlo.reduce": _reduced,
     "stablehlo.reduce_window": _cumulative,
     "stablehlo.scatter": _scattered,

@@ -17,7 +17,7 @@ from neuronjax.diagnostics.faults.judgement import (
 )
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.shares import Seen, Share, share_of, wide
-from neuronjax.diagnostics.op_errors import blocks_of
+from neuronjax.diagnostics.op_errors import blocks_of, in_parts
 from neuronjax.ir.program import Region, Value
 
 #: A result this much smaller than another may be nothing beside it.
@@ -103,8 +103,19 @@ def _is_whole(seen: Seen) -> bool:
 
 def norm(x: np.ndarray) -> float:
     """L2, of the finite elements."""
-    finite = np.where(np.isfinite(x), x, 0.0).reshape(-1)
-    return float(np.sqrt(finite @ finite))
+
+    def square(x: np.ndarray) -> float:
+        total = 0.0
+        for [block] in blocks_of(x):
+            numbers = wide(block)
+            more = float(numbers @ numbers)
+            if not math.isfinite(more):
+                numbers = np.where(np.isfinite(numbers), numbers, 0.0)
+                more = float(numbers @ numbers)
+            total += more
+        return total
+
+    return math.sqrt(sum(in_parts(square, x)))
 
 
 class _States:
@@ -123,7 +134,7 @@ class _States:
             if entry.type != value.type:
                 continue
             if n not in self._norms:
-                self._norms[n] = norm(wide(self._arguments[n]))
+                self._norms[n] = norm(self._arguments[n])
             size = self._norms[n]
             step = _distance(self._arguments[n], reference, NEAR * size)
             if step < NEAR * size:

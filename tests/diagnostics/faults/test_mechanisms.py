@@ -1,0 +1,182 @@
+"""What a fault is called, and which of several lines it is laid to, where two readings
+are near: a sum that absorbs or has converged, a cast or the difference that shows it,
+one call of a helper or the other, an operand or the op that it is no operand of.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from neuronjax.api.compare import compare
+from neuronjax.policy import Policy
+from tests.diagnostics.faults.marked import marked_line
+
+
+def normal(*shape, seed=0, scale=1.0):
+    x = np.random.default_rng(seed).normal(size=shape) * scale
+    return x.astype(np.float32)
+
+
+# Each is (kind, policy, faulty, healthy, arguments); the faulty line says so.
+
+
+def short_sums(x, w):
+    y = jax.lax.dot(x, w, preferred_element_type=jnp.int16)  # here
+    return y.astype(jnp.float32)
+
+
+def long_sums(x, w):
+    return jax.lax.dot(x, w, preferred_element_type=jnp.int32).astype(jnp.float32)
+
+
+def shifted(x):
+    high = x << 12  # here
+    return (high >> 16).astype(jnp.float32)
+
+
+def shifted_once(x):
+    return (x >> 4).astype(jnp.float32)
+
+
+def cell(rows, columns):
+    flat = rows * 40_961 + columns  # here
+    return flat & 255
+
+
+def cell_by_parts(rows, columns):
+    return ((rows & 255) + (columns & 255)) & 255
+
+
+def series(z):
+    def add(n, carry):
+        term, total = carry
+        term = term * z / (n + 1).astype(jnp.float32)
+        return term, total + term  # here
+
+    one = jnp.ones_like(z)
+    return jax.lax.fori_loop(0, 60, add, (one, one))[1]
+
+
+def middle(low, high):
+    half = (low.astype(jnp.bfloat16) + high.astype(jnp.bfloat16)) / 2  # here
+    return half.astype(jnp.float32) - 1.148 * low
+
+
+def middle_in_fp32(low, high):
+    return (low + high) / 2 - 1.148 * low
+
+
+def ages(stamps):
+    stamps = stamps.astype(jnp.bfloat16)  # here
+    return (stamps[-1] - stamps).astype(jnp.float32)
+
+
+def ages_in_fp32(stamps):
+    return stamps[-1] - stamps
+
+
+def rates(values, ticks):
+    ticks = ticks.astype(jnp.float32)  # here
+    return jnp.diff(values) / (jnp.diff(ticks) + 0.1)
+
+
+def rates_of_whole_ticks(values, ticks):
+    return jnp.diff(values) / (jnp.diff(ticks).astype(jnp.float32) + 0.1)
+
+
+def scaled(x):
+    variance = (x * x).mean(-1) - x.mean(-1) ** 2  # here
+    return jax.lax.rsqrt(variance + 1e-5)
+
+
+def scaled_centred(x):
+    centred = x - x.mean(-1, keepdims=True)
+    return jax.lax.rsqrt((centred * centred).mean(-1) + 1e-5)
+
+
+def shares(a, b):
+    both = a.astype(jnp.float16) * b.astype(jnp.float16)  # here
+    return both.astype(jnp.float32) * 1e7
+
+
+def shares_in_fp32(a, b):
+    return a * b * 1e7
+
+
+ENGINES = Policy(integer_path="fp32")
+POSITIVE = np.abs(normal(64, seed=3)) + 0.5
+OFFSET = 1000 + normal(4, 512, seed=6, scale=0.3)
+
+CASES = [
+    (
+        "integer",
+        "bf16",
+        short_sums,
+        long_sums,
+        [np.full((3, 64), 90, np.int8), np.full((64, 2), 70, np.int8)],
+    ),
+    ("integer", "bf16", shifted, shifted_once, [np.int32([900_000, 7, 3_000_000])]),
+    (
+        "integer",
+        ENGINES,
+        cell,
+        cell_by_parts,
+        [np.arange(9_000, 9_032, dtype=np.int32), np.arange(32, dtype=np.int32)],
+    ),
+    ("cancellation", "fp32", series, jnp.exp, [np.float32([-9, -12, -14])]),
+    (
+        "coarse",
+        "fp32",
+        middle,
+        middle_in_fp32,
+        [POSITIVE, POSITIVE * np.float32(1.3)],
+    ),
+    (
+        "coarse",
+        "bf16",
+        ages,
+        ages_in_fp32,
+        [np.linspace(9_000, 9_040, 24, dtype=np.float32)],
+    ),
+    (
+        "integer",
+        "fp32",
+        rates,
+        rates_of_whole_ticks,
+        [
+            np.linspace(0, 9, 24, dtype=np.float32) ** 2,
+            1_700_000_000 + 60 * np.arange(24, dtype=np.int32) ** 2,
+        ],
+    ),
+    ("cancellation", "fp32", scaled, scaled_centred, [OFFSET]),
+    (
+        "underflow",
+        "fp32",
+        shares,
+        shares_in_fp32,
+        [POSITIVE * np.float32(1e-2), POSITIVE[::-1] * np.float32(2e-5)],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy", "faulty", "healthy", "arguments"),
+    CASES,
+    ids=[case[2].__name__ for case in CASES],
+)
+def test_the_kind_and_line_and_its_twin(kind, policy, faulty, healthy, arguments):
+    report = compare(faulty, policy=policy)(*arguments)
+    assert report.faults
+    assert report.faults[0].record.source == marked_line(faulty)
+    assert report.faults[0].kind == kind
+    assert compare(healthy, policy=policy)(*arguments).faults == ()
+
+
+def test_nan_of_a_negative_variance_names_both_lines():
+    """It is first told who made the operand negative, then which op made NaN of it."""
+    report = compare(scaled, policy="fp32")(1e4 + normal(32, 64, seed=8, scale=0.1))
+    kinds = [f.kind for f in report.faults]
+    assert kinds[0] == "cancellation"
+    assert report.faults[0].record.source == marked_line(scaled)
+    assert "non-finite" in kinds
