@@ -194,10 +194,7 @@ def _reduction(
         integer_path=_integer_path(op, context, name, dtype),
         **fields,
     )
-    if travels in ("bfloat16", "float16"):
-        rounding = dict(rounding=policy.rounding, overflow=policy.overflow)
-        made = dataclasses.replace(made, **rounding)
-    yield made
+    yield dataclasses.replace(made, **context.on_write(travels or "float32"))
 
 
 def _combiner(op: Op, region: Region) -> str:
