@@ -60,7 +60,8 @@ def engine_of(dtype: np.dtype, *, path: str = "exact") -> Engine:
 def integer_path(context: Context, op: str, dtype: np.dtype) -> str:
     """How integers of an op are computed; "exact" for what is no arithmetic."""
     arithmetic = dtype.kind in "iu" and op in ("add", "subtract", "multiply")
-    return context.policy.integer_path if arithmetic else "exact"
+    through_fp32 = arithmetic and context.policy.integer_path == "fp32"
+    return "fp32" if through_fp32 else "exact"
 
 
 @lowers(
