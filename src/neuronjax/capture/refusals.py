@@ -43,6 +43,8 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
     """
     if named := explicit_mesh(error) or _wrong_devices(closed_jaxpr.jaxpr):
         return named
+    if named := _algorithm(closed_jaxpr.jaxpr, str(error)):
+        return named
     name = _primitive(str(error))
     wanted = name or _CALLBACKS
     located = equations(closed_jaxpr.jaxpr)
@@ -79,6 +81,22 @@ def explicit_mesh(error: Exception) -> NeuronJaxError | None:
         remedy="use neuronjax.make_mesh, whose axes are Auto, or AbstractMesh with "
         "axis_types=(AxisType.Auto, ...)",
     )
+
+
+def _algorithm(jaxpr: Any, message: str) -> NeuronJaxError | None:
+    """The named error of a dot whose algorithm JAX finds no use for."""
+    match = re.search(r"dot algorithm '(\w+)'", message)
+    if match is None:
+        return None
+    for equation, source in equations(jaxpr):
+        if getattr(equation.params.get("precision"), "name", None) == match[1]:
+            return InvalidProgramError(
+                message,
+                op=str(equation.primitive),
+                location=source,
+                remedy="cast the operands to what it names, or use another algorithm",
+            )
+    return None
 
 
 # -- devices ---------------------------------------------------------------------------
