@@ -14,6 +14,7 @@ NAMES = {
     "DumpComparison",
     "Emulated",
     "Estimate",
+    "IntegersInFP32Warning",
     "InternalError",
     "InvalidProgramError",
     "KernelVerdict",

@@ -103,7 +103,7 @@ GROUPS: dict[str, Group] = {
         text="One base class and four categories; see [errors](../errors.md).",
         names=(
             *("NeuronJaxError", "UnsupportedError", "UnimplementedError"),
-            *("InvalidProgramError", "InternalError"),
+            *("InvalidProgramError", "InternalError", "IntegersInFP32Warning"),
         ),
     ),
 }

@@ -70,6 +70,7 @@ from neuronjax.diagnostics.order import (
 from neuronjax.diagnostics.precision_result import PrecisionSearch as PrecisionSearch
 from neuronjax.diagnostics.statistics import Statistics as Statistics
 from neuronjax.errors import (
+    IntegersInFP32Warning as IntegersInFP32Warning,
     InternalError as InternalError,
     InvalidProgramError as InvalidProgramError,
     NeuronJaxError as NeuronJaxError,

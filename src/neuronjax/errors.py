@@ -1,4 +1,4 @@
-"""The errors of neuronjax: one base class and four categories.
+"""The errors of neuronjax, one base class and four categories; a warning.
 
 Every message answers three questions, in this order: which op (or argument), which line
 of the user's program, and what to do about it.
@@ -58,6 +58,12 @@ class InvalidProgramError(NeuronJaxError, ValueError):
 
 class InternalError(NeuronJaxError):
     """neuronjax itself is wrong. Please report it."""
+
+
+class IntegersInFP32Warning(UserWarning):
+    """A reduction of integers over devices, which the chip computes in float32: exact
+    to 2^24, where JAX's own is exact. Once for a line; `Policy(integer_path=...)` says
+    which of the two is meant."""
 
 
 _PACKAGE = str(Path(__file__).parent) + "/"

@@ -7,6 +7,7 @@ fold, bit for bit; integers against Python's.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -307,6 +308,71 @@ def test_algorithms_round_as_they_say(policy):
         for (a, b), out in zip(pairs, row, strict=True):
             want = dot_algorithm.dot(a, b, name, operations)
             floats.same_bits(out, want, f"{preset.name} {a.shape}")
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs"),
+    [
+        ("bfloat16", "float32"),
+        pytest.param("float32", "float16", marks=slow),
+        pytest.param("float16", "bfloat16", marks=slow),
+        pytest.param("float8_e4m3", "float8_e5m2", marks=slow),
+        pytest.param("int8", "float32", marks=slow),
+    ],
+)
+def test_algorithms_of_mixed_operands(lhs, rhs):
+    """What is narrower than an algorithm's format is in it already."""
+    a, b = (4 * np.nan_to_num(x, posinf=0) for x in operands(130))
+    a, b = a.astype(jnp.dtype(lhs)), b.astype(jnp.dtype(rhs))
+    wide: dict[str, Any] = dict(preferred_element_type=jnp.float32)
+
+    def dots(a, b):
+        return [lax.dot_general(a, b, PLAIN, precision=p, **wide) for p in SPLIT]
+
+    for (preset, how), out in zip(SPLIT.items(), nj.jit(dots)(a, b), strict=True):
+        want = dot_algorithm.dot(a.astype(np.float32), b.astype(np.float32), *how)
+        floats.same_bits(out, want, preset.name)
+
+
+AS_POLICY = {
+    "BF16_BF16_F32": "bf16",
+    "F16_F16_F32": "fp16",
+    "TF32_TF32_F32": "tf32",
+    "F32_F32_F32": "fp32",
+    # Precisions are hints: the policy's casts are what counts.
+    "bfloat16": "fp32",
+    "tensorfloat32": "fp32",
+    "highest": "fp32",
+}
+
+
+def test_one_operation_is_the_policy_of_its_format():
+    """`jax_default_matmul_precision` under FP32, for a whole program."""
+    a, b = operands(260)
+
+    def program(a, b):
+        return jnp.tanh(a @ b), jax.grad(lambda a: jnp.sum(a @ b))(a)
+
+    found = {}
+    for name in AS_POLICY:
+        with jax.default_matmul_precision(name):
+            found[name] = nj.jit(program, policy="fp32")(a, b)
+    for name, policy in AS_POLICY.items():
+        same = nj.jit(program, policy=policy)
+        for got, want in zip(found[name], same(a, b), strict=True):
+            floats.same_bits(got, want, name)
+
+
+def test_fp8_algorithms_of_other_operands_are_refused_by_name():
+    with pytest.raises(
+        nj.InvalidProgramError, match="'ANY_F8_ANY_F8_F32' req"
+    ) as caught:
+        nj.jit(
+            lambda a, b: lax.dot_general(
+                a, b, PLAIN, precision=Preset.ANY_F8_ANY_F8_F32
+            )
+        )(*operands(4))
+    assert "test_dot_forms.py:" in str(caught.value.location)
 
 
 def x3(a, b):

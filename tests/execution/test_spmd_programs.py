@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import neuronjax as nj
-from neuronjax.errors import NeuronJaxError, UnsupportedError
+from neuronjax.errors import IntegersInFP32Warning, NeuronJaxError, UnsupportedError
 from neuronjax.execution import exchange_fold as fold
 from neuronjax.policy.scopes import collective_algorithm
 
@@ -199,13 +200,50 @@ def scatter(x: Any) -> Any:
     return lax.psum_scatter(x, "x", tiled=True)
 
 
+LARGE = np.full((4, 4), 2**24 + 1, np.int32)
+
+
 def test_integers_through_fp32():
-    large = np.full((4, 4), 2**24 + 1, np.int32)
     policy = nj.Policy(integer_path="fp32")
-    assert (np.asarray(mapped(psum)(large)) == 4 * (2**24 + 1)).all()
-    assert (np.asarray(mapped(psum, policy=policy)(large)) == 4 * 2**24).all()
+    assert (np.asarray(mapped(psum, policy=policy)(LARGE)) == 4 * 2**24).all()
     most = mapped(lambda x: lax.pmax(x, "x"), policy=policy)
-    assert (np.asarray(most(large)) == 2**24).all()
+    assert (np.asarray(most(LARGE)) == 2**24).all()
+
+
+def test_integers_as_stablehlo_has_them():
+    policy = nj.Policy(integer_path="exact")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", IntegersInFP32Warning)
+        got = mapped(psum, policy=policy)(LARGE)
+    assert (np.asarray(got) == 4 * (2**24 + 1)).all()
+
+
+def test_integers_are_what_the_chip_makes_of_them():
+    """In FP32 over devices, exactly on one, and the user hears of it."""
+    both = mapped(lambda x: (lax.psum(x, "x"), x + x))
+    with pytest.warns(IntegersInFP32Warning, match="int32.*integer_path") as caught:
+        total, twice = both(LARGE)
+    assert caught[0].filename == __file__
+    assert (np.asarray(total) == 4 * 2**24).all()
+    assert (np.asarray(twice) == 2 * LARGE).all()
+
+
+def test_a_line_warns_once():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for rows in (4, 8, 12):
+            mapped(lambda x: lax.pmin(x, "x"))(np.ones((rows, 2), np.int32))
+    assert len([w for w in caught if w.category is IntegersInFP32Warning]) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16])
+def test_narrow_integers_are_exact(dtype):
+    """FP32 holds them; beyond their range they wrap around."""
+    x = np.full((4, 4), np.iinfo(dtype).max, dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", IntegersInFP32Warning)
+        got = np.asarray(mapped(psum)(x))
+    np.testing.assert_array_equal(got, x * dtype(4))
 
 
 @pytest.mark.parametrize(

@@ -46,11 +46,25 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "a target twice": (
         lambda x: lax.ppermute(x, "x", [(0, 1), (2, 1)]),
-        "sources and destinations must be unique",
+        "ppermute: device 1 is a target twice",
     ),
     "a source twice": (
         lambda x: lax.ppermute(x, "x", [(0, 1), (0, 2)]),
-        "sources and destinations must be unique",
+        "ppermute: device 0 is a source twice",
+    ),
+    "a target that is not there": (
+        lambda x: lax.ppermute(x, "x", [(0, 4)]),
+        "ppermute: device 4 is none of the 4 of the mesh",
+    ),
+    "a source that is not there": (
+        lambda x: lax.ppermute(x, "x", [(9, 0)]),
+        "ppermute: device 9 is none of the 4 of the mesh",
+    ),
+    "no groups": (lambda x: psum(x, []), "psum: no groups"),
+    "no such axis": (lambda x: lax.psum(x, "rows"), "axis 'rows', which no mesh"),
+    "the index along no such axis": (
+        lambda x: x + lax.axis_index("rows"),
+        "axis 'rows', which no mesh",
     ),
     "an algorithm for other groups": (
         collective_algorithm("kangaring")(lambda x: psum(x, [[0, 1], [2, 3]])),
@@ -75,6 +89,22 @@ def test_calls(name):
     with pytest.raises(NeuronJaxError, match=words) as caught:
         mapped(function).lower(X)
     assert "remedy: " in str(caught.value)
+    if caught.value.location:
+        assert "test_spmd_refusals.py:" in caught.value.location
+
+
+def test_a_name_error_of_the_users_own_is_theirs():
+    with pytest.raises(NameError, match="undefined_name"):
+        mapped(lambda x: x + undefined_name).lower(X)  # type: ignore[name-defined]  # noqa: F821
+
+
+@pytest.mark.parametrize("reduce", [lax.psum, lax.pmax, lax.pmean])
+def test_nothing_to_reduce_is_nothing(reduce):
+    """As in JAX."""
+    got = mapped(lambda x: reduce(x, "x"))(np.ones((4, 0), np.float32))
+    assert got.shape == (4, 0)
+    scattered = mapped(lambda x: lax.psum_scatter(x, "x", tiled=True))
+    assert scattered(np.ones((16, 0), np.float32)).shape == (4, 0)
 
 
 def test_no_such_algorithm():

@@ -241,7 +241,7 @@ def decode_location(location: Any) -> Location:
 
 
 @cache
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
     return any(part in file for part in LIBRARY)
 
 
@@ -255,7 +255,7 @@ def _user_frame(location: Any) -> tuple[str, int]:
             location = location.child_loc
         if isinstance(location, ir.FileLineColLoc):
             frame = (location.filename, location.start_line)
-            if not _is_library(frame[0]):
+            if not is_library(frame[0]):
                 return frame
             innermost = innermost if innermost[0] else frame
         if caller is None:

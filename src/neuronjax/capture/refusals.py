@@ -8,11 +8,24 @@ has a rule (`host_calls`).
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
-from neuronjax.capture.decode import LIBRARY
-from neuronjax.errors import NeuronJaxError, UnimplementedError, UnsupportedError
+from neuronjax.capture.decode import is_library
+from neuronjax.errors import (
+    InvalidProgramError,
+    NeuronJaxError,
+    UnimplementedError,
+    UnsupportedError,
+)
+from neuronjax.ir.collective_set import (
+    GROUPS_REMEDY,
+    PAIRS_REMEDY,
+    fault_of_groups,
+    fault_of_pairs,
+)
 
 _CALLBACKS = "callback|debug_print|infeed|outfeed"
 _OUTSIDE = (
@@ -26,9 +39,11 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
 
     Args:
         closed_jaxpr: the traced function.
-        error: JAX's NotImplementedError or ValueError.
+        error: JAX's NotImplementedError, ValueError or IndexError.
     """
-    if named := explicit_mesh(error):
+    if named := explicit_mesh(error) or _wrong_devices(closed_jaxpr.jaxpr):
+        return named
+    if named := _algorithm(closed_jaxpr.jaxpr, str(error)):
         return named
     name = _primitive(str(error))
     wanted = name or _CALLBACKS
@@ -68,6 +83,61 @@ def explicit_mesh(error: Exception) -> NeuronJaxError | None:
     )
 
 
+def _algorithm(jaxpr: Any, message: str) -> NeuronJaxError | None:
+    """The named error of a dot whose algorithm JAX finds no use for."""
+    match = re.search(r"dot algorithm '(\w+)'", message)
+    if match is None:
+        return None
+    for equation, source in equations(jaxpr):
+        if getattr(equation.params.get("precision"), "name", None) == match[1]:
+            return InvalidProgramError(
+                message,
+                op=str(equation.primitive),
+                location=source,
+                remedy="cast the operands to what it names, or use another algorithm",
+            )
+    return None
+
+
+# -- devices ---------------------------------------------------------------------------
+
+
+def unknown_axis(error: NameError) -> NeuronJaxError | None:
+    """The named error of a collective over an axis that no mesh around it has."""
+    match = re.search(r"unbound axis name: (\w+)", str(error))
+    if match is None:
+        return None
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f"{f.filename}:{f.lineno}" for f in frames if not is_library(f.filename)]
+    return InvalidProgramError(
+        f"a collective over the axis {match[1]!r}, which no mesh around it has",
+        location=lines[-1] if lines else None,
+        remedy="name an axis of the mesh of the jax.shard_map around it, the axis_name "
+        "of the neuronjax.pmap, or that of the jax.vmap",
+    )
+
+
+def _wrong_devices(jaxpr: Any) -> NeuronJaxError | None:
+    """The named error of the first collective whose ranks or groups cannot be."""
+    sizes: dict[Any, int] = {}
+    for equation, source in equations(jaxpr):
+        given = equation.params
+        sizes.update(getattr(given.get("mesh"), "shape", {}))
+        axes = given.get("axis_name", given.get("axes", ()))
+        axes = axes if isinstance(axes, tuple) else (axes,)
+        devices = prod(sizes.get(axis, 1) for axis in axes)
+        fault, remedy = "", ""
+        if "perm" in given:
+            fault, remedy = fault_of_pairs(given["perm"], devices), PAIRS_REMEDY
+        elif (groups := given.get("axis_index_groups")) is not None:
+            fault = fault_of_groups(groups, devices) if groups else "no groups"
+            remedy = GROUPS_REMEDY
+        if fault:
+            op = str(equation.primitive)
+            return InvalidProgramError(fault, op=op, location=source, remedy=remedy)
+    return None
+
+
 def _primitive(message: str) -> str:
     match = re.search(r"primitive '([^']+)'", message)
     return f"^{re.escape(match[1])}$" if match else ""
@@ -92,8 +162,8 @@ def equations(jaxpr: Any, outer: str | None = None) -> Iterator[tuple[Any, str |
 
 def source_line(equation: Any) -> str | None:
     """`file:line` of the innermost frame that is not a library's."""
-    traceback = equation.source_info.traceback
-    for frame in getattr(traceback, "frames", ()):
-        if not any(part in frame.file_name for part in LIBRARY):
+    trace = equation.source_info.traceback
+    for frame in getattr(trace, "frames", ()):
+        if not is_library(frame.file_name):
             return f"{frame.file_name}:{frame.line_num}"
     return None

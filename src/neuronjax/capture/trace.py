@@ -21,7 +21,7 @@ from jax.extend.core import ClosedJaxpr
 from neuronjax.capture import partition
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.host_calls import keep_linear_algebra_whole
-from neuronjax.capture.refusals import explicit_mesh, refusal
+from neuronjax.capture.refusals import explicit_mesh, refusal, unknown_axis
 from neuronjax.capture.scaled_matmul import keep_whole
 from neuronjax.errors import InternalError, UnsupportedError
 from neuronjax.ir.program import Program
@@ -108,6 +108,10 @@ class Traced:
                 if named := explicit_mesh(error) or partition.uneven(error):
                     raise named from error
                 raise
+            except NameError as error:
+                if named := unknown_axis(error):
+                    raise named from error
+                raise
 
     @property
     def closes_over_tracers(self) -> bool:
@@ -120,7 +124,7 @@ class Traced:
         with _capture_scope():
             try:
                 lowered = self.stage.lower(lowering_platforms=(PLATFORM,))
-            except (NotImplementedError, ValueError) as error:
+            except (NotImplementedError, ValueError, IndexError) as error:
                 raise refusal(self.stage.jaxpr, error) from error
             return lowered.compiler_ir()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -376,7 +377,9 @@ def _reduced(i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array) -> jax
         remedy = "reduce integers, or the real and imaginary parts"
         raise _invalid(i, f"{i.op} of {x.dtype} over devices", remedy)
     if i.op in EXTREMES:
-        return cast(reduce_extreme(i.op, wide(x), (1,)), get_format(x.dtype))
+        overflow: Any = i.overflow
+        extreme = reduce_extreme(i.op, wide(x), (1,))
+        return cast(extreme, get_format(x.dtype), overflow=overflow)
     return _reduced_floats(i, x, zero, key)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from neuronjax.execution.unchecked import unchecked
 from neuronjax.ir.instruction import Block
 from neuronjax.ir.instruction_set import (
     Activation,
@@ -42,10 +44,11 @@ def entering(main: Block, arguments: Arrays, zero: jax.Array) -> Arrays:
         for view in i.operands
     }
     nested = any(i.blocks for i in main.instructions)  # they may capture anything
-    return [
-        opaque(a, zero) if nested or b.number in read else a
-        for b, a in zip(main.arguments, arguments, strict=True)
-    ]
+    with unchecked():
+        return [
+            opaque(a, zero) if nested or b.number in read else a
+            for b, a in zip(main.arguments, arguments, strict=True)
+        ]
 
 
 _CANONICAL = (Activation, NcMatmul, NcMatmulMx, NcMatmulSparse)
@@ -65,6 +68,7 @@ def leaving(main: Block, results: Arrays) -> list[jax.Array]:
     ]
 
 
+@functools.partial(jax.jit, inline=True)  # in which the NaN is nobody's result
 def canonical_nan(x: jax.Array) -> jax.Array:
     """One bit pattern for every NaN that leaves a program.
 

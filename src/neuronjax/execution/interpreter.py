@@ -31,6 +31,7 @@ from neuronjax.execution.probes.accumulator import StatisticsAccumulator, added
 from neuronjax.execution.probes.plan import ProbePlan
 from neuronjax.execution.reuse import KnownResults, is_small
 from neuronjax.execution.shortcuts import shortened
+from neuronjax.execution.unchecked import unchecked
 from neuronjax.execution.uniformity import Uniformity
 from neuronjax.ir.collective_set import Collective, Spmd
 from neuronjax.ir.instruction import (
@@ -44,6 +45,7 @@ from neuronjax.ir.instruction_set import (
     Activation,
     Branch,
     Call,
+    DmaCopy,
     Loop,
     Memset,
     ReadAmax,
@@ -442,6 +444,13 @@ def _has_own_kernel(i: Instruction) -> bool:
 
 def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
     """Executes as a compiled program of its own."""
+    if isinstance(i, Memset | DmaCopy):
+        with unchecked():
+            return _execute_apart(i, operands, registers)
+    return _execute_apart(i, operands, registers)
+
+
+def _execute_apart(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
     if type(i) is Memset:  # a kernel per constant would be a waste
         with jax.enable_x64(_is_64_bit(i)):
             return execute(i, operands, registers)

@@ -96,6 +96,6 @@ def _in_slices(x: jax.Array, reduce: Callable[[jax.Array], jax.Array]) -> jax.Ar
 def slices_of(length: int, size_bytes: int) -> int:
     """Into how many equal slices so many elements of every chunk are cut; 1 where no
     number close to the right one divides them."""
-    wanted = -(-size_bytes // _SLICE_BYTES)
+    wanted = max(-(-size_bytes // _SLICE_BYTES), 1)
     legal = (n for n in range(wanted, 4 * wanted + 1) if length % n == 0)
     return next(legal, 1)

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from neuronjax.errors import InvalidProgramError, UnimplementedError, UnsupportedError
+from neuronjax.errors import (
+    IntegersInFP32Warning,
+    InvalidProgramError,
+    UnimplementedError,
+    UnsupportedError,
+)
 from neuronjax.ir.axis_groups import groups_along
 from neuronjax.ir.collective_set import (
     GROUPS_REMEDY,
@@ -194,10 +200,7 @@ def _reduction(
         integer_path=_integer_path(op, context, name, dtype),
         **fields,
     )
-    if travels in ("bfloat16", "float16"):
-        rounding = dict(rounding=policy.rounding, overflow=policy.overflow)
-        made = dataclasses.replace(made, **rounding)
-    yield made
+    yield dataclasses.replace(made, **context.on_write(travels or "float32"))
 
 
 def _combiner(op: Op, region: Region) -> str:
@@ -224,7 +227,11 @@ _BITWISE = ("and", "or", "xor")
 
 
 def _integer_path(op: Op, context: Context, name: str, dtype: np.dtype) -> str:
-    """How integers are reduced: a CC-core has FP32 alone, for the extremes too."""
+    """How integers are reduced: a CC-core has FP32 alone, for the extremes too.
+
+    The vendor says so of 32 and 64 bits (EVRF061, EVRF063). FP32 holds every narrower
+    integer; what their sums do beyond their range is not documented: they wrap around.
+    """
     policy = context.policy
     if dtype.kind not in "iu" or name in _BITWISE:
         return "exact"
@@ -237,7 +244,32 @@ def _integer_path(op: Op, context: Context, name: str, dtype: np.dtype) -> str:
             "float32, under implicit_integer_downcast='none'",
             "reduce float32, or implicit_integer_downcast='all'",
         )
-    return policy.integer_path
+    if policy.integer_path != "auto":
+        return policy.integer_path
+    if dtype.itemsize < 4:
+        return "exact"
+    _warn_of_fp32(op, dtype)
+    return "fp32"
+
+
+_warned: set[str] = set()
+
+
+def _warn_of_fp32(op: Op, dtype: np.dtype) -> None:
+    """Once for a line of the user's: its program is lowered again for every shape."""
+    source = op.location.source or ""
+    if source in _warned:
+        return
+    file, _, line = source.rpartition(":")
+    warnings.warn_explicit(
+        f"{op.name} of {dtype}: the chip reduces integers over devices in float32, "
+        "exact to 2^24, and JAX elsewhere exactly. integer_path='fp32' or 'exact', of "
+        "the policy or of a Rule, says which is meant",
+        IntegersInFP32Warning,
+        file or "<unknown>",
+        int(line or 0),
+    )
+    _warned.add(source)
 
 
 def _bytes(operands: tuple[View, ...], travels: str | None) -> int:

@@ -23,6 +23,7 @@ from neuronjax.hardware import EMULATOR_ONLY_DTYPES, CoreSpec, Target
 from neuronjax.ir.collective_set import DeviceMesh
 from neuronjax.ir.instruction import Block, Buffer, Engine, Instruction, View
 from neuronjax.ir.program import Location, Op, Program, Region, TensorType, Value
+from neuronjax.numerics.float_format import FORMATS
 from neuronjax.policy import Policy
 from neuronjax.policy.policy import unmatched_rule_error
 from neuronjax.policy.scopes import active_policy, has_policy_scope, policy_from_scope
@@ -326,17 +327,16 @@ class Context:
             write_format = policy.operand_dtype(
                 "forward", chip_fp8=self.shared.target.chip.forward_fp8
             )
-        rounds = write_format is not None or dtype in ("bfloat16", "float16")
-        return self.make(
-            cls,
-            operands,
-            results,
-            engine=engine,
-            write_format=write_format,
-            rounding=policy.rounding if rounds else "rne",
-            overflow=policy.overflow if rounds else "ieee",
-            **attributes,
-        )
+        fields: dict[str, Any] = dict(engine=engine, **attributes)
+        written = write_format or dtype
+        fields |= self.on_write(written)
+        return self.make(cls, operands, results, write_format=write_format, **fields)
+
+    def on_write(self, name: str) -> dict[str, Any]:
+        """How an engine, which computes in FP32, writes in a format or dtype."""
+        if name in FORMATS and name != "float32":
+            return dict(rounding=self.policy.rounding, overflow=self.policy.overflow)
+        return {}
 
     def whole(
         self, op: Op, cls: type, engine: Engine, /, rounds: bool = False, **fields: Any

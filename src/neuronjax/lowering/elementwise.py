@@ -28,6 +28,7 @@ from neuronjax.ir.program import Op
 from neuronjax.lowering.broadcast import filled
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.registry import lowers
+from neuronjax.numerics.float_format import get_format
 
 BINARY = (
     "add subtract multiply divide maximum minimum remainder power atan2 and or "
@@ -59,7 +60,8 @@ def engine_of(dtype: np.dtype, *, path: str = "exact") -> Engine:
 def integer_path(context: Context, op: str, dtype: np.dtype) -> str:
     """How integers of an op are computed; "exact" for what is no arithmetic."""
     arithmetic = dtype.kind in "iu" and op in ("add", "subtract", "multiply")
-    return context.policy.integer_path if arithmetic else "exact"
+    through_fp32 = arithmetic and context.policy.integer_path == "fp32"
+    return "fp32" if through_fp32 else "exact"
 
 
 @lowers(
@@ -147,10 +149,10 @@ def clamp(op: Op, context: Context) -> Instructions:
     low, x, high = context.operands(op)
     engine = engine_of(x.type.dtype)
     raised = context.temporary(x.type.shape, x.type.dtype)
-    yield context.make(TensorTensor, (low, x), (raised,), engine=engine, op="maximum")
-    operands = (View(raised), high)
-    results = context.results(op)
-    yield context.make(TensorTensor, operands, results, engine=engine, op="minimum")
+    fields: dict[str, Any] = dict(engine=engine, **context.on_write(x.type.dtype.name))
+    yield context.make(TensorTensor, (low, x), (raised,), op="maximum", **fields)
+    operands, results = (View(raised), high), context.results(op)
+    yield context.make(TensorTensor, operands, results, op="minimum", **fields)
 
 
 @lowers("stablehlo.convert")
@@ -159,24 +161,25 @@ def convert(op: Op, context: Context) -> Instructions:
     if source == target:
         yield from pass_through(op, context)
         return
-    policy = context.policy
-    yield context.whole(
-        op,
-        TensorCopy,
-        "vector",
-        rounding=policy.rounding if narrows(source, target) else "rne",
-        overflow=policy.overflow,
-        float_to_int=policy.float_to_int,
-    )
+    fields: dict[str, Any] = context.on_write(target.name)
+    if holds(target, source):
+        fields["rounding"] = "rne"  # draws no random numbers
+    float_to_int = context.policy.float_to_int
+    yield context.whole(op, TensorCopy, "vector", float_to_int=float_to_int, **fields)
 
 
-def narrows(source: np.dtype, target: np.dtype) -> bool:
-    """Whether a cast to `target` rounds, so that stochastic rounding applies."""
-    return (
-        target.kind not in "iub"
-        and target.itemsize < source.itemsize
-        and source.kind not in "iub"
-    )
+def holds(target: np.dtype, source: np.dtype) -> bool:
+    """Whether every number of a dtype is one of another's, so that no cast rounds."""
+    if target.kind in "iub" or source == np.bool_:
+        return True
+    fmt = get_format(target)
+    if source.kind in "iu":
+        magnitude = 8 * source.itemsize - (source.kind == "i")
+        return magnitude <= min(fmt.mantissa_bits + 1, fmt.max_exponent + 1)
+    of = get_format(source)
+    reach = (fmt.min_exponent - fmt.mantissa_bits, -fmt.max_exponent)
+    wanted = (of.min_exponent - of.mantissa_bits, -of.max_exponent)
+    return of.mantissa_bits <= fmt.mantissa_bits and reach <= wanted
 
 
 @lowers("stablehlo.bitcast_convert")
@@ -215,7 +218,8 @@ def constant_like(op: Op, context: Context) -> Instructions:
 @lowers("stablehlo.iota")
 def iota(op: Op, context: Context) -> Instructions:
     axis = op.attributes["iota_dimension"]
-    yield context.whole(op, Iota, "gpsimd", dimension=axis)
+    fields = context.on_write(op.results[0].type.dtype.name)
+    yield context.whole(op, Iota, "gpsimd", dimension=axis, **fields)
 
 
 @lowers(

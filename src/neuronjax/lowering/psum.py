@@ -95,13 +95,12 @@ def into_psum(
     **attributes: Any,
 ) -> Instruction:
     """A matmul of any kind; in FP32 its sums have nothing to round."""
-    policy = context.policy
     return context.make(
         cls,
         operands,
         (psum,),
         engine="tensor",
-        rounding="rne" if psum.type.dtype == np.float32 else policy.rounding,
-        accumulation=policy.accumulation,
+        accumulation=context.policy.accumulation,
+        **context.on_write(psum.type.dtype.name),
         **attributes,
     )

@@ -146,7 +146,7 @@ def lower_op(op: Op, context: Context) -> Iterator[Instruction]:
     context.enter(op)
     try:
         yield from context.collected(rule(op, context))
-    except NeuronJaxError:
+    except (NeuronJaxError, Warning):
         raise
     except Exception as error:  # of the rule itself: say at least where
         raise op.error(

@@ -48,7 +48,7 @@ LEGAL: Mapping[str, tuple[object, ...]] = {
     "fp32_model": ("fp32_4pass", "fp32_4pass_rows32"),
     "psum_dtype": ("float32", "bfloat16"),
     "transcendentals": ("exact", "scalar_engine", "host"),
-    "integer_path": ("exact", "fp32"),
+    "integer_path": ("auto", "exact", "fp32"),
     "implicit_integer_downcast": ("all", "none"),
     "float_to_int": ("truncate", "rne"),
     "overflow": ("ieee", "saturate"),

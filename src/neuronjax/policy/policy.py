@@ -159,7 +159,8 @@ class Policy:
         cotangent_type: to what operands of the backward pass are cast that carry
             gradients: "auto" is e5m2 for the FP8 types and else "same" (MXFP8 keeps
             e4m3: a block's scale gives the range, so mantissa bits are worth more).
-        rounding: of every cast, to nearest even or stochastic.
+        rounding: of every write to a format narrower than FP32, to nearest even or
+            stochastic: results of ops, casts, partial sums in PSUM and over devices.
         seed: of stochastic rounding, an unsigned 32-bit integer.
         scaling: of FP8 casts, per tensor and by powers of two: "none", from the tensor
             at hand ("current") or from the maxima of the last `amax_history_length`
@@ -181,12 +182,17 @@ class Policy:
         transcendentals: of elementary functions; "exact" is ours, "scalar_engine" is
             piecewise cubics with ScalarE's error as far as that is known, both with
             the same bits everywhere; "host" is XLA's.
-        integer_path: "fp32" is what the engines do, exact to 2**24.
+        integer_path: how integers are added, multiplied and compared. "auto" is what
+            the units of a chip do: exact on GpSimd; over devices, where 32- and 64-bit
+            integers have no datapath of their own, in FP32, exact to 2**24, with a
+            warning the first time a line does so. "exact" is StableHLO's arithmetic
+            everywhere, "fp32" what engines other than GpSimd do.
         implicit_integer_downcast: under "none" a reduction of 32- or 64-bit integers
             over devices, which the chip can do in FP32 alone, is an error, as it is to
             the compiler (EVRF061, EVRF063).
         float_to_int: "truncate" is what StableHLO says, "rne" what engines do.
-        overflow: of casts; to Inf (NaN for e4m3fn), or to the largest finite value.
+        overflow: of the same writes; to Inf (NaN for e4m3fn), or to the largest finite
+            value, from Inf too. What only moves or selects keeps its bits.
         mx_scale_rule: how the device chooses the shared scale of an MX block.
         mx_weight_scale_rule: how a checkpoint's MXFP4 weights were quantized.
         mx_layout: which elements along K form an MX block: "consecutive" ones, or
@@ -230,7 +236,7 @@ class Policy:
     fp32_model: str = "fp32_4pass"
     psum_dtype: str = "float32"
     transcendentals: str = "exact"
-    integer_path: str = "exact"
+    integer_path: str = "auto"
     implicit_integer_downcast: str = "all"
     float_to_int: str = "truncate"
     overflow: str = "ieee"

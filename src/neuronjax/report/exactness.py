@@ -203,7 +203,8 @@ FP32 sums in the order of the algorithm, rounded to the tensor's dtype wherever 
 stores a partial sum; kangaring on two cycles with the roles swapped, ring on one to
 four channels
 [documented: algorithms, steps, cycles, FP32 sums; order within a step and the ring's
-default of one channel are not]
+default of one channel are not; integers of 32 and 64 bits are reduced in FP32 (EVRF061,
+EVRF063), what narrower ones do beyond their range is not documented: they wrap around]
 switch: collective_algorithm, collective_reduce_dtype, integer_path,
 implicit_integer_downcast
 tests: execution/test_exchange_oracle.py
@@ -319,8 +320,9 @@ One page of the vendor gives Trainium1 380 INT8 TOPS and another says "INT8 in, 
 out". Against them: the architecture guide says that TensorE's output is always FP32,
 `nc_matmul` takes no integer type, and the compiler states that Trainium2 and later have
 no integer dot datapath. So there is no INT8 datapath here. Integer dots are exact, on
-GpSimd (`integer_path="exact"`), or go through FP32 as the compiler does it, exact to
-2^24 (`integer_path="fp32"`).
+GpSimd (`integer_path="auto"` or `"exact"`), or go through FP32 as the compiler does it,
+exact to 2^24 (`integer_path="fp32"`). Reductions of 32- and 64-bit integers over
+devices go through FP32 by default: that is all that their hardware can do.
 """
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from neuronjax.execution.engines.dispatch import Arrays, Registers, execute
+from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, write
 from neuronjax.ir.instruction_set import (
     BitcastCopy,
     DmaCopy,
@@ -22,8 +22,6 @@ from neuronjax.ir.instruction_set import (
     Window,
 )
 from neuronjax.numerics.exact import opaque
-from neuronjax.numerics.float_format import get_format
-from neuronjax.numerics.rounding import cast
 
 
 def _broadcast(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
@@ -119,7 +117,7 @@ def iota(i: Iota, x: Sequence[jax.Array], r: Registers) -> Arrays:
     if dtype.kind in "iu":
         return (lax.broadcasted_iota(dtype, shape, i.dimension),)
     floats = lax.broadcasted_iota(jnp.float32, shape, i.dimension)
-    return (floats if dtype == jnp.float32 else cast(floats, get_format(dtype)),)
+    return (floats if dtype == jnp.float32 else write(floats, i, r),)
 
 
 @execute.register

@@ -32,19 +32,22 @@ class Psum(NamedTuple):
         key: of stochastic rounding.
         rounding: of sums in a format narrower than FP32.
         format: of the sums, None for FP32.
+        overflow: of sums in such a format.
     """
 
     zero: jax.Array
     key: jax.Array
     rounding: str
     format: FloatFormat | None
+    overflow: str = "ieee"
 
     @classmethod
     def of(cls, i: Instruction, r: Registers) -> Psum:
         """As the dtype of the instruction's result says."""
         dtype = i.results[0].type.dtype
         narrow = dtype.kind not in "iu" and dtype != np.float32
-        return cls(r.zero, r.key, i.rounding, get_format(dtype) if narrow else None)
+        fmt = get_format(dtype) if narrow else None
+        return cls(r.zero, r.key, i.rounding, fmt, i.overflow)
 
     @property
     def is_stochastic(self) -> bool:
@@ -63,7 +66,7 @@ class Psum(NamedTuple):
         """
         tiles = passes[0].shape[0]
         few = len(passes) * tiles + (total is not None) == 1
-        add = _adder(tiles, self.format, self.rounding)
+        add = _adder(tiles, self.format, self.rounding, self.overflow)
         add = add if few else own_kernel(add)
         # With an axis for the tiles, XLA copies a dot's results in front of a call.
         flat = [p.reshape(-1, *p.shape[2:]) for p in passes]
@@ -72,10 +75,14 @@ class Psum(NamedTuple):
 
 @functools.cache
 def _adder(
-    tiles: int, format: FloatFormat | None, rounding: str
+    tiles: int, format: FloatFormat | None, rounding: str, overflow: str
 ) -> Callable[..., jax.Array]:
     """One function object per kind, so that it is traced once per shape."""
-    return functools.partial(_add_tiles, tiles=tiles, format=format, rounding=rounding)
+    if format is None:
+        return functools.partial(_add_tiles, tiles=tiles, rounded=None)
+    options: dict[str, Any] = dict(rounding=rounding, overflow=overflow)
+    rounded = functools.partial(_rounded, format=format, **options)
+    return functools.partial(_add_tiles, tiles=tiles, rounded=rounded)
 
 
 def _add_tiles(
@@ -86,8 +93,7 @@ def _add_tiles(
     key: jax.Array,
     *,
     tiles: int,
-    format: FloatFormat | None,
-    rounding: str,
+    rounded: Callable[..., jax.Array] | None,
 ) -> jax.Array:
     """Plain additions of stored results, [tile * batch, M, N]: nothing to contract or
     to reassociate."""
@@ -96,10 +102,10 @@ def _add_tiles(
         for n, stored in enumerate(passes):
             part = lax.slice_in_dim(stored, tile * batch, (tile + 1) * batch)
             total = part if total is None else total + part
-            if format is not None:
+            if rounded is not None:
                 write = (first + jnp.uint32(tile)) * jnp.uint32(len(passes))
                 write_key = fold(key, write + jnp.uint32(n))
-                total = _rounded(total, format, rounding, write_key)
+                total = rounded(total, write_key)
     assert total is not None
     return settled(total, zero)
 
@@ -114,15 +120,23 @@ def settled(total: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def _rounded(
-    total: jax.Array, format: FloatFormat, rounding: str, key: jax.Array
+    total: jax.Array,
+    key: jax.Array,
+    *,
+    format: FloatFormat,
+    rounding: Any,
+    overflow: Any,
 ) -> jax.Array:
-    if rounding != "stochastic":
-        return round_to_format(total, format)
-    bits = random_bits(total.shape, key)
-    return round_to_format(total, format, rounding="stochastic", random_bits=bits)
+    drawn = random_bits(total.shape, key) if rounding == "stochastic" else None
+    return round_to_format(
+        total, format, rounding=rounding, overflow=overflow, random_bits=drawn
+    )
 
 
 def as_psum(total: jax.Array, i: Instruction) -> jax.Array:
     """A sum, which the result's dtype holds exactly, in that dtype."""
     dtype = i.results[0].type.dtype
-    return total if dtype == np.float32 else cast(total, get_format(dtype))
+    if dtype == np.float32:
+        return total
+    overflow: Any = i.overflow
+    return cast(total, get_format(dtype), overflow=overflow)
