@@ -33,7 +33,10 @@ GROUPS: dict[str, Group] = {
         title="Running programs",
         text="`jit` is `jax.jit` with the numbers of a chip; `load` is for saved "
         "programs. `lower` and `compile` show what lies between.",
-        names=("jit", "Emulated", "Lowered", "Compiled", "load", "keep_compiled"),
+        names=(
+            *("jit", "emulated", "Emulated", "Lowered", "Compiled", "load"),
+            "keep_compiled",
+        ),
     ),
     "policies": Group(
         title="Policies",
@@ -103,7 +106,7 @@ GROUPS: dict[str, Group] = {
         text="One base class and four categories; see [errors](../errors.md).",
         names=(
             *("NeuronJaxError", "UnsupportedError", "UnimplementedError"),
-            *("InvalidProgramError", "InternalError"),
+            *("InvalidProgramError", "InternalError", "NotEmulatedWarning"),
         ),
     ),
 }

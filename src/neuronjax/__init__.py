@@ -23,6 +23,7 @@ from neuronjax.api.check import check as check
 from neuronjax.api.collective_bench import collective_bench as collective_bench
 from neuronjax.api.compare import compare as compare
 from neuronjax.api.compare_dump import compare_dump as compare_dump
+from neuronjax.api.emulated import emulated as emulated
 from neuronjax.api.estimate import (
     Estimate as Estimate,
     Machine as Machine,
@@ -73,6 +74,7 @@ from neuronjax.errors import (
     InternalError as InternalError,
     InvalidProgramError as InvalidProgramError,
     NeuronJaxError as NeuronJaxError,
+    NotEmulatedWarning as NotEmulatedWarning,
     UnimplementedError as UnimplementedError,
     UnsupportedError as UnsupportedError,
 )

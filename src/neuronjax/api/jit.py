@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 
+from neuronjax.api import nnx_state
 from neuronjax.api.lowered import (
     CallEntry,
     CallState,
@@ -352,7 +353,9 @@ class Emulated:
 
         def function(*leaves: Any) -> list[Any]:
             args, kwargs = rebuild(jax.tree.unflatten(in_tree, around.placed(leaves)))
-            flat, tree = jax.tree.flatten(self._captured(*args, **kwargs))
+            flat, tree = jax.tree.flatten(
+                nnx_state.called(self._captured, args, kwargs)
+            )
             found[:] = [tree]
             return flat
 

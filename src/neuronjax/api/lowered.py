@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.core import Tracer
 from rich.console import RenderableType
 
@@ -27,6 +26,7 @@ from neuronjax.hardware import Target
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import Program
 from neuronjax.policy import Policy
+from neuronjax.policy.scopes import is_tracing
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,7 @@ class CallState:
 def _is_traced(arguments: Any) -> bool:
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments)):
         return True
-    # Inside a trace every new array is a tracer. (This op costs half of jnp.zeros.)
-    return isinstance(lax.bitwise_not(np.uint32(0)), Tracer)
+    return is_tracing()
 
 
 def may_round_stochastically(policy: Policy) -> bool:

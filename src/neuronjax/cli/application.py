@@ -18,7 +18,14 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError
 
 
 class _Commands(TyperGroup):
-    """Commands whose NeuronJaxErrors are messages to the user."""
+    """Commands whose NeuronJaxErrors are messages; a script is one to run."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = {o for p in self.get_params(ctx) for o in (*p.opts, *p.secondary_opts)}
+        option = args[:1] and args[0].startswith("-") and args[0] not in known
+        if option or (args and args[0].endswith(".py")):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
