@@ -308,7 +308,7 @@ host: linear algebra and callbacks of the host
 svd, qr, eigh, eig, schur, ... and pure_callback, io_callback as the host computes them
 [no NeuronCore has them]
 switch: host_custom_calls, callbacks
-tests: conformance/test_host_calls.py, conformance/test_callbacks.py
+tests: conformance/test_host_calls.py conformance/test_callbacks.py
 instructions: HostCall
 """
 
