@@ -23,6 +23,7 @@ OF_OTHERS = {
     "_asdict": "a public method of named tuples",
     "_exit": "os._exit, which ends a forked child without its parent's clean-up",
     "_getframe": "sys._getframe, the only way to a caller's line that costs nothing",
+    "_cache_size": "of what jax.jit returns: whether it ran, which nothing else says",
     "_impl": "the implementation of a key's dtype, which JAX shows nowhere else",
     "_lowerings": "MLIR's table of lowerings, which has no reader",
 }

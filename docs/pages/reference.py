@@ -33,7 +33,10 @@ GROUPS: dict[str, Group] = {
         title="Running programs",
         text="`jit` is `jax.jit` with the numbers of a chip; `load` is for saved "
         "programs. `lower` and `compile` show what lies between.",
-        names=("jit", "Emulated", "Lowered", "Compiled", "load", "keep_compiled"),
+        names=(
+            *("jit", "emulated", "Emulated", "Lowered", "Compiled", "load"),
+            *("keep_compiled", "exportable"),
+        ),
     ),
     "policies": Group(
         title="Policies",
@@ -104,6 +107,7 @@ GROUPS: dict[str, Group] = {
         names=(
             *("NeuronJaxError", "UnsupportedError", "UnimplementedError"),
             *("InvalidProgramError", "InternalError", "IntegersInFP32Warning"),
+            "NotEmulatedWarning",
         ),
     ),
 }

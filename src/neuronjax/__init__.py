@@ -23,6 +23,7 @@ from neuronjax.api.check import check as check
 from neuronjax.api.collective_bench import collective_bench as collective_bench
 from neuronjax.api.compare import compare as compare
 from neuronjax.api.compare_dump import compare_dump as compare_dump
+from neuronjax.api.emulated import emulated as emulated
 from neuronjax.api.estimate import (
     Estimate as Estimate,
     Machine as Machine,
@@ -74,10 +75,12 @@ from neuronjax.errors import (
     InternalError as InternalError,
     InvalidProgramError as InvalidProgramError,
     NeuronJaxError as NeuronJaxError,
+    NotEmulatedWarning as NotEmulatedWarning,
     UnimplementedError as UnimplementedError,
     UnsupportedError as UnsupportedError,
 )
 from neuronjax.execution.device_sharding import real_devices as real_devices
+from neuronjax.execution.engines.portable import exportable as exportable
 from neuronjax.execution.probes.collect import Collect as Collect
 from neuronjax.numerics.casting import cast as cast
 from neuronjax.numerics.microscaling import (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import traceback
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,10 @@ class IntegersInFP32Warning(UserWarning):
     which of the two is meant."""
 
 
+class NotEmulatedWarning(UserWarning):
+    """Something inside a scope of ours was JAX's own, with the host's numbers."""
+
+
 _PACKAGE = str(Path(__file__).parent) + "/"
 _NUMPY = str(Path(np.__file__).parent) + "/"
 
@@ -87,6 +92,22 @@ def user_line() -> str:
 def _line(filename: str, number: int) -> str:
     """One string for all that a line of the program makes."""
     return f"{filename}:{number}"
+
+
+def warn_user(text: str, category: type[Warning]) -> None:
+    """Warns, at the innermost line that is the user's and no library's."""
+    frame, level = sys._getframe(1), 2
+    while frame is not None and _is_library(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
+
+
+def _is_library(filename: str) -> bool:
+    return (
+        _is_internal(filename)
+        or filename.endswith(("/contextlib.py", "/runpy.py"))
+        or ("site-packages" in filename)
+    )
 
 
 def raising_line(error: BaseException) -> str | None:

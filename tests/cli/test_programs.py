@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import jax
@@ -167,7 +168,7 @@ def test_check_a_saved_program(run, saved):
     ("arguments", "expected"),
     [
         (("run", "nothing.mlir"), "no such file"),
-        (("run", "cli_program.py"), "which function?"),
+        (("run", "nothing.py"), "no such file"),
         (("run", "cli_program.py:nothing"), "layer, known, argmax"),
         (("run", "nothing.py:f"), "no such file"),
         (("run", "no_such_module:f"), "no module no_such_module"),
@@ -263,3 +264,83 @@ def test_arguments_that_do_not_fit_name_the_parameters(run):
     doubles = run("profile", "cli_program.py:layer", "--args", "f64[4] f32")
     assert doubles.exit_code == 2
     assert "no NeuronCore has it" in " ".join(doubles.output.split())
+
+
+# -- scripts ---------------------------------------------------------------------------
+
+SCRIPT = """
+import sys
+import jax, jax.numpy as jnp
+from beside import step
+
+print(sys.argv[1:], __name__, type(step).__name__, step(jnp.full((2, 2), 1.01))[0, 0])
+sys.exit(3)
+"""
+BESIDE = "from jax import jit\n\n@jit\ndef step(x):\n    return x @ x\n"
+
+
+@pytest.fixture
+def script(run, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "beside.py").write_text(BESIDE)
+    return run
+
+
+@pytest.mark.parametrize(
+    "before", [("run", "--policy", "bf16"), ("--policy", "bf16")], ids=" ".join
+)
+def test_a_script_is_emulated_with_its_own_arguments(script, before, monkeypatch):
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+    given = ["--policy", "x", "--seed", "3", "other.py"]
+    argv, path = list(sys.argv), list(sys.path)
+    result = script(*before, "train.py", *given)
+    assert result.exit_code == 3, result.output
+    # 1.01 in bf16 is 1.0078125, and twice its square 2.03137.
+    assert result.stdout.startswith(f"{given} __main__ Emulated 2.0313")
+    assert "train.py on trn2, policy bf16" in result.stderr
+    assert (sys.argv, sys.path) == (argv, path)
+
+
+def test_a_script_alone_is_run(script, monkeypatch):
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+    result = script("train.py")
+    assert result.exit_code == 3
+    assert "[] __main__ Emulated 2.04" in result.stdout
+
+
+def test_what_only_functions_have_is_refused_beside_a_script(script):
+    result = script("run", "--args", "f32[2]", "train.py")
+    assert result.exit_code == 2
+    assert "--args with a script" in result.output
+
+
+def test_shapes_are_collected(run):
+    once = run("run", "cli_program.py:layer", "--args", SHAPES, "--json")
+    first, second = SHAPES.split()
+    twice = run(
+        "run", "cli_program.py:layer", "--args", first, "--args", second, "--json"
+    )
+    assert once.exit_code == 0, once.output
+    assert twice.stdout == once.stdout
+    assert len(parse_shapes([first, SHAPES])) == 3
+
+
+def test_the_version_alone(run):
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"{nj.__version__}\n")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_commands_that_run_programs_keep_what_was_compiled(run, tmp_path, kept):
+    folder = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("NEURONJAX_CACHE_DIR", str(tmp_path / "cache"))
+            option = [] if kept else ["--no-cache"]
+            result = run("compare", "cli_program.py:known", *option)
+        found = jax.config.jax_compilation_cache_dir
+    finally:
+        jax.config.update("jax_compilation_cache_dir", folder)
+    assert result.exit_code in (0, 1), result.output
+    assert (str(found or "").startswith(str(tmp_path / "cache"))) is kept

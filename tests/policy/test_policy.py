@@ -465,6 +465,7 @@ def test_a_backward_pass_pulled_outside_has_the_scope_of_the_forward_ops_only() 
     assert set(dot_policies(inside_vjp, X)) == {"fp8"}
 
 
+@pytest.mark.filterwarnings("ignore:nothing in this policy_scope")
 def test_a_jit_inside_a_scope_is_traced_anew() -> None:
     seen: list[Policy | None] = []
 

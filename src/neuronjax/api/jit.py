@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 
+from neuronjax.api import nnx_state
 from neuronjax.api.lowered import (
     CallEntry,
     CallState,
@@ -30,6 +31,7 @@ from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import stages
 from neuronjax.execution.call import CallContext
 from neuronjax.execution.captured import CapturedProgram
+from neuronjax.execution.engines.portable import exportable
 from neuronjax.execution.probes.collect import Collect
 from neuronjax.execution.probes.plan import Collector, ProbePlan
 from neuronjax.execution.probes.statistics import Statistics
@@ -246,6 +248,14 @@ class Emulated:
         entry = self._entry(args, kwargs, around)
         return Lowered(entry, args, kwargs, captured, stochastic=self._stochastic)
 
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """The emulation as `jax.jit(f).trace` returns it, a `jax.stages.Traced`; it is
+        what `jax.export.export` asks for, so it is `exportable`."""
+        emulated = functools.wraps(self.__wrapped__)(lambda *a, **k: self(*a, **k))
+        options = self._chosen((*_STATIC, "donate_argnums", "donate_argnames"))
+        with exportable():
+            return jax.jit(emulated, **options).trace(*args, **kwargs)
+
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Shapes and dtypes of the results, as `jax.eval_shape` of the function."""
         return jax.eval_shape(self._native, *args, **kwargs)
@@ -352,7 +362,9 @@ class Emulated:
 
         def function(*leaves: Any) -> list[Any]:
             args, kwargs = rebuild(jax.tree.unflatten(in_tree, around.placed(leaves)))
-            flat, tree = jax.tree.flatten(self._captured(*args, **kwargs))
+            flat, tree = jax.tree.flatten(
+                nnx_state.called(self._captured, args, kwargs)
+            )
             found[:] = [tree]
             return flat
 

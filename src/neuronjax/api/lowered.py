@@ -8,6 +8,7 @@ arguments become flat arrays. A `CallState` is what of one call the next one nee
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.core import Tracer
 from rich.console import RenderableType
 
@@ -27,6 +27,7 @@ from neuronjax.hardware import Target
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import Program
 from neuronjax.policy import Policy
+from neuronjax.policy.scopes import is_tracing
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,7 @@ class CallState:
 def _is_traced(arguments: Any) -> bool:
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments)):
         return True
-    # Inside a trace every new array is a tracer. (This op costs half of jnp.zeros.)
-    return isinstance(lax.bitwise_not(np.uint32(0)), Tracer)
+    return is_tracing()
 
 
 def may_round_stochastically(policy: Policy) -> bool:
@@ -242,6 +242,14 @@ class Lowered(_Readable):
         program = self.captured.instructions
         shape = (program.amax_history_length, program.amax_slots)
         return jnp.zeros(shape, jnp.float32)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compiles, at the first call, and runs: see `Compiled`."""
+        return self._compiled(*args, **kwargs)
+
+    @functools.cached_property
+    def _compiled(self) -> Compiled:
+        return self.compile()
 
     def compile(self) -> Compiled:
         """Compiles for the host."""

@@ -23,6 +23,7 @@ import numpy as np
 from rich.console import RenderableType
 from rich.table import Table
 
+from neuronjax.api.emulated import NATIVE_JIT
 from neuronjax.api.jit import Emulated, jit as emulated_jit
 from neuronjax.diagnostics.code_fingerprint import code_fingerprint
 from neuronjax.diagnostics.run_files import (
@@ -145,7 +146,7 @@ class _StudyMachine:
 
     def jit(self) -> Callable[..., Any]:
         """What `train` compiles with."""
-        return _StudyJit(self.target, self.numerics) if self.numerics else jax.jit
+        return _StudyJit(self.target, self.numerics) if self.numerics else NATIVE_JIT
 
 
 def _machines(policies: Policies, targets: str | Sequence[str]) -> list[_StudyMachine]:

@@ -1,8 +1,8 @@
 """Why JAX could not lower a function for platform "neuron", in the user's words.
 
-JAX has no rule for host callbacks. Its message names the primitive; the user's line is
-looked up in the jaxpr. Linear algebra that other platforms take from LAPACK or cuSOLVER
-has a rule (`host_calls`).
+Its message names the primitive; the user's line is looked up in the jaxpr. Linear
+algebra that other platforms take from LAPACK or cuSOLVER has a rule (`host_calls`), and
+so have callbacks (`callbacks`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from neuronjax.ir.collective_set import (
     fault_of_pairs,
 )
 
-_CALLBACKS = "callback|debug_print|infeed|outfeed"
-_OUTSIDE = (
-    "host callbacks do not exist on a NeuronCore: return the values and print or "
-    "process them outside"
-)
+_TRANSFERS = "infeed|outfeed"
+_OUTSIDE = "pass the values as arguments and return the results"
+_REMEDIES = {
+    **dict.fromkeys(_TRANSFERS.split("|"), _OUTSIDE),
+    "pallas_call": "pl.pallas_call(..., interpret=True) makes JAX's own operations of "
+    "the kernel, which are emulated; or write the kernel with neuronjax.nki",
+}
 
 
 def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
@@ -46,7 +48,7 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
     if named := _algorithm(closed_jaxpr.jaxpr, str(error)):
         return named
     name = _primitive(str(error))
-    wanted = name or _CALLBACKS
+    wanted = name or _TRANSFERS
     located = equations(closed_jaxpr.jaxpr)
     hits = (hit for hit in located if re.search(wanted, str(hit[0].primitive)))
     equation, source = next(hits, (None, None))
@@ -56,12 +58,11 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
             remedy="move what the message names out of the emulated function",
         )
     found = str(equation.primitive)
-    calls_back = re.fullmatch(f".*({_CALLBACKS})", found)
     return UnsupportedError(
         "JAX has no lowering of this primitive for platform neuron",
         op=found,
         location=source,
-        remedy=_OUTSIDE if calls_back else "compute it outside the emulated function",
+        remedy=_REMEDIES.get(found, "compute it outside the emulated function"),
     )
 
 

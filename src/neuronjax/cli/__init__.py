@@ -1,6 +1,6 @@
 """The `neuronjax` command, one file per family of commands.
 
-    running.py     run          a program, on an emulated chip
+    running.py     run          a program or a script, on an emulated chip
     portability.py check        what the real compiler would refuse
     judging.py     judge        a kernel: right, legal, safe, how fast
                    nki-diff     what a kernel loses by another NKI release
@@ -37,6 +37,7 @@ from neuronjax.cli.legal import compare_dump, tolerance
 from neuronjax.cli.money import estimate, estimate_serving
 from neuronjax.cli.portability import check
 from neuronjax.cli.running import run
+from neuronjax.cli.script import ScriptCommand
 from neuronjax.cli.searching import search
 from neuronjax.cli.silicon import silicon_check, silicon_kit
 from neuronjax.cli.timing import compare_targets, constants, profile
@@ -45,8 +46,10 @@ from neuronjax.cli.tour import quickstart
 __all__ = ["app", "main"]
 
 # In the order of `--help`; a command is called as its function is.
+app.command()(quickstart)
+app.command(cls=ScriptCommand)(run)
 for command in (
-    *(quickstart, run, check, judge, nki_diff, compare, tolerance, compare_dump),
+    *(check, judge, nki_diff, compare, tolerance, compare_dump),
     *(
         search,
         profile,

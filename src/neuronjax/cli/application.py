@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +19,14 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError
 
 
 class _Commands(TyperGroup):
-    """Commands whose NeuronJaxErrors are messages to the user."""
+    """Commands whose NeuronJaxErrors are messages; a script is one to run."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = {o for p in self.get_params(ctx) for o in (*p.opts, *p.secondary_opts)}
+        option = args[:1] and args[0].startswith("-") and args[0] not in known
+        if option or (args and args[0].endswith(".py")):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -39,8 +47,24 @@ app = typer.Typer(
 )
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(importlib.metadata.version("neuronjax"))
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="The version alone; `neuronjax version` shows JAX's too.",
+        ),
+    ] = False,
+) -> None:
     """Emulates AWS Trainium for JAX programs, without a Trainium.
 
     Start with **neuronjax quickstart**; then, in Python:

@@ -9,7 +9,9 @@ import typer
 from rich.console import Console
 
 from neuronjax.api.compare import compare as compare_function, compare_saved
+from neuronjax.api.keep_compiled import keep_compiled
 from neuronjax.cli.application import (
+    CacheOption,
     JsonOption,
     PolicyOption,
     TargetOption,
@@ -45,6 +47,7 @@ def compare(
     sort: Annotated[
         str, typer.Option(help="isolation, accumulation or order.")
     ] = "isolation",
+    cache: CacheOption = True,
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
@@ -62,6 +65,8 @@ def compare(
         neuronjax compare train.py:step --against golden/step.mlirbc --args 'f32[8,16]'
     """
     keywords.update(target=target, policy=policy)
+    if cache:
+        keep_compiled()
     found = find(source)
     if against is not None:
         other = find(against)

@@ -30,10 +30,12 @@ from neuronjax.cli.application import (
     print_json,
     table,
 )
+from neuronjax.cli.script import SUFFIX, run_script, script_arguments
 from neuronjax.cli.sources import (
     FunctionSource,
     InputsOption,
     SeedOption,
+    Shapes,
     ShapesOption,
     SourceArgument,
     find,
@@ -55,6 +57,7 @@ class CommandOutcome:
 
 
 def run(
+    context: typer.Context,
     source: SourceArgument,
     target: TargetOption = "trn2",
     policy: PolicyOption = None,
@@ -81,10 +84,26 @@ def run(
         neuronjax run model.mlirbc --target trn3 --policy mxfp8
         neuronjax run train.py:step --args 'f32[8,16] i32[8]' --compare
         neuronjax run model.mlirbc --inputs batch.npz --output logits.npz
+        neuronjax run --policy bf16 train.py --steps 100
+
+    The last is a script: it runs as with python, and what it gives to jax.jit, nnx.jit,
+    eqx.filter_jit or jax.pmap is emulated. What follows its name are its arguments.
     """
     check_folders([output])
     if cache:
         nj.keep_compiled()
+    if source.endswith(SUFFIX):
+        _refuse_beside_script(
+            {
+                "--args": shapes,
+                "--inputs": inputs,
+                "--output": output,
+                "--compare": compare,
+                "--json": as_json,
+            }
+        )
+        run_script(Path(source), script_arguments(context), target, policy)
+        return
     found = find(source)
     options = {"target": target, "policy": policy}
     if isinstance(found, Path):
@@ -99,13 +118,24 @@ def run(
         _print(f"{source} on {target}, policy {policy or 'of the SDK'}", outcome)
 
 
+def _refuse_beside_script(options: Mapping[str, Any]) -> None:
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise nj.InvalidProgramError(
+            f"{', '.join(given)} with a script: only a function or a saved program has "
+            "arguments and results",
+            remedy="name the function, file.py:function; or write the script's own "
+            "options after its name",
+        )
+
+
 # -- running ---------------------------------------------------------------------------
 
 
 def _run_function(
     source: FunctionSource,
     options: dict[str, Any],
-    shapes: str | None,
+    shapes: Shapes,
     inputs: Path | None,
     seed: int,
     compare: bool,

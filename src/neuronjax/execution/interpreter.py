@@ -33,6 +33,7 @@ from neuronjax.execution.reuse import KnownResults, is_small
 from neuronjax.execution.shortcuts import shortened
 from neuronjax.execution.unchecked import unchecked
 from neuronjax.execution.uniformity import Uniformity
+from neuronjax.ir.algebra_set import HostCall
 from neuronjax.ir.collective_set import Collective, Spmd
 from neuronjax.ir.instruction import (
     Block,
@@ -415,7 +416,8 @@ _CONTROL: dict[type, Callable[..., Arrays]] = {
 }
 
 
-_NOT_REUSED = frozenset(_CONTROL) - {Call}
+# A call of the host may print: twice the same is two lines.
+_NOT_REUSED = (frozenset(_CONTROL) - {Call}) | {HostCall}
 
 
 def _execute(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:

@@ -14,8 +14,16 @@ import re
 from collections.abc import Iterator
 
 import jax
+import numpy as np
+from jax import lax
+from jax.core import Tracer
 
-from neuronjax.errors import InternalError, InvalidProgramError
+from neuronjax.errors import (
+    InternalError,
+    InvalidProgramError,
+    NotEmulatedWarning,
+    warn_user,
+)
 from neuronjax.policy import Policy
 
 _SCOPE_NAME = re.compile(r"neuronjax\.policy\.([0-9a-f]{16})")
@@ -23,6 +31,7 @@ _SCOPED: dict[str, Policy] = {}  # token -> policy, for the life of the process
 # Part of jax.jit's cache key: without it a function traced under one policy would be
 # reused under another, and an inner jit shared by two scopes would be one function.
 _ACTIVE = jax.make_user_context(default_value=None)
+_asked = 0  # how often a policy in force was asked for, by whatever is emulated
 
 _ALGORITHM = "neuronjax.policy.collective."
 _ALGORITHM_NAME = re.compile(re.escape(_ALGORITHM) + r"([a-z_0-9:+]+)")
@@ -35,12 +44,26 @@ def policy_scope(policy: Policy | str) -> Iterator[Policy]:
 
     It is recorded in the ops' name stack, so it survives grad, vmap, scan and
     checkpoint. Also usable as a decorator. Programs that are captured inside the block
-    carry it too: see `active_policy`.
+    carry it too: see `active_policy`. A block in which nothing is emulated, as around a
+    function of `jax.jit`, is a `NotEmulatedWarning`.
     """
     resolved = Policy.resolve(policy)
-    token = _intern(resolved)
+    token, asked = _intern(resolved), _asked
     with _ACTIVE(token), jax.named_scope(f"neuronjax.policy.{token}"):
         yield resolved
+    # In a trace the ops carry the scope to whoever emulates them.
+    if _asked == asked and not is_tracing():
+        warn_user(
+            "nothing in this policy_scope was emulated: its numbers are the host's\n"
+            "  remedy: emulate the function, nj.jit(f), or what the program jits, with "
+            "nj.emulated(policy=...)",
+            NotEmulatedWarning,
+        )
+
+
+def is_tracing() -> bool:
+    """Whether the caller runs inside a trace, where every new array is a tracer."""
+    return isinstance(lax.bitwise_not(np.uint32(0)), Tracer)
 
 
 def active_policy() -> Policy | None:
@@ -49,6 +72,8 @@ def active_policy() -> Policy | None:
     A function traced by an outermost jax.jit has no trace of the scope in its name
     stack, which starts with the jit; capture asks here instead.
     """
+    global _asked
+    _asked += 1
     token = _ACTIVE.value
     return None if token is None else _SCOPED[token]
 

@@ -1,0 +1,54 @@
+"""`neuronjax run script.py`: somebody's program, as it stands, on an emulated chip."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperCommand
+
+import neuronjax as nj
+
+SUFFIX = ".py"
+# Where a context keeps what follows the script on the command line.
+_ARGUMENTS = "neuronjax.script_arguments"
+
+
+class ScriptCommand(TyperCommand):
+    """A command that leaves to a script what is written after it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        scripts = (n for n, text in enumerate(args, 1) if text.endswith(SUFFIX))
+        end = next(scripts, len(args))
+        ctx.meta[_ARGUMENTS] = args[end:]
+        return super().parse_args(ctx, args[:end])
+
+
+def script_arguments(context: Any) -> list[str]:
+    """What was written after the script."""
+    return context.meta[_ARGUMENTS]
+
+
+def run_script(
+    path: Path, arguments: Sequence[str], target: str, policy: str | None
+) -> None:
+    """Runs a file as `python path arguments...` does, its jits emulated.
+
+    Raises:
+        InvalidProgramError: no such file, or an unknown target or policy.
+    """
+    if not path.is_file():
+        raise nj.InvalidProgramError(f"{path}: no such file", remedy="check the path")
+    before = sys.argv, list(sys.path)
+    sys.argv = [str(path), *arguments]
+    sys.path.insert(0, str(path.resolve().parent))
+    setting = f"{target}, policy {policy or 'of the SDK'}"
+    print(f"neuronjax: {path.name} on {setting}", file=sys.stderr)
+    try:
+        with nj.emulated(target=target, policy=policy):
+            runpy.run_path(str(path), run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = before
