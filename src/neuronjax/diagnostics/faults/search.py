@@ -34,6 +34,7 @@ from neuronjax.diagnostics.faults.wrong_results import (
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.diagnostics.value_sources import ValueSources
+from neuronjax.execution.probes.signs import GONE, MOSTLY
 from neuronjax.ir.program import Op, Program, Value
 
 _CHOICE = frozenset(("stablehlo.select", "stablehlo.broadcast_in_dim"))
@@ -56,16 +57,12 @@ _PERIODIC = frozenset(
 NEARBY = 6
 #: Share of an error that is a part of it.
 PART = 0.25
-#: Share of sums that absorb an addend, from which on it counts.
-MOSTLY = 0.5
 #: A sum that absorbs loses at least this share of a roundoff.
 OF_ROUNDOFF = 0.1
 #: A bound that makes a number so many times smaller or larger replaces it.
 REPLACED = 4.0
 #: Share of elements that rounding makes zero, from which on little is left of them.
 FLATTENED = 0.4
-#: Share of elements that underflow, from which on nothing is left.
-GONE = 0.9
 
 
 @dataclass(frozen=True)
