@@ -120,7 +120,9 @@ def _run(
         return Outcome(
             results=inputs_outputs.leaving(program.main, results),
             amax_history=run.next_amaxes(history),
-            statistics=None if plan is None else run.accumulator.arrays(arguments, results),
+            statistics=None
+            if plan is None
+            else run.accumulator.arrays(arguments, results),
         )
 
 

@@ -58,8 +58,9 @@ def _overflows(context: OpContext) -> Verdict | None:
     x, fmt = _converted(context), _format(context.op.results[0].type)
     if x is None or fmt is None:
         return None
-    rounded = float(np.float64(x).astype(context.op.results[0].type.dtype))
-    if math.isfinite(rounded) and abs(x) <= fmt.max_finite:
+    with np.errstate(over="ignore"):
+        rounded = float(np.float64(x).astype(context.op.results[0].type.dtype))
+    if math.isfinite(rounded):
         return None
     return Verdict(f"{x:.3g} in {fmt.name}, which ends at {fmt.max_finite:.3g}")
 
@@ -132,9 +133,7 @@ def _spread(context: OpContext, op: Op, value: Value) -> list[Op]:
         readers += [user] if user.name != "stablehlo.divide" else []
         if is_divisor:
             operands = (user.operands[0], value)
-            readers.append(
-                Op(user.name, operands, user.results, {}, (), user.location)
-            )
+            readers.append(Op(user.name, operands, user.results, {}, (), user.location))
     return readers
 
 
@@ -147,7 +146,9 @@ def _decay(context: OpContext) -> Verdict | None:
     rest, step = min(factors), unit_of(dtype)
     if rest > step / 2 * (1 + step):
         return None
-    return Verdict(f"1 - {rest:.3g} is 1 in {dtype.name}, which has {1 - step:.6g} next")
+    return Verdict(
+        f"1 - {rest:.3g} is 1 in {dtype.name}, which has {1 - step:.6g} next"
+    )
 
 
 def _factor(context: OpContext, value: Value) -> float | None:

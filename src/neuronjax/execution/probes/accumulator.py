@@ -21,6 +21,7 @@ from neuronjax.execution.probes.rounding_counters import (
     CounterLayout,
     Counters,
     count_rounding,
+    empty_counters,
     revived,
     sum_words,
 )
@@ -144,7 +145,7 @@ class StatisticsAccumulator:
 
     def _empty(self, slot: int) -> Counters:
         assert self.plan is not None
-        return CounterLayout.of(self.plan.probe(slot), self.plan.collect).empty()
+        return empty_counters(self.plan.probe(slot), self.plan.collect)
 
 
 # -- rows ------------------------------------------------------------------------------
@@ -226,4 +227,3 @@ def merged_arrays(
         else:
             merged[name] = _sum_pairs(jnp.stack([x, y]))
     return merged
-

@@ -110,7 +110,7 @@ class ProbePlan:
         Raises:
             InvalidProgramError: patterns that select nothing.
         """
-        found = _Search(program, collect, argument_names)
+        found = _ProbeSearch(program, collect, argument_names)
         order = [s for s in found.block(program.main) if found.is_wanted(s)]
         if collect.selectors and not order:
             raise InvalidProgramError(
@@ -160,7 +160,7 @@ class ProbePlan:
                 yield from self._called[id(i)].values()
 
 
-class _Search:
+class _ProbeSearch:
     """Finds the probes of a program, callees when they are first called.
 
     Attributes:
@@ -179,7 +179,7 @@ class _Search:
         self.called: dict[int, Slots] = {}
         self._program = program
         self._collect = collect
-        self._facts = _Facts.of(program, names, collect.kinds)
+        self._facts = _PlanFacts.of(program, names, collect.kinds)
         self._callees: dict[str, list[int]] = {}
 
     def block(self, block: Block) -> list[int]:
@@ -242,7 +242,9 @@ class _Search:
     def _placed(self, call: Call) -> Slots:
         """The slots of a function's probes where it is called from here."""
         if call.callee not in self._callees:
-            self._callees[call.callee] = self.block(self._program.functions[call.callee])
+            self._callees[call.callee] = self.block(
+                self._program.functions[call.callee]
+            )
         line, placed = call.location.source, {}
         for slot in self._callees[call.callee]:
             probe = self.probes[slot]
@@ -293,7 +295,7 @@ def _inside(block: Block) -> Iterator[Instruction]:
             yield from _inside(inner)
 
 
-class _Facts(NamedTuple):
+class _PlanFacts(NamedTuple):
     """What is known of a program's buffers and instructions.
 
     Attributes:
@@ -313,7 +315,7 @@ class _Facts(NamedTuple):
     @classmethod
     def of(
         cls, program: InstructionProgram, names: Sequence[str], kinds: Sequence[str]
-    ) -> _Facts:
+    ) -> _PlanFacts:
         constants: set[int] = set()
         chosen: set[int] = set()
         otherwise: set[int] = set()
@@ -337,7 +339,7 @@ class _Facts(NamedTuple):
         return view.buffer.number in self.constants
 
 
-def _probe(i: Instruction, facts: _Facts) -> Probe | None:
+def _probe(i: Instruction, facts: _PlanFacts) -> Probe | None:
     kind = _kind(i, facts)
     if kind is None:
         return None
@@ -359,7 +361,7 @@ def _probe(i: Instruction, facts: _Facts) -> Probe | None:
     )
 
 
-def _kind(i: Instruction, facts: _Facts) -> str | None:
+def _kind(i: Instruction, facts: _PlanFacts) -> str | None:
     if isinstance(i, QuantizeMx):
         return "mx"
     if may_wrap(i):
@@ -378,14 +380,14 @@ def _kind(i: Instruction, facts: _Facts) -> str | None:
     return _of_fp32(i, facts)
 
 
-def _is_counter(i: Instruction, facts: _Facts) -> bool:
+def _is_counter(i: Instruction, facts: _PlanFacts) -> bool:
     """Whether it counts turns, of which a word holds enough."""
     type = i.results[0].type
     is_word = not type.shape and type.dtype.itemsize == 4
     return is_word and _is_sum(i) and any(map(facts.is_constant, i.operands))
 
 
-def _of_fp32(i: Instruction, facts: _Facts) -> str:
+def _of_fp32(i: Instruction, facts: _PlanFacts) -> str:
     """The kind of an FP32 result: counted if that was asked for, else only looked at
     where it may make Inf or NaN."""
     kind = "add" if _is_sum(i) else "result"
@@ -396,7 +398,7 @@ def _of_fp32(i: Instruction, facts: _Facts) -> str:
     return "finite" if watched and kind not in facts.kinds else kind
 
 
-def _is_update(i: Instruction, facts: _Facts) -> bool:
+def _is_update(i: Instruction, facts: _PlanFacts) -> bool:
     if not _is_sum(i) or not i.results[0].type.shape:
         return id(i) in facts.running
     return id(i) in facts.running or (
@@ -455,7 +457,7 @@ def _changed(i: Instruction, provenance: Provenance) -> tuple[int, ...]:
     return whole if i.results[0].type.shape else ()
 
 
-def _updated(i: Instruction, facts: _Facts) -> tuple[int, ...]:
+def _updated(i: Instruction, facts: _PlanFacts) -> tuple[int, ...]:
     """Which operands of a sum the other may be an update of: what a loop carries, or
     the argument of the program, if one is; both, if none is or both are. A difference
     updates the first."""

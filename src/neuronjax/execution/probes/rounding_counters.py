@@ -66,12 +66,9 @@ class Counters(NamedTuple):
 
 @dataclass(frozen=True)
 class CounterLayout:
-    """What `count_rounding` needs to know of a probe; equal ones share a kernel.
+    """What `count_rounding` needs to know of a probe; equal ones share a kernel."""
 
-    A format of None is that of a probe whose elements are not counted.
-    """
-
-    format: FloatFormat | None
+    format: FloatFormat
     compared: bool
     never_zero: bool
     updates: tuple[int, ...]
@@ -83,7 +80,7 @@ class CounterLayout:
     def of(cls, probe: Probe, collect: Collect) -> CounterLayout:
         bins = collect.bins if collect.histogram else 0
         return cls(
-            element_format(probe) if probe.counted else None,
+            element_format(probe),
             probe.compared,
             probe.never_zero,
             probe.updates,
@@ -94,8 +91,6 @@ class CounterLayout:
 
     def empty(self) -> Counters:
         """The counters of a probe that was not run."""
-        if self.format is None:
-            return Counters(None, jnp.uint32(0))
         return Counters(
             counts=jnp.zeros((len(COUNTERS), 2), jnp.uint32),
             amax=jnp.uint32(0),
@@ -106,6 +101,13 @@ class CounterLayout:
     @property
     def _has_scales(self) -> bool:
         return bool(self.bins) and self.blocked is not None
+
+
+def empty_counters(probe: Probe, collect: Collect) -> Counters:
+    """Those of a probe that was not run."""
+    if not probe.counted:
+        return Counters(None, jnp.uint32(0))
+    return CounterLayout.of(probe, collect).empty()
 
 
 def exponent_bins(fmt: FloatFormat, bins: int) -> tuple[int, int]:

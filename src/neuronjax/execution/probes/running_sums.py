@@ -28,12 +28,12 @@ class _Carried(NamedTuple):
 
 def running_sums(program: InstructionProgram) -> dict[int, tuple[int, ...]]:
     """Of every running sum, by its identity, the operands that were carried."""
-    finder = _Finder(program.functions)
+    finder = _CarryFinder(program.functions)
     finder.block(program.main, [_Carried()] * len(program.main.arguments))
     return {id(i): finder.carried[id(i)] for i in finder.running}
 
 
-class _Finder(DataFlow[_Carried]):
+class _CarryFinder(DataFlow[_Carried]):
     nothing = _Carried()
 
     def __init__(self, functions: Functions) -> None:

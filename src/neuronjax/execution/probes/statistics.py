@@ -25,7 +25,7 @@ from neuronjax.execution.probes.counters import COUNTERS
 from neuronjax.execution.probes.plan import Collector, ProbePlan
 from neuronjax.execution.probes.rounding_counters import (
     ERROR_UNIT,
-    CounterLayout,
+    empty_counters,
     exponent_bins,
 )
 from neuronjax.execution.probes.step_faults import faults_of, places_by_kind
@@ -95,7 +95,7 @@ class Statistics(Shown):
     @classmethod
     def empty(cls, plan: ProbePlan) -> Statistics:
         """The statistics of no call: every counter is zero."""
-        rows = [CounterLayout.of(probe, plan.collect).empty() for probe in plan.probes]
+        rows = [empty_counters(probe, plan.collect) for probe in plan.probes]
         return cls(arrays=as_arrays(rows), sites=plan.probes, collect=plan.collect)
 
     def merge(self, other: Statistics) -> Statistics:
@@ -152,8 +152,9 @@ class Statistics(Shown):
 
     def as_metrics(self, by: str = "kind") -> dict[str, Any]:
         """A plain dict of fractions, amax and effective bits, "cast/underflow", for a
-        logger or Flax metrics: floats, float32 scalars inside a trace. "faults/overflow"
-        is the share of steps that show one, at the site that has it most often.
+        logger or Flax metrics: floats, float32 scalars inside a trace.
+        "faults/overflow" is the share of steps that show one, at the site that does
+        most often.
 
         Args:
             by: "kind", over all probes of one, or "site", by `Probe.key`.

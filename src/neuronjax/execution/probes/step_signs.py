@@ -51,7 +51,10 @@ def signs_of_step(
     numbers = numbers[..., 0] + numbers[..., 1] * np.float32(2.0**32)
     n = {name: numbers[:, k] for k, name in enumerate(COUNTERS)}
     top = lax.bitcast_convert_type(arrays["amax"], jnp.uint32)
-    integer = np.asarray([p.kind == "integer" for p in plan.probes], np.bool_)
+    integer, update = (
+        np.asarray([p.kind == kind for p in plan.probes], np.bool_)
+        for kind in ("integer", "update")
+    )
     inf, nan = n["inf"] + n["nan"] > 0, n["nan"] > 0
     found = Finiteness(inf | (top >= INF_BITS), nan | (top > INF_BITS))
     made = _made(plan, found)
@@ -63,7 +66,7 @@ def signs_of_step(
             made.nan & broken,
             integer & (top > 0),
             several & (n["underflow"] > GONE * n["nonzero"]),
-            n["stagnant"] > MOSTLY * n["updates"],
+            update & (n["stagnant"] > MOSTLY * n["updates"]),
             several & (n["saturated"] > FEW * n["elements"]),
         ],
         axis=1,

@@ -22,12 +22,12 @@ def upstream(
         own: the slots of instructions, by their identity.
         called: where a call counts what its function counts.
     """
-    finder = _Finder(program.functions, own, called)
+    finder = _UpstreamFinder(program.functions, own, called)
     finder.block(program.main, [finder.nothing] * len(program.main.arguments))
     return finder.pairs
 
 
-class _Finder(DataFlow[_Sources]):
+class _UpstreamFinder(DataFlow[_Sources]):
     """The nearest measured results behind a buffer."""
 
     nothing = frozenset()
