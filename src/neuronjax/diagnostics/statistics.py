@@ -48,7 +48,9 @@ def _badness(record: Mapping[str, Any]) -> tuple:
     )
     lost = max(fraction(record, n) for n in ("underflow", "saturated", "stagnant"))
     bits = record["effective_bits"]
-    return bool(faults), -since, broken, lost, 0.0 if bits is None else -bits
+    counted = record["elements"] is not None
+    bits = 0.0 if bits is None else -bits
+    return bool(faults), -since, broken, lost, counted, bits
 
 
 def _nonfinite(record: Mapping[str, Any]) -> float:

@@ -159,3 +159,15 @@ def test_integers_wrap_as_python_counts_them(oracle, dtype):
             wraps = any(not info.min <= z <= info.max for z in exact)
             found = _found(emulated(x, y)[1])
             assert ({kind for _, kind in found} == {"integer"}) == wraps
+
+
+def test_an_integer_that_a_choice_leaves_out_is_no_fault():
+    def modulo(x):
+        large = x.astype(jnp.int32) * 2**30
+        return jnp.where(large < 0, large + 2**30, large + 2**30)
+
+    def sum_of(x):
+        return x.astype(jnp.int32) * 2**30 + 2**30
+
+    assert not _found(_collected(modulo, ONES))
+    assert {kind for _, kind in _found(_collected(sum_of, ONES))} == {"integer"}

@@ -317,11 +317,8 @@ class _PlanFacts(NamedTuple):
         cls, program: InstructionProgram, names: Sequence[str], kinds: Sequence[str]
     ) -> _PlanFacts:
         constants: set[int] = set()
-        chosen: set[int] = set()
-        otherwise: set[int] = set()
         for i in program.walk():
             read = {view.buffer.number for view in i.operands}
-            (chosen if isinstance(i, Select) else otherwise).update(read)
             moves = isinstance(i, DmaCopy | TensorCopy)
             if isinstance(i, Memset) or (moves and read <= constants):
                 constants.update(buffer.number for buffer in i.results)
@@ -331,12 +328,30 @@ class _PlanFacts(NamedTuple):
             running=running_sums(program),
             kinds=kinds,
             constants=frozenset(constants),
-            chosen=frozenset(chosen - otherwise),
+            chosen=frozenset(_chosen(program)),
         )
 
     def is_constant(self, view: View) -> bool:
         """Whether a view repeats one number of the program."""
         return view.buffer.number in self.constants
+
+
+def _chosen(program: InstructionProgram) -> set[int]:
+    """Numbers of the buffers that nothing but a choice reads, here or in a function."""
+    choices: set[int] = set()
+    others = {view.buffer.number for view in program.main.results}
+    handed: list[tuple[int, int]] = []
+    for i in program.walk():
+        if isinstance(i, Call):
+            arguments = program.functions[i.callee].arguments
+            pairs = zip(i.operands, arguments, strict=True)
+            handed += [(view.buffer.number, inner.number) for view, inner in pairs]
+        else:
+            read = {view.buffer.number for view in i.operands}
+            (choices if isinstance(i, Select) else others).update(read)
+    choices |= {outer for outer, inner in handed if inner in choices}
+    others |= {outer for outer, inner in handed if inner not in choices}
+    return choices - others
 
 
 def _probe(i: Instruction, facts: _PlanFacts) -> Probe | None:

@@ -179,10 +179,11 @@ class Statistics(Shown):
             if group != "integer":
                 values["amax"] = self.arrays["amax"][of].max()
             metrics |= {f"{group}/{k}": v for k, v in values.items()}
-        steps = self.arrays["steps"]
+        xp = jnp if traced else np
+        steps, signs = (xp.asarray(self.arrays[name]) for name in ("steps", "signs"))
         for kind, places in places_by_kind(self.sites).items():
-            hits = self.arrays["signs"][(*np.asarray(places).T, 0)].max()
-            metrics[f"faults/{kind}"] = hits / (jnp if traced else np).maximum(steps, 1)
+            hits = signs[(*np.asarray(places).T, 0)].max()
+            metrics[f"faults/{kind}"] = hits / xp.maximum(steps, 1)
         return metrics if traced else {k: float(v) for k, v in metrics.items()}
 
     # -- showing -----------------------------------------------------------------------
