@@ -23,6 +23,10 @@ def f32(*shape: int) -> Shape:
     return Shape(shape, jnp.float32)
 
 
+def f16(*shape: int) -> Shape:
+    return Shape(shape, jnp.float16)
+
+
 def i32(*shape: int) -> Shape:
     return Shape(shape, jnp.int32)
 
@@ -46,6 +50,20 @@ class Case:
 
 def _loop(n: Any, x: jax.Array) -> jax.Array:
     return lax.fori_loop(0, n, lambda i, c: c * 2 + i, x)
+
+
+def _spread(number: float) -> jax.Array:
+    return jnp.full((8,), number, jnp.float32)
+
+
+def _running_sum(dtype: Any) -> Callable[..., Any]:
+    def function(x: jax.Array) -> jax.Array:
+        def turn(total: jax.Array, row: jax.Array) -> tuple:
+            return total + row.astype(dtype), None
+
+        return lax.scan(turn, jnp.zeros(x.shape[1:], dtype), x)[0]
+
+    return function
 
 
 def _fold(x: jax.Array, body: Callable[..., Any]) -> jax.Array:
@@ -425,6 +443,69 @@ CASES = (
         args=(f32(8, 8),),
     ),
     Case(rule="not-emulated", bad=_collective("f32"), good=_call("Sharding")),
+    # -- numerical faults --------------------------------------------------------------
+    Case(
+        rule="overflow-constant",
+        severity="warning",
+        bad=lambda x: jnp.full(8, jnp.finfo(jnp.float32).min).astype(jnp.bfloat16),
+        good=lambda x: jnp.full(8, -1e9, jnp.float32).astype(jnp.bfloat16),
+    ),
+    Case(
+        rule="overflow-factor",
+        severity="warning",
+        bad=lambda x: (1 - x) * -1e9,
+        good=lambda x: jnp.where(x > 0, x, -1e9),
+        args=(f16(8),),
+    ),
+    Case(
+        rule="underflow-constant",
+        severity="warning",
+        bad=lambda x: x.astype(jnp.float16) + _spread(1e-8).astype(jnp.float16),
+        good=lambda x: x.astype(jnp.bfloat16) + _spread(1e-8).astype(jnp.bfloat16),
+    ),
+    Case(
+        rule="underflow-epsilon",
+        severity="warning",
+        bad=lambda x: x / (jnp.sqrt(x) + 1e-8),
+        good=lambda x: x / (jnp.sqrt(x) + 1e-4),
+        args=(f16(8),),
+    ),
+    Case(
+        rule="underflow-epsilon",
+        severity="warning",
+        bad=lambda x: lax.rsqrt(jnp.square(x) + np.float16(1e-6)),
+        good=lambda x: lax.rsqrt(jnp.square(x).astype(jnp.float32) + 1e-6),
+        args=(f16(8),),
+    ),
+    Case(
+        rule="absorption-decay",
+        severity="warning",
+        bad=lambda x: 0.999 * x + 0.001 * (x * x),
+        good=lambda x: 0.9 * x + 0.1 * (x * x),
+        args=(Shape((8,), jnp.bfloat16),),
+    ),
+    Case(
+        rule="integer-in-float",
+        severity="warning",
+        bad=lambda x: x + jnp.arange(1024).astype(jnp.bfloat16),
+        good=lambda x: x + jnp.arange(1024).astype(jnp.float32),
+        args=(f32(1024),),
+    ),
+    Case(
+        rule="stagnation-loop",
+        severity="warning",
+        bad=_running_sum(jnp.bfloat16),
+        good=_running_sum(jnp.float32),
+        args=(f32(200, 8),),
+    ),
+    Case(
+        rule="stagnation-loop",
+        severity="warning",
+        bad=_running_sum(jnp.float16),
+        good=_running_sum(jnp.float16),
+        args=(f32(1025, 8),),
+        good_args=(f32(1024, 8),),
+    ),
     # -- whole programs ----------------------------------------------------------------
     Case(
         rule="hbm-capacity",

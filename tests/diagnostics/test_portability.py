@@ -80,7 +80,9 @@ def test_every_rule_reads_well():
     for rule in (*RULES, *PROGRAM_RULES, *DTYPE_RULES):
         assert rule.severity in SEVERITIES
         assert not rule.title.endswith(".")
-        assert cited_keys(rule.source) or rule.source.startswith(("JAX", "neuronjax"))
+        assert cited_keys(rule.source) or rule.source.startswith(
+            ("JAX", "neuronjax", "IEEE")
+        )
 
 
 # -- where -----------------------------------------------------------------------------

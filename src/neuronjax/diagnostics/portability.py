@@ -21,7 +21,7 @@ from neuronjax.diagnostics.rules.dtypes import DtypeRule, arguments, entering
 from neuronjax.diagnostics.rules.limits import instructions
 from neuronjax.errors import NeuronJaxError, UnimplementedError
 from neuronjax.hardware import Target
-from neuronjax.ir.program import Program
+from neuronjax.ir.program import Op, Program
 from neuronjax.lowering import lower
 from neuronjax.policy import Policy
 
@@ -99,7 +99,8 @@ def _notes(context: OpContext) -> Iterator[Noted]:
     for rule in (*_BY_OP.get(name, ()), *_BY_OP[""]):
         verdict = rule.check(context)
         if verdict is not None:
-            yield _noted(context, rule.id, _details(rule, verdict))
+            noted = _noted(context, rule.id, _details(rule, verdict))
+            yield noted if verdict.at is None else _at(noted, verdict.at)
     for dtype_rule, _ in entering(context):
         severity, title = dtype_rule.severity, dtype_rule.title
         details = Details(severity, title, dtype_rule.remedy, dtype_rule.source)
@@ -123,6 +124,11 @@ def _noted(context: OpContext, rule: str, details: Details) -> Noted:
         scope=context.scope,
         details=details,
     )
+
+
+def _at(noted: Noted, op: Op) -> Noted:
+    """A note about another op."""
+    return replace(noted, op=op.name, location=op.location.source or noted.location)
 
 
 def _grouped(notes: Sequence[Noted]) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from neuronjax.diagnostics.findings import Severity
 from neuronjax.diagnostics.op_contexts import OpContext, Settings
+from neuronjax.ir.program import Op
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,13 @@ class Verdict:
         detail: added to the rule's title, "" for nothing.
         severity: instead of the rule's, or None.
         remedy: instead of the rule's, or "".
+        at: an op inside this one that is meant, or None.
     """
 
     detail: str = ""
     severity: Severity | None = None
     remedy: str = ""
+    at: Op | None = None
 
 
 YES = Verdict()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,13 +40,17 @@ display_of.register(Statistics, StatisticsTable)
 
 
 def _badness(record: Mapping[str, Any]) -> tuple:
-    """Numbers that became NaN or Inf come before all else."""
+    """What shows a fault, then numbers that became NaN or Inf, come before all else."""
+    faults = record["faults"].values()
+    since = min((f["since"] for f in faults), default=0)
     broken = fraction(record, "overflow") or (
         0.0 if record["overflow"] is not None else _nonfinite(record)
     )
     lost = max(fraction(record, n) for n in ("underflow", "saturated", "stagnant"))
     bits = record["effective_bits"]
-    return broken, lost, 0.0 if bits is None else -bits
+    counted = record["elements"] is not None
+    bits = 0.0 if bits is None else -bits
+    return bool(faults), -since, broken, lost, counted, bits
 
 
 def _nonfinite(record: Mapping[str, Any]) -> float:
@@ -61,14 +65,21 @@ def _percent(fraction: float) -> str:
 
 def _where(record: Mapping[str, Any]) -> str:
     """The user's line, and below it what is measured: the kind of probe, the JAX op,
-    whether it is of the backward pass, the shape, the argument it descends from."""
+    whether it is of the backward pass, the shape, the argument it descends from; and
+    the faults that it shows."""
     line = place(record["source"])
     op = record["scope"].rpartition("/")[2] or record["op"]
     back = "bwd" if is_cotangent_scope(record["scope"]) else ""
     shape = "x".join(map(str, record["shape"]))
     params = " ".join(record["params"][:1])
     what = " ".join(filter(None, [record["kind"], op, back, shape, params]))
-    return f"{line}\n{what}"
+    return "\n".join([line, what, *_faults(record)])
+
+
+def _faults(record: Mapping[str, Any]) -> Iterator[str]:
+    for kind, seen in record["faults"].items():
+        since = f", since step {seen['since']}" if record["steps"] > 1 else ""
+        yield f"{kind} in {seen['steps']} of {record['steps']}{since}"
 
 
 def _bits(record: Mapping[str, Any]) -> str:
@@ -82,7 +93,7 @@ _LEGEND = {
 }
 _COLUMNS = {
     "format": lambda record: record["format"].replace("float", "f"),
-    "amax": lambda record: f"{record['amax']:.1e}",
+    "amax": lambda record: "" if record["amax"] is None else f"{record['amax']:.1e}",
     "flushed": lambda record: _percent(fraction(record, "underflow")),
     "over": lambda record: _percent(
         fraction(record, "overflow") + fraction(record, "saturated")

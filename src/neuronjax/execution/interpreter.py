@@ -124,7 +124,9 @@ def _run(
         return Outcome(
             results=inputs_outputs.leaving(program.main, results),
             amax_history=run.next_amaxes(history),
-            statistics=None if plan is None else run.accumulator.arrays(),
+            statistics=None
+            if plan is None
+            else run.accumulator.arrays(arguments, results),
         )
 
 
@@ -219,7 +221,7 @@ class Interpretation:
         operands = [environment[v.buffer.number] for v in i.operands]
         results = self.execute(i, operands, environment, key)
         self._tell(i, operands, results)
-        self.accumulator.count_rounding(
+        self.accumulator.count(
             i, operands, results, lambda i: self.execute(i, operands, {}, key)
         )
         return results
@@ -367,13 +369,14 @@ class Interpretation:
     ) -> Arrays:
         block = self.callee(i)
         if self.eager or self._listeners:
-            return self.block(block, operands, {}, key)
+            run = functools.partial(self.block, block, operands, {}, key)
+            return self.accumulator.around(i, run)
         if i.callee not in self._callees:
             self._callees[i.callee] = self._compiled(i.callee)
         amaxes = (self.previous_amaxes, self.amaxes)
         compiled = self._callees[i.callee]
         self.amaxes, rows, out = compiled(self._zero, key, amaxes, *operands)
-        self.accumulator.add(rows)
+        self.accumulator.add_called(i, rows)
         return out
 
     def callee(self, i: Call) -> Block:

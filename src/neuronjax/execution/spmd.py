@@ -15,6 +15,7 @@ its own; see `carriers`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -336,7 +337,8 @@ class _Devices:
     ) -> Arrays:
         block = self._interpreter.callee(i)
         arguments = [scope.get(v.buffer.number) for v in i.operands]
-        return self._as_flagged(self._inner(block, arguments, scope, key), flags)
+        run = functools.partial(self._inner, block, arguments, scope, key)
+        return self._as_flagged(self._interpreter.accumulator.around(i, run), flags)
 
     def _loop(
         self, i: Loop, flags: Sequence[bool], scope: _Scope, key: jax.Array

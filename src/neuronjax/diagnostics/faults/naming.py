@@ -11,8 +11,15 @@ import numpy as np
 from neuronjax.diagnostics.faults.evidence import OpEvidence
 from neuronjax.diagnostics.faults.judgement import HOPELESS
 from neuronjax.diagnostics.faults.perturbation import unit_of
-from neuronjax.diagnostics.faults.recorder import MOSTLY, OpTrace
+from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.search import Suspect, buries
+from neuronjax.execution.probes.signs import (
+    FEW,
+    MOSTLY,
+    SINGULAR,
+    absorption_kind,
+    nonfinite_kind,
+)
 from neuronjax.numerics.float_format import FORMATS, get_format
 
 #: What is wrong -> what to try.
@@ -31,13 +38,7 @@ KINDS: Mapping[str, str] = {
     "coarse": "keep it in FP32 up to there: the format has not the digits",
     "other": "compare this op alone",
 }
-_SINGULAR = frozenset(
-    "log log_plus_one divide rsqrt sqrt power tan atan2 cbrt acos acosh atanh asin "
-    "lgamma digamma remainder cholesky triangular_solve".split()
-)
 _SUMS = frozenset(("reduce", "reduce_window"))
-#: Share of elements that underflow, from which on it matters where they only add up.
-FEW = 0.05
 #: A sum whose rounding is more than this of its smaller addend has absorbed it.
 OF_ADDEND = 1e-3
 #: If the sum is so many times its addend; among equals it is an ordinary rounding.
@@ -118,9 +119,7 @@ def _makes_nonfinite(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     text = f"{share.nonfinite} of {share.elements} are {what}, of finite operands"
     if share.nonfinite_reference == share.nonfinite:
         text += "; in float64 too"
-    if _short(t) in _SINGULAR and share.nan < share.nonfinite:
-        return FaultName("singular", text)
-    return FaultName("non-finite" if share.nan else "overflow", text)
+    return FaultName(nonfinite_kind(_short(t), share.nan, share.nonfinite), text)
 
 
 def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
@@ -168,8 +167,7 @@ def _absorbs(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if not t.absorbs:
         return None
     text = f"{_share(t.absorbed[0])} of the sums are their larger addend"
-    kind = "stagnation" if s.is_running else "absorption"
-    return FaultName(kind, text)
+    return FaultName(absorption_kind(s.is_running), text)
 
 
 def _loses_update(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
@@ -212,7 +210,7 @@ def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if e.own >= e.result.error or operand >= e.result.error:
         return None
     text = f"relative error {_figure(operand)} in, {_figure(e.result.error)} out"
-    if _short(t) in _SINGULAR:
+    if _short(t) in SINGULAR:
         return FaultName("singular", text)
     if _short(t) in _DIFFERENCES and not _grows(t, e):
         return FaultName("cancellation", text)

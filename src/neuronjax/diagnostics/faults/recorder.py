@@ -15,6 +15,7 @@ from neuronjax.diagnostics.faults.shares import Seen, Share, repeated, share_of
 from neuronjax.diagnostics.faults.units import Cast
 from neuronjax.diagnostics.faults.whole_numbers import rounds_whole, wrapped
 from neuronjax.diagnostics.parallel_runs import OpPath
+from neuronjax.execution.probes.signs import MOSTLY, Finiteness, makes_nonfinite
 from neuronjax.ir.program import Op, Value
 
 
@@ -45,8 +46,6 @@ class Witness(Protocol):
 
 
 _ARITHMETIC = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multiply"))
-#: Share of sums that absorb an addend, from which on it counts.
-MOSTLY = 0.5
 #: Share of an error that is a part of it.
 PART = 0.25
 #: The number of an execution, its iterations, and what was seen.
@@ -121,12 +120,14 @@ def _left_out(evidence: OpEvidence) -> float:
 
 def _makes_nonfinite(evidence: OpEvidence) -> bool:
     """An Inf of finite numbers, or a NaN of numbers."""
-    operands, result = evidence.operands.values(), evidence.result
-    if not operands:
-        return False
-    of_finite = result.nonfinite > 0 and all(not x.nonfinite for x in operands)
-    of_numbers = result.nan > 0 and all(not x.nan for x in operands)
-    return of_finite or of_numbers
+    operands = [_finiteness(x) for x in evidence.operands.values()]
+    return bool(operands) and any(
+        makes_nonfinite(_finiteness(evidence.result), operands)
+    )
+
+
+def _finiteness(share: Share) -> Finiteness:
+    return Finiteness(np.bool_(share.nonfinite > 0), np.bool_(share.nan > 0))
 
 
 def _badness(share: Share) -> tuple[float, float]:

@@ -34,6 +34,7 @@ from neuronjax.diagnostics.faults.wrong_results import (
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.diagnostics.value_sources import ValueSources
+from neuronjax.execution.probes.signs import GONE
 from neuronjax.ir.program import Op, Program, Value
 
 _CHOICE = frozenset(("stablehlo.select", "stablehlo.broadcast_in_dim"))
@@ -60,8 +61,6 @@ OF_ROUNDOFF = 0.1
 REPLACED = 4.0
 #: Share of elements that rounding makes zero, from which on little is left of them.
 FLATTENED = 0.4
-#: Share of elements that underflow, from which on nothing is left.
-GONE = 0.9
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy as np
 
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.shares import Seen, Share, wide
+from neuronjax.execution.probes.integers import is_word
 from neuronjax.ir.program import Op
 
 #: Above this every float64 number is whole.
@@ -56,13 +57,9 @@ def wrapped(op: Op, operands: Sequence[Seen], result: Seen) -> int:
     if rule is None or dtype.kind not in "iu" or not operands:
         return 0
     given = np.dtype(operands[0].dtype)
-    if _is_word(given) or (_is_word(dtype) and given.kind in "iub"):
+    if is_word(given) or (is_word(dtype) and given.kind in "iub"):
         return 0
     return rule(op, [wide(x.actual) for x in operands], result)
-
-
-def _is_word(dtype: np.dtype) -> bool:
-    return dtype.kind == "u" and dtype.itemsize >= 4
 
 
 def _outside(exact: np.ndarray, dtype: Any) -> int:

@@ -12,17 +12,28 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
+from neuronjax.execution.probes.counters import COUNTERS
 from neuronjax.execution.probes.plan import ProbePlan
 from neuronjax.execution.probes.rounding_counters import (
-    COUNTERS,
     CounterLayout,
     Counters,
     count_rounding,
+    empty_counters,
+    revived,
     sum_words,
 )
+from neuronjax.execution.probes.step_signs import (
+    SIGNS,
+    first_step,
+    merged_signs,
+    signs_of_step,
+)
+from neuronjax.execution.probes.watching import watch
 from neuronjax.ir.instruction import Block, Instruction
+from neuronjax.ir.instruction_set import Call
 
 Arrays = Sequence[jax.Array]
 Rows = dict[int, Counters]
@@ -40,7 +51,7 @@ class StatisticsAccumulator:
         self.plan = plan
         self.rows: Rows = {}
 
-    def count_rounding(
+    def count(
         self,
         i: Instruction,
         operands: Arrays,
@@ -58,22 +69,52 @@ class StatisticsAccumulator:
         slot = None if self.plan is None else self.plan.slot(i)
         if self.plan is None or slot is None:
             return
-        probe, wide = self.plan.probes[slot], self.plan.wide(i)
+        probe = self.plan.probe(slot)
+        if probe.counted:
+            row = self._counted(self.plan, slot, i, operands, results, execute)
+        else:
+            row = Counters(None, watch(probe, i, operands, results[0]))
+        self.add({slot: row})
+
+    def _counted(
+        self,
+        plan: ProbePlan,
+        slot: int,
+        i: Instruction,
+        operands: Arrays,
+        results: Arrays,
+        execute: Callable[[Instruction], Arrays],
+    ) -> Counters:
+        """Counts the elements of a result."""
+        probe, wide = plan.probe(slot), plan.wide(i)
         before = after = results[0]
         if wide is not None:
             (before,) = execute(wide)
         elif probe.compared:
             before = operands[0]
-        layout = CounterLayout.of(probe, self.plan.collect)
+        elif probe.never_zero:
+            before = revived(after, operands[0])
+        layout = CounterLayout.of(probe, plan.collect)
         summed = operands if layout.updates else ()
         scales = results[1] if probe.blocked is not None else None
-        self.add({slot: count_rounding(layout, before, after, summed, scales)})
+        return count_rounding(layout, before, after, summed, scales)
 
     def add(self, rows: Rows) -> None:
         """Counts what a part of the program has counted."""
         for slot, row in rows.items():
             old = self.rows.get(slot)
             self.rows[slot] = row if old is None else merged(old, row)
+
+    def add_called(self, i: Call, rows: Rows) -> None:
+        """Counts what a function has counted, where this call of it counts that."""
+        slots = {} if self.plan is None else self.plan.called(i)
+        self.add({slots[slot]: row for slot, row in rows.items() if slot in slots})
+
+    def around(self, i: Call, run: Callable[[], Any]) -> Any:
+        """What `run`, the call of a function, returns; what it counts is counted."""
+        results, rows = self.apart(run)
+        self.add_called(i, rows)
+        return results
 
     def apart(self, run: Callable[[], Any]) -> tuple[Any, Rows]:
         """What `run` returns, and what is counted while it does; nothing else is."""
@@ -88,16 +129,23 @@ class StatisticsAccumulator:
             return {}
         return {slot: self._empty(slot) for slot in self.plan.slots(blocks)}
 
-    def arrays(self) -> dict[str, jax.Array]:
-        """`as_arrays` of every probe of the plan."""
-        probes = () if self.plan is None else self.plan.probes
-        return as_arrays(
-            [self.rows.get(s) or self._empty(s) for s in range(len(probes))]
-        )
+    def arrays(self, arguments: Arrays, results: Arrays) -> dict[str, jax.Array]:
+        """What a step has counted, as `Statistics.arrays`.
+
+        Args:
+            arguments: of main, an Inf or NaN in which is no one's fault.
+            results: of main, which tell whether an Inf or NaN has come through.
+        """
+        assert self.plan is not None
+        order = self.plan.order
+        rows = [self.rows.get(slot) or self._empty(slot) for slot in order]
+        arrays = as_arrays(rows)
+        signs = signs_of_step(self.plan, arrays, arguments, results)
+        return arrays | {"steps": jnp.uint32(1), "signs": first_step(signs)}
 
     def _empty(self, slot: int) -> Counters:
         assert self.plan is not None
-        return CounterLayout.of(self.plan.probes[slot], self.plan.collect).empty()
+        return empty_counters(self.plan.probe(slot), self.plan.collect)
 
 
 # -- rows ------------------------------------------------------------------------------
@@ -110,11 +158,13 @@ def merged(first: Counters, second: Counters) -> Counters:
 
 def total(rows: Counters) -> Counters:
     """The sum over the leading axis, whose length is at most 65536."""
+    pairs = (rows.counts, rows.exponents, rows.scales)
+    counts, exponents, scales = (None if x is None else _sum_pairs(x) for x in pairs)
     return Counters(
-        counts=_sum_pairs(rows.counts),
+        counts=counts,
         amax=jnp.max(rows.amax, axis=0),
-        exponents=None if rows.exponents is None else _sum_pairs(rows.exponents),
-        scales=None if rows.scales is None else _sum_pairs(rows.scales),
+        exponents=exponents,
+        scales=scales,
     )
 
 
@@ -134,14 +184,27 @@ def as_arrays(rows: Sequence[Counters]) -> dict[str, jax.Array]:
     """Rows of all probes as arrays with a leading axis; see `Statistics.arrays`."""
     bits = [row.amax for row in rows] or [jnp.zeros((0,), jnp.uint32)]
     arrays = {
-        "counts": _stack([row.counts for row in rows], (len(COUNTERS), 2)),
+        "counts": _counts([row.counts for row in rows]),
         "amax": lax.bitcast_convert_type(jnp.stack(bits).reshape(-1), jnp.float32),
+        "steps": jnp.uint32(0),
+        "signs": jnp.zeros((len(rows), len(SIGNS), 2), jnp.uint32),
     }
     for name in ("exponents", "scales"):
         found = [x for row in rows if (x := getattr(row, name)) is not None]
         if found:
             arrays[name] = jnp.stack(found)
     return arrays
+
+
+def _counts(counts: Sequence[jax.Array | None]) -> jax.Array:
+    """Of all probes, zeros where nothing is counted."""
+    shape = (len(COUNTERS), 2)
+    places = [n for n, row in enumerate(counts) if row is not None]
+    known = _stack([row for row in counts if row is not None], shape)
+    if len(places) == len(counts):
+        return known
+    empty = jnp.zeros((len(counts), *shape), jnp.uint32)
+    return empty.at[np.asarray(places, np.int32)].set(known)
 
 
 def _stack(arrays: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
@@ -151,9 +214,16 @@ def _stack(arrays: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
 def merged_arrays(
     first: Mapping[str, jax.Array], second: Mapping[str, jax.Array]
 ) -> dict[str, jax.Array]:
-    """Adds up `as_arrays` of two runs with the same probes."""
+    """Adds up `as_arrays` of two runs with the same probes, the later one second."""
     merged = {}
     for name, x in first.items():
-        both = jnp.stack([x, second[name]])
-        merged[name] = jnp.max(both, axis=0) if name == "amax" else _sum_pairs(both)
+        y = second[name]
+        if name == "amax":
+            merged[name] = jnp.maximum(x, y)
+        elif name == "steps":
+            merged[name] = x + y
+        elif name == "signs":
+            merged[name] = merged_signs(x, y, first["steps"])
+        else:
+            merged[name] = _sum_pairs(jnp.stack([x, y]))
     return merged

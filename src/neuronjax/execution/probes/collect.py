@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError
+from neuronjax.execution.probes.signs import NEVER_ZERO
 from neuronjax.numerics.float_format import FloatFormat, get_format
 from neuronjax.numerics.microscaling import get_mx_format
 
@@ -24,13 +25,17 @@ KINDS: Mapping[str, str] = {
     "mx": "quantizations to MX blocks, by element and by block",
     "matmul": "results of matmuls, as PSUM hands them on",
     "write": "results of other arithmetic that are narrower than FP32",
-    "update": "additions to an argument of the program (p - lr * g)",
+    "update": "additions to an argument (p - lr * g), or to what a loop carries",
     "add": "every other addition and subtraction of floats",
     "result": "FP32 results of all other arithmetic",
+    "finite": 'of "add" and "result" the largest number, and who makes Inf and NaN',
+    "integer": "sums, products and conversions of integers that wrap around",
 }
 """What can be measured."""
 
-DEFAULT_KINDS = ("cast", "mx", "matmul", "write", "update")
+DEFAULT_KINDS = ("cast", "mx", "matmul", "write", "update", "finite", "integer")
+#: Of these no element is counted.
+WATCHED = frozenset(("finite", "integer"))
 
 _SELECTORS = ("op", "param", "scope", "source")
 _BINS = (4, 128)
@@ -44,8 +49,8 @@ class Collect:
     that are given must match, as those of a `Rule`.
 
     Attributes:
-        kinds: of `KINDS`: "cast", "mx", "matmul", "write", "update" by default, and
-            "add" and "result", which see every FP32 result and cost more.
+        kinds: of `KINDS`: all by default but "add" and "result", which count the
+            elements of every FP32 result and cost more.
         op: the instruction's name, "tensor_copy", "quantize_mx", "nc_matmul".
         param: the pytree path of a program argument that an operand descends from.
         scope: the name stack, "jit(step)/transpose(jvp(head))/dot_general".
@@ -155,6 +160,7 @@ class Probe:
             underflow, saturation and effective bits are known.
         updates: which operands of a sum count as updated by the other.
         blocked: the axis of MX blocks, or None.
+        running: whether the sum is what a loop carries to its next turn.
     """
 
     kind: str
@@ -168,6 +174,22 @@ class Probe:
     compared: bool = True
     updates: tuple[int, ...] = ()
     blocked: int | None = None
+    running: bool = False
+
+    @property
+    def function(self) -> str:
+        """What is computed: "add", "exponential", "nc_matmul"."""
+        return self.op.rpartition(".")[2]
+
+    @property
+    def counted(self) -> bool:
+        """Whether its elements are counted."""
+        return self.kind not in WATCHED
+
+    @property
+    def never_zero(self) -> bool:
+        """Whether every zero of its result has underflowed."""
+        return self.function in NEVER_ZERO and not self.compared
 
     @property
     def key(self) -> str:

@@ -28,28 +28,10 @@ import numpy as np
 from jax import lax
 
 from neuronjax.execution.probes.collect import Collect, Probe, element_format
+from neuronjax.execution.probes.counters import COUNTERS
+from neuronjax.execution.probes.signs import LOWEST_EXPONENT
 from neuronjax.numerics.float_format import FloatFormat
 from neuronjax.numerics.widening import widen
-
-COUNTERS = (
-    "elements",
-    "nonzero",
-    "underflow",
-    "subnormal",
-    "overflow",
-    "saturated",
-    "nan_in",
-    "nan",
-    "inf",
-    "updates",
-    "stagnant",
-    "error_units",
-    "blocks",
-    "blocks_underflow",
-    "blocks_saturated",
-    "blocks_nan",
-)
-"""The rows of `Counters.counts`; what they mean is said at `Statistics`."""
 
 #: An error of a whole binade, in `error_units`.
 ERROR_UNIT = 1 << 15
@@ -68,13 +50,15 @@ class Counters(NamedTuple):
     """The counters of one probe.
 
     Attributes:
-        counts: uint32 [len(COUNTERS), 2], the low word first.
-        amax: uint32, the bits of the largest finite magnitude.
+        counts: uint32 [len(COUNTERS), 2], the low word first; None where elements are
+            not counted.
+        amax: uint32, the bits of the largest finite magnitude; of a probe whose
+            elements are not counted as `watching.watch`.
         exponents: uint32 [bins, 2], or None.
         scales: uint32 [256, 2], of an MX probe, or None.
     """
 
-    counts: jax.Array
+    counts: jax.Array | None
     amax: jax.Array
     exponents: jax.Array | None = None
     scales: jax.Array | None = None
@@ -86,6 +70,7 @@ class CounterLayout:
 
     format: FloatFormat
     compared: bool
+    never_zero: bool
     updates: tuple[int, ...]
     blocked: int | None
     bins: int
@@ -94,9 +79,14 @@ class CounterLayout:
     @classmethod
     def of(cls, probe: Probe, collect: Collect) -> CounterLayout:
         bins = collect.bins if collect.histogram else 0
-        fmt = element_format(probe)
         return cls(
-            fmt, probe.compared, probe.updates, probe.blocked, bins, collect.every
+            element_format(probe),
+            probe.compared,
+            probe.never_zero,
+            probe.updates,
+            probe.blocked,
+            bins,
+            collect.every,
         )
 
     def empty(self) -> Counters:
@@ -111,6 +101,13 @@ class CounterLayout:
     @property
     def _has_scales(self) -> bool:
         return bool(self.bins) and self.blocked is not None
+
+
+def empty_counters(probe: Probe, collect: Collect) -> Counters:
+    """Those of a probe that was not run."""
+    if not probe.counted:
+        return Counters(None, jnp.uint32(0))
+    return CounterLayout.of(probe, collect).empty()
 
 
 def exponent_bins(fmt: FloatFormat, bins: int) -> tuple[int, int]:
@@ -138,6 +135,14 @@ def count_rounding(
         scales: of MX blocks, float8_e8m0fnu.
     """
     return _kernel(layout)(before, after, tuple(operands), scales)
+
+
+@jax.jit
+def revived(y: jax.Array, x: jax.Array) -> jax.Array:
+    """What a function has written that is never zero, and one where it has become that;
+    nothing where float64 would have zero too."""
+    flushed = (y == 0) & (x > LOWEST_EXPONENT) & (x < np.inf)
+    return jnp.where(flushed, jnp.finfo(y.dtype).smallest_normal, y)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -298,6 +303,8 @@ def _flags(
         "nan": y > _INF,
         "inf": y == _INF,
     }
+    if layout.never_zero:
+        seen["underflow"] = (x != 0) & (element == 0)
     if not layout.compared:
         return seen
     return seen | {

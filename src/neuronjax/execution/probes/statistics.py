@@ -21,13 +21,14 @@ from jax.core import Tracer
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.probes.accumulator import as_arrays, merged_arrays
 from neuronjax.execution.probes.collect import Collect, Probe, element_format
+from neuronjax.execution.probes.counters import COUNTERS
 from neuronjax.execution.probes.plan import Collector, ProbePlan
 from neuronjax.execution.probes.rounding_counters import (
-    COUNTERS,
     ERROR_UNIT,
-    CounterLayout,
+    empty_counters,
     exponent_bins,
 )
+from neuronjax.execution.probes.step_faults import faults_of, places_by_kind
 from neuronjax.numerics.shown import Shown, display_of
 
 #: Only known where the numbers before the rounding were seen.
@@ -73,8 +74,11 @@ class Statistics(Shown):
 
     Attributes:
         arrays: "counts" uint32 [sites, counters, 2], low word first; "amax" float32
-            [sites], the largest number; with histograms "exponents" uint32 [sites,
-            bins, 2] and "scales" uint32 [MX sites, 256, 2], by E8M0 code.
+            [sites], the largest number, of kind "finite" Inf and NaN included; "steps"
+            uint32, calls; "signs" uint32 [sites, signs, 2], steps that show a fault and
+            the first of them;
+            with histograms "exponents" uint32 [sites, bins, 2] and "scales" uint32 [MX
+            sites, 256, 2], by E8M0 code.
         sites: the probes, in the order of the program.
         collect: the selection.
     """
@@ -91,7 +95,7 @@ class Statistics(Shown):
     @classmethod
     def empty(cls, plan: ProbePlan) -> Statistics:
         """The statistics of no call: every counter is zero."""
-        rows = [CounterLayout.of(probe, plan.collect).empty() for probe in plan.probes]
+        rows = [empty_counters(probe, plan.collect) for probe in plan.probes]
         return cls(arrays=as_arrays(rows), sites=plan.probes, collect=plan.collect)
 
     def merge(self, other: Statistics) -> Statistics:
@@ -114,24 +118,29 @@ class Statistics(Shown):
     def records(self) -> list[dict[str, Any]]:
         """One dict per probe, in the order of the program: what it is, its counters,
         amax and effective bits (see `neuronjax.measuring`), None for what is not known;
-        with histograms "exponents", by the exponent from which a bin counts, and
-        "scales", by exponent: what is not zero."""
+        "faults" by kind: in how many "steps", and "since" which; with histograms
+        "exponents", by the exponent from which a bin counts, and "scales", by exponent:
+        what is not zero."""
         counts, amax = _numbers(self.arrays["counts"]), np.asarray(self.arrays["amax"])
-        found = []
+        signs = np.asarray(self.arrays["signs"])
+        steps, found = int(self.arrays["steps"]), []
         for n, probe in enumerate(self.sites):
             record = _described(probe)
             record |= _known(
                 probe, dict(zip(COUNTERS, counts[n].tolist(), strict=True))
             )
-            record |= {"amax": float(amax[n])}
+            is_float = probe.kind != "integer"
+            record |= {"amax": float(amax[n]) if is_float else None, "steps": steps}
+            record["faults"] = faults_of(probe, signs[n].tolist())
             found.append(record | self._histograms(n))
         return found
 
     def _histograms(self, n: int) -> dict[str, Any]:
         probe, histograms = self.sites[n], {}
-        if "exponents" in self.arrays:
+        if "exponents" in self.arrays and probe.counted:
+            place = [p.counted for p in self.sites[:n]].count(True)
             low, binades = exponent_bins(element_format(probe), self.collect.bins)
-            counts = _numbers(self.arrays["exponents"][n]).tolist()
+            counts = _numbers(self.arrays["exponents"][place]).tolist()
             starts = [low + binades * bin for bin in range(-1, len(counts) - 1)]
             pairs = zip(starts, counts, strict=True)
             histograms["exponents"] = {start: k for start, k in pairs if k}
@@ -144,6 +153,8 @@ class Statistics(Shown):
     def as_metrics(self, by: str = "kind") -> dict[str, Any]:
         """A plain dict of fractions, amax and effective bits, "cast/underflow", for a
         logger or Flax metrics: floats, float32 scalars inside a trace.
+        "faults/overflow" is the share of steps that show one, at the site that does
+        most often.
 
         Args:
             by: "kind", over all probes of one, or "site", by `Probe.key`.
@@ -165,8 +176,14 @@ class Statistics(Shown):
                 zip(COUNTERS, counts[of].sum(axis=0), strict=True)
             )
             values = _metrics([self.sites[n] for n in numbers], sums)
-            values["amax"] = self.arrays["amax"][of].max()
+            if group != "integer":
+                values["amax"] = self.arrays["amax"][of].max()
             metrics |= {f"{group}/{k}": v for k, v in values.items()}
+        xp = jnp if traced else np
+        steps, signs = (xp.asarray(self.arrays[name]) for name in ("steps", "signs"))
+        for kind, places in places_by_kind(self.sites).items():
+            hits = signs[(*np.asarray(places).T, 0)].max()
+            metrics[f"faults/{kind}"] = hits / xp.maximum(steps, 1)
         return metrics if traced else {k: float(v) for k, v in metrics.items()}
 
     # -- showing -----------------------------------------------------------------------
@@ -208,7 +225,11 @@ def _known(probe: Probe, counts: dict[str, int]) -> dict[str, Any]:
     """Counters, None for what the probe cannot tell, and effective bits."""
     known: dict[str, Any] = dict(counts)
     units = known.pop("error_units")
+    if not probe.counted:
+        return dict.fromkeys(set(known) | {"effective_bits"})
     unknown = () if probe.compared else COMPARED
+    if probe.never_zero:
+        unknown = tuple(name for name in unknown if name != "underflow")
     unknown += () if probe.blocked is not None else BLOCKS
     unknown += () if probe.updates else SUMS
     known |= dict.fromkeys(unknown)
@@ -229,6 +250,8 @@ def _effective_bits(
 
 def _metrics(probes: Sequence[Probe], sums: Mapping[str, Any]) -> dict[str, Any]:
     """Fractions of all, and effective bits; of a kind all probes know the same."""
+    if not any(probe.counted for probe in probes):
+        return {}
     unknown: set[str] = set()
     unknown |= set() if any(probe.compared for probe in probes) else set(COMPARED)
     unknown |= set() if any(probe.updates for probe in probes) else set(SUMS)

@@ -1,0 +1,311 @@
+"""Rules about numerical faults that are seen before a run, by `compare`'s names.
+
+Only what is certain from constants, bounds of integers and trip counts: a constant that
+its format cannot hold, an epsilon that is nothing, whole numbers in a float that does
+not hold them, a sum in a loop that stops growing. What depends on the data is left to
+`compare` and to the statistics of a run.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from neuronjax.diagnostics.facts import is_integer, unknown
+from neuronjax.diagnostics.faults.naming import KINDS
+from neuronjax.diagnostics.faults.perturbation import unit_of
+from neuronjax.diagnostics.op_contexts import OpContext
+from neuronjax.diagnostics.rule import Verdict, read_rules
+from neuronjax.diagnostics.value_sources import ValueSources
+from neuronjax.ir.program import Op, Program, TensorType, Value
+from neuronjax.numerics.float_format import FORMATS, FloatFormat, get_format
+
+_SPREADS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
+
+
+def _scalar(context: OpContext, value: Value) -> float | None:
+    """The one number that an array repeats, where it is in the program."""
+    while True:
+        known = context.fact(value).scalar
+        if known is not None:
+            return float(known)
+        maker = context.producers.get(value)
+        if maker is None or maker.name not in _SPREADS:
+            return None
+        value = maker.operands[0]
+
+
+def _format(type: TensorType) -> FloatFormat | None:
+    name = type.dtype.name
+    return get_format(name) if name in FORMATS else None
+
+
+# -- constants -------------------------------------------------------------------------
+
+
+def _converted(context: OpContext) -> float | None:
+    """The finite number other than zero that a conversion to a float repeats."""
+    (value,), (result,) = context.op.operands, context.op.results
+    x = None if is_integer(value.type.dtype) else _scalar(context, value)
+    fmt = _format(result.type)
+    return x if fmt is not None and x and math.isfinite(x) else None
+
+
+def _overflows(context: OpContext) -> Verdict | None:
+    x, fmt = _converted(context), _format(context.op.results[0].type)
+    if x is None or fmt is None:
+        return None
+    with np.errstate(over="ignore"):
+        rounded = float(np.float64(x).astype(context.op.results[0].type.dtype))
+    if math.isfinite(rounded):
+        return None
+    return Verdict(f"{x:.3g} in {fmt.name}, which ends at {fmt.max_finite:.3g}")
+
+
+def _infinite_factor(context: OpContext) -> Verdict | None:
+    """A product with Inf, NaN where the other factor is zero: what is left of -1e9."""
+    fmt = _format(context.op.results[0].type)
+    scalars = [_scalar(context, v) for v in context.op.operands]
+    if fmt is None or not any(x is not None and math.isinf(x) for x in scalars):
+        return None
+    return Verdict(f"a constant beyond {fmt.name}'s {fmt.max_finite:.3g} is Inf")
+
+
+def _vanishes(context: OpContext) -> Verdict | None:
+    x, fmt = _converted(context), _format(context.op.results[0].type)
+    if x is None or fmt is None or abs(x) > fmt.min_subnormal / 2:
+        return None
+    smallest = f"the smallest number is {fmt.min_subnormal:.3g}"
+    return Verdict(f"{x:.3g} becomes 0 in {fmt.name}: {smallest}")
+
+
+# -- epsilons --------------------------------------------------------------------------
+
+_DIVIDES = frozenset(
+    f"stablehlo.{name}" for name in ("sqrt", "rsqrt", "log", "divide", "power")
+)
+
+
+def _epsilon(context: OpContext) -> Verdict | None:
+    """A constant that guards a function against zero, and is none or nearly."""
+    fmt = _format(context.op.results[0].type)
+    guards = [x for v in context.op.operands if (x := _scalar(context, v)) is not None]
+    if fmt is None or len(guards) != 1 or not _is_guard(context):
+        return None
+    (x,) = guards
+    if x == 0:
+        return Verdict(
+            f"it is 0 in {fmt.name}, whose smallest number is {fmt.min_subnormal:.3g}"
+        )
+    if not 0 < x < fmt.min_normal:
+        return None
+    limit = f"the smallest normal number of {fmt.name}, {fmt.min_normal:.3g}"
+    return Verdict(f"{x:.3g} is below {limit}")
+
+
+def _is_guard(context: OpContext) -> bool:
+    """Whether a sum is read by what must not have zero."""
+    (result,) = context.op.results
+    return any(
+        user.name in _DIVIDES
+        and (user.name != "stablehlo.divide" or user.operands[1] is result)
+        for user in _readers(context, result)
+    )
+
+
+def _readers(context: OpContext, value: Value) -> list[Op]:
+    """The ops that read a value, or what it is spread to."""
+    found: list[Op] = []
+    for user in context.users.get(value, ()):
+        spread = user.name in _SPREADS
+        found += _spread(context, user, value) if spread else [user]
+    return found
+
+
+def _spread(context: OpContext, op: Op, value: Value) -> list[Op]:
+    """Readers of a broadcast array, as if they read what is broadcast."""
+    readers = []
+    for user in context.users.get(op.results[0], ()):
+        is_divisor = user.name == "stablehlo.divide" and user.operands[1] in op.results
+        readers += [user] if user.name != "stablehlo.divide" else []
+        if is_divisor:
+            operands = (user.operands[0], value)
+            readers.append(Op(user.name, operands, user.results, {}, (), user.location))
+    return readers
+
+
+def _decay(context: OpContext) -> Verdict | None:
+    """`b * m + (1 - b) * g` whose b is rounded to 1."""
+    dtype = context.op.results[0].type.dtype
+    factors = [f for v in context.op.operands if (f := _factor(context, v)) is not None]
+    if len(factors) != 2 or max(factors) != 1 or not 0 < min(factors):
+        return None
+    rest, step = min(factors), unit_of(dtype)
+    if rest > step / 2 * (1 + step):
+        return None
+    return Verdict(
+        f"1 - {rest:.3g} is 1 in {dtype.name}, which has {1 - step:.6g} next"
+    )
+
+
+def _factor(context: OpContext, value: Value) -> float | None:
+    """The constant that a product has as a factor."""
+    maker = context.producers.get(value)
+    if maker is None or maker.name != "stablehlo.multiply":
+        return None
+    for operand in maker.operands:
+        found = _scalar(context, operand)
+        found = _factor(context, operand) if found is None else found
+        if found is not None:
+            return found
+    return None
+
+
+# -- whole numbers ---------------------------------------------------------------------
+
+
+def _whole(context: OpContext) -> Verdict | None:
+    """Positions and counts in a float that does not hold them all."""
+    (result,) = context.op.results
+    unit = unit_of(result.type.dtype)
+    largest = _largest_whole(context)
+    if not unit or context.in_generator or largest is None or largest <= 1 / unit:
+        return None
+    name = result.type.dtype.name
+    return Verdict(f"whole numbers up to {largest:.0f}; {name} holds to {1 / unit:.0f}")
+
+
+def _largest_whole(context: OpContext) -> float | None:
+    """Of an iota, or of integers that are one."""
+    op = context.op
+    if op.name == "stablehlo.iota":
+        return op.results[0].type.shape[op.attributes["iota_dimension"]] - 1
+    (value,) = op.operands
+    type, fact = value.type, context.fact(value)
+    if not is_integer(type.dtype) or type.dtype.kind == "b":
+        return None
+    widest = unknown(type)
+    if fact.low <= widest.low or fact.high >= widest.high:
+        return None
+    if fact.value is not None and _is_exact(fact.value, op.results[0].type.dtype):
+        return None
+    return max(abs(fact.low), abs(fact.high))
+
+
+def _is_exact(x: np.ndarray, dtype: np.dtype) -> bool:
+    wide = x.astype(np.float64)
+    return bool(np.array_equal(wide.astype(dtype).astype(np.float64), wide))
+
+
+# -- sums in loops ---------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4)
+def _graph(program: Program) -> ValueSources:
+    return ValueSources(program)
+
+
+def _stagnates(context: OpContext) -> Verdict | None:
+    """A carry that is added to in more turns than its format holds equal addends."""
+    if context.loop is None:
+        return None
+    graph, body = _graph(context.settings.program), context.op.regions[1]
+    for place, argument in enumerate(body.arguments):
+        unit = unit_of(argument.type.dtype)
+        if not unit or context.loop <= 1 / (2 * unit):
+            continue
+        found = _running_sum(graph, body.results[place], argument)
+        if found is not None:
+            half = f"from {1 / (2 * unit):.0f} equal addends on half of one is lost"
+            name = argument.type.dtype.name
+            return Verdict(f"{context.loop} turns in {name}; {half}", at=found)
+    return None
+
+
+def _running_sum(graph: ValueSources, result: Value, carry: Value) -> Op | None:
+    """The sum of a carry and an addend that does not depend on it."""
+    result = _origin(graph, result, carry)
+    maker = graph.makers.get(result)
+    if maker is None or maker.name != "stablehlo.add":
+        return None
+    origins = [_origin(graph, v, carry) for v in maker.operands]
+    if [o is carry for o in origins].count(True) != 1:
+        return None
+    (addend,) = [maker.operands[n] for n, o in enumerate(origins) if o is not carry]
+    is_rounded = result.type.dtype == carry.type.dtype
+    return maker if is_rounded and carry not in _behind(graph, addend) else None
+
+
+def _origin(graph: ValueSources, value: Value, stop: Value) -> Value:
+    """Where a value comes from, through conversions and calls."""
+    while value is not stop:
+        maker = graph.makers.get(value)
+        passes = maker is None or maker.name in ("stablehlo.convert", "func.call")
+        sources: Sequence[Value] = graph.sources.get(value, ())
+        if not passes or len(sources) != 1:
+            return value
+        value = sources[0]
+    return value
+
+
+def _behind(graph: ValueSources, value: Value) -> set[Value]:
+    found, left = {value}, [value]
+    while left:
+        for source in graph.sources.get(left.pop(), ()):
+            if source not in found:
+                found.add(source)
+                left.append(source)
+    return found
+
+
+RULES = read_rules(
+    f"""
+overflow-constant: warning in convert
+a constant that its format cannot hold becomes Inf
+> {KINDS["overflow"]}
+[IEEE 754; Micikevicius 2018]
+
+overflow-factor: warning in multiply
+a product with a constant that is Inf, and NaN where the other factor is 0
+> jnp.where(mask, x, jnp.finfo(x.dtype).min) instead of a product with -1e9
+[IEEE 754]
+
+underflow-constant: warning in convert
+a constant other than zero becomes zero
+> {KINDS["underflow"]}
+[IEEE 754; Micikevicius 2018]
+
+underflow-epsilon: warning in add
+an epsilon before a division, a root or a logarithm that is next to nothing
+> an epsilon of the format (1e-4 in float16), or add it in float32
+[IEEE 754; Kingma and Ba 2015]
+
+absorption-decay: warning in add
+the decay of a moving average is rounded to 1
+> {KINDS["absorption"]}
+[IEEE 754; Kingma and Ba 2015]
+
+integer-in-float: warning in convert, iota
+a float does not hold all of its whole numbers
+> {KINDS["integer"]}
+[IEEE 754]
+
+stagnation-loop: warning in while
+a sum that a loop carries stops growing
+> {KINDS["stagnation"]}
+[IEEE 754; Higham 1993]
+""",
+    {
+        "overflow-constant": _overflows,
+        "overflow-factor": _infinite_factor,
+        "underflow-constant": _vanishes,
+        "underflow-epsilon": _epsilon,
+        "absorption-decay": _decay,
+        "integer-in-float": _whole,
+        "stagnation-loop": _stagnates,
+    },
+)
+"""The first word of an id is the name of the fault."""
