@@ -1,4 +1,4 @@
-"""`check` warns of no numerical fault in models that have none, and on the right line."""
+"""`check` warns of numerical faults on their line, and of none in models without."""
 
 from __future__ import annotations
 
