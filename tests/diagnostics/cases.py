@@ -478,6 +478,13 @@ CASES = (
         args=(f16(8),),
     ),
     Case(
+        rule="underflow-epsilon",
+        severity="warning",
+        bad=lambda x: x / (jnp.sqrt(x + 0.0) + 1e-8)[:, None],
+        good=lambda x: x / (jnp.sqrt(x + 0.0) + 1e-4)[:, None],
+        args=(f16(8),),
+    ),
+    Case(
         rule="absorption-decay",
         severity="warning",
         bad=lambda x: 0.999 * x + 0.001 * (x * x),

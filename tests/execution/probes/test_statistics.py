@@ -183,6 +183,7 @@ def test_every_counts_a_part():
 @pytest.mark.slow
 def test_counts_carry_into_the_second_word():
     big = CounterLayout.of(probe(), Collect()).empty()
+    assert big.counts is not None
     big = big._replace(counts=big.counts.at[0].set(jnp.uint32([0xFFFF_FFFF, 1])))
     assert counts(merged(big, big))["elements"] == 2 * 0x1_FFFF_FFFF
     stacked = jax.tree.map(lambda x: jnp.stack([x] * 5), big)

@@ -87,54 +87,46 @@ def _vanishes(context: OpContext) -> Verdict | None:
 _DIVIDES = frozenset(
     f"stablehlo.{name}" for name in ("sqrt", "rsqrt", "log", "divide", "power")
 )
+#: Nobody writes a smaller one, but zero.
+_SMALLEST_EPSILON = 1e-30
 
 
 def _epsilon(context: OpContext) -> Verdict | None:
     """A constant that guards a function against zero, and is none or nearly."""
     fmt = _format(context.op.results[0].type)
     guards = [x for v in context.op.operands if (x := _scalar(context, v)) is not None]
-    if fmt is None or len(guards) != 1 or not _is_guard(context):
+    if fmt is None or len(guards) != 1:
         return None
-    (x,) = guards
-    if x == 0:
+    (x,), readers = guards, _guarded(context, context.op.results[0])
+    # Zero was meant where the format has all that is written as an epsilon, and before
+    # a root, where optimizers have one that is zero by default.
+    became_zero = fmt.min_normal > _SMALLEST_EPSILON and readers - {"stablehlo.sqrt"}
+    if x == 0 and became_zero:
         return Verdict(
             f"it is 0 in {fmt.name}, whose smallest number is {fmt.min_subnormal:.3g}"
         )
-    if not 0 < x < fmt.min_normal:
+    if not readers or not 0 < x < fmt.min_normal:
         return None
     limit = f"the smallest normal number of {fmt.name}, {fmt.min_normal:.3g}"
     return Verdict(f"{x:.3g} is below {limit}")
 
 
-def _is_guard(context: OpContext) -> bool:
-    """Whether a sum is read by what must not have zero."""
-    (result,) = context.op.results
-    return any(
-        user.name in _DIVIDES
-        and (user.name != "stablehlo.divide" or user.operands[1] is result)
-        for user in _readers(context, result)
-    )
-
-
-def _readers(context: OpContext, value: Value) -> list[Op]:
-    """The ops that read a value, or what it is spread to."""
-    found: list[Op] = []
+def _guarded(context: OpContext, value: Value) -> set[str]:
+    """The ops that read a value, or what it is spread to, and must not have zero."""
+    found: set[str] = set()
     for user in context.users.get(value, ()):
-        spread = user.name in _SPREADS
-        found += _spread(context, user, value) if spread else [user]
+        if user.name in _SPREADS:
+            found |= _guarded(context, user.results[0])
+        elif user.name in _DIVIDES and (
+            len(user.operands) == 1 or _divides(user, value)
+        ):
+            found.add(user.name)
     return found
 
 
-def _spread(context: OpContext, op: Op, value: Value) -> list[Op]:
-    """Readers of a broadcast array, as if they read what is broadcast."""
-    readers = []
-    for user in context.users.get(op.results[0], ()):
-        is_divisor = user.name == "stablehlo.divide" and user.operands[1] in op.results
-        readers += [user] if user.name != "stablehlo.divide" else []
-        if is_divisor:
-            operands = (user.operands[0], value)
-            readers.append(Op(user.name, operands, user.results, {}, (), user.location))
-    return readers
+def _divides(op: Op, value: Value) -> bool:
+    """Whether a value is the divisor of a quotient, or the base of a power."""
+    return op.operands[op.name == "stablehlo.divide"] is value
 
 
 def _decay(context: OpContext) -> Verdict | None:
