@@ -72,11 +72,6 @@ def ordered_callback(x):
     return io_callback(np.sin, jax.ShapeDtypeStruct(X.shape, X.dtype), x, ordered=True)
 
 
-def printed(x):
-    jax.debug.print("x is {}", x)
-    return x + 1
-
-
 PROGRAMS = [
     (svd, nj.UnsupportedError, "svd|eigh|qr"),
     (e4m3fn, nj.UnsupportedError, "float8_e4m3fn .* trn1"),
@@ -84,7 +79,6 @@ PROGRAMS = [
     (pure_callback, nj.UnsupportedError, "pure_callback"),
     (effectful_callback, nj.UnsupportedError, "io_callback"),
     (ordered_callback, nj.UnsupportedError, "io_callback"),
-    (printed, nj.UnsupportedError, "debug"),
 ]
 
 

@@ -289,8 +289,6 @@ def test_x64_arguments_are_refused_by_name():
 CALLBACKS = {
     "io_callback": lambda x: io_callback(lambda a: a, x, x),
     "pure_callback": lambda x: jax.pure_callback(lambda a: a, x, x),
-    "debug_print": lambda x: (jax.debug.print("{}", x), x)[1],
-    "debug_callback": lambda x: (jax.debug.callback(lambda a: None, x), x)[1],
 }
 
 

@@ -1,8 +1,8 @@
 """Why JAX could not lower a function for platform "neuron", in the user's words.
 
-JAX has no rule for host callbacks. Its message names the primitive; the user's line is
-looked up in the jaxpr. Linear algebra that other platforms take from LAPACK or cuSOLVER
-has a rule (`host_calls`).
+Its message names the primitive; the user's line is looked up in the jaxpr. Linear
+algebra that other platforms take from LAPACK or cuSOLVER has a rule (`host_calls`), and
+so have callbacks (`callbacks`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ from typing import Any
 from neuronjax.capture.decode import LIBRARY
 from neuronjax.errors import NeuronJaxError, UnimplementedError, UnsupportedError
 
-_CALLBACKS = "callback|debug_print|infeed|outfeed"
-_OUTSIDE = (
-    "host callbacks do not exist on a NeuronCore: return the values and print or "
-    "process them outside"
-)
+_TRANSFERS = "infeed|outfeed"
+_OUTSIDE = "pass the values as arguments and return the results"
 
 
 def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
@@ -31,7 +28,7 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
     if named := explicit_mesh(error):
         return named
     name = _primitive(str(error))
-    wanted = name or _CALLBACKS
+    wanted = name or _TRANSFERS
     located = equations(closed_jaxpr.jaxpr)
     hits = (hit for hit in located if re.search(wanted, str(hit[0].primitive)))
     equation, source = next(hits, (None, None))
@@ -41,12 +38,12 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
             remedy="move what the message names out of the emulated function",
         )
     found = str(equation.primitive)
-    calls_back = re.fullmatch(f".*({_CALLBACKS})", found)
+    transfers = re.fullmatch(_TRANSFERS, found)
     return UnsupportedError(
         "JAX has no lowering of this primitive for platform neuron",
         op=found,
         location=source,
-        remedy=_OUTSIDE if calls_back else "compute it outside the emulated function",
+        remedy=_OUTSIDE if transfers else "compute it outside the emulated function",
     )
 
 

@@ -16,9 +16,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from neuronjax.capture import partition
+from neuronjax.capture.callbacks import keep_callbacks_whole, unordered
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.host_calls import keep_linear_algebra_whole
 from neuronjax.capture.refusals import explicit_mesh, refusal
@@ -102,6 +103,7 @@ class Traced:
         with _capture_scope():
             keep_whole(PLATFORM)
             keep_linear_algebra_whole(PLATFORM)
+            keep_callbacks_whole(PLATFORM)
             try:
                 return cls(types, jax.jit(function, keep_unused=True).trace(*types))
             except ValueError as error:
@@ -119,10 +121,21 @@ class Traced:
         """The MLIR module for platform "neuron"."""
         with _capture_scope():
             try:
-                lowered = self.stage.lower(lowering_platforms=(PLATFORM,))
+                lowered = self._without_tokens().lower(lowering_platforms=(PLATFORM,))
             except (NotImplementedError, ValueError) as error:
                 raise refusal(self.stage.jaxpr, error) from error
             return lowered.compiler_ir()
+
+    def _without_tokens(self) -> Any:
+        """The stage; of a program with effects another, which orders none of them."""
+        closed = self.stage.jaxpr
+        if not closed.effects:
+            return self.stage
+
+        def function(*leaves: Any) -> list[Any]:
+            return jaxpr_as_fun(unordered(closed))(*leaves)
+
+        return jax.jit(function, keep_unused=True).trace(*closed.in_avals)
 
     def capture(self, names: Sequence[str]) -> Capture:
         """The program, of a function that closes over no tracers.

@@ -210,9 +210,7 @@ class _Kind(NamedTuple):
 
 
 _KINDS = (
-    _Kind(
-        r"callback|debug_print|infeed|outfeed", "host-callback", "JK: host callbacks"
-    ),
+    _Kind(r"infeed|outfeed", "host-callback", "JK: host callbacks"),
     _Kind(r"dynamic dimension", "dynamic-shape", "ERR/EMOD025"),
     _Kind(r"float64", "float64", "DT: data types of the NeuronCores"),
     _Kind(r"complex", "complex", "ERR/EVRF004, JK"),

@@ -32,6 +32,7 @@ from neuronjax.execution.probes.plan import ProbePlan
 from neuronjax.execution.reuse import KnownResults, is_small
 from neuronjax.execution.transposed_products import with_transposed_products
 from neuronjax.execution.uniformity import Uniformity
+from neuronjax.ir.algebra_set import HostCall
 from neuronjax.ir.collective_set import Collective, Spmd
 from neuronjax.ir.instruction import (
     Block,
@@ -413,7 +414,8 @@ _CONTROL: dict[type, Callable[..., Arrays]] = {
 }
 
 
-_NOT_REUSED = frozenset(_CONTROL) - {Call}
+# A call of the host may print: twice the same is two lines.
+_NOT_REUSED = (frozenset(_CONTROL) - {Call}) | {HostCall}
 
 
 def _execute(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:

@@ -193,7 +193,7 @@ class _Devices:
                 self._each(waiting, block, position, scope, key)
                 waiting = []
                 results = self._together(i, flags, scope, key)
-            elif any(flags):
+            elif any(flags) or not i.results:  # what only has effects, has them on all
                 waiting.append(i)
                 scope.varying.update(buffer.number for buffer in i.results)
                 continue

@@ -72,7 +72,7 @@ class Fft(Instruction):
 @dataclass(frozen=True, kw_only=True)
 class HostCall(Instruction):
     """A function that the host computes, as JAX does it there, because the policy
-    asked for it (`host_custom_calls`).
+    asked for it (`host_custom_calls`, `callbacks`), or one that only looks at values.
 
     Attributes:
         function: what is computed.

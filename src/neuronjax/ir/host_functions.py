@@ -22,10 +22,16 @@ class HostFunction:
     Attributes:
         text: the primitive with its parameters; equal texts mean equal functions.
         call: binds the primitive in the surrounding trace.
+        kind: "algebra"; "debug", which looks at values; "callback", any other.
+        shown: its parameters in words.
+        line: "file:line" where a callback is defined, or "".
     """
 
     text: str
     call: Callable[..., Any] = field(compare=False, repr=False)
+    kind: str = field(default="algebra", compare=False)
+    shown: str = field(default="", compare=False)
+    line: str = field(default="", compare=False)
 
     @property
     def name(self) -> str:
@@ -40,22 +46,34 @@ class HostFunction:
 _FUNCTIONS: dict[str, tuple[HostFunction, Any]] = {}
 
 
-def register(name: str, bind: Callable[..., Any], parameters: Mapping[str, Any]) -> str:
+def register(
+    name: str,
+    bind: Callable[..., Any],
+    parameters: Mapping[str, Any],
+    *,
+    kind: str = "algebra",
+    shown: str = "",
+    line: str = "",
+) -> str:
     """The text for a primitive with these parameters.
 
     Args:
         name: the primitive's.
         bind: of (*arrays, **parameters).
         parameters: comparable by ==.
+        kind: as in `HostFunction`.
+        shown: the parameters in words; "" for all of them.
+        line: as in `HostFunction`.
     """
     made_of = (bind, dict(parameters))
     given = ", ".join(f"{k}={v}" for k, v in parameters.items())
-    text = f"{name}[{given}]"
+    text = f"{name}[{shown or given}]"
     # Parameters that print alike need not be equal.
     while text in _FUNCTIONS and _FUNCTIONS[text][1] != made_of:
         text += "'"
     if text not in _FUNCTIONS:
-        function = HostFunction(text, lambda *arrays: bind(*arrays, **parameters))
+        call = lambda *arrays: bind(*arrays, **parameters)  # noqa: E731
+        function = HostFunction(text, call, kind, shown or given, line)
         _FUNCTIONS[text] = (function, made_of)
     return text
 

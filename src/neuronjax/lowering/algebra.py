@@ -6,9 +6,13 @@ rewriting of complex numbers makes; everything else about them is StableHLO's.
 
 from __future__ import annotations
 
+import numpy as np
+
 from neuronjax.errors import UnsupportedError
 from neuronjax.ir import host_functions
 from neuronjax.ir.algebra_set import Cholesky, Fft, HostCall, TriangularSolve
+from neuronjax.ir.host_functions import HostFunction
+from neuronjax.ir.instruction_set import Memset
 from neuronjax.ir.program import Op
 from neuronjax.lowering.complex_rewriting import COMPLEX
 from neuronjax.lowering.context import Context, Instructions
@@ -50,12 +54,15 @@ def host_call(op: Op, context: Context) -> Instructions:
     if function is None:
         what = text or host_functions.CALL
         raise _refused(op, what, "capture the program again, in this process")
-    if not context.policy.host_custom_calls:
+    if function.kind == "callback" and context.policy.callbacks != "host":
+        yield from _left_out(op, function, context)
+        return
+    if function.kind == "algebra" and not context.policy.host_custom_calls:
         raise _refused(
             op,
             function.name,
             "compute it outside the emulated function, or let the host do it inside: "
-            "dataclasses.replace(policy, host_custom_calls=True)",
+            f"policy={context.policy.changed_text('host_custom_calls=True')}",
         )
     complex_operands, complex_results = op.attributes.get(COMPLEX, _REAL)
     yield context.whole(
@@ -66,6 +73,37 @@ def host_call(op: Op, context: Context) -> Instructions:
         complex_operands=complex_operands,
         complex_results=complex_results,
     )
+
+
+def _left_out(op: Op, function: HostFunction, context: Context) -> Instructions:
+    """A callback that does not run: an error, or results that nobody can mistake."""
+    if context.policy.callbacks == "error":
+        on_host = context.policy.changed_text('callbacks="host"')
+        raise _refused(
+            op,
+            f"{function.name}, here of {function.shown} ({function.line})",
+            "return the values and call it outside; or run it on the host, policy="
+            f'{on_host}; or leave it out, callbacks="drop"'
+            + _EQUINOX
+            * ("equinox" in function.line),
+        )
+    for result in context.results(op):
+        value = np.broadcast_to(_unmistakable(result.type.dtype), result.type.shape)
+        yield context.make(Memset, (), (result,), engine="gpsimd", value=value)
+
+
+_EQUINOX = (
+    "; or, for equinox.error_if, start Python with EQX_ON_ERROR=nan (or =off) in the "
+    "environment"
+)
+
+
+def _unmistakable(dtype: np.dtype) -> np.ndarray:
+    """What stands for a result that nobody computed."""
+    if dtype == np.bool_:
+        return np.ones((), dtype)
+    largest = np.iinfo(dtype).max if dtype.kind in "iu" else np.nan
+    return np.asarray(largest).astype(dtype)
 
 
 def _refused(op: Op, what: str, remedy: str) -> UnsupportedError:

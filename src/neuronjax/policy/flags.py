@@ -58,6 +58,7 @@ LEGAL: Mapping[str, tuple[object, ...]] = {
     # The patterns of the hardware page of NeuronCore-v3 and -v4.
     "sparsity": (None, "4:16", "4:12", "4:8", "2:8", "2:4", "1:4", "1:2"),
     "host_custom_calls": (False, True),
+    "callbacks": ("error", "drop", "host"),
     "collective_algorithm": ("auto", *_COLLECTIVES),
     "collective_reduce_dtype": (None, "bfloat16", "float16", "float32"),
     "lnc": (None, 1, 2),

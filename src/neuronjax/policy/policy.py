@@ -100,6 +100,7 @@ class Rule:
     mx_layout: str | None = None
     sparsity: str | None = None
     host_custom_calls: bool | None = None
+    callbacks: str | None = None
     collective_algorithm: str | None = None
     collective_reduce_dtype: str | None = None
 
@@ -196,6 +197,9 @@ class Policy:
         host_custom_calls: whether linear algebra that no NeuronCore has (svd, qr, eigh,
             ...) runs on the host, as JAX does it there, outside every promise; else it
             is an error.
+        callbacks: `pure_callback` and `io_callback`, which no NeuronCore has: an error,
+            run on the "host", or left out ("drop": NaN, the largest integer, True for
+            results, as Equinox's EQX_ON_ERROR=nan). `jax.debug` always runs.
         collective_algorithm: of reductions over devices: "auto" goes by size and group,
             as documented. It fixes the order of additions and how often partial sums
             are rounded. The names are those of `collectives.algorithms`: "mesh",
@@ -239,6 +243,7 @@ class Policy:
     mx_layout: str = "consecutive"
     sparsity: str | None = None
     host_custom_calls: bool = False
+    callbacks: str = "error"
     collective_algorithm: str = "auto"
     collective_reduce_dtype: str | None = None
     lnc: int | None = None
@@ -311,6 +316,15 @@ class Policy:
     ) -> Policy:
         """The policy of NEURON_* variables; see `policy.flags.parse_environment`."""
         return cls(sdk=sdk, **parse_environment(environ).fields)
+
+    def changed_text(self, change: str) -> str:
+        """Python for this policy with one field changed, "seed=1", for remedies."""
+        if self == Policy():
+            return f"nj.Policy({change})"
+        name = self.name or ""
+        preset = name in PRESETS and self == Policy.preset(name)
+        made = f"nj.Policy.preset({name!r})" if preset else "policy"
+        return f"dataclasses.replace({made}, {change})"
 
     def operand_dtype(
         self, role: Literal["forward", "weight", "cotangent"], *, chip_fp8: str

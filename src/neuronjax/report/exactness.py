@@ -304,11 +304,11 @@ whatever the host computes
 switch: accumulation, transcendentals
 tests: conformance/test_policies.py
 
-host: linear algebra of the host
-svd, qr, eigh, eig, schur, ... as JAX computes them on the host
+host: linear algebra and callbacks of the host
+svd, qr, eigh, eig, schur, ... and pure_callback, io_callback as the host computes them
 [no NeuronCore has them]
-switch: host_custom_calls
-tests: conformance/test_host_calls.py
+switch: host_custom_calls, callbacks
+tests: conformance/test_host_calls.py conformance/test_callbacks.py
 instructions: HostCall
 """
 

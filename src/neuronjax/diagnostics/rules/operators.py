@@ -94,9 +94,23 @@ def _custom_call(context: OpContext) -> Verdict | None:
 
 def _linear_algebra(context: OpContext) -> Verdict | None:
     """What capture kept whole because JAX has no lowering for the platform."""
+    name = _left_to_host(context)
+    return Verdict(name) if name and not _CALLBACK.fullmatch(name) else None
+
+
+def _callback(context: OpContext) -> Verdict | None:
+    name = _left_to_host(context)
+    return Verdict(name) if _CALLBACK.fullmatch(name) else None
+
+
+_CALLBACK = re.compile("debug_print|.*callback")
+
+
+def _left_to_host(context: OpContext) -> str:
+    """The primitive that capture kept whole for the host, or ""."""
     if context.op.attributes["call_target_name"] != host_functions.CALL:
-        return None
-    return Verdict(str(context.op.attributes.get("backend_config", "")).split("[")[0])
+        return ""
+    return str(context.op.attributes.get("backend_config", "")).partition("[")[0]
 
 
 def _generator_called(pattern: str) -> re.Pattern[str]:
@@ -182,6 +196,12 @@ linear algebra that JAX lowers for CPU, GPU and TPU alone
 host_custom_calls
 [JAX: no lowering for platform neuron]
 
+host-callback: error in custom_call
+a callback, and a NeuronCore has no host to call
+> return the values, and print or process them outside; neuronjax runs jax.debug, and
+other callbacks where the policy says callbacks="host"
+[JK: host callbacks]
+
 unlisted-operator: info per program
 not in the compiler's list of operators, which is stale
 > nothing, unless the compiler refuses it (EVRF001, EUOC002)
@@ -201,6 +221,7 @@ neuronjax does not run it
         "dot-algorithm": _algorithm,
         "custom-call": _custom_call,
         "linear-algebra": _linear_algebra,
+        "host-callback": _callback,
         "unlisted-operator": _unlisted,
         "not-emulated": _unimplemented,
     },
