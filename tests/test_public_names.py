@@ -48,6 +48,7 @@ NAMES = {
     "emulated",
     "estimate",
     "estimate_serving",
+    "exportable",
     "formats",
     "jit",
     "judge",

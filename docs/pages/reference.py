@@ -35,7 +35,7 @@ GROUPS: dict[str, Group] = {
         "programs. `lower` and `compile` show what lies between.",
         names=(
             *("jit", "emulated", "Emulated", "Lowered", "Compiled", "load"),
-            "keep_compiled",
+            *("keep_compiled", "exportable"),
         ),
     ),
     "policies": Group(

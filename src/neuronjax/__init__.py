@@ -79,6 +79,7 @@ from neuronjax.errors import (
     UnsupportedError as UnsupportedError,
 )
 from neuronjax.execution.device_sharding import real_devices as real_devices
+from neuronjax.execution.engines.portable import exportable as exportable
 from neuronjax.execution.probes.collect import Collect as Collect
 from neuronjax.numerics.casting import cast as cast
 from neuronjax.numerics.microscaling import (

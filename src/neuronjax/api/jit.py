@@ -31,6 +31,7 @@ from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import stages
 from neuronjax.execution.call import CallContext
 from neuronjax.execution.captured import CapturedProgram
+from neuronjax.execution.engines.portable import exportable
 from neuronjax.execution.probes.collect import Collect
 from neuronjax.execution.probes.plan import Collector, ProbePlan
 from neuronjax.execution.probes.statistics import Statistics
@@ -246,6 +247,14 @@ class Emulated:
         _ = captured.instructions  # what cannot be lowered is refused here
         entry = self._entry(args, kwargs, around)
         return Lowered(entry, args, kwargs, captured, stochastic=self._stochastic)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """The emulation as `jax.jit(f).trace` returns it, a `jax.stages.Traced`; it is
+        what `jax.export.export` asks for, so it is `exportable`."""
+        emulated = functools.wraps(self.__wrapped__)(lambda *a, **k: self(*a, **k))
+        options = self._chosen((*_STATIC, "donate_argnums", "donate_argnames"))
+        with exportable():
+            return jax.jit(emulated, **options).trace(*args, **kwargs)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Shapes and dtypes of the results, as `jax.eval_shape` of the function."""

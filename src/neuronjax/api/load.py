@@ -46,7 +46,7 @@ def load(
     artifact; HLO as text or as a proto (HloModuleProto or HloProto). The file is
     untrusted: another process parses it.
 
-        logits = nj.load("model.mlirbc", target="trn3", policy="bf16").compile()(x)
+        logits = nj.load("model.mlirbc", target="trn3", policy="bf16")(x)
 
     A jax.export artifact is called with the pytrees of the exported function. Every
     other program takes flat positional arrays and returns an array, or a tuple where
@@ -58,7 +58,7 @@ def load(
         policy: as `jit`.
 
     Returns:
-        A `Lowered`; `.compile()` makes it callable.
+        A `Lowered`, callable: the first call compiles.
 
     Raises:
         InvalidProgramError: no such file, no known format, malformed, or an unknown

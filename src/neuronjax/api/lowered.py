@@ -8,6 +8,7 @@ arguments become flat arrays. A `CallState` is what of one call the next one nee
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -241,6 +242,14 @@ class Lowered(_Readable):
         program = self.captured.instructions
         shape = (program.amax_history_length, program.amax_slots)
         return jnp.zeros(shape, jnp.float32)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compiles, at the first call, and runs: see `Compiled`."""
+        return self._compiled(*args, **kwargs)
+
+    @functools.cached_property
+    def _compiled(self) -> Compiled:
+        return self.compile()
 
     def compile(self) -> Compiled:
         """Compiles for the host."""

@@ -16,6 +16,11 @@ from neuronjax.errors import NeuronJaxError, UnimplementedError, UnsupportedErro
 
 _TRANSFERS = "infeed|outfeed"
 _OUTSIDE = "pass the values as arguments and return the results"
+_REMEDIES = {
+    **dict.fromkeys(_TRANSFERS.split("|"), _OUTSIDE),
+    "pallas_call": "pl.pallas_call(..., interpret=True) makes JAX's own operations of "
+    "the kernel, which are emulated; or write the kernel with neuronjax.nki",
+}
 
 
 def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
@@ -38,12 +43,11 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
             remedy="move what the message names out of the emulated function",
         )
     found = str(equation.primitive)
-    transfers = re.fullmatch(_TRANSFERS, found)
     return UnsupportedError(
         "JAX has no lowering of this primitive for platform neuron",
         op=found,
         location=source,
-        remedy=_OUTSIDE if transfers else "compute it outside the emulated function",
+        remedy=_REMEDIES.get(found, "compute it outside the emulated function"),
     )
 
 

@@ -117,9 +117,15 @@ class ProgramContext:
         for i, value in enumerate(self.program.entry.body.arguments):
             name = names[i] if i < len(names) else ""
             if value.type.dtype not in self.legal_dtypes:
-                raise _dtype_error(f"argument {name}", "", value.type, self.target)
+                source = self.first_use(value)
+                raise _dtype_error(f"argument {name}", source, value.type, self.target)
             context.facts[value] = Facts(name, i in cotangents)
         return context
+
+    def first_use(self, value: Value) -> str:
+        """The line of the first op that reads a value, or ""."""
+        readers = (op for op in self.program.walk() if value in op.operands)
+        return next((op.location.source for op in readers), "")
 
     def buffer(self, type: TensorType) -> Buffer:
         self._buffers += 1
@@ -409,7 +415,10 @@ class Context:
         legal = self.shared.legal_dtypes
         for value in op.results:
             if value.type.dtype not in legal:
-                source = op.location.source
+                # Constants stand in front of the program, on no line of the user's.
+                constant = op.name == "stablehlo.constant"
+                used = self.shared.first_use(value) if constant else ""
+                source = used or op.location.source
                 raise _dtype_error(op.name, source, value.type, self.shared.target)
 
 

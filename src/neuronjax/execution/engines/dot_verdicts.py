@@ -23,6 +23,7 @@ from neuronjax.execution.engines.array_fold import (
     scanned,
 )
 from neuronjax.execution.engines.host_cache import HostCache
+from neuronjax.execution.engines.portable import is_exportable
 
 
 class Shape(NamedTuple):
@@ -59,7 +60,7 @@ enabled = True
 
 def is_left_fold(lhs: Matrix, rhs: Matrix) -> bool:
     """Whether `pinned` equals `scanned` on operands of these shapes, on this host."""
-    if not enabled:
+    if not enabled or is_exportable():
         return False
     shape = Shape.of(lhs, rhs)
     return _VERDICTS.find(str(shape), lambda: _verify(shape))

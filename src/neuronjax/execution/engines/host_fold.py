@@ -4,8 +4,8 @@ The same sums as `array_fold.scanned` and `cell_fold`, bit for bit, for a CPU th
 `host_kernels` has code for: in the order that design, section 5 states by construction,
 with nothing for XLA to rewrite or to verify, and as one operation of the program
 where the others are hundreds. They read BF16 and FP8 as stored, and operands in any
-memory order. Elsewhere, on an accelerator, without llvmlite or with the environment's
-NEURONJAX_HOST_KERNELS=0, which keeps programs exportable, the others are used.
+memory order. Elsewhere, on an accelerator, without llvmlite, in `exportable` or with
+NEURONJAX_HOST_KERNELS=0 in the environment, the others are used.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 from neuronjax.execution.engines.array_fold import Matrix
 from neuronjax.execution.engines.cells import Cells
+from neuronjax.execution.engines.portable import is_exportable
 from neuronjax.execution.host_kernels.plan import BOUNDED_RULES, FoldShape, Stored
 from neuronjax.ir.instruction_set import QuantizeMx
 from neuronjax.numerics.float_format import FLOAT8_E8M0FNU, get_format
@@ -37,7 +38,7 @@ MOST_ROWS = 1 << 14
 
 def usable(rows: int = 0) -> bool:
     """Whether programs traced now run where there are kernels, for passes so long."""
-    if not enabled or rows > MOST_ROWS:
+    if not enabled or rows > MOST_ROWS or is_exportable():
         return False
     return jax.default_backend() == "cpu" and _has_kernels()
 
