@@ -312,3 +312,35 @@ def test_what_only_functions_have_is_refused_beside_a_script(script):
     result = script("run", "--args", "f32[2]", "train.py")
     assert result.exit_code == 2
     assert "--args with a script" in result.output
+
+
+def test_shapes_are_collected(run):
+    once = run("run", "cli_program.py:layer", "--args", SHAPES, "--json")
+    first, second = SHAPES.split()
+    twice = run(
+        "run", "cli_program.py:layer", "--args", first, "--args", second, "--json"
+    )
+    assert once.exit_code == 0, once.output
+    assert twice.stdout == once.stdout
+    assert len(parse_shapes([first, SHAPES])) == 3
+
+
+def test_the_version_alone(run):
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"{nj.__version__}\n")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_commands_that_run_programs_keep_what_was_compiled(run, tmp_path, kept):
+    folder = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("NEURONJAX_CACHE_DIR", str(tmp_path / "cache"))
+            option = [] if kept else ["--no-cache"]
+            result = run("compare", "cli_program.py:known", *option)
+        found = jax.config.jax_compilation_cache_dir
+    finally:
+        jax.config.update("jax_compilation_cache_dir", folder)
+    assert result.exit_code in (0, 1), result.output
+    assert (str(found or "").startswith(str(tmp_path / "cache"))) is kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,8 +47,24 @@ app = typer.Typer(
 )
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(importlib.metadata.version("neuronjax"))
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="The version alone; `neuronjax version` shows JAX's too.",
+        ),
+    ] = False,
+) -> None:
     """Emulates AWS Trainium for JAX programs, without a Trainium.
 
     Start with **neuronjax quickstart**; then, in Python:

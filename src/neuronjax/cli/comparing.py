@@ -9,7 +9,9 @@ import typer
 from rich.console import Console
 
 from neuronjax.api.compare import compare as compare_function, compare_saved
+from neuronjax.api.keep_compiled import keep_compiled
 from neuronjax.cli.application import (
+    CacheOption,
     JsonOption,
     PolicyOption,
     TargetOption,
@@ -44,6 +46,7 @@ def compare(
     sort: Annotated[
         str, typer.Option(help="isolation, accumulation or order.")
     ] = "isolation",
+    cache: CacheOption = True,
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
@@ -60,6 +63,8 @@ def compare(
         neuronjax compare train.py:step --against train.py:faster --args 'f32[8,16]'
     """
     keywords.update(target=target, policy=policy)
+    if cache:
+        keep_compiled()
     found = find(source)
     if against is not None:
         keywords["against"] = _function(find(against), against).function

@@ -8,9 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from neuronjax.api.compare_dump import compare_dump as compare_with_dump
+from neuronjax.api.keep_compiled import keep_compiled
 from neuronjax.api.load import load
 from neuronjax.api.tolerance import tolerance as tolerance_of
-from neuronjax.cli.application import JsonOption, PolicyOption, TargetOption, show
+from neuronjax.cli.application import (
+    CacheOption,
+    JsonOption,
+    PolicyOption,
+    TargetOption,
+    show,
+)
 from neuronjax.cli.options import options_of
 from neuronjax.cli.sources import (
     InputsOption,
@@ -31,6 +38,7 @@ def tolerance(
     inputs: InputsOption = None,
     seed: SeedOption = 0,
     *,
+    cache: CacheOption = True,
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
@@ -44,6 +52,8 @@ def tolerance(
         neuronjax tolerance train.py:step --policy bf16 --args 'f32[8,16] i32[8]'
         neuronjax tolerance model.mlirbc --policy fp8 --json
     """
+    if cache:
+        keep_compiled()
     found = find(source)
     if isinstance(found, Path):
         program = load(str(found), target=target, policy=policy)
@@ -69,6 +79,7 @@ def compare_dump(
     inputs: InputsOption = None,
     seed: SeedOption = 0,
     *,
+    cache: CacheOption = True,
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
@@ -83,6 +94,8 @@ def compare_dump(
         neuronjax compare-dump train.py:step device.safetensors --inputs batch.npz
         neuronjax compare-dump model.mlirbc tensors/ --policy bf16 --inputs batch.npz
     """
+    if cache:
+        keep_compiled()
     found = find(source)
     if isinstance(found, Path):
         program = load(str(found), target=target, policy=policy)

@@ -35,6 +35,7 @@ from neuronjax.cli.sources import (
     FunctionSource,
     InputsOption,
     SeedOption,
+    Shapes,
     ShapesOption,
     SourceArgument,
     find,
@@ -134,7 +135,7 @@ def _refuse_beside_script(options: Mapping[str, Any]) -> None:
 def _run_function(
     source: FunctionSource,
     options: dict[str, Any],
-    shapes: str | None,
+    shapes: Shapes,
     inputs: Path | None,
     seed: int,
     compare: bool,

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from neuronjax.api.keep_compiled import keep_compiled
 from neuronjax.api.search_precision import search_precision
 from neuronjax.cli.application import (
+    CacheOption,
     JsonOption,
     TargetOption,
     check_folders,
@@ -43,6 +45,7 @@ def search(
     plot: Annotated[
         Path | None, typer.Option(help="Draws predicted time against error.")
     ] = None,
+    cache: CacheOption = True,
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
@@ -58,6 +61,8 @@ def search(
         neuronjax search train.py:loss --tolerance 1e-3 --target trn3 --groups scope
     """
     check_folders([plot])
+    if cache:
+        keep_compiled()
     found = find(source)
     if isinstance(found, Path):
         raise UnsupportedError(

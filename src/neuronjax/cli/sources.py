@@ -38,11 +38,11 @@ SourceArgument = Annotated[
     ),
 ]
 ShapesOption = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--args",
         metavar="SHAPES",
-        help="The arguments of a function: 'f32[8,16] i32[4]'. "
+        help="The arguments of a function: 'f32[8,16] i32[4]'. Repeatable. "
         "Default: its attribute example_args.",
     ),
 ]
@@ -53,6 +53,8 @@ InputsOption = Annotated[
         help="Values of the arguments, an .npz file: by name, or arr_0, arr_1, ...",
     ),
 ]
+#: As written, once or several times; None for nothing.
+Shapes = str | Sequence[str] | None
 SeedOption = Annotated[int, typer.Option(help="Of inputs that are not given.")]
 
 
@@ -63,14 +65,14 @@ class FunctionSource:
     name: str
     function: Callable[..., Any]
 
-    def arguments(self, shapes: str | None) -> tuple[Any, ...]:
+    def arguments(self, shapes: Shapes) -> tuple[Any, ...]:
         """What it is called with: arrays, or types where only shapes are known.
 
         Raises:
             InvalidProgramError: neither shapes nor `example_args` are given, or they
                 do not fit the function's parameters.
         """
-        if shapes is not None:
+        if shapes is not None and shapes != []:
             return self._fitting(parse_shapes(shapes))
         example = getattr(self.function, "example_args", None)
         if example is None:
@@ -82,9 +84,7 @@ class FunctionSource:
         found: Any = example() if callable(example) else example
         return self._fitting(tuple(found))
 
-    def values(
-        self, shapes: str | None, inputs: Path | None, seed: int
-    ) -> tuple[Any, ...]:
+    def values(self, shapes: Shapes, inputs: Path | None, seed: int) -> tuple[Any, ...]:
         """The arguments as arrays: from a file, as they are, or drawn.
 
         Raises:
@@ -135,7 +135,7 @@ def find(source: str) -> FunctionSource | Path:
     return FunctionSource(source, function)
 
 
-def program(source: str, shapes: str | None) -> tuple[Any, tuple[Any, ...]]:
+def program(source: str, shapes: Shapes) -> tuple[Any, tuple[Any, ...]]:
     """A function or the path of a saved program, and the arguments of its call."""
     found = find(source)
     if isinstance(found, Path):
@@ -220,12 +220,13 @@ _SHORT = {
 _SHAPE = re.compile(r"\s*([a-z]\w*)(?:\[([\d\s,]*)\])?\s*,?")
 
 
-def parse_shapes(text: str) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """ "f32[8,16] i32[4]" as types.
+def parse_shapes(texts: str | Sequence[str]) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """ "f32[8,16] i32[4]" as types; of several texts one after the other.
 
     Raises:
         InvalidProgramError: not of this form, or an unknown dtype.
     """
+    text = texts if isinstance(texts, str) else " ".join(texts)
     found, at = [], 0
     while at < len(text.rstrip()):
         match = _SHAPE.match(text, at)

@@ -23,7 +23,7 @@ from neuronjax.cli.application import (
     table,
 )
 from neuronjax.cli.options import Offer, options_of
-from neuronjax.cli.sources import ShapesOption, SourceArgument, find
+from neuronjax.cli.sources import Shapes, ShapesOption, SourceArgument, find
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.policy import Policy
 from neuronjax.report.places import places
@@ -146,7 +146,7 @@ def _short(lines: Mapping[str, Usage]) -> dict[str, Usage]:
 
 def _profile(
     source: str,
-    shapes: str | None,
+    shapes: Shapes,
     *,
     target: str,
     policy: str | None,
@@ -208,7 +208,7 @@ def compare_targets(
 
 
 def _row(
-    source: str, shapes: str | None, target: str, policy: str | None
+    source: str, shapes: Shapes, target: str, policy: str | None
 ) -> dict[str, Any]:
     try:
         found = _profile(source, shapes, target=target, policy=policy)
