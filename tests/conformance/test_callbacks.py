@@ -195,6 +195,15 @@ def test_check_says_that_the_compiler_would_refuse():
         assert "test_callbacks.py" in finding.location
 
 
+def test_prints_change_neither_time_nor_bounds():
+    silent = lambda x: x @ x  # noqa: E731
+    seconds = [nj.profile(f)(X).timeline.total_seconds for f in (printed, silent)]
+    assert seconds[0] == seconds[1]
+    bounds = [nj.tolerance(f)(X).to_json_dict()["outputs"] for f in (printed, silent)]
+    assert bounds[0] == bounds[1]
+    assert not nj.compare(printed)(X).faults
+
+
 def test_equinox():
     eqx = pytest.importorskip("equinox")
     if os.environ.get("EQX_ON_ERROR", "raise") != "raise":

@@ -36,6 +36,7 @@ from neuronjax.diagnostics.tolerance.model import ErrorModel, Roundoff
 from neuronjax.diagnostics.tolerance.stepwise import stepwise
 from neuronjax.diagnostics.tolerance.tracked import Tracked
 from neuronjax.errors import UnimplementedError
+from neuronjax.ir.algebra_set import HostCall
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import (
     Activation,
@@ -65,6 +66,14 @@ def legal(i: Instruction, x: Sequence[Held], at: Executors) -> Sequence[Held]:
         location=i.location.source or None,
         remedy=REMEDY,
     )
+
+
+@legal.register
+def _(i: HostCall, x: Sequence[Held], at: Executors) -> Sequence[Held]:
+    """One that only looks at values makes none."""
+    if i.results:
+        raise no_rule(i, i.function.name)
+    return ()
 
 
 def no_rule(i: Instruction, what: str) -> UnimplementedError:
