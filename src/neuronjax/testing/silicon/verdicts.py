@@ -277,9 +277,11 @@ def _revealed(case: ProbeCase) -> str:
         return sums[min(i, j), max(i, j)]
 
     try:
-        return str(reveal_order(recorded, count))
+        found = reveal_order(recorded, count)
     except InvalidProgramError as error:
         return f"in no order of single additions ({error.what})"
+    # What a compensated sum does differently, sums of pairs do not record.
+    return str(dataclasses.replace(found, is_compensated=False))
 
 
 def _pair_sums(case: ProbeCase) -> np.ndarray:
