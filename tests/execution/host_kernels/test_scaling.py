@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
     not host_fold.usable(), reason="no kernels for this processor"
 )
 FORMATS = ("float8_e4m3", "float8_e5m2", "float8_e3m4", "float8_e4m3fn")
-SCALES = np.float32([1, 2.0**-9, 2.0**7, 2.0**-126, 2.0**127, np.inf])
+SCALES = np.array([1, 2.0**-9, 2.0**7, 2.0**-126, 2.0**127, np.inf], np.float32)
 
 
 @functools.cache
