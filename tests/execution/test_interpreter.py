@@ -130,3 +130,19 @@ def test_operations_of_an_instruction(name):
     function, arguments, most = OPERATIONS[name]
     around = operations(lambda *x: [a.T for a in x], arguments)
     assert operations(function, arguments) - around <= most
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_quotient_that_is_nan_has_one_bit_pattern_inside_a_program(eager):
+    """Not the host's: what reads its bits would tell hosts apart."""
+
+    def run(x, y):
+        quotient = x / y
+        return jax.lax.bitcast_convert_type(quotient, jnp.uint32), quotient * 2
+
+    x, y = np.float32([0, np.inf, -np.inf, 6]), np.float32([-0.0, -np.inf, np.inf, 3])
+    with jax.disable_jit(eager):
+        bits, twice = nj.jit(run, target="trn2", policy="fp32")(x, y)
+    nan = 0x7FC00000
+    np.testing.assert_array_equal(bits, np.uint32([nan, nan, nan, 0x40000000]))
+    np.testing.assert_array_equal(twice, np.float32([np.nan, np.nan, np.nan, 4]))

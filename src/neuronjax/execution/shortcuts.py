@@ -39,9 +39,6 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.ir.program import TensorType
 
-#: The op of a reduction that only this file writes.
-LARGEST_MAGNITUDE = "abs_max"
-
 
 def shortened(block: Block) -> Sequence[Instruction]:
     """The instructions of a block, or fewer that compute the same."""
@@ -164,7 +161,7 @@ def _largest(i: Any, r: _Rewriting) -> Instruction:
         return i
     operands = (magnitude.operands[0], i.operands[1])
     r.drop(magnitude)
-    return dataclasses.replace(i, op=LARGEST_MAGNITUDE, operands=operands)
+    return dataclasses.replace(i, op=host_scale.LARGEST_MAGNITUDE, operands=operands)
 
 
 def _rounded(i: Any, r: _Rewriting) -> Instruction:

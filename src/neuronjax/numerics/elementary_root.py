@@ -51,8 +51,11 @@ def reciprocal(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def divide(x: jax.Array, y: jax.Array, zero: jax.Array) -> jax.Array:
-    """Correctly rounded x / y."""
-    return no_nan_payload(quotient(x, y, zero))
+    """Correctly rounded x / y.
+
+    Sealed, so that the quotient has one reader: XLA does not fuse one that has two.
+    """
+    return no_nan_payload(seal(quotient(x, y, zero), zero))
 
 
 def remainder(x: jax.Array, y: jax.Array, zero: jax.Array) -> jax.Array:

@@ -14,6 +14,8 @@ from neuronjax.ir.instruction_set import TensorScalar
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.microscaling import from_codes
 
+#: The op of a reduction that only `execution.shortcuts` writes.
+LARGEST_MAGNITUDE = "abs_max"
 _STORED = (jnp.float32, jnp.bfloat16)
 
 

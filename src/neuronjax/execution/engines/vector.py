@@ -36,7 +36,7 @@ from neuronjax.ir.instruction_set import (
     TensorTensor,
 )
 from neuronjax.numerics import elementary
-from neuronjax.numerics.elementary_core import flush, quotient
+from neuronjax.numerics.elementary_core import flush
 from neuronjax.numerics.exact import opaque, seal
 from neuronjax.numerics.float_format import FLOAT32, get_format
 from neuronjax.numerics.order_free import (
@@ -153,9 +153,6 @@ ROUNDED: dict[str, Function] = {
     "multiply": lambda a, b, zero: lax.mul(a, b),
     **elementary.BINARY,
     **elementary.SPECIAL,
-    # With a NaN of the host's bits, as a sum has: one more reader of the quotient, the
-    # test for NaN, and XLA fuses it no more.
-    "divide": quotient,
 }
 
 
@@ -333,7 +330,7 @@ def tensor_reduce(i: TensorReduce, x: Sequence[jax.Array], r: Registers) -> Arra
         return (round_to_int(total, dtype, mode="rne"),)
     if dtype.kind in "iub":
         return (_integer_reduce(i.op, operand, init, i.axes),)
-    if i.op == "abs_max":
+    if i.op == host_scale.LARGEST_MAGNITUDE:
         return (host_scale.largest_magnitude(operand),)
     operand, init = wide(operand), wide(init)
     if i.op in ("maximum", "minimum"):
