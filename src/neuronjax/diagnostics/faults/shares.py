@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from neuronjax.diagnostics.distances import distances
 from neuronjax.diagnostics.op_errors import blocks_of, in_parts
+from neuronjax.execution.host_kernels.distance_kernel import Distance, Told
 from neuronjax.numerics.float_format import FORMATS, get_format
 
 #: A number that is off by more than this share of itself is lost; a whole number by
@@ -84,6 +86,20 @@ class Share:
     largest: float
 
 
+_TOLD: tuple[Told, ...] = Told.SMALLEST, Told.LARGEST, Told.LOST
+_COUNTED = {
+    "error2": Distance.ERROR2,
+    "norm2": Distance.REFERENCE2,
+    "known2": Distance.REFERENCE2,
+    "zeros": Distance.ZEROS,
+    "nothing": Distance.NOTHING,
+    "beneath": Distance.BENEATH,
+    "beyond": Distance.BEYOND,
+    "clipped": Distance.CLIPPED,
+    "doubtful": Distance.LOST,
+}
+
+
 @dataclass
 class _Counts:
     """Sums over blocks; those of errors over elements that are finite on both sides."""
@@ -96,18 +112,31 @@ class _Counts:
     nonfinite_reference: int = 0
     changed: int = 0
     nan: int = 0
-    zeros: int = 0
-    nothing: int = 0
-    beneath: int = 0
-    beyond: int = 0
-    clipped: int = 0
-    # (magnitude, error) of what is lost unless it is nothing beside the others
-    doubtful: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    zeros: float = 0
+    nothing: float = 0
+    beneath: float = 0
+    beyond: float = 0
+    clipped: float = 0
+    # What is lost unless it is nothing beside the others.
+    doubtful: float = 0.0
 
     def add(
         self, a: np.ndarray, r: np.ndarray, ends: tuple[float, float], lost: float
     ) -> None:
-        """One block of float64 numbers."""
+        """One part of an array."""
+        told = dict(zip(_TOLD, (*ends, lost), strict=True))
+        found = distances(a, r, told)
+        if found is None:
+            for x, y in _wide_blocks(a, r):
+                self._add_wide(x, y, ends, lost)
+            return
+        for name, figure in _COUNTED.items():
+            setattr(self, name, getattr(self, name) + found[figure])
+        self.largest = max(self.largest, found[Distance.SIZE_MOST])
+
+    def _add_wide(
+        self, a: np.ndarray, r: np.ndarray, ends: tuple[float, float], lost: float
+    ) -> None:
         error = a - r
         error2, known, usable = float(error @ error), r, r
         if not math.isfinite(error2):
@@ -120,9 +149,7 @@ class _Counts:
         self._range(a, r, size, ends)
         if error2 or error.any():  # squares of small errors are zero
             np.abs(error, out=error)
-            hits = error > lost * size
-            if hits.any():
-                self.doubtful.append((size[hits], error[hits]))
+            self.doubtful += np.count_nonzero(error > lost * size)
 
     @classmethod
     def total(cls, parts: Iterable[_Counts]) -> _Counts:
@@ -134,13 +161,6 @@ class _Counts:
                 together = max(own, value) if name == "largest" else own + value
                 setattr(whole, name, together)
         return whole
-
-    def lost(self, floor: float, lost: float) -> int:
-        """Elements off by more than this share of themselves or of what is nothing."""
-        return sum(
-            int(np.count_nonzero(error > lost * np.maximum(size, floor)))
-            for size, error in self.doubtful
-        )
 
     def _nonfinite(
         self, a: np.ndarray, r: np.ndarray, error: np.ndarray
@@ -193,8 +213,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
 
     def count(a: np.ndarray, r: np.ndarray) -> _Counts:
         counts = _Counts()
-        for x, y in _wide_blocks(a, r):
-            counts.add(x, y, ends, limit)
+        counts.add(a, r, ends, limit)
         return counts
 
     counts = _Counts.total(in_parts(count, x.actual, x.reference))
@@ -202,7 +221,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     norm = math.sqrt(counts.known2 / size)
     error = math.inf if counts.changed else _root(counts.error2, counts.norm2)
     floor = LEAST_WHOLE if is_whole else norm * unit * NOTHING
-    lost = counts.lost(floor, limit) / size
+    lost = _lost(x.actual, x.reference, floor, limit) if counts.doubtful else 0.0
     data_error = data_lost = 0.0
     if x.perturbed is not None and x.perturbed is not x.reference:
         if error > excused or lost > MOST_LOST:
@@ -272,15 +291,26 @@ def _root(error2: float, norm2: float) -> float:
 
 
 def _lost(a: np.ndarray, r: np.ndarray, floor: float, lost: float) -> float:
-    """Share of elements that are lost, of those finite on both sides."""
-    count = 0
-    for x, y in _wide_blocks(a, r):
-        size = np.maximum(np.abs(y), floor)
-        size *= lost
-        hits = np.abs(x - y) > size
-        if hits.any():
-            count += np.count_nonzero(hits & np.isfinite(x) & np.isfinite(y))
-    return count / max(1, np.size(r))
+    """Share of elements that are off by more than a share of themselves, or of what is
+    nothing; of those finite on both sides."""
+
+    def count(a: np.ndarray, r: np.ndarray) -> float:
+        told = {Told.LOST: lost, Told.FLOOR: floor}
+        found = distances(a, r, told)
+        if found is not None:
+            return found[Distance.LOST]
+        return sum(_lost_of(x, y, floor, lost) for x, y in _wide_blocks(a, r))
+
+    return sum(in_parts(count, a, r)) / max(1, np.size(r))
+
+
+def _lost_of(x: np.ndarray, y: np.ndarray, floor: float, lost: float) -> int:
+    size = np.maximum(np.abs(y), floor)
+    size *= lost
+    hits = np.abs(x - y) > size
+    if not hits.any():
+        return 0
+    return int(np.count_nonzero(hits & np.isfinite(x) & np.isfinite(y)))
 
 
 def _range(dtype: Any) -> tuple[float, float]:

@@ -40,14 +40,24 @@ def registered(name: str, write: Callable[[ir.Module], str]) -> str:
     """
     with _LOCK:
         if name not in _ENGINES:
-            module = ir.Module(name)
-            module.triple = llvm.get_process_triple()
-            _ENGINES[name] = engine = _compiled(write(module))
             kind = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-            call = kind(engine.get_function_address(name))
-            capsule = jax.ffi.pycapsule(call)
+            capsule = jax.ffi.pycapsule(kind(_address(name, write)))
             jax.ffi.register_ffi_target(name, capsule, platform="cpu")
     return name
+
+
+def address(name: str, write: Callable[[ir.Module], str]) -> int:
+    """Where a function is that Python calls; arguments are as of `registered`."""
+    with _LOCK:
+        return _address(name, write)
+
+
+def _address(name: str, write: Callable[[ir.Module], str]) -> int:
+    if name not in _ENGINES:
+        module = ir.Module(name)
+        module.triple = llvm.get_process_triple()
+        _ENGINES[name] = _compiled(write(module))
+    return _ENGINES[name].get_function_address(name)
 
 
 def _compiled(text: str) -> llvm.ExecutionEngine:

@@ -1,0 +1,181 @@
+"""How far FP32 numbers are from a reference in FP64, in one pass: sums and counts.
+
+A vector of lanes adds up each figure; the caller adds up the lanes. What has an Inf or
+NaN in it the caller sees by sums that are none, and looks at in another way.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from llvmlite import ir
+
+from neuronjax.execution.host_kernels.code import (
+    F32,
+    I32,
+    I64,
+    POINTER,
+    VOID,
+    Code,
+    int64,
+)
+from neuronjax.execution.host_kernels.elements import shaped
+
+NAME = "neuronjax_distances"
+F64 = ir.DoubleType()
+Value = Any
+
+
+class Told(IntEnum):
+    """What the kernel is told, in FP64; sizes are magnitudes.
+
+    `SMALLEST` and `LARGEST` are those of a format, `LOST` the share of a number that an
+    error may have, and of `FLOOR` if the number is smaller; `STEP` and `PRECISION` the
+    smallest normal number of the format in which errors are counted and 2 to the number
+    of its mantissa's bits.
+    """
+
+    SMALLEST = 0
+    LARGEST = 1
+    LOST = 2
+    STEP = 3
+    PRECISION = 4
+    FLOOR = 5
+
+
+class Distance(IntEnum):
+    """What it finds: sums, but for the maxima `ULP_MOST` and `SIZE_MOST`."""
+
+    ERROR2 = 0
+    REFERENCE2 = 1
+    ACTUAL2 = 2
+    PRODUCT = 3
+    ULP = 4
+    ULP_MOST = 5
+    SIZE_MOST = 6
+    DIFFERENT_BITS = 7
+    DIFFERENT = 8
+    NOTHING = 9
+    ZEROS = 10
+    BENEATH = 11
+    BEYOND = 12
+    CLIPPED = 13
+    LOST = 14
+
+
+MAXIMA = (Distance.ULP_MOST, Distance.SIZE_MOST)
+_EXPONENT = 0x7FF0 << 48
+#: 2^1023 is the largest power of two; its reciprocal is no normal number.
+_RECIPROCAL = 2046 << 52
+
+
+def write(module: ir.Module, lanes: int) -> str:
+    """The module, as text.
+
+    Its function takes addresses of the actual numbers, the reference, the settings and
+    the figures, [figure, lane], and the number of elements.
+    """
+    kind = ir.FunctionType(VOID, (POINTER, POINTER, POINTER, POINTER, I64))
+    function = ir.Function(module, kind, NAME)
+    actual, reference, settings, figures, count = function.args
+    c = Code.of(function)
+    told = [c.read(F64, c.at(settings, s, 8), 8) for s in Told]
+    whole = c.sdiv(count, int64(lanes))
+
+    def step(width: int, base: Value) -> Any:
+        known = [c.splat(x, width) if width else x for x in told]
+
+        def added(n: Value, sums: list[Value]) -> list[Value]:
+            index = c.add(base, c.mul(n, int64(width or 1)))
+            a = c.read(shaped(F32, width), c.at(actual, index, 4))
+            r = c.read(shaped(F64, width), c.at(reference, index, 8), 8)
+            return _added(c, a, r, known, sums)
+
+        return added
+
+    nothing = ir.Constant(shaped(F64, lanes), [0.0] * lanes)
+    sums = c.fold(whole, [nothing] * len(Distance), step(lanes, int64(0)))
+    done = c.mul(whole, int64(lanes))
+    none = [ir.Constant(F64, 0.0)] * len(Distance)
+    rest = c.fold(c.sub(count, done), none, step(0, done))
+    for figure, total, last in zip(Distance, sums, rest, strict=True):
+        first = c.extract_element(total, I32(0))
+        join = _larger if figure in MAXIMA else Code.fadd
+        total = c.insert_element(total, join(c, first, last), I32(0))
+        c.write(total, c.at(figures, figure * lanes, 8), 8)
+    c.ret_void()
+    return str(module)
+
+
+def _added(
+    c: Code, a: Value, r: Value, known: list[Value], sums: list[Value]
+) -> list[Value]:
+    """The figures with those of some more elements."""
+    rounded = c.fptrunc(r, a.type)
+    bits = shaped(I32, getattr(a.type, "count", 0))
+    actual = c.fpext(a, r.type)
+    error = c.fsub(actual, r)
+    size, far, ours = (_size(c, x) for x in (r, error, actual))
+    ulp = c.fmul(far, _steps(c, _larger(c, ours, size), known))
+    zero = ir.Constant(r.type, None)
+    is_zero = c.fcmp_ordered("==", actual, zero)
+    has_size = c.fcmp_ordered("!=", r, zero)
+    allowed = c.fmul(_larger(c, size, known[Told.FLOOR]), known[Told.LOST])
+    beyond = c.fcmp_ordered(">", size, known[Told.LARGEST])
+    more = {
+        Distance.ERROR2: c.fmul(error, error),
+        Distance.REFERENCE2: c.fmul(r, r),
+        Distance.ACTUAL2: c.fmul(actual, actual),
+        Distance.PRODUCT: c.fmul(actual, r),
+        Distance.ULP: ulp,
+        Distance.ULP_MOST: ulp,
+        Distance.SIZE_MOST: size,
+        Distance.DIFFERENT_BITS: c.icmp_signed(
+            "!=", c.bitcast(a, bits), c.bitcast(rounded, bits)
+        ),
+        Distance.DIFFERENT: c.fcmp_unordered("!=", a, rounded),
+        Distance.NOTHING: is_zero,
+        Distance.ZEROS: c.and_(is_zero, has_size),
+        Distance.BENEATH: c.and_(
+            c.fcmp_ordered("<", size, known[Told.SMALLEST]), has_size
+        ),
+        Distance.BEYOND: beyond,
+        Distance.CLIPPED: c.and_(
+            beyond, c.fcmp_ordered("==", ours, known[Told.LARGEST])
+        ),
+        Distance.LOST: c.fcmp_ordered(">", far, allowed),
+    }
+    found = []
+    for figure, total in zip(Distance, sums, strict=True):
+        x = more[figure]
+        if figure in MAXIMA:
+            found.append(_larger(c, total, x))
+        else:
+            is_count = x.type != r.type
+            found.append(c.fadd(total, c.uitofp(x, r.type) if is_count else x))
+    return found
+
+
+def _larger(c: Code, a: Value, b: Value) -> Value:
+    return c.select(c.fcmp_ordered(">", b, a), b, a)
+
+
+def _size(c: Code, x: Value) -> Value:
+    count = getattr(x.type, "count", 0)
+    name = f"llvm.fabs.v{count}f64" if count else "llvm.fabs.f64"
+    return c.call(c.external(name, x.type, x.type), [x])
+
+
+def _steps(c: Code, size: Value, known: list[Value]) -> Value:
+    """How many steps of the format, at a magnitude, make 1."""
+    like = shaped(I64, getattr(size.type, "count", 0))
+    least = _larger(c, size, known[Told.STEP])
+    power = c.and_(c.bitcast(least, like), _all(like, _EXPONENT))
+    inverse = c.bitcast(c.sub(_all(like, _RECIPROCAL), power), size.type)
+    return c.fmul(inverse, known[Told.PRECISION])
+
+
+def _all(kind: Any, bits: int) -> ir.Constant:
+    count = getattr(kind, "count", 0)
+    return ir.Constant(kind, [bits] * count) if count else ir.Constant(kind, bits)

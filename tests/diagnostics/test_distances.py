@@ -1,0 +1,128 @@
+"""The kernel's figures are those of their definitions, one element after the other."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from hypothesis.extra import numpy as arrays
+
+from neuronjax.diagnostics import distances as module
+from neuronjax.diagnostics.distances import distances
+from neuronjax.diagnostics.faults.shares import Seen, share_of
+from neuronjax.diagnostics.op_errors import errors_of
+from neuronjax.execution.host_kernels import compiled
+from neuronjax.execution.host_kernels.distance_kernel import Distance, Told
+
+pytestmark = pytest.mark.skipif(
+    not compiled.lanes(), reason="no kernels for this processor"
+)
+SETTING = {
+    Told.SMALLEST: 2.0**-14,
+    Told.LARGEST: 448.0,
+    Told.LOST: 0.5,
+    Told.STEP: 2.0**-126,
+    Told.PRECISION: 2.0**23,
+    Told.FLOOR: 1e-6,
+}
+EDGES = [0.0, -0.0, 448.0, -448.0, 449.0, 2.0**-14, 1e-45, 2.0**-126, 3e38, 1.0]
+ACTUAL = st.floats(width=32, allow_nan=False, allow_infinity=False)
+NUMBERS = ACTUAL | st.sampled_from(EDGES)
+SIZES = st.integers(0, 40)
+
+
+def definition(a, r):
+    """Each figure of Python floats, summed exactly and rounded once."""
+    s = SETTING
+    found = {f: [] for f in Distance}
+    for x, y in zip(a.tolist(), r.tolist(), strict=True):
+        error, size = abs(x - y), abs(y)
+        exponent = math.frexp(max(abs(x), size, s[Told.STEP]))[1] - 1
+        ulp = error / 2.0**exponent * s[Told.PRECISION]
+        with np.errstate(over="ignore"):
+            rounded = np.float32(y)
+        beyond = size > s[Told.LARGEST]
+        lost = error > s[Told.LOST] * max(size, s[Told.FLOOR])
+        values = {
+            Distance.ERROR2: error * error,
+            Distance.REFERENCE2: y * y,
+            Distance.ACTUAL2: x * x,
+            Distance.PRODUCT: x * y,
+            Distance.ULP: ulp,
+            Distance.ULP_MOST: ulp,
+            Distance.SIZE_MOST: size,
+            Distance.DIFFERENT_BITS: np.float32(x).tobytes() != rounded.tobytes(),
+            Distance.DIFFERENT: x != float(rounded),
+            Distance.NOTHING: x == 0,
+            Distance.ZEROS: x == 0 and y != 0,
+            Distance.BENEATH: 0 < size < s[Told.SMALLEST],
+            Distance.BEYOND: beyond,
+            Distance.CLIPPED: beyond and abs(x) == s[Told.LARGEST],
+            Distance.LOST: lost,
+        }
+        for figure, value in values.items():
+            found[figure].append(value)
+    most = (Distance.ULP_MOST, Distance.SIZE_MOST)
+    return {
+        f: max(v, default=0.0) if f in most else math.fsum(v) for f, v in found.items()
+    }
+
+
+@given(data=st.data(), size=SIZES)
+@settings(max_examples=200, deadline=None)
+def test_every_figure(data, size):
+    a = data.draw(arrays.arrays(np.float32, size, elements=NUMBERS))
+    near = data.draw(arrays.arrays(np.float64, size, elements=st.floats(-2, 2)))
+    exact = data.draw(arrays.arrays(np.bool_, size))
+    r = np.where(exact, a.astype(np.float64), a.astype(np.float64) * near + near / 8)
+    found, expected = distances(a, r, SETTING), definition(a, r)
+    assert found is not None
+    for figure, value in expected.items():
+        scale = math.sqrt(expected[Distance.ACTUAL2] * expected[Distance.REFERENCE2])
+        within = scale if figure is Distance.PRODUCT else value
+        assert abs(found[figure] - value) <= 1e-13 * within, figure.name
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("place", [0, 17, 36])
+def test_what_is_not_finite_has_no_figures(bad, place):
+    a = np.ones(37, np.float32)
+    other = a.copy()
+    other[place] = bad
+    assert distances(other, a.astype(np.float64), SETTING) is None
+    assert distances(a, other.astype(np.float64), SETTING) is None
+    assert distances(other, other.astype(np.float64), SETTING) is None
+
+
+def test_other_numbers_have_no_figures():
+    wide = np.ones(3)
+    assert distances(wide, wide, SETTING) is None
+    assert distances(wide.astype(np.float16), wide, SETTING) is None
+    assert distances(np.ones(3, np.float32), np.ones(3, np.int32), SETTING) is None
+
+
+def test_strides_do_not_matter():
+    a = np.arange(64, dtype=np.float32)
+    found = distances(a[::2], a.astype(np.float64)[1::2], SETTING)
+    assert found == distances(a[::2].copy(), a.astype(np.float64)[1::2].copy(), SETTING)
+
+
+@pytest.mark.parametrize("reference", [np.float32, np.float64])
+def test_reports_are_the_same_without_the_kernel(monkeypatch, reference):
+    """NumPy's and the kernel's, of an array that is worked on by several threads."""
+    rng = np.random.default_rng(0)
+    r = rng.standard_normal(300_001) * 2.0 ** rng.integers(-40, 20, 300_001)
+    a = (r * (1 + 1e-6 * rng.standard_normal(r.size))).astype(np.float32)
+    a[::1000], r[::777] = 0, 0
+    r = r.astype(reference)
+    seen = Seen(np.dtype(np.float32), r, a, None)
+    kernel = errors_of(a, r), share_of(seen, 2.0**-24)
+    monkeypatch.setattr(module, "_kernel", lambda: None)
+    for ours, numpys in zip(
+        kernel, (errors_of(a, r), share_of(seen, 2.0**-24)), strict=True
+    ):
+        for name in type(ours).__dataclass_fields__:
+            x, y = getattr(ours, name), getattr(numpys, name)
+            assert x == y if isinstance(y, int) else x == pytest.approx(y, rel=1e-12)
