@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from neuronjax.execution.host_kernels import handler
-from neuronjax.execution.host_kernels.code import I32, I64, POINTER, VOID, Code, int64
-from neuronjax.execution.host_kernels.elements import (
+from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.host_kernels import handler
+from neuronjax.numerics.host_kernels.code import I32, I64, POINTER, VOID, Code, int64
+from neuronjax.numerics.host_kernels.elements import (
     IMPLICIT,
     INFINITY,
     MANTISSA_BITS,
@@ -28,8 +29,7 @@ from neuronjax.execution.host_kernels.elements import (
     store_codes,
     stored_bits,
 )
-from neuronjax.execution.host_kernels.plan import SCALE_FIELDS
-from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.host_kernels.work import ROW_FIELDS
 
 Value = Any
 QUIET_NAN = 0x7FC00000
@@ -68,7 +68,7 @@ def write(module: ir.Module, kind: ScaleKind, lanes: int) -> str:
     function.linkage = "internal"
     _block(function, kind, lanes)
     args = 2 if kind.element else 1
-    return handler.build(module, kind.name, function, args, 1, len(SCALE_FIELDS))
+    return handler.build(module, kind.name, function, args, 1, len(ROW_FIELDS))
 
 
 def _block(function: ir.Function, kind: ScaleKind, lanes: int) -> None:

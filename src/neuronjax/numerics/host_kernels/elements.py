@@ -10,11 +10,12 @@ from typing import Any
 
 from llvmlite import ir
 
-from neuronjax.execution.host_kernels.code import F32, I8, I16, I32, Code
-from neuronjax.execution.host_kernels.panels import SIZES
 from neuronjax.numerics.float_format import FloatFormat
+from neuronjax.numerics.host_kernels.code import F32, I8, I16, I32, Code
 
 Value = Any
+#: Bytes of an element, by how it is stored; "table": codes of 8 bits.
+SIZES = {"float32": 4, "bfloat16": 2, "table": 1}
 MANTISSA_BITS = 23
 BIAS = 127
 IMPLICIT = 1 << MANTISSA_BITS
