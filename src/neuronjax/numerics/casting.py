@@ -19,6 +19,8 @@ import numpy as np
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.numerics import rounding as engine
 from neuronjax.numerics.float_format import FloatFormat, IntFormat, get_number_format
+from neuronjax.numerics.four_bits import from_codes
+from neuronjax.numerics.host_kernels import choice
 from neuronjax.numerics.random_bits import random_bits as draw
 from neuronjax.numerics.rounding import IntegerMode, Overflow, Rounding
 from neuronjax.numerics.widening import widen
@@ -40,6 +42,7 @@ class _How(NamedTuple):
     overflow: Overflow
     random_bit_count: int
     widened: bool  # whether the result is float32
+    seeded: bool  # whether random bits are given by a key
 
 
 def cast(
@@ -94,7 +97,7 @@ def cast(
     x = _float_array(x)
     if isinstance(target, IntFormat):
         return _to_integer(x, target, rounding, overflow)
-    how = _How(target, rounding, overflow, random_bit_count, widened=False)
+    how = _How(target, rounding, overflow, random_bit_count, False, seed is not None)
     return _to_float(x, how, seed, random_bits)
 
 
@@ -124,7 +127,7 @@ def fake_cast(
         raise InvalidProgramError(
             f"fake_cast to {target.name}", remedy="use cast(x, dtype) for integers"
         )
-    how = _How(target, rounding, overflow, random_bit_count, widened=True)
+    how = _How(target, rounding, overflow, random_bit_count, True, seed is not None)
     return _to_float(_float_array(x), how, seed, random_bits)
 
 
@@ -179,16 +182,15 @@ def _to_float(
 ) -> jax.Array:
     random = None
     if how.rounding == "stochastic":
-        random = _random(x.shape, seed, random_bits)
+        random = _random(seed, random_bits)
     if not (how.fmt.signed or how.widened):
         # e8m0 could not hold a tangent: it has no zero.
-        return neuronjax_cast(jax.lax.stop_gradient(x), random, how)
+        return _rounded(jax.lax.stop_gradient(x), random, how)
     return _straight_through(x, random, how)
 
 
-def _random(
-    shape: tuple[int, ...], seed: int | jax.Array | None, bits: jax.Array | None
-) -> jax.Array:
+def _random(seed: int | jax.Array | None, bits: jax.Array | None) -> jax.Array:
+    """The random bits, or the key of them."""
     if (seed is None) == (bits is None):
         raise InvalidProgramError(
             f"stochastic rounding with {'neither' if seed is None else 'both'} of seed "
@@ -206,7 +208,7 @@ def _random(
             f"seed is {key.dtype} of shape {key.shape}",
             remedy="pass a Python int or a uint32 scalar",
         )
-    return neuronjax_random_bits(shape, key)
+    return key
 
 
 # Compiled also where the caller is eager: some 30 operations per element. Captured
@@ -234,7 +236,32 @@ def neuronjax_cast(x: jax.Array, random: jax.Array | None, how: _How) -> jax.Arr
     )
 
 
-_straight_through = jax.custom_jvp(neuronjax_cast, nondiff_argnums=(2,))
+@functools.partial(jax.jit, static_argnums=2, inline=True)
+def _rounded(x: jax.Array, random: jax.Array | None, how: _How) -> jax.Array:
+    """A cast, by a kernel of this processor where there is one for it."""
+    if how.rounding != "stochastic" or not how.seeded:
+        return neuronjax_cast(x, random, how)
+
+    def drawn(x: jax.Array, key: jax.Array) -> jax.Array:
+        return neuronjax_cast(x, neuronjax_random_bits(x.shape, key), how)
+
+    narrow = how.fmt.width <= 8 and how.fmt.signed
+    if not narrow or how.widened or how.random_bit_count != 32:
+        return drawn(x, random)
+    kernel = functools.partial(_stochastic_codes, how=how)
+    return choice.by_kernel(kernel, drawn, x, random)
+
+
+def _stochastic_codes(x: jax.Array, key: jax.Array, how: _How) -> jax.Array:
+    from neuronjax.numerics.host_kernels import stochastic  # it needs llvmlite
+
+    x = x if x.dtype == jnp.bfloat16 else _wide(x)
+    rows = x.reshape(1, x.size), key.reshape(1)
+    codes = stochastic.codes(*rows, how.fmt.name, how.overflow == "saturate")
+    return from_codes(codes.reshape(x.shape), how.fmt)
+
+
+_straight_through = jax.custom_jvp(_rounded, nondiff_argnums=(2,))
 
 
 @_straight_through.defjvp

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 
 from neuronjax.numerics.float_format import get_format
@@ -20,8 +19,8 @@ from neuronjax.numerics.host_kernels.code import I32, I64, POINTER, VOID, Code, 
 from neuronjax.numerics.host_kernels.elements import (
     IMPLICIT,
     INFINITY,
-    MANTISSA_BITS,
     as_floats,
+    ceiling,
     larger,
     magnitude,
     rounded,
@@ -166,10 +165,8 @@ def _code(c: Code, kind: ScaleKind, bits: Value, scale: Value) -> Value:
     product = c.bitcast(c.fmul(as_floats(c, bits), as_floats(c, scale)), bits.type)
     like = lambda x: c.like(bits, x)  # noqa: E731
     size = magnitude(c, product)
-    ceiling = int(np.float32(fmt.max_finite).view(np.uint32))
-    if not (kind.saturates or fmt.overflow_code == fmt.max_code):
-        ceiling += 1 << (MANTISSA_BITS - fmt.mantissa_bits)
-    top = c.select(c.icmp_signed(">", size, like(ceiling)), like(ceiling), size)
+    most = like(ceiling(fmt, kind.saturates))
+    top = c.select(c.icmp_signed(">", size, most), most, size)
     code = rounded(c, fmt, top)
     is_nan = c.icmp_signed(">", size, like(INFINITY))
     code = c.select(is_nan, like(fmt.nan_code), code)
