@@ -42,7 +42,7 @@ class _How(NamedTuple):
     overflow: Overflow
     random_bit_count: int
     widened: bool  # whether the result is float32
-    seeded: bool  # whether random bits are given by a key
+    seeded: bool = False  # whether a kernel draws the random bits, of a key
 
 
 def cast(
@@ -97,7 +97,7 @@ def cast(
     x = _float_array(x)
     if isinstance(target, IntFormat):
         return _to_integer(x, target, rounding, overflow)
-    how = _How(target, rounding, overflow, random_bit_count, False, seed is not None)
+    how = _How(target, rounding, overflow, random_bit_count, widened=False)
     return _to_float(x, how, seed, random_bits)
 
 
@@ -127,7 +127,7 @@ def fake_cast(
         raise InvalidProgramError(
             f"fake_cast to {target.name}", remedy="use cast(x, dtype) for integers"
         )
-    how = _How(target, rounding, overflow, random_bit_count, True, seed is not None)
+    how = _How(target, rounding, overflow, random_bit_count, widened=True)
     return _to_float(_float_array(x), how, seed, random_bits)
 
 
@@ -183,6 +183,9 @@ def _to_float(
     random = None
     if how.rounding == "stochastic":
         random = _random(seed, random_bits)
+        how = how._replace(seeded=seed is not None and _has_kernel(how))
+        if seed is not None and not how.seeded:
+            random = neuronjax_random_bits(x.shape, random)
     if not (how.fmt.signed or how.widened):
         # e8m0 could not hold a tangent: it has no zero.
         return _rounded(jax.lax.stop_gradient(x), random, how)
@@ -238,21 +241,22 @@ def neuronjax_cast(x: jax.Array, random: jax.Array | None, how: _How) -> jax.Arr
 
 @functools.partial(jax.jit, static_argnums=2, inline=True)
 def _rounded(x: jax.Array, random: jax.Array | None, how: _How) -> jax.Array:
-    """A cast, by a kernel of this processor where there is one for it."""
-    if how.rounding != "stochastic" or not how.seeded:
+    if not how.seeded:
         return neuronjax_cast(x, random, how)
 
     def drawn(x: jax.Array, key: jax.Array) -> jax.Array:
         return neuronjax_cast(x, neuronjax_random_bits(x.shape, key), how)
 
-    narrow = how.fmt.width <= 8 and how.fmt.signed
-    if not narrow or how.widened or how.random_bit_count != 32:
-        return drawn(x, random)
-    kernel = functools.partial(_stochastic_codes, how=how)
+    kernel = functools.partial(_by_kernel, how=how)
     return choice.by_kernel(kernel, drawn, x, random)
 
 
-def _stochastic_codes(x: jax.Array, key: jax.Array, how: _How) -> jax.Array:
+def _has_kernel(how: _How) -> bool:
+    narrow = how.fmt.signed and how.fmt.width <= 8 and not how.widened
+    return narrow and how.random_bit_count == 32 and choice.usable()
+
+
+def _by_kernel(x: jax.Array, key: jax.Array, how: _How) -> jax.Array:
     from neuronjax.numerics.host_kernels import stochastic  # it needs llvmlite
 
     x = x if x.dtype == jnp.bfloat16 else _wide(x)

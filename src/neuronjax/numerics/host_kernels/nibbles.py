@@ -20,7 +20,8 @@ def packed(codes: jax.Array, dtype: DTypeLike) -> jax.Array:
     )
     parts = -(-codes.size // MANY)
     plan = RowParts(size=codes.size, parts=parts, each=MANY)
-    result = jax.ShapeDtypeStruct(codes.shape, dtype)
+    # As a type of its own: inside `shard_map` it varies as the codes do.
+    result = jax.eval_shape(lambda codes: codes.astype(dtype), codes)
 
     @custom_vmap
     def call(codes: jax.Array) -> jax.Array:

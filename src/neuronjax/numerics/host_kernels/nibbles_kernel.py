@@ -15,6 +15,7 @@ from neuronjax.numerics.host_kernels.code import (
     POINTER,
     VOID,
     Code,
+    Value,
     int64,
 )
 from neuronjax.numerics.host_kernels.elements import shaped
@@ -49,7 +50,7 @@ def write(module: ir.Module, lanes: int) -> str:
     return handler.build(module, NAME, function, 1, 1, len(ROW_FIELDS))
 
 
-def _pack(c: Code, codes: ir.Value, result: ir.Value, n: ir.Value, lanes: int) -> None:
+def _pack(c: Code, codes: Value, result: Value, n: Value, lanes: int) -> None:
     """So many bytes of the result from the nth on; 0: one."""
     kind = shaped(I16, lanes)
     two = c.read(kind, c.at(codes, n, 2), 1)

@@ -30,7 +30,8 @@ def codes(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax.A
         kind.name,
         lambda module: stochastic_kernel.write(module, kind, compiled.lanes()),
     )
-    result = jax.ShapeDtypeStruct(x.shape, jnp.uint8)
+    # As a type of its own: inside `shard_map` it varies as the operands do.
+    result = jax.eval_shape(_some, x, keys)
 
     @custom_vmap
     def call(x: jax.Array, keys: jax.Array) -> jax.Array:
@@ -47,3 +48,8 @@ def codes(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax.A
         return codes(*rows, element, saturates).reshape(count, outer, size), True
 
     return call(x, keys)
+
+
+def _some(x: jax.Array, keys: jax.Array) -> jax.Array:
+    """Something of the shape and type of the codes."""
+    return (x.astype(jnp.uint32) + keys[:, None]).astype(jnp.uint8)

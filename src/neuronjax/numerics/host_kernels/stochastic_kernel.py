@@ -153,7 +153,7 @@ class _Part:
 
         yes = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes)
         [sure] = c.fold(CHUNK // lanes, [yes], step)
-        flags = c.bitcast(sure, ir.IntType(lanes))
+        flags: Value = c.bitcast(sure, ir.IntType(lanes))
         with c.if_then(
             c.icmp_unsigned("!=", flags, ir.Constant(flags.type, -1)), likely=False
         ):
@@ -222,7 +222,7 @@ class _Part:
         lowest = like(self._lowest << MANTISSA_BITS)
         binade = larger(c, c.and_(inside, like(INFINITY)), lowest)
         scale = c.sub(like((2 * BIAS + fmt.mantissa_bits) << MANTISSA_BITS), binade)
-        steps = c.fmul(as_floats(c, inside), as_floats(c, scale))
+        steps: Value = c.fmul(as_floats(c, inside), as_floats(c, scale))
         whole = c.fptosi(steps, bits.type)
         fraction = c.fsub(steps, c.sitofp(whole, steps.type))
         units = as_floats(c, like((BIAS + 32) << MANTISSA_BITS))
