@@ -89,12 +89,12 @@ def write(module: ir.Module, kind: StochasticKind, lanes: int) -> str:
     count = c.smaller(each, c.sub(size, start))
     key = c.read(I32, c.at(keys, row, 4))
     at = c.mul(row, size)
-    _Part(c, kind, lanes, (x, result), at, start, key).round(count)
+    _StochasticPart(c, kind, lanes, (x, result), at, start, key).round(count)
     c.ret_void()
     return handler.build(module, kind.name, function, 2, 1, len(ROW_FIELDS))
 
 
-class _Part:
+class _StochasticPart:
     """Part of a row: `row` is the row's first element, `start` the part's in the row,
     a multiple of `MANY`."""
 
