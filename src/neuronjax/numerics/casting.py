@@ -71,6 +71,9 @@ def cast(
     conversion. Use `fake_cast` for gradients that stay in float32. Integer and
     float8_e8m0fnu results have no gradient.
 
+    Casts to float4_e2m1fn, and stochastic ones to 8 bits with a seed, may be kernels of
+    this processor: `jax.export` them under `nj.exportable()`.
+
     Args:
         x: a Python float or int, or an array of any float dtype of the chips, of any
             shape. NumPy's float64 becomes float32 first, as everywhere in JAX.
