@@ -264,8 +264,9 @@ def _by_kernel(x: jax.Array, key: jax.Array, how: _How) -> jax.Array:
 
     x = x if x.dtype == jnp.bfloat16 else _wide(x)
     rows = x.reshape(1, x.size), key.reshape(1)
-    codes = stochastic.codes(*rows, how.fmt.name, how.overflow == "saturate")
-    return from_codes(codes.reshape(x.shape), how.fmt)
+    found = stochastic.rounded(*rows, how.fmt.name, how.overflow == "saturate")
+    found = found.reshape(x.shape)
+    return from_codes(found, how.fmt) if how.fmt.width < 8 else found
 
 
 _straight_through = jax.custom_jvp(_rounded, nondiff_argnums=(2,))

@@ -8,13 +8,17 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
+from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.host_kernels import compiled, stochastic_kernel
 from neuronjax.numerics.host_kernels.stochastic_kernel import StochasticKind
 from neuronjax.numerics.host_kernels.work import MANY, RowParts, element_words
 
 
-def codes(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax.Array:
-    """Codes, uint8 [outer, size]; of each row as `random_bits((size,), key)` rounds it.
+def rounded(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax.Array:
+    """[outer, size], of each row as `random_bits((size,), key)` rounds it.
+
+    Elements of the format, whose bits XLA would copy to call them so; of one of 4 bits
+    its codes, uint8.
 
     Args:
         x: float32 or bfloat16, [outer, size]; fewer than 2^32 elements in a row.
@@ -31,7 +35,9 @@ def codes(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax.A
         lambda module: stochastic_kernel.write(module, kind, compiled.lanes()),
     )
     # As a type of its own: inside `shard_map` it varies as the operands do.
-    result = jax.eval_shape(_some, x, keys)
+    fmt = get_format(element)
+    dtype = fmt.dtype if fmt.width == 8 else fmt.code_dtype
+    result = jax.eval_shape(lambda x, keys: _some(x, keys).astype(dtype), x, keys)
 
     @custom_vmap
     def call(x: jax.Array, keys: jax.Array) -> jax.Array:
@@ -45,11 +51,11 @@ def codes(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax.A
             for v, has in zip((x, keys), mapped, strict=True)
         )
         rows = x.reshape(count * outer, size), keys.reshape(count * outer)
-        return codes(*rows, element, saturates).reshape(count, outer, size), True
+        return rounded(*rows, element, saturates).reshape(count, outer, size), True
 
     return call(x, keys)
 
 
 def _some(x: jax.Array, keys: jax.Array) -> jax.Array:
-    """Something of the shape and type of the codes."""
-    return (x.astype(jnp.uint32) + keys[:, None]).astype(jnp.uint8)
+    """Something of the shape of the result."""
+    return x.astype(jnp.uint32) + keys[:, None]
