@@ -183,11 +183,12 @@ def main() -> None:
     if options.threads:  # before JAX makes its thread pool
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
 
-    from neuronjax.execution.engines import dot_verdicts, host_fold
+    from neuronjax.execution.engines import dot_verdicts
+    from neuronjax.numerics.host_kernels import choice
     from tests.zoo import PROGRAMS
 
     dot_verdicts.enabled = not options.scan_only
-    host_fold.enabled = not (options.scan_only or options.no_kernels)
+    choice.enabled = not (options.scan_only or options.no_kernels)
     found = {}
     for pair in options.programs:
         name, policy = pair.split(":")

@@ -18,8 +18,8 @@ from jax import export, lax
 
 import neuronjax as nj
 from neuronjax.execution import interpreter
-from neuronjax.execution.engines import host_fold
 from neuronjax.execution.transformations import with_closure
+from neuronjax.numerics.host_kernels import choice
 from tests.conformance import bits
 from tests.real.pairs import KEY, ROW, W, X, agree, assert_close, energy, jitted, layer
 from tests.zoo.program import uniform
@@ -367,7 +367,7 @@ def test_ahead_of_time_compilation_of_a_native_jit():
 def test_export_of_a_native_jit(monkeypatch):
     """The layouts that pin dots are calls whose form XLA does not guarantee; kernels of
     this processor are none that another process has."""
-    monkeypatch.setattr(host_fold, "enabled", False)
+    monkeypatch.setattr(choice, "enabled", False)
     interpreter.forget_kernels()
     layouts = export.DisabledSafetyCheck.custom_call("LayoutConstraint")
     exported = export.export(jax.jit(jitted(layer)), disabled_checks=[layouts])(X, W)

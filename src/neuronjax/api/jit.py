@@ -31,12 +31,12 @@ from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import stages
 from neuronjax.execution.call import CallContext
 from neuronjax.execution.captured import CapturedProgram
-from neuronjax.execution.engines.portable import exportable
 from neuronjax.execution.probes.collect import Collect
 from neuronjax.execution.probes.plan import Collector, ProbePlan
 from neuronjax.execution.probes.statistics import Statistics
 from neuronjax.execution.transformations import Emulation
 from neuronjax.hardware import Target, resolve_target
+from neuronjax.numerics.portable import exportable
 from neuronjax.policy import Policy
 from neuronjax.policy.scopes import active_policy, policy_scope
 

@@ -26,6 +26,7 @@ from neuronjax.capture.refusals import explicit_mesh, refusal, unknown_axis
 from neuronjax.capture.scaled_matmul import keep_whole
 from neuronjax.errors import InternalError, UnsupportedError
 from neuronjax.ir.program import Program
+from neuronjax.numerics.portable import exportable
 
 PLATFORM = "neuron"
 
@@ -57,7 +58,7 @@ def capturing() -> bool:
 def _capture_scope() -> Iterator[None]:
     _state.depth = getattr(_state, "depth", 0) + 1
     try:
-        with jax.disable_jit(False):
+        with jax.disable_jit(False), exportable():  # no kernels of this machine's
             yield
     finally:
         _state.depth -= 1

@@ -19,6 +19,8 @@ import numpy as np
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.numerics import rounding as engine
 from neuronjax.numerics.float_format import FloatFormat, IntFormat, get_number_format
+from neuronjax.numerics.four_bits import from_codes
+from neuronjax.numerics.host_kernels import choice
 from neuronjax.numerics.random_bits import random_bits as draw
 from neuronjax.numerics.rounding import IntegerMode, Overflow, Rounding
 from neuronjax.numerics.widening import widen
@@ -40,6 +42,7 @@ class _How(NamedTuple):
     overflow: Overflow
     random_bit_count: int
     widened: bool  # whether the result is float32
+    seeded: bool = False  # whether a kernel draws the random bits, of a key
 
 
 def cast(
@@ -67,6 +70,9 @@ def cast(
     exactly. A tangent, in forward mode, is rounded to that dtype likewise, by JAX's own
     conversion. Use `fake_cast` for gradients that stay in float32. Integer and
     float8_e8m0fnu results have no gradient.
+
+    Casts to float4_e2m1fn, and stochastic ones to 8 bits with a seed, may be kernels of
+    this processor: `jax.export` them under `nj.exportable()`.
 
     Args:
         x: a Python float or int, or an array of any float dtype of the chips, of any
@@ -179,16 +185,18 @@ def _to_float(
 ) -> jax.Array:
     random = None
     if how.rounding == "stochastic":
-        random = _random(x.shape, seed, random_bits)
+        random = _random(seed, random_bits)
+        how = how._replace(seeded=seed is not None and _has_kernel(how))
+        if seed is not None and not how.seeded:
+            random = neuronjax_random_bits(x.shape, random)
     if not (how.fmt.signed or how.widened):
         # e8m0 could not hold a tangent: it has no zero.
-        return neuronjax_cast(jax.lax.stop_gradient(x), random, how)
+        return _rounded(jax.lax.stop_gradient(x), random, how)
     return _straight_through(x, random, how)
 
 
-def _random(
-    shape: tuple[int, ...], seed: int | jax.Array | None, bits: jax.Array | None
-) -> jax.Array:
+def _random(seed: int | jax.Array | None, bits: jax.Array | None) -> jax.Array:
+    """The random bits, or the key of them."""
     if (seed is None) == (bits is None):
         raise InvalidProgramError(
             f"stochastic rounding with {'neither' if seed is None else 'both'} of seed "
@@ -206,7 +214,7 @@ def _random(
             f"seed is {key.dtype} of shape {key.shape}",
             remedy="pass a Python int or a uint32 scalar",
         )
-    return neuronjax_random_bits(shape, key)
+    return key
 
 
 # Compiled also where the caller is eager: some 30 operations per element. Captured
@@ -234,7 +242,34 @@ def neuronjax_cast(x: jax.Array, random: jax.Array | None, how: _How) -> jax.Arr
     )
 
 
-_straight_through = jax.custom_jvp(neuronjax_cast, nondiff_argnums=(2,))
+@functools.partial(jax.jit, static_argnums=2, inline=True)
+def _rounded(x: jax.Array, random: jax.Array | None, how: _How) -> jax.Array:
+    if not how.seeded:
+        return neuronjax_cast(x, random, how)
+
+    def drawn(x: jax.Array, key: jax.Array) -> jax.Array:
+        return neuronjax_cast(x, neuronjax_random_bits(x.shape, key), how)
+
+    kernel = functools.partial(_by_kernel, how=how)
+    return choice.by_kernel(kernel, drawn, x, random)
+
+
+def _has_kernel(how: _How) -> bool:
+    narrow = how.fmt.signed and how.fmt.width <= 8 and not how.widened
+    return narrow and how.random_bit_count == 32 and choice.usable()
+
+
+def _by_kernel(x: jax.Array, key: jax.Array, how: _How) -> jax.Array:
+    from neuronjax.numerics.host_kernels import stochastic  # it needs llvmlite
+
+    x = x if x.dtype == jnp.bfloat16 else _wide(x)
+    rows = x.reshape(1, x.size), key.reshape(1)
+    found = stochastic.rounded(*rows, how.fmt.name, how.overflow == "saturate")
+    found = found.reshape(x.shape)
+    return from_codes(found, how.fmt) if how.fmt.width < 8 else found
+
+
+_straight_through = jax.custom_jvp(_rounded, nondiff_argnums=(2,))
 
 
 @_straight_through.defjvp

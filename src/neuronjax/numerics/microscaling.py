@@ -34,6 +34,7 @@ from neuronjax.numerics.float_format import (
     FloatFormat,
     get_format,
 )
+from neuronjax.numerics.four_bits import from_codes
 from neuronjax.numerics.mx_blocks import blocked, replaced, unblocked
 from neuronjax.numerics.mx_scales import (
     NAN_SCALE,
@@ -275,12 +276,6 @@ def to_codes(x: jax.Array) -> jax.Array:
     if fmt.width < 8:
         return encode(_widened(x), fmt)
     return lax.bitcast_convert_type(x, jnp.uint8)
-
-
-def from_codes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Returns the elements that uint8 codes stand for; the inverse of `to_codes`."""
-    word = jnp.uint4 if fmt.width == 4 else fmt.code_dtype
-    return lax.bitcast_convert_type(codes.astype(word), fmt.dtype)
 
 
 def _widened(elements: jax.Array) -> jax.Array:

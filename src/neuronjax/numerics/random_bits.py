@@ -19,7 +19,10 @@ from jax import lax
 
 from neuronjax.errors import InvalidProgramError
 
-_GOLDEN = np.uint32(0x9E37_79B9)  # 2^32 / golden ratio: no structure of its own
+GOLDEN = np.uint32(0x9E37_79B9)  # 2^32 / golden ratio: no structure of its own
+#: Of the mixer: how far it shifts before each multiplication, and the factor.
+STEPS = ((16, 0x21F0_AAAD), (15, 0xD35A_2D97))
+LAST_SHIFT = 15  # after both
 
 
 def fold(key: jax.Array, data: jax.Array) -> jax.Array:
@@ -29,7 +32,7 @@ def fold(key: jax.Array, data: jax.Array) -> jax.Array:
         key: uint32 scalar; a seed is a key.
         data: uint32 scalar. The order of folds matters.
     """
-    return _mix(_mix(key + _GOLDEN) ^ data)
+    return _mix(_mix(key + GOLDEN) ^ data)
 
 
 def random_bits(shape: tuple[int, ...], key: jax.Array) -> jax.Array:
@@ -49,7 +52,7 @@ def random_bits(shape: tuple[int, ...], key: jax.Array) -> jax.Array:
         )
     # The key enters twice. Once would make the streams of two keys permutations of
     # each other: H(k, i) = H(k', i ^ k ^ k').
-    return _mix(_mix(_row_major_index(shape) ^ key) + _mix(key ^ _GOLDEN))
+    return _mix(_mix(_row_major_index(shape) ^ key) + _mix(key ^ GOLDEN))
 
 
 def _row_major_index(shape: tuple[int, ...]) -> jax.Array:
@@ -66,6 +69,6 @@ def _mix(x: jax.Array) -> jax.Array:
     time: the murmur3 finaliser's shape, with the constants of Wellons' hash-prospector
     (bias 0.107 against murmur3's 0.26).
     """
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x21F0_AAAD)
-    x = (x ^ (x >> np.uint32(15))) * np.uint32(0xD35A_2D97)
-    return x ^ (x >> np.uint32(15))
+    for shift, factor in STEPS:
+        x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
+    return x ^ (x >> np.uint32(LAST_SHIFT))

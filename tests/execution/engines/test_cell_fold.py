@@ -11,16 +11,11 @@ import numpy as np
 import pytest
 
 from neuronjax.errors import InternalError
-from neuronjax.execution.engines import (
-    array_fold,
-    cell_fold,
-    cells,
-    host_fold,
-    tile_search,
-)
+from neuronjax.execution.engines import array_fold, cell_fold, cells, tile_search
 from neuronjax.execution.engines.array_fold import Matrix
 from neuronjax.execution.engines.cell_fold import BLOCKINGS, ResultBlock, fold_cells
 from neuronjax.execution.engines.cells import Cells
+from neuronjax.numerics.host_kernels import choice
 from tests.oracles import floats
 
 MINUS_ZERO = np.float32(-0.0)
@@ -35,7 +30,7 @@ RANGES = pytest.mark.parametrize("in_range", [False, True])
 @pytest.fixture(autouse=True, params=[True, False], ids=["kernels", "xla"])
 def _no_search(request, monkeypatch):
     """By a kernel of the host's, where there is one, and by XLA."""
-    monkeypatch.setattr(host_fold, "enabled", request.param)
+    monkeypatch.setattr(choice, "enabled", request.param)
     monkeypatch.setattr(tile_search, "enabled", False)
 
 

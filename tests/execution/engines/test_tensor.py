@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from neuronjax.execution import interpreter
-from neuronjax.execution.engines import host_fold, tensor
+from neuronjax.execution.engines import tensor
 from neuronjax.ir.instruction_set import DotDimensions, NcMatmul
+from neuronjax.numerics.host_kernels import choice
 from tests.conformance import instructions
 from tests.oracles import contraction, data, floats
 
@@ -37,7 +38,7 @@ ORDERS = {
 
 @pytest.fixture(autouse=True)
 def _no_kernels_of_other_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(host_fold, "enabled", False)
+    monkeypatch.setattr(choice, "enabled", False)
     interpreter.forget_kernels()
     yield
     interpreter.forget_kernels()

@@ -14,6 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 from neuronjax.execution.engines import host_fold
 from neuronjax.execution.engines.array_fold import Matrix
+from neuronjax.numerics.host_kernels import choice
 from tests.oracles import data, floats
 
 pytestmark = pytest.mark.skipif(
@@ -242,9 +243,9 @@ def test_long_passes_take_little_memory_or_another_way():
 
 
 def test_without_llvmlite_there_are_none(monkeypatch):
-    host_fold._has_kernels.cache_clear()
+    choice._has_kernels.cache_clear()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     try:
         assert not host_fold.usable()
     finally:
-        host_fold._has_kernels.cache_clear()
+        choice._has_kernels.cache_clear()

@@ -14,6 +14,7 @@ from hypothesis import given, settings, strategies as st
 import neuronjax as nj
 from neuronjax.execution.engines import host_fold
 from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.host_kernels import choice
 from neuronjax.numerics.rounding import cast
 from tests.execution.host_kernels.test_quantize import any_bits, near
 
@@ -158,5 +159,5 @@ def test_programs_have_the_same_bits_without(monkeypatch, dtype, overflow):
     expected = run()
     with jax.disable_jit():
         assert run() == expected
-    monkeypatch.setattr(host_fold, "enabled", False)
+    monkeypatch.setattr(choice, "enabled", False)
     assert run() == expected

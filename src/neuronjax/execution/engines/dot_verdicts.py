@@ -23,7 +23,7 @@ from neuronjax.execution.engines.array_fold import (
     scanned,
 )
 from neuronjax.execution.engines.host_cache import HostCache
-from neuronjax.execution.engines.portable import is_exportable
+from neuronjax.numerics.portable import is_exportable
 
 
 class Shape(NamedTuple):

@@ -10,9 +10,6 @@ NEURONJAX_HOST_KERNELS=0 in the environment, the others are used.
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,15 +18,14 @@ import jax.numpy as jnp
 
 from neuronjax.execution.engines.array_fold import Matrix
 from neuronjax.execution.engines.cells import Cells
-from neuronjax.execution.engines.portable import is_exportable
 from neuronjax.execution.host_kernels.plan import BOUNDED_RULES, FoldShape, Stored
 from neuronjax.ir.instruction_set import QuantizeMx
 from neuronjax.numerics.float_format import FLOAT8_E8M0FNU, get_format
-from neuronjax.numerics.microscaling import from_codes, get_mx_format
+from neuronjax.numerics.four_bits import from_codes
+from neuronjax.numerics.host_kernels import choice
+from neuronjax.numerics.microscaling import get_mx_format
 from neuronjax.numerics.widening import widen_finite
 
-# False compares whole programs with and without these kernels.
-enabled = os.environ.get("NEURONJAX_HOST_KERNELS", "1") != "0"
 # Columns from which on a result is not worth transposing to have more.
 FEW_COLUMNS = 32
 #: Rows of a pass, of which a kernel has panels in memory; longer sums are rare.
@@ -38,18 +34,8 @@ MOST_ROWS = 1 << 14
 
 def usable(rows: int = 0) -> bool:
     """Whether programs traced now run where there are kernels, for passes so long."""
-    if not enabled or rows > MOST_ROWS or is_exportable():
-        return False
-    return jax.default_backend() == "cpu" and _has_kernels()
-
-
-@functools.cache
-def _has_kernels() -> bool:
-    if importlib.util.find_spec("llvmlite") is None:
-        return False
-    from neuronjax.execution.host_kernels import compiled
-
-    return compiled.lanes() > 0
+    on_cpu = jax.default_backend() == "cpu"
+    return rows <= MOST_ROWS and on_cpu and choice.usable()
 
 
 def contract(

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from neuronjax.execution.host_kernels import handler
-from neuronjax.execution.host_kernels.code import I32, I64, POINTER, VOID, Code
-from neuronjax.execution.host_kernels.elements import (
+from neuronjax.execution.host_kernels.plan import FACTOR_FIELDS
+from neuronjax.numerics.host_kernels import handler
+from neuronjax.numerics.host_kernels.code import I32, I64, POINTER, VOID, Code
+from neuronjax.numerics.host_kernels.elements import (
     BIAS,
     IMPLICIT,
     INFINITY,
     MANTISSA_BITS,
     larger,
 )
-from neuronjax.execution.host_kernels.plan import FACTOR_FIELDS
 
 NAME = "neuronjax_scale_factors"
 

@@ -11,16 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
-from neuronjax.execution.host_kernels import compiled, fold_kernel
+from neuronjax.execution.host_kernels import fold_kernel
 from neuronjax.execution.host_kernels.fold_kernel import FoldKind
-from neuronjax.execution.host_kernels.plan import (
-    FoldBlocks,
-    FoldShape,
-    Stored,
-    threads,
-    words,
-)
+from neuronjax.execution.host_kernels.plan import FoldBlocks, FoldShape, Stored
 from neuronjax.numerics.float_format import FORMATS
+from neuronjax.numerics.host_kernels import compiled
+from neuronjax.numerics.host_kernels.work import threads, words
 
 #: Multiply-adds below which another thread takes longer to wake than to help.
 FEW = 1 << 19

@@ -20,8 +20,16 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from neuronjax.execution.host_kernels import handler
-from neuronjax.execution.host_kernels.code import (
+from neuronjax.execution.host_kernels.panels import (
+    SIZES,
+    WORD,
+    PanelOperand,
+    PanelTile,
+    pack,
+)
+from neuronjax.execution.host_kernels.plan import FOLD_FIELDS
+from neuronjax.numerics.host_kernels import handler
+from neuronjax.numerics.host_kernels.code import (
     F32,
     I1,
     I32,
@@ -31,14 +39,6 @@ from neuronjax.execution.host_kernels.code import (
     Code,
     int64,
 )
-from neuronjax.execution.host_kernels.panels import (
-    SIZES,
-    WORD,
-    PanelOperand,
-    PanelTile,
-    pack,
-)
-from neuronjax.execution.host_kernels.plan import FOLD_FIELDS
 
 Value = Any
 
@@ -60,7 +60,7 @@ class FoldKind:
     """Which kernel.
 
     Attributes:
-        lhs, rhs: how operands are stored, of `panels.SIZES`.
+        lhs, rhs: how operands are stored, of `elements.SIZES`.
         rows_per_cell: J.
         passes: 1, or 4 of high and low halves.
         in_range: that all products are exact is promised, where J > 1.

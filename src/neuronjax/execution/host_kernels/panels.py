@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 
-from neuronjax.execution.host_kernels.code import (
+from neuronjax.numerics.host_kernels.code import (
     F32,
     I1,
     I8,
@@ -27,11 +27,10 @@ from neuronjax.execution.host_kernels.code import (
     Code,
     int64,
 )
+from neuronjax.numerics.host_kernels.elements import SIZES
 
 Value = Any
 WORD = 4  # bytes of a float
-#: Bytes of an element, by how it is stored.
-SIZES = {"float32": 4, "bfloat16": 2, "table": 1}
 #: Elements along K that share a scale.
 BLOCK = 32
 

@@ -8,12 +8,8 @@ code that reads them.
 
 from __future__ import annotations
 
-import functools
-import os
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 #: Rules of MX scales that bound the scale; the vendor's golden wraps around instead.
 BOUNDED_RULES = ("ocp_floor", "neuron", "ceil", "rceil", "even")
@@ -24,7 +20,7 @@ class Stored(NamedTuple):
 
     Attributes:
         k, free: the strides of these axes, in elements.
-        dtype: how an element is; of `panels.SIZES`.
+        dtype: how an element is; of `elements.SIZES`.
         format: of codes of 8 bits, its name.
         scale_k, scale_free: strides of the scales of blocks along K, if there are any.
     """
@@ -131,19 +127,6 @@ class QuantizeRows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaleRows:
-    """Rows of an array, [outer, size], each cut into parts.
-
-    Attributes:
-        each: elements of a part, the last one maybe shorter.
-    """
-
-    size: int
-    parts: int
-    each: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class ScaleFactors:
     """Scales of `count` largest magnitudes; see `engines.vector.scale_from_amax`.
 
@@ -160,21 +143,4 @@ class ScaleFactors:
 #: The fields of a plan, in the order in which the kernel reads them.
 FOLD_FIELDS = tuple(field.name for field in fields(FoldBlocks))
 QUANTIZE_FIELDS = tuple(field.name for field in fields(QuantizeRows))
-SCALE_FIELDS = tuple(field.name for field in fields(ScaleRows))
-
-
-def words(blocks: int, threads: int, scratch_bytes: int, plan: Any) -> np.ndarray:
-    """A plan as it travels; the caller is one of the threads, without blocks too."""
-    helpers = max(min(threads, blocks) - 1, 0)
-    own = [getattr(plan, field.name) for field in fields(plan)]
-    return np.array([blocks, helpers, scratch_bytes, *own], np.int64)
-
-
-@functools.cache
-def threads() -> int:
-    """As many as XLA has."""
-    affinity: Any = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 FACTOR_FIELDS = tuple(field.name for field in fields(ScaleFactors))

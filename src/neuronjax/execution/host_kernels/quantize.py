@@ -10,15 +10,12 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
-from neuronjax.execution.host_kernels import compiled, quantize_kernel
+from neuronjax.execution.host_kernels import quantize_kernel
 from neuronjax.execution.host_kernels.panels import BLOCK
-from neuronjax.execution.host_kernels.plan import QuantizeRows, threads, words
+from neuronjax.execution.host_kernels.plan import QuantizeRows
 from neuronjax.execution.host_kernels.quantize_kernel import QuantizeKind
-
-#: Elements below which another thread takes longer to wake than to help.
-FEW = 1 << 15
-#: Elements that a thread takes at a time, about.
-MANY = 1 << 14
+from neuronjax.numerics.host_kernels import compiled
+from neuronjax.numerics.host_kernels.work import MANY, element_words
 
 
 def quantize(
@@ -44,13 +41,12 @@ def quantize(
     rows = max(1, MANY // max(1, k * inner))
     plan = QuantizeRows(outer=outer, k=k, inner=inner, blocks=blocks, rows=rows)
     parts = -(-outer // rows)
-    available = threads() if x.size > FEW else 1
     scales = (*x.shape[:axis], blocks, *x.shape[axis + 1 :])
     results = [jax.ShapeDtypeStruct(s, jnp.uint8) for s in (x.shape, scales)]
 
     @custom_vmap
     def call(x: jax.Array) -> Sequence[jax.Array]:
-        plan_words = words(parts, available, 128, plan)
+        plan_words = element_words(parts, x.size, plan)
         return tuple(jax.ffi.ffi_call(target, results)(x, plan=plan_words))
 
     @call.def_vmap

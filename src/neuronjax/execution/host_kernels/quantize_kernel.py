@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from neuronjax.execution.host_kernels import handler
-from neuronjax.execution.host_kernels.code import I32, I64, POINTER, VOID, Code, int64
-from neuronjax.execution.host_kernels.elements import (
+from neuronjax.execution.host_kernels.panels import BLOCK
+from neuronjax.execution.host_kernels.plan import QUANTIZE_FIELDS
+from neuronjax.numerics.float_format import FloatFormat, get_format
+from neuronjax.numerics.host_kernels import handler
+from neuronjax.numerics.host_kernels.code import I32, I64, POINTER, VOID, Code, int64
+from neuronjax.numerics.host_kernels.elements import (
     BIAS,
     IMPLICIT,
     MANTISSA_BITS,
@@ -27,9 +30,6 @@ from neuronjax.execution.host_kernels.elements import (
     store_codes,
     stored_bits,
 )
-from neuronjax.execution.host_kernels.panels import BLOCK
-from neuronjax.execution.host_kernels.plan import QUANTIZE_FIELDS
-from neuronjax.numerics.float_format import FloatFormat, get_format
 
 Value = Any
 NAN_SCALE, MAX_SCALE = 255, 254

@@ -11,16 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 
-from neuronjax.execution.host_kernels import handler
-from neuronjax.execution.host_kernels.code import I32, I64, POINTER, VOID, Code, int64
-from neuronjax.execution.host_kernels.elements import (
+from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.host_kernels import handler
+from neuronjax.numerics.host_kernels.code import I32, I64, POINTER, VOID, Code, int64
+from neuronjax.numerics.host_kernels.elements import (
     IMPLICIT,
     INFINITY,
-    MANTISSA_BITS,
     as_floats,
+    ceiling,
     larger,
     magnitude,
     rounded,
@@ -28,8 +28,7 @@ from neuronjax.execution.host_kernels.elements import (
     store_codes,
     stored_bits,
 )
-from neuronjax.execution.host_kernels.plan import SCALE_FIELDS
-from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.host_kernels.work import ROW_FIELDS
 
 Value = Any
 QUIET_NAN = 0x7FC00000
@@ -68,7 +67,7 @@ def write(module: ir.Module, kind: ScaleKind, lanes: int) -> str:
     function.linkage = "internal"
     _block(function, kind, lanes)
     args = 2 if kind.element else 1
-    return handler.build(module, kind.name, function, args, 1, len(SCALE_FIELDS))
+    return handler.build(module, kind.name, function, args, 1, len(ROW_FIELDS))
 
 
 def _block(function: ir.Function, kind: ScaleKind, lanes: int) -> None:
@@ -166,10 +165,8 @@ def _code(c: Code, kind: ScaleKind, bits: Value, scale: Value) -> Value:
     product = c.bitcast(c.fmul(as_floats(c, bits), as_floats(c, scale)), bits.type)
     like = lambda x: c.like(bits, x)  # noqa: E731
     size = magnitude(c, product)
-    ceiling = int(np.float32(fmt.max_finite).view(np.uint32))
-    if not (kind.saturates or fmt.overflow_code == fmt.max_code):
-        ceiling += 1 << (MANTISSA_BITS - fmt.mantissa_bits)
-    top = c.select(c.icmp_signed(">", size, like(ceiling)), like(ceiling), size)
+    most = like(ceiling(fmt, kind.saturates))
+    top = c.select(c.icmp_signed(">", size, most), most, size)
     code = rounded(c, fmt, top)
     is_nan = c.icmp_signed(">", size, like(INFINITY))
     code = c.select(is_nan, like(fmt.nan_code), code)

@@ -8,15 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
-from neuronjax.execution.host_kernels import compiled, factor_kernel, scale_kernel
-from neuronjax.execution.host_kernels.plan import (
-    ScaleFactors,
-    ScaleRows,
-    threads,
-    words,
-)
-from neuronjax.execution.host_kernels.quantize import FEW, MANY
+from neuronjax.execution.host_kernels import factor_kernel, scale_kernel
+from neuronjax.execution.host_kernels.plan import ScaleFactors
 from neuronjax.execution.host_kernels.scale_kernel import ScaleKind
+from neuronjax.numerics.host_kernels import compiled
+from neuronjax.numerics.host_kernels.work import MANY, RowParts, element_words
 
 #: Parts of a row, of which another call finds the largest.
 MOST_PARTS = 64
@@ -31,13 +27,13 @@ def largest_magnitudes(x: jax.Array) -> jax.Array:
     outer, size = x.shape
     each = max(MANY, -(-size // MOST_PARTS))
     parts = max(-(-size // each), 1)
-    plan = ScaleRows(size=size, parts=parts, each=each)
+    plan = RowParts(size=size, parts=parts, each=each)
     target = _registered(ScaleKind(x.dtype.name))
     result = jax.ShapeDtypeStruct((outer, parts), jnp.float32)
 
     @custom_vmap
     def call(x: jax.Array) -> jax.Array:
-        told = _words(outer * parts, x.size, plan)
+        told = element_words(outer * parts, x.size, plan)
         found = jax.ffi.ffi_call(target, result)(x, plan=told)
         return found[:, 0] if parts == 1 else largest_magnitudes(found)
 
@@ -65,7 +61,7 @@ def factors(amaxes: jax.Array, carry: int, top: int) -> tuple[jax.Array, jax.Arr
 
     @custom_vmap
     def call(amaxes: jax.Array) -> tuple[jax.Array, jax.Array]:
-        told = _words(1, count, plan)
+        told = element_words(1, count, plan)
         scales, inverses = jax.ffi.ffi_call(target, [result] * 2)(amaxes, plan=told)
         return scales, inverses
 
@@ -91,13 +87,13 @@ def scaled_codes(
     """
     outer, size = x.shape
     parts = max(-(-size // MANY), 1)
-    plan = ScaleRows(size=size, parts=parts, each=MANY)
+    plan = RowParts(size=size, parts=parts, each=MANY)
     target = _registered(ScaleKind(x.dtype.name, element, saturates))
     result = jax.ShapeDtypeStruct(x.shape, jnp.uint8)
 
     @custom_vmap
     def call(x: jax.Array, scale: jax.Array) -> jax.Array:
-        told = _words(outer * parts, x.size, plan)
+        told = element_words(outer * parts, x.size, plan)
         return jax.ffi.ffi_call(target, result)(x, scale, plan=told)
 
     @call.def_vmap
@@ -117,7 +113,3 @@ def _registered(kind: ScaleKind) -> str:
     return compiled.registered(
         kind.name, lambda module: scale_kernel.write(module, kind, compiled.lanes())
     )
-
-
-def _words(blocks: int, elements: int, plan: Any) -> Any:
-    return words(blocks, threads() if elements > FEW else 1, 128, plan)

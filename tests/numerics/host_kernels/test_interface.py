@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from neuronjax.execution.host_kernels import handler
+from neuronjax.numerics.host_kernels import handler
 
 HEADER = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
 #: Sizes and alignments in bytes of what is no pointer and no structure.

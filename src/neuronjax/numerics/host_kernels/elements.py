@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
-from neuronjax.execution.host_kernels.code import F32, I8, I16, I32, Code
-from neuronjax.execution.host_kernels.panels import SIZES
 from neuronjax.numerics.float_format import FloatFormat
+from neuronjax.numerics.host_kernels.code import F32, I8, I16, I32, Code
 
 Value = Any
+#: Bytes of an element, by how it is stored; "table": codes of 8 bits.
+SIZES = {"float32": 4, "bfloat16": 2, "table": 1}
 MANTISSA_BITS = 23
 BIAS = 127
 IMPLICIT = 1 << MANTISSA_BITS
@@ -55,6 +57,13 @@ def larger(c: Code, a: Value, b: Value) -> Value:
 def as_floats(c: Code, bits: Value) -> Value:
     """The numbers themselves."""
     return c.bitcast(bits, shaped(F32, getattr(bits.type, "count", 0)))
+
+
+def ceiling(fmt: FloatFormat, saturates: bool) -> int:
+    """FP32 bits down to which magnitudes are clamped: `rounding`'s, by another name."""
+    largest = int(np.float32(fmt.max_finite).view(np.uint32))
+    stops = saturates or fmt.overflow_code == fmt.max_code
+    return largest if stops else largest + (1 << (MANTISSA_BITS - fmt.mantissa_bits))
 
 
 def rounded(c: Code, fmt: FloatFormat, size: Value) -> Value:

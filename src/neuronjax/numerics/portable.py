@@ -18,8 +18,8 @@ _EXPORTABLE = jax.make_user_context(default_value=None)
 
 @contextlib.contextmanager
 def exportable() -> Iterator[None]:
-    """Emulated functions that are traced inside are for `jax.export`: plain StableHLO,
-    the same bits, slower.
+    """What is traced inside, emulated or cast by `nj.cast` and `nj.quantize_mx`, is for
+    `jax.export`: plain StableHLO, the same bits, slower.
 
         with nj.exportable():
             exported = jax.export.export(jax.jit(jax.grad(nj.jit(loss))))(params)

@@ -13,7 +13,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from neuronjax.execution.host_kernels.code import I32, I64, POINTER, VOID, Code, int64
+from neuronjax.numerics.host_kernels.code import I32, I64, POINTER, VOID, Code, int64
 
 # Offsets in bytes; those of args, rets and attrs are of the pointers inside.
 FRAME = {

@@ -1,0 +1,59 @@
+"""Two codes of 4 bits to a byte, the first one in its low bits, as XLA stores them.
+
+XLA itself writes one code at a time: it reads the byte, changes half of it, writes it.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from neuronjax.numerics.host_kernels import handler
+from neuronjax.numerics.host_kernels.code import (
+    I8,
+    I16,
+    I64,
+    POINTER,
+    VOID,
+    Code,
+    Value,
+    int64,
+)
+from neuronjax.numerics.host_kernels.elements import shaped
+from neuronjax.numerics.host_kernels.work import ROW_FIELDS
+
+NAME = "neuronjax_nibbles"
+
+
+def write(module: ir.Module, lanes: int) -> str:
+    """The module, as text."""
+    function = ir.Function(
+        module, ir.FunctionType(VOID, (I64, POINTER, POINTER, POINTER)), f"{NAME}_block"
+    )
+    function.linkage = "internal"
+    index, operands, plan, _ = function.args
+    c = Code.of(function)
+    size, _, each = (c.read(I64, c.at(plan, n, 8), 8) for n in range(3))
+    codes, result = (c.read(POINTER, c.at(operands, n, 8), 8) for n in range(2))
+    first = c.mul(index, each)  # even
+    count = c.smaller(each, c.sub(size, first))
+    pairs = c.sdiv(count, int64(2))
+    whole = c.sdiv(pairs, int64(lanes))
+    codes, result = c.at(codes, first), c.at(result, c.sdiv(first, int64(2)))
+    with c.loop(whole) as n:
+        _pack(c, codes, result, c.mul(n, int64(lanes)), lanes)
+    with c.loop(pairs, c.mul(whole, int64(lanes))) as n:
+        _pack(c, codes, result, n, 0)
+    last = c.sub(count, int64(1))
+    with c.if_then(c.icmp_signed("==", c.and_(count, int64(1)), int64(1))):
+        c.write(c.read(I8, c.at(codes, last), 1), c.at(result, pairs), 1)
+    c.ret_void()
+    return handler.build(module, NAME, function, 1, 1, len(ROW_FIELDS))
+
+
+def _pack(c: Code, codes: Value, result: Value, n: Value, lanes: int) -> None:
+    """So many bytes of the result from the nth on; 0: one."""
+    kind = shaped(I16, lanes)
+    two = c.read(kind, c.at(codes, n, 2), 1)
+    shift = ir.Constant(kind, [4] * lanes if lanes else 4)
+    byte = c.trunc(c.or_(two, c.lshr(two, shift)), shaped(I8, lanes))
+    c.write(byte, c.at(result, n), 1)

@@ -1,0 +1,56 @@
+"""How the work of a kernel is shared out: blocks, and the threads that take them."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+#: Elements below which another thread takes longer to wake than to help.
+FEW = 1 << 15
+#: Elements that a thread takes at a time, about.
+MANY = 1 << 14
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowParts:
+    """Rows of an array, [outer, size], each cut into parts.
+
+    Attributes:
+        each: elements of a part, the last one maybe shorter.
+    """
+
+    size: int
+    parts: int
+    each: int
+
+
+#: The fields of a plan, in the order in which the kernel reads them.
+ROW_FIELDS = tuple(field.name for field in fields(RowParts))
+
+
+def words(
+    blocks: int, threads: int, scratch_bytes: int, plan: Any
+) -> np.ndarray[Any, Any]:
+    """A plan as it travels: `handler.PLAN`, then the fields of a dataclass.
+
+    The caller is one of the threads, without blocks too.
+    """
+    helpers = max(min(threads, blocks) - 1, 0)
+    own = [getattr(plan, field.name) for field in fields(plan)]
+    return np.array([blocks, helpers, scratch_bytes, *own], np.int64)
+
+
+def element_words(blocks: int, elements: int, plan: Any) -> np.ndarray[Any, Any]:
+    """The same where a thread is worth its while from so many elements on."""
+    return words(blocks, threads() if elements > FEW else 1, 128, plan)
+
+
+@functools.cache
+def threads() -> int:
+    """As many as XLA has."""
+    affinity: Any = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
