@@ -41,7 +41,7 @@ from neuronjax.api.profile import Profile, Trips
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target
 from neuronjax.ir.collectives.placement import Placement
-from neuronjax.lowering.context import is_cotangent_scope
+from neuronjax.ir.name_stack import is_cotangent_scope
 from neuronjax.policy import Policy
 from neuronjax.report.money_tables import training_tables
 from neuronjax.report.quantities import decimal

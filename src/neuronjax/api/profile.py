@@ -356,8 +356,15 @@ class Profile(Displayed):
         return usages.grouped(self.timeline, usages.source_line)
 
     def by_module(self) -> dict[str, Usage]:
-        """The same by the name stack (`jax.named_scope`, Flax modules)."""
+        """The same by part of the model and pass, "blocks/0/attn (backward)": the name
+        stack (Flax linen, Haiku, `jax.named_scope`), the path of the parameters (Flax
+        NNX, Equinox), or the function, whichever the framework leaves."""
         return usages.grouped(self.timeline, usages.module_name)
+
+    def by_phase(self) -> dict[str, Usage]:
+        """The same by pass: "forward", "backward", "optimizer"; "" of what neither the
+        name stack nor the flow of data tells."""
+        return usages.grouped(self.timeline, usages.phase_name)
 
     def by_engine(self) -> dict[str, Usage]:
         """The same by queue: engines, "dma", "cc"."""
@@ -469,7 +476,7 @@ class Profile(Displayed):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON: figures, and time by queue, op, line and module."""
-        groups = ("by_engine", "by_op", "by_source", "by_module")
+        groups = ("by_engine", "by_op", "by_source", "by_module", "by_phase")
         used = {group: getattr(self, group)() for group in groups}
         return {
             "program": self.name,

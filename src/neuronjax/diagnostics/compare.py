@@ -27,10 +27,10 @@ from neuronjax.diagnostics.op_records import FirstDivergence, Iteration, OpRecor
 from neuronjax.diagnostics.op_walk import ParallelWalk
 from neuronjax.diagnostics.parallel_runs import Executor, OpPath, Side
 from neuronjax.diagnostics.reference64 import Reference64
-from neuronjax.diagnostics.value_sources import ValueSources
 from neuronjax.errors import UnsupportedError
 from neuronjax.hardware import Target
 from neuronjax.ir.program import Program
+from neuronjax.ir.value_sources import ValueSources
 from neuronjax.lowering import lower_by_op
 from neuronjax.policy import Policy
 
@@ -246,10 +246,13 @@ class ErrorRecorder:
 
 def _record(path: OpPath, sums: _Sums) -> OpRecord:
     heard: dict[str, Any] = {**vars(sums), "iterations": tuple(sums.iterations)}
+    location = path.location
     return OpRecord(
         op=path.op.name,
-        scope=path.scope,
-        source=path.source,
+        scope=location.scope,
+        source=location.source,
+        module=location.part,
+        phase=location.phase,
         result=", ".join(str(v.type) for v in path.op.results),
         **heard,
     )

@@ -50,7 +50,7 @@ def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
         (
             str(r.number),
             r.short_op,
-            r.module,
+            r.label,
             r.line,
             short(r.isolation.max_ulp),
             short(r.isolation.relative_l2),
@@ -66,7 +66,7 @@ def group_table(groups: Sequence[Mapping[str, Any]]) -> Table:
     """One row per module."""
     rows = (
         (
-            g["module"],
+            g["label"],
             str(g["ops"]),
             str(g["differing"]),
             short(g["isolation_max_ulp"]),
@@ -87,7 +87,7 @@ def three_way_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         (
             str(row["number"]),
             row["op"].rpartition(".")[2],
-            row["module"],
+            row["label"],
             short(row["expected_relative_l2"]),
             short(row["actual_relative_l2"]),
             short(row["ratio"]),

@@ -14,6 +14,7 @@ from rich.text import Text
 from neuronjax.diagnostics.comparison_tables import short
 from neuronjax.diagnostics.dumps.matching import Unmatched
 from neuronjax.diagnostics.legal.results import CheckedOutput
+from neuronjax.ir.program import TOP
 from neuronjax.report.places import place
 from neuronjax.report.tables import NUMBER, RIGHT, WIDTH, Displayed, Look, new_table
 
@@ -28,7 +29,7 @@ class OpPlace:
 
     Attributes:
         op: "dot_general".
-        module: the name stack without JAX's own names; "(top)" outside of any.
+        module: the part of the model and the pass, "mlp (backward)"; "(top)" of none.
         source: `file:line`, or "".
     """
 
@@ -42,7 +43,7 @@ class OpPlace:
         return place(self.source)
 
     def __str__(self) -> str:
-        inside = "" if self.module == "(top)" else f" in {self.module}"
+        inside = "" if self.module == TOP else f" in {self.module}"
         return f"{self.op}{inside}, {self.line}"
 
 

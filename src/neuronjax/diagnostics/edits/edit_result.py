@@ -13,6 +13,7 @@ from rich.text import Text
 
 from neuronjax.diagnostics.comparison_tables import short
 from neuronjax.diagnostics.op_errors import Errors
+from neuronjax.ir.program import TOP
 from neuronjax.report.places import place
 from neuronjax.report.tables import NUMBER, TEXT, WIDTH, Displayed, new_table
 
@@ -27,7 +28,7 @@ class EditedOp:
         number: in the row of the program's ops, bodies of calls and loops behind them;
             of a constant, that of the op that reads it.
         op: "dot_general".
-        module: the name stack without JAX's own names; "(top)" outside of any.
+        module: the part of the model and the pass, "mlp (backward)"; "(top)" of none.
         source: `file:line`, or "".
         result: the types of its results.
     """
@@ -44,7 +45,7 @@ class EditedOp:
         return place(self.source)
 
     def __str__(self) -> str:
-        inside = "" if self.module == "(top)" else f" in {self.module}"
+        inside = "" if self.module == TOP else f" in {self.module}"
         return f"{self.op}{inside}, {self.line}"
 
 

@@ -25,7 +25,7 @@ from neuronjax.diagnostics.edits.edit_result import (
 from neuronjax.diagnostics.edits.flattening import FlatOp, FlatProgram, flat
 from neuronjax.diagnostics.edits.value_runs import PairedRuns, PairErrors
 from neuronjax.diagnostics.op_errors import errors_of
-from neuronjax.diagnostics.op_records import MOVING, module_of
+from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Program, Value
 from neuronjax.policy import Policy
 
@@ -190,7 +190,7 @@ def _described(op: FlatOp, program: FlatProgram) -> EditedOp:
     return EditedOp(
         number=shown.number,
         op=op.op.name.rpartition(".")[2],
-        module=module_of(shown.path.scope),
+        module=shown.path.location.label,
         source=shown.path.source,
         result=", ".join(op.types),
     )

@@ -17,6 +17,7 @@ import numpy as np
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.probes.signs import NEVER_ZERO
+from neuronjax.ir.program import Location
 from neuronjax.numerics.float_format import FloatFormat, get_format
 from neuronjax.numerics.microscaling import get_mx_format
 
@@ -156,6 +157,9 @@ class Probe:
         format: what the result is rounded to.
         shape: of the result.
         params: paths of the program's arguments that its operands descend from.
+        module: the part of the model that it belongs to; "" of none.
+        functions: those it was written in, the outermost first.
+        phase: "forward", "backward", "optimizer"; "" where that is not known.
         compared: whether the numbers before the rounding are seen, so that overflow,
             underflow, saturation and effective bits are known.
         updates: which operands of a sum count as updated by the other.
@@ -171,10 +175,26 @@ class Probe:
     shape: tuple[int, ...]
     number: int = 0
     params: tuple[str, ...] = ()
+    module: str = ""
+    functions: tuple[str, ...] = ()
+    phase: str = ""
     compared: bool = True
     updates: tuple[int, ...] = ()
     blocked: int | None = None
     running: bool = False
+
+    @property
+    def location(self) -> Location:
+        """Where it is, as far as all that reach it agree."""
+        file, _, line = self.source.rpartition(":")
+        return Location(
+            scope=self.scope,
+            file=file,
+            line=int(line or 0),
+            functions=self.functions,
+            module=self.module,
+            phase=self.phase,
+        )
 
     @property
     def function(self) -> str:
