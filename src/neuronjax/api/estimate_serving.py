@@ -24,11 +24,9 @@ from neuronjax.api.instance_costs import (
     carried,
     copies_of,
     name_of,
-    needed_bytes,
     notes_of,
     parameter_bytes,
     policies_of,
-    policy_name,
     prices_of,
     shards_of,
     targets_of,
@@ -36,8 +34,9 @@ from neuronjax.api.instance_costs import (
 from neuronjax.api.profile import Profile, Trips
 from neuronjax.hardware import Target
 from neuronjax.report.money_tables import serving_tables
+from neuronjax.report.setting import policy_name
 from neuronjax.timing.collectives import launch_seconds, queued_launch_seconds
-from neuronjax.timing.hbm import capacity_bytes
+from neuronjax.timing.hbm import capacity_bytes, donation_saves
 from neuronjax.timing.money import PricePerHour, Terms, check_watts
 from neuronjax.timing.serving_money import (
     ServedMemory,
@@ -128,10 +127,11 @@ def estimate_serving(
             prices[target.name],
             traffic,
             ServedMemory(
-                needed_bytes=max(needed_bytes(first), needed_bytes(then)),
+                needed_bytes=max(p.memory.hbm.bytes for p in (first, then)),
                 capacity_bytes=capacity_bytes(then.core),
                 weights_bytes=parameter_bytes(then),
                 kv_cache_bytes=sum(size for size, _ in carried(then)),
+                undonated_bytes=donation_saves(then.memory),
             ),
             policy=policy_name(then.policy),
             devices=copies * shards,

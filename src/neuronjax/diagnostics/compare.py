@@ -33,6 +33,7 @@ from neuronjax.ir.program import Program
 from neuronjax.ir.value_sources import ValueSources
 from neuronjax.lowering import lower_by_op
 from neuronjax.policy import Policy
+from neuronjax.report.setting import policy_name
 
 DOUBLES = ("float64", "float64_rounded")
 REFERENCES = ("float32", *DOUBLES)
@@ -126,8 +127,7 @@ def label(reference: str | Policy) -> str:
     """How a report calls a policy or a reference."""
     if isinstance(reference, str):
         return reference
-    default = reference == Policy.resolve(None)
-    return reference.name or ("the SDK's defaults" if default else "custom policy")
+    return policy_name(reference)
 
 
 def default_tolerance(policy: Policy, reference: str | Policy) -> float | None:

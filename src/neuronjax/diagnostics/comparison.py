@@ -52,6 +52,7 @@ class Comparison(Displayed):
     Attributes:
         name: of the function.
         target: the machine.
+        setting: target, logical core, numerics and SDK, as every report begins.
         policy: what was emulated.
         reference: against what.
         baseline: the third view, or "" without one.
@@ -65,6 +66,7 @@ class Comparison(Displayed):
 
     name: str
     target: str
+    setting: str
     policy: str
     reference: str
     baseline: str
@@ -255,8 +257,8 @@ class Comparison(Displayed):
         rounding = sum(1 for r in self.ops if r.only_rounds)
         more = f", {rounding} that only round on write" if rounding else ""
         return Text(
-            f"{self.name} on {self.target}: {self.policy} against {self.reference}"
-            f"{unrounded}\n{len(self.ops)} ops, {len(self.differing)} with an error of "
+            f"{self.name} on {self.setting}\nagainst {self.reference}{unrounded}: "
+            f"{len(self.ops)} ops, {len(self.differing)} with an error of "
             f"their own{more}; {largest}"
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from neuronjax.diagnostics.op_records import OpRecord
+from neuronjax.ir.phases import SHORT_PHASES
 from neuronjax.report.tables import RIGHT, Look, new_table
 
 #: From which on the vendor's three-way comparison calls an error unexpected.
@@ -40,7 +41,7 @@ _LOOKS: dict[str, Look] = {
     "#": RIGHT,
     "op": {"max_width": 15},
     "line": {"max_width": 22},
-    "module": {"ratio": 1},
+    "module": {"ratio": 1, "no_wrap": False, "overflow": "fold"},
 }
 
 
@@ -50,7 +51,8 @@ def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
         (
             str(r.number),
             r.short_op,
-            r.label,
+            r.module,
+            SHORT_PHASES[r.phase],
             r.line,
             short(r.isolation.max_ulp),
             short(r.isolation.relative_l2),
@@ -59,7 +61,9 @@ def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
         )
         for r in ops
     )
-    return _fixed_table(title, rows, "#|op|module|line", "ulp|isolated|in run|SQNR")
+    return _fixed_table(
+        title, rows, "#|op|module|pass|line", "ulp|isolated|in run|SQNR"
+    )
 
 
 def group_table(groups: Sequence[Mapping[str, Any]]) -> Table:

@@ -64,7 +64,7 @@ def _percent(fraction: float) -> str:
 
 
 def _where(record: Mapping[str, Any]) -> str:
-    """The part of the model and the user's line, and below it what is measured: the
+    """The user's line and the part of the model, and below it what is measured: the
     kind of probe, the JAX op, the shape, the argument it descends from; and the faults
     that it shows."""
     location = Location(module=record["module"], phase=record["phase"])
@@ -72,7 +72,8 @@ def _where(record: Mapping[str, Any]) -> str:
     shape = "x".join(map(str, record["shape"]))
     params = " ".join(record["params"][:1])
     what = " ".join(filter(None, [record["kind"], op, shape, params]))
-    return "\n".join([location.label, place(record["source"]), what, *_faults(record)])
+    where = f"{place(record['source'])}  {location.label}"
+    return "\n".join([where, what, *_faults(record)])
 
 
 def _faults(record: Mapping[str, Any]) -> Iterator[str]:

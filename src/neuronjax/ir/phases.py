@@ -20,6 +20,13 @@ from neuronjax.ir.readers import Readers
 
 Phase = Literal["", "forward", "backward", "optimizer"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
+SHORT_PHASES: Mapping[str, str] = {
+    "": "",
+    "forward": "fwd",
+    "backward": "bwd",
+    "optimizer": "opt",
+}
+"""For narrow columns."""
 
 
 def phases_of(graph: Readers, read: Mapping[Op, Descent]) -> dict[Op, Phase]:
@@ -28,8 +35,10 @@ def phases_of(graph: Readers, read: Mapping[Op, Descent]) -> dict[Op, Phase]:
     scopes = [op.location.scope for op in graph.ops]
     has_backward = any(map(is_backward_scope, scopes))
     if not has_backward:
-        return dict.fromkeys(graph.ops, "")
-    found = {op: _own_phase(op, read[op].after_gradients) for op in graph.ops}
+        return {op: "" for op in graph.ops}
+    found: dict[Op, Phase] = {
+        op: _own_phase(op, read[op].after_gradients) for op in graph.ops
+    }
     for op in reversed(graph.ops):
         later = {found[reader] for reader in graph.after(op)} - {""}
         found[op] = found[op] or min(later, key=PHASES.index, default="")

@@ -239,6 +239,12 @@ def with_donation(plan: MemoryPlan, donated: Collection[int]) -> MemoryPlan:
     return dataclasses.replace(plan, main=main, hbm=peak_of(main, plan.arguments))
 
 
+def donation_saves(plan: MemoryPlan) -> int:
+    """Bytes that HBM would need less if all arguments were given away."""
+    everything = range(len(plan.arguments))
+    return plan.hbm.bytes - with_donation(plan, everything).hbm.bytes
+
+
 def _pairs(main: BlockPlan, donated: Collection[int]) -> Mapping[int, int]:
     """For every tensor that can be in an argument's place, the argument."""
     fused, sizes = main.fused, device_bytes(main)

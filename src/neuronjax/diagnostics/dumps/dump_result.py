@@ -83,6 +83,7 @@ class DumpComparison(Displayed):
     Attributes:
         name: of the function.
         target: the machine.
+        setting: target, logical core, numerics and SDK, as every report begins.
         policy: what is cast, and how.
         tensors: those that are values of the program, in the order of execution.
         unmatched: the others, with the reason.
@@ -91,6 +92,7 @@ class DumpComparison(Displayed):
 
     name: str
     target: str
+    setting: str
     policy: str
     tensors: tuple[DumpedTensor, ...]
     unmatched: tuple[Unmatched, ...]
@@ -158,8 +160,8 @@ class DumpComparison(Displayed):
         total = len(self.tensors) + len(self.unmatched)
         parts: list[RenderableType] = [
             Text(
-                f"{self.name} on {self.target}: a dump beside what {self.policy} allows"
-                f"\n{len(self.tensors)} of {total} tensors are values of the program"
+                f"{self.name} on {self.setting}:\na dump beside what it allows; "
+                f"{len(self.tensors)} of {total} tensors are values of the program"
             ),
             *self._finding(),
         ]

@@ -137,6 +137,7 @@ class ProgramComparison(Displayed):
     Attributes:
         names: of the two functions.
         target: the machine.
+        setting: target, logical core, numerics and SDK, as every report begins.
         policy: what both were emulated under.
         tolerance: relative L2 error up to which values are the same; 0 for any bit.
         pairs: how many ops of the two are one another's.
@@ -149,6 +150,7 @@ class ProgramComparison(Displayed):
 
     names: tuple[str, str]
     target: str
+    setting: str
     policy: str
     tolerance: float
     pairs: int
@@ -219,7 +221,7 @@ class ProgramComparison(Displayed):
         before, after = self.names
         edits = "1 edit" if len(self.edits) == 1 else f"{len(self.edits)} edits"
         head = (
-            f"{before} and {after} on {self.target}, {self.policy}\n"
+            f"{before} and {after} on {self.setting}\n"
             f"{self.pairs} ops are in both, {edits}; {self.differing} of "
             f"{self.compared} that ran differ"
         )

@@ -28,6 +28,7 @@ from neuronjax.diagnostics.op_errors import errors_of
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Program, Value
 from neuronjax.policy import Policy
+from neuronjax.report.setting import setting_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,7 @@ def compare_programs(
         names=(before.name, after.name),
         target=before.setting.target.name,
         policy=label,
+        setting=setting_line(before.setting.target, policy),
         tolerance=tolerance,
         pairs=len(alignment.pairs),
         compared=len(found),
