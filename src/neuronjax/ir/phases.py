@@ -19,6 +19,7 @@ from neuronjax.ir.program import Op
 from neuronjax.ir.readers import Readers
 
 Phase = Literal["", "forward", "backward", "optimizer"]
+UNKNOWN: Phase = ""
 PHASES: tuple[Phase, ...] = get_args(Phase)
 SHORT_PHASES: Mapping[str, str] = {
     "": "",
@@ -35,16 +36,16 @@ def phases_of(graph: Readers, read: Mapping[Op, Descent]) -> dict[Op, Phase]:
     scopes = [op.location.scope for op in graph.ops]
     has_backward = any(map(is_backward_scope, scopes))
     if not has_backward:
-        return {op: "" for op in graph.ops}
+        return dict.fromkeys(graph.ops, UNKNOWN)
     found: dict[Op, Phase] = {
         op: _own_phase(op, read[op].after_gradients) for op in graph.ops
     }
     for op in reversed(graph.ops):
-        later = {found[reader] for reader in graph.after(op)} - {""}
-        found[op] = found[op] or min(later, key=PHASES.index, default="")
+        later = [found[reader] for reader in graph.after(op) if found[reader]]
+        found[op] = found[op] or min(later, key=PHASES.index, default=UNKNOWN)
     for op in graph.ops:
-        earlier = {found[maker] for maker in graph.before(op)} - {""}
-        found[op] = found[op] or max(earlier, key=PHASES.index, default="")
+        earlier = [found[maker] for maker in graph.before(op) if found[maker]]
+        found[op] = found[op] or max(earlier, key=PHASES.index, default=UNKNOWN)
     return found
 
 
@@ -54,4 +55,4 @@ def _own_phase(op: Op, after_gradients: bool) -> Phase:
         return "backward"
     if is_forward_scope(op.location.scope):
         return "forward"
-    return "optimizer" if after_gradients else ""
+    return "optimizer" if after_gradients else UNKNOWN

@@ -128,25 +128,19 @@ class ServingCost:
 
 @dataclass(frozen=True, kw_only=True)
 class ServedMemory:
-    """HBM of one device of a copy that serves; see `ServingCost`.
-
-    Attributes:
-        undonated_bytes: of the cache as it was, where a call does not give it away.
-    """
+    """HBM of one device of a copy that serves; see `ServingCost`."""
 
     needed_bytes: int
     capacity_bytes: int
     weights_bytes: int
     kv_cache_bytes: int
-    undonated_bytes: int = 0
 
     def max_batch(self, batch: int) -> int | None:
         """Sequences that fit; None where no cache is carried from call to call."""
         if not self.kv_cache_bytes:
             return None
-        held = self.kv_cache_bytes + self.undonated_bytes
-        rest = self.capacity_bytes - (self.needed_bytes - held)
-        return max(0, int(rest * batch // held))
+        rest = self.capacity_bytes - (self.needed_bytes - self.kv_cache_bytes)
+        return max(0, int(rest * batch // self.kv_cache_bytes))
 
 
 def serving_cost(
