@@ -13,6 +13,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from jax.extend.mlir import ir
@@ -39,6 +40,7 @@ from neuronjax.ir.program import (
 # Frames of Python and of installed libraries are not the user's line; JAX has left out
 # its own.
 _PYTHON = (sysconfig.get_path("stdlib"), "<frozen ")
+_EMULATOR = str(Path(__file__).parent.parent) + "/"
 LIBRARY = ("site-packages", "dist-packages", "/neuronjax/", *_PYTHON)
 _CALL = ".__call__"
 _FUNCTION_ONLY = {"arg_attrs", "res_attrs", "function_type", "sym_name"}
@@ -244,8 +246,9 @@ def decode_location(location: Any) -> Location:
         return decode_location(location.locations[0])
     frames = list(_frames(location))
     file, line = _user_frame(frames)
-    outside = itertools.takewhile(lambda f: is_library(f.file), reversed(frames))
-    functions = map(_named, reversed(frames[: len(frames) - len(list(outside))]))
+    # What called the emulator does not belong to the program.
+    inside = itertools.takewhile(lambda f: not f.file.startswith(_EMULATOR), frames)
+    functions = map(_named, reversed(list(inside)))
     return Location(scope, file, line, tuple(filter(None, functions)))
 
 

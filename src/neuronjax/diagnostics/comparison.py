@@ -257,7 +257,7 @@ class Comparison(Displayed):
         rounding = sum(1 for r in self.ops if r.only_rounds)
         more = f", {rounding} that only round on write" if rounding else ""
         return Text(
-            f"{self.name} on {self.setting}\nagainst {self.reference}{unrounded}: "
+            f"{self.name} on {self.setting}\nagainst {self.reference}{unrounded}\n"
             f"{len(self.ops)} ops, {len(self.differing)} with an error of "
             f"their own{more}; {largest}"
         )

@@ -42,10 +42,12 @@ def phases_of(graph: Readers, read: Mapping[Op, Descent]) -> dict[Op, Phase]:
     }
     for op in reversed(graph.ops):
         later = [found[reader] for reader in graph.after(op) if found[reader]]
-        found[op] = found[op] or min(later, key=PHASES.index, default=UNKNOWN)
+        if not found[op] and later:
+            found[op] = min(later, key=PHASES.index)
     for op in graph.ops:
         earlier = [found[maker] for maker in graph.before(op) if found[maker]]
-        found[op] = found[op] or max(earlier, key=PHASES.index, default=UNKNOWN)
+        if not found[op] and earlier:
+            found[op] = max(earlier, key=PHASES.index)
     return found
 
 

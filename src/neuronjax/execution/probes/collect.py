@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -175,9 +175,10 @@ class Probe:
     shape: tuple[int, ...]
     number: int = 0
     params: tuple[str, ...] = ()
-    module: str = ""
-    functions: tuple[str, ...] = ()
-    phase: str = ""
+    # What a program is called from does not make it another.
+    module: str = field(default="", compare=False)
+    functions: tuple[str, ...] = field(default=(), compare=False)
+    phase: str = field(default="", compare=False)
     compared: bool = True
     updates: tuple[int, ...] = ()
     blocked: int | None = None
