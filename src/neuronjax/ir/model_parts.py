@@ -19,7 +19,7 @@ from dataclasses import replace
 from neuronjax.ir.argument_names import modules_of_arguments
 from neuronjax.ir.descent import Descent, descent_of_ops
 from neuronjax.ir.name_stack import read_name_stack
-from neuronjax.ir.phases import Phase, phases_of
+from neuronjax.ir.phases import phases_of
 from neuronjax.ir.program import ANY, Function, Location, Op, Program, Region
 from neuronjax.ir.readers import Readers
 
@@ -42,7 +42,12 @@ def with_parts(program: Program) -> Program:
         own = _own_modules(graph, read, modules, scopes)
         parts = _PartFinder(graph, phases, own, roots).find()
         found |= {
-            op: replace(op.location, module=parts[op], phase=phases[op])
+            op: replace(
+                op.location,
+                functions=_functions(op, graph),
+                module=parts[op],
+                phase=phases[op],
+            )
             for op in graph.ops
         }
     functions = {
@@ -50,6 +55,16 @@ def with_parts(program: Program) -> Program:
         for name, function in program.functions.items()
     }
     return replace(program, functions=functions)
+
+
+def _functions(op: Op, graph: Readers) -> _Layer:
+    """Those that led to an op; to a constant, which JAX places at the call of the whole
+    program, those that led to who reads it."""
+    own = op.location.functions
+    if own or op.operands:
+        return own
+    readers = (reader.location.functions for reader in graph.after(op))
+    return next(filter(None, readers), ())
 
 
 def _placed(region: Region, found: Mapping[Op, Location]) -> Region:
@@ -135,7 +150,7 @@ class _PartFinder:
     def __init__(
         self,
         graph: Readers,
-        phases: Mapping[Op, Phase],
+        phases: Mapping[Op, str],
         own: Mapping[Op, str],
         roots: frozenset[str],
     ) -> None:

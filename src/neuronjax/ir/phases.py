@@ -11,16 +11,14 @@ update alone look alike.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, get_args
 
 from neuronjax.ir.descent import Descent
 from neuronjax.ir.name_stack import is_backward_scope, is_forward_scope
 from neuronjax.ir.program import Op
 from neuronjax.ir.readers import Readers
 
-Phase = Literal["", "forward", "backward", "optimizer"]
-UNKNOWN: Phase = ""
-PHASES: tuple[Phase, ...] = get_args(Phase)
+UNKNOWN = ""
+PHASES = (UNKNOWN, "forward", "backward", "optimizer")
 SHORT_PHASES: Mapping[str, str] = {
     "": "",
     "forward": "fwd",
@@ -30,14 +28,14 @@ SHORT_PHASES: Mapping[str, str] = {
 """For narrow columns."""
 
 
-def phases_of(graph: Readers, read: Mapping[Op, Descent]) -> dict[Op, Phase]:
+def phases_of(graph: Readers, read: Mapping[Op, Descent]) -> dict[Op, str]:
     """The phase of each op of a function; "" where it cannot be told, which inside of a
     callee leaves it to the call."""
     scopes = [op.location.scope for op in graph.ops]
     has_backward = any(map(is_backward_scope, scopes))
     if not has_backward:
         return dict.fromkeys(graph.ops, UNKNOWN)
-    found: dict[Op, Phase] = {
+    found: dict[Op, str] = {
         op: _own_phase(op, read[op].after_gradients) for op in graph.ops
     }
     for op in reversed(graph.ops):
@@ -51,7 +49,7 @@ def phases_of(graph: Readers, read: Mapping[Op, Descent]) -> dict[Op, Phase]:
     return found
 
 
-def _own_phase(op: Op, after_gradients: bool) -> Phase:
+def _own_phase(op: Op, after_gradients: bool) -> str:
     """What an op's name stack, and what it reads, say."""
     if is_backward_scope(op.location.scope):
         return "backward"
