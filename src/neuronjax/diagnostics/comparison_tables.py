@@ -41,18 +41,19 @@ _LOOKS: dict[str, Look] = {
     "#": RIGHT,
     "op": {"max_width": 15},
     "line": {"max_width": 22},
-    "module": {"ratio": 1, "no_wrap": False, "overflow": "fold"},
+    "module": {"ratio": 1, "min_width": 8, "no_wrap": False, "overflow": "fold"},
 }
 
 
 def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
     """One row per op."""
+    has_passes = any(r.phase for r in ops)
     rows = (
         (
             str(r.number),
             r.short_op,
             r.module,
-            SHORT_PHASES[r.phase],
+            *([SHORT_PHASES[r.phase]] if has_passes else []),
             r.line,
             short(r.isolation.max_ulp),
             short(r.isolation.relative_l2),
@@ -62,7 +63,10 @@ def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
         for r in ops
     )
     return _fixed_table(
-        title, rows, "#|op|module|pass|line", "ulp|isolated|in run|SQNR"
+        title,
+        rows,
+        f"#|op|module|{'pass|' * has_passes}line",
+        "ulp|isolated|in run|SQNR",
     )
 
 
