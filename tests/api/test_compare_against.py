@@ -108,8 +108,9 @@ def test_what_is_added_has_consequences_in_a_loop_too():
     assert not first.is_edit
     assert first.iteration == (0,)
     assert {e.kind for e in first.because} == {"added"}
-    assert "a consequence" in str(found)
-    assert "of added: multiply in scale" in str(found)
+    shown = " ".join(str(found).split())
+    assert "a consequence" in shown
+    assert "of added: multiply in scale" in shown
     back = nj.compare(network(more=True), against=network())(P, X)
     assert {e.kind for e in back.edits} == {"removed"}
     assert back.first is not None
@@ -127,7 +128,7 @@ def test_an_edit_without_an_effect_says_so():
     [edit] = found.edits
     assert edit.differs is False
     assert found.is_same
-    assert "with the same values" in str(found)
+    assert "with the same values" in " ".join(str(found).split())
 
 
 def test_outputs_of_other_shapes_and_names():

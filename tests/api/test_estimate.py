@@ -284,23 +284,44 @@ def test_what_does_not_fit_says_so():
         found.check_memory()
 
 
-def test_results_take_the_place_of_arguments():
-    """Parameters that a step gives back are not there twice: they are donated."""
+def test_results_take_the_place_of_donated_arguments():
+    """Parameters that a step gives away and back are not there twice."""
     big = jax.ShapeDtypeStruct((32_768, 65_536), jnp.float32)  # 8 of 16 GiB
     small = jax.ShapeDtypeStruct((8, 32_768), jnp.float32)
-    found = estimate(
-        lambda w, x: (w * 0.5, x.sum()), instance="trn1.2xlarge", devices=1
-    )(big, small)
+
+    def step(w, x):
+        return w * 0.5, x.sum()
+
+    donating = nj.jit(step, target="trn1.2xlarge", donate_argnums=0)
+    found = estimate(donating, devices=1)(big, small)
     assert 8 * 2**30 <= found.costs[0].hbm_bytes < 9 * 2**30
     found.check_memory()
+    kept = estimate(step, instance="trn1.2xlarge", devices=1)(big, small)
+    assert 16 * 2**30 <= kept.costs[0].hbm_bytes
+    assert any("8.00 GiB if results took the place" in note for note in kept.notes)
+
+
+@pytest.mark.parametrize("donated", [(), (0,)])
+def test_profile_and_estimate_agree_on_hbm(donated):
+    step = nj.jit(train_step, target="trn2.48xlarge", donate_argnums=donated)
+    profiled = profile(step)(W, X)
+    found = estimate(step)(W, X)
+    assert found.costs[0].hbm_bytes == profiled.memory.hbm.bytes
+    assert found.costs[0].policy == "fp32"
+    line = "trn2.48xlarge, LNC 2, policy fp32 (FP32 in four passes), SDK 2.32"
+    assert line in str(found)
+    assert line in profiled.summary()
 
 
 def test_results_of_other_types_are_there_besides():
     """What is given back must not hide what is new."""
     w = jax.ShapeDtypeStruct((8192, 8192), jnp.float32)
-    found = estimate(
-        lambda w: (w * 0.5, w.astype(jnp.bfloat16)), instance="trn1.2xlarge", devices=1
-    )(w)
+    step = nj.jit(
+        lambda w: (w * 0.5, w.astype(jnp.bfloat16)),
+        target="trn1.2xlarge",
+        donate_argnums=0,
+    )
+    found = estimate(step, devices=1)(w)
     assert found.costs[0].hbm_bytes == (4 + 2) * 8192 * 8192
 
 

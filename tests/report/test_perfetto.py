@@ -86,7 +86,7 @@ def test_what_a_slice_says(trace):
         if track == "TensorE" and arguments(begin)["count"] == 4
     ]
     assert matmul["source_location"] == "train.py:3"
-    assert matmul["module"] == "mlp (backward)"
+    assert (matmul["module"], matmul["phase"]) == ("mlp", "backward")
     assert matmul["flops"] == 500
     assert "hbm_read_bytes" not in matmul
 

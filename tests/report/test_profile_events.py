@@ -33,7 +33,7 @@ def test_a_row():
     assert (weights["hbm_read_bytes"], weights["flops"]) == (4000, 0)
     assert matmul["op"] == "nc_matmul"
     assert matmul["source_location"] == "train.py:3"
-    assert matmul["module"] == "mlp (backward)"
+    assert (matmul["module"], matmul["phase"]) == ("mlp", "backward")
     assert (matmul["count"], matmul["flops"]) == (4, 500)
     assert matmul["duration_ns"] == pytest.approx(3000)
 

@@ -12,6 +12,7 @@ from neuronjax.report.profile_usage import (
     grouped,
     module_name,
     op_name,
+    phase_name,
     source_line,
     usage,
 )
@@ -43,7 +44,7 @@ def test_the_busiest_group_is_first():
     assert list(grouped(EXAMPLE, op_name)) == ["nc_matmul", "", "activation.tanh"]
     assert list(grouped(EXAMPLE, source_line)) == ["train.py:3", "", "train.py:4"]
     modules = grouped(EXAMPLE, module_name)
-    assert list(modules) == ["mlp (backward)", "mlp", ""]
+    assert list(modules) == ["mlp (backward)", "mlp (forward)", "", "(top) (forward)"]
 
 
 def test_by_instruction():
@@ -58,22 +59,10 @@ def test_as_dict_has_what_is_not_zero():
     assert "flops" not in data
 
 
-@pytest.mark.parametrize(
-    ("scope", "name"),
-    [
-        ("jit(step)/dot_general", ""),
-        ("jit(step)/jvp()/mul", ""),
-        ("jit(step)/transpose(jvp())/mul", "(backward)"),
-        ("jit(step)/jvp(mlp)/dot_general", "mlp"),
-        ("jit(step)/transpose(jvp(mlp))/dot_general", "mlp (backward)"),
-        ("jit(step)/vmap(jvp(block))/attention/exp", "block/attention"),
-        ("jit(step)/block/while/body/closed_call/norm/mul", "block/norm"),
-        ("jit(step)/checkpoint/rematted_computation/mlp/dot", "mlp"),
-        ("jit(step)/jvp(GPT/layer_0)/dot_general", "GPT/layer_0"),
-        ("", ""),
-    ],
-)
-def test_module_name(scope, name):
-    location = Location(scope, "train.py", 1)
+def test_module_and_phase():
+    location = Location(module="block/mlp", phase="backward")
     instruction = dataclasses.replace(MATMULS[0], location=location)
-    assert module_name(instruction) == name
+    assert module_name(instruction) == "block/mlp (backward)"
+    assert phase_name(instruction) == "backward"
+    nowhere = dataclasses.replace(MATMULS[0], location=Location())
+    assert (module_name(nowhere), phase_name(nowhere)) == ("(top)", "")

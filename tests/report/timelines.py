@@ -51,8 +51,10 @@ def _buffer(number: int, *shape: int) -> Buffer:
     return Buffer(number, TensorType(shape, np.dtype(np.float32)))
 
 
-def _location(scope: str, line: int) -> Location:
-    return Location(f"jit(step)/{scope}", "train.py", line)
+def _location(phase: str, module: str, line: int) -> Location:
+    scope = {"forward": "jvp(mlp)", "backward": "transpose(jvp(mlp))"}[phase]
+    where = {"module": module, "phase": phase}
+    return Location(f"jit(step)/{scope}/dot", "train.py", line, **where)
 
 
 X, W, H, Y = (_buffer(n, 10, 100) for n in range(4))
@@ -63,16 +65,16 @@ MATMULS = tuple(
         results=(H,),
         engine="tensor",
         dimensions=DIMENSIONS,
-        location=_location(scope, line),
+        location=_location(phase, "mlp", 3),
     )
-    for scope, line in (("jvp(mlp)/dot", 3), ("transpose(jvp(mlp))/dot", 3))
+    for phase in ("forward", "backward")
 )
 TANH = Activation(
     operands=(View(H),),
     results=(Y,),
     engine="scalar",
     function="tanh",
-    location=_location("jvp()/tanh", 4),
+    location=_location("forward", "", 4),
 )
 
 

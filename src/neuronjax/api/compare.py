@@ -34,6 +34,7 @@ from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.program import Program
 from neuronjax.lowering.complex_program import holds_complex, real_indices, real_program
 from neuronjax.policy import Policy
+from neuronjax.report.setting import setting_line
 
 Reference = str | Policy
 
@@ -341,6 +342,7 @@ def compare_program(
             "name": name,
             "target": target.name,
             "policy": label(policy),
+            "setting": setting_line(target, policy),
             "reference": label(reference),
             "baseline": "" if baseline is None else label(baseline),
         },

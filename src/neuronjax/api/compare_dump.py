@@ -25,6 +25,7 @@ from neuronjax.diagnostics.dumps.naming import named_values
 from neuronjax.diagnostics.dumps.reading import Dump, read_dump
 from neuronjax.diagnostics.tolerance.model import error_model
 from neuronjax.policy import Policy
+from neuronjax.report.setting import setting_line
 
 
 def compare_dump(
@@ -98,6 +99,7 @@ def compare_dump(
             name=name_of(function),
             target=emulated.target.name,
             policy=label(emulated.policy),
+            setting=setting_line(emulated.target, emulated.policy),
             tensors=tuple(found),
             unmatched=tuple(unmatched),
             values=len(values),

@@ -27,12 +27,10 @@ from neuronjax.api.instance_costs import (
     by_name,
     copies_of,
     name_of,
-    needed_bytes,
     notes_of,
     own_policy,
     parameter_bytes,
     policies_of,
-    policy_name,
     prices_of,
     shards_of,
     targets_of,
@@ -41,10 +39,11 @@ from neuronjax.api.profile import Profile, Trips
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target
 from neuronjax.ir.collectives.placement import Placement
-from neuronjax.lowering.context import is_cotangent_scope
+from neuronjax.ir.name_stack import is_cotangent_scope
 from neuronjax.policy import Policy
 from neuronjax.report.money_tables import training_tables
 from neuronjax.report.quantities import decimal
+from neuronjax.report.setting import policy_name
 from neuronjax.timing.backward import backward_share
 from neuronjax.timing.collectives import (
     collective_time,
@@ -320,7 +319,7 @@ class _Training:
         name = target.name.partition(":")[0]
         return replace(
             self.run,
-            steps=by_name(self.steps, policy_name(policy), "steps"),
+            steps=by_name(self.steps, policy_name(Policy.resolve(policy)), "steps"),
             watts=by_name(self.watts, name, "watts"),
         )
 
@@ -338,7 +337,7 @@ class _Training:
             copies=copies,
             policy=policy_name(found.policy),
             devices=copies * shards,
-            hbm_bytes=needed_bytes(found),
+            hbm_bytes=found.memory.hbm.bytes,
             hbm_capacity_bytes=capacity_bytes(found.core),
         )
 

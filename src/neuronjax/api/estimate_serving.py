@@ -8,7 +8,7 @@ Instances run copies of both, as in `estimate`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Group
@@ -24,11 +24,9 @@ from neuronjax.api.instance_costs import (
     carried,
     copies_of,
     name_of,
-    needed_bytes,
     notes_of,
     parameter_bytes,
     policies_of,
-    policy_name,
     prices_of,
     shards_of,
     targets_of,
@@ -36,8 +34,9 @@ from neuronjax.api.instance_costs import (
 from neuronjax.api.profile import Profile, Trips
 from neuronjax.hardware import Target
 from neuronjax.report.money_tables import serving_tables
+from neuronjax.report.setting import policy_name
 from neuronjax.timing.collectives import launch_seconds, queued_launch_seconds
-from neuronjax.timing.hbm import capacity_bytes
+from neuronjax.timing.hbm import capacity_bytes, with_donation
 from neuronjax.timing.money import PricePerHour, Terms, check_watts
 from neuronjax.timing.serving_money import (
     ServedMemory,
@@ -128,7 +127,7 @@ def estimate_serving(
             prices[target.name],
             traffic,
             ServedMemory(
-                needed_bytes=max(needed_bytes(first), needed_bytes(then)),
+                needed_bytes=max(p.memory.hbm.bytes for p in (first, then)),
                 capacity_bytes=capacity_bytes(then.core),
                 weights_bytes=parameter_bytes(then),
                 kv_cache_bytes=sum(size for size, _ in carried(then)),
@@ -144,7 +143,7 @@ def estimate_serving(
     ) -> ServingEstimate:
         firsts, refused = before.all(targets, policies, tuple(prefill_args), {})
         thens, more = after.all(targets, policies, tuple(decode_args), {})
-        pairs = _both(firsts, thens)
+        pairs = _both(*map(_served, (firsts, thens)))
         profiles = tuple(p for _, *pair in pairs for p in pair)
         return ServingEstimate(
             name=name_of(decode),
@@ -184,6 +183,25 @@ class ServingEstimate(PricedTable):
             f"{self._shown_utilization()}"
         )
         return serving_tables(title, self.costs, self._remarks())
+
+
+def _served(found: Found) -> Found:
+    """Profiles of calls that give their arguments away: a server keeps one cache."""
+    return [
+        (
+            target,
+            replace(
+                profiled,
+                timeline=replace(
+                    profiled.timeline,
+                    memory=with_donation(
+                        profiled.memory, range(len(profiled.memory.arguments))
+                    ),
+                ),
+            ),
+        )
+        for target, profiled in found
+    ]
 
 
 def _both(firsts: Found, thens: Found) -> list[tuple[Target, Profile, Profile]]:

@@ -22,8 +22,9 @@ from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.policy import Policy
 from neuronjax.report.quantities import binary
+from neuronjax.report.setting import policy_name, setting_line
 from neuronjax.report.tables import Displayed
-from neuronjax.timing.hbm import capacity_bytes, check_fits, with_donation
+from neuronjax.timing.hbm import capacity_bytes, check_fits
 from neuronjax.timing.money import Price, PricePerHour, Terms, price_of
 
 DEFAULT_INSTANCE = "trn2.48xlarge"
@@ -93,7 +94,9 @@ class PricedTable(Displayed):
 
     def _remarks(self) -> list[str]:
         prices = {cost.machine: cost.price for cost in self.costs}
-        lines = [
+        settings = (setting_line(p.target, p.policy, p.core.lnc) for p in self.profiles)
+        lines = [f"on {setting}" for setting in dict.fromkeys(settings)]
+        lines += [
             f"price: {machine}, {price.usd_per_hour:,.2f} USD/h ({price.basis})"
             for machine, price in prices.items()
         ]
@@ -143,7 +146,8 @@ class Profiler:
             except NeuronJaxError as error:
                 if alone:
                     raise
-                refused[f"{target.name}, {policy_name(policy)}"] = error.what
+                numerics = policy_name(Policy.resolve(policy))
+                refused[f"{target.name}, {numerics}"] = error.what
                 continue
             if shards_of(profiled) == 1:
                 known[key] = profiled
@@ -231,13 +235,6 @@ def by_name(given: Any, name: str, what: str) -> Any:
     return given[name]
 
 
-def policy_name(policy: Policy | None) -> str:
-    """What a policy is called in a row."""
-    default = Policy.resolve(None)
-    policy = policy or default
-    return policy.name or ("SDK" if policy == default else "custom")
-
-
 def name_of(step: Step) -> str:
     """What a program is called in a title."""
     if isinstance(step, Path | Lowered):
@@ -303,18 +300,7 @@ def carried(found: Profile) -> list[tuple[int, int]]:
     return matched
 
 
-def needed_bytes(found: Profile) -> int:
-    """HBM of a device where results take the place of arguments of their type.
-
-    What `donate_argnums` does, and what training loops and servers use.
-    """
-    everything = range(len(found.memory.arguments))
-    return with_donation(found.memory, everything).hbm.bytes
-
-
 def _misfit(found: Profile) -> InvalidProgramError | None:
-    if needed_bytes(found) <= capacity_bytes(found.core):
-        return None
     return check_fits(found.memory, found.core)
 
 
@@ -324,7 +310,7 @@ def notes_of(profiles: Sequence[Profile]) -> Iterable[str]:
     misfits = ((found, _misfit(found)) for found in profiles)
     yield from dict.fromkeys(
         f"{found.name} does not fit a device of {found.core.chip.name}: "
-        f"{binary(needed_bytes(found))} of {binary(capacity_bytes(found.core))}; "
+        f"{binary(found.memory.hbm.bytes)} of {binary(capacity_bytes(found.core))}; "
         f"{error.remedy}"
         for found, error in misfits
         if error is not None

@@ -28,6 +28,7 @@ from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import Program
 from neuronjax.policy import Policy
 from neuronjax.policy.scopes import is_tracing
+from neuronjax.report.setting import setting_line
 
 
 @dataclass(frozen=True)
@@ -209,9 +210,8 @@ class Lowered(_Readable):
 
     @property
     def setting(self) -> str:
-        """Target and policy, in words."""
-        unnamed = "of the SDK" if self.policy == Policy.resolve(None) else "custom"
-        return f"{self.target.name}, policy {self.policy.name or unnamed}"
+        """Target, logical core, policy and SDK, in words."""
+        return setting_line(self.target, self.policy)
 
     def as_text(self, dialect: str = "stablehlo") -> str:
         """The program as text.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,9 +36,16 @@ from neuronjax.report.memory_samples import memory_samples
 from neuronjax.report.profile_events import write_csv, write_parquet
 from neuronjax.report.profile_summary import metrics, roofs
 from neuronjax.report.profile_usage import Usage
+from neuronjax.report.quantities import binary
+from neuronjax.report.setting import setting_line
 from neuronjax.report.tables import Displayed, as_text
 from neuronjax.timing.evidence import Confidence, confidence
-from neuronjax.timing.hbm import check_fits, with_donation
+from neuronjax.timing.hbm import (
+    capacity_bytes,
+    check_fits,
+    donation_saves,
+    with_donation,
+)
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.memory_plan import MemoryPlan
 from neuronjax.timing.schedule import schedule
@@ -54,6 +61,8 @@ Trips = Mapping[str | int, int]
 _SHOWN_CHANGES = 3
 #: A queue that works less than this share of the time does not limit a program alone.
 _SATURATED = 0.8
+#: What donation saves is worth a note from this share of HBM on.
+_WORTH_A_NOTE = 0.01
 
 
 def profile(
@@ -313,8 +322,18 @@ class Profile(Displayed):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What had to be assumed of this program: turns of loops, branches."""
-        return self.timeline.notes
+        """What had to be assumed of this program: turns of loops, branches; and what
+        `donate_argnums` would save of HBM."""
+        return (*self.timeline.notes, *self._donation_notes())
+
+    def _donation_notes(self) -> Iterator[str]:
+        saved = 0 if self._program is None else donation_saves(self.memory)
+        if saved > _WORTH_A_NOTE * capacity_bytes(self.core):
+            left = binary(self.memory.hbm.bytes - saved)
+            yield (
+                f"HBM: {left} if results took the place of arguments of their type; "
+                "name these arguments in donate_argnums"
+            )
 
     @cached_property
     def outputs(self) -> Any:
@@ -344,6 +363,13 @@ class Profile(Displayed):
             self.timeline, self.core, "program" if self._program else "kernel"
         )
 
+    @property
+    def instruction_counts(self) -> dict[Queue, int]:
+        """Instructions by engine, tiles and turns of loops included; DMA transfers and
+        collectives by their queues."""
+        counts = usages.usage(self.timeline.events).counts
+        return {queue: counts[queue] for queue in QUEUES if counts.get(queue)}
+
     # -- who takes the time ------------------------------------------------------------
 
     def by_op(self) -> dict[str, Usage]:
@@ -356,8 +382,15 @@ class Profile(Displayed):
         return usages.grouped(self.timeline, usages.source_line)
 
     def by_module(self) -> dict[str, Usage]:
-        """The same by the name stack (`jax.named_scope`, Flax modules)."""
+        """The same by part of the model and pass, "blocks/0/attn (backward)": the name
+        stack (Flax linen, Haiku, `jax.named_scope`), the path of the parameters (Flax
+        NNX, Equinox), or the function, whichever the framework leaves."""
         return usages.grouped(self.timeline, usages.module_name)
+
+    def by_phase(self) -> dict[str, Usage]:
+        """The same by pass: "forward", "backward", "optimizer"; "" of what neither the
+        name stack nor the flow of data tells."""
+        return usages.grouped(self.timeline, usages.phase_name)
 
     def by_engine(self) -> dict[str, Usage]:
         """The same by queue: engines, "dma", "cc"."""
@@ -419,11 +452,10 @@ class Profile(Displayed):
 
     @property
     def _title(self) -> str:
-        lnc = f", LNC {self.core.lnc}" if len(self.core.chip.lnc_options) > 1 else ""
-        unnamed = "of the SDK" if self.policy == Policy.resolve(None) else "custom"
-        policy = self.policy.name or unnamed
-        kind = f"policy {policy}" if self._program else "NKI kernel"
-        return f"{self.name} on {self.target.name}{lnc}, {kind}"
+        if self._program is None:
+            return f"{self.name} on {self.target.name}, LNC {self.core.lnc}, NKI kernel"
+        setting = setting_line(self.target, self.policy, self.core.lnc)
+        return f"{self.name} on {setting}"
 
     def __repr__(self) -> str:
         return f"<neuronjax.Profile {self._title} {self.total_seconds:.3g} s>"
@@ -469,7 +501,7 @@ class Profile(Displayed):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON: figures, and time by queue, op, line and module."""
-        groups = ("by_engine", "by_op", "by_source", "by_module")
+        groups = ("by_engine", "by_op", "by_source", "by_module", "by_phase")
         used = {group: getattr(self, group)() for group in groups}
         return {
             "program": self.name,

@@ -49,8 +49,10 @@ from neuronjax.diagnostics.precision_trials import (
     program_identity,
 )
 from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
 from neuronjax.report.progress import SearchProgress
+from neuronjax.report.setting import policy_name, setting_line
 
 NATIVE = "native"
 _DONATION = ("donate_argnums", "donate_argnames")
@@ -442,12 +444,13 @@ def _result(
         policy=trials.policy(state),
         name=getattr(job.function, "__name__", "function"),
         target=job.options["target"],
+        setting=setting_line(
+            resolve_target(job.options["target"]), trials.policy(state)
+        ),
         strategy=goal.strategy,
         metric=_words(job.metric),
         tolerance=goal.tolerance,
-        reference=reference
-        if isinstance(reference, str)
-        else reference.name or "custom",
+        reference=reference if isinstance(reference, str) else policy_name(reference),
         groups=trials.groups.groups,
         candidates=trials.candidates.names,
         assignment=state,

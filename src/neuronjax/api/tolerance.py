@@ -33,6 +33,7 @@ from neuronjax.execution.captured import CapturedProgram
 from neuronjax.execution.transformations import is_key
 from neuronjax.lowering.complex_program import holds_complex
 from neuronjax.policy import Policy
+from neuronjax.report.setting import setting_line
 
 
 def tolerance(
@@ -104,6 +105,7 @@ def tolerance(
             name=name_of(function),
             target=emulated.target.name,
             policy=label(emulated.policy),
+            setting=setting_line(emulated.target, emulated.policy),
             outputs=tuple(outputs),
             failure=failure,
             tree=tree_of(captured),

@@ -7,11 +7,14 @@ user's program it came from.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from jax.extend.mlir import ir
 
@@ -23,6 +26,7 @@ from neuronjax.capture.attributes import (
 )
 from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnsupportedError
 from neuronjax.ir.collection import no_collection
+from neuronjax.ir.model_parts import with_parts
 from neuronjax.ir.program import (
     Function,
     Location,
@@ -33,8 +37,12 @@ from neuronjax.ir.program import (
     Value,
 )
 
-# Frames of installed libraries are not the user's line; JAX has left out its own.
-LIBRARY = ("site-packages", "dist-packages", "/neuronjax/")
+# Frames of Python and of installed libraries are not the user's line; JAX has left out
+# its own.
+_PYTHON = (sysconfig.get_path("stdlib"), "<frozen ")
+_EMULATOR = str(Path(__file__).parent.parent) + "/"
+LIBRARY = ("site-packages", "dist-packages", "/neuronjax/", *_PYTHON)
+_CALL = ".__call__"
 _FUNCTION_ONLY = {"arg_attrs", "res_attrs", "function_type", "sym_name"}
 
 
@@ -68,7 +76,7 @@ def decode_module(
     names = tuple(argument_names) or _argument_names(found[main])
     functions = {name: _Decoder(file).function(name, op) for name, op in found.items()}
     body = functions[main].body
-    return Program(
+    program = Program(
         functions,
         main,
         names,
@@ -82,6 +90,7 @@ def decode_module(
         ),
         partitions=_partitions(module),
     )
+    return with_parts(program)
 
 
 def _partitions(module: Any) -> int | None:
@@ -229,15 +238,18 @@ def _element(name: str) -> Any:
 
 
 def decode_location(location: Any) -> Location:
-    """The name stack and the innermost frame that is the user's own."""
+    """The name stack, the innermost frame that is the user's own, and the functions."""
     scope = ""
-    while isinstance(location, ir.NameLoc):
-        scope = scope or location.name_str
-        location = location.child_loc
+    while not scope and isinstance(location, ir.NameLoc):
+        scope, location = location.name_str, location.child_loc
     if isinstance(location, ir.FusedLoc):
         return decode_location(location.locations[0])
-    file, line = _user_frame(location)
-    return Location(scope, file, line)
+    frames = list(_frames(location))
+    file, line = _user_frame(frames)
+    # What called the emulator does not belong to the program.
+    inside = itertools.takewhile(lambda f: not f.file.startswith(_EMULATOR), frames)
+    functions = map(_named, reversed(list(inside)))
+    return Location(scope, file, line, tuple(filter(None, functions)))
 
 
 @cache
@@ -245,19 +257,42 @@ def is_library(file: str) -> bool:
     return any(part in file for part in LIBRARY)
 
 
-def _user_frame(location: Any) -> tuple[str, int]:
-    innermost = ("", 0)
-    while True:
-        caller = None
-        if isinstance(location, ir.CallSiteLoc):
-            location, caller = location.callee, location.caller
-        while isinstance(location, ir.NameLoc):
-            location = location.child_loc
-        if isinstance(location, ir.FileLineColLoc):
-            frame = (location.filename, location.start_line)
-            if not is_library(frame[0]):
-                return frame
-            innermost = innermost if innermost[0] else frame
-        if caller is None:
-            return innermost
-        location = caller
+class _Frame(NamedTuple):
+    """A frame of the stack that led to an op, the function as Python qualifies it."""
+
+    function: str
+    file: str
+    line: int
+
+
+def _frames(location: Any) -> Iterator[_Frame]:
+    """The innermost first; JAX has left out its own."""
+    if isinstance(location, ir.CallSiteLoc):
+        yield from _frames(location.callee)
+        yield from _frames(location.caller)
+        return
+    function = ""
+    while isinstance(location, ir.NameLoc):
+        function, location = location.name_str, location.child_loc
+    if isinstance(location, ir.CallSiteLoc):
+        yield from _frames(location)
+    elif isinstance(location, ir.FileLineColLoc):
+        yield _Frame(function, location.filename, location.start_line)
+
+
+def _user_frame(frames: Sequence[_Frame]) -> tuple[str, int]:
+    """File and line of the innermost frame outside of libraries, or of the innermost"""
+    own = (frame for frame in frames if not is_library(frame.file))
+    found = next(own, frames[0] if frames else _Frame("", "", 0))
+    return found.file, found.line
+
+
+@cache
+def _named(frame: _Frame) -> str:
+    """ "Attention" for its `__call__`, "Model.encode", "loss_fn"; "" for what has no
+    name, and of a library for what is no layer's `__call__`."""
+    name = frame.function.rpartition("<locals>.")[2]
+    is_layer = name.endswith(_CALL) and not name.startswith("_")
+    if name.startswith("<") or (is_library(frame.file) and not is_layer):
+        return ""
+    return name.removesuffix(_CALL)

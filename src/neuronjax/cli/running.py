@@ -7,7 +7,6 @@ exactly.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import neuronjax as nj
+from neuronjax.api.profile import profile
 from neuronjax.cli.application import (
     CacheOption,
     JsonOption,
@@ -42,9 +42,12 @@ from neuronjax.cli.sources import (
     with_values,
 )
 from neuronjax.diagnostics.differences import Difference, difference
+from neuronjax.hardware import resolve_target
+from neuronjax.policy import Policy
+from neuronjax.report.profile_tables import QUEUE_TITLES
+from neuronjax.report.setting import setting_line
 from neuronjax.testing.bits import leaves_of, path_text
-
-_ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma", "sync", "cc", "offline")
+from neuronjax.timing.work import Queue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,7 @@ class CommandOutcome:
     """What a run left: arrays by path, instructions by engine, what jax.jit left."""
 
     results: Mapping[str, np.ndarray]
-    instructions: Mapping[str, int]
+    instructions: Mapping[Queue, int]
     native: Mapping[str, np.ndarray] | None
 
 
@@ -76,8 +79,8 @@ def run(
     """Runs a program with the numbers of an emulated chip.
 
     Shows shape, dtype and range of every result, and how many instructions each engine
-    got, a loop's body counted once. Inputs come from --inputs, from the function's
-    example_args, or are drawn: normal floats, integers from 0 to 7.
+    gets, as `neuronjax profile` counts them. Inputs come from --inputs, from the
+    function's example_args, or are drawn: normal floats, integers from 0 to 7.
 
     Examples:
 
@@ -115,7 +118,8 @@ def run(
     if as_json:
         print_json({"source": source, **options, **_as_json(outcome)})
     else:
-        _print(f"{source} on {target}, policy {policy or 'of the SDK'}", outcome)
+        setting = setting_line(resolve_target(target), Policy.resolve(policy))
+        _print(f"{source} on {setting}", outcome)
 
 
 def _refuse_beside_script(options: Mapping[str, Any]) -> None:
@@ -169,7 +173,7 @@ def _outcome(
     kwargs: Mapping[str, Any],
     native: Mapping[str, np.ndarray] | None,
 ) -> CommandOutcome:
-    counts = collections.Counter(i.engine for i in lowered.instructions)
+    counts = profile(lowered)().instruction_counts
     results = leaves_of(lowered.compile()(*args, **kwargs))
     return CommandOutcome(results=results, instructions=counts, native=native)
 
@@ -258,10 +262,9 @@ def _differences_table(outcome: CommandOutcome) -> Table:
     return rows
 
 
-def _instructions_table(counts: Mapping[str, int]) -> Table:
-    engines = [engine for engine in _ENGINES if counts.get(engine)]
-    rows = table("Instructions by engine", right=engines)
-    rows.add_row(*[str(counts[engine]) for engine in engines])
+def _instructions_table(counts: Mapping[Queue, int]) -> Table:
+    rows = table("Instructions by engine", right=[QUEUE_TITLES[q] for q in counts])
+    rows.add_row(*[f"{count:,}" for count in counts.values()])
     return rows
 
 

@@ -11,6 +11,9 @@ from typing import Any
 from typer.core import TyperCommand
 
 import neuronjax as nj
+from neuronjax.hardware import resolve_target
+from neuronjax.policy import Policy
+from neuronjax.report.setting import setting_line
 
 SUFFIX = ".py"
 # Where a context keeps what follows the script on the command line.
@@ -45,7 +48,7 @@ def run_script(
     before = sys.argv, list(sys.path)
     sys.argv = [str(path), *arguments]
     sys.path.insert(0, str(path.resolve().parent))
-    setting = f"{target}, policy {policy or 'of the SDK'}"
+    setting = setting_line(resolve_target(target), Policy.resolve(policy))
     print(f"neuronjax: {path.name} on {setting}", file=sys.stderr)
     try:
         with nj.emulated(target=target, policy=policy):

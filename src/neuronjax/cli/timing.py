@@ -30,6 +30,7 @@ from neuronjax.report.places import places
 from neuronjax.report.profile_tables import QUEUE_TITLES, groups_table, metrics_table
 from neuronjax.report.profile_usage import Usage
 from neuronjax.report.quantities import binary, percent, seconds
+from neuronjax.report.setting import numerics_of
 from neuronjax.timing.assumptions import CONSTANTS as RULES
 from neuronjax.timing.collective_constants import CONSTANTS as COLLECTIVES
 from neuronjax.timing.constant import Constant
@@ -203,7 +204,7 @@ def compare_targets(
         print_json(found)
     else:
         Console().print(
-            _comparison(f"{source}, policy {policy or 'of the SDK'}", found)
+            _comparison(f"{source}, {numerics_of(Policy.resolve(policy))}", found)
         )
 
 

@@ -27,12 +27,13 @@ from neuronjax.diagnostics.op_records import FirstDivergence, Iteration, OpRecor
 from neuronjax.diagnostics.op_walk import ParallelWalk
 from neuronjax.diagnostics.parallel_runs import Executor, OpPath, Side
 from neuronjax.diagnostics.reference64 import Reference64
-from neuronjax.diagnostics.value_sources import ValueSources
 from neuronjax.errors import UnsupportedError
 from neuronjax.hardware import Target
 from neuronjax.ir.program import Program
+from neuronjax.ir.value_sources import ValueSources
 from neuronjax.lowering import lower_by_op
 from neuronjax.policy import Policy
+from neuronjax.report.setting import policy_name
 
 DOUBLES = ("float64", "float64_rounded")
 REFERENCES = ("float32", *DOUBLES)
@@ -126,8 +127,7 @@ def label(reference: str | Policy) -> str:
     """How a report calls a policy or a reference."""
     if isinstance(reference, str):
         return reference
-    default = reference == Policy.resolve(None)
-    return reference.name or ("the SDK's defaults" if default else "custom policy")
+    return policy_name(reference)
 
 
 def default_tolerance(policy: Policy, reference: str | Policy) -> float | None:
@@ -246,10 +246,13 @@ class ErrorRecorder:
 
 def _record(path: OpPath, sums: _Sums) -> OpRecord:
     heard: dict[str, Any] = {**vars(sums), "iterations": tuple(sums.iterations)}
+    location = path.location
     return OpRecord(
         op=path.op.name,
-        scope=path.scope,
-        source=path.source,
+        scope=location.scope,
+        source=location.source,
+        module=location.part,
+        phase=location.phase,
         result=", ".join(str(v.type) for v in path.op.results),
         **heard,
     )

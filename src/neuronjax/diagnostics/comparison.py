@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _PLAIN = ("name", "target", "policy", "reference", "baseline", "tolerance")
 SORTS = ("isolation", "accumulation", "order")
+_NAMES = ("number", "op", "module", "phase", "label", "source")
 _SHOWN_ROWS = 12
 _SHOWN_CAUSES = 6
 _SHOWN_OUTLIERS = 2
@@ -51,6 +52,7 @@ class Comparison(Displayed):
     Attributes:
         name: of the function.
         target: the machine.
+        setting: target, logical core, numerics and SDK, as every report begins.
         policy: what was emulated.
         reference: against what.
         baseline: the third view, or "" without one.
@@ -64,6 +66,7 @@ class Comparison(Displayed):
 
     name: str
     target: str
+    setting: str
     policy: str
     reference: str
     baseline: str
@@ -137,8 +140,13 @@ class Comparison(Displayed):
         return op_table(title, shown)
 
     def by_module(self) -> list[dict[str, Any]]:
-        """Ops grouped by name stack, the worst isolation error first."""
-        return _grouped(self.ops, "module", lambda r: r.module)
+        """Ops grouped by module and pass, the worst isolation error first."""
+        rows = _grouped(self.ops, "label", lambda r: r.label)
+        return [{**self._part(row["worst"]), **row} for row in rows]
+
+    def _part(self, number: int) -> dict[str, str]:
+        record = self.ops[number]
+        return {"module": record.module, "phase": record.phase}
 
     def by_source(self) -> list[dict[str, Any]]:
         """Ops grouped by the user's source line, the worst isolation error first."""
@@ -169,7 +177,7 @@ class Comparison(Displayed):
             )
         return [
             {
-                **{n: getattr(r, n) for n in ("number", "op", "module", "source")},
+                **{n: getattr(r, n) for n in _NAMES},
                 "expected_relative_l2": r.expected.relative_l2,
                 "actual_relative_l2": r.actual.relative_l2,
                 "ratio": r.ratio,
@@ -249,8 +257,8 @@ class Comparison(Displayed):
         rounding = sum(1 for r in self.ops if r.only_rounds)
         more = f", {rounding} that only round on write" if rounding else ""
         return Text(
-            f"{self.name} on {self.target}: {self.policy} against {self.reference}"
-            f"{unrounded}\n{len(self.ops)} ops, {len(self.differing)} with an error of "
+            f"{self.name} on {self.setting}\nagainst {self.reference}{unrounded}\n"
+            f"{len(self.ops)} ops, {len(self.differing)} with an error of "
             f"their own{more}; {largest}"
         )
 
@@ -270,7 +278,7 @@ class Comparison(Displayed):
             how = "  explained by" if n == 0 else "           and"
             lines.append(
                 Text(
-                    f"{how} op {cause.number}, {cause.short_op}, {cause.module}, "
+                    f"{how} op {cause.number}, {cause.short_op}, {cause.label}, "
                     f"{cause.line}"
                 )
             )
@@ -296,7 +304,7 @@ class Comparison(Displayed):
         for r in found[:_SHOWN_OUTLIERS]:
             error = short(r.isolation.relative_l2)
             yield Text(
-                f"outlier of its kind: op {r.number}, {r.short_op}, {r.module}, "
+                f"outlier of its kind: op {r.number}, {r.short_op}, {r.label}, "
                 f"{r.line}: {error}",
                 style="yellow",
             )

@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from neuronjax.diagnostics.op_records import OpRecord
+from neuronjax.ir.phases import SHORT_PHASES
 from neuronjax.report.tables import RIGHT, Look, new_table
 
 #: From which on the vendor's three-way comparison calls an error unexpected.
@@ -40,17 +41,19 @@ _LOOKS: dict[str, Look] = {
     "#": RIGHT,
     "op": {"max_width": 15},
     "line": {"max_width": 22},
-    "module": {"ratio": 1},
+    "module": {"ratio": 1, "min_width": 8, "no_wrap": False, "overflow": "fold"},
 }
 
 
 def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
     """One row per op."""
+    has_passes = any(r.phase for r in ops)
     rows = (
         (
             str(r.number),
             r.short_op,
             r.module,
+            *([SHORT_PHASES[r.phase]] if has_passes else []),
             r.line,
             short(r.isolation.max_ulp),
             short(r.isolation.relative_l2),
@@ -59,14 +62,19 @@ def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
         )
         for r in ops
     )
-    return _fixed_table(title, rows, "#|op|module|line", "ulp|isolated|in run|SQNR")
+    return _fixed_table(
+        title,
+        rows,
+        f"#|op|module|{'pass|' * has_passes}line",
+        "ulp|isolated|in run|SQNR",
+    )
 
 
 def group_table(groups: Sequence[Mapping[str, Any]]) -> Table:
     """One row per module."""
     rows = (
         (
-            g["module"],
+            g["label"],
             str(g["ops"]),
             str(g["differing"]),
             short(g["isolation_max_ulp"]),
@@ -87,7 +95,7 @@ def three_way_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         (
             str(row["number"]),
             row["op"].rpartition(".")[2],
-            row["module"],
+            row["label"],
             short(row["expected_relative_l2"]),
             short(row["actual_relative_l2"]),
             short(row["ratio"]),

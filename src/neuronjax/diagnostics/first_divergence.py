@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-from neuronjax.diagnostics.value_sources import ValueSources
 from neuronjax.ir.program import Op, Program, Value
+from neuronjax.ir.value_sources import ValueSources
 
 # Trials that one explanation may take.
 MOST_TRIALS = 8

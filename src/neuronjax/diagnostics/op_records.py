@@ -7,7 +7,6 @@ values, "accumulation" its error in the run, in which errors propagate.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +42,8 @@ class OpRecord:
         op: "stablehlo.dot_general".
         scope: the JAX name stack, those of the calls in front.
         source: `file:line`, or "".
+        module: the part of the model that it belongs to, as in every report.
+        phase: "forward", "backward", "optimizer", or "" where that is not known.
         result: the types of its results.
         executions: how often it ran.
         isolation: fed the reference's values.
@@ -56,6 +57,8 @@ class OpRecord:
     op: str
     scope: str
     source: str
+    module: str
+    phase: str
     result: str
     executions: int
     isolation: Errors
@@ -65,9 +68,9 @@ class OpRecord:
     iterations: tuple[Iteration, ...] = ()
 
     @property
-    def module(self) -> str:
-        """The name stack without the op's own name and JAX's transformations."""
-        return module_of(self.scope)
+    def label(self) -> str:
+        """The module and the pass: "mlp (backward)"."""
+        return f"{self.module} ({self.phase})" if self.phase else self.module
 
     @property
     def errs(self) -> bool:
@@ -110,7 +113,9 @@ class OpRecord:
         """Flat: `isolation_max_ulp`, `accumulation_relative_l2`, ..."""
         out: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("number", "op", "scope", "module", "source", "result")
+            for name in (
+                *("number", "op", "scope", "module", "phase", "source", "result"),
+            )
         }
         out["executions"] = self.executions
         kinds = ("isolation", "accumulation", "expected", "actual")
@@ -119,33 +124,6 @@ class OpRecord:
             if errors is not None:
                 out.update({f"{kind}_{k}": v for k, v in errors.as_dict().items()})
         return out
-
-
-def module_of(scope: str) -> str:
-    """ "jit(step)/transpose(jvp(mlp))/dot_general" is "grad(mlp)"."""
-    parts = map(_bare, scope.split("/")[:-1])
-    path = "/".join(name for name in parts if name)
-    backward = "transpose(" in scope and "rematted_computation" not in scope
-    if backward:
-        return f"grad({path})" if path else "grad"
-    return path or "(top)"
-
-
-def _bare(part: str) -> str:
-    """A name without the transformations around it; "" for JAX's and our own names."""
-    while match := _TRANSFORMED.fullmatch(part):
-        part = match[1]
-    is_own = part in _JAX_NAMES or part.startswith(_JAX_PREFIXES)
-    return "" if is_own else part
-
-
-_TRANSFORMED = re.compile(
-    r"(?:transpose|jvp|vmap|checkpoint|rematted_computation)\((.*)\)"
-)
-_JAX_PREFIXES = ("jit(", "pjit(", "neuronjax.policy.")
-_JAX_NAMES = frozenset(
-    "while body cond closed_call scan remat checkpoint rematted_computation".split()
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,4 +151,4 @@ class FirstDivergence:
         where = f"op {self.record.number}, {self.record.short_op}"
         if self.iteration:
             where += f", iteration {'.'.join(map(str, self.iteration))}"
-        return f"{where}, {self.record.module}, {self.record.line}"
+        return f"{where}, {self.record.label}, {self.record.line}"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from neuronjax.diagnostics.executors import Emulator
 from neuronjax.diagnostics.reference64 import Reference64
 from neuronjax.ir.instruction import Block, Buffer, Instruction, InstructionProgram
-from neuronjax.ir.program import Op, Value
+from neuronjax.ir.program import Location, Op, Value
 from neuronjax.lowering.context import LoweredRegion
 
 Executor = Emulator | Reference64
@@ -31,17 +31,23 @@ class OpPath(NamedTuple):
     op: Op
 
     @property
+    def location(self) -> Location:
+        """Of the op, with what its calls add."""
+        return functools.reduce(
+            lambda inner, call: inner.inside(call.location),
+            reversed(self.calls),
+            self.op.location,
+        )
+
+    @property
     def scope(self) -> str:
         """The name stack, those of the calls in front."""
-        return "/".join(
-            filter(None, (o.location.scope for o in (*self.calls, self.op)))
-        )
+        return self.location.scope
 
     @property
     def source(self) -> str:
         """`file:line`; where the op has none, of the innermost call that has one."""
-        places = (o.location.source for o in (self.op, *reversed(self.calls)))
-        return next(filter(None, places), "")
+        return self.location.source
 
 
 @dataclass(frozen=True, eq=False)

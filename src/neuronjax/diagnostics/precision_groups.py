@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from neuronjax.diagnostics.op_records import module_of
 from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.name_stack import read_name_stack
 from neuronjax.policy import Policy, Rule
 
 CONTRACTIONS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
 KINDS = ("param", "scope", "source", "op")
 REST = "(others)"
-_GRADIENT = re.compile(r"grad(?:\((.*)\))?")
 
 
 class HeardOp(NamedTuple):
@@ -147,10 +146,7 @@ def _param(op: HeardOp) -> str | None:
 
 
 def _module(op: HeardOp) -> str | None:
-    name = module_of(op.scope)
-    backward = _GRADIENT.fullmatch(name)
-    name = (backward[1] or "") if backward else name
-    return None if name in ("", "(top)") else name
+    return "/".join(read_name_stack(op.scope).names) or None
 
 
 def _line(op: HeardOp) -> str | None:

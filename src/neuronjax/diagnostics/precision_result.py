@@ -59,6 +59,7 @@ class PrecisionSearch(Displayed):
         policy: what was found, for `neuronjax.jit`.
         name: of the function.
         target: the machine.
+        setting: target, logical core, numerics and SDK, as every report begins.
         strategy: "greedy" or "bisection".
         metric: what the error is.
         tolerance: the largest error.
@@ -84,6 +85,7 @@ class PrecisionSearch(Displayed):
     policy: Policy
     name: str
     target: str
+    setting: str
     strategy: str
     metric: str
     tolerance: float
@@ -194,7 +196,8 @@ class PrecisionSearch(Displayed):
 
     def _headline(self) -> Text:
         lines = [
-            f"{self.name} on {self.target}: predicted "
+            f"{self.name} on {self.setting}:",
+            f"predicted "
             f"{in_words(self.baseline_seconds)} -> {in_words(self.seconds)}, "
             f"{self.speedup:.2f}x",
             f"{self.metric} {self.error:.3g} against {self.reference}, tolerance "

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from neuronjax.execution.probes.statistics import Statistics as Statistics, fraction
-from neuronjax.lowering.context import is_cotangent_scope
+from neuronjax.ir.program import Location
 from neuronjax.numerics.shown import display_of
 from neuronjax.report.places import place
 from neuronjax.report.tables import NUMBER, TEXT, Displayed, new_table
@@ -64,16 +64,16 @@ def _percent(fraction: float) -> str:
 
 
 def _where(record: Mapping[str, Any]) -> str:
-    """The user's line, and below it what is measured: the kind of probe, the JAX op,
-    whether it is of the backward pass, the shape, the argument it descends from; and
-    the faults that it shows."""
-    line = place(record["source"])
+    """The user's line and the part of the model, and below it what is measured: the
+    kind of probe, the JAX op, the shape, the argument it descends from; and the faults
+    that it shows."""
+    location = Location(module=record["module"], phase=record["phase"])
     op = record["scope"].rpartition("/")[2] or record["op"]
-    back = "bwd" if is_cotangent_scope(record["scope"]) else ""
     shape = "x".join(map(str, record["shape"]))
     params = " ".join(record["params"][:1])
-    what = " ".join(filter(None, [record["kind"], op, back, shape, params]))
-    return "\n".join([line, what, *_faults(record)])
+    what = " ".join(filter(None, [record["kind"], op, shape, params]))
+    where = f"{place(record['source'])}  {location.label}"
+    return "\n".join([where, what, *_faults(record)])
 
 
 def _faults(record: Mapping[str, Any]) -> Iterator[str]:

@@ -31,9 +31,9 @@ from neuronjax.execution.probes.plan import Collector
 from neuronjax.hardware import Target
 from neuronjax.ir.instruction import InstructionProgram
 from neuronjax.ir.kernel_call import compiling_for
+from neuronjax.ir.name_stack import is_cotangent_scope
 from neuronjax.ir.program import Program
 from neuronjax.lowering import lower
-from neuronjax.lowering.context import is_cotangent_scope
 from neuronjax.policy import Policy
 
 Leaves = Sequence[Any]

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from neuronjax.errors import NeuronJaxError
+from neuronjax.ir.name_stack import read_name_stack
 
 E = TypeVar("E", bound=NeuronJaxError)
 
@@ -36,24 +37,72 @@ class TensorType:
         return "x".join([*map(str, self.shape), self.dtype.name])
 
 
+#: The module of an op that no name, parameter or function tells.
+TOP = "(top)"
+#: In a module's path, a place in a list that differs from call to call.
+ANY = "*"
+
+
+def _inner_module(inner: str, outer: str) -> str:
+    """The module of a callee's op; its `ANY` are what they are at this call."""
+    own, given = inner.split("/"), outer.split("/")
+    alike = len(own) >= len(given) and all(
+        a in (ANY, b) for a, b in zip(own, given, strict=False)
+    )
+    if ANY in own and alike:
+        return "/".join([*given, *own[len(given) :]])
+    return inner or outer
+
+
 @dataclass(frozen=True, slots=True)
 class Location:
     """Where an op comes from.
+
+    Inside a callee it says what the callee alone knows; `inside` adds that of the call.
 
     Attributes:
         scope: the JAX name stack, "jit(step)/transpose(jvp(mlp))/dot_general".
         file: the user's source file, or "" where JAX recorded none.
         line: its line, from 1; 0 where there is none.
+        functions: the functions that led here, the outermost first: "GPT", "Block".
+        module: which part of the model it belongs to; see `ir.model_parts`.
+        phase: "forward", "backward" or "optimizer"; "" where that cannot be told.
     """
 
     scope: str = ""
     file: str = ""
     line: int = 0
+    functions: tuple[str, ...] = ()
+    module: str = ""
+    phase: str = ""
 
     @property
     def source(self) -> str:
         """`file:line`, or "" when unknown."""
         return f"{self.file}:{self.line}" if self.file else ""
+
+    def inside(self, call: Location) -> Location:
+        """That of a callee's op, where this call has led to it."""
+        known = self if self.file else call
+        return Location(
+            scope="/".join(filter(None, (call.scope, self.scope))),
+            file=known.file,
+            line=known.line,
+            functions=self.functions or call.functions,
+            module=_inner_module(self.module, call.module),
+            phase=self.phase or call.phase,
+        )
+
+    @property
+    def part(self) -> str:
+        """The module as reports name it; without one the class, function or `TOP`."""
+        classes = "/".join(read_name_stack(self.scope).classes)
+        return self.module or classes or next(iter(self.functions[::-1]), TOP)
+
+    @property
+    def label(self) -> str:
+        """The module and the pass, "mlp (backward)": a group of every report."""
+        return f"{self.part} ({self.phase})" if self.phase else self.part
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,9 @@ import numpy as np
 from neuronjax.errors import UnsupportedError
 from neuronjax.hardware import EMULATOR_ONLY_DTYPES, CoreSpec, Target
 from neuronjax.ir.collective_set import DeviceMesh
+from neuronjax.ir.descent import MOVES
 from neuronjax.ir.instruction import Block, Buffer, Engine, Instruction, View
+from neuronjax.ir.name_stack import is_cotangent_scope
 from neuronjax.ir.program import Location, Op, Program, Region, TensorType, Value
 from neuronjax.numerics.float_format import FORMATS
 from neuronjax.policy import Policy
@@ -30,15 +32,6 @@ from neuronjax.policy.scopes import active_policy, has_policy_scope, policy_from
 
 # What a rule yields.
 Instructions = Iterator[Instruction]
-# Ops that hand on the provenance of what they move.
-MOVES = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "all_gather all_to_all broadcast_in_dim collective_broadcast "
-        "collective_permute convert dynamic_slice optimization_barrier pad reshape "
-        "reverse slice transpose"
-    ).split()
-)
 
 
 class Facts(NamedTuple):
@@ -51,15 +44,6 @@ class Facts(NamedTuple):
 
     parameter: str = ""
     cotangent: bool | None = None
-
-
-def is_cotangent_scope(scope: str) -> bool:
-    """Whether ops of this name stack compute gradients.
-
-    The name "transpose" alone is not enough: a rematerialised forward pass sits under
-    the transpose scope of the backward pass that asked for it.
-    """
-    return "transpose(" in scope and "rematted_computation" not in scope
 
 
 class LoweredRegion(NamedTuple):

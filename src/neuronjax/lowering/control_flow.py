@@ -8,8 +8,9 @@ from typing import Any
 
 from neuronjax.errors import NeuronJaxError
 from neuronjax.ir.instruction_set import Branch, Call, Loop
+from neuronjax.ir.name_stack import is_cotangent_scope
 from neuronjax.ir.program import Op, Region
-from neuronjax.lowering.context import Context, Facts, Instructions, is_cotangent_scope
+from neuronjax.lowering.context import Context, Facts, Instructions
 from neuronjax.lowering.registry import lower_region, lowers
 
 

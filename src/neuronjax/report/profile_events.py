@@ -16,7 +16,7 @@ from typing import Any
 
 from neuronjax.errors import UnsupportedError
 from neuronjax.ir.instruction import Instruction
-from neuronjax.report.profile_usage import module_name, op_name
+from neuronjax.report.profile_usage import op_name
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Event, Transfer, Work
 
@@ -42,7 +42,7 @@ _NO_TRANSFER: Mapping[str, Any] = {
 COLUMNS: tuple[str, ...] = (
     *("engine", "start_ts", "end_ts", "duration_ns", "pieces", "evt_wait_time_ns"),
     *("count", "opcode", "instruction_id", "op", "fused_ops", "source_location"),
-    *("module", *_WORK, *_NO_TRANSFER),
+    *("module", "phase", *_WORK, *_NO_TRANSFER),
 )
 """What a row has; what an event does not have is 0, "" or False."""
 
@@ -57,7 +57,8 @@ def event_rows(timeline: Timeline) -> Iterator[dict[str, Any]]:
     """Every event, in the order of the timeline."""
     pairs = zip(timeline.instructions, timeline.fused, strict=True)
     names = [_names(instruction, fused) for instruction, fused in pairs]
-    nobody = {"op": "", "fused_ops": "", "source_location": "", "module": ""}
+    nobody = {"op": "", "fused_ops": "", "source_location": ""}
+    nobody |= {"module": "", "phase": ""}
     for event in timeline.events:
         named = names[event.instruction] if event.instruction >= 0 else nobody
         yield {**_when(event), **named, **_what(event)}
@@ -68,7 +69,8 @@ def _names(instruction: Instruction, fused: Sequence[Instruction]) -> dict[str, 
         "op": op_name(instruction),
         "fused_ops": ", ".join(map(op_name, fused)) if len(fused) > 1 else "",
         "source_location": instruction.location.source,
-        "module": module_name(instruction),
+        "module": instruction.location.part,
+        "phase": instruction.location.phase,
     }
 
 

@@ -7,9 +7,8 @@ profile add up to the engines' busy times, not to its wall time.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -181,45 +180,10 @@ def source_line(instruction: Instruction) -> str:
 
 
 def module_name(instruction: Instruction) -> str:
-    """The name stack without the primitive and without the names of transformations.
-
-    "jit(step)/transpose(jvp(mlp))/dot_general" is "mlp (backward)"; what is under no
-    name is "" or "(backward)".
-    """
-    parts = list(_components(instruction.location.scope))[:-1]
-    names = filter(None, map(_user_name, parts))
-    backward = any("transpose(" in part for part in parts)
-    return " ".join(filter(None, ["/".join(names), "(backward)" * backward]))
+    """The part of the model and the pass that it belongs to: "mlp (backward)"."""
+    return instruction.location.label
 
 
-def _components(scope: str) -> Iterator[str]:
-    """A name stack in parts; a slash within brackets divides nothing."""
-    part, depth = "", 0
-    for character in scope:
-        depth += (character == "(") - (character == ")")
-        if character == "/" and depth == 0:
-            yield part
-            part = ""
-        else:
-            part += character
-    yield part
-
-
-# What JAX and not the user adds to a name stack. "jit(f)" names a function of the
-# user's or of jax.numpy's, "while/body/closed_call" are a loop's.
-_TRANSFORMATIONS = re.compile(r"^(jvp|vmap|transpose|checkpoint|rematted_computation)$")
-_STRUCTURE = frozenset(
-    """while body cond closed_call checkpoint remat rematted_computation branch_0_fun
-    branch_1_fun scan custom_jvp_call custom_vjp_call shard_map pjit main""".split()
-)
-
-
-def _user_name(part: str) -> str:
-    """What is left of a part of the name stack when transformations are taken off."""
-    while match := re.fullmatch(r"(\w+)\((.*)\)", part):
-        if match[1] in ("jit", "pjit"):
-            return ""
-        if not _TRANSFORMATIONS.match(match[1]):
-            return part
-        part = match[2]
-    return "" if part in _STRUCTURE else part
+def phase_name(instruction: Instruction) -> str:
+    """ "forward", "backward" or "optimizer"; "" where that cannot be told."""
+    return instruction.location.phase

@@ -47,7 +47,7 @@ def _visit(
 ) -> None:
     """Counts how often each instruction stands in either pass."""
     for instruction in block.instructions:
-        inside = is_backward or "transpose(" in instruction.location.scope
+        inside = is_backward or instruction.location.phase == "backward"
         visits[_key(instruction)] += 1
         backward[_key(instruction)] += inside
         for entry in entries(instruction, program.functions):

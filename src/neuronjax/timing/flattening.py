@@ -58,7 +58,7 @@ class Flattening:
             except KeyError:  # one of a surrounding block
                 operands = tuple([self._value(v.buffer, names) for v in i.operands])
             if call is not None:
-                i = dataclasses.replace(i, location=_within(i.location, call))
+                i = dataclasses.replace(i, location=i.location.inside(call))
             if is_kind(type(i), CONTROL):
                 if isinstance(i, Call) and self._is_small(i.callee):
                     body = self.functions[i.callee]
@@ -101,13 +101,6 @@ class Flattening:
             if total > INLINE_LIMIT.value:
                 break
         return total
-
-
-def _within(inner: Location, call: Location) -> Location:
-    """A callee's location with what that of the call adds to it."""
-    scope = "/".join(filter(None, (call.scope, inner.scope)))
-    known = inner if inner.file else call
-    return Location(scope=scope, file=known.file, line=known.line)
 
 
 def read_outside(block: Block, known: Collection[int] = ()) -> dict[int, Buffer]:

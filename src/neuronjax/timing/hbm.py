@@ -12,13 +12,13 @@ logical core.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.argument_names import is_parameter_name, is_state_name
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import TensorType
@@ -38,20 +38,12 @@ _SHOWN = 8
 #: Over how many devices a remedy proposes to shard at most.
 _MOST_WAYS = 64
 
-_STATE = re.compile(
-    r"(^|/)(opt|opt_state|optimizer|optimizer_state|tx_state|mu|nu|momentum|trace"
-    r"|count|inner_state)(/|$)"
-)
-_PARAMETERS = re.compile(
-    r"(^|/)(params?|parameters|weights?|kernel|bias|embedding|w\d*|b\d*)(/|$)"
-)
-
 
 def category_of(name: str) -> Category | None:
     """What an argument is, by its pytree path; None where that does not say."""
-    if _STATE.search(name):
+    if is_state_name(name):
         return "optimizer state"
-    if _PARAMETERS.search(name):
+    if is_parameter_name(name):
         return "parameters"
     return None
 
@@ -96,7 +88,10 @@ class _Temporary(NamedTuple):
     type: TensorType
 
     def named(self) -> Tensor:
-        name = self.step.members[-1].location.source or self.step.instruction.name
+        maker = self.step.members[-1]
+        where = maker.location
+        line = where.source.rpartition("/")[2] or maker.name
+        name = f"{where.label}, {line}" if where.module else line
         return Tensor(name, self.bytes, self.category, str(self.type))
 
 
@@ -134,7 +129,7 @@ def _temporaries(plan: BlockPlan) -> list[_Temporary]:
 
 
 def _is_backward(i: Instruction) -> bool:
-    return "transpose(" in i.location.scope
+    return i.location.phase == "backward"
 
 
 def _inner_peak(plan: BlockPlan) -> int:
@@ -242,6 +237,12 @@ def with_donation(plan: MemoryPlan, donated: Collection[int]) -> MemoryPlan:
             in_hbm[result] = (first, min(end, last[argument]))
     main = dataclasses.replace(main, in_hbm=in_hbm)
     return dataclasses.replace(plan, main=main, hbm=peak_of(main, plan.arguments))
+
+
+def donation_saves(plan: MemoryPlan) -> int:
+    """Bytes that HBM would need less if all arguments were given away."""
+    everything = range(len(plan.arguments))
+    return plan.hbm.bytes - with_donation(plan, everything).hbm.bytes
 
 
 def _pairs(main: BlockPlan, donated: Collection[int]) -> Mapping[int, int]:

@@ -208,7 +208,7 @@ def flushed() -> Statistics:
 def test_a_table_of_80_columns():
     found = flushed()
     text = found.table()
-    assert all(part in text for part in ("model.py:7", "bwd", "%"))
+    assert all(part in text for part in ("model.py:7", "(top)", "%"))
     assert str(found) == text
     assert max(map(len, text.splitlines())) <= 80
     assert "<pre" in found._repr_html_()

@@ -29,13 +29,13 @@ from neuronjax.diagnostics.legal.samples import (
     narrowed,
 )
 from neuronjax.diagnostics.legal.walk import LegalWalk
-from neuronjax.diagnostics.op_records import MOVING, module_of
+from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.diagnostics.parallel_runs import OpPath, Side
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.tolerance.model import ErrorModel, roundoff
 from neuronjax.diagnostics.tolerance.tracked import Tracked
-from neuronjax.diagnostics.value_sources import ValueSources
 from neuronjax.ir.program import Op, Program, Value
+from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS
 
 
@@ -254,6 +254,6 @@ def _place(path: OpPath | None) -> OpPlace | None:
         return None
     return OpPlace(
         op=path.op.name.rpartition(".")[2],
-        module=module_of(path.scope),
+        module=path.location.label,
         source=path.source,
     )

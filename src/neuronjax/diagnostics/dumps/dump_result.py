@@ -14,6 +14,7 @@ from rich.text import Text
 from neuronjax.diagnostics.comparison_tables import short
 from neuronjax.diagnostics.dumps.matching import Unmatched
 from neuronjax.diagnostics.legal.results import CheckedOutput
+from neuronjax.ir.program import TOP
 from neuronjax.report.places import place
 from neuronjax.report.tables import NUMBER, RIGHT, WIDTH, Displayed, Look, new_table
 
@@ -28,7 +29,7 @@ class OpPlace:
 
     Attributes:
         op: "dot_general".
-        module: the name stack without JAX's own names; "(top)" outside of any.
+        module: the part of the model and the pass, "mlp (backward)"; "(top)" of none.
         source: `file:line`, or "".
     """
 
@@ -42,7 +43,7 @@ class OpPlace:
         return place(self.source)
 
     def __str__(self) -> str:
-        inside = "" if self.module == "(top)" else f" in {self.module}"
+        inside = "" if self.module == TOP else f" in {self.module}"
         return f"{self.op}{inside}, {self.line}"
 
 
@@ -82,6 +83,7 @@ class DumpComparison(Displayed):
     Attributes:
         name: of the function.
         target: the machine.
+        setting: target, logical core, numerics and SDK, as every report begins.
         policy: what is cast, and how.
         tensors: those that are values of the program, in the order of execution.
         unmatched: the others, with the reason.
@@ -90,6 +92,7 @@ class DumpComparison(Displayed):
 
     name: str
     target: str
+    setting: str
     policy: str
     tensors: tuple[DumpedTensor, ...]
     unmatched: tuple[Unmatched, ...]
@@ -157,8 +160,8 @@ class DumpComparison(Displayed):
         total = len(self.tensors) + len(self.unmatched)
         parts: list[RenderableType] = [
             Text(
-                f"{self.name} on {self.target}: a dump beside what {self.policy} allows"
-                f"\n{len(self.tensors)} of {total} tensors are values of the program"
+                f"{self.name} on {self.setting}:\na dump beside what it allows; "
+                f"{len(self.tensors)} of {total} tensors are values of the program"
             ),
             *self._finding(),
         ]

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from neuronjax.diagnostics.op_records import MOVING, module_of
+from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.diagnostics.parallel_runs import OpPath
-from neuronjax.ir.program import Op, Program, Region, Value
+from neuronjax.ir.program import TOP, Op, Program, Region, Value
 
 #: A value as the calls reach it.
 Key = tuple[tuple[Op, ...], Value]
@@ -86,17 +86,23 @@ def _made(
             yield NamedValue((calls, value), path, [], computes)
 
 
+def _saved_as(path: OpPath) -> str:
+    """A module's values are those of its forward pass; others say which pass."""
+    location = path.location
+    return location.part if location.phase == "forward" else location.label
+
+
 def _name_by_module(values: Sequence[NamedValue]) -> None:
     counts: Counter[str] = Counter()
     last: dict[str, NamedValue] = {}
     for value in values:
         assert value.path is not None
-        module, op = module_of(value.path.scope), value.path.op.name.rpartition(".")[2]
-        name = op if module == "(top)" else f"{module}/{op}"
+        module, op = _saved_as(value.path), value.path.op.name.rpartition(".")[2]
+        name = op if module == TOP else f"{module}/{op}"
         number = counts[name]
         counts[name] += 1
         value.names.append(f"{name}.{number}" if number else name)
-        if value.computes and module != "(top)":
+        if value.computes and module != TOP:
             last[module] = value
     for module, value in last.items():
         value.names.append(module)

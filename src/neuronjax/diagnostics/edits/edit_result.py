@@ -13,6 +13,7 @@ from rich.text import Text
 
 from neuronjax.diagnostics.comparison_tables import short
 from neuronjax.diagnostics.op_errors import Errors
+from neuronjax.ir.program import TOP
 from neuronjax.report.places import place
 from neuronjax.report.tables import NUMBER, TEXT, WIDTH, Displayed, new_table
 
@@ -27,7 +28,7 @@ class EditedOp:
         number: in the row of the program's ops, bodies of calls and loops behind them;
             of a constant, that of the op that reads it.
         op: "dot_general".
-        module: the name stack without JAX's own names; "(top)" outside of any.
+        module: the part of the model and the pass, "mlp (backward)"; "(top)" of none.
         source: `file:line`, or "".
         result: the types of its results.
     """
@@ -44,7 +45,7 @@ class EditedOp:
         return place(self.source)
 
     def __str__(self) -> str:
-        inside = "" if self.module == "(top)" else f" in {self.module}"
+        inside = "" if self.module == TOP else f" in {self.module}"
         return f"{self.op}{inside}, {self.line}"
 
 
@@ -136,6 +137,7 @@ class ProgramComparison(Displayed):
     Attributes:
         names: of the two functions.
         target: the machine.
+        setting: target, logical core, numerics and SDK, as every report begins.
         policy: what both were emulated under.
         tolerance: relative L2 error up to which values are the same; 0 for any bit.
         pairs: how many ops of the two are one another's.
@@ -148,6 +150,7 @@ class ProgramComparison(Displayed):
 
     names: tuple[str, str]
     target: str
+    setting: str
     policy: str
     tolerance: float
     pairs: int
@@ -218,7 +221,7 @@ class ProgramComparison(Displayed):
         before, after = self.names
         edits = "1 edit" if len(self.edits) == 1 else f"{len(self.edits)} edits"
         head = (
-            f"{before} and {after} on {self.target}, {self.policy}\n"
+            f"{before} and {after} on {self.setting}\n"
             f"{self.pairs} ops are in both, {edits}; {self.differing} of "
             f"{self.compared} that ran differ"
         )

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.diagnostics.op_records import module_of
 from neuronjax.diagnostics.parallel_runs import OpPath
+from neuronjax.ir.name_stack import is_cotangent_scope, read_name_stack
 from neuronjax.ir.program import Op, Program, Region, Value
 
 CALLS = ("func.call", "stablehlo.composite")
@@ -27,7 +27,7 @@ class FlatOp:
     Attributes:
         number: in the row.
         path: which it is.
-        fingerprint: equal for ops that compute the same function in the same module;
+        fingerprint: equal for ops that compute the same function under the same names;
             what they read and where they stand in the source does not count.
     """
 
@@ -105,8 +105,13 @@ class _RowOfOps:
 
 
 def fingerprint(path: OpPath) -> str:
-    """A hash of what an op computes, and of its module."""
-    text = "\n".join((module_of(path.scope), *_described(path.op)))
+    """A hash of what an op computes, and of its name stack.
+
+    Not of its module, which what is around it may tell."""
+    scope = path.scope
+    names = "/".join(read_name_stack(scope).names)
+    backward = str(is_cotangent_scope(scope))
+    text = "\n".join((names, backward, *_described(path.op)))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

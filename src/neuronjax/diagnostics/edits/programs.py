@@ -25,9 +25,10 @@ from neuronjax.diagnostics.edits.edit_result import (
 from neuronjax.diagnostics.edits.flattening import FlatOp, FlatProgram, flat
 from neuronjax.diagnostics.edits.value_runs import PairedRuns, PairErrors
 from neuronjax.diagnostics.op_errors import errors_of
-from neuronjax.diagnostics.op_records import MOVING, module_of
-from neuronjax.ir.program import Program, Value
+from neuronjax.diagnostics.op_records import MOVING
+from neuronjax.ir.program import TOP, Program, Value
 from neuronjax.policy import Policy
+from neuronjax.report.setting import setting_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,7 @@ def compare_programs(
         names=(before.name, after.name),
         target=before.setting.target.name,
         policy=label,
+        setting=setting_line(before.setting.target, policy),
         tolerance=tolerance,
         pairs=len(alignment.pairs),
         compared=len(found),
@@ -187,11 +189,13 @@ def _order(edit: Edit) -> int:
 def _described(op: FlatOp, program: FlatProgram) -> EditedOp:
     """A constant is where it is read: JAX gives it the line of the whole call."""
     shown = _reader(op, program) if op.op.name == CONSTANT else op
+    location = shown.path.location
     return EditedOp(
         number=shown.number,
         op=op.op.name.rpartition(".")[2],
-        module=module_of(shown.path.scope),
-        source=shown.path.source,
+        # The line that is shown says which function it is in.
+        module=location.label if location.module else TOP,
+        source=location.source,
         result=", ".join(op.types),
     )
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from neuronjax.diagnostics.faults.evidence import OpEvidence
 from neuronjax.diagnostics.faults.recorder import OpTrace, Recorder
 from neuronjax.diagnostics.op_records import MOVING
-from neuronjax.diagnostics.value_sources import ValueSources
 from neuronjax.ir.program import Op, Value
+from neuronjax.ir.value_sources import ValueSources
 
 #: A share of an error from which on it is an op's own.
 OWN = 0.5

@@ -12,6 +12,7 @@ from neuronjax.diagnostics.comparison_tables import short
 from neuronjax.diagnostics.faults.fault import Fault
 from neuronjax.diagnostics.faults.verdict import FaultVerdict, WrongResult
 from neuronjax.diagnostics.op_records import OpRecord
+from neuronjax.ir.program import TOP
 from neuronjax.report.tables import WIDTH
 
 _SHOWN_RESULTS = 4
@@ -98,12 +99,12 @@ def _why(fault: Fault) -> str:
 
 
 def _place(record: OpRecord) -> str:
-    module = "" if record.module == "(top)" else f" in {_cut(record.module, 30)}"
+    module = "" if record.module == TOP else f" in {_cut(record.label, 36)}"
     return f"op {record.number}, {record.short_op}{module}"
 
 
 def _names_module(record: OpRecord) -> bool:
-    return record.module not in ("(top)", "grad")
+    return record.module != TOP
 
 
 def _file_and_line(source: str) -> tuple[str, int]:

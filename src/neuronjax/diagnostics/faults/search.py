@@ -33,9 +33,9 @@ from neuronjax.diagnostics.faults.wrong_results import (
 )
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.diagnostics.parallel_runs import OpPath
-from neuronjax.diagnostics.value_sources import ValueSources
 from neuronjax.execution.probes.signs import GONE
 from neuronjax.ir.program import Op, Program, Value
+from neuronjax.ir.value_sources import ValueSources
 
 _CHOICE = frozenset(("stablehlo.select", "stablehlo.broadcast_in_dim"))
 _SUMS = frozenset(

@@ -9,9 +9,9 @@ import numpy as np
 
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.parallel_runs import Side
-from neuronjax.diagnostics.value_sources import ValueSources
 from neuronjax.ir.instruction_set import NcMatmul, NcMatmulMx
 from neuronjax.ir.program import Op, Value
+from neuronjax.ir.value_sources import ValueSources
 
 
 class Cast(NamedTuple):

@@ -191,6 +191,7 @@ class LegalResults(Displayed):
     Attributes:
         name: of the function.
         target: the machine.
+        setting: target, logical core, numerics and SDK, as every report begins.
         policy: what is cast, and how.
         outputs: the leaves, in the order of the program's.
         failure: probability with which a legal element is refused.
@@ -200,6 +201,7 @@ class LegalResults(Displayed):
 
     name: str
     target: str
+    setting: str
     policy: str
     outputs: tuple[LegalOutput, ...]
     failure: float
@@ -247,7 +249,7 @@ class LegalResults(Displayed):
     def table(self) -> Table:
         """One row per output: shape, size of the reference, bounds."""
         return new_table(
-            f"{self.name} on {self.target}: what {self.policy} allows",
+            f"{self.name} on {self.setting}:\nwhat it allows",
             {
                 "output": TEXT,
                 "type": WORD,

@@ -19,8 +19,8 @@ from neuronjax.diagnostics.faults.naming import KINDS
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.op_contexts import OpContext
 from neuronjax.diagnostics.rule import Verdict, read_rules
-from neuronjax.diagnostics.value_sources import ValueSources
 from neuronjax.ir.program import Op, Program, TensorType, Value
+from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS, FloatFormat, get_format
 
 _SPREADS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")

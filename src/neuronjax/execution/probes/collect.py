@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.probes.signs import NEVER_ZERO
+from neuronjax.ir.program import Location
 from neuronjax.numerics.float_format import FloatFormat, get_format
 from neuronjax.numerics.microscaling import get_mx_format
 
@@ -156,6 +157,9 @@ class Probe:
         format: what the result is rounded to.
         shape: of the result.
         params: paths of the program's arguments that its operands descend from.
+        module: the part of the model that it belongs to; "" of none.
+        functions: those it was written in, the outermost first.
+        phase: "forward", "backward", "optimizer"; "" where that is not known.
         compared: whether the numbers before the rounding are seen, so that overflow,
             underflow, saturation and effective bits are known.
         updates: which operands of a sum count as updated by the other.
@@ -171,10 +175,27 @@ class Probe:
     shape: tuple[int, ...]
     number: int = 0
     params: tuple[str, ...] = ()
+    # What a program is called from does not make it another.
+    module: str = field(default="", compare=False)
+    functions: tuple[str, ...] = field(default=(), compare=False)
+    phase: str = field(default="", compare=False)
     compared: bool = True
     updates: tuple[int, ...] = ()
     blocked: int | None = None
     running: bool = False
+
+    @property
+    def location(self) -> Location:
+        """Where it is, as far as all that reach it agree."""
+        file, _, line = self.source.rpartition(":")
+        return Location(
+            scope=self.scope,
+            file=file,
+            line=int(line or 0),
+            functions=self.functions,
+            module=self.module,
+            phase=self.phase,
+        )
 
     @property
     def function(self) -> str:

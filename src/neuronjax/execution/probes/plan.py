@@ -48,6 +48,7 @@ from neuronjax.ir.instruction_set import (
     TensorTensor,
     TensorTensorScan,
 )
+from neuronjax.ir.program import Location
 from neuronjax.ir.provenance import Provenance, find_provenance
 from neuronjax.numerics.float_format import FORMATS, get_format
 
@@ -181,6 +182,7 @@ class _ProbeSearch:
         self._collect = collect
         self._facts = _PlanFacts.of(program, names, collect.kinds)
         self._callees: dict[str, list[int]] = {}
+        self._told: dict[int, Location] = {}
 
     def block(self, block: Block) -> list[int]:
         """The slots of a block, each once, in order."""
@@ -248,14 +250,36 @@ class _ProbeSearch:
         line, placed = call.location.source, {}
         for slot in self._callees[call.callee]:
             probe = self.probes[slot]
+            here = probe.location.inside(call.location)
             if line and not probe.source:
-                scope = "/".join(filter(None, (call.location.scope, probe.scope)))
-                probe = dataclasses.replace(probe, source=line, scope=scope)
+                probe = _at(probe, here)
                 if self._collect.matches(probe):
                     placed[slot] = self._new(probe)
             else:
                 placed[slot] = slot
+                self._tell(slot, here)
         return placed
+
+    def _tell(self, slot: int, here: Location) -> None:
+        """Gives a probe that all calls share the part of the model they agree on."""
+        known = self._told.setdefault(slot, here)
+        self.probes[slot] = dataclasses.replace(
+            self.probes[slot],
+            module=here.module if here.module == known.module else "",
+            phase=here.phase if here.phase == known.phase else "",
+        )
+
+
+def _at(probe: Probe, here: Location) -> Probe:
+    """A probe where a call has led to it."""
+    return dataclasses.replace(
+        probe,
+        source=here.source,
+        scope=here.scope,
+        module=here.module,
+        functions=here.functions,
+        phase=here.phase,
+    )
 
 
 def _numbered(probes: Sequence[Probe]) -> tuple[Probe, ...]:
@@ -369,6 +393,9 @@ def _probe(i: Instruction, facts: _PlanFacts) -> Probe | None:
         format=i.format if isinstance(i, QuantizeMx) else _written(i),
         shape=i.results[0].type.shape,
         params=tuple(sorted(names)),
+        module=i.location.module,
+        functions=i.location.functions,
+        phase=i.location.phase,
         compared=kind in ("cast", "mx") or (_is_widened(i) and kind not in WATCHED),
         updates=() if kind in WATCHED else _updated(i, facts),
         blocked=blocked,

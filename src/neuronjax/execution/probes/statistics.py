@@ -217,8 +217,9 @@ def _floats(pairs: jax.Array) -> jax.Array:
 
 
 def _described(probe: Probe) -> dict[str, Any]:
-    names = ("key", "kind", "op", "source", "scope", "params", "format", "shape")
-    return {name: getattr(probe, name) for name in names}
+    names = ("key", "kind", "op", "source", "scope", "phase", "params", "format")
+    found = {name: getattr(probe, name) for name in (*names, "shape")}
+    return found | {"module": probe.location.part}
 
 
 def _known(probe: Probe, counts: dict[str, int]) -> dict[str, Any]:

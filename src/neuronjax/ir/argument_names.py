@@ -1,0 +1,86 @@
+"""What an argument of a program is, by its pytree path, and to which module it belongs.
+
+"params/blocks/0/attn/q/kernel/value" is a parameter of "blocks/0/attn/q", and the
+moments of an optimizer, "opt/0/mu/blocks/0/attn/q/kernel/value", are that module's too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+_STATE = re.compile(
+    r"(^|/)(opt|opt_state|optimizer|optimizer_state|tx_state|mu|nu|momentum|trace"
+    r"|count|inner_state)(/|$)"
+)
+_PARAMETERS = re.compile(
+    r"(^|/)(params?|parameters|weights?|kernel|bias|embedding|w\d*|b\d*)(/|$)"
+)
+# What holds the parameters of a whole model.
+_COLLECTIONS = frozenset(("param", "params", "parameters", "weights", "variables"))
+# What Flax NNX calls the array of a variable.
+_WRAPPERS = frozenset(("value", "raw_value"))
+
+
+def is_state_name(name: str) -> bool:
+    """Whether a path is that of an optimizer's state."""
+    return bool(_STATE.search(name))
+
+
+def is_parameter_name(name: str) -> bool:
+    """Whether a path is that of a parameter."""
+    return not is_state_name(name) and bool(_PARAMETERS.search(name))
+
+
+def modules_of_arguments(names: Sequence[str]) -> Mapping[str, str]:
+    """The module of every argument that is a parameter, or an optimizer's of one."""
+    found = {name: module_of_path(name) for name in parameters_of(names)}
+    suffixes = {s: found[name] for name in found for s in _suffixes(name)[1:]}
+    for name in filter(is_state_name, names):
+        same = (suffixes[s] for s in _suffixes(name)[1:] if s in suffixes)
+        module = next(same, None)
+        if module is not None:
+            found[name] = module
+    return found
+
+
+def parameters_of(names: Iterable[str]) -> list[str]:
+    """The paths of parameters: that of a norm's scale says so by where it is."""
+    names = list(names)
+    roots = {_root(name) for name in names if is_parameter_name(name)} - {None}
+    return [
+        name
+        for name in names
+        if is_parameter_name(name) or (_root(name) in roots and not is_state_name(name))
+    ]
+
+
+def _root(name: str) -> str | None:
+    """What holds a parameter and all others of the model; None of a plain argument."""
+    parts = name.split("/")
+    inside = [n for n, part in enumerate(parts[:-1]) if part in _COLLECTIONS]
+    if inside:
+        return "/".join(parts[: inside[-1] + 1])
+    return parts[0] if len(parts) > 1 else None
+
+
+def module_of_path(name: str) -> str:
+    """The path of a parameter without its leaf and without what holds them all.
+
+    What has no name of its own keeps what stands before it: "params/w", "params/0"."""
+    parts = name.split("/")
+    if len(parts) > 1 and parts[-1] in _WRAPPERS:
+        parts = parts[:-1]
+    held = 1 + max(
+        (n for n, part in enumerate(parts[:-1]) if part in _COLLECTIONS), default=0
+    )
+    inside = parts[held:-1]
+    if all(part.isdigit() for part in inside):  # no name, or that of a place in a list
+        return "/".join(parts[: max(len(parts) - 1, 2)] if inside else parts)
+    return "/".join(inside)
+
+
+def _suffixes(name: str) -> list[str]:
+    """A path and what is left of it from the left, the longest first."""
+    parts = name.split("/")
+    return ["/".join(parts[n:]) for n in range(len(parts))]

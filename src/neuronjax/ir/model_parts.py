@@ -1,0 +1,265 @@
+"""Which part of the model an op belongs to: the one answer that all reports give.
+
+A part is, of what a framework leaves, the first of
+1. the name stack: Flax linen, Haiku, `jax.named_scope`;
+2. the path of the parameter it works on, or that of the nearest op in the same call of
+   the same layer that does: Flax NNX, Equinox, pytrees. What a layer computes beside
+   its children, attention between q, k, v and o say, has the path that these share;
+3. the layer or function that it was written in, "eqx.nn.MLP" or "loss_fn", which a
+   location knows by itself.
+An optimizer's op belongs to the parameter that it updates.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from neuronjax.ir.argument_names import modules_of_arguments
+from neuronjax.ir.descent import Descent, descent_of_ops
+from neuronjax.ir.name_stack import read_name_stack
+from neuronjax.ir.phases import phases_of
+from neuronjax.ir.program import ANY, Function, Location, Op, Program, Region
+from neuronjax.ir.readers import Readers
+
+_Layer = tuple[str, ...]
+_Path = tuple[str, ...]
+
+
+def with_parts(program: Program) -> Program:
+    """The program, its locations with module and phase."""
+    read = descent_of_ops(program)
+    names = program.argument_names
+    by_name = modules_of_arguments(names)
+    modules = {n: by_name[name] for n, name in enumerate(names) if name in by_name}
+    scopes = _scopes_of_modules(program, read, modules)
+    roots = frozenset(name.partition("/")[0] for name in names)
+    found: dict[Op, Location] = {}
+    for function in program.functions.values():
+        graph = Readers(function)
+        phases = phases_of(graph, read)
+        own = _own_modules(graph, read, modules, scopes)
+        parts = _PartFinder(graph, phases, own, roots).find()
+        found |= {
+            op: replace(
+                op.location,
+                functions=_functions(op, graph),
+                module=parts[op],
+                phase=phases[op],
+            )
+            for op in graph.ops
+        }
+    functions = {
+        name: Function(name, _placed(function.body, found))
+        for name, function in program.functions.items()
+    }
+    return replace(program, functions=functions)
+
+
+def _functions(op: Op, graph: Readers) -> _Layer:
+    """Those that led to an op; to a constant, which JAX places at the call of the whole
+    program, those that led to who reads it."""
+    own = op.location.functions
+    if own or op.operands:
+        return own
+    readers = (reader.location.functions for reader in graph.after(op))
+    return next(filter(None, readers), ())
+
+
+def _placed(region: Region, found: Mapping[Op, Location]) -> Region:
+    ops = (
+        replace(
+            op,
+            location=found[op],
+            regions=tuple([_placed(inner, found) for inner in op.regions]),
+        )
+        for op in region.ops
+    )
+    return replace(region, ops=tuple(ops))
+
+
+# -- what an op says of itself ---------------------------------------------------------
+
+
+def _scope(op: Op) -> str:
+    return "/".join(read_name_stack(op.location.scope).names)
+
+
+def _scopes_of_modules(
+    program: Program, read: Mapping[Op, Descent], modules: Mapping[int, str]
+) -> dict[str, str]:
+    """The name stack of the ops that work on a module's parameters, where there is one:
+    what is read outside of it, by an optimizer, is named alike."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for op in program.walk():
+        scope = _scope(op)
+        for module in {modules.get(n, "") for n in read[op].arguments} if scope else ():
+            found[module].add(scope)
+    return {module: min(scopes, key=len) for module, scopes in found.items() if module}
+
+
+def _own_modules(
+    graph: Readers,
+    read: Mapping[Op, Descent],
+    modules: Mapping[int, str],
+    scopes: Mapping[str, str],
+) -> dict[Op, str]:
+    """Of the ops that say so themselves, by their name stack or a parameter."""
+    found = {}
+    for op in graph.ops:
+        scope = _scope(op)
+        if scope:
+            found[op] = scope
+            continue
+        held = {modules[n] for n in read[op].arguments if n in modules}
+        shared = _shared([tuple(scopes.get(m, m).split("/")) for m in sorted(held)])
+        if shared:
+            found[op] = "/".join(shared)
+    return found
+
+
+def _shared(paths: Sequence[_Path]) -> _Path:
+    """What paths have in common from the left; a place in a list is `ANY` where they
+    differ in nothing else so far. Without a name in it, nothing."""
+    if len(paths) < 2:
+        return paths[0] if paths else ()
+    shared = []
+    for column in zip(*paths, strict=False):
+        alike = set(column)
+        if len(alike) > 1 and not all(part.isdigit() for part in alike):
+            break
+        shared.append(column[0] if len(alike) == 1 else ANY)
+    return tuple(shared) if any(part != ANY for part in shared) else ()
+
+
+# -- what its neighbours say of it -----------------------------------------------------
+
+
+def _layer(op: Op) -> _Layer:
+    """The layers that led to an op, or functions where there is none: the last two."""
+    classes = read_name_stack(op.location.scope).classes
+    functions = op.location.functions
+    layers = tuple(name for name in functions if name[:1].isupper())
+    return (*(layers or functions), *classes)[-2:]
+
+
+class _PartFinder:
+    """The modules of a function's ops, from those that say so themselves."""
+
+    def __init__(
+        self,
+        graph: Readers,
+        phases: Mapping[Op, str],
+        own: Mapping[Op, str],
+        roots: frozenset[str],
+    ) -> None:
+        self._graph, self._phases = graph, phases
+        self._own, self._found = own, dict(own)
+        self._latest: dict[_Path, str] = {}
+        self._layers = {op: _layer(op) for op in graph.ops}
+        forms = _forms(
+            (op.location.functions, read_name_stack(op.location.scope).classes, module)
+            for op, module in own.items()
+        )
+        # An argument's name alone is no part of a model.
+        self._forms = {k: f for k, f in forms.items() if f and f[-1] not in roots}
+
+    def find(self) -> dict[Op, str]:
+        """The module of every op, "" of what nothing but its function tells."""
+        graph = self._graph
+        backwards = graph.ops[::-1]
+        self._spread(backwards, self._updated)
+        self._spread(graph.ops, lambda op: self._same(op, graph.before(op), last=True))
+        self._spread(backwards, lambda op: self._same(op, graph.after(op)))
+        self._spread(graph.ops, lambda op: self._same(op, graph.before(op), last=True))
+        self._spread(graph.ops, lambda op: self._same(op, graph.beside(op)))
+        self._spread(graph.ops, self._around)
+        self._spread(backwards, self._constant)
+        return {op: self._found.get(op, "") for op in graph.ops}
+
+    def _spread(self, ops: Sequence[Op], rule: Callable[[Op], str]) -> None:
+        for op in ops:
+            if op not in self._found and (module := rule(op)):
+                self._found[op] = module
+
+    def _updated(self, op: Op) -> str:
+        """The module that an optimizer's op, or one that makes a gradient, updates."""
+        late = [o for o in self._graph.after(op) if self._updates(op, o)]
+        return _only(self._found.get(other, "") for other in late)
+
+    def _updates(self, op: Op, reader: Op) -> bool:
+        if self._phases[reader] == "optimizer":
+            return self._phases[op] in ("backward", "optimizer")
+        return self._phases[op] == "backward" and self._is_alike(op, reader)
+
+    def _is_alike(self, op: Op, other: Op) -> bool:
+        return bool(self._layers[op]) and self._layers[op] == self._layers[other]
+
+    def _same(self, op: Op, others: Iterable[Op], last: bool = False) -> str:
+        """That of neighbours in the same layer, where they agree, or of the last."""
+        if self._phases[op] == "optimizer":
+            return ""
+        alike = [o for o in others if self._is_alike(op, o)]
+        modules = [self._found[o] for o in alike if o in self._found]
+        return modules[-1] if modules and last else _only(modules)
+
+    def _around(self, op: Op) -> str:
+        """What the children of its layer share, of those that are nearest."""
+        form = self._forms.get(self._layers[op])
+        if not form or self._phases[op] == "optimizer":
+            return ""
+        before = reversed([*self._graph.before(op)])
+        near = (*before, *self._graph.after(op))
+        places = (self._found.get(other, "") for other in near)
+        for module in (*places, self._latest.get(form, "")):
+            path = tuple(module.split("/"))[: len(form)]
+            if _form(path) == form:
+                self._latest[form] = "/".join(path)
+                return self._latest[form]
+        return ""
+
+    def _constant(self, op: Op) -> str:
+        """A constant belongs to who reads it, the first of several."""
+        if op.operands or op.regions:
+            return ""
+        found = (self._found.get(reader, "") for reader in self._graph.after(op))
+        return next(filter(None, found), "")
+
+
+def _only(modules: Iterable[str]) -> str:
+    """The module, if there is one and no other."""
+    different = {module for module in modules if module}
+    return different.pop() if len(different) == 1 else ""
+
+
+def _forms(
+    heard: Iterable[tuple[_Layer, _Layer, str]],
+) -> dict[_Layer, _Path]:
+    """What the parameters below a layer have in common, places in lists left open."""
+    below: dict[_Layer, set[_Path]] = defaultdict(set)
+    for functions, classes, module in heard:
+        form = _form(tuple(module.split("/")))
+        for layer in _layers_around(functions, classes):
+            below[layer].add(form)
+    return {layer: _proper(sorted(forms)) for layer, forms in below.items()}
+
+
+def _layers_around(functions: _Layer, classes: _Layer) -> Iterator[_Layer]:
+    """Every pair of layers, one inside the other, that led to an op."""
+    layers = tuple(name for name in functions if name[:1].isupper())
+    stack = (*(layers or functions), *classes)
+    for n in range(len(stack)):
+        yield stack[max(0, n - 1) : n + 1]
+
+
+def _form(path: _Path) -> _Path:
+    return tuple(ANY if part.isdigit() else part for part in path)
+
+
+def _proper(forms: Sequence[_Path]) -> _Path:
+    """What forms share, less than the shortest of them."""
+    most = min(map(len, forms)) - 1
+    alike = [set(column) for column in zip(*forms, strict=False)][:most]
+    count = next((n for n, parts in enumerate(alike) if len(parts) > 1), len(alike))
+    return forms[0][:count]

@@ -1,0 +1,102 @@
+"""What a JAX name stack says: the parts that a model's author named, and the pass.
+
+`jit(step)/transpose(jvp(mlp))/dot_general` is an op of "mlp", in the backward pass. The
+last part is the primitive. `jit(f)`, `while/body`, `closed_call` and an einsum's
+formula are JAX's own parts; "eqx.nn.Linear" is the name of a class, which all its
+instances share.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+_TRANSFORMED = re.compile(
+    r"(?:transpose|jvp|vmap|checkpoint|rematted_computation)\((.*)\)"
+)
+_JAX_PREFIXES = ("jit(", "pjit(", "neuronjax.policy.")
+_JAX_NAMES = frozenset(
+    """while body cond closed_call core_call checkpoint remat remat2
+    rematted_computation scan custom_jvp_call custom_vjp_call custom_lin shard_map pjit
+    main ~""".split()
+)
+_BRANCH = re.compile(r"branch_\d+_fun")
+_EINSUM = "->"
+
+
+class NameStack(NamedTuple):
+    """The author's parts of a name stack.
+
+    Attributes:
+        names: of modules and `jax.named_scope`s, the outermost first.
+        classes: parts with a dot, which name a class ("eqx.nn.Linear").
+    """
+
+    names: tuple[str, ...]
+    classes: tuple[str, ...]
+
+
+@cache
+def read_name_stack(scope: str) -> NameStack:
+    """The author's parts of a name stack, without that of the primitive."""
+    bare = [name for part in _inside(scope) for name in _bare(part).split("/")]
+    own = [name for name in bare if name and not _is_jax_own(name)]
+    classes = tuple(name for name in own if "." in name)
+    return NameStack(tuple(n for n in own if "." not in n), classes)
+
+
+def is_backward_scope(scope: str) -> bool:
+    """Whether ops of this name stack run in the backward pass, a rematerialised forward
+    pass included."""
+    return "transpose(" in scope
+
+
+def is_forward_scope(scope: str) -> bool:
+    """Whether ops of this name stack are what is differentiated."""
+    return "jvp(" in scope and not is_backward_scope(scope)
+
+
+def is_cotangent_scope(scope: str) -> bool:
+    """Whether ops of this name stack compute gradients.
+
+    The name "transpose" alone is not enough: a rematerialised forward pass sits under
+    the transpose scope of the backward pass that asked for it.
+    """
+    return is_backward_scope(scope) and "rematted_computation" not in scope
+
+
+def _inside(scope: str) -> list[str]:
+    parts = list(_components(scope))
+    # A call's part is the last of its own stack: "jit(step)/jvp(jit(tril))".
+    return parts[:-1]
+
+
+def _components(scope: str) -> Iterator[str]:
+    """A name stack in parts; a slash within brackets divides nothing."""
+    part, depth = "", 0
+    for character in scope:
+        depth += (character == "(") - (character == ")")
+        if character == "/" and depth == 0:
+            yield part
+            part = ""
+        else:
+            part += character
+    yield part
+
+
+def _bare(part: str) -> str:
+    """A part without the transformations around it."""
+    while match := _TRANSFORMED.fullmatch(part):
+        part = match[1]
+    return "" if part.startswith(_JAX_PREFIXES) else part
+
+
+def _is_jax_own(name: str) -> bool:
+    return (
+        name in _JAX_NAMES
+        or name.startswith(_JAX_PREFIXES)
+        or _EINSUM in name
+        or bool(_BRANCH.fullmatch(name))
+    )

@@ -1,0 +1,58 @@
+"""Which ops are the forward pass, the backward pass or the optimizer.
+
+JAX's name stack says "jvp(" of what is differentiated and "transpose(" of the backward
+pass, a rematerialised forward pass included: it runs there. What is neither, and is
+computed from a gradient, is the optimizer; so is what only that reads (a schedule, a
+bias correction). The rest is the pass that reads it first, or the one it reads from (a
+metric). In a function without a backward pass nothing tells: an inference step and an
+update alone look alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from neuronjax.ir.descent import Descent
+from neuronjax.ir.name_stack import is_backward_scope, is_forward_scope
+from neuronjax.ir.program import Op
+from neuronjax.ir.readers import Readers
+
+UNKNOWN = ""
+PHASES = (UNKNOWN, "forward", "backward", "optimizer")
+SHORT_PHASES: Mapping[str, str] = {
+    "": "",
+    "forward": "fwd",
+    "backward": "bwd",
+    "optimizer": "opt",
+}
+"""For narrow columns."""
+
+
+def phases_of(graph: Readers, read: Mapping[Op, Descent]) -> dict[Op, str]:
+    """The phase of each op of a function; "" where it cannot be told, which inside of a
+    callee leaves it to the call."""
+    scopes = [op.location.scope for op in graph.ops]
+    has_backward = any(map(is_backward_scope, scopes))
+    if not has_backward:
+        return dict.fromkeys(graph.ops, UNKNOWN)
+    found: dict[Op, str] = {
+        op: _own_phase(op, read[op].after_gradients) for op in graph.ops
+    }
+    for op in reversed(graph.ops):
+        later = [found[reader] for reader in graph.after(op) if found[reader]]
+        if not found[op] and later:
+            found[op] = min(later, key=PHASES.index)
+    for op in graph.ops:
+        earlier = [found[maker] for maker in graph.before(op) if found[maker]]
+        if not found[op] and earlier:
+            found[op] = max(earlier, key=PHASES.index)
+    return found
+
+
+def _own_phase(op: Op, after_gradients: bool) -> str:
+    """What an op's name stack, and what it reads, say."""
+    if is_backward_scope(op.location.scope):
+        return "backward"
+    if is_forward_scope(op.location.scope):
+        return "forward"
+    return "optimizer" if after_gradients else UNKNOWN

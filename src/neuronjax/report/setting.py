@@ -1,0 +1,57 @@
+"""The head line of every report: machine, logical core, numerics and SDK."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from neuronjax.hardware import Target
+from neuronjax.policy import Policy
+from neuronjax.policy.flags import PRESETS
+
+_SHOWN_FORMATS = {"fp8": "FP8", "mxfp8": "MXFP8", "mxfp4": "MXFP4"}
+_CASTS = {"matmult": "matmuls in {}", "all": "all in {}"}
+_FP32 = {
+    "fp32_4pass": "FP32 in four passes",
+    "fp32_4pass_rows32": "FP32 in four passes, by 32 rows",
+}
+
+
+def setting_line(target: Target, policy: Policy, lnc: int | None = None) -> str:
+    """ "trn2, LNC 2, policy fp32 (FP32 in four passes), SDK 2.32".
+
+    Args:
+        target: the machine.
+        policy: the numerics.
+        lnc: physical cores per logical core; None for the policy's, else the target's.
+    """
+    cores = lnc or policy.lnc or target.lnc_default
+    return f"{target.name}, LNC {cores}, {numerics_of(policy)}"
+
+
+def numerics_of(policy: Policy) -> str:
+    """ "policy fp32 (FP32 in four passes), SDK 2.32"."""
+    words = policy_in_words(policy)
+    return f"policy {policy_name(policy)} ({words}), SDK {policy.sdk}"
+
+
+def policy_name(policy: Policy) -> str:
+    """Its own name, that of the preset that does the same, or "custom": the defaults
+    of an SDK have the name of what they do."""
+    if policy.name:
+        return policy.name
+    presets = (Policy.preset(name) for name in PRESETS)
+    same = (p for p in presets if dataclasses.replace(p, sdk=policy.sdk) == policy)
+    found = next(same, None)
+    return "custom" if found is None or found.name is None else found.name
+
+
+def policy_in_words(policy: Policy) -> str:
+    """What becomes of FP32 operands of matmuls, and how much else is asked for."""
+    words = _FP32[policy.fp32_model]
+    if policy.auto_cast in _CASTS:
+        kind = policy.auto_cast_type
+        words = _CASTS[policy.auto_cast].format(_SHOWN_FORMATS.get(kind, kind.upper()))
+    if policy.rounding != "rne":
+        words += f", {policy.rounding} rounding"
+    count = len(policy.rules)
+    return words + (f", {count} rule{'s' * (count > 1)}" if count else "")
