@@ -45,8 +45,9 @@ def haiku_resnet_block() -> Call:
         )
         return hk.Linear(10)(block(x, True, False).mean((1, 2)))
 
-    model, x = hk.without_apply_rng(hk.transform_with_state(forward)), uniform(
-        1, (3, 8, 8, 4)
+    model, x = (
+        hk.without_apply_rng(hk.transform_with_state(forward)),
+        uniform(1, (3, 8, 8, 4)),
     )
     params, state = model.init(KEY, x)
 
@@ -384,7 +385,11 @@ def jraph_attention() -> Call:
         )
         return net(graph).nodes
 
-    return layer, (uniform(6, (5, 4)), uniform(7, (8, 1)), _graph()._replace(edges=None))
+    return layer, (
+        uniform(6, (5, 4)),
+        uniform(7, (8, 1)),
+        _graph()._replace(edges=None),
+    )
 
 
 @stranger("e3nn-jax")

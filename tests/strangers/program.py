@@ -145,12 +145,13 @@ def compare(actual: PyTree, expected: PyTree, neighbour: PyTree) -> Verdict:
     for path, error, bound in leaves:
         if not error <= bound:
             return Verdict("differs", f"by {error:.1e} in {path}, of {bound:.1e}")
-    said = [leaf for leaf in leaves if not leaf.is_noise]
-    worst = max(said, key=lambda leaf: leaf.error / leaf.bound, default=None)
-    if worst is None:
-        return Verdict("agrees", "in what is all noise")
-    noise = len(leaves) - len(said)
-    aside = f", {noise} of {len(leaves)} leaves are noise" if noise else ""
+    floats = [leaf for leaf in leaves if leaf.bound >= FLOOR]
+    if not floats:
+        return Verdict("agrees", "in every bit, of integers")
+    said = [leaf for leaf in floats if not leaf.is_noise]
+    worst = max(said or floats, key=lambda leaf: leaf.error / leaf.bound)
+    noise = len(floats) - len(said)
+    aside = f"; {noise} of {len(floats)} arrays are noise" if noise else ""
     return Verdict("agrees", f"within {worst.error:.1e} of {worst.bound:.1e}{aside}")
 
 

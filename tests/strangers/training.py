@@ -1,4 +1,4 @@
-"""Optimizers and losses: Optax, KFAC-JAX, evosax, rax, Qwix, Quax, one step of each."""
+"""Optimizers and losses: Optax, KFAC-JAX, evosax, rax and others, one step of each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _loss(params, x, labels):
 BATCH = uniform(4, (12, 8)), integers(5, (12,), 10)
 
 
-def _optax(optimizer) -> Call:
+def _optax(optimizer, takes_values: bool = False) -> Call:
     """The third of three steps: the first ones fill the state."""
     import optax
 
@@ -39,8 +39,8 @@ def _optax(optimizer) -> Call:
             "grad": gradient,
             "value_fn": lambda p: _loss(p, x, labels),
         }
-        update = optax.with_extra_args_support(optimizer).update
-        updates, state = update(gradient, state, params, **extra)
+        extra = extra if takes_values else {}
+        updates, state = optimizer.update(gradient, state, params, **extra)
         return optax.apply_updates(params, updates), state, value
 
     params = _params()
@@ -88,7 +88,7 @@ def optax_lbfgs() -> Call:
     """L-BFGS with its line search."""
     import optax
 
-    return _optax(optax.lbfgs())
+    return _optax(optax.lbfgs(), takes_values=True)
 
 
 @stranger("optax")
@@ -145,11 +145,18 @@ def kfac_estimator() -> Call:
 
     params = uniform(3, (8, 10), 0.5)
     estimator = kfac_jax.BlockDiagonalCurvature(loss, params_index=0)
-    state = estimator.init(KEY, (params, BATCH), True, False)
+    state = estimator.init(KEY, (params, BATCH), None, None)
 
     def step(state, params, batch):
         return estimator.update_curvature_matrix_estimate(
-            state, 0.9, 0.1, 1.0, batch[0].shape[0], KEY, (params, batch), "fisher_exact"
+            state,
+            0.9,
+            0.1,
+            1.0,
+            batch[0].shape[0],
+            KEY,
+            (params, batch),
+            "fisher_exact",
         )
 
     return step, (state, params, BATCH)
@@ -193,24 +200,6 @@ def rax_ranking() -> Call:
         return value, gradient, rax.ndcg_metric(scores, labels)
 
     return both, (uniform(1, (6, 9)), integers(2, (6, 9), 4).astype(jnp.float32))
-
-
-@stranger("quax")
-def quax_lora() -> Call:
-    """A layer whose weight is a LoRA array."""
-    import equinox as eqx
-    import quax
-    from quax.examples import lora
-
-    linear = eqx.nn.Linear(8, 10, key=KEY)
-    model = lora.loraify(linear, rank=2, key=KEY)
-    params, static = eqx.partition(model, eqx.is_inexact_array)
-
-    def loss(params, x, labels):
-        call = quax.quaxify(jax.vmap(eqx.combine(params, static)))
-        return cross_entropy(call(x), labels)[0]
-
-    return jax.value_and_grad(loss), (params, *BATCH)
 
 
 @stranger("flashbax")
@@ -257,9 +246,7 @@ def jaxtyping_annotations() -> Call:
     from jaxtyping import Array, Float, jaxtyped
 
     @jaxtyped(typechecker=None)
-    def attend(
-        q: Float[Array, "to depth"], k: Float[Array, "from depth"]
-    ) -> Float[Array, "to from"]:
+    def attend(q: Float[Array, "*_"], k: Float[Array, "*_"]) -> Float[Array, "*_"]:
         return jax.nn.softmax(q @ k.T / jnp.sqrt(q.shape[-1]))
 
     return attend, (uniform(1, (5, 8)), uniform(2, (6, 8)))

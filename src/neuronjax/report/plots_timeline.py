@@ -35,7 +35,7 @@ PHASE_COLOURS: Mapping[Phase, str] = {
 """Greys, dark enough apart for every reader; colours are those of the queues."""
 
 _STRETCHES, _PHASE_STRETCHES = 800, 200
-_FEWEST_STRETCHES = 3  # of a phase; less belongs to the one before
+_FEWEST_STRETCHES = 5  # of a phase; less belongs to the one before
 _HEIGHT = 0.8
 _BAND = 0.36  # of phases and loops
 _BAND_STEP = 0.55
@@ -217,10 +217,10 @@ def _phases_of(timeline: Timeline) -> dict[int, Phase]:
 def _shares(
     timeline: Timeline, of: Mapping[int, Phase], phase: Phase, edges: np.ndarray
 ) -> np.ndarray:
-    """How busy all queues together are with a phase."""
+    """How busy all queues together are with a phase; loads run ahead of theirs."""
 
     def belongs(event: Event) -> bool:
-        return of.get(event.instruction) == phase
+        return isinstance(event.source, Work) and of.get(event.instruction) == phase
 
     shares = [busy_shares(timeline, queue, edges, only=belongs) for queue in QUEUES]
     return np.sum(shares, axis=0)
