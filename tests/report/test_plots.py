@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from matplotlib.colors import to_hex
 
 import neuronjax as nj

@@ -96,6 +96,11 @@ def stranger(library: str) -> Callable[[Callable[[], Call]], Callable[[], Call]]
     return add
 
 
+def of(build: Callable[[], Call]) -> Program:
+    """The program that a function builds."""
+    return next(program for program in PROGRAMS if program.build is build)
+
+
 def judge(program: Program) -> Verdict:
     """Runs a program natively and emulated.
 

@@ -1,4 +1,4 @@
-"""Optimizers and losses: Optax, KFAC-JAX, evosax, rax and others, one step of each."""
+"""Optimizers and losses: Optax, evosax, rax and others, one step of each."""
 
 from __future__ import annotations
 
@@ -132,36 +132,6 @@ def optax_sam() -> Call:
     return _optax(contrib.sam(optax.sgd(RATE), contrib.normalize(), sync_period=2))
 
 
-@stranger("kfac-jax")
-def kfac_estimator() -> Call:
-    """A step of the curvature estimate of a layer."""
-    import kfac_jax
-
-    def loss(params, batch):
-        x, labels = batch
-        logits = kfac_jax.register_dense(x @ params, x, params)
-        kfac_jax.register_softmax_cross_entropy_loss(logits, labels)
-        return cross_entropy(logits, labels)[0]
-
-    params = uniform(3, (8, 10), 0.5)
-    estimator = kfac_jax.BlockDiagonalCurvature(loss, params_index=0)
-    state = estimator.init(KEY, (params, BATCH), None, None)
-
-    def step(state, params, batch):
-        return estimator.update_curvature_matrix_estimate(
-            state,
-            0.9,
-            0.1,
-            1.0,
-            batch[0].shape[0],
-            KEY,
-            (params, batch),
-            "fisher_exact",
-        )
-
-    return step, (state, params, BATCH)
-
-
 @stranger("evosax")
 def evosax_open_es() -> Call:
     """OpenAI's evolution strategy, one generation."""
@@ -246,7 +216,7 @@ def jaxtyping_annotations() -> Call:
     from jaxtyping import Array, Float, jaxtyped
 
     @jaxtyped(typechecker=None)
-    def attend(q: Float[Array, "*_"], k: Float[Array, "*_"]) -> Float[Array, "*_"]:
+    def attend(q: Float[Array, "t d"], k: Float[Array, "u d"]):  # noqa: F722
         return jax.nn.softmax(q @ k.T / jnp.sqrt(q.shape[-1]))
 
     return attend, (uniform(1, (5, 8)), uniform(2, (6, 8)))

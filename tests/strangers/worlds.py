@@ -30,8 +30,8 @@ def _rollout(name, choose) -> Call:
 
     def rollout(state, key):
         def step(state, key):
-            obs, state, reward, done, _ = env.step(key, state, choose(key), options)
-            return state, (obs, reward, done)
+            seen = env.step(key, state, choose(key), options)
+            return seen[1], (seen[0], *seen[2:-1])
 
         return jax.lax.scan(step, state, jax.random.split(key, 5))
 
