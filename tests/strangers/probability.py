@@ -289,7 +289,8 @@ def matfree_trace() -> Call:
 
     def estimate(matrix, key):
         signs = stochtrace.sampler_signs(matrix[0], num=8)
-        estimator = stochtrace.estimator(stochtrace.integrand_trace(), signs)
+        trace = stochtrace.monte_carlo_trace()
+        estimator = stochtrace.estimator_monte_carlo(trace, sampler=signs)
         return estimator(lambda v: matrix @ v, key)
 
     return estimate, (uniform(1, (6, 6)), KEY)
