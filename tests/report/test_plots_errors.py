@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 
 from neuronjax.report.plots_errors import draw_errors
@@ -39,7 +40,9 @@ def test_few_small_errors_do_not_stretch_the_axis():
     assert 1e-4 < low < 1e-3
     assert 0.03 < high < 0.2
     assert "below the axis" in labels(figure)
-    lowest = min(y for dots in axes.collections for _, y in dots.get_offsets())
+    lowest = min(
+        y for dots in axes.collections for _, y in np.asarray(dots.get_offsets())
+    )
     assert lowest >= low  # they are drawn, at the bottom
 
 

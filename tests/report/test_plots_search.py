@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from neuronjax.report.plots_search import Trial, draw_search
@@ -65,7 +66,9 @@ def test_no_tolerance_is_exact(errors):
     (axes,) = figure.axes
     exact = heights(figure)["found"][0]
     assert [
-        line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == "--"
+        np.asarray(line.get_ydata())[0]
+        for line in axes.lines
+        if line.get_linestyle() == "--"
     ] == [exact]
 
 

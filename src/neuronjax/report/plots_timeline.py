@@ -40,20 +40,21 @@ _HEIGHT = 0.8
 _BAND = 0.36  # of phases and loops
 _BAND_STEP = 0.55
 _AROUND = "#EFEFEF"
-#: An event is named where it is the whole of its stretch, and this share of the time.
-_NAMED_SHARE = 0.01
+#: What is named fills this much of its stretch, which is this share of the whole time.
+_FILLED, _NAMED_SHARE = 0.75, 0.01
 _MOST_LOOPS = 8
 #: Events of one name are one, if what is between them is less of the whole time.
 _JOINED = 0.004
 
 
 class Run(NamedTuple):
-    """A stretch of time under one name, in seconds."""
+    """A stretch of time under one name, in seconds; how much of it is work."""
 
     name: str
     start: float
     end: float
     count: int = 1
+    busy: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -245,15 +246,24 @@ def _named_runs(timeline: Timeline, queue: Queue) -> Iterator[Run]:
     for event in timeline.of(queue):
         if event.count > 1:
             continue
-        run = Run(_name(event, timeline), event.start_seconds, event.end_seconds)
+        run = Run(
+            name=_name(event, timeline),
+            start=event.start_seconds,
+            end=event.end_seconds,
+            busy=event.queue_seconds,
+        )
         last = runs[-1] if runs else None
-        if event.queue_seconds < 0.5 * (run.end - run.start):
-            continue
         if last and last.name == run.name and run.start - last.end < _JOINED * total:
-            runs[-1] = last._replace(end=run.end, count=last.count + 1)
+            busy, end = last.busy + run.busy, max(last.end, run.end)
+            runs[-1] = last._replace(end=end, count=last.count + 1, busy=busy)
         elif last is None or run.start >= last.end:
             runs.append(run)
-    return (run for run in runs if run.end - run.start > _NAMED_SHARE * total)
+    return (
+        run
+        for run in runs
+        if run.end - run.start > _NAMED_SHARE * total
+        and run.busy > _FILLED * (run.end - run.start)
+    )
 
 
 def _ink_on(queue: Queue, run: Run) -> str:

@@ -80,7 +80,9 @@ def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
         totals[tensor.category] += tensor.bytes
     alive.sort(key=lambda t: -t.bytes)
     biggest = tuple(t if isinstance(t, Tensor) else t.named() for t in alive[:_SHOWN])
-    shown = {c: tuple(held) for c, held in layers.items() if any(held)}
+    shown: dict[Category, tuple[int, ...]] = {
+        c: tuple(held) for c, held in layers.items() if any(held)
+    }
     return HbmPeak(
         bytes=usage[at],
         categories=MappingProxyType(totals),
