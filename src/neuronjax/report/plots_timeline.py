@@ -58,7 +58,7 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _TimelineRows:
     """What a timeline shows, and at which height."""
 
     timeline: Timeline
@@ -68,7 +68,7 @@ class _Rows:
     loops: Sequence[LoopSpan]
 
     @classmethod
-    def of(cls, timeline: Timeline) -> _Rows:
+    def of(cls, timeline: Timeline) -> _TimelineRows:
         unit, _ = time_unit(timeline.total_seconds)
         queues = [queue for queue in QUEUES if timeline.busy_seconds(queue) > 0]
         return cls(timeline, unit, queues, phase_runs(timeline), _shown_loops(timeline))
@@ -91,7 +91,7 @@ def draw_timeline(axes: Axes, timeline: Timeline) -> Callable[[], None]:
 
     Returns what names them, for when the axes have their place.
     """
-    rows = _Rows.of(timeline)
+    rows = _TimelineRows.of(timeline)
     edges = np.linspace(0, timeline.total_seconds or 1e-9, _STRETCHES + 1)
     _draw_around(axes, rows)
     for loop in rows.loops:
@@ -110,7 +110,7 @@ def draw_timeline(axes: Axes, timeline: Timeline) -> Callable[[], None]:
     return lambda: _name_all(axes, rows)
 
 
-def _name_all(axes: Axes, rows: _Rows) -> None:
+def _name_all(axes: Axes, rows: _TimelineRows) -> None:
     """Names what there is room for."""
 
     def write(texts: Sequence[str], run: Run, y: float, ink: str) -> None:
@@ -137,7 +137,7 @@ def _name_all(axes: Axes, rows: _Rows) -> None:
 # -- rows ------------------------------------------------------------------------------
 
 
-def _label_rows(axes: Axes, rows: _Rows) -> None:
+def _label_rows(axes: Axes, rows: _TimelineRows) -> None:
     timeline = rows.timeline
     labels = {
         rows.base(queue) + _HEIGHT / 2: f"{_title(queue)}  "
@@ -154,7 +154,9 @@ def _title(queue: Queue) -> str:
     return "Collectives" if queue == "cc" else QUEUE_TITLES[queue]
 
 
-def _draw_lane(axes: Axes, rows: _Rows, queue: Queue, edges: np.ndarray) -> None:
+def _draw_lane(
+    axes: Axes, rows: _TimelineRows, queue: Queue, edges: np.ndarray
+) -> None:
     base, times = rows.base(queue), edges / rows.unit
     axes.axhline(base, color=COLOURS[queue], linewidth=0.5)
     shares = _HEIGHT * busy_shares(rows.timeline, queue, edges)
@@ -164,14 +166,14 @@ def _draw_lane(axes: Axes, rows: _Rows, queue: Queue, edges: np.ndarray) -> None
         axes.stairs(base + spills, times, baseline=base, fill=True, color=SPILL_COLOUR)
 
 
-def _draw_phase(axes: Axes, rows: _Rows, run: Run) -> None:
+def _draw_phase(axes: Axes, rows: _TimelineRows, run: Run) -> None:
     colour = PHASE_COLOURS[cast(Phase, run.name)]
     start, width = run.start / rows.unit, (run.end - run.start) / rows.unit
     place = rows.bands["phase"]
     axes.barh(place, width, _BAND, left=start, color=colour, linewidth=0)
 
 
-def _draw_around(axes: Axes, rows: _Rows) -> None:
+def _draw_around(axes: Axes, rows: _TimelineRows) -> None:
     timeline = rows.timeline
     if timeline.around_seconds:
         ends = timeline.scheduled_seconds, timeline.total_seconds
@@ -189,7 +191,7 @@ def _is_spill(event: Event) -> bool:
 def phase_runs(timeline: Timeline) -> list[Run]:
     """When which phase works most; none where the program has no gradients."""
     of = _phases_of(timeline)
-    present = [phase for phase in PHASES if phase in of.values()]
+    present: list[Phase] = [phase for phase in PHASES if phase in of.values()]
     if "backward" not in present or not timeline.scheduled_seconds:
         return []
     edges = np.linspace(0, timeline.scheduled_seconds, _PHASE_STRETCHES + 1)
@@ -229,7 +231,7 @@ def _shares(
 
 def _busiest(busy: np.ndarray) -> list[int]:
     """The row that is most in each column; where all are zero, that of before."""
-    working = busy.any(axis=0)
+    working = np.asarray(busy.any(axis=0))
     places = np.where(working, np.arange(len(working)), -1)
     last = np.maximum.accumulate(places)
     last[last < 0] = working.argmax()
@@ -304,7 +306,7 @@ def _within(inner: LoopSpan, outer: LoopSpan) -> bool:
     )
 
 
-def _legend(axes: Axes, rows: _Rows) -> None:
+def _legend(axes: Axes, rows: _TimelineRows) -> None:
     """Colours are the lanes'; what differs within a row needs a name."""
     present = {run.name for run in rows.phases}
     named = {p: colour for p, colour in PHASE_COLOURS.items() if p in present}

@@ -63,7 +63,9 @@ def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
     fixed = sum(t.bytes for t in arguments)
     count = len(plan.units)
     inner = [max(map(_inner_peak, u.inner)) if u.inner else 0 for u in plan.units]
-    layers = {c: _over_units(tensors, c, count) for c in CATEGORIES}
+    layers: dict[Category, list[int]] = {
+        c: _over_units(tensors, c, count) for c in CATEGORIES
+    }
     layers["workspace"] = [
         a + b for a, b in itertools.zip_longest(layers["workspace"], inner, fillvalue=0)
     ]
