@@ -72,15 +72,18 @@ def draw_hbm(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) -> 
 
 def _held(memory: MemoryPlan) -> dict[Category, np.ndarray]:
     """Bytes after every unit, by category: arguments, then what comes and goes."""
-    count, fixed = len(memory.main.units), dict.fromkeys(CATEGORIES, 0)
+    count = len(memory.main.units)
+    fixed: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
     for tensor in memory.arguments:
         fixed[tensor.category] += tensor.bytes
-    held = {c: np.full(count, float(size)) for c, size in fixed.items() if size}
-    for category in reversed(CATEGORIES):  # results last: they stay
+    held: dict[Category, np.ndarray] = {
+        c: np.full(count, float(size)) for c, size in fixed.items() if size
+    }
+    for category in reversed(CATEGORIES):  # results below: they stay
         if category in memory.hbm.temporaries:
             layer = np.array(memory.hbm.temporaries[category], float)[:count]
             held[category] = held.get(category, np.zeros(count)) + layer
-    return {c: layer for c, layer in held.items() if layer.size and layer.any()}
+    return held if count else {}
 
 
 def _hbm_title(memory: MemoryPlan, capacity: int) -> str:

@@ -53,7 +53,7 @@ class Run(NamedTuple):
     name: str
     start: float
     end: float
-    count: int = 1
+    events: int = 1
     busy: float = 0.0
 
 
@@ -70,7 +70,7 @@ class _TimelineRows:
     @classmethod
     def of(cls, timeline: Timeline) -> _TimelineRows:
         unit, _ = time_unit(timeline.total_seconds)
-        queues = [queue for queue in QUEUES if timeline.busy_seconds(queue) > 0]
+        queues: list[Queue] = [q for q in QUEUES if timeline.busy_seconds(q) > 0]
         return cls(timeline, unit, queues, phase_runs(timeline), _shown_loops(timeline))
 
     def base(self, queue: Queue) -> float:
@@ -125,7 +125,7 @@ def _name_all(axes: Axes, rows: _TimelineRows) -> None:
         write([f"loop {turns}", turns], run, rows.bands["loops"], INK)
     for queue in rows.queues:
         for run in _named_runs(rows.timeline, queue):
-            counted = [f"{run.name} × {run.count}"] if run.count > 1 else []
+            counted = [f"{run.name} × {run.events}"] if run.events > 1 else []
             y = rows.base(queue) + _HEIGHT / 4
             write([*counted, run.name], run, y, _ink_on(queue, run))
     around = Run("", rows.timeline.scheduled_seconds, rows.timeline.total_seconds)
@@ -257,7 +257,7 @@ def _named_runs(timeline: Timeline, queue: Queue) -> Iterator[Run]:
         last = runs[-1] if runs else None
         if last and last.name == run.name and run.start - last.end < _JOINED * total:
             busy, end = last.busy + run.busy, max(last.end, run.end)
-            runs[-1] = last._replace(end=end, count=last.count + 1, busy=busy)
+            runs[-1] = last._replace(end=end, events=last.events + 1, busy=busy)
         elif last is None or run.start >= last.end:
             runs.append(run)
     return (
