@@ -2,7 +2,7 @@
 #   make test | slow | matrix | exhaustive | fuzz | lint | types | quickstart | bench
 #   make bench-test | validate | validate-kernels CORPUS=folder | figures | notebooks
 #   make leave-one-out CORPUS=folder | judge-kernels CORPUS=folder | docs | bench-all | clean | notebooks-refresh
-#   make docs-update | faults
+#   make docs-update | faults | strangers
 
 PYTHON ?= python3
 VENV := .venv
@@ -19,7 +19,7 @@ export JAX_PLATFORMS ?= cpu
 .PHONY: help .venv test slow lint format types quickstart bench bench-test validate \
 	validate-kernels validate-numerics leave-one-out judge-kernels \
 	figures bench-all matrix exhaustive fuzz notebooks notebooks-refresh docs \
-	docs-update faults clean
+	docs-update faults strangers clean
 
 help:
 	@sed -n 's/^# *make /make /p' Makefile
@@ -125,6 +125,22 @@ notebooks: $(NOTEBOOKS_STAMP)
 notebooks-refresh: $(NOTEBOOKS_STAMP)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python notebooks/refresh.py $(ARGS)
 
+# Small programs over forty public JAX libraries, each against jax.jit, in an environment
+# of their own; half an hour. ARGS="optax haiku" chooses. Of TensorFlow Probability the
+# stable release, which others ask for, does not import with this JAX.
+STRANGERS := .venv-strangers
+STRANGERS_STAMP := $(STRANGERS)/.installed
+STRANGERS_LIST := tests/strangers/requirements.txt
+
+$(STRANGERS_STAMP): $(STRANGERS_LIST) pyproject.toml
+	$(PYTHON) -m venv $(STRANGERS)
+	$(STRANGERS)/bin/python -m pip install --quiet --requirement $(STRANGERS_LIST) --editable .
+	$(STRANGERS)/bin/python -m pip install --quiet --no-deps --force-reinstall $$(grep ^tfp-nightly $(STRANGERS_LIST))
+	touch $@
+
+strangers: $(STRANGERS_STAMP)
+	$(STRANGERS)/bin/python -m tests.strangers $(ARGS)
+
 # The site, in site/, and every block of code of its pages and of README.
 $(DOCS_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
@@ -138,5 +154,5 @@ docs-update: $(DOCS_STAMP)
 	NEURONJAX_UPDATE_DOCS=1 $(PYTEST) docs $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis .cache
+	rm -rf $(VENV) $(STRANGERS) build dist site .pytest_cache .ruff_cache .hypothesis .cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

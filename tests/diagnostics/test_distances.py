@@ -13,8 +13,8 @@ from neuronjax.diagnostics import distances as module
 from neuronjax.diagnostics.distances import distances
 from neuronjax.diagnostics.faults.shares import Seen, share_of
 from neuronjax.diagnostics.op_errors import errors_of
-from neuronjax.execution.host_kernels import compiled
-from neuronjax.execution.host_kernels.distance_kernel import Distance, Told
+from neuronjax.numerics.host_kernels import compiled
+from neuronjax.numerics.host_kernels.distance_kernel import Distance, Told
 
 pytestmark = pytest.mark.skipif(
     not compiled.lanes(), reason="no kernels for this processor"

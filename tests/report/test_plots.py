@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
+import neuronjax as nj
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.report.event_spans import busy_shares, spans
 from neuronjax.report.plots import draw
+from neuronjax.report.plots_memory import CATEGORY_COLOURS
 from neuronjax.report.plots_roofline import points
+from neuronjax.report.plots_scale import axis_floor
+from neuronjax.report.plots_timeline import phase_runs
 from neuronjax.report.quantities import time_unit
 from neuronjax.timing.work import QUEUES, Core
 from tests.report.timelines import EXAMPLE, MICRO, event, scheduled, transfer
@@ -54,6 +63,11 @@ def test_roofline_names_roofs_and_ops():
         assert text in found
     assert any(text.startswith("HBM 725") for text in found)
     assert axes.get_xscale() == axes.get_yscale() == "log"
+
+
+def test_a_picture_of_nothing_to_name_has_no_names():
+    (axes,) = figure("timeline", scheduled(())).axes
+    assert not axes.texts
 
 
 def test_points_of_the_roofline():
@@ -115,3 +129,175 @@ def test_pieces_lie_between_start_and_end():
 
 def test_the_axis_of_time_has_a_unit():
     assert time_unit(EXAMPLE.total_seconds) == (1e-6, "µs")
+
+
+# -- what reads ------------------------------------------------------------------------
+
+
+def types(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+@functools.cache
+def two_layers():
+    """The profile of a step of gradient descent."""
+
+    def loss(params, x, y):
+        hidden = jax.nn.gelu(x @ params["w1"])
+        return jnp.mean((hidden @ params["w2"] - y) ** 2)
+
+    def step(params, x, y):
+        value, gradient = jax.value_and_grad(loss)(params, x, y)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), value
+
+    params = {"w1": types(256, 1024), "w2": types(1024, 256)}
+    batch = types(128, 256)
+    return nj.profile(step, target="trn2", policy="bf16")(params, batch, batch)
+
+
+@functools.cache
+def all_reduced():
+    """The same over eight devices, whose gradients are summed."""
+    mesh = nj.make_mesh((8,), ("data",))
+
+    def step(w, x):
+        gradient = jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+        return w - 0.1 * jax.lax.pmean(gradient, "data")
+
+    spec = jax.sharding.PartitionSpec
+    split = {"in_specs": (spec(), spec("data")), "out_specs": spec()}
+    mapped = jax.shard_map(step, mesh=mesh, check_vma=False, **split)
+    profiled = nj.profile(mapped, target="trn2.48xlarge", policy="bf16")
+    return profiled(types(512, 512), types(1024, 512))
+
+
+EXAMPLES = {"two layers": two_layers, "all reduced": all_reduced}
+
+
+@pytest.mark.parametrize("kind", ["timeline", "roofline", "memory", "all"])
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+def test_texts_do_not_overlap_and_nothing_is_cut_off(example, kind):
+    drawn = example().plot(kind)
+    drawn.draw_without_rendering()
+    page = drawn.get_window_extent()
+    for axes in drawn.axes:
+        boxes = [text.get_window_extent() for text in axes.texts if text.get_text()]
+        for text, box in zip(axes.texts, boxes, strict=True):
+            assert page.x0 <= box.x0, text
+            assert box.x1 <= page.x1, text
+        for one, other in itertools.combinations(boxes, 2):
+            assert not one.overlaps(other)
+        legend = axes.get_legend()
+        if legend is not None:
+            around = legend.get_window_extent()
+            assert not any(around.overlaps(box) for box in boxes)
+        for label in axes.get_yticklabels():
+            assert page.x0 <= label.get_window_extent().x0
+
+
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+def test_names_in_a_timeline_lie_within_what_they_name(example):
+    drawn = example().plot("timeline")
+    drawn.draw_without_rendering()
+    (axes,) = drawn.axes
+    inside = axes.get_window_extent()
+    assert axes.texts
+    for text in axes.texts:
+        box = text.get_window_extent()
+        assert inside.x0 <= box.x0, text
+        assert box.x1 <= inside.x1, text
+        assert text.get_fontsize() >= 7
+
+
+def test_phases_follow_one_another():
+    timeline = two_layers().timeline
+    runs = phase_runs(timeline)
+    # By when each is first busiest: the division of the loss comes last of all.
+    names = list(dict.fromkeys(run.name for run in runs))
+    assert names == ["forward", "backward", "optimizer"]
+    assert runs[0].start == 0
+    assert runs[-1].end == pytest.approx(timeline.scheduled_seconds)
+    for before, after in itertools.pairwise(runs):
+        assert before.end == after.start
+    (axes,) = two_layers().plot("timeline").axes
+    assert {"phase", "forward", "backward", "optimizer"} <= set(texts(axes))
+
+
+def test_a_program_without_gradients_has_no_phases():
+    profiled = nj.profile(lambda x: x @ x, target="trn2")(types(64, 64))
+    assert phase_runs(profiled.timeline) == []
+    (axes,) = profiled.plot("timeline").axes
+    assert "phase" not in texts(axes)
+
+
+def test_collectives_have_a_row():
+    (axes,) = all_reduced().plot("timeline").axes
+    assert any(text.startswith("Collectives") for text in texts(axes))
+    assert any(text.startswith("all_reduce") for text in texts(axes))
+
+
+def test_time_around_a_program_is_told():
+    (axes,) = two_layers().plot("timeline").axes
+    assert "start and end of the program: 40.0 µs" in texts(axes)
+
+
+def test_one_slow_op_does_not_stretch_the_roofline():
+    """A sum of squares ends with one division of one number: a thousand times slower
+    than anything else, and a hundredth of the time."""
+    profiled = two_layers()
+    slowest, *rest = sorted(points(profiled.timeline), key=lambda p: p.rate)
+    assert slowest.rate < rest[0].rate / 100
+    (axes,) = profiled.plot("roofline").axes
+    bottom, _ = axes.get_ylim()
+    assert slowest.rate < bottom <= rest[0].rate
+    assert "slower than the axis" in texts(axes)
+
+
+def test_the_words_of_a_roofline_are_explained():
+    (axes,) = two_layers().plot("roofline").axes
+    found = "\n".join(texts(axes))
+    for words in ("memory bound", "compute bound", "balance of BF16"):
+        assert words in found
+
+
+@pytest.mark.parametrize(
+    ("values", "weights", "floor"),
+    [
+        ([1e-9, 1.0, *[2.0] * 20], None, 1.0),
+        ([1e-9, 1e-9, 1e-9, 1.0, *[2.0] * 20], None, 1e-9),
+        ([0.1, 1.0, *[2.0] * 20], None, 0.1),
+        ([1e-9, 1.0], [0.05, 0.95], 1.0),
+        ([0.0, 3.0, np.inf], None, 3.0),
+    ],
+)
+def test_an_axis_begins_above_a_few_outliers(values, weights, floor):
+    assert axis_floor(values, weights) == floor
+
+
+def test_outputs_are_called_outputs():
+    profiled = two_layers()
+    (_, axes) = profiled.plot("memory").axes
+    found = texts(axes)
+    assert "outputs, at most 2.00 MiB" in found
+    assert not any("temporar" in text for text in found)
+    held = profiled.memory.hbm.temporaries
+    assert sum(max(layer) for layer in held.values()) >= 2 * 2**20
+
+
+def test_colours_of_memory_are_those_of_the_blind_safe_palette():
+    okabe_ito = {
+        "#000000", "#e69f00", "#56b4e9", "#009e73",
+        "#f0e442", "#0072b2", "#d55e00", "#cc79a7",
+    }  # fmt: skip
+    assert {to_hex(colour) for colour in CATEGORY_COLOURS.values()} <= okabe_ito
+    assert len(set(CATEGORY_COLOURS.values())) == len(CATEGORY_COLOURS)
+
+
+def test_memory_that_does_not_fit_is_said_in_the_title():
+    def doubled(x):
+        return x + x
+
+    profiled = nj.profile(doubled, target="trn2")(types(4, 2**30))
+    (_, axes) = profiled.plot("memory").axes
+    assert axes.get_title(loc="left") == "HBM: 32 GiB do not fit in 23.8 GiB"
+    assert axes.get_ylim()[1] > 32

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from neuronjax.execution.host_kernels import compiled, distance_kernel
-from neuronjax.execution.host_kernels.distance_kernel import MAXIMA, Distance, Told
+from neuronjax.numerics.host_kernels import compiled, distance_kernel
+from neuronjax.numerics.host_kernels.distance_kernel import MAXIMA, Distance, Told
 
 Figures = Mapping[Distance, float]
 

@@ -159,9 +159,10 @@ class PrecisionSearch(Displayed):
     def plot(self) -> Figure:
         """Predicted time against error of all policies tried, as a Matplotlib figure.
 
-        The line goes through what was kept.
+        The line goes through what was kept. An error of zero is on a line of its own,
+        named "exact".
         """
-        from neuronjax.report.plots_errors import Trial, draw_search
+        from neuronjax.report.plots_search import Trial, draw_search
 
         kept = [
             Trial(d.seconds, d.error or 0.0)

@@ -1,18 +1,21 @@
-"""`Statistics` as a table, the worst results first."""
+"""`Statistics` as a table, the worst results first, and as a picture."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from neuronjax.execution.probes.statistics import Statistics as Statistics, fraction
 from neuronjax.ir.program import Location
-from neuronjax.numerics.shown import display_of
+from neuronjax.numerics.shown import display_of, picture_of
 from neuronjax.report.places import place
 from neuronjax.report.tables import NUMBER, TEXT, Displayed, new_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,13 @@ class StatisticsTable(Displayed):
 
 
 display_of.register(Statistics, StatisticsTable)
+
+
+@picture_of.register(Statistics)
+def _(value: Statistics) -> Figure:
+    from neuronjax.report.plots_statistics import draw_statistics  # Matplotlib is slow
+
+    return draw_statistics(value)
 
 
 def _badness(record: Mapping[str, Any]) -> tuple:

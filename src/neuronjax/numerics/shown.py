@@ -28,6 +28,12 @@ class Display(Protocol):
         ...
 
 
+@functools.singledispatch
+def picture_of(value: Any) -> Any:
+    """A Matplotlib figure of a value; the rule of its class draws it."""
+    raise TypeError(f"no picture of a {type(value).__name__}")
+
+
 @dataclass(frozen=True)
 class _PlainText:
     """A value of a class without a rule."""

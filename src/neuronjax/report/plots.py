@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
@@ -42,22 +43,34 @@ def draw(
         )
     figure = Picture(figsize=_SIZES[kind], dpi=110, layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK)
+    name = _draw_panels(figure, kind, timeline, memory, core)
+    figure.draw_without_rendering()  # text fits or not once the axes have their place
+    for each in name:
+        each()
+    return figure
+
+
+def _draw_panels(
+    figure: Figure, kind: str, timeline: Timeline, memory: MemoryPlan, core: Core
+) -> list[Callable[[], None]]:
+    """Draws what is asked for, and returns what then writes names into it."""
     if kind == "timeline":
-        draw_timeline(figure.subplots(), timeline)
-    elif kind == "roofline":
-        draw_roofline(figure.subplots(), timeline, core)
-    elif kind == "memory":
+        return [draw_timeline(figure.subplots(), timeline)]
+    if kind == "roofline":
+        return [draw_roofline(figure.subplots(), timeline, core)]
+    if kind == "memory":
         sbuf, hbm = figure.subplots(1, 2)
         draw_sbuf(sbuf, timeline, memory, core)
         draw_hbm(hbm, timeline, memory, core)
-    else:
-        axes = figure.subplot_mosaic(
-            [["time", "time"], ["roof", "sbuf"], ["roof", "hbm"]],
-            height_ratios=(1.15, 0.8, 0.8),
-            width_ratios=(1.1, 1),
-        )
-        draw_timeline(axes["time"], timeline)
-        draw_roofline(axes["roof"], timeline, core)
-        draw_sbuf(axes["sbuf"], timeline, memory, core)
-        draw_hbm(axes["hbm"], timeline, memory, core)
-    return figure
+        return []
+    axes = figure.subplot_mosaic(
+        [["time", "time"], ["roof", "sbuf"], ["roof", "hbm"]],
+        height_ratios=(1.15, 0.8, 0.8),
+        width_ratios=(1.1, 1),
+    )
+    draw_sbuf(axes["sbuf"], timeline, memory, core)
+    draw_hbm(axes["hbm"], timeline, memory, core)
+    return [
+        draw_timeline(axes["time"], timeline),
+        draw_roofline(axes["roof"], timeline, core),
+    ]

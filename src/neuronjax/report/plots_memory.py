@@ -1,7 +1,7 @@
 """Memory over time: what is in SBUF, and what HBM holds.
 
 Time is that of the units of the main block, one after the other. What the arguments
-take in HBM is there all the time, by category; the rest comes and goes.
+take in HBM is there all the time; results, activations and workspace come and go.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from neuronjax.report.memory_samples import sbuf_of, unit_edges
+from neuronjax.report.plots_labels import HALO, SMALL
 from neuronjax.report.plots_style import INK, annotate, plain
 from neuronjax.report.quantities import binary, time_unit
 from neuronjax.timing.hbm import capacity_bytes
-from neuronjax.timing.memory_plan import CATEGORIES, MemoryPlan
+from neuronjax.timing.memory_plan import CATEGORIES, Category, MemoryPlan
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core
 
 # Okabe and Ito's again; engines are not in these pictures.
-CATEGORY_COLOURS: Mapping[str, str] = dict(
+CATEGORY_COLOURS: Mapping[Category, str] = dict(
     zip(
-        (*CATEGORIES, "temporaries"),
-        ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#F0E442", "#D55E00"),
+        CATEGORIES,
+        ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#D55E00"),
         strict=True,
     )
 )
@@ -48,26 +49,48 @@ def draw_sbuf(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) ->
 
 def draw_hbm(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) -> None:
     """HBM over time: what the arguments take, and the rest on top."""
-    usage = np.array(memory.hbm.usage, float)[: len(memory.main.units)]
+    count, held = len(memory.main.units), _held(memory)
     edges = _edges(axes, timeline, memory)
     size, name = _binary_unit(max(memory.hbm.bytes, 1))
-    base = np.zeros(len(usage))
-    for category, held in _fixed(memory).items():
-        label = f"{category} {binary(held)}"
-        base = _layer(axes, edges, base, base + held / size, category, label)
-    left = np.maximum(usage / size - base, 0)
-    if left.any():
-        label = f"temporaries, at most {binary(left.max() * size)}"
-        base = _layer(axes, edges, base, base + left, "temporaries", label)
-    limit = capacity_bytes(core) / size
-    top = max(base.max(initial=0.0), 1e-12)
-    if limit < 3 * top:
+    base = np.zeros(count)
+    for category, layer in held.items():
+        most = "at most " if len(set(layer)) > 1 else ""
+        top, label = base + layer / size, f"{category}, {most}{binary(max(layer))}"
+        colour = CATEGORY_COLOURS[category]
+        axes.stairs(top, edges, baseline=base, fill=True, color=colour, label=label)
+        base = top
+    limit, peak = capacity_bytes(core) / size, base.max(initial=1e-12)
+    is_shown = limit < 3 * peak
+    if is_shown:
         _capacity(axes, limit, f"{limit:.3g} {name} of HBM")
-    axes.set_ylim(0, max(1.35 * top, 1.2 * limit if limit < 3 * top else 0))
+    axes.set_ylim(0, 1.45 * max(peak, limit if is_shown else 0))
     axes.set_ylabel(name, color=INK, fontsize=9)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="upper left", fontsize=7.5, frameon=False, ncols=2)
-    plain(axes, f"HBM, of {binary(capacity_bytes(core))}")
+    if held:
+        axes.legend(loc="upper left", fontsize=SMALL, frameon=False, ncols=2)
+    plain(axes, _hbm_title(memory, capacity_bytes(core)))
+
+
+def _held(memory: MemoryPlan) -> dict[Category, np.ndarray]:
+    """Bytes after every unit, by category: arguments, then what comes and goes."""
+    count = len(memory.main.units)
+    fixed: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
+    for tensor in memory.arguments:
+        fixed[tensor.category] += tensor.bytes
+    held: dict[Category, np.ndarray] = {
+        c: np.full(count, float(size)) for c, size in fixed.items() if size
+    }
+    for category in reversed(CATEGORIES):  # results below: they stay
+        if category in memory.hbm.temporaries:
+            layer = np.array(memory.hbm.temporaries[category], float)[:count]
+            held[category] = held.get(category, np.zeros(count)) + layer
+    return held if count else {}
+
+
+def _hbm_title(memory: MemoryPlan, capacity: int) -> str:
+    peak = memory.hbm.bytes
+    if peak > capacity:
+        return f"HBM: {binary(peak)} do not fit in {binary(capacity)}"
+    return f"HBM: {binary(peak)} of {binary(capacity)}"
 
 
 def _edges(axes: Axes, timeline: Timeline, memory: MemoryPlan) -> np.ndarray:
@@ -78,31 +101,10 @@ def _edges(axes: Axes, timeline: Timeline, memory: MemoryPlan) -> np.ndarray:
     return unit_edges(timeline, memory) / unit
 
 
-def _fixed(memory: MemoryPlan) -> dict[str, int]:
-    """Bytes of the arguments by category."""
-    found: dict[str, int] = {}
-    for tensor in memory.arguments:
-        found[tensor.category] = found.get(tensor.category, 0) + tensor.bytes
-    return {category: found[category] for category in CATEGORIES if category in found}
-
-
-def _layer(
-    axes: Axes,
-    edges: np.ndarray,
-    base: np.ndarray,
-    top: np.ndarray,
-    category: str,
-    label: str,
-) -> np.ndarray:
-    colour = CATEGORY_COLOURS[category]
-    axes.stairs(top, edges, baseline=base, fill=True, color=colour, label=label)
-    return top
-
-
 def _capacity(axes: Axes, limit: float, text: str) -> None:
     axes.axhline(limit, color=INK, linewidth=1, linestyle="--")
     place = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
-    annotate(axes, text, (1.0, limit), (-2, 2), **place)
+    annotate(axes, text, (1.0, limit), (-2, 2), path_effects=[HALO], **place)
 
 
 def _binary_unit(largest: float) -> tuple[float, str]:

@@ -3,19 +3,29 @@
 Filled circles are matmuls: operations of the array, per byte that moves to or from HBM
 on the op's behalf, against the time that the op takes. Open circles are all other ops,
 one operation per element, whose roof is that of VectorE or ScalarE. An op that moves
-nothing stands at the right edge. A circle's area is the op's share of the queues' time.
+nothing stands at the right edge, a rare one that is far slower than all others at the
+bottom. A circle's area is the op's share of the queues' time. Left of the balance, HBM
+cannot bring the bytes fast enough; right of it, the array is what limits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from neuronjax.ir.instruction import Instruction
+from neuronjax.report.plots_labels import (
+    HALO,
+    SMALL,
+    box_around,
+    boxes_along,
+    write_beside,
+)
+from neuronjax.report.plots_scale import axis_floor
 from neuronjax.report.plots_style import COLOURS, FAINT, INK, annotate, plain
 from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.report.profile_usage import by_instruction, op_name
@@ -28,9 +38,14 @@ from neuronjax.timing.work import Core, Queue
 
 _KINDS = {"fp32": "FP32", "bf16": "BF16", "fp8": "FP8", "mx": "MX", "sparse": "sparse"}
 _NAMED = 6
+Place = tuple[float, float]
 #: Ops with less of the time of all queues are not drawn.
 _LEAST_SHARE = 0.001
-_LINE_HEIGHT = 0.05
+_WORDS = (
+    "operations per byte of HBM traffic\n"
+    "memory bound: HBM is the limit; compute bound: an engine is; "
+    "dotted: balance of BF16"
+)
 _ROOF_LINE = 0.032
 
 
@@ -100,31 +115,38 @@ def _elements(instruction: Instruction) -> int:
     return max((math.prod(type.shape) for type in types), default=0)
 
 
-def draw_roofline(axes: Axes, timeline: Timeline, core: Core) -> None:
-    """Draws roofs and ops, log-log."""
-    placed = points(timeline)
-    slope = hbm_bytes_per_second(core)
-    tops = dict(_tops(core))
-    left, right = _limits(placed, slope, max(tops.values()))
+def draw_roofline(axes: Axes, timeline: Timeline, core: Core) -> Callable[[], None]:
+    """Draws roofs and ops, log-log.
+
+    Returns what names the largest ops, for when the axes have their place.
+    """
+    found = points(timeline)
+    slope, tops = hbm_bytes_per_second(core), dict(_tops(core))
+    top = max(tops.values())
+    left, right = _limits(found, slope, top)
+    rates, shares = [p.rate for p in found], [p.share for p in found]
+    low = min(axis_floor(rates, shares), top / 1e3) if found else slope * left
+    bottom = low / 4
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(left, right)
-    low = min([point.rate for point in placed], default=slope * left)
-    axes.set_ylim(low / 4, max(tops.values()) * 3)
-    for name, top in tops.items():
+    axes.set_ylim(bottom, top * 3)
+    for name, each in tops.items():
         colour = _roof_colour(name)
-        axes.plot([top / slope, right], [top, top], color=colour, linewidth=1)
+        axes.plot([each / slope, right], [each, each], color=colour, linewidth=1)
     _name_tops(axes, tops)
-    _draw_slope(axes, slope, max(tops.values()), left)
-    for point in placed:
-        _draw_point(axes, point, right)
-    _name_largest(axes, placed, right)
-    corner = {"transform": axes.transAxes, "ha": "right", "fontsize": 7.5}
-    axes.text(0.99, 0.02, "▷ no HBM traffic", color=INK, **corner)
-    axes.set_xlabel("operations per byte of HBM traffic", color=INK, fontsize=9)
+    _draw_slope(axes, slope, top, left)
+    _draw_balance(axes, peak_flops_per_second(core, "bf16"), slope)
+    placed = [_place(point, right, bottom) for point in found]
+    for mark in placed:
+        _draw_mark(axes, mark)
+    axes.set_xlabel(_WORDS, color=INK, fontsize=9)
     axes.set_ylabel("operations per second", color=INK, fontsize=9)
     plain(axes, "Roofline of one logical core")
     _legend(axes, placed)
+    lines = [((each / slope, each), (right, each)) for each in tops.values()]
+    lines.append(((left, left * slope), (top / slope, top)))
+    return lambda: _name_largest(axes, placed, lines)
 
 
 def _tops(core: Core) -> Iterator[tuple[str, float]]:
@@ -140,9 +162,9 @@ def _tops(core: Core) -> Iterator[tuple[str, float]]:
     yield "VectorE 1×", vector
 
 
-def _limits(placed: tuple[Point, ...], slope: float, top: float) -> tuple[float, float]:
+def _limits(found: tuple[Point, ...], slope: float, top: float) -> tuple[float, float]:
     ridge = top / slope
-    finite = [p.intensity for p in placed if math.isfinite(p.intensity)]
+    finite = [p.intensity for p in found if math.isfinite(p.intensity)]
     left = min([*finite, 0.05]) / 2
     return left, max([*finite, ridge]) * 8
 
@@ -168,66 +190,118 @@ def _name_tops(axes: Axes, tops: dict[str, float]) -> None:
 def _draw_slope(axes: Axes, slope: float, top: float, left: float) -> None:
     colour = COLOURS["dma"]
     axes.plot([left, top / slope], [left * slope, top], color=colour, linewidth=1.5)
-    text, start = f"HBM {slope / 1e9:,.0f} GB/s", (left, left * slope)
-    annotate(axes, text, start, (14, 4), va="top", color=colour)
+    lowest, _ = axes.get_ylim()
+    middle = math.sqrt(max(left, lowest / slope) * top / slope)
+    text, style = f"HBM {slope / 1e9:,.0f} GB/s", {"va": "top", "color": colour}
+    annotate(axes, text, (middle, middle * slope), (5, -4), **style)
 
 
-def _draw_point(axes: Axes, point: Point, right: float) -> None:
-    at_edge = not math.isfinite(point.intensity)
-    x = right / 1.15 if at_edge else point.intensity
-    colour = COLOURS[point.queue]
+def _draw_balance(axes: Axes, peak: float | None, slope: float) -> None:
+    """Where the roof of HBM meets that of the array in BF16."""
+    if peak is None:
+        return
+    balance = peak / slope
+    axes.axvline(balance, color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
+    upright = {"xycoords": ("data", "axes fraction"), "path_effects": [HALO]}
+    place = (balance, 0.015)
+    sides = (("memory bound ◂", -5.0, "right"), ("▸ compute bound", 5.0, "left"))
+    for text, offset, side in sides:
+        annotate(axes, text, place, (offset, 1), ha=side, va="bottom", **upright)
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """A point in the picture.
+
+    Attributes:
+        shape: a circle, or an arrow at the edge beyond which the op lies.
+    """
+
+    point: Point
+    at: Place
+    shape: str
+
+    @property
+    def area(self) -> float:
+        """In points squared."""
+        return max(14.0, 900 * self.point.share)
+
+
+def _place(point: Point, right: float, bottom: float) -> _Mark:
+    """Ops without traffic stand at the right edge, very slow ones at the bottom."""
+    is_inside = math.isfinite(point.intensity)
+    x = point.intensity if is_inside else right / 1.15
+    if point.rate < bottom:
+        return _Mark(point, (x, bottom * 1.15), "v")
+    return _Mark(point, (x, point.rate), "o" if is_inside else ">")
+
+
+def _draw_mark(axes: Axes, mark: _Mark) -> None:
+    colour, is_matmul = COLOURS[mark.point.queue], mark.point.is_matmul
     axes.scatter(
-        [x],
-        [point.rate],
-        s=max(12.0, 900 * point.share),
-        marker=">" if at_edge else "o",
-        facecolor=colour if point.is_matmul else "none",
-        edgecolor="white" if point.is_matmul else colour,
-        linewidth=0.6 if point.is_matmul else 1.2,
+        [mark.at[0]],
+        [mark.at[1]],
+        s=mark.area,
+        marker=mark.shape,
+        facecolor=colour if is_matmul else "none",
+        edgecolor="white" if is_matmul else colour,
+        linewidth=0.6 if is_matmul else 1.2,
         alpha=0.85,
         zorder=3,
     )
 
 
-def _name_largest(axes: Axes, placed: tuple[Point, ...], right: float) -> None:
-    """The ops of the largest share, each name once, where no other stands."""
-    named: dict[str, Sequence[float]] = {}
-    for point in sorted(placed, key=lambda p: -p.share):
-        finite = math.isfinite(point.intensity)
-        x = point.intensity if finite else right / 1.15
-        pixels = axes.transData.transform((x, point.rate))
-        place = axes.transAxes.inverted().transform(pixels).tolist()
-        if point.name in named or any(_near(place, n) for n in named.values()):
+def _name_largest(
+    axes: Axes, placed: Sequence[_Mark], lines: Iterable[tuple[Place, Place]]
+) -> None:
+    """Names the ops of the largest share, each name once, where there is room."""
+    taken = [box_around(axes, m.at, math.sqrt(m.area / math.pi)) for m in placed]
+    taken += [text.get_window_extent() for text in axes.texts]
+    taken += [box for line in lines for box in boxes_along(axes, *line)]
+    legend = axes.get_legend()
+    taken += [legend.get_window_extent()] if legend else []
+    named: set[str] = set()
+    for mark in sorted(placed, key=lambda m: -m.point.share):
+        name = mark.point.name
+        if name in named:
             continue
         if len(named) == _NAMED:
             break
-        named[point.name] = place
-        offset, side = ((8, -3), "left") if finite else ((-8, -3), "right")
-        annotate(axes, point.name, (x, point.rate), offset, ha=side, zorder=4)
+        if write_beside(axes, name, mark.at, taken):
+            named.add(name)
 
 
-def _near(place: Sequence[float], other: Sequence[float]) -> bool:
-    return abs(place[0] - other[0]) < 0.3 and abs(place[1] - other[1]) < _LINE_HEIGHT
-
-
-def _legend(axes: Axes, placed: tuple[Point, ...]) -> None:
-    queues = dict.fromkeys(point.queue for point in placed)
-    handles = [
-        Line2D([], [], marker="o", linestyle="", color=COLOURS[queue], label=label)
-        for queue, label in QUEUE_TITLES.items()
-        if queue in queues
-    ]
-    ring = dict(marker="o", linestyle="", markeredgecolor=FAINT)
+def _legend(axes: Axes, placed: Sequence[_Mark]) -> None:
+    present = {mark.point.queue for mark in placed}
+    shapes = {mark.shape for mark in placed}
+    queues = [(COLOURS[q], name) for q, name in QUEUE_TITLES.items() if q in present]
+    handles = [_handle("o", colour, colour, name) for colour, name in queues]
     handles += [
-        Line2D([], [], markerfacecolor=FAINT, label="matmul", **ring),  # type: ignore
-        Line2D([], [], markerfacecolor="none", label="other op", **ring),  # type: ignore
+        _handle("o", FAINT, FAINT, "matmul"),
+        _handle("o", "none", FAINT, "other op"),
     ]
+    if ">" in shapes:
+        handles.append(_handle(">", "none", FAINT, "no HBM traffic"))
+    if "v" in shapes:
+        handles.append(_handle("v", "none", FAINT, "slower than the axis"))
     axes.legend(
         handles=handles,
-        title="busiest queue of an op",
-        title_fontsize=7.5,
+        title="busiest queue of an op; area: its time",
+        title_fontsize=SMALL,
         alignment="left",
         loc="upper left",
-        fontsize=7.5,
+        fontsize=SMALL,
         frameon=False,
+    )
+
+
+def _handle(shape: str, face: str, edge: str, label: str) -> Line2D:
+    return Line2D(
+        [],
+        [],
+        linestyle="",
+        marker=shape,
+        markerfacecolor=face,
+        markeredgecolor=edge,
+        label=label,
     )

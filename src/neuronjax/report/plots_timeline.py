@@ -1,76 +1,183 @@
-"""The timeline of a profile: one lane for each queue.
+"""The timeline of a profile: one lane for each queue, below the phases and the loops.
 
 A lane's height is the share of each short stretch of time in which its queue works, so
-that areas are busy times; in a loop it is the mean over all turns. The longest events
-are named where there is room.
+that areas are busy times; in a loop it is the mean over all turns. Phases are those of
+a train step, each stretch belonging to the one that works most in it. What fits in
+where it happens is named: events that follow each other under one name, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from neuronjax.ir.phases import PHASES, UNKNOWN
 from neuronjax.report.event_spans import busy_shares
+from neuronjax.report.plots_labels import write_within
 from neuronjax.report.plots_style import COLOURS, FAINT, INK, SPILL_COLOUR, plain
 from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.report.profile_usage import op_name
-from neuronjax.report.quantities import percent, time_unit
+from neuronjax.report.quantities import percent, seconds, time_unit
 from neuronjax.timing.timeline import LoopSpan, Timeline
-from neuronjax.timing.work import QUEUES, Event, Queue, Transfer
+from neuronjax.timing.work import QUEUES, Event, Queue, Transfer, Work
 
-_STRETCHES = 800
+PHASE_COLOURS: Mapping[str, str] = {
+    "forward": "#DDDDDD",
+    "backward": "#777777",
+    "optimizer": "#444444",
+}
+"""Greys, dark enough apart for every reader; colours are those of the queues."""
+
+_STRETCHES, _PHASE_STRETCHES = 800, 200
+_FEWEST_STRETCHES = 5  # of a phase; less belongs to the one before
 _HEIGHT = 0.8
-#: Share of the picture's width that a character of a name takes.
-_CHARACTER = 0.0085
+_BAND = 0.36  # of phases and loops
+_BAND_STEP = 0.55
+_AROUND = "#EFEFEF"
+#: What is named fills this much of its stretch, which is this share of the whole time.
+_FILLED, _NAMED_SHARE = 0.75, 0.01
 _MOST_LOOPS = 8
+#: Events of one name are one, if what is between them is less of the whole time.
+_JOINED = 0.004
 
 
-def draw_timeline(axes: Axes, timeline: Timeline) -> None:
-    """Draws the lanes, with their shares of the time beside them."""
-    queues: list[Queue] = [q for q in QUEUES if timeline.busy_seconds(q) > 0]
-    unit, name = time_unit(timeline.total_seconds)
+class Run(NamedTuple):
+    """A stretch of time under one name, in seconds; how much of it is work."""
+
+    name: str
+    start: float
+    end: float
+    events: int = 1
+    busy: float = 0.0
+
+
+@dataclass(frozen=True)
+class _TimelineRows:
+    """What a timeline shows, and at which height."""
+
+    timeline: Timeline
+    unit: float
+    queues: Sequence[Queue]
+    phases: Sequence[Run]
+    loops: Sequence[LoopSpan]
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> _TimelineRows:
+        unit, _ = time_unit(timeline.total_seconds)
+        queues: list[Queue] = [q for q in QUEUES if timeline.busy_seconds(q) > 0]
+        return cls(timeline, unit, queues, phase_runs(timeline), _shown_loops(timeline))
+
+    def base(self, queue: Queue) -> float:
+        """Where the lane of a queue stands."""
+        return len(self.queues) - 1 - self.queues.index(queue) - _HEIGHT / 2
+
+    @property
+    def bands(self) -> dict[str, float]:
+        """Above the lanes: the middles of the loops' row and the phases'."""
+        present = {"loops": self.loops, "phase": self.phases}
+        names = [name for name, found in present.items() if found]
+        first = len(self.queues) - 0.25
+        return {name: first + n * _BAND_STEP for n, name in enumerate(names)}
+
+
+def draw_timeline(axes: Axes, timeline: Timeline) -> Callable[[], None]:
+    """Draws the lanes, with their shares of the time beside them.
+
+    Returns what names them, for when the axes have their place.
+    """
+    rows = _TimelineRows.of(timeline)
     edges = np.linspace(0, timeline.total_seconds or 1e-9, _STRETCHES + 1)
-    for place, queue in enumerate(queues):
-        base = len(queues) - 1 - place - _HEIGHT / 2
-        _draw_lane(axes, base, timeline, queue, edges, unit)
-        _name_events(axes, base, timeline, queue, unit)
-    _draw_loops(axes, timeline, unit, len(queues))
-    _label(axes, timeline, queues)
-    axes.set_xlim(0, edges[-1] / unit)
+    _draw_around(axes, rows)
+    for loop in rows.loops:
+        span = loop.start_seconds / rows.unit, loop.end_seconds / rows.unit
+        axes.axvspan(*span, color=FAINT, alpha=0.18, linewidth=0)
+    for queue in rows.queues:
+        _draw_lane(axes, rows, queue, edges)
+    for run in rows.phases:
+        _draw_phase(axes, rows, run)
+    _label_rows(axes, rows)
+    axes.set_xlim(0, edges[-1] / rows.unit)
+    _, name = time_unit(timeline.total_seconds)
     axes.set_xlabel(f"time [{name}]", color=INK, fontsize=9)
     plain(axes, "Timeline: how busy each queue is")
-    _legend(axes, timeline)
+    _legend(axes, rows)
+    return lambda: _name_all(axes, rows)
 
 
-def _label(axes: Axes, timeline: Timeline, queues: Sequence[Queue]) -> None:
-    total = timeline.total_seconds
-    labels = [
-        f"{QUEUE_TITLES[queue]}  {percent(timeline.busy_seconds(queue) / total)}"
-        for queue in queues
-    ]
-    axes.set_yticks(range(len(queues) - 1, -1, -1), labels)
-    top = 0.0 if not timeline.loops else 0.35
-    axes.set_ylim(-0.6, len(queues) - 0.4 + top)
+def _name_all(axes: Axes, rows: _TimelineRows) -> None:
+    """Names what there is room for."""
+
+    def write(texts: Sequence[str], run: Run, y: float, ink: str) -> None:
+        write_within(axes, texts, run.start / rows.unit, run.end / rows.unit, y, ink)
+
+    for run in rows.phases:
+        ink = INK if run.name == "forward" else "white"
+        write([run.name], run, rows.bands["phase"], ink)
+    for loop in rows.loops:
+        turns = f"× {loop.trips:,}{'?' * loop.is_assumed}"
+        run = Run("", loop.start_seconds, loop.end_seconds)
+        write([f"loop {turns}", turns], run, rows.bands["loops"], INK)
+    for queue in rows.queues:
+        for run in _named_runs(rows.timeline, queue):
+            counted = [f"{run.name} × {run.events}"] if run.events > 1 else []
+            y = rows.base(queue) + _HEIGHT / 4
+            write([*counted, run.name], run, y, _ink_on(queue, run))
+    around = Run("", rows.timeline.scheduled_seconds, rows.timeline.total_seconds)
+    took = seconds(rows.timeline.around_seconds)
+    texts = f"start and end of the program: {took}", f"around: {took}"
+    write(texts, around, (len(rows.queues) - 1) // 2, INK)
+
+
+# -- rows ------------------------------------------------------------------------------
+
+
+def _label_rows(axes: Axes, rows: _TimelineRows) -> None:
+    timeline = rows.timeline
+    labels = {
+        rows.base(queue) + _HEIGHT / 2: f"{_title(queue)}  "
+        f"{percent(timeline.busy_seconds(queue) / timeline.total_seconds)}"
+        for queue in rows.queues
+    }
+    labels |= {y: name for name, y in rows.bands.items()}
+    axes.set_yticks(list(labels), list(labels.values()))
+    axes.set_ylim(-0.6, max([len(rows.queues) - 0.6, *labels]) + 0.25)
+
+
+def _title(queue: Queue) -> str:
+    """What devices exchange is no engine's: the row says what it is."""
+    return "Collectives" if queue == "cc" else QUEUE_TITLES[queue]
 
 
 def _draw_lane(
-    axes: Axes,
-    base: float,
-    timeline: Timeline,
-    queue: Queue,
-    edges: np.ndarray,
-    unit: float,
+    axes: Axes, rows: _TimelineRows, queue: Queue, edges: np.ndarray
 ) -> None:
-    times = edges / unit
+    base, times = rows.base(queue), edges / rows.unit
     axes.axhline(base, color=COLOURS[queue], linewidth=0.5)
-    shares = _HEIGHT * busy_shares(timeline, queue, edges)
+    shares = _HEIGHT * busy_shares(rows.timeline, queue, edges)
     axes.stairs(base + shares, times, baseline=base, fill=True, color=COLOURS[queue])
     if queue == "dma":
-        spills = _HEIGHT * busy_shares(timeline, queue, edges, only=_is_spill)
+        spills = _HEIGHT * busy_shares(rows.timeline, queue, edges, only=_is_spill)
         axes.stairs(base + spills, times, baseline=base, fill=True, color=SPILL_COLOUR)
+
+
+def _draw_phase(axes: Axes, rows: _TimelineRows, run: Run) -> None:
+    colour = PHASE_COLOURS[run.name]
+    start, width = run.start / rows.unit, (run.end - run.start) / rows.unit
+    place = rows.bands["phase"]
+    axes.barh(place, width, _BAND, left=start, color=colour, linewidth=0)
+
+
+def _draw_around(axes: Axes, rows: _TimelineRows) -> None:
+    timeline = rows.timeline
+    if timeline.around_seconds:
+        ends = timeline.scheduled_seconds, timeline.total_seconds
+        axes.axvspan(*(end / rows.unit for end in ends), color=_AROUND, linewidth=0)
 
 
 def _is_spill(event: Event) -> bool:
@@ -78,47 +185,104 @@ def _is_spill(event: Event) -> bool:
     return isinstance(source, Transfer) and source.reason.startswith("spill")
 
 
-def _name_events(
-    axes: Axes, base: float, timeline: Timeline, queue: Queue, unit: float
-) -> None:
-    """Names events that occupy their queue from start to end, where they fit."""
-    total, taken = timeline.total_seconds, 0.0
+# -- phases ----------------------------------------------------------------------------
+
+
+def phase_runs(timeline: Timeline) -> list[Run]:
+    """When which phase works most; none where the program has no gradients."""
+    of = _phases_of(timeline)
+    present: list[str] = [p for p in PHASES if p != UNKNOWN and p in of.values()]
+    if "backward" not in present or not timeline.scheduled_seconds:
+        return []
+    edges = np.linspace(0, timeline.scheduled_seconds, _PHASE_STRETCHES + 1)
+    most = _busiest(np.array([_shares(timeline, of, p, edges) for p in present]))
+    runs: list[Run] = []
+    for number, places in itertools.groupby(range(len(most)), most.__getitem__):
+        first, *rest = places
+        run = Run(present[number], edges[first], edges[first + len(rest) + 1])
+        is_sliver = len(rest) + 1 < _FEWEST_STRETCHES
+        if runs and (is_sliver or runs[-1].name == run.name):
+            runs[-1] = runs[-1]._replace(end=run.end)
+        else:
+            runs.append(run)
+    return runs
+
+
+def _phases_of(timeline: Timeline) -> dict[int, str]:
+    """The phase of each instruction that computes."""
+    works = {e.instruction for e in timeline.events if isinstance(e.source, Work)}
+    return {n: timeline.instructions[n].location.phase for n in sorted(works) if n >= 0}
+
+
+def _shares(
+    timeline: Timeline, of: Mapping[int, str], phase: str, edges: np.ndarray
+) -> np.ndarray:
+    """How busy all queues together are with a phase; loads run ahead of theirs."""
+
+    def belongs(event: Event) -> bool:
+        return isinstance(event.source, Work) and of.get(event.instruction) == phase
+
+    shares = [busy_shares(timeline, queue, edges, only=belongs) for queue in QUEUES]
+    return np.sum(shares, axis=0)
+
+
+def _busiest(busy: np.ndarray) -> list[int]:
+    """The row that is most in each column; where all are zero, that of before."""
+    working = np.asarray(busy.any(axis=0))
+    places = np.where(working, np.arange(len(working)), -1)
+    last = np.maximum.accumulate(places)
+    last[last < 0] = working.argmax()
+    return busy.argmax(axis=0)[last].tolist()
+
+
+# -- names -----------------------------------------------------------------------------
+
+
+def _named_runs(timeline: Timeline, queue: Queue) -> Iterator[Run]:
+    """Events that fill their time, those of one name that follow each other as one."""
+    total = timeline.total_seconds
+    runs: list[Run] = []
     for event in timeline.of(queue):
-        width = (event.end_seconds - event.start_seconds) / total
-        if event.count > 1 or event.start_seconds < taken or width < 3 * _CHARACTER:
+        if event.count > 1:
             continue
-        if event.queue_seconds < 0.5 * width * total:
-            continue
-        name = _name(event, timeline)
-        if len(name) * _CHARACTER > width:
-            name = event.name.lower().replace("_", " ")
-        if len(name) * _CHARACTER <= width:
-            taken = event.end_seconds
-            middle = (event.start_seconds + event.end_seconds) / 2 / unit
-            _white(axes, middle, base + _HEIGHT / 4, name)
+        run = Run(
+            name=_name(event, timeline),
+            start=event.start_seconds,
+            end=event.end_seconds,
+            busy=event.queue_seconds,
+        )
+        last = runs[-1] if runs else None
+        if last and last.name == run.name and run.start - last.end < _JOINED * total:
+            busy, end = last.busy + run.busy, max(last.end, run.end)
+            runs[-1] = last._replace(end=end, events=last.events + 1, busy=busy)
+        elif last is None or run.start >= last.end:
+            runs.append(run)
+    return (
+        run
+        for run in runs
+        if run.end - run.start > _NAMED_SHARE * total
+        and run.busy > _FILLED * (run.end - run.start)
+    )
 
 
-def _white(axes: Axes, x: float, y: float, text: str) -> None:
-    axes.text(x, y, text, ha="center", va="center", fontsize=7, color="white")
+def _ink_on(queue: Queue, run: Run) -> str:
+    """The colour of a text on a lane, dark on the light ones."""
+    is_light = queue in ("scalar", "dma", "gpsimd") and not run.name.startswith("spill")
+    return INK if is_light else "white"
 
 
 def _name(event: Event, timeline: Timeline) -> str:
     if isinstance(event.source, Transfer) or event.instruction < 0:
-        return event.name
+        return event.name.lower().replace("_", " ")
     return op_name(timeline.instructions[event.instruction])
 
 
-def _draw_loops(axes: Axes, timeline: Timeline, unit: float, lanes: int) -> None:
-    """A bracket over every loop that is in no other."""
-    loops = _outer_loops(timeline.loops)
-    for loop in sorted(loops, key=_length)[-_MOST_LOOPS:]:
-        start, end = loop.start_seconds / unit, loop.end_seconds / unit
-        axes.axvspan(start, end, color=FAINT, alpha=0.18, linewidth=0)
-        width = _length(loop) / timeline.total_seconds
-        text = f"loop × {loop.trips:,}{'?' * loop.is_assumed}"
-        if len(text) * _CHARACTER <= width:
-            top = lanes - 0.4
-            axes.text((start + end) / 2, top, text, ha="center", fontsize=8, color=INK)
+# -- loops -----------------------------------------------------------------------------
+
+
+def _shown_loops(timeline: Timeline) -> list[LoopSpan]:
+    """The longest of the loops that are in no other."""
+    return sorted(_outer_loops(timeline.loops), key=_length)[-_MOST_LOOPS:]
 
 
 def _length(loop: LoopSpan) -> float:
@@ -139,13 +303,19 @@ def _within(inner: LoopSpan, outer: LoopSpan) -> bool:
     )
 
 
-def _legend(axes: Axes, timeline: Timeline) -> None:
-    """Colours are the lanes'; only what differs within a lane needs a name."""
-    if any(_is_spill(event) for event in timeline.of("dma")):
+def _legend(axes: Axes, rows: _TimelineRows) -> None:
+    """Colours are the lanes'; what differs within a row needs a name."""
+    present = {run.name for run in rows.phases}
+    named = {p: colour for p, colour in PHASE_COLOURS.items() if p in present}
+    if any(_is_spill(event) for event in rows.timeline.of("dma")):
+        named |= {"spills to and from HBM": SPILL_COLOUR}
+    if named:
         axes.legend(
-            handles=[Patch(color=SPILL_COLOUR, label="spills to and from HBM")],
+            handles=[Patch(color=colour, label=name) for name, colour in named.items()],
             loc="lower right",
             bbox_to_anchor=(1.0, 1.0),
+            borderaxespad=0.2,
             fontsize=8,
             frameon=False,
+            ncols=len(named),
         )

@@ -12,8 +12,9 @@ logical core.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -53,15 +54,14 @@ def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
     tensors = _temporaries(plan)
     fixed = sum(t.bytes for t in arguments)
     count = len(plan.units)
-    change = [0] * (count + 2)
-    for t in tensors:
-        change[t.first] += t.bytes
-        change[min(t.last, count) + 1] -= t.bytes
-    usage, now = [], 0
     inner = [max(map(_inner_peak, u.inner)) if u.inner else 0 for u in plan.units]
-    for n in range(max(1, count)):
-        now += change[n]
-        usage.append(fixed + now + (inner[n] if n < count else 0))
+    layers: dict[Category, list[int]] = {
+        c: _over_units(tensors, c, count) for c in CATEGORIES
+    }
+    layers["workspace"] = [
+        a + b for a, b in itertools.zip_longest(layers["workspace"], inner, fillvalue=0)
+    ]
+    usage = [fixed + sum(held) for held in zip(*layers.values(), strict=True)]
     at = max(range(len(usage)), key=usage.__getitem__)
     alive: list[Tensor | _Temporary] = [t for t in tensors if t.first <= at <= t.last]
     if at < count and inner[at]:
@@ -74,7 +74,28 @@ def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
         totals[tensor.category] += tensor.bytes
     alive.sort(key=lambda t: -t.bytes)
     biggest = tuple(t if isinstance(t, Tensor) else t.named() for t in alive[:_SHOWN])
-    return HbmPeak(usage[at], MappingProxyType(totals), biggest, tuple(usage))
+    shown: dict[Category, tuple[int, ...]] = {
+        c: tuple(held) for c, held in layers.items() if any(held)
+    }
+    return HbmPeak(
+        bytes=usage[at],
+        categories=MappingProxyType(totals),
+        biggest=biggest,
+        usage=tuple(usage),
+        temporaries=MappingProxyType(shown),
+    )
+
+
+def _over_units(
+    tensors: Iterable[_Temporary], category: Category, count: int
+) -> list[int]:
+    """Bytes of a category after every unit."""
+    change = [0] * (count + 2)
+    for t in tensors:
+        if t.category == category:
+            change[t.first] += t.bytes
+            change[min(t.last, count) + 1] -= t.bytes
+    return list(itertools.accumulate(change))[: max(1, count)]
 
 
 class _Temporary(NamedTuple):

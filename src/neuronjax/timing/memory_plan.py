@@ -116,12 +116,14 @@ class HbmPeak:
         categories: bytes by what they are for.
         biggest: the biggest tensors then, the biggest first.
         usage: bytes after every unit of main, for a picture over time.
+        temporaries: of them, what is not there all the time, by what it is for.
     """
 
     bytes: int
     categories: Mapping[Category, int]
     biggest: tuple[Tensor, ...]
     usage: tuple[int, ...]
+    temporaries: Mapping[Category, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,7 +29,7 @@ from neuronjax.execution.probes.rounding_counters import (
     exponent_bins,
 )
 from neuronjax.execution.probes.step_faults import faults_of, places_by_kind
-from neuronjax.numerics.shown import Shown, display_of
+from neuronjax.numerics.shown import Shown, display_of, picture_of
 
 #: Only known where the numbers before the rounding were seen.
 COMPARED = ("underflow", "overflow", "saturated", "nan_in")
@@ -195,6 +195,11 @@ class Statistics(Shown):
             limit: how many of them; None for all.
         """
         return str(display_of(self, limit=limit))
+
+    def plot(self) -> Any:
+        """A Matplotlib figure: the largest number of every result under what its format
+        holds, and the shares that overflowed, were flushed to zero or lost."""
+        return picture_of(self)
 
     def __rich__(self) -> Any:
         return display_of(self).__rich__()

@@ -11,7 +11,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from neuronjax.execution.host_kernels.code import (
+from neuronjax.numerics.host_kernels.code import (
     F32,
     I32,
     I64,
@@ -20,7 +20,7 @@ from neuronjax.execution.host_kernels.code import (
     Code,
     int64,
 )
-from neuronjax.execution.host_kernels.elements import shaped
+from neuronjax.numerics.host_kernels.elements import shaped
 
 NAME = "neuronjax_distances"
 F64 = ir.DoubleType()

@@ -1,0 +1,106 @@
+"""Text in pictures that is there where it fits, and else is not.
+
+Whether a text fits is known once the axes have their place: a picture is drawn, laid
+out, and then labelled. Boxes are in pixels of the figure.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from neuronjax.report.plots_style import INK
+
+SMALL = 7.5
+"""The smallest text of a picture, in points."""
+HALO = withStroke(linewidth=2.0, foreground="white")
+"""What keeps a text legible over lines."""
+_MARGIN = 3.0
+#: Where a label may stand by its point: the offset in points, and how it is aligned.
+_PLACES: Sequence[tuple[tuple[float, float], str, str]] = (
+    ((8, 0), "left", "center"),
+    ((-8, 0), "right", "center"),
+    ((0, 8), "center", "bottom"),
+    ((0, -8), "center", "top"),
+    ((8, 9), "left", "bottom"),
+    ((-8, 9), "right", "bottom"),
+    ((8, -9), "left", "top"),
+    ((-8, -9), "right", "top"),
+    ((12, 20), "left", "bottom"),
+    ((-12, 20), "right", "bottom"),
+    ((12, -20), "left", "top"),
+    ((-12, -20), "right", "top"),
+)
+
+
+def write_within(
+    axes: Axes, texts: Iterable[str], start: float, end: float, y: float, ink: str
+) -> Text | None:
+    """The first of some texts that fits between two places on the x axis, centred."""
+    (left, _), (right, _) = axes.transData.transform([(start, y), (end, y)])
+    centred = {"fontsize": SMALL, "ha": "center", "va": "center"}
+    for text in texts:
+        written = axes.text((start + end) / 2, y, text, color=ink, **centred)
+        written.set_in_layout(False)
+        if written.get_window_extent().width + 2 * _MARGIN <= right - left:
+            return written
+        written.remove()
+    return None
+
+
+def write_beside(
+    axes: Axes, text: str, at: tuple[float, float], taken: list[Bbox], **style: Any
+) -> bool:
+    """Writes a text next to a point, within the axes and off all that is taken, of
+    which it becomes a part; False where there is no such place."""
+    inside = axes.get_window_extent()
+    for offset, ha, va in _PLACES:
+        written = axes.annotate(
+            text, at, xytext=offset, textcoords="offset points", ha=ha, va=va,
+            fontsize=SMALL, zorder=5, path_effects=[HALO], **{"color": INK, **style},
+        )  # fmt: skip
+        written.set_in_layout(False)
+        box = written.get_window_extent()
+        if _holds(inside, box) and not any(box.overlaps(other) for other in taken):
+            taken.append(box)
+            return True
+        written.remove()
+    return False
+
+
+def _holds(outer: Bbox, inner: Bbox) -> bool:
+    return (
+        outer.x0 <= inner.x0
+        and inner.x1 <= outer.x1
+        and outer.y0 <= inner.y0
+        and inner.y1 <= outer.y1
+    )
+
+
+def box_around(axes: Axes, at: tuple[float, float], points: float) -> Bbox:
+    """The box of a mark of so many points' radius."""
+    x, y = axes.transData.transform(at)
+    radius = points * axes.figure.dpi / 72
+    return Bbox.from_extents(x - radius, y - radius, x + radius, y + radius)
+
+
+def boxes_along(
+    axes: Axes, start: tuple[float, float], end: tuple[float, float], parts: int = 40
+) -> list[Bbox]:
+    """Boxes that cover the line between two places."""
+    (x0, y0), (x1, y1) = axes.transData.transform([start, end])
+    corners = [
+        (x0 + (x1 - x0) * n / parts, y0 + (y1 - y0) * n / parts)
+        for n in range(parts + 1)
+    ]
+    pairs = itertools.pairwise(corners)
+    return [
+        Bbox.from_extents(min(a, c), min(b, d) - 1, max(a, c), max(b, d) + 1)
+        for (a, b), (c, d) in pairs
+    ]

@@ -1,0 +1,129 @@
+"""A search for precision: predicted time against measured error.
+
+The axis of errors is logarithmic. An error of zero has a line of its own below it,
+named "exact", and one that is no number a line above.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from neuronjax.report.plots import Picture
+from neuronjax.report.plots_labels import HALO
+from neuronjax.report.plots_style import FAINT, INK, annotate, plain
+from neuronjax.report.quantities import time_unit
+
+_WITHIN, _BEYOND, _FOUND = "#0072B2", "#D55E00", "#009E73"
+_KINDS = ((True, _WITHIN, "o", "within"), (False, _BEYOND, "x", "beyond"))
+#: Where nothing tried has an error, and none is tolerated.
+_UNMEASURABLE = 1e-9
+
+
+class Trial(NamedTuple):
+    """A policy that was run: its predicted time, and its measured error."""
+
+    seconds: float
+    error: float
+
+
+class _Scale(NamedTuple):
+    """The axis of errors: what is shown lies between `low` and `high`; `exact` and
+    `broken` are where zero is, and what is no number."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, tried: Sequence[Trial], tolerance: float) -> _Scale:
+        errors = [t.error for t in tried if 0 < t.error < math.inf]
+        shown = [*errors, *([tolerance] if tolerance else [])] or [_UNMEASURABLE]
+        return cls(min(shown) / 2, max(shown) * 2)
+
+    @property
+    def step(self) -> float:
+        """How far the lines beyond the axis are from it, as a factor."""
+        return max(3.0, (self.high / self.low) ** 0.12)
+
+    @property
+    def exact(self) -> float:
+        return self.low / self.step
+
+    @property
+    def broken(self) -> float:
+        return self.high * self.step
+
+    def place(self, error: float) -> float:
+        """Where an error is drawn."""
+        if error == 0:
+            return self.exact
+        return error if error < math.inf else self.broken
+
+
+def draw_search(
+    title: str,
+    metric: str,
+    tolerance: float,
+    baseline_seconds: float,
+    *,
+    tried: Sequence[Trial],
+    kept: Sequence[Trial],
+    found: Trial,
+) -> Figure:
+    """Every policy tried is a dot; the line goes through what was kept, in order."""
+    figure = Picture(figsize=(7.5, 4.6), dpi=110, layout="constrained")
+    axes = figure.add_subplot()
+    size, unit = time_unit(baseline_seconds)
+    scale = _Scale.of(tried, tolerance)
+    axes.set_yscale("log")
+    for within, colour, marker, label in _KINDS:
+        chosen = [t for t in tried if (t.error <= tolerance) == within]
+        if chosen:
+            look = {"s": 22, "color": colour, "marker": marker, "label": label}
+            axes.scatter(*_places(chosen, size, scale), **look)
+    axes.plot(*_places(kept, size, scale), color=_WITHIN, linewidth=1, zorder=1)
+    look = {"s": 110, "marker": "*", "color": _FOUND, "label": "found"}
+    axes.scatter(*_places([found], size, scale), zorder=4, linewidths=0, **look)
+    at = scale.place(tolerance)
+    axes.axhline(at, color=INK, linewidth=0.8, linestyle="--")
+    place = {"xycoords": ("axes fraction", "data"), "path_effects": [HALO]}
+    annotate(axes, "tolerance", (0, at), (4, 3), fontsize=8, **place)
+    axes.set_xlim(0, 1.04 * max(t.seconds for t in tried) / size)
+    axes.set_xlabel(f"predicted time, {unit}", color=INK)
+    axes.set_ylabel(metric, color=INK)
+    plain(axes, title)
+    axes.grid(axis="y", color=FAINT, linewidth=0.4)
+    _draw_ends(axes, scale, [*tried, found])
+    figure.legend(loc="outside lower left", frameon=False, fontsize=8, ncols=3)
+    return figure
+
+
+def _places(
+    trials: Sequence[Trial], size: float, scale: _Scale
+) -> tuple[list[float], list[float]]:
+    return [t.seconds / size for t in trials], [scale.place(t.error) for t in trials]
+
+
+def _draw_ends(axes: Axes, scale: _Scale, trials: Sequence[Trial]) -> None:
+    """The lines of what a logarithm cannot show, where something stands on them."""
+    errors = [trial.error for trial in trials]
+    bottom, top = scale.low, scale.high
+    side = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "center"}
+    ends = (
+        (scale.exact, "0: exact", 0.0 in errors),
+        (scale.broken, "not finite", any(not e < math.inf for e in errors)),
+    )
+    for place, text, is_shown in ends:
+        if is_shown:
+            bottom, top = min(bottom, place / 2), max(top, place * 2)
+            axes.axhline(place, color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
+            annotate(axes, text, (0, place), (-6, 0), fontsize=9, **side)
+    axes.set_ylim(bottom, top)
+    ticks = [tick for tick in axes.get_yticks() if scale.low <= tick <= scale.high]
+    axes.set_yticks(ticks)
+    minor = axes.get_yticks(minor=True)
+    axes.set_yticks([t for t in minor if scale.low <= t <= scale.high], minor=True)

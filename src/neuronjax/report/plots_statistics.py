@@ -1,0 +1,143 @@
+"""Statistics of a run: how large its numbers were, and what rounding did to them.
+
+Results in the order of the program. Above, the largest number of each under the largest
+that its format holds; below, the shares of its elements that were lost, on a
+logarithmic axis, so that a result without a dot lost nothing. The worst are named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Bbox
+
+from neuronjax.execution.probes.collect import element_format
+from neuronjax.execution.probes.statistics import Statistics, fraction
+from neuronjax.report.places import place
+from neuronjax.report.plots import Picture
+from neuronjax.report.plots_labels import box_around, write_beside
+from neuronjax.report.plots_style import FAINT, INK, plain
+
+_AMAX, _LIMIT, _BACKWARD = "#0072B2", "#333333", "#E0E0E0"
+#: A share: its counters, its colour and mark, and what it is called.
+_LOST: Sequence[tuple[tuple[str, ...], str, str, str]] = (
+    (("overflow", "saturated"), "#D55E00", "X", "overflowed or saturated"),
+    (("nan", "inf"), "#000000", "*", "NaN or Inf"),
+    (("underflow",), "#E69F00", "o", "flushed to 0, of non-zero numbers"),
+    (("stagnant",), "#009E73", "s", "updates lost: x + u == x"),
+)
+_NAMED = 2  # of each kind
+_FEWEST_SHARE = 1e-6
+#: FP32 has room that no picture needs; its limit is not drawn.
+_WIDE = 1e38
+
+Record = Mapping[str, Any]
+
+
+def draw_statistics(statistics: Statistics) -> Figure:
+    """Two panels; see above."""
+    figure = Picture(figsize=(9.0, 6.0), dpi=110, layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    records = statistics.records
+    for axes in (above, below):
+        _shade_backward(axes, records)
+    _draw_sizes(above, statistics, records)
+    lost = list(_draw_lost(below, records))
+    below.set_xlabel("result, in program order", color=INK, fontsize=9)
+    below.xaxis.set_major_locator(MaxNLocator(integer=True))
+    below.set_xlim(-1, max(len(records), 1))
+    handles, labels = above.get_legend_handles_labels()
+    more = below.get_legend_handles_labels()
+    figure.legend(
+        handles + [h for h, name in zip(*more, strict=True) if name not in labels],
+        labels + [name for name in more[1] if name not in labels],
+        loc="outside lower left",
+        fontsize=8,
+        frameon=False,
+        ncols=3,
+    )
+    figure.draw_without_rendering()
+    _name_worst(below, records, lost)
+    return figure
+
+
+def _shade_backward(axes: Axes, records: Sequence[Record]) -> None:
+    label = "backward pass"
+    for n, record in enumerate(records):
+        if record["phase"] == "backward":
+            axes.axvspan(
+                n - 0.5, n + 0.5, color=_BACKWARD, linewidth=0, zorder=0, label=label
+            )
+            label = ""
+
+
+def _draw_sizes(axes: Axes, statistics: Statistics, records: Sequence[Record]) -> None:
+    shown = [
+        (n, record["amax"])
+        for n, record in enumerate(records)
+        if record["amax"] is not None and 0 < record["amax"] < math.inf
+    ]
+    limits = [
+        (n, element_format(probe).max_finite)
+        for n, probe in enumerate(statistics.sites)
+        if probe.kind != "integer" and probe.blocked is None
+    ]
+    limits = [(n, limit) for n, limit in limits if limit < _WIDE]
+    axes.set_yscale("log")
+    axes.scatter(*_columns(shown), s=12, color=_AMAX, linewidths=0, label="largest")
+    if limits:
+        label = "the format's largest"
+        axes.scatter(*_columns(limits), s=40, marker="_", color=_LIMIT, label=label)
+    axes.set_ylabel("largest number", color=INK, fontsize=9)
+    plain(axes, f"{len(records)} results: how large they were")
+
+
+def _draw_lost(
+    axes: Axes, records: Sequence[Record]
+) -> Iterator[tuple[float, float, str]]:
+    """Draws what was lost, and yields where: the place, the share, and of what."""
+    axes.set_yscale("log")
+    axes.set_ylim(_FEWEST_SHARE, 2.0)
+    axes.set_ylabel("share of the elements", color=INK, fontsize=9)
+    plain(axes, "what rounding lost")
+    axes.grid(axis="y", color=FAINT, linewidth=0.4)
+    is_any = False
+    for counters, colour, marker, label in _LOST:
+        shares = [_share(record, counters) for record in records]
+        found = [(n, max(s, _FEWEST_SHARE)) for n, s in enumerate(shares) if s]
+        if found:
+            look = {"s": 26, "color": colour, "marker": marker, "label": label}
+            axes.scatter(*_columns(found), linewidths=0, **look)
+            yield from ((n, share, label) for n, share in found)
+            is_any = True
+    if not is_any:
+        middle = {"transform": axes.transAxes, "ha": "center", "fontsize": 9}
+        axes.text(0.5, 0.5, "nothing", color=INK, **middle)
+
+
+def _share(record: Record, counters: Sequence[str]) -> float:
+    known = [name for name in counters if record[name] is not None]
+    return sum(fraction(record, name) for name in known)
+
+
+def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in pairs], [y for _, y in pairs]
+
+
+def _name_worst(
+    axes: Axes, records: Sequence[Record], lost: Sequence[tuple[float, float, str]]
+) -> None:
+    """The user's lines of the largest shares of each kind, where there is room."""
+    taken: list[Bbox] = [box_around(axes, (n, share), 3) for n, share, _ in lost]
+    for *_, label in _LOST:
+        worst = sorted((e for e in lost if e[2] == label), key=lambda e: -e[1])
+        for n, share, _ in worst[:_NAMED]:
+            record = records[int(n)]
+            op = record["scope"].rpartition("/")[2] or record["op"]
+            text = f"{op} {place(record['source'])}".strip()
+            write_beside(axes, text, (n, share), taken)

@@ -1,0 +1,77 @@
+"""The picture of a search: what has no place on a logarithmic axis has a line."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from neuronjax.report.plots_search import Trial, draw_search
+
+
+def drawn(*errors, tolerance=1e-2, found=0):
+    tried = [Trial((9 - n) * 1e-4, error) for n, error in enumerate(errors)]
+    figure = draw_search(
+        "step", "loss", tolerance, 9e-4, tried=tried, kept=tried[:1], found=tried[found]
+    )
+    figure.draw_without_rendering()
+    return figure
+
+
+def heights(figure):
+    """Of all dots, by what their kind is called."""
+    (axes,) = figure.axes
+    return {
+        dots.get_label(): [y for _, y in dots.get_offsets()]
+        for dots in axes.collections
+    }
+
+
+def written(figure):
+    (axes,) = figure.axes
+    return [text.get_text() for text in axes.texts]
+
+
+def test_an_error_of_zero_is_below_the_axis_and_called_exact():
+    figure = drawn(4e-5, 0.0, 3e-3)
+    first, exact, last = heights(figure)["within"]
+    assert (first, last) == (4e-5, 3e-3)
+    assert exact < 4e-5 / 2
+    assert "0: exact" in written(figure)
+    (axes,) = figure.axes
+    ticks = [tick for tick in axes.get_yticks() if tick <= exact]
+    assert ticks == []  # no number stands where zero is
+    (label,) = [text for text in axes.texts if text.get_text() == "0: exact"]
+    low, high = axes.get_ylim()
+    assert low < exact < high
+    assert label.xy[1] == exact
+
+
+def test_without_a_zero_there_is_no_such_line():
+    assert "0: exact" not in written(drawn(4e-5, 3e-3))
+
+
+def test_what_is_not_finite_is_above():
+    figure = drawn(4e-5, math.inf, 0.2)
+    first, second = heights(figure)["beyond"]
+    assert first > 0.2
+    assert second == 0.2
+    assert "not finite" in written(figure)
+
+
+@pytest.mark.parametrize("errors", [(0.0, 0.0), (0.0, 3e-3)])
+def test_no_tolerance_is_exact(errors):
+    figure = drawn(*errors, tolerance=0.0)
+    (axes,) = figure.axes
+    exact = heights(figure)["found"][0]
+    assert [
+        np.asarray(line.get_ydata())[0]
+        for line in axes.lines
+        if line.get_linestyle() == "--"
+    ] == [exact]
+
+
+def test_the_legend_says_what_dots_are():
+    labels = {t.get_text() for t in drawn(1e-3, 0.1).legends[0].get_texts()}
+    assert labels == {"within", "beyond", "found"}
