@@ -114,6 +114,15 @@ def _called(transformation: str, options: str = "") -> Callable[[Writer], None]:
     return control
 
 
+def _custom_vjp(writer: Writer) -> None:
+    """A block that sees constants and its parameters: JAX allows it no more."""
+    starts, parameters = writer.carries()
+    constants = [v for v in writer.known if v in writer.constants]
+    block = writer.block(parameters, parameters, constants)
+    ends = [writer.like(v) for v in starts]
+    writer.write(f"halved({block.name})(*{_tuple(starts)})", ends, block)
+
+
 def _grad(writer: Writer) -> None:
     """The gradient of a block inside a program."""
     floats = [v for v in writer.known if v.kind == "f"]
@@ -180,7 +189,7 @@ CONTROL: Mapping[str, Callable[[Writer], None]] = {
     "checkpoint of dots": _called(
         "jax.checkpoint", ", policy=jax.checkpoint_policies.dots_saveable"
     ),
-    "custom_vjp": _called("halved"),
+    "custom_vjp": _custom_vjp,
     "shard_map": _shard_map,
     "grad": _grad,
 }

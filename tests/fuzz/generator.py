@@ -73,6 +73,7 @@ class Writer:
     types: frozenset[str]
     x64: bool
     wild: bool
+    constants: Sequence[Value]
     lines: list[Line] = dataclasses.field(default_factory=list)
     used: set[str] = dataclasses.field(default_factory=set)
     depth: int = 0
@@ -195,9 +196,16 @@ class Writer:
             return f"jnp.zeros({like.shape}, jnp.{like.dtype})"
         return _cast(self.pick(fitting), like.dtype, like.shape)
 
-    def block(self, parameters: Sequence[Value], results: Sequence[Value]) -> Block:
-        """A function of the parameters that returns values of the types of results."""
-        inner = self.inside(parameters)
+    def block(
+        self,
+        parameters: Sequence[Value],
+        results: Sequence[Value],
+        seen: Sequence[Value] | None = None,
+    ) -> Block:
+        """A function of the parameters that returns values of the types of results; it
+        closes over what is known here, or over `seen` alone."""
+        outer = self if seen is None else dataclasses.replace(self, known=list(seen))
+        inner = outer.inside(parameters)
         inner.lines_of(1, 4)
         made = [*parameters, *(t for line in inner.lines for t in line.targets)]
         return Block(
@@ -280,6 +288,7 @@ def _drawn(
         types=allowed(target, x64),
         x64=x64,
         wild=wild,
+        constants=constants,
     )
     writer.lines_of(*lines)
     results = [v for v in writer.known if v.name not in writer.used]
