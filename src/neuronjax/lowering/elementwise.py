@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from neuronjax.ir.contents import contents
 from neuronjax.ir.instruction import Engine, View
 from neuronjax.ir.instruction_set import (
     Activation,
@@ -198,7 +199,7 @@ def reduce_precision(op: Op, context: Context) -> Instructions:
 def constant(op: Op, context: Context) -> Instructions:
     """One memset for all equal constants of a block."""
     value = op.attributes["value"]
-    key = ("constant", value.dtype.name, value.shape, value.tobytes())
+    key = ("constant", contents(value))
     if key in context.memo:
         context.alias(op.results[0], context.memo[key])
         return

@@ -100,7 +100,10 @@ def fused(a: jax.Array, b: jax.Array, total: jax.Array, zero: jax.Array) -> jax.
     size, magnitude = jnp.abs(a), jnp.abs(plain)
     is_low = (jnp.abs(total) < SMALL) & (magnitude < SMALL) & (size < 1)
     is_high = ~(magnitude <= LARGE) & (size > 1)
-    return jnp.where(is_low, low * DOWN, jnp.where(is_high, high * UP, plain))
+    # Beyond 2^188 a product overflows made smaller, too: no match for an infinite total.
+    is_kept = jnp.isinf(total) & jnp.isfinite(a) & jnp.isfinite(b)
+    high = jnp.where(is_kept, total, high * UP)
+    return jnp.where(is_low, low * DOWN, jnp.where(is_high, high, plain))
 
 
 def pinned(lhs: Matrix, rhs: Matrix) -> jax.Array:
