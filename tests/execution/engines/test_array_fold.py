@@ -93,3 +93,14 @@ def test_verdicts_are_kept_in_a_file(tmp_path, monkeypatch):
     cache.path.write_text("{ cut short")
     cache.forget()
     assert dot_verdicts.is_left_fold(ones, columns) == verdict
+
+
+@pytest.mark.parametrize("lhs_is_column", [False, True])
+def test_a_zero_row_takes_no_part_beside_huge_columns(lhs_is_column):
+    """XLA moves a factor to the smaller operand, where it overflowed: 0 x inf."""
+    zeros = np.full((1, 16, 20), -0.0, np.float32)
+    huge = np.full((1, 1, 20), 2.0**80, np.float32)
+    pair = (Matrix(jnp.asarray(zeros), False), Matrix(jnp.asarray(huge), False))
+    lhs, rhs = pair if lhs_is_column else pair[::-1]
+    got = np.asarray(jax.jit(array_fold.scanned)(lhs, rhs, MINUS_ZERO))
+    np.testing.assert_array_equal(got, np.zeros(got.shape, np.float32))
