@@ -201,10 +201,11 @@ def constant(op: Op, context: Context) -> Instructions:
     value = op.attributes["value"]
     key = ("constant", contents(value))
     if key in context.memo:
-        context.alias(op.results[0], context.memo[key])
+        view, _ = context.memo[key]
+        context.alias(op.results[0], view)
         return
     (result,) = context.results(op)
-    context.memo[key] = View(result)
+    context.memo[key] = (View(result), value)
     yield context.make(Memset, (), (result,), engine="gpsimd", value=value)
 
 
