@@ -52,7 +52,7 @@ from neuronjax.numerics.rounding import (
     round_to_format,
 )
 from neuronjax.numerics.shown import Shown
-from neuronjax.numerics.widening import widen
+from neuronjax.numerics.widening import narrowed, widen
 
 BLOCK_SIZE = 32  # OCP MX 1.0, section 5.2; the only size that the hardware knows
 INPUT_DTYPES = ("float32", "bfloat16", "float16")
@@ -273,24 +273,13 @@ def to_codes(x: jax.Array) -> jax.Array:
     """Returns the codes of FP8, FP4 or E8M0 elements as uint8, payloads included."""
     fmt = get_format(x.dtype)
     if fmt.width < 8:
-        return encode(_widened(x), fmt)
+        return encode(widen(x), fmt)
     return lax.bitcast_convert_type(x, jnp.uint8)
 
 
 def from_codes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
     """Returns the elements that uint8 codes stand for; the inverse of `to_codes`."""
-    word = jnp.uint4 if fmt.width == 4 else fmt.code_dtype
-    return lax.bitcast_convert_type(codes.astype(word), fmt.dtype)
-
-
-def _widened(elements: jax.Array) -> jax.Array:
-    """Elements as float32, exactly.
-
-    XLA (jaxlib 0.12, CPU) fails to compile a bitcast from FP4 in a loop over an FP4
-    array. Its conversion is exact, and FP4 has no NaN that it could change.
-    """
-    is_fp4 = get_format(elements.dtype).width < 8
-    return elements.astype(jnp.float32) if is_fp4 else widen(elements)
+    return narrowed(codes, fmt)
 
 
 # ---- Kernels. XLA keeps the calls of the two kernels that round. Else it would compute
@@ -355,7 +344,7 @@ def _values_kernel(
 def neuronjax_dequantize_mx(
     elements: jax.Array, scales: jax.Array, axis: int, block_size: int
 ) -> jax.Array:
-    blocks = blocked(_widened(elements), axis, block_size)
+    blocks = blocked(widen(elements), axis, block_size)
     per_block = jnp.expand_dims(to_codes(scales).astype(jnp.uint32), axis)
     return unblocked(_scaled(blocks, per_block), elements.shape, axis)
 

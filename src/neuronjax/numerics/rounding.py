@@ -20,7 +20,7 @@ from jax import lax
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics.float_format import FLOAT32, FloatFormat
-from neuronjax.numerics.widening import as_float, bit_dtype, decode_words, require
+from neuronjax.numerics.widening import as_float, decode_words, narrowed, require
 
 Rounding = Literal["rne", "rtz", "half_away", "stochastic"]
 Overflow = Literal["ieee", "saturate"]
@@ -153,7 +153,7 @@ def cast(
         require(x, jnp.float32, "x")
         return _converted(x, fmt)
     rounded = _round(x, fmt, rounding, overflow, random_bits, random_bit_count)
-    return lax.bitcast_convert_type(rounded.astype(bit_dtype(fmt)), fmt.dtype)
+    return narrowed(rounded, fmt)
 
 
 def encode(x: jax.Array, fmt: FloatFormat) -> jax.Array:

@@ -102,7 +102,8 @@ def fused(a: jax.Array, b: jax.Array, total: jax.Array, zero: jax.Array) -> jax.
     size, magnitude = jnp.abs(a), jnp.abs(plain)
     is_low = (jnp.abs(total) < SMALL) & (magnitude < SMALL) & (size < 1)
     is_high = ~(magnitude <= LARGE) & (size > 1)
-    # Beyond 2^188 a product overflows made smaller, too: no match for an infinite total.
+    # Beyond 2^188 a product overflows made smaller, too: it is none of an infinite
+    # total's business.
     is_kept = jnp.isinf(total) & jnp.isfinite(a) & jnp.isfinite(b)
     high = jnp.where(is_kept, total, high * UP)
     return jnp.where(is_low, low * DOWN, jnp.where(is_high, high, plain))

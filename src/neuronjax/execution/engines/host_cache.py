@@ -51,7 +51,7 @@ class HostCache(Generic[Finding]):
             os.register_at_fork(after_in_child=self._begin)
 
     def _begin(self) -> None:
-        """Also in a forked child, which has neither the thread nor who holds the lock."""
+        """Also in a forked child: it has neither the thread nor who holds the lock."""
         self._known: dict[str, Finding] | None = None
         self._lock = threading.Lock()
         # A trial must not be traced into the program that asks for its outcome; traces
@@ -149,7 +149,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def cache_folder() -> Path:
-    """Where this package keeps what it found out; without a home, only while it runs."""
+    """Where this package keeps what it found out; without a home, for this run only."""
     if chosen := os.environ.get("NEURONJAX_CACHE_DIR"):
         return Path(chosen)
     try:
