@@ -1,4 +1,4 @@
-"""What is asked of a random program: equal bits, and values like those of native JAX."""
+"""What is asked of a random program: equal bits, and values like native JAX's."""
 
 from __future__ import annotations
 

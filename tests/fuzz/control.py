@@ -142,7 +142,6 @@ def _grad(writer: Writer) -> None:
 _EXCHANGES = {
     "f": (
         "lax.pmean({x}, 'i')",
-        "lax.pmax({x}, 'i')",
         "lax.all_gather({x}, 'i', tiled=True)[1:2]",
         "lax.ppermute({x}, 'i', [(0, 1), (1, 2), (3, 0)])",
         "lax.psum_scatter(jnp.concatenate([{x}] * 4), 'i', tiled=True) / 4",

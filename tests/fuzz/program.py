@@ -20,7 +20,6 @@ import numpy as np
 
 from tests.fuzz.values import literal, random_array
 
-
 #: What every program may name.
 PRELUDE = '''\
 import jax

@@ -18,10 +18,10 @@ import zlib
 import hypothesis
 import jax
 import jax.numpy as jnp
-import neuronjax as nj
 import pytest
 from hypothesis import strategies as st
 
+import neuronjax as nj
 from neuronjax.execution import interpreter
 from tests.fuzz import failures
 from tests.fuzz.checks import assert_close, check_bits, check_values

@@ -24,7 +24,7 @@ def random_array(
         wild: floats of any bits, too, one in three of them special.
     """
     kind = jnp.dtype(dtype)
-    if kind == bool:
+    if kind.kind == "b":
         return random.integers(0, 2, shape).astype(bool)
     if jnp.issubdtype(kind, jnp.floating):
         if wild:

@@ -1,4 +1,4 @@
-"""The ways in which a random program is run; each gives the bits of the run op by op."""
+"""The ways in which a random program is run; each gives the bits of op by op."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import neuronjax as nj
 from jax import lax
 
+import neuronjax as nj
 from tests.conformance import bits
 from tests.fuzz.program import Program
 
