@@ -2,9 +2,9 @@
 
 Operations are rows of `operations`, what holds blocks is in `control`. A line draws an
 operation and operands that are there; its type is what JAX infers, and a line that JAX
-refuses, or that makes more than `MOST_ELEMENTS`, is left out. Carries and branch results
-are fitted to their types by resizing and casting. Few shapes occur, for every kernel of
-a run op by op is compiled once per shape.
+refuses, or that makes more than `MOST_ELEMENTS`, is left out. Carries and branch
+results are fitted to their types by resizing and casting. Few shapes occur, for every
+kernel of a run op by op is compiled once per shape.
 """
 
 from __future__ import annotations
