@@ -22,4 +22,4 @@ def contents(array: np.ndarray) -> Hashable:
     if held.nbytes <= MOST_BYTES:
         return (*about, held.tobytes())
     codes = np.ascontiguousarray(held).reshape(-1).view(np.uint8)
-    return (*about, hashlib.blake2b(codes, digest_size=16).digest())
+    return (*about, hashlib.blake2b(codes.data, digest_size=16).digest())

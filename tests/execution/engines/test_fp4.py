@@ -46,7 +46,7 @@ def test_a_cast_to_fp4_in_a_loop_over_fp4():
     """A bitcast there is code that LLVM refuses."""
     rows = jnp.asarray(np.resize(EVERY, (5, 3)))
 
-    def function(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def function(rows: jax.Array) -> jax.Array:
         def turn(carry: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
             return carry + row, carry
 

@@ -3,7 +3,7 @@
 Random programs of dots among what XLA might fuse with them, move through them or lay
 out anew: transposes, casts, sums, constants, batches, loops, gradients. Each is
 compiled twice, once with XLA's dots where the verdicts allow them and once with the
-scanned fold alone, and the bits are equal. The host's own kernels are left out, for they
+scanned fold alone, and the bits are equal. The host's own kernels are left out: they
 have no verdicts. `python -m tests.execution.engines.test_verdict_programs 1000` runs so
 many, and with a second number those from there on.
 """
