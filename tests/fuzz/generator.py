@@ -1,9 +1,10 @@
 """Hypothesis strategies for random well-typed programs.
 
-A line draws an operation and operands that are there; its type is what JAX infers, and
-a line that JAX refuses, or that makes more than `MOST_ELEMENTS`, is left out. Carries
-and branch results are fitted to their types by resizing and casting. Few shapes occur,
-for every kernel of a run op by op is compiled once per shape.
+Operations are rows of `operations`, what holds blocks is in `control`. A line draws an
+operation and operands that are there; its type is what JAX infers, and a line that JAX
+refuses, or that makes more than `MOST_ELEMENTS`, is left out. Carries and branch
+results are fitted to their types by resizing and casting. Few shapes occur, for every
+kernel of a run op by op is compiled once per shape.
 """
 
 from __future__ import annotations
@@ -21,11 +22,20 @@ import numpy as np
 from hypothesis import strategies as st
 from jax import lax
 
-from tests.fuzz.operations import FLOATS, INTEGERS, OPERATIONS, Operation
+from tests.fuzz.control import CONTROL, MOST_ELEMENTS
+from tests.fuzz.operations import OPERATIONS, Operation
 from tests.fuzz.program import TRANSFORMATIONS, Block, Line, Program, Value, kind_of
+from tests.fuzz.types import (
+    FLOATS,
+    INTEGERS,
+    SMALL_FLOATS,
+    TARGETS,
+    WIDE_INTEGERS,
+    allowed,
+)
+from tests.fuzz.values import literal, random_array
 
 SHAPES = ((), (5,), (3, 5), (1, 5), (5, 3), (2, 3, 5), (2, 1, 3, 5))
-MOST_ELEMENTS = 240
 #: Blocks within blocks within the program.
 DEEPEST = 2
 
@@ -34,9 +44,10 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 @functools.cache
 def inferred(
-    expression: str, types: tuple[tuple[str, tuple[int, ...]], ...]
+    expression: str, types: tuple[tuple[str, tuple[int, ...]], ...], x64: bool
 ) -> tuple[str, tuple[int, ...]] | None:
-    """(dtype, shape) of an expression in operands a, b, c; None where JAX refuses."""
+    """(dtype, shape) of an expression in operands a, b, c; None where JAX refuses, and
+    where it computes in float64 on the way, which no chip has."""
 
     def evaluate(*operands: Any) -> Any:
         names = dict(zip("abc", operands, strict=False))
@@ -44,10 +55,12 @@ def inferred(
 
     operands = [jax.ShapeDtypeStruct(shape, dtype) for dtype, shape in types]
     try:
-        out = jax.eval_shape(evaluate, *operands)
-    except (TypeError, ValueError, IndexError, ZeroDivisionError):
+        jaxpr = jax.make_jaxpr(evaluate)(*operands)
+    except (TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError):
         return None
-    return out.dtype.name, out.shape
+    [out] = jaxpr.out_avals
+    wide = x64 and "f64[" in str(jaxpr)
+    return None if wide else (out.dtype.name, out.shape)
 
 
 @dataclasses.dataclass
@@ -58,9 +71,14 @@ class Writer:
     names: Iterator[int]
     smooth: bool
     known: list[Value]
+    types: frozenset[str]
+    x64: bool
+    wild: bool
+    constants: Sequence[Value]
     lines: list[Line] = dataclasses.field(default_factory=list)
     used: set[str] = dataclasses.field(default_factory=set)
     depth: int = 0
+    on_devices: bool = False
 
     def name(self, prefix: str = "v") -> str:
         """A fresh identifier."""
@@ -81,13 +99,8 @@ class Writer:
 
     def inside(self, extra: Sequence[Value]) -> Writer:
         """A writer of a block that sees these values and its parameters."""
-        return Writer(
-            draw=self.draw,
-            names=self.names,
-            smooth=self.smooth,
-            known=[*self.known, *extra],
-            used=self.used,
-            depth=self.depth + 1,
+        return dataclasses.replace(
+            self, known=[*self.known, *extra], lines=[], depth=self.depth + 1
         )
 
     # -- operations --------------------------------------------------------------------
@@ -136,8 +149,11 @@ class Writer:
         template = row.expression.format(
             **{k: s.format(k) for k, s in slots.items()}, **chosen
         )
-        found = inferred(template, tuple((v.dtype, v.shape) for v in operands))
-        if found is None or not 0 < np.prod(found[1]) <= MOST_ELEMENTS:
+        types = tuple((v.dtype, v.shape) for v in operands)
+        found = inferred(template, types, self.x64)
+        if found is None or found[0] not in self.types:
+            return
+        if not 0 < np.prod(found[1]) <= MOST_ELEMENTS:
             return
         names = {k: v.name for k, v in zip("abc", operands, strict=False)}
         expression = row.expression.format(
@@ -149,12 +165,24 @@ class Writer:
         value = Value(name=self.name(), dtype=dtype, shape=shape, exact=exact)
         self.write(expression, [value])
 
+    def literal(self) -> None:
+        """A constant on a line of its own, inside of whatever block this is."""
+        dtype = self.draw(st.sampled_from(sorted(self.types)))
+        shape = self.draw(st.sampled_from(SHAPES))
+        random = np.random.default_rng(self.draw(st.integers(0, 2**16)))
+        text = literal(random_array(random, dtype, shape, self.wild))
+        value = Value(name=self.name(), dtype=dtype, shape=shape, exact=True)
+        self.write(f"jnp.asarray({text})", [value])
+
     # -- control flow ------------------------------------------------------------------
 
     def lines_of(self, fewest: int, most: int) -> None:
         """Draws that many lines; some of them control flow."""
         for _ in range(self.draw(st.integers(fewest, most))):
-            if self.depth < DEEPEST and self.draw(st.integers(0, 5)) == 5:
+            kind = self.draw(st.integers(0, 11))
+            if kind == 0:
+                self.literal()
+            elif self.depth < DEEPEST and kind >= 10:
                 kinds = sorted(set(CONTROL) - ({"while"} if self.smooth else set()))
                 CONTROL[self.draw(st.sampled_from(kinds))](self)
             else:
@@ -169,9 +197,16 @@ class Writer:
             return f"jnp.zeros({like.shape}, jnp.{like.dtype})"
         return _cast(self.pick(fitting), like.dtype, like.shape)
 
-    def block(self, parameters: Sequence[Value], results: Sequence[Value]) -> Block:
-        """A function of the parameters that returns values of the types of results."""
-        inner = self.inside(parameters)
+    def block(
+        self,
+        parameters: Sequence[Value],
+        results: Sequence[Value],
+        seen: Sequence[Value] | None = None,
+    ) -> Block:
+        """A function of the parameters that returns values of the types of results; it
+        closes over what is known here, or over `seen` alone."""
+        outer = self if seen is None else dataclasses.replace(self, known=list(seen))
+        inner = outer.inside(parameters)
         inner.lines_of(1, 4)
         made = [*parameters, *(t for line in inner.lines for t in line.targets)]
         return Block(
@@ -215,127 +250,6 @@ def _cast(value: Value, dtype: str, shape: tuple[int, ...]) -> str:
     return text if value.dtype == dtype else f"{text}.astype(jnp.{dtype})"
 
 
-def _tuple(values: Sequence[Value | str]) -> str:
-    names = [v if isinstance(v, str) else v.name for v in values]
-    return f"({', '.join(names)},)"
-
-
-def _scan(writer: Writer) -> None:
-    starts, parameters = writer.carries()
-    rows = [v for v in writer.known if v.shape and v.shape[0] in (2, 3, 5)]
-    if not rows:
-        return
-    sequence = writer.pick(rows)
-    row = dataclasses.replace(sequence, name=writer.name(), shape=sequence.shape[1:])
-    out = writer.like(starts[0])
-    block = writer.block([*parameters, row], [*parameters, out])
-    step = f"lambda carry, x: (lambda r: (r[:-1], r[-1]))({block.name}(*carry, x))"
-    reverse = writer.draw(st.booleans())
-    stacked = writer.like(out, (sequence.shape[0], *out.shape))
-    ends = [writer.like(v) for v in starts]
-    if stacked.size > MOST_ELEMENTS:
-        return
-    inner = f"lax.scan({step}, {_tuple(starts)}, {sequence.name}, reverse={reverse})"
-    writer.write(f"(lambda r: (*r[0], r[1]))({inner})", [*ends, stacked], block)
-
-
-def _fori(writer: Writer) -> None:
-    starts, parameters = writer.carries()
-    counter = Value(name=writer.name("i"), dtype="int32", shape=(), exact=True)
-    block = writer.block([counter, *parameters], parameters)
-    count = writer.draw(st.integers(1, 3))
-    step = f"lambda i, carry: {block.name}(i, *carry)"
-    ends = [writer.like(v) for v in starts]
-    writer.write(f"lax.fori_loop(0, {count}, {step}, {_tuple(starts)})", ends, block)
-
-
-def _while(writer: Writer) -> None:
-    """The number of rounds depends on the bits of an integer."""
-    starts, parameters = writer.carries()
-    counts = [v for v in writer.known if v.kind == "i"]
-    if not counts:
-        return
-    limit = f"jnp.max({writer.pick(counts).name} & 3)"
-    counter = Value(name=writer.name("i"), dtype="int32", shape=(), exact=True)
-    block = writer.block([counter, *parameters], parameters)
-    unfinished = f"lambda carry: carry[0] < {limit}"
-    step = f"lambda carry: (carry[0] + 1, *{block.name}(*carry))"
-    start = f"(jnp.int32(0), *{_tuple(starts)})"
-    ends = [writer.like(v) for v in starts]
-    writer.write(f"lax.while_loop({unfinished}, {step}, {start})[1:]", ends, block)
-
-
-def _cond(writer: Writer) -> None:
-    starts, parameters = writer.carries()
-    tests = [v for v in writer.known if v.kind == "b"]
-    test = f"jnp.any({writer.pick(tests).name})" if tests else "jnp.bool_(True)"
-    yes, no = (writer.block(parameters, parameters) for _ in range(2))
-    ends = [writer.like(v) for v in starts]
-    call = f"lax.cond({test}, {yes.name}, {no.name}, *{_tuple(starts)})"
-    writer.write(call, ends, yes, no)
-
-
-def _switch(writer: Writer) -> None:
-    starts, parameters = writer.carries()
-    tests = [v for v in writer.known if v.kind == "i"]
-    test = f"jnp.max({writer.pick(tests).name} & 3)" if tests else "1"
-    blocks = [writer.block(parameters, parameters) for _ in range(3)]
-    ends = [writer.like(v) for v in starts]
-    branches = _tuple([block.name for block in blocks])
-    index = f"jnp.asarray({test}, jnp.int32)"
-    writer.write(f"lax.switch({index}, {branches}, *{_tuple(starts)})", ends, *blocks)
-
-
-def _vmap(writer: Writer) -> None:
-    batched = [v for v in writer.known if v.shape and 1 < v.shape[0] <= 5]
-    if not batched:
-        return
-    value = writer.pick(batched)
-    row = dataclasses.replace(value, name=writer.name(), shape=value.shape[1:])
-    out = writer.like(row)
-    block = writer.block([row], [out])
-    ends = [writer.like(value)]
-    writer.write(f"jax.vmap({block.name})({value.name})", ends, block)
-
-
-def _called(transformation: str) -> Callable[[Writer], None]:
-    def control(writer: Writer) -> None:
-        starts, parameters = writer.carries()
-        block = writer.block(parameters, parameters)
-        ends = [writer.like(v) for v in starts]
-        call = f"{transformation}({block.name})(*{_tuple(starts)})"
-        writer.write(call, ends, block)
-
-    return control
-
-
-def _grad(writer: Writer) -> None:
-    """The gradient of a block inside a program."""
-    floats = [v for v in writer.known if v.kind == "f"]
-    if not floats:
-        return
-    value = writer.pick(floats)
-    parameter = writer.like(value)
-    inner = dataclasses.replace(writer, smooth=True)
-    block = inner.block([parameter], [parameter])
-    total = f"lambda x: jnp.tanh({block.name}(x)[0]).astype(jnp.float32).sum()"
-    ends = [writer.like(value)]
-    writer.write(f"(jnp.tanh(jax.grad({total})({value.name})),)", ends, block)
-
-
-CONTROL: dict[str, Callable[[Writer], None]] = {
-    "scan": _scan,
-    "fori": _fori,
-    "while": _while,
-    "cond": _cond,
-    "switch": _switch,
-    "vmap": _vmap,
-    "jit": _called("jax.jit"),
-    "checkpoint": _called("jax.checkpoint"),
-    "grad": _grad,
-}
-
-
 # ---- Whole programs.
 
 
@@ -343,23 +257,43 @@ CONTROL: dict[str, Callable[[Writer], None]] = {
 def programs(draw: Draw, fewest: int = 5, most: int = 40) -> Program:
     """Programs of that many lines; one of control flow counts once."""
     transformation = draw(st.sampled_from(list(TRANSFORMATIONS)))
-    shapes = st.sampled_from(SHAPES)
-    wanted = [draw(st.sampled_from(FLOATS)) for _ in range(draw(st.integers(1, 3)))]
-    wanted += [draw(st.sampled_from(INTEGERS)) for _ in range(draw(st.integers(0, 2)))]
+    target = draw(st.sampled_from(TARGETS))
+    # Two in eight each.
+    wild, x64 = (draw(st.integers(0, 7)) >= 6 for _ in range(2))
+    with jax.enable_x64(x64):
+        return _drawn(draw, transformation, target, wild, x64, (fewest, most))
+
+
+def _drawn(
+    draw: Draw,
+    transformation: str,
+    target: str,
+    wild: bool,
+    x64: bool,
+    lines: tuple[int, int],
+) -> Program:
+    floats = (*FLOATS, *SMALL_FLOATS[target])
+    integers = (*INTEGERS, *(WIDE_INTEGERS if x64 else ()))
+    wanted = [draw(st.sampled_from(floats)) for _ in range(draw(st.integers(1, 3)))]
+    wanted += [draw(st.sampled_from(integers)) for _ in range(draw(st.integers(0, 2)))]
     wanted += ["bool"] * draw(st.integers(0, 1))
-    inputs = tuple(
-        Value(name=name, dtype=dtype, shape=draw(shapes), exact=True)
-        for name, dtype in zip(string.ascii_lowercase, wanted, strict=False)
-    )
+    inputs = _values(draw, wanted, "")
+    every = (*floats, *integers, "bool")
+    captured = [draw(st.sampled_from(every)) for _ in range(draw(st.integers(0, 3)))]
+    constants = _values(draw, captured, "k")
     writer = Writer(
         draw=draw,
         names=itertools.count(),
         smooth="grad" in transformation,
-        known=list(inputs),
+        known=[*constants, *inputs],
+        types=allowed(target, x64),
+        x64=x64,
+        wild=wild,
+        constants=constants,
     )
-    writer.lines_of(fewest, most)
+    writer.lines_of(*lines)
     results = [v for v in writer.known if v.name not in writer.used]
-    results = results or writer.known[-1:]
+    results = [v for v in results if v not in constants] or writer.known[-1:]
     block = Block(
         name="program",
         parameters=tuple(v.name for v in inputs),
@@ -368,8 +302,25 @@ def programs(draw: Draw, fewest: int = 5, most: int = 40) -> Program:
     )
     return Program(
         inputs=inputs,
+        constants=constants,
         block=block,
         results=tuple(results),
         transformation=transformation,
         seed=draw(st.integers(0, 2**16)),
+        wild=wild,
+        target=target,
+        x64=x64,
+    )
+
+
+def _values(draw: Draw, dtypes: Sequence[str], prefix: str) -> tuple[Value, ...]:
+    """Exact values of these dtypes, named a, b, c, ... after the prefix."""
+    return tuple(
+        Value(
+            name=prefix + letter,
+            dtype=dtype,
+            shape=draw(st.sampled_from(SHAPES)),
+            exact=True,
+        )
+        for letter, dtype in zip(string.ascii_lowercase, dtypes, strict=False)
     )

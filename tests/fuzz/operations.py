@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.fuzz.program import Value
+from tests.fuzz.types import FLOATS, INTEGERS, SMALL_FLOATS, WIDE_INTEGERS
 
 Choices = Callable[[Value], Sequence[Any]]
 
@@ -70,8 +71,8 @@ def _fixed(*options: Any) -> Choices:
 
 _SETS: Mapping[str, Choices] = {"axis": _axis_sets, "keep": _fixed(False, True)}
 
-FLOATS = ("float32", "bfloat16", "float16")
-INTEGERS = ("int32", "uint32", "int8")
+_SMALL = sorted({name for names in SMALL_FLOATS.values() for name in names})
+_EVERY_FLOAT = (*FLOATS, *_SMALL)
 
 
 def _rows(expressions: Mapping[str, str], **common: Any) -> list[Operation]:
@@ -360,11 +361,14 @@ _DECISIONS = (
 )
 _CONVERSIONS = (
     _rows(
-        {f"to {to}": f"{{a}}.astype(jnp.{to})" for to in FLOATS},
+        {f"to {to}": f"{{a}}.astype(jnp.{to})" for to in _EVERY_FLOAT},
     )
     + _rows(
         {f"integer to {to}": f"({{a}} & 7).astype(jnp.{to}) / 4" for to in FLOATS}
-        | {f"integer to {to}": f"{{a}}.astype(jnp.{to})" for to in INTEGERS},
+        | {
+            f"integer to {to}": f"{{a}}.astype(jnp.{to})"
+            for to in (*INTEGERS, *WIDE_INTEGERS)
+        },
         operands="i",
         exact="kept",
     )

@@ -11,13 +11,42 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from tests.fuzz.values import literal, random_array
+
+#: What every program may name.
+PRELUDE = '''\
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.sharding import PartitionSpec as P
+from numpy import inf, nan
+
+import neuronjax as nj
+
+mesh = nj.make_mesh((4,), ("i",))
+
+
+def halved(block):
+    """The block with a derivative of its own: half of the real one."""
+    ruled = jax.custom_vjp(block)
+
+    def half(g):
+        return g if g.dtype == jax.dtypes.float0 else g * g.dtype.type(0.5)
+
+    def backward(x, cotangents):
+        return jax.tree.map(half, jax.vjp(block, *x)[1](cotangents))
+
+    ruled.defvjp(lambda *x: (block(*x), x), backward)
+    return ruled
+'''
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,31 +128,75 @@ class Program:
 
     Attributes:
         inputs: the arguments; all are exact.
+        constants: arrays that the function closes over, exact too.
         block: the function; it returns the values that no line uses.
         results: those values.
         transformation: key of `TRANSFORMATIONS`.
-        seed: of the arguments.
+        seed: of arguments and constants.
+        wild: whether their floats are of any bits.
+        target: the chip.
+        x64: whether JAX has 64-bit types on.
+        repeats: the block runs so often, one run's results the next one's arguments.
     """
 
     inputs: tuple[Value, ...]
+    constants: tuple[Value, ...] = ()
     block: Block
     results: tuple[Value, ...]
     transformation: str
     seed: int
+    wild: bool = False
+    target: str = "trn2"
+    x64: bool = False
+    repeats: int = 1
 
     def __repr__(self) -> str:
         types = [f"{v.name}: {v.dtype}{list(v.shape)}" for v in self.inputs]
-        return "\n".join(
-            [
-                f"# {self.transformation}; seed {self.seed}; {', '.join(types)}",
-                self.block.source(),
-            ]
-        )
+        about = [self.transformation, f"seed {self.seed}", self.target]
+        about += ["64-bit types"] * self.x64 + [", ".join(types)]
+        return f"# {'; '.join(about)}\n{self.source()}"
+
+    @property
+    def has_native_twin(self) -> bool:
+        """Whether JAX alone gives values to hold ours against: on one device, tame,
+        and with no decision that hangs on what was rounded in an earlier run."""
+        source = repr(self)
+        # Of E8M0, which has neither zero nor sign, most results are NaN.
+        apart = any(word in source for word in ("jax.shard_map", "float8_e8m0fnu"))
+        return not (self.wild or apart or self.repeats > 1)
+
+    def source(self, wobble: bool = False) -> str:
+        """The function `program` and the constants that it closes over."""
+        values = self._arrays(self.constants, 1)
+        constants = [
+            f"{v.name} = jnp.asarray({literal(a)})"
+            for v, a in zip(self.constants, values, strict=True)
+        ]
+        source = self.block.source(wobble)
+        if self.repeats > 1:
+            source = f"{source}\nonce = program\n{self._repeated()}"
+        return "\n".join([*constants, source])
+
+    def _repeated(self) -> str:
+        names = ", ".join(v.name for v in self.inputs)
+        following = []
+        for value in self.inputs:
+            fits = [i for i, r in enumerate(self.results) if r.kind == value.kind]
+            got = f"jnp.resize(results[{fits[-1]}], {value.shape})" if fits else ""
+            following.append(f"{got}.astype(jnp.{value.dtype})" if got else value.name)
+        return textwrap.dedent(f"""\
+            def program({names}):
+                for _ in range({self.repeats}):
+                    results = once({names})
+                    {names}{"," * (len(self.inputs) == 1)} = ({", ".join(following)},)
+                return results
+            """)
 
     def function(self, wobble: Callable[[Any], Any] | None = None) -> Callable:
         """The Python function; what is not exact moved by `wobble` if there is one."""
-        names = {"jax": jax, "jnp": jnp, "lax": lax, "np": np, "wobble": wobble}
-        exec(self.block.source(wobble is not None), names)
+        names: dict[str, Any] = {"wobble": wobble}
+        exec(PRELUDE, names)
+        exec(self.source(wobble is not None), names)
         return names[self.block.name]
 
     def untransformed(self, wobble: Callable[[Any], Any] | None = None) -> Callable:
@@ -151,27 +224,25 @@ class Program:
         return total
 
     def arguments(self) -> list[jax.Array]:
-        """The inputs: floats on a grid of eighths in [-2, 2), integers of any bits."""
-        random = np.random.default_rng(self.seed)
+        """The inputs."""
+        return [jnp.asarray(a) for a in self.argument_arrays()]
+
+    def argument_arrays(self) -> list[np.ndarray]:
+        """The inputs, not yet JAX's."""
         batch = (BATCH,) if "vmap" in self.transformation else ()
-        return [_argument(random, v.dtype, batch + v.shape) for v in self.inputs]
+        return self._arrays(self.inputs, 0, batch)
+
+    def _arrays(
+        self, values: tuple[Value, ...], stream: int, batch: tuple[int, ...] = ()
+    ) -> list[np.ndarray]:
+        random = np.random.default_rng([self.seed, stream])
+        return [
+            random_array(random, v.dtype, batch + v.shape, self.wild) for v in values
+        ]
 
 
 #: Of a vmap around a whole program.
 BATCH = 3
-
-
-def _argument(
-    random: np.random.Generator, dtype: str, shape: Sequence[int]
-) -> jax.Array:
-    if kind_of(dtype) == "f":
-        return jnp.asarray(random.integers(-16, 16, shape) / 8, dtype)
-    if dtype == "bool":
-        return jnp.asarray(random.integers(0, 2, shape), bool)
-    info = np.iinfo(dtype)
-    values = random.integers(info.min, info.max, shape, endpoint=True)
-    small = random.integers(0, 9, shape)
-    return jnp.asarray(np.where(random.random(shape) < 0.5, values, small), dtype)
 
 
 # ---- Transformations of whole programs. Each takes (function, argnums of floats).

@@ -14,6 +14,7 @@ def row(number, error, scope="jit(step)/jvp()/add", isolation=0.0):
     return {
         "number": number,
         "scope": scope,
+        "phase": "backward" if "transpose(" in scope else "forward",
         "accumulation_relative_l2": error,
         "accumulation_differing": int(error > 0),
         "isolation_relative_l2": isolation,

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from neuronjax.ir.contents import contents
 from neuronjax.ir.program import Location, TensorType
 
 # "offline": done once before the program runs, by whoever prepares its arguments.
@@ -147,9 +148,7 @@ def _snake_case(name: str) -> str:
 
 
 def _hashable(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return (value.dtype.name, value.shape, value.tobytes())
-    return value
+    return contents(value) if isinstance(value, np.ndarray) else value
 
 
 @dataclass(frozen=True, eq=False)

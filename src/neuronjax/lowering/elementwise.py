@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from neuronjax.ir.contents import contents
 from neuronjax.ir.instruction import Engine, View
 from neuronjax.ir.instruction_set import (
     Activation,
@@ -198,12 +199,13 @@ def reduce_precision(op: Op, context: Context) -> Instructions:
 def constant(op: Op, context: Context) -> Instructions:
     """One memset for all equal constants of a block."""
     value = op.attributes["value"]
-    key = ("constant", value.dtype.name, value.shape, value.tobytes())
+    key = ("constant", contents(value))
     if key in context.memo:
-        context.alias(op.results[0], context.memo[key])
+        view, _ = context.memo[key]
+        context.alias(op.results[0], view)
         return
     (result,) = context.results(op)
-    context.memo[key] = View(result)
+    context.memo[key] = (View(result), value)
     yield context.make(Memset, (), (result,), engine="gpsimd", value=value)
 
 

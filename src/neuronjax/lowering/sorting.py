@@ -16,6 +16,7 @@ import numpy as np
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.block_set import MapBlock, SortBlock
+from neuronjax.ir.contents import contents
 from neuronjax.ir.instruction import Buffer, View
 from neuronjax.ir.instruction_set import DmaCopy, Sort, TopK
 from neuronjax.ir.program import Op, Region, Value
@@ -251,9 +252,7 @@ def _with_direction(op: Op, direction: str) -> Op:
 
 
 def _hashable(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return (value.dtype.name, value.shape, value.tobytes())
-    return repr(value)
+    return contents(value) if isinstance(value, np.ndarray) else repr(value)
 
 
 # -- the largest -----------------------------------------------------------------------

@@ -7,11 +7,10 @@ the codes, elsewhere XLA does, nibble by nibble, an order of magnitude slower.
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
-from jax import lax
 
 from neuronjax.numerics.float_format import FloatFormat
 from neuronjax.numerics.host_kernels import choice
+from neuronjax.numerics.widening import narrowed
 
 
 def from_codes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
@@ -19,7 +18,7 @@ def from_codes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
     the inverse of `microscaling.to_codes`."""
     codes = codes.astype(fmt.code_dtype)
     if fmt.width != 4:
-        return lax.bitcast_convert_type(codes, fmt.dtype)
+        return narrowed(codes, fmt)
 
     def packed(codes: jax.Array) -> jax.Array:
         from neuronjax.numerics.host_kernels import nibbles  # it needs llvmlite
@@ -27,6 +26,6 @@ def from_codes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
         return nibbles.packed(codes, fmt.dtype)
 
     def converted(codes: jax.Array) -> jax.Array:
-        return lax.bitcast_convert_type(codes.astype(jnp.uint4), fmt.dtype)
+        return narrowed(codes, fmt)
 
     return choice.by_kernel(packed, converted, codes)

@@ -274,18 +274,8 @@ def to_codes(x: jax.Array) -> jax.Array:
     """Returns the codes of FP8, FP4 or E8M0 elements as uint8, payloads included."""
     fmt = get_format(x.dtype)
     if fmt.width < 8:
-        return encode(_widened(x), fmt)
+        return encode(widen(x), fmt)
     return lax.bitcast_convert_type(x, jnp.uint8)
-
-
-def _widened(elements: jax.Array) -> jax.Array:
-    """Elements as float32, exactly.
-
-    XLA (jaxlib 0.12, CPU) fails to compile a bitcast from FP4 in a loop over an FP4
-    array. Its conversion is exact, and FP4 has no NaN that it could change.
-    """
-    is_fp4 = get_format(elements.dtype).width < 8
-    return elements.astype(jnp.float32) if is_fp4 else widen(elements)
 
 
 # ---- Kernels. XLA keeps the calls of the two kernels that round. Else it would compute
@@ -350,7 +340,7 @@ def _values_kernel(
 def neuronjax_dequantize_mx(
     elements: jax.Array, scales: jax.Array, axis: int, block_size: int
 ) -> jax.Array:
-    blocks = blocked(_widened(elements), axis, block_size)
+    blocks = blocked(widen(elements), axis, block_size)
     per_block = jnp.expand_dims(to_codes(scales).astype(jnp.uint32), axis)
     return unblocked(_scaled(blocks, per_block), elements.shape, axis)
 

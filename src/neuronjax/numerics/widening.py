@@ -39,8 +39,24 @@ def widen(x: jax.Array) -> jax.Array:
         bits = lax.bitcast_convert_type(wide, jnp.uint32)
         canonical = lax.bitcast_convert_type((bits & _SIGN) | _QUIET_NAN, jnp.float32)
         return lax.select(wide != wide, canonical, wide)
-    codes = lax.bitcast_convert_type(x, bit_dtype(fmt))
+    if fmt.width < 8:
+        # XLA (jaxlib 0.12, CPU) fails to compile bitcasts of FP4 in loops over arrays
+        # of FP4. Its conversion is exact, and FP4 has no NaN that it could change.
+        return x.astype(jnp.float32)
+    codes = lax.bitcast_convert_type(x, fmt.code_dtype)
     return decode_words(codes.astype(jnp.uint32), fmt)
+
+
+def narrowed(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
+    """The array of `fmt.dtype` that codes stand for; the inverse of a bitcast.
+
+    Args:
+        codes: unsigned integers, any shape; bits above `fmt.width` must be zero.
+        fmt: the format of the codes.
+    """
+    if fmt.width < 8:  # as in `widen`
+        return decode_words(codes.astype(jnp.uint32), fmt).astype(fmt.dtype)
+    return lax.bitcast_convert_type(codes.astype(fmt.code_dtype), fmt.dtype)
 
 
 def widen_finite(x: jax.Array) -> jax.Array:
@@ -108,11 +124,6 @@ def _widened_magnitude(code: jax.Array, fmt: FloatFormat) -> jax.Array:
 def as_float(bits: jax.Array) -> jax.Array:
     """The float32 of these bits."""
     return lax.bitcast_convert_type(bits, jnp.float32)
-
-
-def bit_dtype(fmt: FloatFormat) -> Any:
-    """The integer dtype that XLA can bitcast: for float4 4 bits wide, not NumPy's 8."""
-    return jnp.uint4 if fmt.width == 4 else fmt.code_dtype
 
 
 def require(array: jax.Array, dtype: Any, name: str) -> None:

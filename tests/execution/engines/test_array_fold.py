@@ -35,6 +35,8 @@ def test_fused_is_a_fused_multiply_add_over_the_whole_range():
         near = floats.flush(-(a * b) * np.float32(1 + 2.0**-9))
     near = np.where(np.isfinite(near), near, np.float32(2.0**-120))
     total[::2] = near[::2]
+    # Some have overflowed before, and meet products of either sign, up to 2^256.
+    total[1::8], total[3::8] = np.inf, -np.inf
     got = np.asarray(jax.jit(array_fold.fused)(a, b, total, MINUS_ZERO))
     with np.errstate(all="ignore"):
         expected = floats.fma(a, b, total)
@@ -91,3 +93,14 @@ def test_verdicts_are_kept_in_a_file(tmp_path, monkeypatch):
     cache.path.write_text("{ cut short")
     cache.forget()
     assert dot_verdicts.is_left_fold(ones, columns) == verdict
+
+
+@pytest.mark.parametrize("lhs_is_column", [False, True])
+def test_a_zero_row_takes_no_part_beside_huge_columns(lhs_is_column):
+    """XLA moves a factor to the smaller operand, where it overflowed: 0 x inf."""
+    zeros = np.full((1, 16, 20), -0.0, np.float32)
+    huge = np.full((1, 1, 20), 2.0**80, np.float32)
+    pair = (Matrix(jnp.asarray(zeros), False), Matrix(jnp.asarray(huge), False))
+    lhs, rhs = pair if lhs_is_column else pair[::-1]
+    got = np.asarray(jax.jit(array_fold.scanned)(lhs, rhs, MINUS_ZERO))
+    np.testing.assert_array_equal(got, np.zeros(got.shape, np.float32))

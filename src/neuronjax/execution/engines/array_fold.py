@@ -93,14 +93,20 @@ def fused(a: jax.Array, b: jax.Array, total: jax.Array, zero: jax.Array) -> jax.
     to matter; where it is not, it is lost in the product or the product in it.
     """
     plain = total + seal(a * b, zero)
-    low = total * UP + seal((a * UP) * b, zero)
-    high = total * DOWN + seal((a * DOWN) * b, zero)
+    # Sealed, for XLA would scale `b` instead where that is the shorter of the two, and
+    # zero times what has overflowed is a NaN.
+    low = total * UP + seal(seal(a * UP, zero) * b, zero)
+    high = total * DOWN + seal(seal(a * DOWN, zero) * b, zero)
     # A product underflows only if |a| < 1, and overflows only if |a| > 1. A NaN may be
     # the difference of an infinite total and a product that overflowed.
     size, magnitude = jnp.abs(a), jnp.abs(plain)
     is_low = (jnp.abs(total) < SMALL) & (magnitude < SMALL) & (size < 1)
     is_high = ~(magnitude <= LARGE) & (size > 1)
-    return jnp.where(is_low, low * DOWN, jnp.where(is_high, high * UP, plain))
+    # Beyond 2^188 a product overflows made smaller, too: it is none of an infinite
+    # total's business.
+    is_kept = jnp.isinf(total) & jnp.isfinite(a) & jnp.isfinite(b)
+    high = jnp.where(is_kept, total, high * UP)
+    return jnp.where(is_low, low * DOWN, jnp.where(is_high, high, plain))
 
 
 def pinned(lhs: Matrix, rhs: Matrix) -> jax.Array:

@@ -3,17 +3,21 @@
 A finding belongs to a jaxlib, device, processor and thread count; it is kept in memory
 and in a JSON file of the user's cache directory (`NEURONJAX_CACHE_DIR`, else
 `$XDG_CACHE_HOME/neuronjax`, else `~/.cache/neuronjax`). Losing the file costs time and
-changes no result. What is tried, and what for, is the business of `dot_verdicts` and
+changes no result, and a file that is not, to the bit, what this package wrote on this
+host counts as lost. What is tried, and what for, is the business of `dot_verdicts` and
 `tile_search`.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import json
 import os
 import platform
+import shutil
+import stat
 import tempfile
 import threading
 from collections.abc import Callable
@@ -24,6 +28,11 @@ from typing import Generic, TypeVar
 import jax
 
 Finding = TypeVar("Finding", bool, str)
+
+#: Of what is tried and how: files of another one are not read.
+REVISION = 2
+#: Findings are some hundred bytes each; a larger file is none of ours.
+MOST_BYTES = 1 << 24
 
 
 class HostCache(Generic[Finding]):
@@ -37,11 +46,17 @@ class HostCache(Generic[Finding]):
     def __init__(self, name: str, kind: type[Finding]) -> None:
         self._name = name
         self._kind = kind
+        self._begin()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        """Also in a forked child: it has neither the thread nor who holds the lock."""
         self._known: dict[str, Finding] | None = None
         self._lock = threading.Lock()
         # A trial must not be traced into the program that asks for its outcome; traces
         # are local to a thread.
-        self._worker = ThreadPoolExecutor(1, f"neuronjax-{name}")
+        self._worker = ThreadPoolExecutor(1, f"neuronjax-{self._name}")
 
     @property
     def path(self) -> Path:
@@ -77,30 +92,82 @@ class HostCache(Generic[Finding]):
 
     def _load(self) -> dict[str, Finding]:
         try:
-            loaded = json.loads(self.path.read_text())
-        except (OSError, ValueError):
-            return {}  # no file yet, or one cut short: it is built again
-        return {k: v for k, v in loaded.items() if isinstance(v, self._kind)}
+            loaded = json.loads(_text(self.path))
+            found, digest = loaded["findings"], loaded["digest"]
+            if digest != self._digest(found):
+                return {}  # another host's, or damaged
+            return {k: v for k, v in found.items() if isinstance(v, self._kind)}
+        # No file yet, none that may be read, or no such JSON: it is built again.
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            return {}
 
     def _save(self, findings: dict[str, Finding]) -> None:
-        path = self.path
         findings = {**self._load(), **findings}  # other processes save too
+        content = {"findings": findings, "digest": self._digest(findings)}
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(
-                "w", dir=path.parent, delete=False, suffix=".json"
-            ) as file:
-                json.dump(findings, file, indent=0, sort_keys=True)
-            os.replace(file.name, path)
+            _replace(self.path, json.dumps(content, indent=0, sort_keys=True))
         except OSError:
-            return  # a read-only home costs time, not correctness
+            return  # a read-only home or a full disk costs time, not correctness
+
+    def _digest(self, findings: dict[str, Finding]) -> str:
+        about = [REVISION, self._name, host_fingerprint(), findings]
+        return _hash(json.dumps(about, sort_keys=True))
+
+
+def _text(path: Path) -> str:
+    """What a plain file of a sane size holds.
+
+    Raises:
+        OSError: there is none.
+        ValueError: something else is there, or not UTF-8.
+    """
+    # Opening a pipe would wait for who writes to it.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
+            raise ValueError(f"{path} is no cache of findings")
+        with open(descriptor, encoding="utf-8", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes a file at once: who reads it sees the former one or this one, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(".tmp", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(name, path)
+    except OSError:
+        os.unlink(name)
+        raise
 
 
 def cache_folder() -> Path:
-    """Where this package keeps what it found out."""
-    root = os.environ.get("NEURONJAX_CACHE_DIR")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(root) if root else base / "neuronjax"
+    """Where this package keeps what it found out; without a home, for this run only."""
+    if chosen := os.environ.get("NEURONJAX_CACHE_DIR"):
+        return Path(chosen)
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # no HOME, and no such user
+        return _passing_folder()
+    return base / "neuronjax"
+
+
+@functools.cache
+def _passing_folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="neuronjax-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 @functools.cache
@@ -108,6 +175,7 @@ def host_fingerprint() -> str:
     """A short hash of everything that may change the order or speed of XLA's code."""
     device = jax.devices()[0]
     parts = (
+        jax.__version__,
         jax.lib.__version__,
         device.platform,
         device.device_kind,
@@ -116,7 +184,7 @@ def host_fingerprint() -> str:
         str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0),
         os.environ.get("XLA_FLAGS", ""),
     )
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
+    return _hash("\n".join(parts))
 
 
 def _processor() -> str:

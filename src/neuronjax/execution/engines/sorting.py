@@ -10,17 +10,14 @@ import numpy as np
 from jax import lax
 
 from neuronjax.execution.engines.bodies import on_elements
-from neuronjax.execution.engines.dispatch import (
-    Arrays,
-    Registers,
-    bits_of,
-    execute,
-    wide,
-)
+from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide
 from neuronjax.execution.engines.vector import total_order
 from neuronjax.ir.block_set import SortBlock
 from neuronjax.ir.instruction_set import Sort, TopK
 from neuronjax.numerics.elementary_core import flush
+from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.four_bits import from_codes
+from neuronjax.numerics.microscaling import to_codes
 
 
 @execute.register
@@ -39,7 +36,9 @@ def _key(x: jax.Array, total: bool, descending: bool) -> jax.Array:
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.uint8)
     if x.dtype.kind not in "iu":
-        x = total_order(x if total else _canonical(wide(x)))
+        # FP4 is not moved by widening, and has no integers of its width.
+        bits = wide(x) if get_format(x.dtype).width < 8 else x
+        x = total_order(bits if total else _canonical(wide(x)))
     return ~x if descending else x
 
 
@@ -51,11 +50,11 @@ def _canonical(x: jax.Array) -> jax.Array:
 
 def _as_integers(x: jax.Array) -> jax.Array:
     """Floats of 8 bits as bytes: XLA's sort does not know all of them."""
-    return bits_of(x) if x.dtype.kind not in "iub" and x.dtype.itemsize == 1 else x
+    return to_codes(x) if x.dtype.kind not in "iub" and x.dtype.itemsize == 1 else x
 
 
 def _as_dtype(x: jax.Array, dtype: np.dtype) -> jax.Array:
-    return x if x.dtype == dtype else lax.bitcast_convert_type(x, dtype)
+    return x if x.dtype == dtype else from_codes(x, get_format(dtype))
 
 
 @execute.register

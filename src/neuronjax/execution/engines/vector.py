@@ -39,6 +39,8 @@ from neuronjax.numerics import elementary
 from neuronjax.numerics.elementary_core import flush
 from neuronjax.numerics.exact import opaque, seal
 from neuronjax.numerics.float_format import FLOAT32, get_format
+from neuronjax.numerics.four_bits import from_codes
+from neuronjax.numerics.microscaling import to_codes
 from neuronjax.numerics.order_free import (
     REDUCTIONS,
     extreme_key,
@@ -269,7 +271,7 @@ def with_precision(x: jax.Array, exponent_bits: int, mantissa_bits: int) -> jax.
     and NaNs stay, or are Inf without a mantissa bit to tell them from it.
     """
     fmt = get_format(x.dtype)
-    code = bits_of(x).astype(jnp.uint32)
+    code = (to_codes(x) if fmt.width < 8 else bits_of(x)).astype(jnp.uint32)
     sign = code & jnp.uint32(1 << (fmt.width - 1))
     size = code ^ sign
     last = fmt.overflow_code if fmt.has_inf else fmt.max_code
@@ -291,8 +293,7 @@ def with_precision(x: jax.Array, exponent_bits: int, mantissa_bits: int) -> jax.
     size = jnp.where(is_infinite | (size > fmt.max_code), overflowed, size)
     nan = fmt.nan_code if mantissa_bits else fmt.overflow_code
     size = jnp.where(is_nan, jnp.uint32(nan), size)
-    word = jnp.dtype(f"uint{fmt.dtype.itemsize * 8}")
-    return lax.bitcast_convert_type((size | sign).astype(word), fmt.dtype)
+    return from_codes(size | sign, fmt)
 
 
 @execute.register
