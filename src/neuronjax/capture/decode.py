@@ -8,7 +8,7 @@ user's program it came from.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -247,17 +247,21 @@ def is_library(file: str) -> bool:
 
 def _user_frame(location: Any) -> tuple[str, int]:
     innermost = ("", 0)
-    while True:
-        caller = None
-        if isinstance(location, ir.CallSiteLoc):
-            location, caller = location.callee, location.caller
-        while isinstance(location, ir.NameLoc):
-            location = location.child_loc
-        if isinstance(location, ir.FileLineColLoc):
-            frame = (location.filename, location.start_line)
-            if not is_library(frame[0]):
-                return frame
-            innermost = innermost if innermost[0] else frame
-        if caller is None:
-            return innermost
-        location = caller
+    for frame in _frames(location):
+        if not is_library(frame[0]):
+            return frame
+        innermost = innermost if innermost[0] else frame
+    return innermost
+
+
+def _frames(location: Any) -> Iterator[tuple[str, int]]:
+    """From the innermost; what is called may be a call, as in loops since JAX 0.12."""
+    left = [location]
+    while left:
+        found = left.pop()
+        while isinstance(found, ir.NameLoc):
+            found = found.child_loc
+        if isinstance(found, ir.CallSiteLoc):
+            left += (found.caller, found.callee)
+        elif isinstance(found, ir.FileLineColLoc):
+            yield found.filename, found.start_line

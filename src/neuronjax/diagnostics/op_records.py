@@ -144,7 +144,8 @@ _TRANSFORMED = re.compile(
 )
 _JAX_PREFIXES = ("jit(", "pjit(", "neuronjax.policy.")
 _JAX_NAMES = frozenset(
-    "while body cond closed_call scan remat checkpoint rematted_computation".split()
+    """while body cond closed_call eval_jaxpr scan remat checkpoint
+    rematted_computation""".split()
 )
 
 

@@ -209,8 +209,9 @@ def _components(scope: str) -> Iterator[str]:
 # user's or of jax.numpy's, "while/body/closed_call" are a loop's.
 _TRANSFORMATIONS = re.compile(r"^(jvp|vmap|transpose|checkpoint|rematted_computation)$")
 _STRUCTURE = frozenset(
-    """while body cond closed_call checkpoint remat rematted_computation branch_0_fun
-    branch_1_fun scan custom_jvp_call custom_vjp_call shard_map pjit main""".split()
+    """while body cond closed_call eval_jaxpr checkpoint remat rematted_computation
+    branch_0_fun branch_1_fun scan custom_jvp_call custom_vjp_call shard_map pjit
+    main""".split()
 )
 
 
