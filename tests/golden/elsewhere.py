@@ -1,7 +1,7 @@
 """The bits of goldens and of wild values, in a process with flags of XLA of its own.
 
-`python -m tests.golden.elsewhere` prints {name: SHA-256} as JSON: of the outputs of every
-stored program, and of functions over values from the smallest to NaN. Run with
+`python -m tests.golden.elsewhere` prints {name: SHA-256} as JSON: of the outputs of
+every stored program, and of functions over values from the smallest to NaN. Run with
 `--no-kernels` it leaves out the kernels that are compiled for the host's processor.
 """
 
