@@ -2,7 +2,7 @@
 #   make test | slow | matrix | exhaustive | fuzz | lint | types | quickstart | bench
 #   make bench-test | validate | validate-kernels CORPUS=folder | figures | notebooks
 #   make leave-one-out CORPUS=folder | judge-kernels CORPUS=folder | docs | bench-all | clean | notebooks-refresh
-#   make docs-update | faults | strangers
+#   make docs-update | faults | strangers | versions
 
 PYTHON ?= python3
 VENV := .venv
@@ -19,7 +19,7 @@ export JAX_PLATFORMS ?= cpu
 .PHONY: help .venv test slow lint format types quickstart bench bench-test validate \
 	validate-kernels validate-numerics leave-one-out judge-kernels \
 	figures bench-all matrix exhaustive fuzz notebooks notebooks-refresh docs \
-	docs-update faults strangers clean
+	docs-update faults strangers versions clean
 
 help:
 	@sed -n 's/^# *make /make /p' Makefile
@@ -110,6 +110,11 @@ matrix: $(STAMP)
 exhaustive: $(STAMP)
 	$(PYTEST) --timeout=1800 -m exhaustive tests $(ARGS)
 
+# The whole of `make test` on every Python, each with the newest JAX for it; an hour.
+PYTHONS ?= python3.11 python3.12 python3.13
+versions:
+	scripts/versions.sh $(PYTHONS)
+
 # Random programs, FUZZ_MINUTES=10 of them from FUZZ_SEED=1.
 fuzz: $(STAMP)
 	$(PYTEST) -m fuzz tests/fuzz $(ARGS)
@@ -154,5 +159,5 @@ docs-update: $(DOCS_STAMP)
 	NEURONJAX_UPDATE_DOCS=1 $(PYTEST) docs $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(STRANGERS) build dist site .pytest_cache .ruff_cache .hypothesis .cache
+	rm -rf $(VENV) .venv-* build dist site .pytest_cache .ruff_cache .hypothesis .cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.testing.archive import locked, npz_bytes, read_npz, write_atomically
+from neuronjax.ir.array_file import read_npz
+from neuronjax.testing.archive import locked, npz_bytes, write_atomically
 from neuronjax.testing.inputs import drawn, raw_words
 
 ARRAYS = {"b/1": np.arange(5, dtype=">u4"), "a": np.asfortranarray(np.ones((2, 3)))}

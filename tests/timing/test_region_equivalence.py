@@ -126,10 +126,12 @@ def test_events_are_made_when_they_are_asked_for():
 def test_much_is_old_at_once_and_what_is_frozen_stays(monkeypatch):
     program = layers(*[256] * 4)
     monkeypatch.setattr("neuronjax.ir.collection.MANY", 0)
+    gc.unfreeze()  # Python 3.12 has some hundred frozen objects of its own
     gc.collect()
+    before = gc.get_freeze_count()
     schedule(program, CORE, TRN2)
     assert gc.isenabled()
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() <= before
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()

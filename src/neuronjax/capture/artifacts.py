@@ -24,6 +24,7 @@ from neuronjax.capture.decode import decode_module
 from neuronjax.capture.exported import Exported, looks_exported, read_exported
 from neuronjax.capture.trace import check_argument
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
+from neuronjax.ir.array_file import regular
 from neuronjax.ir.program import Program
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | IO[str]
@@ -110,7 +111,8 @@ def _read(source: Source) -> tuple[bytes, str]:
 def _read_file(path: str | os.PathLike[str]) -> tuple[bytes, str]:
     name = os.fspath(path)
     try:
-        return Path(name).read_bytes(), name
+        with regular(Path(name)).open("rb") as file:
+            return file.read(), name
     except (OSError, ValueError) as error:
         # ValueError: a program's text in place of a path may hold a zero byte.
         reason = getattr(error, "strerror", None) or error

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from typing import IO
 
 from neuronjax.errors import InternalError
+
+#: For a killed process to be gone, which nobody may be there to see.
+GONE_SECONDS = 1.0
 
 
 def started(
@@ -17,7 +22,8 @@ def started(
     doing: str,
     done: str,
     *,
-    log: IO[bytes] | int,
+    log: IO[bytes],
+    output: IO[bytes] | int = subprocess.PIPE,
     buffer_bytes: int = -1,
 ) -> subprocess.Popen[bytes]:
     """A new child, which imports from where this process does.
@@ -26,7 +32,8 @@ def started(
         command: a script of this package and its arguments.
         doing: completes "cannot start it to ...".
         done: completes "programs are ... in a process of their own".
-        log: where its errors go, as `Popen` takes it.
+        log: where its errors go.
+        output: where its answer goes, as `Popen` takes it.
         buffer_bytes: of its pipes, as `Popen` takes it.
 
     Raises:
@@ -36,7 +43,7 @@ def started(
         return subprocess.Popen(
             [sys.executable, "-P", *command],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=output,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stderr=log,
             bufsize=buffer_bytes,
@@ -47,6 +54,16 @@ def started(
             f"cannot start {sys.executable!r} to {doing} a program: {error}",
             remedy=f"programs are {done} in a process of their own: allow one to start",
         ) from error
+
+
+def ended_with_its_group(process: subprocess.Popen[bytes]) -> None:
+    """Kills the child and what it has started, and waits until they write no more."""
+    end = time.monotonic() + GONE_SECONDS
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        while time.monotonic() < end:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            time.sleep(0.005)
 
 
 def death(code: int) -> str:

@@ -2,7 +2,8 @@
 
 Only what `capture.exported` needs of the format (flatbuffers.dev, "Internals"): tables,
 vectors, strings and unsigned scalars, little-endian. A read outside the buffer, a text
-that is not UTF-8 or more tables than the budget is an InvalidProgramError.
+that is not UTF-8, more tables than the budget or more bytes of texts than a few times
+the file's, which offsets to one place can ask for, is an InvalidProgramError.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from neuronjax.errors import InvalidProgramError
 
 # A table takes some microseconds to read: well below a second for all.
 MOST_TABLES = 200_000
+# Texts may share their bytes; those of JAX are short, and repeated a few times.
+TEXT_RATIO, TEXT_BYTES = 16, 1 << 20
 
 
 def malformed(what: str) -> NoReturn:
@@ -31,6 +34,10 @@ class FlatBuffer:
 
     data: bytes
     budget: int = field(default=MOST_TABLES)
+    text_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.text_bytes = TEXT_RATIO * len(self.data) + TEXT_BYTES
 
     def root(self) -> Table:
         """The table that the first offset points to."""
@@ -55,6 +62,16 @@ class FlatBuffer:
         self.budget -= 1
         if self.budget < 0:
             malformed(f"it has more than {MOST_TABLES} tables")
+
+    def text(self, at: int, length: int) -> str:
+        """A string of so many bytes, which are counted."""
+        self.text_bytes -= length
+        if self.text_bytes < 0:
+            malformed("its texts have many times the bytes that the file has")
+        try:
+            return self.slice(at, length).decode()
+        except UnicodeDecodeError:
+            malformed("a text is not UTF-8")
 
 
 class Table:
@@ -104,7 +121,7 @@ class Table:
 
     def text(self, slot: int) -> str:
         """Reads a string."""
-        return _text(self.bytes(slot))
+        return self._buffer.text(*self._vector(slot, 1))
 
     def integers(self, slot: int, width: int) -> tuple[int, ...]:
         """A vector of unsigned integers."""
@@ -125,12 +142,5 @@ class Table:
         found = []
         for i in range(count):
             at = buffer.offset(start + 4 * i)
-            found.append(_text(buffer.slice(at + 4, buffer.unsigned(at, 4))))
+            found.append(buffer.text(at + 4, buffer.unsigned(at, 4)))
         return tuple(found)
-
-
-def _text(raw: bytes) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        malformed("a text is not UTF-8")

@@ -31,6 +31,8 @@ from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 LENGTH = struct.Struct("<Q")
 # Of regions in regions. The decoder and the interpreter recurse.
 DEEPEST = 100
+# What jaxlib may write of one file beside the answer: errors that quote it.
+LOG_BYTES = 64 << 20
 PORTABLE = b"ML\xefR\rStableHLO_v"
 
 # Ops that StableHLO replaced by others, which a pass writes out.
@@ -415,6 +417,14 @@ def _write(stream: BinaryIO, header: dict[str, Any], data: bytes) -> None:
     stream.flush()
 
 
+def limit_files(bytes_: int) -> None:
+    """No file of this process grows larger; a write that would is an error of it."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if hard == resource.RLIM_INFINITY or bytes_ <= hard:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, hard))
+
+
 def _limit(seconds: float, bytes_: int) -> None:
     """The kernel ends this process (SIGPROF) after so much processor time."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -427,6 +437,7 @@ def _limit(seconds: float, bytes_: int) -> None:
 def main() -> None:
     """Answers requests until the input ends."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit_files(LOG_BYTES)
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what C++ code prints must not get between the frames
     stablehlo.register_stablehlo_passes()

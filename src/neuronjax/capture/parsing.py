@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from neuronjax.capture.child_process import death, last_words, started
 from neuronjax.errors import InternalError, InvalidProgramError, UnsupportedError
+from neuronjax.ir.json_text import json_object
 
 CHILD = Path(__file__).with_name("parse_child.py")
 #: Processor time of one file.
@@ -32,6 +33,8 @@ SECONDS, SECONDS_PER_MEGABYTE = 0.4, 10.0
 BYTES, BYTES_PER_BYTE = 6 << 30, 20
 #: Wall clock over processor time before the child counts as hung, and for its start.
 PATIENCE, START_SECONDS = 20, 120
+#: Of the frame that says that it has started.
+START_BYTES = 4096
 _LENGTH = struct.Struct("<Q")
 _MALFORMED = "the file is malformed, or not what it seems: write it again"
 _KINDS = {"invalid": InvalidProgramError, "unsupported": UnsupportedError}
@@ -70,12 +73,15 @@ class _Stalled(Exception):
     """The child did not answer in time."""
 
 
+class _Garbled(Exception):
+    """The child's answer is none: how."""
+
+
 class _Worker:
     """A running child and its pipes."""
 
     def __init__(self) -> None:
         self._log = tempfile.TemporaryFile()
-        self._log_start = 0
         pipes: dict[str, Any] = dict(log=self._log, buffer_bytes=0)
         self._process = started([str(CHILD)], "parse", "parsed", **pipes)
         for pipe in (self._process.stdin, self._process.stdout):
@@ -86,8 +92,8 @@ class _Worker:
     def _await_start(self) -> None:
         """The child's first frame says that it has imported jaxlib."""
         try:
-            self._receive(time.monotonic() + START_SECONDS)
-        except (EOFError, _Stalled) as error:
+            self._receive(time.monotonic() + START_SECONDS, START_BYTES)
+        except (EOFError, _Stalled, _Garbled) as error:
             raise InternalError(
                 f"the process that parses programs did not start{self._last_words()}",
                 remedy=f"see why `{sys.executable} {CHILD}` fails",
@@ -108,22 +114,24 @@ class _Worker:
             self._await_start()
         deadline = time.monotonic() + PATIENCE * header["seconds"]
         line = json.dumps(header).encode() + b"\n"
-        self._log_start = self._log.seek(0, os.SEEK_END)
+        self._log.seek(self._log.truncate(0))  # the child's place in it, too
         try:
             head = _LENGTH.pack(len(line) + len(data)) + line
             for part in (head, data):
                 self._send(memoryview(part), deadline)
-            return self._receive(deadline)
-        except (EOFError, BrokenPipeError, _Stalled) as error:
+            return self._receive(deadline, header["bytes"])
+        except (EOFError, BrokenPipeError, _Stalled, _Garbled) as error:
             self._refuse(header, error)
 
     def _refuse(self, header: dict, error: Exception) -> NoReturn:
         """The child is lost: why."""
         stalled = isinstance(error, _Stalled)
-        if stalled:
+        if stalled or isinstance(error, _Garbled):
             self._process.kill()
         code = self._process.wait()
-        if stalled or code == -signal.SIGPROF:
+        if isinstance(error, _Garbled):
+            reason = f"spoils jaxlib's parser, which {error}"
+        elif stalled or code == -signal.SIGPROF:
             reason = f"takes more than {header['seconds']:.1f} s of processor time"
         else:
             reason = f"crashes jaxlib's parser ({death(code)}){self._last_words()}"
@@ -140,10 +148,16 @@ class _Worker:
             _wait(pipe, selectors.EVENT_WRITE, deadline)
             data = data[os.write(pipe.fileno(), data[: 1 << 20]) :]
 
-    def _receive(self, deadline: float) -> tuple[dict[str, Any], bytes]:
+    def _receive(self, deadline: float, most: int) -> tuple[dict[str, Any], bytes]:
+        """A frame of at most so many bytes: the child cannot hold more."""
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
+        if length > most:
+            raise _Garbled(f"answers with {length} bytes")
         header, _, data = self._read(length, deadline).partition(b"\n")
-        return json.loads(header), data
+        try:
+            return json_object(header), data
+        except ValueError as error:
+            raise _Garbled(f"answers {header[:60]!r}") from error
 
     def _read(self, count: int, deadline: float) -> bytes:
         pipe = self._process.stdout
@@ -161,7 +175,7 @@ class _Worker:
     def _last_words(self) -> str:
         """What jaxlib wrote of this request before it died."""
         end = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(self._log_start, end - 4000))
+        self._log.seek(max(0, end - 4000))
         return last_words(self._log.read(), 200)
 
     def close(self, kill: bool = True) -> None:

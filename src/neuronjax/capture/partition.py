@@ -10,13 +10,10 @@ shardings are all in such manual computations, never come here. Section 7 of the
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import io
-import json
 import os
-import signal
 import subprocess
 import tempfile
 from dataclasses import dataclass, field, replace
@@ -27,11 +24,17 @@ from typing import Any
 from jax.extend.mlir import ir
 from jax.interpreters.mlir import make_ir_context
 
-from neuronjax.capture.child_process import death, last_words, started
+from neuronjax.capture.child_process import (
+    death,
+    ended_with_its_group,
+    last_words,
+    started,
+)
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.renumbering import renumbered
 from neuronjax.capture.tiling import DeviceTiling, find_mesh
 from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.ir.json_text import json_object
 from neuronjax.ir.program import (
     Function,
     Location,
@@ -47,6 +50,8 @@ from neuronjax.ir.program import (
 CHILD = Path(__file__).with_name("partition_child.py")
 #: Wall clock before the partitioner counts as hung; a train step takes a few seconds.
 SECONDS, SECONDS_PER_MEGABYTE = 300.0, 60.0
+#: Of what the child says beside its answer, the end is looked at.
+_LOG_BYTES = 1 << 16
 _MANUAL = "sdy.manual_computation"
 _MOVED = {"func.call", "sdy.sharding_constraint"}
 _REMEDY = "write it with jax.shard_map over all axes of the mesh, collectives by hand"
@@ -234,44 +239,58 @@ def _partitioned(request: _PartitionRequest) -> _Answer:
     """What the child answers; the same program is partitioned once."""
     seconds = SECONDS + SECONDS_PER_MEGABYTE * len(request.code) / 1e6
     with tempfile.TemporaryDirectory(prefix="neuronjax-") as folder:
-        command = [str(CHILD), str(request.devices), folder]
-        return _read(_run(command, request.code, seconds))
+        return _read(_run(request, Path(folder), seconds))
 
 
 def _run(
-    command: list[str], data: bytes, seconds: float
+    request: _PartitionRequest, folder: Path, seconds: float
 ) -> subprocess.CompletedProcess[bytes]:
-    """Runs the child; neither it nor what it has started outlives this call."""
-    process = started(command, "partition", "partitioned", log=subprocess.PIPE)
-    with process:
+    """Runs the child; neither it nor what it has started outlives this call.
+
+    It answers into files, whose size the child itself has bounded: a pipe could be
+    flooded, or held open by what the child has started.
+    """
+    command = [str(CHILD), str(request.devices), str(folder)]
+    with (folder / "answer").open("w+b") as output, (folder / "log").open("w+b") as log:
+        process = started(command, "partition", "partitioned", log=log, output=output)
         try:
-            output, log = process.communicate(data, timeout=seconds)
+            process.communicate(request.code, timeout=seconds)
         except subprocess.TimeoutExpired:
             raise UnsupportedError(
                 f"XLA's partitioner takes more than {seconds:.0f} s", remedy=_REMEDY
             ) from None
         finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-    return subprocess.CompletedProcess(command, process.returncode, output, log)
+            ended_with_its_group(process)
+        output.seek(0)
+        log.seek(max(log.seek(0, os.SEEK_END) - _LOG_BYTES, 0))
+        return subprocess.CompletedProcess(
+            command, process.returncode, output.read(), log.read()
+        )
 
 
 def _read(done: subprocess.CompletedProcess[bytes]) -> _Answer:
     head, _, code = done.stdout.partition(b"\n")
     if done.returncode or not head:
-        raise UnsupportedError(
-            f"XLA's partitioner crashes ({death(done.returncode)})"
-            f"{last_words(done.stderr, 300)}",
-            remedy=_REMEDY,
+        raise _crashed(death(done.returncode), done.stderr)
+    try:
+        header = json_object(head)
+        if "what" in header:
+            raise InvalidProgramError(
+                f"XLA cannot partition the program: {header['what']}",
+                remedy="correct the shardings that it names; or " + _REMEDY,
+            )
+        arguments, results = (
+            tuple(DeviceTiling.of(**found) for found in header[name])
+            for name in ("arguments", "results")
         )
-    header = json.loads(head)
-    if "what" in header:
-        raise InvalidProgramError(
-            f"XLA cannot partition the program: {header['what']}",
-            remedy="correct the shardings that it names; or " + _REMEDY,
-        )
-    arguments, results = (
-        tuple(DeviceTiling.of(**found) for found in header[name])
-        for name in ("arguments", "results")
-    )
+    except InvalidProgramError:
+        raise
+    except (LookupError, TypeError, ValueError) as error:
+        raise _crashed(f"it answers {head[:60]!r}", done.stderr) from error
     return _Answer(code, arguments, results)
+
+
+def _crashed(how: str, log: bytes) -> UnsupportedError:
+    return UnsupportedError(
+        f"XLA's partitioner crashes ({how}){last_words(log, 300)}", remedy=_REMEDY
+    )

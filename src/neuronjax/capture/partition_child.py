@@ -34,6 +34,8 @@ PASSES = (
 )
 PARTITIONED, LATER = "*.after_spmd-partitioning.*.hlo.pb", "*cpu_after_optimizations*"
 POLL_SECONDS = 0.005
+#: Of any file: the answer, a dump, the log.
+FILE_BYTES, FILE_BYTES_PER_BYTE = 64 << 20, 64
 # Reading the directory is how the end of the partitioner is seen. XLA reads the flags
 # when it is loaded.
 os.environ["XLA_FLAGS"] = " ".join(
@@ -57,6 +59,7 @@ from parse_child import (  # type: ignore # noqa: E402
     first_lines,
     found,
     is_main,
+    limit_files,
     normalized,
     replace,
 )
@@ -305,6 +308,7 @@ def main() -> None:
     os.dup2(2, 1)  # what C++ code prints must not get into the answer
     stablehlo.register_stablehlo_passes()
     data = sys.stdin.buffer.read()
+    limit_files(FILE_BYTES + FILE_BYTES_PER_BYTE * len(data))
     header, code = answer(data, int(sys.argv[1]), Path(sys.argv[2]))
     output.write(json.dumps(header).encode() + b"\n" + code)
     output.flush()

@@ -28,6 +28,7 @@ import typer
 
 from neuronjax.capture.artifacts import read_artifact
 from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.array_file import read_npz
 from neuronjax.testing.bits import path_text
 
 SourceArgument = Annotated[
@@ -274,7 +275,7 @@ def with_values(
     generator = np.random.default_rng(seed)
     if inputs is None:
         return [jnp.asarray(_drawn(type, generator)) for type in types]
-    given = _read(inputs)
+    given = read_npz(inputs, "give an .npz file, as np.savez writes it")
     numbered = enumerate(zip(types, names, strict=True))
     return [_given(given, *of, index) for index, of in numbered]
 
@@ -285,16 +286,6 @@ def saved_values(path: Path, inputs: Path | None, seed: int) -> list[jax.Array]:
     types = [v.type for v in program.entry.body.arguments]
     shapes = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
     return with_values(shapes, program.argument_names, inputs, seed)
-
-
-def _read(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path) as file:
-            return dict(file)
-    except (OSError, ValueError) as error:
-        raise InvalidProgramError(
-            f"{path}: {error}", remedy="give an .npz file, as np.savez writes it"
-        ) from error
 
 
 def _given(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.json_text import json_object
 
 _END = {"complete": True}
 _SUFFIX = ".jsonl"
@@ -52,16 +53,17 @@ def read_run(path: Path) -> StoredRun | None:
     """
     if not path.exists():
         return None
-    # What follows the last line break was being written when the process was killed.
-    lines = path.read_text().split("\n")[:-1]
-    if not lines:
-        return None
     try:
-        header, *records = map(json.loads, lines)
+        # What follows the last line break was being written when the process was
+        # killed.
+        lines = path.read_text().split("\n")[:-1]
+        if not lines:
+            return None
+        header, *records = map(json_object, lines)
         complete = bool(records) and records[-1] == _END
         stored = records[:-1] if complete else records
-        return StoredRun(dict(header), tuple(map(dict, stored)), complete)
-    except (TypeError, ValueError) as error:
+        return StoredRun(header, tuple(stored), complete)
+    except (OSError, ValueError) as error:
         raise InvalidProgramError(
             f"{path} is not the file of a run: {error}",
             remedy="give the study a folder of its own, or delete the file",

@@ -18,6 +18,8 @@ import ml_dtypes  # noqa: F401  NumPy then knows the names of its types
 import numpy as np
 
 from neuronjax.errors import InternalError, InvalidProgramError
+from neuronjax.ir.array_file import BROKEN, check_unpacked
+from neuronjax.ir.json_text import json_object
 from neuronjax.ir.kernel import (
     Access,
     DynamicOffset,
@@ -33,8 +35,8 @@ from neuronjax.ir.kernel import (
 )
 
 _VERSION = 1
-#: Of what a file says of itself, for data of constants and text each.
-MOST_BYTES = 2 << 30
+#: Of the text, which becomes some ten times as many bytes of objects.
+MOST_TEXT_BYTES = 256 << 20
 _PLAIN = (str, int, float, bool, type(None))
 _STORAGE = ("memory", "shape", "dtype", "name", "address", "location", "position")
 
@@ -180,11 +182,12 @@ def read_program(data: bytes) -> KernelProgram:
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            if sum(info.file_size for info in archive.infolist()) > MOST_BYTES:
-                _refuse(f"more than {MOST_BYTES} bytes")
-            described = json.loads(archive.read("program.json"))
+            check_unpacked(archive)
+            if archive.getinfo("program.json").file_size > MOST_TEXT_BYTES:
+                _refuse(f"its text has more than {MOST_TEXT_BYTES} bytes")
+            described = json_object(archive.read("program.json"))
             return _ProgramReader(described, archive.read).program()
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, IndexError) as error:
+    except (*BROKEN, AttributeError) as error:
         if isinstance(error, InvalidProgramError):
             raise
         _refuse(f"{type(error).__name__}: {error}", error)

@@ -18,7 +18,7 @@ _TRANSFORMED = re.compile(
 )
 _JAX_PREFIXES = ("jit(", "pjit(", "neuronjax.policy.")
 _JAX_NAMES = frozenset(
-    """while body cond closed_call core_call checkpoint remat remat2
+    """while body cond closed_call core_call eval_jaxpr checkpoint remat remat2
     rematted_computation scan custom_jvp_call custom_vjp_call custom_lin shard_map pjit
     main ~""".split()
 )

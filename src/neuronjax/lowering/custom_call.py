@@ -12,7 +12,6 @@ them. Source: error codes NCC_EVRF036 to 058 of the Neuron compiler.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -22,6 +21,7 @@ from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.ir import host_functions, kernel_call
 from neuronjax.ir.instruction import Instruction, View
 from neuronjax.ir.instruction_set import BitcastCopy, DotDimensions, Memset
+from neuronjax.ir.json_text import json_object
 from neuronjax.ir.program import Op
 from neuronjax.lowering import microscaling
 from neuronjax.lowering.algebra import host_call
@@ -269,7 +269,7 @@ def _config(op: Op) -> dict[str, Any]:
     if text in ("", "None"):
         return {}
     try:
-        return json.loads(text)
+        return json_object(text)
     except ValueError as error:
         raise _invalid(op, f"backend_config {text!r}", "valid JSON") from error
 

@@ -86,11 +86,11 @@ def _content(path: Path) -> dict:
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise _NotOurs(f"{path}: {error.strerror}; {_REMEDY}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _NotOurs(f"{path} is not of neuronjax; {_REMEDY}") from None
-    if not isinstance(content, dict) or "kernel" not in content:
+    if not isinstance(content, dict) or not isinstance(content.get("kernel"), str):
         raise _NotOurs(f"{path} is not of neuronjax; {_REMEDY}")
-    if "summary" not in content:
+    if not isinstance(content.get("summary"), dict):
         raise _NotOurs(f"{path} has no summary: {content.get('unpriced')}")
     return content
 

@@ -18,7 +18,6 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import ml_dtypes  # noqa: F401  registers the dtypes' names
 import numpy as np
 
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -41,12 +40,6 @@ def _npy_bytes(array: np.ndarray) -> bytes:
     array = array.astype(array.dtype.newbyteorder("<"), order="C")
     np.lib.format.write_array(out, array, version=(1, 0), allow_pickle=False)
     return out.getvalue()
-
-
-def read_npz(data: bytes) -> dict[str, np.ndarray]:
-    """The arrays by name."""
-    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
 
 
 def sha256(data: bytes | np.ndarray) -> str:

@@ -22,10 +22,12 @@ from typing import Any, Literal
 import numpy as np
 from rich.table import Table
 
-from neuronjax.errors import InvalidProgramError
+from neuronjax.errors import InvalidProgramError, NeuronJaxError
+from neuronjax.ir.array_file import read_npz
+from neuronjax.ir.json_text import json_object
 from neuronjax.report.progress import CaseProgress
 from neuronjax.report.tables import PLAIN, RIGHT, Displayed, new_table
-from neuronjax.testing.archive import npz_bytes, read_npz, sha256, write_atomically
+from neuronjax.testing.archive import npz_bytes, sha256, write_atomically
 from neuronjax.testing.bits import LeafDifference, compared, type_text
 from neuronjax.testing.conformance_rules import RULES
 
@@ -227,13 +229,20 @@ def read(folder: Path = PUBLISHED) -> list[Case]:
         InvalidProgramError: a file is missing, or is not the one in the manifest.
     """
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-        data = {name: (folder / name).read_bytes() for name in manifest["files"]}
-    except (OSError, ValueError) as error:
+        return _cases(folder, json_object((folder / MANIFEST).read_bytes()))
+    except NeuronJaxError:
+        raise
+    except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise InvalidProgramError(
             f"conformance vectors in {folder}: {error}",
             remedy="write them: neuronjax conformance --write FOLDER",
         ) from error
+
+
+def _cases(folder: Path, manifest: dict[str, Any]) -> list[Case]:
+    if outside := [name for name in manifest["files"] if Path(name).name != name]:
+        raise ValueError(f"{MANIFEST} names {outside[0]!r}, which is not in the folder")
+    data = {name: (folder / name).read_bytes() for name in manifest["files"]}
     for name, found in data.items():
         if sha256(found) != manifest["files"][name]:
             raise InvalidProgramError(

@@ -21,9 +21,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from neuronjax.errors import InvalidProgramError
+from neuronjax.errors import InvalidProgramError, NeuronJaxError
+from neuronjax.ir.array_file import read_npz
+from neuronjax.ir.json_text import json_object
 from neuronjax.policy import Policy, Rule
-from neuronjax.testing.archive import npz_bytes, read_npz, sha256, write_atomically
+from neuronjax.testing.archive import npz_bytes, sha256, write_atomically
 from neuronjax.testing.bits import LeafDifference, bits, compared, element_text
 from neuronjax.testing.op_hashes import OpHashes
 from neuronjax.testing.source_lines import EditedLines, SourceBlock, SourceLines
@@ -193,13 +195,27 @@ def read(path: Path) -> GoldenFile:
         InvalidProgramError: a file is missing, torn, edited, or of a newer version.
     """
     try:
-        described = json.loads(beside(path, ".json").read_bytes())
+        described = json_object(beside(path, ".json").read_bytes())
         program = beside(path, ".mlirbc").read_bytes()
         arrays = beside(path, ".npz").read_bytes()
     except (OSError, ValueError) as error:
         raise InvalidProgramError(f"golden {path}: {error}", remedy=_REMEDY) from error
-    _check(path, described, program, arrays)
-    held = read_npz(arrays)
+    try:
+        _check(path, described, program, arrays)
+        return _golden(described, program, read_npz(arrays))
+    except NeuronJaxError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise InvalidProgramError(
+            f"golden {path}: {path.name}.json lacks something, or has it in another "
+            f"form: {type(error).__name__}: {error}",
+            remedy=_REMEDY,
+        ) from error
+
+
+def _golden(
+    described: dict[str, Any], program: bytes, held: dict[str, np.ndarray]
+) -> GoldenFile:
     return GoldenFile(
         program=program,
         fingerprint=described["program"]["same_as"],
@@ -217,7 +233,7 @@ def read(path: Path) -> GoldenFile:
 
 
 def _check(path: Path, described: Any, program: bytes, arrays: bytes) -> None:
-    if not isinstance(described, dict) or described.get("format") != FORMAT:
+    if described.get("format") != FORMAT:
         raise InvalidProgramError(f"{path}.json is no golden", remedy=_REMEDY)
     if described["version"] > VERSION:
         raise InvalidProgramError(

@@ -5,12 +5,7 @@ Files are untrusted: none is unpickled, and what a header declares is checked.
 
 from __future__ import annotations
 
-import lzma
 import math
-import struct
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +15,7 @@ import numpy as np
 
 from neuronjax.diagnostics.dumps.safetensors import read_safetensors
 from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.ir.array_file import read_npy, read_npz
 
 Dump = Mapping[str, Any] | str | Path
 _SEEN = ".npy, .npz, .safetensors, .parquet, or a folder of .npy"
@@ -91,72 +87,17 @@ def _of_folder(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 # -- NumPy -----------------------------------------------------------------------------
 
-#: What NumPy and zipfile raise of bytes that are not what they say.
-_BROKEN = (
-    *(OSError, ValueError, EOFError, OverflowError, KeyError, TypeError),
-    *(RuntimeError, SyntaxError, MemoryError, struct.error, zlib.error, lzma.LZMAError),
-    *(tokenize.TokenError, zipfile.BadZipFile),
+_NUMPY_REMEDY = (
+    "save arrays of numbers, as np.save does it; objects are not read: " + _SEEN
 )
-_HEADERS: Mapping[tuple[int, int], Callable[..., Any]] = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
-#: No deflated byte becomes more.
-_LARGEST_RATIO = 1032
 
 
 def _npy(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with path.open("rb") as file:
-            return {path.stem: _of_stream(file, path.stat().st_size)}
-    except _BROKEN as error:
-        raise _broken(path, error) from None
+    return {path.stem: read_npy(path, _NUMPY_REMEDY)}
 
 
 def _npz(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return dict(_of_members(archive))
-    except _BROKEN as error:
-        raise _broken(path, error) from None
-
-
-def _of_members(archive: zipfile.ZipFile) -> Iterator[tuple[str, np.ndarray]]:
-    for info in archive.infolist():
-        if info.is_dir():
-            continue
-        if info.file_size > _LARGEST_RATIO * info.compress_size:
-            raise ValueError(f"{info.filename} says that it has {info.file_size} bytes")
-        with archive.open(info) as member:
-            name = info.filename.removesuffix(".npy")
-            yield name, _of_stream(member, info.file_size)
-
-
-def _of_stream(file: Any, size: int) -> np.ndarray:
-    """One array, whose header says as many bytes as there are."""
-    version = np.lib.format.read_magic(file)
-    if version not in _HEADERS:
-        raise ValueError(f"version {version} of the format")
-    shape, is_fortran, dtype = _HEADERS[version](file)
-    if dtype.hasobject:
-        raise ValueError("it holds objects, which only pickle can read")
-    if any(n < 0 for n in shape):
-        raise ValueError(f"shape {shape}")
-    needed, left = math.prod(shape) * dtype.itemsize, size - file.tell()
-    if needed != left:
-        raise ValueError(f"{dtype}{list(shape)} takes {needed} bytes, there are {left}")
-    data = file.read(needed)
-    array = np.frombuffer(data, dtype) if needed else np.zeros(shape, dtype)
-    order = "F" if is_fortran else "C"
-    return array.reshape(shape, order=order)
-
-
-def _broken(path: Path, error: BaseException) -> InvalidProgramError:
-    return InvalidProgramError(
-        f"{path}: {error}",
-        remedy="save arrays of numbers, as np.save does it; objects are not read: "
-        f"{_SEEN}",
-    )
+    return read_npz(path, _NUMPY_REMEDY)
 
 
 # -- Parquet ---------------------------------------------------------------------------

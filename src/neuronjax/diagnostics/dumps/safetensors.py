@@ -10,7 +10,6 @@ number. Follows the description in huggingface/safetensors, README.md.
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,12 @@ import ml_dtypes
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.json_text import json_object
 
 _PREFIX = 8
 _LONGEST_HEADER = 100_000_000  # as the format's own readers have it
+#: Of a NumPy array, and of one of its dimensions.
+_MOST_DIMENSIONS, _LARGEST = 64, 2**63 - 1
 _DTYPES: dict[str, Any] = {
     "BOOL": np.bool_,
     "U8": np.uint8,
@@ -71,12 +73,9 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
 
 def _parsed(path: Path, header: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(header, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise _broken(path, f"its header is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise _broken(path, "its header is no JSON object")
-    return found
+        return json_object(header, _unique)
+    except ValueError as error:
+        raise _broken(path, f"its header: {error}") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -98,6 +97,8 @@ def _span(
         raise _broken(path, f"{name!r} has dtype {word!r}")
     if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
         raise _broken(path, f"shape or offsets of {name!r} are no whole numbers")
+    if len(shape) > _MOST_DIMENSIONS or max(shape, default=0) > _LARGEST:
+        raise _broken(path, f"{name!r} has a shape that no array has")
     begin, end = offsets
     dtype = np.dtype(_DTYPES[word])
     needed = math.prod(shape) * dtype.itemsize

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import IO, Any
 
 from neuronjax.diagnostics.judging.guard import Limits
+from neuronjax.ir.json_text import json_object
 
 #: What forks; it is not imported here.
 _MODULE = "neuronjax.diagnostics.judging.nursery"
@@ -56,10 +57,10 @@ class Ended:
         """Whether it was ended because its time was over."""
         return self.how.startswith(_LATE)
 
-    def described(self, name: str) -> Any:
-        """A JSON file of it; None if it is not there or is none."""
+    def described(self, name: str) -> dict[str, Any] | None:
+        """A JSON object in a file of it; None if it is not there or is none."""
         try:
-            return json.loads(self.files[name])
+            return json_object(self.files[name])
         except (KeyError, ValueError):
             return None
 

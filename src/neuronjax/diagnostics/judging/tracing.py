@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -88,36 +88,36 @@ def read(ended: Ended, path: Path) -> TracedCandidate:
         CandidateRefused: it left no program, or tried what no kernel needs.
     """
     status = ended.described(tracing_child.STATUS)
-    if not isinstance(status, dict):
+    if status is None:
         words = ended.printed.strip().rpartition("\n")[2]
         how = ended.how or "left no result"
         raise CandidateRefused("", [_ended(path, f"{how}: {words}" if words else how)])
-    refused = [
-        Problem(
+    try:
+        if refused := list(_refused(status, path)):
+            raise CandidateRefused(str(status.get("kernel", "")), refused)
+        return _candidate(status, ended)
+    except (*types_file.NO_TYPES, NeuronJaxError) as error:
+        raise CandidateRefused(
+            "", [_ended(path, f"left no program: {error}")]
+        ) from error
+
+
+def _refused(status: Mapping[str, Any], path: Path) -> Iterator[Problem]:
+    """Why a candidate got no further, as its child says."""
+    for what in status["forbidden"]:
+        yield Problem(
             rule="forbidden",
             location=str(path),
             message=str(what),
             remedy="leave it out: no kernel needs it",
         )
-        for what in status["forbidden"]
-    ]
     if status["what"]:
-        refused.append(
-            Problem(
-                rule=str(status["what"]),
-                location=str(status["location"]),
-                message=str(status["message"]),
-                remedy=str(status.get("remedy", "")),
-            )
+        yield Problem(
+            rule=str(status["what"]),
+            location=str(status["location"]),
+            message=str(status["message"]),
+            remedy=str(status.get("remedy", "")),
         )
-    if refused:
-        raise CandidateRefused(str(status.get("kernel", "")), refused)
-    try:
-        return _candidate(status, ended)
-    except (KeyError, TypeError, ValueError, NeuronJaxError) as error:
-        raise CandidateRefused(
-            "", [_ended(path, f"left no program: {error}")]
-        ) from error
 
 
 def _candidate(status: Mapping[str, Any], ended: Ended) -> TracedCandidate:

@@ -12,6 +12,8 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.nki.arguments import ArraySlot, is_array
 
 _SCALARS = (str, int, float, bool, type(None))
+#: What reading raises of what is no description.
+NO_TYPES = (AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
 
 def described(tree: Any) -> Any:
@@ -43,7 +45,7 @@ def read(data: Any, slot: Callable[[int], Any] = ArraySlot) -> Any:
     """The tree of a description; `slot` makes what stands for the n-th result.
 
     Raises:
-        KeyError, TypeError, ValueError: it is none.
+        NO_TYPES: it is none.
     """
     ((kind, held), *_) = data.items()
     if kind == "slot":

@@ -6,11 +6,10 @@ cannot be interrupted: such programs, and long ones, run in a process that can b
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from neuronjax.diagnostics.judging import values_child
+from neuronjax.diagnostics.judging import types_file, values_child, values_file
 from neuronjax.diagnostics.judging.guard import Limits
 from neuronjax.diagnostics.judging.sandbox import Ended, run_child
 from neuronjax.diagnostics.judging.tracing import TracedCandidate
@@ -98,22 +97,32 @@ def _elsewhere(
     candidate: TracedCandidate, runs: Iterable[ValuesRun], seconds: float, line: str
 ) -> Iterator[Any]:
     program, tree, dtypes = candidate.kernel.stored
-    given = (write_program(program), tree, dtypes, [tuple(run) for run in runs])
+    text, arrays = values_file.stored(
+        {
+            "results": types_file.described(tree),
+            "dtypes": list(dtypes),
+            "runs": [[list(run.arguments), list(run.memory)] for run in runs],
+        }
+    )
+    wanted = (values_child.DONE, values_child.DONE_ARRAYS)
     ended = run_child(
         values_child.__name__,
         {},
-        (values_child.DONE,),
+        wanted,
         Limits(seconds=seconds),
-        {values_child.GIVEN: pickle.dumps(given)},
+        {
+            values_child.PROGRAM: write_program(program),
+            values_child.GIVEN: text,
+            values_child.GIVEN_ARRAYS: arrays,
+        },
     )
-    if values_child.DONE not in ended.files:
+    if not all(name in ended.files for name in wanted):
         raise _unfinished(ended, program.name, line)
-    for done in pickle.loads(ended.files[values_child.DONE]):
-        if isinstance(done, values_child.Failed):
-            raise InvalidProgramError(
-                done.what, op=done.op, location=done.location, remedy=done.remedy
-            )
-        yield done
+    found = values_file.read(*(ended.files[name] for name in wanted))
+    yield from found["done"]
+    if found["failed"] is not None:
+        what, op, location, remedy = found["failed"]
+        raise InvalidProgramError(what, op=op, location=location, remedy=remedy)
 
 
 def _unfinished(ended: Ended, kernel: str, line: str) -> InvalidProgramError:

@@ -1,55 +1,53 @@
 """The child that runs a traced candidate: its instructions, and nothing of its Python.
 
-It is a fork of `nursery`, in a folder that holds the program and the arguments. It
-reads what the judge wrote and writes what the judge reads, so that both may be pickles.
+It is a fork of `nursery`, in a folder that holds the program and the arguments. The
+file of the results' tree is the last that it leaves.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
+from neuronjax.diagnostics.judging import types_file, values_file
 from neuronjax.errors import NeuronJaxError
 from neuronjax.execution.kernels.running import FreshMemory
 from neuronjax.ir.kernel_file import read_program
 from neuronjax.nki.bound_call import TracedKernel
 from neuronjax.nki.stored_kernel import StoredKernel
 
-GIVEN, DONE = "runs.pickle", "values.pickle"
+PROGRAM = "program.nkx"
+GIVEN, GIVEN_ARRAYS = "runs.json", "runs.npz"
+DONE, DONE_ARRAYS = "values.json", "values.npz"
 
 
-class Failed(NamedTuple):
-    """An error of a run; the fields are those of NeuronJaxError."""
-
-    what: str
-    op: str | None
-    location: str | None
-    remedy: str | None
-
-
-def values(given: tuple[Any, ...]) -> list[Any]:
-    """What every run returned, up to the first that failed, and how."""
-    program, tree, dtypes, runs = given
-    stored = StoredKernel(TracedKernel(read_program(program), tree, dtypes))
+def values(program: bytes, given: dict[str, Any]) -> dict[str, Any]:
+    """What every run returned, up to the first that failed, and its error's fields."""
+    tree = types_file.read(given["results"])
+    traced = TracedKernel(read_program(program), tree, tuple(given["dtypes"]))
+    stored = StoredKernel(traced)
     kernels: dict[FreshMemory, StoredKernel] = {}
     done: list[Any] = []
-    for arguments, memory in runs:
+    for arguments, fields in given["runs"]:
+        memory = FreshMemory(*fields)
         kernel = kernels.setdefault(memory, stored.in_memory(memory))
         try:
             done.append(kernel(*arguments))
         except NeuronJaxError as error:
-            failed = Failed(error.what, error.op, error.location, error.remedy)
-            return [*done, failed]
-    return done
+            failed = [error.what, error.op, error.location, error.remedy]
+            return {"done": done, "failed": failed}
+    return {"done": done, "failed": None}
 
 
 def main() -> NoReturn:
     """Does the job in the working folder."""
     warnings.simplefilter("ignore")
-    found = values(pickle.loads(Path(GIVEN).read_bytes()))
-    Path("unfinished").write_bytes(pickle.dumps(found))
+    files = (Path(name).read_bytes() for name in (GIVEN, GIVEN_ARRAYS))
+    found = values(Path(PROGRAM).read_bytes(), values_file.read(*files))
+    text, arrays = values_file.stored(found)
+    Path(DONE_ARRAYS).write_bytes(arrays)
+    Path("unfinished").write_bytes(text)
     Path("unfinished").rename(DONE)
     os._exit(0)

@@ -18,6 +18,7 @@ from rich.console import Group
 
 from neuronjax.diagnostics.judging import verdict_tables
 from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.json_text import json_object
 from neuronjax.report.tables import Displayed, as_text
 
 SCHEMA = "neuronjax.verdict/1"
@@ -171,9 +172,19 @@ def from_json(text: str) -> KernelVerdict:
     Raises:
         InvalidProgramError: it is none, or of another version.
     """
-    data = json.loads(text)
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise InvalidProgramError(f"no verdict of {SCHEMA}", op="judge")
+    try:
+        return _verdict(json_object(text))
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise InvalidProgramError(
+            f"no verdict of {SCHEMA}: {error}",
+            op="judge",
+            remedy="give what neuronjax judge --json printed, whole",
+        ) from error
+
+
+def _verdict(data: dict[str, Any]) -> KernelVerdict:
+    if data.get("schema") != SCHEMA:
+        raise ValueError(f"its schema is {data.get('schema')!r}")
     for kind in ("limits", "hazards", "advice"):
         data[kind] = tuple(Problem(**p) for p in data[kind])
     data["seeds"] = tuple(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from neuronjax.ir import nki_dtypes as dtypes
+from neuronjax.ir.array_file import read_npy
 from neuronjax.nki import layout, trace as tracing
 from neuronjax.nki.documentation import describer
 from neuronjax.nki.isa.copying import memset, tensor_copy
@@ -90,7 +91,7 @@ def zeros_like(
 def shared_constant(constant: Any) -> NkiTensor:
     """A tensor in shared HBM that holds data known when the kernel is traced."""
     if isinstance(constant, str | Path):
-        constant = np.load(constant)
+        constant = read_npy(Path(constant))
     data = np.ascontiguousarray(constant)
     dtype = dtypes.as_dtype(data.dtype)
     trace = tracing.current()

@@ -80,7 +80,7 @@ def uses(text: str, path: str) -> list[NkiUse]:
     """
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         raise InvalidProgramError(
             f"no Python: {getattr(error, 'msg', error)}",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.testing.archive import read_npz, sha256
+from neuronjax.ir.array_file import read_npz
+from neuronjax.ir.json_text import json_object
+from neuronjax.testing.archive import sha256
 from neuronjax.testing.silicon.cases import ProbeCase, numbers
 from neuronjax.testing.silicon.files import inputs
 from neuronjax.testing.silicon.kit import FORMAT, described, kit_version
@@ -78,12 +78,12 @@ def _manifest(folder: Path) -> dict[str, Any]:
             remedy="give the folder that the kit's run.py wrote: results/",
         )
     try:
-        manifest = json.loads(path.read_bytes())
-    except ValueError as error:
+        manifest = json_object(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise InvalidProgramError(
             f"{path} is damaged: {error}", remedy="copy it again from the instance"
         ) from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    if manifest.get("format") != FORMAT:
         raise InvalidProgramError(
             f"{path} is not of a silicon kit",
             remedy="give the folder that the kit's run.py wrote: results/",
@@ -125,8 +125,8 @@ def _case(
         return f"{path.name} is cut short or was changed"
     try:
         arrays = read_npz(data)
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
-        return f"{path.name} cannot be read: {error}"
+    except InvalidProgramError as error:
+        return f"{path.name} cannot be read: {error.what}"
     outputs = {}
     for name, (shape, dtype) in _types(probe).items():
         bits = arrays.get(name)

@@ -1,0 +1,75 @@
+"""Arguments and results of a kernel as two files: JSON, and the arrays' bits.
+
+What `types_file` says of a tree, its arrays being slots; the n-th array is in a `.npz`
+as unsigned integers of its width, the dtype's name in the JSON. Arrays come back as
+NumPy's, with memory of their own.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from neuronjax.diagnostics.judging import types_file
+from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.array_file import read_npz
+from neuronjax.ir.json_text import json_object
+from neuronjax.nki import arguments
+
+
+class StoredValues(NamedTuple):
+    """The content of the files."""
+
+    text: bytes
+    arrays: bytes
+
+
+def stored(tree: Any) -> StoredValues:
+    """The files of a tree of arrays, slots and plain values.
+
+    Raises:
+        InvalidProgramError: something else is in it.
+    """
+    arrays: list[Any] = []
+    described = types_file.described(arguments.flatten(tree, arrays))
+    held = [_numpy(a) for a in arrays]
+    names = [a.dtype.name for a in held]
+    out = io.BytesIO()
+    np.savez(out, *(_bits(a) for a in held))
+    text = json.dumps({"tree": described, "dtypes": names})
+    return StoredValues(text.encode(), out.getvalue())
+
+
+def _numpy(array: Any) -> np.ndarray:
+    is_numpy = isinstance(array, np.ndarray)
+    return array if is_numpy else np.asarray(arguments.to_jax(array))
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+
+
+def read(text: bytes, arrays: bytes) -> Any:
+    """The tree of the files.
+
+    Raises:
+        InvalidProgramError: they are none of `stored`.
+    """
+    try:
+        described = json_object(text)
+        held = read_npz(arrays)
+        found = [
+            held[f"arr_{number}"].view(np.dtype(name)).copy()
+            for number, name in enumerate(described["dtypes"])
+        ]
+        return types_file.read(described["tree"], found.__getitem__)
+    except types_file.NO_TYPES as error:
+        if isinstance(error, InvalidProgramError):
+            raise
+        raise InvalidProgramError(
+            f"no values of a kernel: {error}",
+            remedy="judge it again: its process left them, and something changed them",
+        ) from error

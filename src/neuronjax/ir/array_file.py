@@ -1,0 +1,143 @@
+"""`.npy` and `.npz` for a reader that does not trust their writer.
+
+Nothing is unpickled, and what a header says is checked before memory is taken for it:
+an array has as many bytes as its file, and an archive unpacks to a small multiple of
+its own size, whatever its entries say, overlap or are compressed to.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import lzma
+import math
+import os
+import stat
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import ml_dtypes  # noqa: F401  NumPy then knows the names of its types
+import numpy as np
+
+from neuronjax.errors import InvalidProgramError
+
+#: An archive may unpack to so many times its own bytes, and these.
+UNPACKED_RATIO, UNPACKED_BYTES = 4, 1 << 30
+_REMEDY = "save arrays of numbers, as np.save and np.savez do it; objects are not read"
+#: What NumPy and zipfile raise of bytes that are not what they say.
+BROKEN = (
+    *(OSError, ValueError, EOFError, OverflowError, LookupError, TypeError),
+    *(RuntimeError, SyntaxError, MemoryError, struct.error, zlib.error, lzma.LZMAError),
+    *(tokenize.TokenError, zipfile.BadZipFile, NotImplementedError),
+)
+_HEADERS: Mapping[tuple[int, int], Callable[..., Any]] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+def read_npy(source: Path | bytes, remedy: str = _REMEDY) -> np.ndarray:
+    """The array of a `.npy`.
+
+    Args:
+        source: a file, or what is in one.
+        remedy: of the error.
+
+    Raises:
+        InvalidProgramError: it is none, or holds no numbers.
+    """
+    try:
+        if isinstance(source, bytes):
+            return _of_stream(io.BytesIO(source), len(source))
+        with regular(source).open("rb") as file:
+            return _of_stream(file, source.stat().st_size)
+    except BROKEN as error:
+        raise _broken(source, error, remedy) from None
+
+
+def read_npz(source: Path | bytes, remedy: str = _REMEDY) -> dict[str, np.ndarray]:
+    """The arrays of a `.npz`, by name.
+
+    Args:
+        source: a file, or what is in one.
+        remedy: of the error.
+
+    Raises:
+        InvalidProgramError: it is none, unpacks to too much, or holds no numbers.
+    """
+    try:
+        held = io.BytesIO(source) if isinstance(source, bytes) else regular(source)
+        with zipfile.ZipFile(held) as archive:
+            check_unpacked(archive)
+            return dict(_of_members(archive))
+    except BROKEN as error:
+        raise _broken(source, error, remedy) from None
+
+
+def regular(path: Path) -> Path:
+    """The path of a file, and not of a device or a pipe, which may have no end.
+
+    Raises:
+        OSError: there is none.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode):
+        raise OSError("a device or a pipe, not a file")
+    return path
+
+
+def check_unpacked(archive: zipfile.ZipFile) -> None:
+    """Refuses an archive that says it becomes much more than it is.
+
+    Raises:
+        ValueError: it does.
+    """
+    assert archive.fp is not None
+    size = archive.fp.seek(0, io.SEEK_END)
+    told = sum(info.file_size for info in archive.infolist())
+    if told > UNPACKED_RATIO * size + UNPACKED_BYTES:
+        raise ValueError(f"{size} bytes say that they unpack to {told}")
+
+
+def _of_members(archive: zipfile.ZipFile) -> Iterator[tuple[str, np.ndarray]]:
+    for info in archive.infolist():
+        if info.is_dir():
+            continue
+        with archive.open(info) as member:
+            name = info.filename.removesuffix(".npy")
+            yield name, _of_stream(member, info.file_size)
+
+
+def _of_stream(file: BinaryIO | Any, size: int) -> np.ndarray:
+    """One array, whose header says as many bytes as there are."""
+    version = np.lib.format.read_magic(file)
+    if version not in _HEADERS:
+        raise ValueError(f"version {version} of the format")
+    shape, is_fortran, dtype = _HEADERS[version](file)
+    if dtype.hasobject:
+        raise ValueError("it holds objects, which only pickle can read")
+    if not dtype.itemsize or dtype.names or dtype.subdtype:
+        raise ValueError(f"elements of {dtype}, which are no numbers")
+    if any(n < 0 for n in shape):
+        raise ValueError(f"shape {shape}")
+    needed, left = math.prod(shape) * dtype.itemsize, size - file.tell()
+    if needed != left:
+        raise ValueError(f"{dtype}{list(shape)} takes {needed} bytes, there are {left}")
+    data = file.read(needed)
+    array = np.frombuffer(data, dtype) if needed else np.zeros(shape, dtype)
+    return array.reshape(shape, order="F" if is_fortran else "C")
+
+
+def _broken(
+    source: Path | bytes, error: BaseException, remedy: str
+) -> InvalidProgramError:
+    name = "the file" if isinstance(source, bytes) else source
+    told = str(error) or type(error).__name__
+    return InvalidProgramError(f"{name}: {told}", remedy=remedy)
