@@ -407,7 +407,7 @@ def test_the_command_prints_the_table(tmp_path):
     path.write_text(nj.jit(dot).lower(a, b).as_text())
     run = CliRunner().invoke(app, ["tolerance", str(path), "--policy", "bf16"])
     assert run.exit_code == 0
-    assert "what bf16 allows" in run.output
+    assert "policy bf16 (matmuls in BF16)" in run.output
     run = CliRunner().invoke(app, ["tolerance", str(path), "--json"])
     [output] = json.loads(run.output)["outputs"]
     assert output["shape"] == [8, 8]

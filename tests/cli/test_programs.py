@@ -64,7 +64,7 @@ def test_run_a_function(run):
     result = run("run", "cli_program.py:layer", "--args", SHAPES, "--policy", "bf16")
     assert result.exit_code == 0, result.output
     assert fits(result.stdout)
-    for word in ("out", "float32[4,3]", "sum", "float32[]", "tensor", "scalar"):
+    for word in ("out", "float32[4,3]", "sum", "float32[]", "TensorE", "ScalarE"):
         assert word in result.stdout
 
 
@@ -297,7 +297,7 @@ def test_a_script_is_emulated_with_its_own_arguments(script, before, monkeypatch
     assert result.exit_code == 3, result.output
     # 1.01 in bf16 is 1.0078125, and twice its square 2.03137.
     assert result.stdout.startswith(f"{given} __main__ Emulated 2.0313")
-    assert "train.py on trn2, policy bf16" in result.stderr
+    assert "train.py on trn2, LNC 2, policy bf16" in result.stderr
     assert (sys.argv, sys.path) == (argv, path)
 
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import neuronjax as nj
-from neuronjax.execution.engines import host_fold
+from neuronjax.numerics.host_kernels import choice
 from neuronjax.testing import golden_file
 from neuronjax.testing.golden_run import GoldenRun, stored_inputs, stored_program
 from tests import compilation_cache
@@ -103,5 +103,5 @@ def digests_elsewhere(
 
 
 if __name__ == "__main__":
-    host_fold.enabled = "--no-kernels" not in sys.argv
+    choice.enabled = "--no-kernels" not in sys.argv
     print(json.dumps(digests()))

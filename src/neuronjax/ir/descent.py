@@ -65,6 +65,7 @@ class _Walk:
         self._functions = program.functions
         self._facts: dict[Value, Descent] = {}
         self._called: dict[tuple, list[Descent]] = {}
+        self._open: set[str] = set()
         self.read: dict[Op, Descent] = defaultdict(lambda: _NOTHING)
 
     def region(self, region: Region, given: Sequence[Descent]) -> list[Descent]:
@@ -100,9 +101,13 @@ class _Walk:
 
     def _call(self, callee: str, given: Sequence[Descent]) -> list[Descent]:
         key = (callee, *given)
+        body = self._functions[callee].body
+        if callee in self._open:  # refused later, by those who execute
+            return [_NOTHING] * len(body.results)
         if key not in self._called:
-            body = self._functions[callee].body
+            self._open.add(callee)
             self._called[key] = self.region(body, given)
+            self._open.remove(callee)
         return self._called[key]
 
     def _loop(self, op: Op, given: Sequence[Descent]) -> list[Descent]:

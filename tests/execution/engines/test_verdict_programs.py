@@ -24,7 +24,8 @@ from jax import lax
 
 import neuronjax as nj
 from neuronjax.execution import interpreter
-from neuronjax.execution.engines import dot_verdicts, host_fold
+from neuronjax.execution.engines import dot_verdicts
+from neuronjax.numerics.host_kernels import choice
 from tests.conformance import bits
 
 #: Few, so that most dots meet a verdict that is known.
@@ -157,12 +158,12 @@ def program(seed: int) -> tuple[Step, tuple[Array, Array], str]:
 @contextmanager
 def ways() -> Iterator[None]:
     """The host's kernels left out; what was compiled with them is forgotten."""
-    kernels = host_fold.enabled
-    host_fold.enabled = False
+    kernels = choice.enabled
+    choice.enabled = False
     try:
         yield
     finally:
-        host_fold.enabled, dot_verdicts.enabled = kernels, True
+        choice.enabled, dot_verdicts.enabled = kernels, True
 
 
 def check(seed: int) -> None:

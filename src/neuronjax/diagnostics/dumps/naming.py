@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.diagnostics.parallel_runs import OpPath
+from neuronjax.ir.name_stack import read_name_stack
 from neuronjax.ir.program import TOP, Op, Program, Region, Value
 
 #: A value as the calls reach it.
@@ -54,7 +55,8 @@ def named_values(program: Program, outputs: Sequence[str]) -> list[NamedValue]:
 
     Arguments are called as the program calls them, outputs by their paths. A value
     inside is called by its module and op, "mlp/dot_general", the second such
-    "mlp/dot_general.1"; and the last that a module computes by the module alone.
+    "mlp/dot_general.1", or by its op where the program names no modules; and the last
+    that a module computes by the module alone.
     """
     body = program.entry.body
     found = [
@@ -98,10 +100,11 @@ def _name_by_module(values: Sequence[NamedValue]) -> None:
     for value in values:
         assert value.path is not None
         module, op = _saved_as(value.path), value.path.op.name.rpartition(".")[2]
-        name = op if module == TOP else f"{module}/{op}"
-        number = counts[name]
-        counts[name] += 1
-        value.names.append(f"{name}.{number}" if number else name)
+        plain = [] if read_name_stack(value.path.scope).names else [op]
+        for name in dict.fromkeys([*plain, op if module == TOP else f"{module}/{op}"]):
+            number = counts[name]
+            counts[name] += 1
+            value.names.append(f"{name}.{number}" if number else name)
         if value.computes and module != TOP:
             last[module] = value
     for module, value in last.items():

@@ -1,0 +1,1 @@
+"""Programs that use neuronjax; a package, for some libraries install one so named."""
