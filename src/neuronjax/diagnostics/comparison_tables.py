@@ -13,11 +13,27 @@ from neuronjax.report.tables import RIGHT, Look, new_table
 
 #: From which on the vendor's three-way comparison calls an error unexpected.
 R_RATIO = 1.2
+#: What ops, lines and numbers leave of 80 columns for the part of the model.
+PART_WIDTH = 13
 
 
 def short(value: float) -> str:
     """Two significant digits."""
     return "0" if value == 0 else f"{value:.2g}"
+
+
+def part_of(record: OpRecord) -> str:
+    """The end of a module's path and the pass: "…attn/out bwd" of
+    "params/layers/attn/out"; the table of modules has all of it."""
+    after = f" {SHORT_PHASES[record.phase]}" if record.phase else ""
+    width = PART_WIDTH - len(after)
+    parts = record.module.split("/")
+    while len(parts) > 1 and len("/".join(parts)) > width - 1:
+        del parts[0]
+    kept = "/".join(parts)
+    if kept == record.module and len(kept) <= width:
+        return kept + after
+    return "…" + kept[-(width - 1) :] + after
 
 
 def _fixed_table(
@@ -42,18 +58,17 @@ _LOOKS: dict[str, Look] = {
     "op": {"max_width": 15},
     "line": {"max_width": 22},
     "module": {"ratio": 1, "min_width": 8, "no_wrap": False, "overflow": "fold"},
+    "part": {"ratio": 1, "min_width": PART_WIDTH},
 }
 
 
 def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
     """One row per op."""
-    has_passes = any(r.phase for r in ops)
     rows = (
         (
             str(r.number),
             r.short_op,
-            r.module,
-            *([SHORT_PHASES[r.phase]] if has_passes else []),
+            part_of(r),
             r.line,
             short(r.isolation.max_ulp),
             short(r.isolation.relative_l2),
@@ -65,7 +80,7 @@ def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
     return _fixed_table(
         title,
         rows,
-        f"#|op|module|{'pass|' * has_passes}line",
+        "#|op|part|line",
         "ulp|isolated|in run|SQNR",
     )
 
