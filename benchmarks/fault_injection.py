@@ -275,7 +275,7 @@ class Case:
 
     def compare(self, actual: Side, reference: Side, tolerance: float) -> Comparison:
         """Without a name."""
-        fields = ("name", "target", "policy", "reference", "baseline")
+        fields = ("name", "setting", "target", "policy", "reference", "baseline")
         names: dict[str, str] = dict.fromkeys(fields, "")
         return compare_sides(
             self.setting,

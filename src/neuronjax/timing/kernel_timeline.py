@@ -336,5 +336,7 @@ def _peak(tensors: Sequence[Tensor], count: int) -> HbmPeak:
     for t in tensors:
         by[t.category] += t.bytes
     biggest = sorted(tensors, key=lambda t: -t.bytes)[:_SHOWN]
-    held = {c: (by[c],) * count for c in by if c != "inputs" and by[c]}
+    held: dict[Category, tuple[int, ...]] = {
+        c: (by[c],) * count for c in by if c != "inputs" and by[c]
+    }
     return HbmPeak(whole, by, tuple(biggest), (whole,) * count, held)

@@ -73,7 +73,7 @@ def test_a_kernel_is_called_and_none_is_exported():
 def test_every_number_of_16_bits_and_beside_it(rounding):
     every = np.arange(1 << 16, dtype=np.uint16)
     high = every.astype(np.uint32) << 16
-    lows = np.uint32([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+    lows = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
     wide = np.concatenate([high | low for low in lows])
     inputs = every.view(jnp.bfloat16), every.view(np.float16), wide.view(np.float32)
     call = jax.jit(functools.partial(cast, dtype=FP4, rounding=rounding))

@@ -163,6 +163,7 @@ def avx2(monkeypatch):
     monkeypatch.setattr(compiled.llvm, "get_host_cpu_name", lambda: "haswell")
     monkeypatch.setattr(compiled.llvm, "get_host_cpu_features", lambda: features)
     name = StochasticKind.name.fget
+    assert name is not None
     monkeypatch.setattr(StochasticKind, "name", property(lambda k: f"avx2_{name(k)}"))
     monkeypatch.setattr(nibbles_kernel, "NAME", "avx2_nibbles")
     jax.clear_caches()
