@@ -7,7 +7,6 @@ user's program it came from.
 
 from __future__ import annotations
 
-import itertools
 import re
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
@@ -238,18 +237,30 @@ def _element(name: str) -> Any:
 
 
 def decode_location(location: Any) -> Location:
-    """The name stack, the innermost frame that is the user's own, and the functions."""
+    """The name stack, the innermost frame outside of libraries, or the innermost, and
+    the functions."""
     scope = ""
     while not scope and isinstance(location, ir.NameLoc):
         scope, location = location.name_str, location.child_loc
     if isinstance(location, ir.FusedLoc):
         return decode_location(location.locations[0])
-    frames = list(_frames(location))
-    file, line = _user_frame(frames)
-    # What called the emulator does not belong to the program.
-    inside = itertools.takewhile(lambda f: not f.file.startswith(_EMULATOR), frames)
-    functions = map(_named, reversed(list(inside)))
-    return Location(scope, file, line, tuple(filter(None, functions)))
+    innermost: _Frame | None = None
+    own: _Frame | None = None
+    inside: list[_Frame] = []
+    is_inside = True
+    for frame in _frames(location):
+        innermost = innermost or frame
+        if own is None and not is_library(frame.file):
+            own = frame
+        # What called the emulator does not belong to the program.
+        is_inside = is_inside and not frame.file.startswith(_EMULATOR)
+        if is_inside:
+            inside.append(frame)
+        elif own is not None:
+            break
+    found = own or innermost or _Frame("", "", 0)
+    functions = map(_named, reversed(inside))
+    return Location(scope, found.file, found.line, tuple(filter(None, functions)))
 
 
 @cache
@@ -266,25 +277,16 @@ class _Frame(NamedTuple):
 
 
 def _frames(location: Any) -> Iterator[_Frame]:
-    """The innermost first; JAX has left out its own."""
-    if isinstance(location, ir.CallSiteLoc):
-        yield from _frames(location.callee)
-        yield from _frames(location.caller)
-        return
-    function = ""
-    while isinstance(location, ir.NameLoc):
-        function, location = location.name_str, location.child_loc
-    if isinstance(location, ir.CallSiteLoc):
-        yield from _frames(location)
-    elif isinstance(location, ir.FileLineColLoc):
-        yield _Frame(function, location.filename, location.start_line)
-
-
-def _user_frame(frames: Sequence[_Frame]) -> tuple[str, int]:
-    """File and line of the innermost frame outside of libraries, or of the innermost"""
-    own = (frame for frame in frames if not is_library(frame.file))
-    found = next(own, frames[0] if frames else _Frame("", "", 0))
-    return found.file, found.line
+    """The innermost first; what is called may be a call, as in loops since JAX 0.12."""
+    left = [location]
+    while left:
+        found, function = left.pop(), ""
+        while isinstance(found, ir.NameLoc):
+            function, found = found.name_str, found.child_loc
+        if isinstance(found, ir.CallSiteLoc):
+            left += (found.caller, found.callee)
+        elif isinstance(found, ir.FileLineColLoc):
+            yield _Frame(function, found.filename, found.start_line)
 
 
 @cache
