@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from neuronjax.numerics.host_kernels import compiled, distance_kernel
-from neuronjax.numerics.host_kernels.distance_kernel import MAXIMA, Distance, Told
+from neuronjax.numerics.host_kernels import choice
+from neuronjax.numerics.host_kernels.figures import MAXIMA, Distance, Told
 
 Figures = Mapping[Distance, float]
 
@@ -29,10 +29,11 @@ def distances(
         reference: likewise; floats are widened.
         setting: what the kernel is told; 0 for what is left out.
     """
-    kernel = _kernel()
-    if kernel is None or actual.dtype != np.float32 or reference.dtype.kind != "f":
+    if actual.dtype != np.float32 or reference.dtype.kind != "f":
         return None
-    call, lanes = kernel
+    if not choice.usable():
+        return None
+    call, lanes = _kernel()
     ours = np.ascontiguousarray(actual)
     theirs = np.ascontiguousarray(reference, dtype=np.float64)
     told = np.array([setting.get(s, 0.0) for s in Told])
@@ -46,10 +47,10 @@ def distances(
 
 
 @functools.cache
-def _kernel() -> tuple[Callable[..., None], int] | None:
+def _kernel() -> tuple[Callable[..., None], int]:
+    from neuronjax.numerics.host_kernels import compiled, distance_kernel  # llvmlite
+
     lanes = compiled.lanes() // 2
-    if not lanes:
-        return None
     where = compiled.address(
         distance_kernel.NAME, lambda module: distance_kernel.write(module, lanes)
     )

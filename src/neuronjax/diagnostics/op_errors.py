@@ -22,7 +22,7 @@ import numpy as np
 
 from neuronjax.diagnostics.differences import alike
 from neuronjax.diagnostics.distances import Figures, distances
-from neuronjax.numerics.host_kernels.distance_kernel import Distance, Told
+from neuronjax.numerics.host_kernels.figures import Distance, Told
 
 # Below the size from which a BLAS starts threads for a dot product.
 BLOCK_ELEMENTS = 1 << 13

@@ -17,7 +17,7 @@ import numpy as np
 from neuronjax.diagnostics.distances import distances
 from neuronjax.diagnostics.op_errors import blocks_of, in_parts
 from neuronjax.numerics.float_format import FORMATS, get_format
-from neuronjax.numerics.host_kernels.distance_kernel import Distance, Told
+from neuronjax.numerics.host_kernels.figures import Distance, Told
 
 #: A number that is off by more than this share of itself is lost; a whole number by
 #: this, for it has no rounding, and by more than one.

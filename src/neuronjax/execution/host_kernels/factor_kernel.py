@@ -10,7 +10,7 @@ from llvmlite import ir
 
 from neuronjax.execution.host_kernels.plan import FACTOR_FIELDS
 from neuronjax.numerics.host_kernels import handler
-from neuronjax.numerics.host_kernels.code import I32, I64, POINTER, VOID, Code
+from neuronjax.numerics.host_kernels.code import I32, I64, POINTER, Code
 from neuronjax.numerics.host_kernels.elements import (
     BIAS,
     IMPLICIT,
@@ -24,10 +24,7 @@ NAME = "neuronjax_scale_factors"
 
 def write(module: ir.Module) -> str:
     """The module, as text."""
-    function = ir.Function(
-        module, ir.FunctionType(VOID, (I64, POINTER, POINTER, POINTER)), f"{NAME}_block"
-    )
-    function.linkage = "internal"
+    function = handler.block(module, NAME)
     _, operands, plan, _ = function.args
     c = Code.of(function)
     count, carry, top = (c.read(I64, c.at(plan, n, 8), 8) for n in range(3))

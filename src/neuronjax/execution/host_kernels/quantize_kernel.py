@@ -19,7 +19,7 @@ from neuronjax.execution.host_kernels.panels import BLOCK
 from neuronjax.execution.host_kernels.plan import QUANTIZE_FIELDS
 from neuronjax.numerics.float_format import FloatFormat, get_format
 from neuronjax.numerics.host_kernels import handler
-from neuronjax.numerics.host_kernels.code import I32, I64, POINTER, VOID, Code, int64
+from neuronjax.numerics.host_kernels.code import I32, I64, POINTER, Code, int64
 from neuronjax.numerics.host_kernels.elements import (
     BIAS,
     IMPLICIT,
@@ -67,12 +67,7 @@ def write(module: ir.Module, kind: QuantizeKind, lanes: int) -> str:
 def _block(module: ir.Module, kind: QuantizeKind, lanes: int) -> ir.Function:
     """`void (i64 index, ptr operands, ptr plan, ptr scratch)`; operands are the
     addresses of the input [outer, K, inner], of codes and of scales."""
-    function = ir.Function(
-        module,
-        ir.FunctionType(VOID, (I64, POINTER, POINTER, POINTER)),
-        f"{kind.name}_block",
-    )
-    function.linkage = "internal"
+    function = handler.block(module, kind.name)
     index, operands, plan, _ = function.args
     c = Code.of(function)
     p = {n: c.read(I64, c.at(plan, at, 8), 8) for at, n in enumerate(QUANTIZE_FIELDS)}

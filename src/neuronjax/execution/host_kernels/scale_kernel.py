@@ -15,7 +15,7 @@ from llvmlite import ir
 
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.host_kernels import handler
-from neuronjax.numerics.host_kernels.code import I32, I64, POINTER, VOID, Code, int64
+from neuronjax.numerics.host_kernels.code import I32, I64, POINTER, Code, int64
 from neuronjax.numerics.host_kernels.elements import (
     IMPLICIT,
     INFINITY,
@@ -59,12 +59,7 @@ class ScaleKind:
 
 def write(module: ir.Module, kind: ScaleKind, lanes: int) -> str:
     """The module of a kind, as text."""
-    function = ir.Function(
-        module,
-        ir.FunctionType(VOID, (I64, POINTER, POINTER, POINTER)),
-        f"{kind.name}_block",
-    )
-    function.linkage = "internal"
+    function = handler.block(module, kind.name)
     _block(function, kind, lanes)
     args = 2 if kind.element else 1
     return handler.build(module, kind.name, function, args, 1, len(ROW_FIELDS))

@@ -12,7 +12,12 @@ from neuronjax.execution.host_kernels import factor_kernel, scale_kernel
 from neuronjax.execution.host_kernels.plan import ScaleFactors
 from neuronjax.execution.host_kernels.scale_kernel import ScaleKind
 from neuronjax.numerics.host_kernels import compiled
-from neuronjax.numerics.host_kernels.work import MANY, RowParts, element_words
+from neuronjax.numerics.host_kernels.work import (
+    MANY,
+    RowParts,
+    element_words,
+    more_rows,
+)
 
 #: Parts of a row, of which another call finds the largest.
 MOST_PARTS = 64
@@ -98,12 +103,8 @@ def scaled_codes(
 
     @call.def_vmap
     def batched(count: int, mapped: list[bool], x: jax.Array, scale: jax.Array) -> Any:
-        x, scale = (
-            v if has else jnp.broadcast_to(v, (count, *v.shape))
-            for v, has in zip((x, scale), mapped, strict=True)
-        )
-        rows = x.reshape(count * outer, size), scale.reshape(count * outer)
-        codes = scaled_codes(*rows, element, saturates)
+        x, scale = more_rows(count, mapped, x, scale)
+        codes = scaled_codes(x, scale, element, saturates)
         return codes.reshape(count, outer, size), True
 
     return call(x, scale)

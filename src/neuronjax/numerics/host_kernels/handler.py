@@ -61,6 +61,15 @@ _WRITTEN = {
 }
 
 
+def block(module: ir.Module, name: str) -> ir.Function:
+    """`void (i64 index, ptr operands, ptr plan, ptr scratch)`, empty: what a kernel of
+    this name does for each of its blocks."""
+    kind = ir.FunctionType(VOID, (I64, POINTER, POINTER, POINTER))
+    function = ir.Function(module, kind, f"{name}_block")
+    function.linkage = "internal"
+    return function
+
+
 def build(
     module: ir.Module, name: str, block: ir.Function, args: int, rets: int, fields: int
 ) -> str:

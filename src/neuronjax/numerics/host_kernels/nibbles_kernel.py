@@ -13,7 +13,6 @@ from neuronjax.numerics.host_kernels.code import (
     I16,
     I64,
     POINTER,
-    VOID,
     Code,
     Value,
     int64,
@@ -26,10 +25,7 @@ NAME = "neuronjax_nibbles"
 
 def write(module: ir.Module, lanes: int) -> str:
     """The module, as text."""
-    function = ir.Function(
-        module, ir.FunctionType(VOID, (I64, POINTER, POINTER, POINTER)), f"{NAME}_block"
-    )
-    function.linkage = "internal"
+    function = handler.block(module, NAME)
     index, operands, plan, _ = function.args
     c = Code.of(function)
     size, _, each = (c.read(I64, c.at(plan, n, 8), 8) for n in range(3))

@@ -11,7 +11,12 @@ from jax.custom_batching import custom_vmap
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.host_kernels import compiled, stochastic_kernel
 from neuronjax.numerics.host_kernels.stochastic_kernel import StochasticKind
-from neuronjax.numerics.host_kernels.work import MANY, RowParts, element_words
+from neuronjax.numerics.host_kernels.work import (
+    MANY,
+    RowParts,
+    element_words,
+    more_rows,
+)
 
 
 def rounded(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax.Array:
@@ -46,12 +51,8 @@ def rounded(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax
 
     @call.def_vmap
     def batched(count: int, mapped: list[bool], x: jax.Array, keys: jax.Array) -> Any:
-        x, keys = (
-            v if has else jnp.broadcast_to(v, (count, *v.shape))
-            for v, has in zip((x, keys), mapped, strict=True)
-        )
-        rows = x.reshape(count * outer, size), keys.reshape(count * outer)
-        return rounded(*rows, element, saturates).reshape(count, outer, size), True
+        x, keys = more_rows(count, mapped, x, keys)
+        return rounded(x, keys, element, saturates).reshape(count, outer, size), True
 
     return call(x, keys)
 

@@ -17,15 +17,7 @@ from llvmlite import ir
 
 from neuronjax.numerics.float_format import FloatFormat, get_format
 from neuronjax.numerics.host_kernels import handler
-from neuronjax.numerics.host_kernels.code import (
-    I1,
-    I32,
-    I64,
-    POINTER,
-    VOID,
-    Code,
-    int64,
-)
+from neuronjax.numerics.host_kernels.code import I1, I32, I64, POINTER, Code, int64
 from neuronjax.numerics.host_kernels.elements import (
     BIAS,
     INFINITY,
@@ -74,12 +66,7 @@ class StochasticKind:
 
 def write(module: ir.Module, kind: StochasticKind, lanes: int) -> str:
     """The module of a kind, as text."""
-    function = ir.Function(
-        module,
-        ir.FunctionType(VOID, (I64, POINTER, POINTER, POINTER)),
-        f"{kind.name}_block",
-    )
-    function.linkage = "internal"
+    function = handler.block(module, kind.name)
     index, operands, plan, _ = function.args
     c = Code.of(function)
     size, parts, each = (c.read(I64, c.at(plan, n, 8), 8) for n in range(3))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 #: Elements below which another thread takes longer to wake than to help.
@@ -47,6 +50,18 @@ def words(
 def element_words(blocks: int, elements: int, plan: Any) -> np.ndarray[Any, Any]:
     """The same where a thread is worth its while from so many elements on."""
     return words(blocks, threads() if elements > FEW else 1, 128, plan)
+
+
+def more_rows(
+    count: int, mapped: Sequence[bool], *arrays: jax.Array
+) -> list[jax.Array]:
+    """The operands of so many calls, those that are mapped stacked in front, as those
+    of one call with more rows."""
+    stacked = (
+        x if has else jnp.broadcast_to(x, (count, *x.shape))
+        for x, has in zip(arrays, mapped, strict=True)
+    )
+    return [x.reshape(count * x.shape[1], *x.shape[2:]) for x in stacked]
 
 
 @functools.cache
