@@ -164,7 +164,8 @@ def _shard_map(writer: Writer) -> None:
     rest = value.shape[1:]
     parameter = writer.like(value, (1, *rest))
     inner = dataclasses.replace(writer, on_devices=True, lines=[])
-    block = inner.block([parameter], [parameter])
+    unplaced = [v for v in writer.known if v.name not in writer.placed]
+    block = inner.block([parameter], [parameter], unplaced)
     exchange = writer.draw(st.sampled_from(_EXCHANGES[value.kind]))
     body = f"lambda x: ({exchange.format(x=f'{block.name}(x)[0]')},)"
     specs = "mesh=mesh, in_specs=P('i'), out_specs=(P('i'),)"

@@ -79,6 +79,9 @@ class Writer:
     used: set[str] = dataclasses.field(default_factory=set)
     depth: int = 0
     on_devices: bool = False
+    #: Everything named since the first `shard_map`: it may be placed on the mesh, and
+    #: JAX refuses to index such a value within another `shard_map`.
+    placed: set[str] = dataclasses.field(default_factory=set)
 
     def name(self, prefix: str = "v") -> str:
         """A fresh identifier."""
@@ -89,6 +92,11 @@ class Writer:
         line = Line(targets=tuple(values), expression=expression, blocks=blocks)
         self.lines.append(line)
         self.known += values
+        self._place(values, "shard_map" in expression)
+
+    def _place(self, values: Sequence[Value], starts: bool = False) -> None:
+        if starts or self.placed:
+            self.placed.update(v.name for v in values)
 
     def pick(self, values: Sequence[Value]) -> Value:
         """One of them, rather a late one."""
@@ -99,6 +107,7 @@ class Writer:
 
     def inside(self, extra: Sequence[Value]) -> Writer:
         """A writer of a block that sees these values and its parameters."""
+        self._place(extra)
         return dataclasses.replace(
             self, known=[*self.known, *extra], lines=[], depth=self.depth + 1
         )
