@@ -73,7 +73,10 @@ def decode_module(
             )
     main = _entry(found)
     names = tuple(argument_names) or _argument_names(found[main])
-    functions = {name: _Decoder(file).function(name, op) for name, op in found.items()}
+    locations = _Locations(file)
+    functions = {
+        name: _Decoder(locations).function(name, op) for name, op in found.items()
+    }
     body = functions[main].body
     program = Program(
         functions,
@@ -138,8 +141,8 @@ def _argument_name(argument: Any) -> str:
 class _Decoder:
     """Holds the value table of one function."""
 
-    def __init__(self, file: str) -> None:
-        self._file = file
+    def __init__(self, locations: _Locations) -> None:
+        self._locations = locations
         self._values: dict[Any, Value] = {}
         # Not functools.cache: MLIR types keep their context, with all its constants.
         self._types: dict[Any, TensorType] = {}
@@ -166,9 +169,7 @@ class _Decoder:
     def _op(self, op: Any) -> Op:
         operation = op.operation
         name = operation.name
-        location = decode_location(op.location)
-        if location.file == "-":
-            location = replace(location, file=self._file)
+        location = self._locations.of(op.location)
         try:
             operands = tuple([self._values[v] for v in operation.operands])
             regions = tuple([self._region(r) for r in operation.regions])
@@ -234,6 +235,23 @@ def tensor_type(mlir_type: Any) -> TensorType:
 @cache
 def _element(name: str) -> Any:
     return element_dtype(name)
+
+
+class _Locations:
+    """Those of a module, each read once: most ops share theirs with others."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._known: dict[Any, Location] = {}
+
+    def of(self, location: Any) -> Location:
+        """The location, "-" being the module's own file."""
+        key = location.attr
+        if key not in self._known:
+            found = decode_location(location)
+            own = replace(found, file=self._file) if found.file == "-" else found
+            self._known[key] = own
+        return self._known[key]
 
 
 def decode_location(location: Any) -> Location:

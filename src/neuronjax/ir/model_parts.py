@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 from neuronjax.ir.argument_names import modules_of_arguments
 from neuronjax.ir.descent import Descent, descent_of_ops
@@ -36,18 +37,14 @@ def with_parts(program: Program) -> Program:
     scopes = _scopes_of_modules(program, read, modules)
     roots = frozenset(name.partition("/")[0] for name in names)
     found: dict[Op, Location] = {}
+    placed = cache(_with_part)
     for function in program.functions.values():
         graph = Readers(function)
         phases = phases_of(graph, read)
         own = _own_modules(graph, read, modules, scopes)
         parts = _PartFinder(graph, phases, own, roots).find()
         found |= {
-            op: replace(
-                op.location,
-                functions=_functions(op, graph),
-                module=parts[op],
-                phase=phases[op],
-            )
+            op: placed(op.location, _functions(op, graph), parts[op], phases[op])
             for op in graph.ops
         }
     functions = {
@@ -55,6 +52,12 @@ def with_parts(program: Program) -> Program:
         for name, function in program.functions.items()
     }
     return replace(program, functions=functions)
+
+
+def _with_part(
+    location: Location, functions: _Layer, module: str, phase: str
+) -> Location:
+    return replace(location, functions=functions, module=module, phase=phase)
 
 
 def _functions(op: Op, graph: Readers) -> _Layer:
@@ -68,15 +71,12 @@ def _functions(op: Op, graph: Readers) -> _Layer:
 
 
 def _placed(region: Region, found: Mapping[Op, Location]) -> Region:
-    ops = (
-        replace(
-            op,
-            location=found[op],
-            regions=tuple([_placed(inner, found) for inner in op.regions]),
-        )
-        for op in region.ops
-    )
-    return replace(region, ops=tuple(ops))
+    ops = []
+    for op in region.ops:
+        regions = tuple([_placed(inner, found) for inner in op.regions])
+        made = op.operands, op.results, op.attributes, regions, found[op]
+        ops.append(Op(op.name, *made))
+    return Region(region.arguments, tuple(ops), region.results)
 
 
 # -- what an op says of itself ---------------------------------------------------------
@@ -198,10 +198,11 @@ class _PartFinder:
 
     def _same(self, op: Op, others: Iterable[Op], last: bool = False) -> str:
         """That of neighbours in the same layer, where they agree, or of the last."""
-        if self._phases[op] == "optimizer":
+        layers, found = self._layers, self._found
+        layer = layers[op]
+        if not layer or self._phases[op] == "optimizer":
             return ""
-        alike = [o for o in others if self._is_alike(op, o)]
-        modules = [self._found[o] for o in alike if o in self._found]
+        modules = [found[o] for o in others if o in found and layers[o] == layer]
         return modules[-1] if modules and last else _only(modules)
 
     def _around(self, op: Op) -> str:
@@ -229,7 +230,7 @@ class _PartFinder:
 
 def _only(modules: Iterable[str]) -> str:
     """The module, if there is one and no other."""
-    different = {module for module in modules if module}
+    different = {*modules} - {""}
     return different.pop() if len(different) == 1 else ""
 
 
