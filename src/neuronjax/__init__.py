@@ -48,7 +48,8 @@ from neuronjax.api.pmap import (
     replicate as replicate,
     unreplicate as unreplicate,
 )
-from neuronjax.api.profile import Profile as Profile, profile as profile
+from neuronjax.api.profile import profile as profile
+from neuronjax.api.profile_result import Profile as Profile
 from neuronjax.api.scaling import scaling as scaling
 from neuronjax.api.search_precision import search_precision as search_precision
 from neuronjax.api.study import Study as Study, study as study

@@ -12,7 +12,8 @@ from rich.console import Console
 
 import neuronjax as nj
 from neuronjax.api.jit import Emulated
-from neuronjax.api.profile import Profile, profile
+from neuronjax.api.profile import profile
+from neuronjax.api.profile_result import Profile
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.report.memory_samples import memory_samples, unit_edges
 from neuronjax.timing.work import QUEUES

@@ -35,7 +35,8 @@ from neuronjax.api.instance_costs import (
     shards_of,
     targets_of,
 )
-from neuronjax.api.profile import Profile, Trips
+from neuronjax.api.profile import Trips
+from neuronjax.api.profile_result import Profile
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target
 from neuronjax.ir.collectives.placement import Placement

@@ -31,7 +31,8 @@ from neuronjax.api.instance_costs import (
     shards_of,
     targets_of,
 )
-from neuronjax.api.profile import Profile, Trips
+from neuronjax.api.profile import Trips
+from neuronjax.api.profile_result import Profile
 from neuronjax.hardware import Target
 from neuronjax.report.money_tables import serving_tables
 from neuronjax.report.setting import policy_name

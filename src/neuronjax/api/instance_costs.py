@@ -16,7 +16,8 @@ from typing import Any
 from neuronjax.api.jit import Emulated
 from neuronjax.api.load import load
 from neuronjax.api.lowered import Lowered
-from neuronjax.api.profile import Profile, Trips, profile
+from neuronjax.api.profile import Trips, profile
+from neuronjax.api.profile_result import Profile
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.collective_set import Spmd

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neuronjax.api.profile import Profile, profile
+from neuronjax.api.profile import profile
+from neuronjax.api.profile_result import Profile
 from neuronjax.diagnostics.judging import checking, noted, releases, running, sandbox
 from neuronjax.diagnostics.judging.case import ReferenceCase
 from neuronjax.diagnostics.judging.guard import Limits

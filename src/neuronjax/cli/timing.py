@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import neuronjax as nj
-from neuronjax.api.profile import Profile, profile as profile_step
+from neuronjax.api.profile import profile as profile_step
+from neuronjax.api.profile_result import Profile
 from neuronjax.cli.application import (
     JsonOption,
     PolicyOption,

@@ -1,0 +1,292 @@
+"""`Profile`: the predicted timeline of a program, and what is read from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from neuronjax.api.lowered import Lowered
+from neuronjax.diagnostics import kernel_limits as kernels
+from neuronjax.diagnostics.changes import Changes
+from neuronjax.diagnostics.limits import Change
+from neuronjax.hardware import Target
+from neuronjax.policy import Policy
+from neuronjax.report import profile_tables as tables, profile_usage as usages
+from neuronjax.report.memory_samples import memory_samples
+from neuronjax.report.profile_events import write_csv, write_parquet
+from neuronjax.report.profile_summary import metrics
+from neuronjax.report.profile_usage import Usage
+from neuronjax.report.quantities import binary
+from neuronjax.report.setting import setting_line
+from neuronjax.report.tables import Displayed, as_text
+from neuronjax.timing.evidence import Confidence, confidence
+from neuronjax.timing.hbm import capacity_bytes, check_fits, donation_saves
+from neuronjax.timing.memory_plan import MemoryPlan
+from neuronjax.timing.timeline import Timeline
+from neuronjax.timing.work import QUEUES, Core, Queue
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SHOWN_CHANGES = 3
+#: A queue that works less than this share of the time does not limit a program alone.
+_SATURATED = 0.8
+#: What donation saves is worth a note from this share of HBM on.
+_WORTH_A_NOTE = 0.01
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Profile(Displayed):
+    """The predicted timeline of a program on one logical core, and what follows.
+
+    Attributes:
+        name: of the function or file.
+        target: the machine.
+        policy: the numerics.
+        core: the logical core.
+        peak: what MFU refers to.
+        timeline: every event on every queue.
+    """
+
+    name: str
+    target: Target
+    policy: Policy
+    core: Core
+    peak: str | float
+    timeline: Timeline
+    _run: Callable[[], Any]
+    _find_changes: Callable[[], tuple[Change, ...]]
+    _program: Lowered | None = None  # of a kernel
+
+    @property
+    def total_seconds(self) -> float:
+        """From the first event to the last, and what is around them; `confidence` says
+        how sure that is."""
+        return self.timeline.total_seconds
+
+    @property
+    def memory(self) -> MemoryPlan:
+        """What stays in SBUF, what spills, and what HBM has to hold.
+
+        Results take the place of arguments that the function donates
+        (`donate_argnums`); of a `Lowered` it is not known which these are.
+        """
+        return self.timeline.memory
+
+    def check_memory(self) -> None:
+        """Does nothing if HBM holds the program.
+
+        Raises:
+            InvalidProgramError: it does not; with the biggest tensors, and what
+                rematerialisation or sharding would save.
+        """
+        error = check_fits(self.memory, self.core)
+        if error is not None:
+            raise error
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What had to be assumed of this program: turns of loops, branches; and what
+        `donate_argnums` would save of HBM."""
+        return (*self.timeline.notes, *self._donation_notes())
+
+    def _donation_notes(self) -> Iterator[str]:
+        saved = 0 if self._program is None else donation_saves(self.memory)
+        if saved > _WORTH_A_NOTE * capacity_bytes(self.core):
+            left = binary(self.memory.hbm.bytes - saved)
+            yield (
+                f"HBM: {left} if results took the place of arguments of their type; "
+                "name these arguments in donate_argnums"
+            )
+
+    @cached_property
+    def outputs(self) -> Any:
+        """What the program returns, emulated when this is first read.
+
+        Raises:
+            InvalidProgramError: only types of arguments were given, not arrays.
+        """
+        return self._run()
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """Every figure by the vendor profiler's name.
+
+        Seconds, bytes, counts; `_percent` are fractions from 0 to 1. What each of them
+        is: `neuronjax.report.profile_summary.METRICS`.
+        """
+        return metrics(self.timeline, self.core, self.peak)
+
+    @cached_property
+    def confidence(self) -> Confidence | None:
+        """How sure `total_seconds` is, by the measured programs that are most like it.
+
+        None of a program that takes no time.
+        """
+        return confidence(
+            self.timeline, self.core, "program" if self._program else "kernel"
+        )
+
+    @property
+    def instruction_counts(self) -> dict[Queue, int]:
+        """Instructions by engine, tiles and turns of loops included; DMA transfers and
+        collectives by their queues."""
+        counts = usages.usage(self.timeline.events).counts
+        return {queue: counts[queue] for queue in QUEUES if counts.get(queue)}
+
+    # -- who takes the time ------------------------------------------------------------
+
+    def by_op(self) -> dict[str, Usage]:
+        """Time and bytes by instruction and operator, the busiest first."""
+        return usages.grouped(self.timeline, usages.op_name)
+
+    def by_source(self) -> dict[str, Usage]:
+        """The same by `file:line` of the user's program; a notebook's cell, whose file
+        has no name, by its number: `In[3]:12`."""
+        return usages.grouped(self.timeline, usages.source_line)
+
+    def by_module(self) -> dict[str, Usage]:
+        """The same by part of the model and pass, "blocks/0/attn (backward)": the name
+        stack (Flax linen, Haiku, `jax.named_scope`), the path of the parameters (Flax
+        NNX, Equinox), or the function, whichever the framework leaves."""
+        return usages.grouped(self.timeline, usages.module_name)
+
+    def by_phase(self) -> dict[str, Usage]:
+        """The same by pass: "forward", "backward", "optimizer"; "" of what neither the
+        name stack nor the flow of data tells."""
+        return usages.grouped(self.timeline, usages.phase_name)
+
+    def by_engine(self) -> dict[str, Usage]:
+        """The same by queue: engines, "dma", "cc"."""
+        events = self.timeline.events
+        found = {q: usages.usage(e for e in events if e.queue == q) for q in QUEUES}
+        return {queue: used for queue, used in found.items() if used.seconds}
+
+    @property
+    def lowered(self) -> Lowered:
+        """The program that was profiled; a kernel has none."""
+        return kernels.not_a_kernel(self._program)
+
+    @cached_property
+    def _changes(self) -> tuple[Change, ...]:
+        return self._find_changes()
+
+    def limits(self, most: int = _SHOWN_CHANGES) -> Changes:
+        """The changes with the largest predicted gain, each priced; see `Change`.
+
+        Lowers and schedules the program several times more.
+        """
+        return Changes(self._changes[:most])
+
+    def limits_table(self) -> Table:
+        """`limits` as a table of Rich."""
+        return self.limits().__rich__()
+
+    @property
+    def busiest(self) -> Queue:
+        """The queue that works longest."""
+        return max(QUEUES, key=self.timeline.busy_seconds)
+
+    @property
+    def bound(self) -> Queue | Literal["waiting"]:
+        """What limits the program: its busiest queue, or "waiting" for one another."""
+        share = self.timeline.busy_seconds(self.busiest) / (self.total_seconds or 1.0)
+        return self.busiest if share >= _SATURATED else "waiting"
+
+    # -- what is shown and written -----------------------------------------------------
+
+    def summary(self) -> str:
+        """Key figures, queues, memory and the busiest ops, in 80 columns."""
+        return as_text(self.__rich__())
+
+    def __rich__(self) -> Group:
+        ops = tables.groups_table("Busiest ops", "op", self.by_op(), limit=8)
+        parts = [self.headline(), ops]
+        if self.confidence is not None:
+            kind = "program" if self._program else "kernel"
+            parts.append(tables.confidence_table(self.confidence, kind))
+        return Group(*parts, *(Text(f"note: {note}") for note in self.notes))
+
+    def headline(self) -> Group:
+        """Key figures, queues and memory, as tables of Rich."""
+        return Group(
+            tables.summary_tables(self._title, self.metrics, self.bound),
+            tables.memory_table(self.memory, self.core),
+        )
+
+    @property
+    def _title(self) -> str:
+        if self._program is None:
+            return f"{self.name} on {self.target.name}, LNC {self.core.lnc}, NKI kernel"
+        setting = setting_line(self.target, self.policy, self.core.lnc)
+        return f"{self.name} on {setting}"
+
+    def __repr__(self) -> str:
+        return f"<neuronjax.Profile {self._title} {self.total_seconds:.3g} s>"
+
+    def plot(self, kind: str = "all") -> Figure:
+        """A Matplotlib figure.
+
+        Args:
+            kind: "timeline" (a lane for each queue), "roofline" (every op under the
+                memory's and the engines' roofs), "memory" (SBUF and HBM over time), or
+                "all" of them.
+
+        Raises:
+            InvalidProgramError: another kind.
+        """
+        from neuronjax.report.plots import draw  # Matplotlib takes a second to import
+
+        return draw(kind, self.timeline, self.memory, self.core, self._title)
+
+    def to_perfetto(self, path: str | Path) -> None:
+        """Writes a trace that ui.perfetto.dev opens; suffix .pftrace by convention.
+
+        Raises:
+            UnsupportedError: the library perfetto is not installed.
+        """
+        from neuronjax.report.perfetto import write_perfetto
+
+        process = f"{self.target.name}, logical core (LNC {self.core.lnc})"
+        samples = memory_samples(self.timeline, self.memory)
+        write_perfetto(self.timeline, Path(path), process=process, counters=samples)
+
+    def to_csv(self, path: str | Path) -> None:
+        """Writes every event as a line; columns as the vendor's profiler names them."""
+        write_csv(self.timeline, Path(path))
+
+    def to_parquet(self, path: str | Path) -> None:
+        """Writes every event as a row of a Parquet table.
+
+        Raises:
+            UnsupportedError: pyarrow is not installed.
+        """
+        write_parquet(self.timeline, Path(path))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: figures, and time by queue, op, line and module."""
+        groups = ("by_engine", "by_op", "by_source", "by_module", "by_phase")
+        used = {group: getattr(self, group)() for group in groups}
+        return {
+            "program": self.name,
+            "target": self.target.name,
+            "lnc": self.core.lnc,
+            "policy": self.policy.name,
+            "bound": self.bound,
+            "busiest": self.busiest,
+            "notes": self.notes,
+            "metrics": self.metrics,
+            **{g: {key: u.as_dict() for key, u in used[g].items()} for g in groups},
+        }
+
+    def to_json(self) -> str:
+        """`as_dict` as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2)
