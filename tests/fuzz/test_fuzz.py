@@ -26,7 +26,7 @@ from neuronjax.execution import interpreter
 from tests.fuzz import failures
 from tests.fuzz.checks import assert_close, check_bits, check_values
 from tests.fuzz.generator import programs
-from tests.fuzz.program import Program
+from tests.fuzz.program import Block, Line, Program, Value
 from tests.fuzz.ways import POLICIES, WAYS
 
 #: Counted where a program's source holds them.
@@ -92,6 +92,28 @@ def test_values_out_of_bounds_are_found():
     for wrong in (native + 1e-4, native.at[1].set(jnp.nan), native.at[2].set(jnp.inf)):
         with pytest.raises(AssertionError, match="bound"):
             assert_close(wrong, native, runs, "far")
+
+
+def test_own_derivatives_in_branches_are_held_against_native():
+    """JAX refuses them where they close over a tracer: so may the wobble not."""
+    floats = {"dtype": "float32", "shape": (3,)}
+    x = Value(name="x", exact=True, **floats)
+    out, z = (Value(name=n, exact=False, **floats) for n in ("out", "z"))
+    line = Line(targets=(z,), expression="jnp.sin(y) * 0.7")
+    inner = Block(name="inner", parameters=("y",), lines=(line,), results=("z",))
+    branch = "lax.cond(x[0] < 9, lambda x: halved(inner)(x), lambda x: (x,), x)"
+    step = Line(targets=(out,), expression=branch, blocks=(inner,))
+    program = Program(
+        inputs=(x,),
+        block=Block(name="program", parameters=("x",), lines=(step,), results=("out",)),
+        results=(out,),
+        transformation="grad of remat",
+        seed=0,
+    )
+    values = check_bits(program, "fp32", True, "jit")
+    check_values(program, values)
+    with pytest.raises(AssertionError, match="bound"):
+        check_values(program, jax.tree.map(lambda v: v + 1e-3, values))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
