@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -46,20 +46,17 @@ def _check_values(program: Program, actual: Any) -> None:
         program.transformed(program.untransformed()), compiler_options=cheap
     )(*args)
 
-    def wobbled(seed: jax.Array | np.uint32, args: list[jax.Array]) -> Any:
-        return program.transformed(program.untransformed(wobbler(seed)))(*args)
+    def wobbled(seed: jax.Array | np.uint32) -> Callable[..., Any]:
+        return program.transformed(program.untransformed(wobbler(seed)))
 
     seeds = np.arange(WOBBLES, dtype=np.uint32)
     if "halved(" in program.source():
-        # JAX refuses derivatives of one's own in loops and branches where they close
-        # over a tracer, as the seed of the wobble would be.
-        alone = [
-            jax.jit(functools.partial(wobbled, seed), compiler_options=cheap)(args)
-            for seed in seeds
-        ]
+        # In loops and branches JAX refuses derivatives of one's own that close over a
+        # tracer: neither the seed nor a constant of the program may be one.
+        alone = [jax.jit(wobbled(s), compiler_options=cheap)(*args) for s in seeds]
         moved = jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone)
     else:
-        each = jax.vmap(wobbled, in_axes=(0, None))
+        each = jax.vmap(lambda seed, args: wobbled(seed)(*args), in_axes=(0, None))
         moved = jax.jit(each, compiler_options=cheap)(seeds, args)
     exact = [v.exact for v in program.results]
     if "grad" in program.transformation:
