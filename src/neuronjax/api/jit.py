@@ -39,6 +39,7 @@ from neuronjax.hardware import Target, resolve_target
 from neuronjax.numerics.portable import exportable
 from neuronjax.policy import Policy
 from neuronjax.policy.scopes import active_policy, policy_scope
+from neuronjax.report.setting import setting_line
 
 
 def jit(
@@ -212,7 +213,7 @@ class Emulated:
         captured = self.captured(*args, **kwargs)
         names = captured.program.argument_names
         plan = ProbePlan.of(captured.instructions, self._collect, names)
-        return Statistics.empty(plan)
+        return Statistics.empty(plan, self._setting)
 
     def with_amax_history(self, history: jax.Array) -> Emulated:
         """The same function with delayed scaling's state.
@@ -287,6 +288,10 @@ class Emulated:
             return native(*args, **kwargs)
 
     @property
+    def _setting(self) -> str:
+        return setting_line(self.target, self.policy)
+
+    @property
     def _native(self) -> Callable[..., Any]:
         """The function as JAX alone would jit it."""
         shardings = self._chosen(_SHARDINGS)
@@ -335,7 +340,9 @@ class Emulated:
         context, around = _context, _around
         stages.start(f"{self._name} on {self.target.name}", self)
         emulation, leaves, out_tree = self._bind(args, kwargs, around)
-        collector = None if self._collect is None else Collector(self._collect)
+        collector = (
+            None if self._collect is None else Collector(self._collect, self._setting)
+        )
         emulation = dataclasses.replace(emulation, collector=collector)
         emulation, leaves = emulation.closed(leaves)
         outcome = emulation(context, leaves)
