@@ -11,6 +11,7 @@ import sys
 import traceback
 import warnings
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 
@@ -94,12 +95,24 @@ def _line(filename: str, number: int) -> str:
     return f"{filename}:{number}"
 
 
+def program_line() -> str:
+    """The "file:line" of the innermost frame of the user's program, or ""."""
+    frame, _ = _program_frame()
+    return _line(frame.f_code.co_filename, frame.f_lineno) if frame else ""
+
+
 def warn_user(text: str, category: type[Warning]) -> None:
     """Warns, at the innermost line that is the user's and no library's."""
-    frame, level = sys._getframe(1), 2
+    _, level = _program_frame()
+    warnings.warn(text, category, stacklevel=level)
+
+
+def _program_frame() -> tuple[FrameType | None, int]:
+    """The innermost frame that is no library's, and how far up from the caller's."""
+    frame, level = sys._getframe(2), 2
     while frame is not None and _is_library(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, category, stacklevel=level)
+    return frame, level
 
 
 def _is_library(filename: str) -> bool:

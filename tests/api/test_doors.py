@@ -113,3 +113,45 @@ def test_scaled_matmul_on_an_older_chip_names_the_line(function):
         nj.jit(function)(*(x, scale)[:count])
     first = function.__code__.co_firstlineno
     assert raised.value.location == f"{__file__}:{first + 1}"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: nj.jit(lambda x: x @ W, policy="bf16")(x),
+        lambda x: nj.jit(lambda x: x @ W, target="trn3", policy="mxfp8")(x),
+        lambda x: nj.cast(x, "float4_e2m1fn"),
+    ],
+    ids=["fold", "quantize", "cast"],
+)
+def test_an_export_that_cannot_be_names_the_way(function):
+    """Under `jax.jit` nothing tells that it is for another machine."""
+    with pytest.raises(nj.UnsupportedError, match=r"nj\.exportable\(\)") as raised:
+        jax.export.export(jax.jit(function))(X)
+    assert raised.value.location.startswith(__file__)
+    with nj.exportable():
+        exported = jax.export.export(jax.jit(function))(X)
+    assert_same(saved(exported).call(X), jax.jit(function)(X))
+
+
+@pytest.mark.parametrize("reduce", [jax.lax.psum, jax.lax.pmax, jax.lax.all_gather])
+def test_an_axis_that_is_not_there(reduce):
+    mesh, rows = nj.make_mesh((4,), ("dp",)), jax.P("dp")
+
+    def over(x):
+        return reduce(x, "tp")
+
+    line = f"{__file__}:{over.__code__.co_firstlineno + 1}"
+    on_mesh = jax.shard_map(over, mesh=mesh, in_specs=rows, out_specs=rows)
+    for function in (on_mesh, over):
+        with pytest.raises(nj.InvalidProgramError, match="axis 'tp'") as raised:
+            nj.jit(function)(X)
+        assert raised.value.location == line
+
+
+def test_a_rank_that_is_not_there():
+    def sent(x):
+        return jax.lax.ppermute(x, "dp", [(0, 7)])
+
+    with pytest.raises(nj.InvalidProgramError, match="device 7 is none of the 4"):
+        nj.pmap(sent, axis_name="dp", devices=4)(X[:4])

@@ -65,7 +65,10 @@ def test_a_right_kernel_is_accepted(reference: Path, tmp_path: Path) -> None:
     assert verdict.seeds[0].worst is None
     again = from_json(verdict.to_json())
     assert again.to_json() == verdict.to_json()
-    assert "accepted: candidate.py, kernel on trn2, correct" in verdict.as_text()
+    assert (
+        "accepted: candidate.py, kernel on trn2, LNC 2, NKI kernel, correct"
+        in verdict.as_text()
+    )
     assert max(map(len, verdict.as_text().splitlines())) <= 80
 
 

@@ -46,7 +46,7 @@ def test_a_kernel_that_a_release_has_is_accepted(tmp_path: Path) -> None:
     verdict = judged(tmp_path, RIGHT, "2.30")
     assert verdict.accepted
     assert verdict.nki == "0.4"
-    assert "kernel on trn2 by NKI 0.4, correct" in verdict.as_text()
+    assert "kernel on trn2, LNC 2, NKI kernel by NKI 0.4, correct" in verdict.as_text()
     assert from_json(verdict.to_json()) == verdict
 
 

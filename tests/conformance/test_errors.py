@@ -241,7 +241,17 @@ FORWARD_MODE = {
     "jacfwd": lambda f: jax.jacfwd(f)(X),
     "hessian": lambda f: jax.hessian(f)(X),
     "jvp of vmap": lambda f: jax.jvp(jax.vmap(f), (X,), (X,)),
+    "linearize": lambda f: jax.linearize(f, X)[1](X),
+    "jvp of grad": lambda f: jax.jvp(jax.grad(f), (X,), (X,)),
+    "jvp in jit": jax.jit(lambda f: jax.jvp(f, (X,), (X,)), static_argnums=0),
+    "jvp in scan": lambda f: scanned(lambda x: jax.jvp(f, (x,), (x,))[1], X),
+    "jvp of scan": lambda f: jax.jvp(lambda x: scanned(f, x), (X,), (X,)),
+    "of cotangents": lambda f: jax.linearize(jax.vjp(f, X)[1], jnp.ones(()))[1](1.0),
 }
+
+
+def scanned(f, x):
+    return jax.lax.scan(lambda total, _: (total + f(x), None), 0.0, length=2)[0]
 
 
 @pytest.mark.parametrize("name", FORWARD_MODE)
@@ -250,6 +260,17 @@ def test_forward_mode(name):
         FORWARD_MODE[name](nj.jit(square))
     check(caught.value, names="forward-mode .* of square")
     assert "jacrev(jacrev(f))" in str(caught.value.remedy)
+    assert str(caught.value.location).startswith(__file__)
+
+
+def test_forward_mode_is_emulated_with_the_function():
+    """As the remedy says, whether the function is emulated by itself or not."""
+    policy = nj.Policy.preset("bf16")
+    for f in (square, nj.jit(square)):
+        emulated = nj.jit(lambda x, t, f=f: jax.jvp(f, (x,), (t,)), policy=policy)
+        np.testing.assert_allclose(
+            emulated(X, X), jax.jvp(square, (X,), (X,)), rtol=1e-6
+        )
 
 
 STOCHASTIC = nj.Policy(auto_cast="matmult", rounding="stochastic")

@@ -58,12 +58,14 @@ def check(
     name = getattr(function, "__name__", "function")
 
     def checked(*args: Any, **kwargs: Any) -> PortabilityReport:
-        options: dict[str, Any] = dict(target=emulated.target, sdk=version, name=name)
+        options: dict[str, Any] = dict(
+            target=emulated.target, policy=chosen, sdk=version, name=name
+        )
         try:
             captured = emulated.captured(*args, **kwargs)
         except NeuronJaxError as error:
             return report([from_error(error)], **options)
-        return examine(captured.program, policy=chosen, **options)
+        return examine(captured.program, **options)
 
     return checked
 

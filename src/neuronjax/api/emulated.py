@@ -3,7 +3,8 @@
 While a scope is open the public names `jax.jit` and `jax.pmap` are ours, which asks
 nothing of JAX but that libraries look these names up where they use them, as Flax and
 Equinox do: `nnx.jit` lifts the state of its modules as ever, and hands a function of
-plain arrays to what it takes for `jax.jit`. This package's own calls get JAX's.
+plain arrays to what it takes for `jax.jit`. So are the names that make meshes and place
+arrays on them (`emulated_meshes`). This package's own calls get JAX's.
 
 A scope is the process's: what any thread jits while it is open is emulated, of several
 the one that was opened last counts.
@@ -22,6 +23,7 @@ from typing import Any
 
 import jax
 
+from neuronjax.api import emulated_meshes
 from neuronjax.api.jit import jit
 from neuronjax.api.pmap import pmap
 from neuronjax.capture.decode import LIBRARY
@@ -30,6 +32,7 @@ from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
 
 NATIVE_JIT, NATIVE_PMAP = jax.jit, jax.pmap
+_NATIVE_MESHES = {name: getattr(jax, name) for name in emulated_meshes.OURS}
 
 #: Of every open scope the target and the policy, the last one opened at the end.
 _open: list[Mapping[str, Any]] = []
@@ -50,9 +53,11 @@ def emulated(
             train.main()
 
     `jax.jit` is `nj.jit`, `jax.pmap` is `nj.pmap`, for every thread. The outermost of
-    nested functions is emulated, whole. What was jitted inside stays emulated outside;
-    what was jitted before is JAX's, and if it runs a warning says so. Ops outside of
-    any jit run on the host. `neuronjax run script.py` does this for a script.
+    nested functions is emulated, whole. `jax.make_mesh` is `nj.make_mesh`, which
+    `jax.set_mesh` and `jax.device_put` take too: arrays stay whole. What was jitted
+    inside stays emulated outside; what was jitted before is JAX's, and if it runs a
+    warning says so. Ops outside of any jit run on the host. `neuronjax run
+    script.py` does this for a script.
 
     Args:
         target: as `jit`.
@@ -78,18 +83,18 @@ def emulated(
 def _enter(setting: Mapping[str, Any]) -> None:
     with _lock:
         _open.append(setting)
-        jax.jit, jax.pmap = _jit, _pmap
+        for name, (_, ours) in _NAMES.items():
+            setattr(jax, name, ours)
         _forget_jitted()
 
 
 def _leave(setting: Mapping[str, Any]) -> None:
     with _lock:
         _open[:] = [each for each in _open if each is not setting]
-        # Another library may have put its own in front of ours, and keeps it.
-        if not _open and jax.jit is _jit:
-            jax.jit = NATIVE_JIT
-        if not _open and jax.pmap is _pmap:
-            jax.pmap = NATIVE_PMAP
+        for name, (native, ours) in _NAMES.items():
+            # Another library may have put its own in front of ours, and keeps it.
+            if not _open and getattr(jax, name) is ours:
+                setattr(jax, name, native)
         _forget_jitted()
 
 
@@ -127,6 +132,26 @@ def _pmap(
     # Devices of the host are not those of the chip; what counts is how many.
     count = None if devices is None else len(devices)
     return pmap(function, axis_name, devices=count, **setting, **options)
+
+
+def _mesh_function(name: str) -> Callable[..., Any]:
+    native, ours = _NATIVE_MESHES[name], emulated_meshes.OURS[name]
+
+    @functools.wraps(native, updated=())
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if _setting(sys._getframe(1).f_globals) is None:
+            return native(*args, **kwargs)
+        return ours(native, *args, **kwargs)
+
+    return called
+
+
+#: Public names of JAX: JAX's own, and ours while a scope is open.
+_NAMES = {
+    "jit": (NATIVE_JIT, _jit),
+    "pmap": (NATIVE_PMAP, _pmap),
+    **{name: (f, _mesh_function(name)) for name, f in _NATIVE_MESHES.items()},
+}
 
 
 def _setting(asking: Mapping[str, Any]) -> Mapping[str, Any] | None:

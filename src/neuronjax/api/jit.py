@@ -21,10 +21,10 @@ from neuronjax.api.lowered import (
     CallEntry,
     CallState,
     Lowered,
-    forward_mode_error,
     may_round_stochastically,
 )
 from neuronjax.api.signatures import Named, as_array, signature_of
+from neuronjax.capture import mesh_context
 from neuronjax.capture.mesh_context import MeshContext
 from neuronjax.capture.trace import capturing
 from neuronjax.errors import InvalidProgramError, UnsupportedError
@@ -39,6 +39,7 @@ from neuronjax.hardware import Target, resolve_target
 from neuronjax.numerics.portable import exportable
 from neuronjax.policy import Policy
 from neuronjax.policy.scopes import active_policy, policy_scope
+from neuronjax.report.setting import setting_line
 
 
 def jit(
@@ -136,7 +137,9 @@ class Emulated:
         # On the emulated devices the arrays are sharded, not on those of the host.
         self._captured = function
         if shardings := self._chosen(_SHARDINGS):
-            self._captured = jax.jit(function, **self._chosen(_STATIC), **shardings)
+            self._captured = mesh_context.spread(
+                function, shardings, self._chosen(_STATIC)
+            )
         donated = self.named("donate")
         # In front of the user's arguments are the context and the mesh context.
         self._jitted = jax.jit(
@@ -173,8 +176,6 @@ class Emulated:
             with around.outside():
                 return self._jitted(context, around, *args, **kwargs)
         except TypeError as error:
-            if "forward-mode" in str(error):
-                raise forward_mode_error(self._name) from error
             if "abstract array" in str(error):
                 self._bind(args, kwargs)  # names the argument that is not an array
             raise
@@ -212,7 +213,7 @@ class Emulated:
         captured = self.captured(*args, **kwargs)
         names = captured.program.argument_names
         plan = ProbePlan.of(captured.instructions, self._collect, names)
-        return Statistics.empty(plan)
+        return Statistics.empty(plan, self._setting)
 
     def with_amax_history(self, history: jax.Array) -> Emulated:
         """The same function with delayed scaling's state.
@@ -258,7 +259,9 @@ class Emulated:
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Shapes and dtypes of the results, as `jax.eval_shape` of the function."""
-        return jax.eval_shape(self._native, *args, **kwargs)
+        return jax.eval_shape(
+            jax.jit(self.__wrapped__, **self._unsharded), *args, **kwargs
+        )
 
     def clear_cache(self) -> None:
         """Forgets the compiled programs, as that of a jitted function."""
@@ -285,10 +288,20 @@ class Emulated:
             return native(*args, **kwargs)
 
     @property
+    def _setting(self) -> str:
+        return setting_line(self.target, self.policy)
+
+    @property
     def _native(self) -> Callable[..., Any]:
         """The function as JAX alone would jit it."""
-        options = {k: v for k, v in self.options.items() if k not in _NOT_JAX}
-        return jax.jit(self.__wrapped__, **options)
+        shardings = self._chosen(_SHARDINGS)
+        return mesh_context.spread(self.__wrapped__, shardings, self._unsharded)
+
+    @property
+    def _unsharded(self) -> dict[str, Any]:
+        """The options that `jax.jit` has as well, without shardings."""
+        apart = (*_NOT_JAX, *_SHARDINGS)
+        return {k: v for k, v in self.options.items() if k not in apart}
 
     def _entry(self, args: tuple, kwargs: dict, around: MeshContext) -> CallEntry:
         """How the program for arguments of these types is compiled and called."""
@@ -327,7 +340,9 @@ class Emulated:
         context, around = _context, _around
         stages.start(f"{self._name} on {self.target.name}", self)
         emulation, leaves, out_tree = self._bind(args, kwargs, around)
-        collector = None if self._collect is None else Collector(self._collect)
+        collector = (
+            None if self._collect is None else Collector(self._collect, self._setting)
+        )
         emulation = dataclasses.replace(emulation, collector=collector)
         emulation, leaves = emulation.closed(leaves)
         outcome = emulation(context, leaves)
@@ -370,6 +385,7 @@ class Emulated:
 
         emulation = Emulation(
             function=function,
+            name=self._name,
             names=names,
             target=self.target,
             policy=self.policy,

@@ -19,9 +19,11 @@ from rich.table import Table
 
 from neuronjax.diagnostics.judging.verdict import KernelVerdict, Problem, from_json
 from neuronjax.errors import InvalidProgramError
+from neuronjax.hardware import resolve_target
 from neuronjax.nki.releases.release import resolve_release
 from neuronjax.report.places import place
 from neuronjax.report.quantities import seconds
+from neuronjax.report.setting import kernel_line
 from neuronjax.report.tables import NAME, NUMBER, TEXT, WORD, Displayed, new_table
 
 
@@ -40,7 +42,10 @@ class KernelVerdicts(Displayed, tuple[KernelVerdict, ...]):
             ("accepted" if v.accepted else "refused", place(v.candidate), *_told(v))
             for v in self
         )
-        return new_table(f"{len(self)} kernels", columns, rows)
+        title = f"{len(self)} kernels"
+        for v in self[:1]:  # all are judged for the same machine and rules
+            title += f" on {kernel_line(resolve_target(v.target), nki=v.nki)}"
+        return new_table(title, columns, rows)
 
     def __repr__(self) -> str:
         return (

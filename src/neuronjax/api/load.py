@@ -22,7 +22,6 @@ from neuronjax.api.lowered import (
     CallEntry,
     CallState,
     Lowered,
-    forward_mode_error,
     may_round_stochastically,
 )
 from neuronjax.capture.artifacts import Artifact, Source, read_artifact
@@ -124,12 +123,7 @@ class _Loaded:
 
     def _traced(self, context: CallContext, used: list) -> Outcome:
         """Inside a transformation, or op by op."""
-        try:
-            return self._jitted(context, used)
-        except TypeError as error:
-            if "forward-mode" in str(error):
-                raise forward_mode_error(self._artifact.name) from error
-            raise
+        return self._jitted(context, used)
 
     # -- arguments and results ---------------------------------------------------------
 
@@ -241,6 +235,7 @@ class _SavedEmulation(Emulation):
         """The emulation of an artifact's program."""
         return cls(
             function=_no_function,
+            name=artifact.name,
             names=artifact.program.argument_names,
             target=target,
             policy=policy,

@@ -20,7 +20,7 @@ import numpy as np
 from jax.core import Tracer
 from rich.console import RenderableType
 
-from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.call import CallContext
 from neuronjax.execution.captured import CapturedProgram
 from neuronjax.hardware import Target
@@ -93,15 +93,6 @@ def may_round_stochastically(policy: Policy) -> bool:
     """Whether a call under this policy needs a call index."""
     return policy.rounding == "stochastic" or any(
         rule.rounding == "stochastic" for rule in policy.rules
-    )
-
-
-def forward_mode_error(name: str) -> UnsupportedError:
-    """What jvp, jacfwd and hessian of an emulated function raise."""
-    return UnsupportedError(
-        f"forward-mode differentiation (jvp, jacfwd, hessian) of {name}: the chip runs "
-        "forward and backward programs",
-        remedy="use jax.grad, jax.vjp or jax.jacrev; jacrev(jacrev(f)) for a Hessian",
     )
 
 

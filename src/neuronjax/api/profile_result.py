@@ -25,7 +25,7 @@ from neuronjax.report.profile_events import write_csv, write_parquet
 from neuronjax.report.profile_summary import metrics
 from neuronjax.report.profile_usage import Usage
 from neuronjax.report.quantities import binary
-from neuronjax.report.setting import setting_line
+from neuronjax.report.setting import kernel_line, setting_line
 from neuronjax.report.tables import Displayed, as_text
 from neuronjax.timing.evidence import Confidence, confidence
 from neuronjax.timing.hbm import capacity_bytes, check_fits, donation_saves
@@ -225,7 +225,7 @@ class Profile(Displayed):
     @property
     def _title(self) -> str:
         if self._program is None:
-            return f"{self.name} on {self.target.name}, LNC {self.core.lnc}, NKI kernel"
+            return f"{self.name} on {kernel_line(self.target, self.core.lnc)}"
         setting = setting_line(self.target, self.policy, self.core.lnc)
         return f"{self.name} on {setting}"
 

@@ -37,6 +37,7 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
 from neuronjax.report.progress import StudyProgress
+from neuronjax.report.setting import setting_line
 from neuronjax.report.study_curves import Curves, curves
 from neuronjax.report.study_tables import final_figures, final_table
 from neuronjax.report.tables import Displayed
@@ -129,6 +130,7 @@ def study(
         records=[record for run in runs for record in run],
         labels={(m.policy, m.target): m.label for m in machines},
         baseline=reference.label,
+        settings={m.label: m.setting for m in machines},
     )
 
 
@@ -143,6 +145,13 @@ class _StudyMachine:
     target: str
     label: str
     numerics: Policy | None  # None on the host
+
+    @property
+    def setting(self) -> str:
+        """Target, logical core, policy and SDK, in words."""
+        if self.numerics is None:
+            return "this machine, JAX's own numbers"
+        return setting_line(resolve_target(self.target), self.numerics)
 
     def jit(self) -> Callable[..., Any]:
         """What `train` compiles with."""
@@ -379,11 +388,13 @@ class Study(Displayed):
             what `train` yielded ("loss"). `pandas.DataFrame(study.records)` works.
         labels: (policy, target) -> what tables and pictures call it.
         baseline: the label of the machine that others are compared with.
+        settings: label -> target, logical core, policy and SDK, in words.
     """
 
     records: list[Record] = dataclasses.field(repr=False)
     labels: Mapping[tuple[str, str], str]
     baseline: str
+    settings: Mapping[str, str]
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -419,7 +430,8 @@ class Study(Displayed):
     def table(self, metric: str | None = None, *, last: int = 1) -> Table:
         """`final` as a table of Rich."""
         name = self._metric(metric)
-        return final_table(self.final(name, last=last), name, self.baseline, last)
+        figures = self.final(name, last=last)
+        return final_table(figures, name, self.baseline, last, self.settings)
 
     def plot(
         self, metric: str | None = None, *, band: str = "ci95", smooth: int = 1

@@ -8,13 +8,20 @@ emulation runs on arrays of the host, which know of no mesh.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.core import Tracer
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, use_abstract_mesh
+from jax.sharding import (
+    AbstractMesh,
+    AxisType,
+    NamedSharding,
+    PartitionSpec as P,
+    use_abstract_mesh,
+)
 
 from neuronjax.errors import UnsupportedError
 
@@ -84,6 +91,22 @@ class MeshContext:
             return leaves
         pairs = zip(leaves, self.shardings, strict=True)
         return [jax.reshard(x, s) if s else x for x, s in pairs]
+
+
+def spread(
+    function: Callable[..., Any], shardings: Mapping[str, Any], options: Mapping
+) -> Callable[..., Any]:
+    """`jax.jit` with shardings of which a `PartitionSpec` is over the mesh around the
+    call: JAX itself takes only meshes of devices there."""
+
+    @functools.wraps(function)
+    def placed(*args: Any, **kwargs: Any) -> Any:
+        mesh = jax.sharding.get_abstract_mesh()
+        named = lambda s: NamedSharding(mesh, s) if isinstance(s, P) else s  # noqa: E731
+        over = shardings if mesh.empty else jax.tree.map(named, dict(shardings))
+        return jax.jit(function, **options, **over)(*args, **kwargs)
+
+    return placed
 
 
 def _explicit(leaf: Any) -> NamedSharding | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -103,19 +103,36 @@ def _algorithm(jaxpr: Any, message: str) -> NeuronJaxError | None:
 # -- devices ---------------------------------------------------------------------------
 
 
-def unknown_axis(error: NameError) -> NeuronJaxError | None:
-    """The named error of a collective over an axis that no mesh around it has."""
+def unknown_axis(error: Exception) -> NeuronJaxError | None:
+    """The named error of a collective over an axis that no mesh around it has.
+
+    Args:
+        error: JAX's NameError or, inside a shard_map, an AssertionError.
+    """
     match = re.search(r"unbound axis name: (\w+)", str(error))
-    if match is None:
+    axes = [match[1]] if match else _asserted_axes(error)
+    if not axes:
         return None
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f"{f.filename}:{f.lineno}" for f in frames if not is_library(f.filename)]
+    named = ", ".join(map(repr, axes))
     return InvalidProgramError(
-        f"a collective over the axis {match[1]!r}, which no mesh around it has",
+        f"a collective over the axis {named}, which no mesh around it has",
         location=lines[-1] if lines else None,
         remedy="name an axis of the mesh of the jax.shard_map around it, the axis_name "
         "of the neuronjax.pmap, or that of the jax.vmap",
     )
+
+
+def _asserted_axes(error: Exception) -> Sequence[Any]:
+    """The `axis_name`s given to a function of `jax.lax` whose checks ended in pvary's
+    bare assertion about axes."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if frames[-1].f_code.co_name != "pvary":
+        return ()
+    given = (frame.f_locals.get("axis_name") for frame in frames)
+    axes = next((axis for axis in given if axis is not None), ())
+    return axes if isinstance(axes, tuple) else (axes,)
 
 
 def _wrong_devices(jaxpr: Any) -> NeuronJaxError | None:

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
+import neuronjax.capture.exports  # noqa: F401  lowers an identity
 from neuronjax.capture import partition
 from neuronjax.capture.callbacks import keep_callbacks_whole, unordered
 from neuronjax.capture.decode import decode_module
@@ -111,7 +112,7 @@ class Traced:
                 if named := explicit_mesh(error) or partition.uneven(error):
                     raise named from error
                 raise
-            except NameError as error:
+            except (NameError, AssertionError) as error:
                 if named := unknown_axis(error):
                     raise named from error
                 raise

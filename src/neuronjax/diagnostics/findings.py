@@ -79,12 +79,14 @@ class PortabilityReport(Displayed):
     Attributes:
         program: the name of the function or file.
         target: the chip or instance.
+        setting: target, logical core, policy and SDK, in words.
         sdk: the Neuron SDK whose behaviour is described.
         findings: errors first, then by line.
     """
 
     program: str
     target: str
+    setting: str
     sdk: str
     findings: tuple[Finding, ...]
 
@@ -128,7 +130,7 @@ def cited_keys(source: str) -> set[str]:
 
 def as_table(report: PortabilityReport) -> Table:
     """The report as a table that needs no more than 80 columns."""
-    title = f"{report.program} on {report.target}, Neuron SDK {report.sdk}"
+    title = f"{report.program} on {report.setting}"
     style = {"collapse_padding": False, "leading": 1}
     if not report.findings:
         return new_table(title, {}, [["Nothing found."]], show_header=False, **style)

@@ -24,6 +24,7 @@ from neuronjax.hardware import Target
 from neuronjax.ir.program import Op, Program
 from neuronjax.lowering import lower
 from neuronjax.policy import Policy
+from neuronjax.report.setting import setting_line
 
 _BY_ID = {rule.id: rule for rule in RULES}
 _COUNT = "instructions"  # a note that carries a weight and is no finding
@@ -58,11 +59,16 @@ def examine(
         *_program_findings(settings, sum(n.weight for n in notes)),
     ]
     findings += _lowering_findings(program, target, policy, findings)
-    return report(findings, target=target, sdk=version, name=name)
+    return report(findings, target=target, policy=policy, sdk=version, name=name)
 
 
 def report(
-    findings: Sequence[Finding], *, target: Target, sdk: str, name: str
+    findings: Sequence[Finding],
+    *,
+    target: Target,
+    policy: Policy,
+    sdk: str,
+    name: str,
 ) -> PortabilityReport:
     """A report of findings in order: worst first, then by line."""
     order = {severity: i for i, severity in enumerate(SEVERITIES)}
@@ -70,7 +76,11 @@ def report(
         findings, key=lambda f: (order[f.severity], _line_key(f.location), f.rule)
     )
     return PortabilityReport(
-        program=name, target=target.name, sdk=sdk, findings=tuple(ordered)
+        program=name,
+        target=target.name,
+        setting=setting_line(target, replace(policy, sdk=sdk)),
+        sdk=sdk,
+        findings=tuple(ordered),
     )
 
 

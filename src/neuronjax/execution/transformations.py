@@ -22,6 +22,7 @@ from jax.core import Tracer
 from jax.custom_batching import custom_vmap
 from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
 
+from neuronjax.capture.forward_mode import reverse_mode_only
 from neuronjax.capture.mesh_context import MeshContext
 from neuronjax.capture.trace import Capture, Traced, abstract, trace
 from neuronjax.errors import InvalidProgramError, UnsupportedError
@@ -45,6 +46,7 @@ class Emulation:
 
     Attributes:
         function: takes flat leaves, returns a list of flat leaves.
+        name: of what the user emulates, for errors.
         names: the pytree path of each argument, for rules and errors.
         target: the machine.
         policy: the numerics.
@@ -56,6 +58,7 @@ class Emulation:
     """
 
     function: Callable[..., list[Any]]
+    name: str = "the function"
     names: tuple[str, ...]
     target: Target
     policy: Policy
@@ -130,7 +133,10 @@ class Emulation:
         """Emulates the function on arrays or tracers of any transformation."""
         if not any(isinstance(leaf, Tracer) for leaf in leaves):
             return self.run(context, leaves)
-        return self._differentiable()(context, *leaves)
+        guarded = (
+            reverse_mode_only(x, self.name) if is_inexact(x) else x for x in leaves
+        )
+        return self._differentiable()(context, *guarded)
 
     def _batchable(self) -> Callable[..., Outcome]:
         @custom_vmap

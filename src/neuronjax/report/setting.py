@@ -28,6 +28,18 @@ def setting_line(target: Target, policy: Policy, lnc: int | None = None) -> str:
     return f"{target.name}, LNC {cores}, {numerics_of(policy)}"
 
 
+def kernel_line(target: Target, lnc: int | None = None, nki: str = "") -> str:
+    """ "trn2, LNC 2, NKI kernel by NKI 0.5": its numerics are its own.
+
+    Args:
+        target: the machine.
+        lnc: physical cores per logical core; None for the target's.
+        nki: the release by whose rules it is judged; "" where none is named.
+    """
+    rules = f" by NKI {nki}" if nki else ""
+    return f"{target.name}, LNC {lnc or target.lnc_default}, NKI kernel{rules}"
+
+
 def numerics_of(policy: Policy) -> str:
     """ "policy fp32 (FP32 in four passes), SDK 2.32"."""
     words = policy_in_words(policy)

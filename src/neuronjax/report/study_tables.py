@@ -48,16 +48,23 @@ def _moments(values: np.ndarray) -> tuple[float, float]:
 
 
 def final_table(
-    figures: Sequence[Mapping[str, Any]], metric: str, baseline: str, last: int
+    figures: Sequence[Mapping[str, Any]],
+    metric: str,
+    baseline: str,
+    last: int,
+    settings: Mapping[str, str],
 ) -> Table:
-    """`final_figures` as a table of at most 80 columns."""
+    """`final_figures` as a table of at most 80 columns, and what the machines are."""
+    machines = [f"{label} is {setting}." for label, setting in settings.items()]
     of = f"mean of the last {last} steps" if last > 1 else "at the last step"
     headings = ("seeds", "steps", metric, f"− {baseline}", "diverged")
     return new_table(
         f"{metric}, {of}, mean ± std over seeds",
         {"machine": {"overflow": "fold"}} | dict.fromkeys(headings, RIGHT),
         [_cells(row, baseline) for row in figures],
-        caption=f"Differences are taken seed by seed against {baseline}.",
+        caption="\n".join(
+            [*machines, f"Differences are taken seed by seed against {baseline}."]
+        ),
     )
 
 

@@ -197,7 +197,9 @@ def statistics(
     of: Probe, before: jax.Array, after: jax.Array, collect: Collect = Collect()
 ) -> Statistics:
     row = count_rounding(CounterLayout.of(of, collect), before, after)
-    return Statistics(arrays=as_arrays([row]), sites=(of,), collect=collect)
+    return Statistics(
+        arrays=as_arrays([row]), sites=(of,), collect=collect, setting="trn2"
+    )
 
 
 def flushed() -> Statistics:

@@ -8,8 +8,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from neuronjax.hardware import resolve_target
 from neuronjax.report.places import place
 from neuronjax.report.quantities import binary, percent, seconds
+from neuronjax.report.setting import kernel_line
 from neuronjax.report.tables import NAME, NUMBER, TEXT, WORD, new_table
 
 _KINDS = {
@@ -38,9 +40,8 @@ def _headline(verdict: Mapping[str, Any]) -> Text:
     word = "accepted" if accepted else "refused"
     told = {True: "correct", False: "wrong", None: "not compared"}[verdict["correct"]]
     line = f"{word}: {place(verdict['candidate'])}"
-    line += f", {verdict['kernel'] or 'no kernel'} on {verdict['target']}"
-    line += f" by NKI {verdict['nki']}" if verdict["nki"] else ""
-    line += f", {told}"
+    setting = kernel_line(resolve_target(verdict["target"]), nki=verdict["nki"])
+    line += f", {verdict['kernel'] or 'no kernel'} on {setting}, {told}"
     return Text(line, style="bold green" if accepted else "bold red")
 
 

@@ -28,6 +28,7 @@ from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from neuronjax.numerics.exact import seal
+from neuronjax.numerics.portable import of_this_host
 
 # Columns of the pinned dot: a multiple of the widest register block of the host's
 # matmul kernels, so that no remainder kernel with another order is used.
@@ -152,4 +153,4 @@ def padded(columns: int) -> int:
 
 def _row_major(x: jax.Array) -> jax.Array:
     layout = Layout(major_to_minor=tuple(range(x.ndim)))
-    return with_layout_constraint(x, layout)
+    return with_layout_constraint(of_this_host(x), layout)

@@ -17,6 +17,7 @@ from neuronjax.execution.host_kernels.plan import FoldBlocks, FoldShape, Stored
 from neuronjax.numerics.float_format import FORMATS
 from neuronjax.numerics.host_kernels import compiled
 from neuronjax.numerics.host_kernels.work import threads, words
+from neuronjax.numerics.portable import host_call
 
 #: Multiply-adds below which another thread takes longer to wake than to help.
 FEW = 1 << 19
@@ -61,7 +62,7 @@ def _call(lhs: Stored, rhs: Stored, shape: FoldShape) -> Callable[..., jax.Array
         a, b, *scales = arrays
         tables = [_table(x.format) for x in (lhs, rhs) if x.format]
         result = jax.ShapeDtypeStruct((shape.batch, shape.m, shape.n), jnp.float32)
-        target = jax.ffi.ffi_call(_registered(kind), result)
+        target = host_call(_registered(kind), result)
         return target(a, b, *tables, *scales, plan=_plan(lhs, rhs, arrays, shape, kind))
 
     @call.def_vmap

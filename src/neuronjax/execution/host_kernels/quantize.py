@@ -16,6 +16,7 @@ from neuronjax.execution.host_kernels.plan import QuantizeRows
 from neuronjax.execution.host_kernels.quantize_kernel import QuantizeKind
 from neuronjax.numerics.host_kernels import compiled
 from neuronjax.numerics.host_kernels.work import MANY, element_words
+from neuronjax.numerics.portable import host_call
 
 
 def quantize(
@@ -47,7 +48,7 @@ def quantize(
     @custom_vmap
     def call(x: jax.Array) -> Sequence[jax.Array]:
         plan_words = element_words(parts, x.size, plan)
-        return tuple(jax.ffi.ffi_call(target, results)(x, plan=plan_words))
+        return tuple(host_call(target, results)(x, plan=plan_words))
 
     @call.def_vmap
     def batched(size: int, mapped: list[bool], x: jax.Array) -> Any:

@@ -18,6 +18,7 @@ from neuronjax.numerics.host_kernels.work import (
     element_words,
     more_rows,
 )
+from neuronjax.numerics.portable import host_call
 
 #: Parts of a row, of which another call finds the largest.
 MOST_PARTS = 64
@@ -39,7 +40,7 @@ def largest_magnitudes(x: jax.Array) -> jax.Array:
     @custom_vmap
     def call(x: jax.Array) -> jax.Array:
         told = element_words(outer * parts, x.size, plan)
-        found = jax.ffi.ffi_call(target, result)(x, plan=told)
+        found = host_call(target, result)(x, plan=told)
         return found[:, 0] if parts == 1 else largest_magnitudes(found)
 
     @call.def_vmap
@@ -67,7 +68,7 @@ def factors(amaxes: jax.Array, carry: int, top: int) -> tuple[jax.Array, jax.Arr
     @custom_vmap
     def call(amaxes: jax.Array) -> tuple[jax.Array, jax.Array]:
         told = element_words(1, count, plan)
-        scales, inverses = jax.ffi.ffi_call(target, [result] * 2)(amaxes, plan=told)
+        scales, inverses = host_call(target, [result] * 2)(amaxes, plan=told)
         return scales, inverses
 
     @call.def_vmap
@@ -99,7 +100,7 @@ def scaled_codes(
     @custom_vmap
     def call(x: jax.Array, scale: jax.Array) -> jax.Array:
         told = element_words(outer * parts, x.size, plan)
-        return jax.ffi.ffi_call(target, result)(x, scale, plan=told)
+        return host_call(target, result)(x, scale, plan=told)
 
     @call.def_vmap
     def batched(count: int, mapped: list[bool], x: jax.Array, scale: jax.Array) -> Any:

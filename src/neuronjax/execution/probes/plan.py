@@ -254,11 +254,13 @@ class Collector:
 
     Attributes:
         collect: the selection.
+        setting: target, logical core, policy and SDK, in words.
         probes: of the program that was planned last.
     """
 
-    def __init__(self, collect: Collect) -> None:
+    def __init__(self, collect: Collect, setting: str) -> None:
         self.collect = collect
+        self.setting = setting
         self.probes: tuple[Probe, ...] = ()
 
     def plan(self, program: InstructionProgram, names: Sequence[str]) -> ProbePlan:

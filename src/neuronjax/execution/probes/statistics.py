@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -50,7 +50,7 @@ _FRACTIONS = {
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=("arrays",),
-    meta_fields=("sites", "collect"),
+    meta_fields=("sites", "collect", "setting"),
 )
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Statistics(Shown):
@@ -81,22 +81,34 @@ class Statistics(Shown):
             sites, 256, 2], by E8M0 code.
         sites: the probes, in the order of the program.
         collect: the selection.
+        setting: target, logical core, policy and SDK, in words.
     """
 
     arrays: Mapping[str, jax.Array]
     sites: tuple[Probe, ...]
     collect: Collect
+    setting: str
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any], collector: Collector) -> Statistics:
         """What the probes of a run have counted."""
-        return cls(arrays=arrays, sites=collector.probes, collect=collector.collect)
+        return cls(
+            arrays=arrays,
+            sites=collector.probes,
+            collect=collector.collect,
+            setting=collector.setting,
+        )
 
     @classmethod
-    def empty(cls, plan: ProbePlan) -> Statistics:
+    def empty(cls, plan: ProbePlan, setting: str) -> Statistics:
         """The statistics of no call: every counter is zero."""
         rows = [empty_counters(probe, plan.collect) for probe in plan.probes]
-        return cls(arrays=as_arrays(rows), sites=plan.probes, collect=plan.collect)
+        return cls(
+            arrays=as_arrays(rows),
+            sites=plan.probes,
+            collect=plan.collect,
+            setting=setting,
+        )
 
     def merge(self, other: Statistics) -> Statistics:
         """The statistics of both calls together; also inside a trace.
@@ -110,7 +122,7 @@ class Statistics(Shown):
                 remedy="merge those of calls with arguments of the same types",
             )
         arrays = merged_arrays(self.arrays, other.arrays)
-        return Statistics(arrays=arrays, sites=self.sites, collect=self.collect)
+        return replace(self, arrays=arrays)
 
     # -- reading -----------------------------------------------------------------------
 

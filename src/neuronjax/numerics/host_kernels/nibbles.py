@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 
 from neuronjax.numerics.host_kernels import compiled, nibbles_kernel
 from neuronjax.numerics.host_kernels.work import MANY, RowParts, element_words
+from neuronjax.numerics.portable import host_call
 
 
 def packed(codes: jax.Array, dtype: DTypeLike) -> jax.Array:
@@ -26,7 +27,7 @@ def packed(codes: jax.Array, dtype: DTypeLike) -> jax.Array:
     @custom_vmap
     def call(codes: jax.Array) -> jax.Array:
         told = element_words(parts, codes.size, plan)
-        return jax.ffi.ffi_call(target, result)(codes, plan=told)
+        return host_call(target, result)(codes, plan=told)
 
     @call.def_vmap
     def batched(size: int, mapped: list[bool], codes: jax.Array) -> Any:

@@ -17,6 +17,7 @@ from neuronjax.numerics.host_kernels.work import (
     element_words,
     more_rows,
 )
+from neuronjax.numerics.portable import host_call
 
 
 def rounded(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax.Array:
@@ -47,7 +48,7 @@ def rounded(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax
     @custom_vmap
     def call(x: jax.Array, keys: jax.Array) -> jax.Array:
         told = element_words(outer * parts, x.size, plan)
-        return jax.ffi.ffi_call(target, result)(x, keys, plan=told)
+        return host_call(target, result)(x, keys, plan=told)
 
     @call.def_vmap
     def batched(count: int, mapped: list[bool], x: jax.Array, keys: jax.Array) -> Any:

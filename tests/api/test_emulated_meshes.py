@@ -1,0 +1,99 @@
+"""Programs for many devices as they stand, in a scope of `nj.emulated`."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import (
+    AbstractMesh,
+    AxisType,
+    NamedSharding,
+    PartitionSpec as P,
+    use_abstract_mesh,
+)
+
+import neuronjax as nj
+
+X = np.random.default_rng(0).standard_normal((8, 2)).astype(np.float32)
+W = jnp.ones((2, 3))
+MESH = nj.make_mesh((4,), ("dp",))
+NAMES = ("make_mesh", "set_mesh", "device_put", "jit", "pmap")
+
+
+def loss(w, x):
+    return ((x @ w) ** 2).mean()
+
+
+def total(x):
+    return jax.lax.psum(x.sum(0), "dp")
+
+
+def program(mesh=None):
+    """As a program for four devices is written."""
+    mesh = mesh or jax.make_mesh((4,), ("dp",))
+    with jax.set_mesh(mesh):
+        w = jax.device_put(W, NamedSharding(mesh, P()))
+        x = jax.device_put(X, P("dp"))
+        shardings = {"in_shardings": (P(), P("dp")), "out_shardings": P()}
+        gradient = jax.jit(jax.grad(loss), **shardings)(w, x)
+        by_hand = jax.shard_map(total, in_specs=P("dp"), out_specs=P())
+        sums = jax.jit(by_hand)(x)
+    assert jax.sharding.get_abstract_mesh().empty
+    return gradient, sums
+
+
+@pytest.mark.parametrize("mesh", [None, MESH])
+def test_a_program_for_many_devices_runs_as_it_stands(mesh):
+    """With the bits of the same two functions of `nj.jit`."""
+    with nj.emulated(policy="bf16"):
+        gradient, sums = program(mesh)
+    placed = (NamedSharding(MESH, P()), NamedSharding(MESH, P("dp")))
+    options = {"in_shardings": placed, "out_shardings": placed[0], "policy": "bf16"}
+    np.testing.assert_array_equal(gradient, nj.jit(jax.grad(loss), **options)(W, X))
+    by_hand = jax.shard_map(total, mesh=MESH, in_specs=P("dp"), out_specs=P())
+    np.testing.assert_array_equal(sums, nj.jit(by_hand, policy="bf16")(X))
+
+
+def test_a_mesh_is_set_for_good():
+    with nj.emulated():
+        jax.set_mesh(jax.make_mesh((4,), ("dp",)))
+        try:
+            assert jax.sharding.get_abstract_mesh().shape == {"dp": 4}
+        finally:
+            jax.set_mesh(None)
+    assert jax.sharding.get_abstract_mesh().empty
+
+
+def test_a_partition_spec_is_over_the_mesh_around_it():
+    doubled = nj.jit(lambda x: x * 2, in_shardings=P("dp"))
+    with use_abstract_mesh(MESH):
+        np.testing.assert_array_equal(doubled(X), 2 * X)
+        text = doubled.lower(X).as_text()
+    assert "tensor<2x2xf32>" in text
+
+
+def test_axis_types_and_devices_are_the_programs():
+    with nj.emulated():
+        explicit = jax.make_mesh((2,), ("x",), (AxisType.Explicit,))
+        real = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
+    assert isinstance(explicit, AbstractMesh)
+    assert explicit.axis_types == (AxisType.Explicit,)
+    assert real.devices.size == 1
+
+
+def test_what_means_the_host_is_jaxs_own():
+    device = jax.devices()[0]
+    with nj.emulated():
+        on_host = jax.device_put(X, device)
+        tree = jax.device_put({"a": X, "b": 1.0}, NamedSharding(MESH, P()))
+    assert on_host.sharding.device_set == {device}
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(tree))
+
+
+def test_the_names_are_jaxs_again():
+    native = [getattr(jax, name) for name in NAMES]
+    with nj.emulated():
+        assert all(getattr(jax, n) is not f for n, f in zip(NAMES, native, strict=True))
+    assert [getattr(jax, name) for name in NAMES] == native
