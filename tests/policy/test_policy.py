@@ -232,9 +232,11 @@ def test_versioned_defaults_are_legal() -> None:
 def test_rules_match_like_search_and_all_selectors_count() -> None:
     rule = Rule(param=r"head/kernel", scope=r"transpose", auto_cast="none")
     where = {"params": ("x", "params/head/kernel"), "source": "model.py:3"}
+    where["module"] = "head"
     assert rule.matches(DOT, scope="jit(f)/transpose(jvp(head))/dot", **where)
     assert not rule.matches(DOT, scope="jit(f)/jvp(head)/dot", **where)
-    assert not rule.matches(DOT, params=(), scope="transpose", source="")
+    assert not rule.matches(DOT, params=(), scope="transpose", source="", module="")
+    assert Rule(module="^head$", rounding="rne").matches(DOT, scope="", **where)
     assert Rule(source=r"model\.py:3$", rounding="rne").matches(DOT, scope="", **where)
     assert not Rule(op=r"^dot", rounding="rne").matches(DOT, scope="", **where)
 
@@ -260,7 +262,7 @@ def test_the_last_matching_rule_counts_alone() -> None:
 
 def test_every_numeric_field_can_be_overridden() -> None:
     whole_program = {"seed", "loss_scale", "lnc", "placement", "sdk", "rules", "name"}
-    selectors = {"op", "param", "scope", "source"}
+    selectors = {"op", "param", "scope", "source", "module"}
     fields = {f.name for f in dataclasses.fields(Policy)} - whole_program
     assert {f.name for f in dataclasses.fields(Rule)} - selectors == fields
 

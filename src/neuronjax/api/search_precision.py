@@ -103,8 +103,9 @@ def search_precision(
             named policies without rules.
         groups: what gets one precision: all ops of a "param" (the path of the weight;
             what descends from none, as attention scores and gradients of weights, is
-            one more group, "(others)"), a "scope" (module, forward and backward
-            together), a "source" line or an "op". Or selectors of a `Rule` by name,
+            one more group, "(others)"), a "module" (the part of the model as all
+            reports name it, forward and backward together), a "scope" (of the name
+            stack), a "source" line or an "op". Or selectors of a `Rule` by name,
             {"head": {"param": "head/kernel"}}.
         strategy: "greedy": groups one after another, the least sensitive first, each
             kept if the whole is within the tolerance; "bisection": the longest

@@ -13,14 +13,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.name_stack import read_name_stack
 from neuronjax.policy import Policy, Rule
 
 CONTRACTIONS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
-KINDS = ("param", "scope", "source", "op")
+KINDS = ("module", "param", "scope", "source", "op")
 REST = "(others)"
 
 
@@ -31,13 +31,17 @@ class HeardOp(NamedTuple):
     params: tuple[str, ...]
     scope: str
     source: str
+    module: str = ""
 
     def matches(self, selectors: Mapping[str, str]) -> bool:
         """Whether a rule of these selectors is about it."""
         rule = Rule(**selectors, rounding="rne")  # type: ignore[arg-type]
-        return rule.matches(
-            self.op, params=self.params, scope=self.scope, source=self.source
-        )
+        return rule.matches(self.op, **self.texts)
+
+    @property
+    def texts(self) -> dict[str, Any]:
+        """What selectors look at, by the parameter of `Policy.for_op`."""
+        return {k: v for k, v in self._asdict().items() if k != "op"}
 
 
 class ListeningPolicy(Policy):
@@ -67,9 +71,11 @@ class ListeningPolicy(Policy):
         params: tuple[str, ...] = (),
         scope: str = "",
         source: str = "",
+        module: str = "",
     ) -> Policy:
-        self.heard.append(HeardOp(op_name, params, scope, source))
-        return super().for_op(op_name, params=params, scope=scope, source=source)
+        heard = HeardOp(op_name, params, scope, source, module)
+        self.heard.append(heard)
+        return super().for_op(op_name, **heard.texts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +113,10 @@ Selection = Mapping[str, Mapping[str, str]]
 def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
     """The groups of a program.
 
-    They are by "param" (the pytree path of the weight), "scope" (the module; forward
-    and backward pass together), "source" (the user's line), "op" (its name), or by the
-    caller's selectors of a `Rule`, by the group's name.
+    They are by "module" (the part of the model, as all reports name it), "param" (the
+    pytree path of the weight), "scope" (of the name stack; forward and backward pass
+    together), "source" (the user's line), "op" (its name), or by the caller's selectors
+    of a `Rule`, by the group's name.
 
     Raises:
         InvalidProgramError: another word; a group of the caller's that has no op.
@@ -154,6 +161,7 @@ def _line(op: HeardOp) -> str | None:
 
 
 _KEYS: Mapping[str, Callable[[HeardOp], str | None]] = {
+    "module": lambda op: op.module,
     "param": _param,
     "scope": _module,
     "source": _line,
@@ -168,6 +176,7 @@ def _module_pattern(name: str) -> str:
 
 
 _PATTERNS: Mapping[str, Callable[[str], str]] = {
+    "module": lambda name: f"^{re.escape(name)}$",
     "param": lambda name: f"^{re.escape(name)}$",
     "scope": _module_pattern,
     "source": lambda name: f"(?:^|/){re.escape(name)}$",

@@ -214,7 +214,8 @@ class Search:
         while kept < size < bound:
             chosen = tuple(order[:size])
             assignment = _replaced(start, chosen, candidate)
-            if self._keeps("together", chosen, assignment):
+            useful = self._is_worth("together", chosen, assignment)
+            if useful and self._keeps("together", chosen, assignment):
                 kept = size
             else:
                 bound = size

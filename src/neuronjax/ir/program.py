@@ -44,14 +44,15 @@ ANY = "*"
 
 
 def _inner_module(inner: str, outer: str) -> str:
-    """The module of a callee's op; its `ANY` are what they are at this call."""
+    """The module of a callee's op; its `ANY` are what they are at this call, and so is
+    what all calls have in common."""
     own, given = inner.split("/"), outer.split("/")
     alike = len(own) >= len(given) and all(
         a in (ANY, b) for a, b in zip(own, given, strict=False)
     )
     if ANY in own and alike:
         return "/".join([*given, *own[len(given) :]])
-    return inner or outer
+    return outer if outer.startswith(f"{inner}/") else inner or outer
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ class ProgramContext:
         self._buffers = 0
         self._matched: set[int] = set()
         self._seen: dict[str, set[str]] = {
-            name: set() for name in ("op", "param", "scope", "source")
+            name: set() for name in ("op", "param", "scope", "source", "module")
         }
 
     def entry(self, cotangents: frozenset[int]) -> Context:
@@ -122,7 +122,7 @@ class ProgramContext:
         return self.amax_slots - 1
 
     def effective_policy(
-        self, op: Op, scope: str, parameters: tuple
+        self, op: Op, scope: str, parameters: tuple, caller: Location
     ) -> tuple[Policy, str | None]:
         """The policy of one op, by enclosing policy_scope and rules.
 
@@ -133,8 +133,10 @@ class ProgramContext:
             policy = policy_from_scope(scope) or policy
         if not policy.rules:
             return policy, None
-        source = op.location.source
-        texts: dict[str, Any] = dict(params=parameters, scope=scope, source=source)
+        source, module = op.location.source, op.location.inside(caller).part
+        texts: dict[str, Any] = dict(
+            params=parameters, scope=scope, source=source, module=module
+        )
         matched = policy.matching_rules(op.name, **texts)
         if policy is self.policy:
             self._matched.update(matched)
@@ -142,6 +144,7 @@ class ProgramContext:
             self._seen["param"].update(parameters)
             self._seen["scope"].add(scope)
             self._seen["source"].add(source)
+            self._seen["module"].add(module)
         pattern = policy.rules[matched[-1]].param if matched else None
         return policy.for_op(op.name, **texts), pattern
 
@@ -169,13 +172,21 @@ class Context:
 
     Attributes:
         prefix: name stack of the enclosing call, "" in main.
+        caller: where it was called, of main nowhere.
         memo: instructions' results that later ops of the block may reuse.
     """
 
-    def __init__(self, shared: ProgramContext, prefix: str, parent: Any = None) -> None:
+    def __init__(
+        self,
+        shared: ProgramContext,
+        prefix: str,
+        parent: Any = None,
+        caller: Location = Location(),
+    ) -> None:
         self.shared = shared
         self.core = shared.core
         self.prefix = prefix
+        self.caller = caller
         self.views: ChainMap[Value, View] = (
             parent.views.new_child() if parent else ChainMap()
         )
@@ -196,7 +207,8 @@ class Context:
 
     def child(self) -> Context:
         """The context of a nested region, which sees this block's values."""
-        return Context(self.shared, self._scope or self.prefix, self)
+        prefix = self._scope or self.prefix
+        return Context(self.shared, prefix, self, self.caller)
 
     def view(self, value: Value) -> View:
         """The operand view of an SSA value."""
@@ -275,7 +287,9 @@ class Context:
             parameters = tuple(
                 dict.fromkeys(p for v in op.operands if (p := self.fact(v).parameter))
             )
-            self._policy = self.shared.effective_policy(op, self._scope, parameters)
+            self._policy = self.shared.effective_policy(
+                op, self._scope, parameters, self.caller
+            )
         return self._policy
 
     # -- instructions ------------------------------------------------------------------

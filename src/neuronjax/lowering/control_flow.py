@@ -93,13 +93,14 @@ def _callee(op: Op, name: str, context: Context) -> tuple[str, tuple[Facts, ...]
     shared = context.shared
     scope = context.scope
     arguments = tuple([context.fact(v) for v in op.operands])
+    caller = op.location.inside(context.caller)
     key: tuple = (name, shared.mesh)
     if shared.tracks_provenance:
-        key = (name, shared.mesh, scope, arguments)
+        key = (name, shared.mesh, scope, arguments, caller.part)
     if key not in shared.callees:
         function = shared.program.functions[name]
         body = function.body
-        child = Context(shared, prefix=scope)
+        child = Context(shared, prefix=scope, caller=caller)
         child.facts.update(zip(body.arguments, arguments, strict=True))
         with _placed_at(op):
             block = lower_region(body, child)

@@ -58,7 +58,7 @@ def manual_computation(op: Op, context: Context) -> Instructions:
         _split(op, mesh, s, whole.type, part.type)
         for s, whole, part in zip(shardings, outside, inside, strict=True)
     )
-    child = Context(shared, prefix=context.scope)
+    child = Context(shared, prefix=context.scope, caller=context.caller)
     facts = [carried_facts(context, value) for value in op.operands]
     child.facts.update(zip(region.arguments, facts, strict=True))
     with _devices(shared, mesh):
@@ -90,7 +90,7 @@ def alone(
     JAX leaves out the manual computation over a mesh of one device, and not the
     collectives inside it.
     """
-    child = Context(context.shared, prefix=context.prefix)
+    child = Context(context.shared, prefix=context.prefix, caller=context.caller)
     operands = tuple(dict.fromkeys(op.operands))
     child.facts.update((value, context.fact(value)) for value in operands)
     arguments = tuple([child.define(value) for value in operands])

@@ -41,7 +41,7 @@ _STACKED_LAYERS = (
 )
 _SDK = "sdk"  # a field's default: "what the SDK of `Policy.sdk` does"
 _MX_COTANGENTS = {"float8_e5m2": "mxfp8_e5m2"}
-_SELECTORS = ("op", "param", "scope", "source")
+_SELECTORS = ("op", "param", "scope", "source", "module")
 
 
 class _Partners(NamedTuple):
@@ -69,6 +69,7 @@ class Rule:
             the op's operands descends: "params/head/kernel".
         scope: the op's name stack, "jit(step)/transpose(jvp(head))/dot_general".
         source: the user's source line, "model.py:42".
+        module: the part of the model, as all reports name it: "blocks/0/attn".
 
     The other fields are those of `Policy`.
 
@@ -81,6 +82,7 @@ class Rule:
     param: str | None = None
     scope: str | None = None
     source: str | None = None
+    module: str | None = None
     auto_cast: str | None = None
     auto_cast_type: str | None = None
     cotangent_type: str | None = None
@@ -131,13 +133,19 @@ class Rule:
         return {name: v for name in names if (v := getattr(self, name)) is not None}
 
     def matches(
-        self, op_name: str, *, params: tuple[str, ...], scope: str, source: str
+        self,
+        op_name: str,
+        *,
+        params: tuple[str, ...],
+        scope: str,
+        source: str,
+        module: str,
     ) -> bool:
         """Whether every selector is found; `param` in at least one of `params`."""
-        texts = dict(op=(op_name,), param=params, scope=(scope,), source=(source,))
+        own = dict(op=op_name, scope=scope, source=source, module=module)
         return all(
-            any(re.search(pattern, text) for text in texts[name])
-            for name, pattern in self.selectors.items()
+            any(re.search(pattern, t) for t in (params if n == "param" else (own[n],)))
+            for n, pattern in self.selectors.items()
         )
 
     def __repr__(self) -> str:
@@ -359,17 +367,16 @@ class Policy:
         params: tuple[str, ...] = (),
         scope: str = "",
         source: str = "",
+        module: str = "",
     ) -> tuple[int, ...]:
         """Indices into `rules` of all that match the op.
 
         The union over a program tells which rules matched nothing; those are reported
         with `unmatched_rule_error`.
         """
-        return tuple(
-            index
-            for index, rule in enumerate(self.rules)
-            if rule.matches(op_name, params=params, scope=scope, source=source)
-        )
+        texts: Any = dict(params=params, scope=scope, source=source, module=module)
+        rules = enumerate(self.rules)
+        return tuple(n for n, rule in rules if rule.matches(op_name, **texts))
 
     def for_op(
         self,
@@ -378,6 +385,7 @@ class Policy:
         params: tuple[str, ...] = (),
         scope: str = "",
         source: str = "",
+        module: str = "",
     ) -> Policy:
         """The effective policy of one op: this one under its last matching rule.
 
@@ -386,15 +394,15 @@ class Policy:
             params: paths of the arguments from which the operands descend.
             scope: the name stack, with those of the enclosing calls in front.
             source: "file:line".
+            module: the part of the model.
 
         Returns:
             A policy without rules.
         """
         if not self.rules:
             return self
-        matched = self.matching_rules(
-            op_name, params=params, scope=scope, source=source
-        )
+        texts: Any = dict(params=params, scope=scope, source=source, module=module)
+        matched = self.matching_rules(op_name, **texts)
         return _under_rule(self, matched[-1] if matched else None)
 
     def describe(self) -> str:
@@ -415,8 +423,8 @@ def unmatched_rule_error(
 
     Args:
         rule: the rule.
-        candidates: selector ("op", "param", "scope", "source") -> every text of the
-            program that it was tried on.
+        candidates: selector ("op", "param", ...) -> every text of the program that it
+            was tried on.
     """
     lines = [f"{rule!r} matches no op of the program"]
     for name, pattern in rule.selectors.items():
