@@ -282,7 +282,7 @@ FAULTS: tuple[Fault, ...] = (
         lambda: (
             np.linspace(0, 3, 40).astype(np.float32),
             normal(8050, 40, 1),
-            np.float32([0.5, 1.5]),
+            np.array([0.5, 1.5], np.float32),
         ),
         "fp32",
         "GPyTorch and GPJax: Cholesky fails in single precision",
