@@ -1,8 +1,8 @@
 """How many faults `compare` finds: `python -m benchmarks.faults`.
 
-Both halves are counted by kind; only of the half that may be looked at the missed ones
-are listed. `--keep` writes `results/faults.json`, of which the page of benchmarks makes
-tables.
+All sets are counted by kind; only of those that may be looked at the missed ones are
+listed. `--keep` writes `results/faults.json`, of which the page of benchmarks makes
+tables; what was not asked about stays as it was, with the commit of that count.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks import harness, results_file
-from benchmarks.faults import held_out, seen
+from benchmarks.faults import fresh, held_out, seen
 from benchmarks.faults.found import FEW, Found, found
 from neuronjax.execution.interpreter import forget_kernels
 
 NAME = "faults"
-HALVES = {"seen": seen.FAULTS, "held out": held_out.FAULTS}
+HELD_OUT = "held out"
+HALVES = {"seen": seen.FAULTS, "fresh": fresh.FAULTS, HELD_OUT: held_out.FAULTS}
 REFERENCES = ("float64", "float32")
+Entry = Mapping[str, Any]
 
 
 def counts(cases: Sequence[Found]) -> dict[str, int]:
@@ -51,7 +53,7 @@ def by_kind(cases: Iterable[Found]) -> dict[str, dict[str, int]]:
 
 
 def table(title: str, rows: dict[str, dict[str, int]]) -> Table:
-    """Of one half against one reference."""
+    """Of one set against one reference."""
     out = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     out.add_column("kind")
     for name in ("faults", "first line", f"first {FEW}", "missed", "kind", "alarms"):
@@ -62,11 +64,25 @@ def table(title: str, rows: dict[str, dict[str, int]]) -> Table:
 
 
 def entries(
-    half: str, reference: str, rows: Mapping[str, Mapping[str, int]]
-) -> list[dict[str, Any]]:
-    """The figures of one half against one reference, as they are kept."""
-    about = {"half": half, "reference": reference}
+    half: str, reference: str, commit: str, rows: Mapping[str, Mapping[str, int]]
+) -> list[Entry]:
+    """The figures of one set against one reference, as they are kept."""
+    about = {"half": half, "reference": reference, "commit": commit}
     return [{**about, "kind": kind, **row} for kind, row in rows.items()]
+
+
+def merged(kept: Sequence[Entry], before: Mapping[str, Any] | None) -> list[Entry]:
+    """New figures, and those of a document that were not counted again."""
+    known = [] if before is None else before["entries"]
+    again = {_group(e) for e in kept}
+    commit = "" if before is None else before["versions"]["commit"]
+    others = [{"commit": commit, **e} for e in known if _group(e) not in again]
+    order = [(half, reference) for reference in REFERENCES for half in HALVES]
+    return sorted([*kept, *others], key=lambda e: order.index(_group(e)))
+
+
+def _group(entry: Entry) -> tuple[str, str]:
+    return entry["half"], entry["reference"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -78,7 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--keep", action="store_true", help=f"write {NAME}.json")
     options = parser.parse_args(arguments)
     about, start = harness.circumstances(), time.perf_counter()
-    console, kept = Console(), []
+    console = Console()
+    kept: list[Entry] = []
     for reference in options.reference or REFERENCES:
         for half in options.half or HALVES:
             faults = [
@@ -86,19 +103,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
             ]
             cases = [found(f, reference) for f in track(faults, transient=True)]
             rows = by_kind(cases)
-            kept += entries(half, reference, rows)
+            kept += entries(half, reference, about["versions"]["commit"], rows)
             console.print(table(f"{half}, against {reference}", rows))
             jax.clear_caches()  # a thousand programs do not fit into memory
             forget_kernels()
-            if half == "seen":
+            if half != HELD_OUT:
                 _list(console, cases)
     if options.keep:
+        path = results_file.RESULTS / f"{NAME}.json"
+        before = results_file.read(path) if path.exists() else None
         seconds = time.perf_counter() - start
-        body = {"entries": kept}
+        body = {"entries": merged(kept, before)}
         document = results_file.document(
             NAME, body, quick=False, seconds=seconds, **about
         )
-        results_file.write(document, results_file.RESULTS / f"{NAME}.json")
+        results_file.write(document, path)
 
 
 def _list(console: Console, cases: Iterable[Found]) -> None:

@@ -23,8 +23,9 @@ _ABOUT = """Programs of a screen or less with one numerical fault on one known l
 bug reports and the literature have them, and the same programs as a careful author
 writes them. `nj.compare` is asked about both: which line it names first, among its
 first three, what it calls the fault, and of how many healthy twins it says that
-something is wrong. One half was looked at while this was built, the other was not: its
-figures are those that count.
+something is wrong. Those *seen* were looked at while this was built; the *fresh* ones
+were written afterwards, of the kinds that it found least, and then looked at; those
+*held out* never were: their figures are the ones that count.
 
 The targets are for the default reference, float64 without rounding. `"float32"` is the
 program in its own formats on a host, and does wrong what the program itself does wrong:
@@ -32,10 +33,10 @@ there only what the chip and its policy add can be found."""
 
 
 def tables(found: Found) -> str:
-    """Both halves against both references, then by kind."""
+    """All sets against both references, then by kind."""
     entries = found["entries"]
     totals = [e for e in entries if e["kind"] == "all"]
-    head = ("half", "reference", "faults", *FIGURES.values())
+    head = ("set", "reference", "commit", "faults", *FIGURES.values())
     rows = [*map(_total, totals), _targets()]
     parts = [_ABOUT, text.table(head, rows)]
     for reference in dict.fromkeys(e["reference"] for e in entries):
@@ -56,7 +57,8 @@ _COUNTS = ("faults", "first", "top", "named", "alarms")
 
 def _total(entry: Found) -> tuple[str, ...]:
     shares = (_percent(entry[name] / entry["faults"]) for name in FIGURES)
-    return (entry["half"], f"`{entry['reference']}`", str(entry["faults"]), *shares)
+    about = (entry["half"], f"`{entry['reference']}`", entry["commit"][:8])
+    return (*about, str(entry["faults"]), *shares)
 
 
 def _targets() -> tuple[str, ...]:
@@ -65,7 +67,7 @@ def _targets() -> tuple[str, ...]:
         side = "at most" if name == "alarms" else "at least"
         aim = f"{side} {_percent(TARGETS[name])}" if name in TARGETS else ""
         aims.append(aim)
-    return ("*target*", "", "", *aims)
+    return ("*target*", "", "", "", *aims)
 
 
 def _kinds(entries: list[Found], halves: list[str]) -> Iterator[tuple[str, ...]]:

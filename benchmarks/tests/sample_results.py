@@ -244,7 +244,8 @@ JUDGED = {
 
 def faults(half: str, kind: str, **counts: int) -> dict[str, Any]:
     usual = {"faults": 10, "first": 9, "top": 10, "missed": 0, "named": 8, "alarms": 0}
-    about = {"half": half, "reference": "float64", "kind": kind}
+    about = {"half": half, "reference": "float64", "commit": "0123456789ab"}
+    about["kind"] = kind
     return {**about, **usual, **counts}
 
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.faults import __main__ as command, seen
+from benchmarks.faults import __main__ as command, fresh, seen
 from benchmarks.faults.case import KINDS, Fault
 from benchmarks.faults.found import Found, found
 
@@ -53,12 +53,29 @@ def test_figures_are_by_kind_and_of_all():
         **{"faults": 2, "first": 1, "top": 2, "missed": 0, "named": 2, "alarms": 1}
     }
     assert rows["all"]["missed"] == 1
-    kept = command.entries("seen", "float64", rows)
+    kept = command.entries("seen", "float64", "abc", rows)
     assert kept[0]["kind"] == "integer"
     assert {entry["half"] for entry in kept} == {"seen"}
 
 
-@pytest.mark.parametrize("fault", seen.FAULTS, ids=lambda fault: fault.name)
+def test_what_was_not_counted_again_stays_with_its_commit():
+    rows = command.by_kind([case("overflow", 1, True)])
+    old = command.entries("held out", "float64", "old", rows)
+    stale = command.entries("seen", "float64", "old", rows)
+    bare = [{k: v for k, v in e.items() if k != "commit"} for e in old]
+    before = {"entries": [*bare, *stale], "versions": {"commit": "older"}}
+    new = command.entries("seen", "float64", "new", rows)
+    found = command.merged(new, before)
+    assert [(e["half"], e["commit"]) for e in found] == [
+        *[("seen", "new")] * 2,
+        *[("held out", "older")] * 2,
+    ]
+    assert command.merged(new, None) == list(new)
+
+
+@pytest.mark.parametrize(
+    "fault", [*seen.FAULTS, *fresh.FAULTS], ids=lambda fault: fault.name
+)
 def test_every_fault_has_one_line_and_known_kinds(fault):
     assert fault.line[1] > 0
     assert set(fault.kinds) <= set(KINDS)

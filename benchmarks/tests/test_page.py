@@ -57,7 +57,7 @@ def test_judged_kernels_have_a_row_for_every_op(folder):
 def test_faults_are_counted_by_half_and_by_kind_beside_the_targets(folder):
     found = sample_results.documents()["faults"]
     page = command.SECTIONS["faults"][1](found)
-    row = "| 10 | 80.0 % | 100.0 % | 0.0 % | 80.0 % | 0.0 % |"
+    row = "| 01234567 | 10 | 80.0 % | 100.0 % | 0.0 % | 80.0 % | 0.0 % |"
     assert f"| seen | `float64` {row}" in page
     assert (
         "| at least 90.0 % | at least 97.0 % |  | at least 85.0 % | at most 2" in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -93,6 +94,15 @@ def test_what_is_not_finite_has_no_figures(bad, place):
     assert distances(other, a.astype(np.float64), SETTING) is None
     assert distances(a, other.astype(np.float64), SETTING) is None
     assert distances(other, other.astype(np.float64), SETTING) is None
+
+
+def test_inf_of_both_signs_is_no_warning():
+    """Their products with 2 are Inf and -Inf, whose sum is NaN."""
+    a, r = np.ones(64, np.float32), np.full(64, 2.0)
+    a[:2] = np.inf, -np.inf
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert distances(a, r, SETTING) is None
 
 
 def test_other_numbers_have_no_figures():

@@ -39,7 +39,8 @@ def distances(
     told = np.array([setting.get(s, 0.0) for s in Told])
     lists = np.empty((len(Distance), lanes))
     call(*(x.ctypes.data for x in (ours, theirs, told, lists)), ours.size)
-    totals = lists.sum(axis=1)
+    with np.errstate(invalid="ignore"):  # Inf less Inf, which the next line sees
+        totals = lists.sum(axis=1)
     if not np.isfinite(totals[[Distance.ERROR2, Distance.REFERENCE2]]).all():
         return None
     totals[list(MAXIMA)] = lists[list(MAXIMA)].max(axis=1)

@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 
 from neuronjax.capture.trace import capture
 from neuronjax.diagnostics.faults.evidence import absorbed, moved
+from neuronjax.diagnostics.faults.judgement import loses_elements
 from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
 from neuronjax.diagnostics.faults.shares import Seen, repeated, share_of
 from neuronjax.diagnostics.faults.whole_numbers import rounds_whole, wrapped
@@ -36,6 +37,14 @@ def test_errors_are_relative_l2():
 def test_elements_off_by_more_than_half_are_lost():
     share = share_of(seen(np.float32([1, 1, 1, 0]), [1, 1.6, 2.1, 1]), 2**-24)
     assert share.lost == 0.5
+
+
+@pytest.mark.parametrize(("size", "lost", "wrong"), [(8, 1, 0), (8, 2, 1), (40, 2, 0)])
+def test_elements_are_lost_if_more_than_one_and_a_tenth(size, lost, wrong):
+    reference = np.ones(size)
+    actual = reference.astype(np.float32)
+    actual[:lost] = 0.4
+    assert loses_elements(share_of(seen(actual, reference), 2**-24)) == wrong
 
 
 def test_numbers_that_are_nothing_beside_the_others_are_not_lost():

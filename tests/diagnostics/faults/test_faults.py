@@ -343,7 +343,7 @@ def test_a_page_says_what_where_why_and_what_to_try():
 
 
 def two_layers(params, x):
-    """Two lines at fault, three ops."""
+    """Two lines at fault."""
     h = jax.nn.relu(x @ params["encoder"]["kernel"])
     e = jnp.exp((h @ params["decoder"]["kernel"]).astype(jnp.float16))
     return jnp.log(e.sum(-1)).mean()
@@ -376,7 +376,7 @@ def test_a_module_is_named_rather_than_its_parameter():
 
 def test_a_report_ends_with_the_lines_and_the_picture_shows_the_same():
     report = of_two_layers()
-    assert len(report.faults) > 2
+    assert len(report.faults) == 2
     *_, title, first, second = str(report).rstrip().splitlines()
     assert title == "change first:"
     assert ': e = jnp.exp((h @ params["decoder"]["kernel"])' in first

@@ -104,6 +104,26 @@ def shares_in_fp32(a, b):
     return a * b * 1e7
 
 
+def energies(x, w):
+    h = jax.nn.relu(x @ w)
+    return jnp.sum(h * h, axis=0, dtype=jnp.float16)  # here
+
+
+def mean_energies(x, w):
+    h = jax.nn.relu(x @ w)
+    return jnp.mean(h * h, axis=0)
+
+
+def remembered(x, w):
+    gate = jax.nn.sigmoid(x @ w - 8)
+    keep = (1 - gate).astype(jnp.float16)  # here
+    return keep.astype(jnp.float32) ** 128
+
+
+def remembered_in_fp32(x, w):
+    return (1 - jax.nn.sigmoid(x @ w - 8)) ** 128
+
+
 ENGINES = Policy(integer_path="fp32")
 POSITIVE = np.abs(normal(64, seed=3)) + 0.5
 OFFSET = 1000 + normal(4, 512, seed=6, scale=0.3)
@@ -150,6 +170,22 @@ CASES = [
         ],
     ),
     ("cancellation", "fp32", scaled, scaled_centred, [OFFSET]),
+    # Some of what ReLU makes zero would not be; that is not why a sum overflows.
+    (
+        "overflow",
+        "bf16",
+        energies,
+        mean_energies,
+        [normal(2000, 16), normal(16, 8, seed=1, scale=2.5)],
+    ),
+    # An error of two percent, which the roundings of the operands do not explain.
+    (
+        "coarse",
+        "bf16",
+        remembered,
+        remembered_in_fp32,
+        [normal(64, 16), normal(16, 8, seed=1, scale=0.25)],
+    ),
     (
         "underflow",
         "fp32",

@@ -22,6 +22,7 @@ class OpEvidence:
         absorbed: share of sums equal to one addend where the other is not zero; the
             operand that stayed.
         wrapped: integers beyond their type's range.
+        misread: unsigned words whose sign is another.
         rounds_whole: whether it rounds whole numbers to floats beside them.
         moved: of a bound: how far off the reference's operands the result is, relative
             to each in L2.
@@ -32,6 +33,7 @@ class OpEvidence:
     own: float
     absorbed: tuple[float, int]
     wrapped: int
+    misread: int
     rounds_whole: bool
     moved: Mapping[Value, float]
 

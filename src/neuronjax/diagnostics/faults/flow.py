@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from neuronjax.diagnostics.faults.evidence import OpEvidence
 from neuronjax.diagnostics.faults.recorder import OpTrace, Recorder
+from neuronjax.diagnostics.faults.shares import Share
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
@@ -129,7 +130,7 @@ class Flow:
         """An op and, along the operand that is farthest off, those that it owes its
         error to; the error of the last one is its own, or it closes a loop."""
         found, seen = [(trace, evidence)], {trace.path.op}
-        while not _is_own(evidence):
+        while not _is_own(trace.path.op, evidence):
             behind = next(self.behind_step(trace, evidence), None)
             if behind is None or behind.path.op in seen:
                 break
@@ -144,7 +145,11 @@ class Flow:
         trace, last = chain[-1]
         inside = {trace.path.op for trace, _ in chain}
         around = next(self.behind_step(trace, last), None)
-        if _is_own(last) or around is None or around.path.op not in inside:
+        if (
+            _is_own(trace.path.op, last)
+            or around is None
+            or around.path.op not in inside
+        ):
             return
         for step in chain:
             for value in self._wrong_operands(*step):
@@ -207,8 +212,21 @@ def _carries(trace: OpTrace) -> bool:
     return trace.first is not None or trace.path.op.name in MOVING
 
 
-def _is_own(evidence: OpEvidence) -> bool:
-    return evidence.own > 0 and evidence.own >= OWN * evidence.result.error
+def _is_own(op: Op, evidence: OpEvidence) -> bool:
+    """Whether an op makes its error; not one that rounds once more what has been
+    rounded so before, which leaves it as it is."""
+    if not evidence.own or evidence.own < OWN * evidence.result.error:
+        return False
+    errors = (_inherited(op, x, evidence) for x in evidence.operands.values())
+    return max(errors, default=0.0) < evidence.result.error
+
+
+def _inherited(op: Op, operand: Share, evidence: OpEvidence) -> float:
+    """What a result owes to an operand: a sum takes over absolute errors, everything
+    else relative ones."""
+    if op.name in _SUMS and evidence.result.norm and operand.norm:
+        return operand.error * operand.norm / evidence.result.norm
+    return operand.error
 
 
 def _error(trace: OpTrace) -> float:

@@ -42,5 +42,7 @@ def is_far(share: Share, unit: float) -> bool:
 
 def loses_elements(share: Share) -> bool:
     """Whether single elements are lost, and not by the data's condition; then a result
-    is wrong whatever its norm."""
+    is wrong whatever its norm. One of a few may be near zero by chance."""
+    if share.lost * share.elements <= 1 < share.elements:
+        return False
     return share.lost > MOST_LOST and share.lost > OF_DATA * share.data_lost

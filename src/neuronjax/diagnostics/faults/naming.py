@@ -12,7 +12,8 @@ from neuronjax.diagnostics.faults.evidence import OpEvidence
 from neuronjax.diagnostics.faults.judgement import HOPELESS
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
-from neuronjax.diagnostics.faults.search import Suspect, buries
+from neuronjax.diagnostics.faults.search import Suspect
+from neuronjax.diagnostics.faults.traits import buries
 from neuronjax.execution.probes.signs import (
     FEW,
     MOSTLY,
@@ -75,11 +76,12 @@ def named(suspect: Suspect) -> FaultName:
 
 
 def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    if not t.wrapped:
+    count = t.wrapped or t.misread
+    if not count:
         return None
     dtype = t.path.op.results[0].type.dtype
     what = "numbers" if _short(t) == "convert" else "sums or products"
-    return FaultName("integer", f"{t.wrapped} {what} beyond {dtype.name}")
+    return FaultName("integer", f"{count} {what} beyond {dtype.name}")
 
 
 def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
@@ -198,11 +200,16 @@ def _narrows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     source = t.path.op.operands[0].type.dtype
     text = f"{_format(t)} keeps it to {_figure(e.result.error)}"
     if s.amplifier is not None:
-        first = s.amplifier.first
-        shown = math.inf if first is None else first[2].result.error
-        what = _figure(shown) if math.isfinite(shown) else "Inf or NaN"
-        text += f", {_short(s.amplifier)} makes {what} of that"
+        text += f", {_short(s.amplifier)} {_makes(s.amplifier)}"
     return FaultName("integer" if source.kind in "iu" else "coarse", text)
+
+
+def _makes(t: OpTrace) -> str:
+    """What an op does with an error that is small yet."""
+    if t.first is None and t.made_nonfinite is None:
+        return "chooses by it"
+    shown = math.inf if t.first is None else t.first[2].result.error
+    return f"makes {_figure(shown) if math.isfinite(shown) else 'Inf or NaN'} of that"
 
 
 def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:

@@ -65,7 +65,7 @@ def _of_result(wrong: WrongResult) -> str:
     name = _cut(wrong.name, 24)
     if wrong.how == "nonfinite":
         return f"{name}: {wrong.nonfinite} of {wrong.elements} are Inf or NaN"
-    if wrong.how == "discrete":
+    if wrong.how in ("discrete", "chosen"):
         return f"{name}: {_percent(wrong.lost)} of the whole numbers differ"
     if wrong.how == "lost":
         return f"{name}: its step, {short(wrong.step)} of it, was not taken"

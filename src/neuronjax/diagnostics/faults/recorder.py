@@ -13,7 +13,7 @@ from neuronjax.diagnostics.faults.evidence import OpEvidence, absorbed, moved
 from neuronjax.diagnostics.faults.judgement import excused, is_far, loses_elements
 from neuronjax.diagnostics.faults.shares import Seen, Share, repeated, share_of
 from neuronjax.diagnostics.faults.units import Cast
-from neuronjax.diagnostics.faults.whole_numbers import rounds_whole, wrapped
+from neuronjax.diagnostics.faults.whole_numbers import misread, rounds_whole, wrapped
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.execution.probes.signs import MOSTLY, Finiteness, makes_nonfinite
 from neuronjax.ir.program import Op, Value
@@ -66,7 +66,7 @@ class OpTrace:
         own, absorbed, zeros, beneath: the largest of any.
         rounded_away: the largest error of its own, as a root mean square.
         left_out: that of what sums left out, added up.
-        wrapped: of all.
+        wrapped, misread: of all.
         rounds_whole: of any.
     """
 
@@ -83,6 +83,7 @@ class OpTrace:
     zeros: float = 0.0
     beneath: float = 0.0
     wrapped: int = 0
+    misread: int = 0
     rounds_whole: bool = False
     executions: int = 0
 
@@ -101,6 +102,7 @@ class OpTrace:
         self.zeros = max(self.zeros, evidence.result.zeros)
         self.beneath = max(self.beneath, evidence.result.beneath)
         self.wrapped += evidence.wrapped
+        self.misread += evidence.misread
         self.rounds_whole |= evidence.rounds_whole
 
     @property
@@ -221,12 +223,16 @@ class Recorder:
         self._shares.update(zip(op.results, shares, strict=True))
         arrays = [operands[v] for v in op.operands if v in operands]
         own = own if math.isfinite(own) else math.inf
+        # Of an index and the number there, the number: a choice is no arithmetic.
+        pairs = zip(op.results, shares, strict=True)
+        floats = [s for v, s in pairs if v.type.dtype.kind not in "iub"]
         return OpEvidence(
-            result=max(shares, key=_badness),
+            result=max(floats or shares, key=_badness),
             operands=read,
             own=own,
             absorbed=absorbed(op.name, arrays, results[0]),
             wrapped=wrapped(op, arrays, results[0]),
+            misread=misread(op, arrays, results[0]),
             rounds_whole=rounds_whole(op, results[0], shares[0], own),
             moved=moved(op, operands, results[0]),
         )

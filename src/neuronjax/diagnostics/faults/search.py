@@ -14,23 +14,29 @@ wrong in every precision, so that no result tells; they are looked for by themse
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from neuronjax.diagnostics.faults.choices import chosen_by, is_choice, is_magnitude
 from neuronjax.diagnostics.faults.evidence import BOUNDS, OpEvidence
 from neuronjax.diagnostics.faults.flow import OWN, Flow, Step, amplification
 from neuronjax.diagnostics.faults.judgement import HOPELESS
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import PART, Moment, OpTrace, Recorder
-from neuronjax.diagnostics.faults.wrong_results import (
-    LOST_UPDATE,
-    NEAR,
-    Wrong,
-    wrong_results,
+from neuronjax.diagnostics.faults.traits import (
+    ROUNDS,
+    buries,
+    flattens,
+    handed_on,
+    hands_on,
+    is_short,
+    is_singular,
+    narrows,
+    only_renames,
 )
+from neuronjax.diagnostics.faults.wrong_results import LOST_UPDATE, Wrong, wrong_results
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.execution.probes.signs import GONE
@@ -38,14 +44,7 @@ from neuronjax.ir.program import Op, Program, Value
 from neuronjax.ir.value_sources import ValueSources
 
 _CHOICE = frozenset(("stablehlo.select", "stablehlo.broadcast_in_dim"))
-_SUMS = frozenset(
-    f"stablehlo.{name}" for name in ("add", "subtract", "reduce", "reduce_window")
-)
-_PRODUCTS = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 _CONSTANT = MOVING | {"stablehlo.convert"}
-_ROUNDS = frozenset(
-    f"stablehlo.{name}" for name in ("round_nearest_even", "round_nearest_afz", "floor")
-)
 #: Ops that yield zero of a number that is none.
 _VANISHING = frozenset(
     f"stablehlo.{name}" for name in ("exponential", "power", "convert", "logistic")
@@ -59,8 +58,6 @@ NEARBY = 6
 OF_ROUNDOFF = 0.1
 #: A bound that makes a number so many times smaller or larger replaces it.
 REPLACED = 4.0
-#: Share of elements that rounding makes zero, from which on little is left of them.
-FLATTENED = 0.4
 
 
 @dataclass(frozen=True)
@@ -111,6 +108,7 @@ class FaultSearch:
                 recorder.results,
                 recorder.units,
                 self._flow.is_noise,
+                lambda value: is_choice(self._flow, value),
             )
         )
 
@@ -142,6 +140,7 @@ class FaultSearch:
             yield from self._traced_back(trace, moment[2])
         if not shown:
             yield from self._rounding_whole()
+            yield from self._choosing()
         yield from self._quantizing()
 
     def _on(self, trace: OpTrace) -> tuple[int, ...]:
@@ -165,7 +164,7 @@ class FaultSearch:
             op = trace.path.op
             if op in broken and trace.made_nonfinite:
                 makes.append((trace.made_nonfinite, trace))
-            elif trace.first and op in behind and not _hands_on(trace.first[2]):
+            elif trace.first and op in behind and not hands_on(trace.first[2]):
                 (carries if op in carrying else aside).append((trace.first, trace))
         order = sorted(makes, key=_number) + sorted(carries, key=_number)
         return order or sorted(aside, key=_number)
@@ -193,7 +192,7 @@ class FaultSearch:
             yield Suspect(maker, "makes", results, shown)
         flagged = [s for s in chain if s[0] is shown or s[0].first is not None]
         worst, seen = max(flagged, key=lambda step: amplification(step[1]))
-        if maker is not None and _only_renames(worst, seen):
+        if maker is not None and only_renames(worst, seen):
             return
         own = seen.own >= OWN * seen.result.error and maker is None
         if own:
@@ -207,7 +206,7 @@ class FaultSearch:
             min(unit_of(v.type.dtype) for v in t.path.op.results)
             for t in (trace, shown)
         )
-        if _narrows(trace) and own == other:
+        if narrows(trace) and own == other:
             return True
         flushes = trace.beneath > 0 and trace.zeros > 0
         return own > other or flushes or trace.absorbs or trace.rounds_whole
@@ -236,7 +235,7 @@ class FaultSearch:
         if name != "stablehlo.subtract":
             return name in _PERIODIC
         makers = (self._flow.maker(v) for v in trace.path.op.operands)
-        return any(t is not None and t.path.op.name in _ROUNDS for t in makers)
+        return any(t is not None and t.path.op.name in ROUNDS for t in makers)
 
     def _replacing(self, trace: OpTrace, results: tuple[int, ...]) -> Iterator[Suspect]:
         """The bound on a scale of which a cast underflows or clips."""
@@ -262,6 +261,9 @@ class FaultSearch:
         self, shown: OpTrace, evidence: OpEvidence
     ) -> Iterator[tuple[OpTrace, OpTrace | None]]:
         """Who makes an op make Inf or NaN: makers and where it shows."""
+        if evidence.result.beyond and not is_singular(shown):
+            yield shown, None  # too large for a format, whatever was rounded before
+            return
         maker = self._flushed(evidence) or self._absorbed(shown) or shown
         if not evidence.result.nonfinite_reference:
             source = self._flow.chain(maker, maker.worst)[-1][0]
@@ -339,7 +341,7 @@ class FaultSearch:
 
     def _wrong_step(self, trace: OpTrace) -> OpTrace | None:
         """Who made a step that was lost before it was added."""
-        states = set(_states(trace))
+        states = set(handed_on(trace))
         for value, share in trace.worst.operands.items():
             if value not in states and share.error > LOST_UPDATE:
                 return self._flow.maker(value)
@@ -359,7 +361,7 @@ class FaultSearch:
                 if trace is None or trace.path.op in found:
                     continue
                 found.add(trace.path.op)
-                states = [v for v in _states(trace) if v not in seen]
+                states = [v for v in handed_on(trace) if v not in seen]
                 seen.update(states)
                 left += states
         return found
@@ -373,12 +375,22 @@ class FaultSearch:
                 if results:
                     yield Suspect(trace, "makes", tuple(results))
 
+    def _choosing(self) -> Iterator[Suspect]:
+        """Who made the numbers by which a choice fell otherwise."""
+        for wrong in self.wrong:
+            if wrong.how == "chosen":
+                for maker, chooser in chosen_by(self._flow, self._results[wrong.index]):
+                    yield Suspect(maker, "makes", (wrong.index,), chooser)
+
     # -- what no result tells ----------------------------------------------------------
 
     def _wrapping(self) -> Iterator[Suspect]:
         """Integers that wrapped around on the way to any result."""
         for trace in self._recorder.traces.values():
-            if trace.wrapped and not self._is_chosen_from(trace.path.op):
+            wraps = trace.wrapped or (
+                trace.misread and is_magnitude(self._flow, trace.path.op)
+            )
+            if wraps and not self._is_chosen_from(trace.path.op):
                 results = self._on(trace)
                 if results:
                     yield Suspect(trace, "makes", results)
@@ -405,10 +417,10 @@ class FaultSearch:
         what they should hold."""
         for trace in self._recorder.traces.values():
             op = trace.path.op
-            if op.name != "stablehlo.convert" or not _is_short(op.results[0]):
+            if op.name != "stablehlo.convert" or not is_short(op.results[0]):
                 continue
             for near in self._before_cast(op.operands[0]):
-                if self._clips(near) or _flattens(near):
+                if self._clips(near) or flattens(near):
                     yield Suspect(near, "makes", self._on(near), trace, bounds=True)
 
     def _before_cast(self, value: Value) -> Iterator[OpTrace]:
@@ -416,12 +428,12 @@ class FaultSearch:
 
         def passes(value: Value) -> bool:
             trace = self._flow.trace(value)
-            names = BOUNDS | _ROUNDS | MOVING | {"stablehlo.convert"}
+            names = BOUNDS | ROUNDS | MOVING | {"stablehlo.convert"}
             return trace is None or trace.path.op.name in names
 
         for inner in self._flow.behind(value, passes):
             trace = self._flow.trace(inner)
-            if trace is not None and trace.path.op.name in BOUNDS | _ROUNDS:
+            if trace is not None and trace.path.op.name in BOUNDS | ROUNDS:
                 yield trace
 
     def _clips(self, trace: OpTrace) -> bool:
@@ -437,62 +449,9 @@ class FaultSearch:
         return all(map(passes, self._flow.behind(value, passes)))
 
 
-def buries(trace: OpTrace, evidence: OpEvidence) -> float:
-    """The rounding of a sum beside its smallest addend."""
-    if trace.path.op.name not in _SUMS:
-        return 0.0
-    addends = [s.norm for s in evidence.operands.values() if s.norm]
-    return evidence.own * evidence.result.norm / min(addends, default=math.inf)
-
-
-def _narrows(trace: OpTrace) -> bool:
-    op = trace.path.op
-    if op.name != "stablehlo.convert":
-        return False
-    before, after = (unit_of(v.type.dtype) for v in (*op.operands, *op.results))
-    return 0 < before < after
-
-
-def _only_renames(trace: OpTrace, evidence: OpEvidence) -> bool:
-    """Whether an op makes numbers of choices or integers, without rounding them."""
-    source = trace.path.op.operands[0].type.dtype if trace.path.op.operands else None
-    is_whole = source is not None and source.kind in "iub"
-    return trace.path.op.name == "stablehlo.convert" and is_whole and not evidence.own
-
-
 def _number(shown: tuple[Moment, OpTrace]) -> int:
     return shown[0][0]
 
 
-def _hands_on(evidence: OpEvidence) -> bool:
-    """Whether an op has its Inf or NaN from an operand."""
-    operands = evidence.operands.values()
-    return evidence.result.nonfinite > 0 and any(x.nonfinite for x in operands)
-
-
 def _zeros(trace: OpTrace) -> float:
     return trace.worst.result.nothing
-
-
-def _is_short(value: Value) -> bool:
-    """Whether a value is of a number of 8 bits or fewer."""
-    dtype = np.dtype(value.type.dtype)
-    return dtype.itemsize == 1 and dtype.kind != "b"
-
-
-def _flattens(trace: OpTrace) -> bool:
-    if trace.path.op.name not in _ROUNDS:
-        return False
-    before = max(x.nothing for x in trace.worst.operands.values())
-    return trace.worst.result.nothing - before > FLATTENED
-
-
-def _states(trace: OpTrace) -> Iterator[Value]:
-    """The operands that an op hands on: those as large as its result, and factors near
-    one."""
-    factors = trace.path.op.name in _PRODUCTS
-    size = trace.worst.result.norm
-    for operand, share in trace.worst.operands.items():
-        near_one = factors and 0.5 < share.norm < 2.0
-        if near_one or share.norm > NEAR * size:
-            yield operand

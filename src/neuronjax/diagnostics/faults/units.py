@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neuronjax.diagnostics.faults.judgement import COARSE
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.parallel_runs import Side
 from neuronjax.ir.instruction_set import NcMatmul, NcMatmulMx
@@ -37,6 +38,17 @@ def contraction_casts(side: Side) -> dict[Op, Cast]:
     return casts
 
 
+#: Of the roundoff of a cast so much is excused beside what perturbed operands tell.
+OF_CAST = 0.5
+
+
+def _left_of(cast: Cast) -> float:
+    """What is left to excuse of a cast of operands, which the perturbed run has moved
+    as far; of 8 bits and fewer all, for these end in range too."""
+    unit = unit_of(cast.dtype)
+    return unit if unit > COARSE else OF_CAST * unit
+
+
 def path_units(
     graph: ValueSources, contractions: Mapping[Op, Cast]
 ) -> dict[Value, float]:
@@ -44,7 +56,7 @@ def path_units(
     own = {
         value: max(
             unit_of(value.type.dtype),
-            unit_of(contractions[maker].dtype) if maker in contractions else 0.0,
+            _left_of(contractions[maker]) if maker in contractions else 0.0,
         )
         for value, maker in graph.makers.items()
     }

@@ -62,6 +62,21 @@ def wrapped(op: Op, operands: Sequence[Seen], result: Seen) -> int:
     return rule(op, [wide(x.actual) for x in operands], result)
 
 
+def misread(op: Op, operands: Sequence[Seen], result: Seen) -> int:
+    """Unsigned words whose sign is another: differences below zero, and what is made
+    signed or of signed integers. Hashes mean them to be; who reads them tells."""
+    if not operands or not _is_integer(result) or not _is_integer(operands[0]):
+        return 0
+    is_either = any(is_word(np.dtype(x.dtype)) for x in (operands[0], result))
+    if not is_either or op.name not in ("stablehlo.subtract", "stablehlo.convert"):
+        return 0
+    return _RULES[op.name](op, [wide(x.actual) for x in operands], result)
+
+
+def _is_integer(x: Seen) -> bool:
+    return np.dtype(x.dtype).kind in "iu"
+
+
 def _outside(exact: np.ndarray, dtype: Any) -> int:
     info = np.iinfo(dtype)
     return int(np.count_nonzero((exact > info.max) | (exact < info.min)))

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from neuronjax.diagnostics.faults.judgement import (
     HOPELESS,
+    OF_DATA,
     excused,
     is_far,
     limit,
     loses_elements,
 )
 from neuronjax.diagnostics.faults.perturbation import unit_of
-from neuronjax.diagnostics.faults.shares import Seen, Share, share_of, wide
+from neuronjax.diagnostics.faults.shares import MOST_LOST, Seen, Share, share_of, wide
 from neuronjax.diagnostics.op_errors import blocks_of, in_parts
 from neuronjax.ir.program import Region, Value
 
@@ -36,7 +37,7 @@ class Wrong:
 
     Attributes:
         index: among the results.
-        how: "nonfinite", "far", "discrete" or "lost".
+        how: "nonfinite", "far", "discrete", "chosen" or "lost".
         share: its figures.
         allowed: the relative L2 error that its formats and data explain.
         step: of a lost update, its norm over the argument's.
@@ -55,6 +56,7 @@ def wrong_results(
     results: Sequence[Seen],
     units: Mapping[Value, float],
     is_noise: Callable[[Value], bool],
+    is_choice: Callable[[Value], bool],
 ) -> Iterator[Wrong]:
     """Of a program's main, by what its results should be.
 
@@ -64,6 +66,7 @@ def wrong_results(
         results: of main.
         units: of every value, the coarsest format on the way to it.
         is_noise: whether a value is what rounding left in the reference.
+        is_choice: whether a whole number is one of several, and no quantity.
     """
     coarsest = [units.get(value, 0.0) for value in main.results]
     with np.errstate(all="ignore"):
@@ -80,6 +83,9 @@ def wrong_results(
             step = 0.0 if how else _lost_step(states, value, share, seen, results)
             if how == "far" and is_noise(value):
                 continue
+            if _is_whole(seen) and is_choice(value):
+                changed = _changed(seen)
+                how, share = "chosen" if changed else "", replace(share, lost=changed)
             if how or step:
                 yield Wrong(n, how or "lost", share, limit(share, unit), step)
 
@@ -95,6 +101,16 @@ def _how(seen: Seen, share: Share, unit: float, typical: float) -> str:
     if not is_noise and (is_far(share, unit) or loses_elements(share)):
         return "far"
     return ""
+
+
+def _changed(seen: Seen) -> float:
+    """The share of choices that fell otherwise; 0 where few did, or as many might by
+    perturbed data."""
+    changed = float(np.mean(seen.actual != seen.reference))
+    by_data = 0.0
+    if seen.perturbed is not None:
+        by_data = float(np.mean(seen.perturbed != seen.reference))
+    return changed if changed > max(MOST_LOST, OF_DATA * by_data) else 0.0
 
 
 def _is_whole(seen: Seen) -> bool:

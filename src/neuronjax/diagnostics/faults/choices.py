@@ -1,0 +1,89 @@
+"""Choices that fall otherwise, and what takes an integer for how large it is.
+
+An index of the largest, or an order, has no size by which it could be a little off: it
+is the right one or another. What numbers it was chosen by are at fault then, though
+they are as near as their format allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from neuronjax.diagnostics.faults.evidence import BOUNDS
+from neuronjax.diagnostics.faults.flow import Flow
+from neuronjax.diagnostics.faults.recorder import OpTrace
+from neuronjax.diagnostics.op_records import MOVING
+from neuronjax.ir.program import Op, Value
+
+#: What leaves a choice one: anything else computes with it.
+_KEEPS = (
+    MOVING
+    | BOUNDS
+    | {f"stablehlo.{n}" for n in ("select", "sort", "reduce", "convert", "compare")}
+    | {"chlo.top_k"}
+)
+
+
+def is_choice(flow: Flow, value: Value) -> bool:
+    """Whether a whole result is what floats were compared for, and no arithmetic."""
+    if value.type.dtype.kind not in "iub":
+        return False
+    chosen = False
+    for op in _whole_ops(flow, value):
+        floats = any(_is_float(v) for v in op.operands)
+        if op.name not in _KEEPS or (floats and op.name == "stablehlo.convert"):
+            return False
+        if op.name == "stablehlo.reduce" and not floats:
+            return False  # a count
+        chosen |= floats and op.name not in MOVING
+    return chosen
+
+
+def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
+    """Who made the numbers that a choice was made by, at the origin of their error, and
+    the op that chose."""
+    for op in _whole_ops(flow, value):
+        makers = (flow.maker(v) for v in op.operands if _is_float(v))
+        wrong = [t for t in makers if t is not None and t.worst.result.error]
+        if wrong:
+            worst = max(wrong, key=lambda t: t.worst.result.error)
+            chooser = flow.trace(op.results[0])
+            assert chooser is not None
+            yield flow.chain(worst, worst.worst)[-1][0], chooser
+
+
+def is_magnitude(flow: Flow, op: Op) -> bool:
+    """Whether a whole result is put in an order, or made a float, as it is; what a hash
+    does with it first is something else."""
+    seen, left = {op}, [op]
+    while left:
+        for reader in flow.readers(left.pop().results[0]) - seen:
+            seen.add(reader)
+            if _orders(reader):
+                return True
+            if reader.name in MOVING:
+                left.append(reader)
+    return False
+
+
+def _whole_ops(flow: Flow, value: Value) -> list[Op]:
+    """The ops that made a whole number of others, back to those that read floats."""
+
+    def passes(value: Value) -> bool:
+        return not _is_float(value)
+
+    traces = (flow.trace(v) for v in flow.behind(value, passes) if passes(v))
+    return list(dict.fromkeys(t.path.op for t in traces if t is not None))
+
+
+def _is_float(value: Value) -> bool:
+    return value.type.dtype.kind not in "iub"
+
+
+def _orders(op: Op) -> bool:
+    """Whether an op takes an integer for how large it is."""
+    if op.name == "stablehlo.convert":
+        return _is_float(op.results[0])
+    if op.name == "stablehlo.compare":
+        return op.attributes["comparison_direction"] not in ("EQ", "NE")
+    return op.name in BOUNDS
