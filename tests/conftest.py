@@ -6,9 +6,7 @@ promotion, which Optax needs. Markers are declared in pyproject.toml.
 
 from __future__ import annotations
 
-import gc
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +17,7 @@ import hypothesis
 import jax
 import pytest
 
-from neuronjax.execution import interpreter
+from neuronjax.execution import mappings
 from tests import compilation_cache
 
 compilation_cache.use()
@@ -75,31 +73,11 @@ def _mark_slow(config: pytest.Config, found: dict[str, pytest.Item]) -> None:
         raise pytest.UsageError(f"{SLOW_TESTS.name} names no tests: {sorted(stale)}")
 
 
-# Linux lets a process map 65,530 regions (vm.max_map_count); every program that XLA
-# compiles takes some, and past the limit it ends in a segmentation fault.
-MOST_REGIONS = 50_000
-#: Counting them takes 10 ms; in so many seconds at most a few thousand are added.
-SECONDS_BETWEEN_COUNTS = 5.0
-_counted_at = 0.0
-
-
 @pytest.fixture(autouse=True)
 def forget_compiled_programs() -> Iterator[None]:
-    """Keeps a process that runs hundreds of tests within the limit."""
-    global _counted_at
+    """After tests of JAX alone, too: programs of ours make room for themselves."""
     yield
-    if time.monotonic() - _counted_at < SECONDS_BETWEEN_COUNTS:
-        return
-    _counted_at = time.monotonic()
-    if _mapped_regions() > MOST_REGIONS:
-        interpreter.forget_kernels()
-        jax.clear_caches()
-        gc.collect()
-
-
-def _mapped_regions() -> int:
-    maps = Path("/proc/self/maps")
-    return maps.read_bytes().count(b"\n") if maps.exists() else 0
+    mappings.make_room()
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from neuronjax.capture import mesh_context
 from neuronjax.capture.mesh_context import MeshContext
 from neuronjax.capture.trace import capturing
 from neuronjax.errors import InvalidProgramError, UnsupportedError
-from neuronjax.execution import stages
+from neuronjax.execution import host_process, stages
 from neuronjax.execution.call import CallContext
 from neuronjax.execution.captured import CapturedProgram
 from neuronjax.execution.probes.collect import Collect
@@ -82,6 +82,7 @@ def jit(
 
     Raises:
         InvalidProgramError: unknown target or policy.
+        UnsupportedError: `compiler_options` that change bits.
     """
     options: dict[str, Any] = dict(
         target=target,
@@ -120,6 +121,7 @@ class Emulated:
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         functools.update_wrapper(self, function)
+        host_process.check_compiler_options(options.get("compiler_options"))
         given = options["policy"]
         self._given_policy = None if given is None else Policy.resolve(given)
         self.target: Target = resolve_target(options["target"])
@@ -169,6 +171,7 @@ class Emulated:
         """Calls the function on the emulated chip."""
         if capturing():
             return self._as_scope(*args, **kwargs)
+        host_process.check()
         try:
             context = self._state.context(self._next_index(args, kwargs))
             around = MeshContext.current()
@@ -370,6 +373,7 @@ class Emulated:
         self, args: tuple, kwargs: dict, around: MeshContext = MeshContext()
     ) -> tuple[Emulation, list, Callable]:
         """Flattens the call: an emulation of flat leaves, the leaves, the out tree."""
+        host_process.check()
         dynamic, rebuild = self._static.split(args, kwargs)
         paths, in_tree = jax.tree.flatten_with_path(dynamic)
         names = tuple(self._path_name(path) for path, _ in paths)

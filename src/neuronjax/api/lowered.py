@@ -21,6 +21,7 @@ from jax.core import Tracer
 from rich.console import RenderableType
 
 from neuronjax.errors import InvalidProgramError
+from neuronjax.execution import host_process
 from neuronjax.execution.call import CallContext
 from neuronjax.execution.captured import CapturedProgram
 from neuronjax.hardware import Target
@@ -270,6 +271,7 @@ class Compiled(_Readable):
         self._takes = takes
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        host_process.check()
         context = self._context(args, kwargs)
         return self.lowered.entry.run(self._executable, context, args, kwargs)
 

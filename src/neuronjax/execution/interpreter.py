@@ -7,6 +7,7 @@ branches run in Python on concrete values, and the bits are those of the compile
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ from jax import lax
 from jax.core import Tracer
 
 from neuronjax.errors import UnsupportedError
-from neuronjax.execution import inputs_outputs, spmd
+from neuronjax.execution import host_process, inputs_outputs, mappings, spmd
 from neuronjax.execution.call import CallContext, Outcome
 from neuronjax.execution.device_sharding import (
     ALONE,
@@ -86,6 +87,8 @@ def run(
     Returns:
         One array per result of main, and what accompanies them.
     """
+    host_process.check()
+    mappings.make_room()
     # The flag is public, its type stub is not complete.
     disabled = jax.config.jax_disable_jit  # type: ignore[attr-defined]
     eager = disabled and not any(isinstance(a, Tracer) for a in arguments)
@@ -428,10 +431,8 @@ def _execute(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
     if not is_small(i):
         results = _execute_alone(i, operands, registers)
         return kept_apart(results) if _has_own_kernel(i) else results
-    if _is_64_bit(i):
-        with jax.enable_x64(True):
-            return execute(i, operands, registers)
-    return execute(i, operands, registers)
+    with jax.enable_x64(True) if _is_64_bit(i) else contextlib.nullcontext():
+        return execute(i, operands, registers)
 
 
 #: One operation of XLA's, which knows that they are expensive.
@@ -461,14 +462,13 @@ def _execute_apart(i: Instruction, operands: Arrays, registers: Registers) -> Ar
             return execute(i, operands, registers)
     kernel = _kernel(SignedInstruction(i))
     zero, key, _ = registers
-    if _is_64_bit(i):
-        with jax.enable_x64(True):
-            return kernel(operands, zero, key)
-    return kernel(operands, zero, key)
+    with jax.enable_x64(True) if _is_64_bit(i) else contextlib.nullcontext():
+        return kernel(operands, zero, key)
 
 
 @functools.lru_cache(maxsize=8192)
 def _kernel(signed: SignedInstruction) -> Callable[..., Any]:
+    mappings.make_room()
     i = signed.instruction
 
     def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:

@@ -335,7 +335,7 @@ def _refuse_unsupported(flag: Flag, value: str) -> None:
 
 IGNORED_VARIABLES: Mapping[str, str] = {
     "XLA_FLAGS": "it configures the host's XLA, on which emulated bits do not depend, "
-    "unless it allows fast math, which must stay off",
+    "unless it allows fast math, which is refused",
     "NEURON_PLATFORM_TARGET_OVERRIDE": "the chip is the `target` argument",
     "NEURON_RT_NUMERICAL_ERRORS_VERBOSITY": "it reports NaN and changes no number",
     "NEURON_FAIL_ON_NAN": "it reports NaN and changes no number",
