@@ -59,7 +59,7 @@ def _device_put(
     native: Callable[..., Any], x: Any, device: Any = None, **options: Any
 ) -> Any:
     """`jax.device_put`: the array as it is, where no device of the host is meant."""
-    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(x))
+    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(x))
     if traced or not any(map(_is_emulated, jax.tree.leaves(device))):
         return native(x, device, **options)
     return native(x)
