@@ -171,7 +171,21 @@ def all_reduced():
     return profiled(types(512, 512), types(1024, 512))
 
 
-EXAMPLES = {"two layers": two_layers, "all reduced": all_reduced}
+@functools.cache
+def spilled():
+    """Of more activations than SBUF holds: the DMA's lane is full of spikes."""
+
+    def loss(params, x):
+        for w in params:
+            x = jax.nn.gelu(x @ w)
+        return jnp.mean(x**2)
+
+    step = jax.value_and_grad(loss)
+    params = [types(2048, 2048)] * 4
+    return nj.profile(step, target="trn2", policy="bf16")(params, types(8192, 2048))
+
+
+EXAMPLES = {"two layers": two_layers, "all reduced": all_reduced, "spilled": spilled}
 
 
 @pytest.mark.parametrize("kind", ["timeline", "roofline", "memory", "all"])
@@ -207,6 +221,28 @@ def test_names_in_a_timeline_lie_within_what_they_name(example):
         assert inside.x0 <= box.x0, text
         assert box.x1 <= inside.x1, text
         assert text.get_fontsize() >= 7
+
+
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+def test_what_stands_behind_a_name_is_no_gap(example):
+    """Of a lane, where it is as high as the text, or higher."""
+    profiled = example()
+    drawn = profiled.plot("timeline")
+    drawn.draw_without_rendering()
+    (axes,) = drawn.axes
+    timeline = profiled.timeline
+    unit, _ = time_unit(timeline.total_seconds)
+    edges = np.linspace(0, timeline.total_seconds, 801)  # as it is drawn
+    queues = [q for q in QUEUES if timeline.busy_seconds(q) > 0]
+    for text in axes.texts:
+        _, y = text.get_position()
+        lane = len(queues) - 1 - round(y)
+        if round(y) == y or lane < 0:  # of phases, loops, and around the program
+            continue
+        box = text.get_window_extent().transformed(axes.transData.inverted())
+        shares = busy_shares(timeline, queues[lane], edges)
+        behind = (edges[:-1] >= box.x0 * unit) & (edges[1:] <= box.x1 * unit)
+        assert shares[behind].min() > 0.4, text
 
 
 def test_phases_follow_one_another():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,16 +18,11 @@ import jax
 import numpy as np
 
 from neuronjax.api.jit import Emulated, jit
-from neuronjax.api.lowered import Lowered
-from neuronjax.api.profile import Trips, profile
+from neuronjax.api.profile import Trips
+from neuronjax.api.searched_program import SearchedProgram
 from neuronjax.diagnostics.compilations import Compilations
 from neuronjax.diagnostics.precision_batches import Batch, JudgedBatches
-from neuronjax.diagnostics.precision_groups import (
-    Groups,
-    ListeningPolicy,
-    Selection,
-    find_groups,
-)
+from neuronjax.diagnostics.precision_groups import Groups, Selection
 from neuronjax.diagnostics.precision_metrics import (
     Chooser,
     Metric,
@@ -43,12 +38,8 @@ from neuronjax.diagnostics.precision_strategies import (
     Goal,
     Search,
 )
-from neuronjax.diagnostics.precision_trials import (
-    PolicyTrials,
-    PricedPolicy,
-    program_identity,
-)
-from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.diagnostics.precision_trials import PolicyTrials, program_identity
+from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
 from neuronjax.report.progress import SearchProgress
@@ -174,7 +165,9 @@ def search_precision(
     def searched(*args: Any, **kwargs: Any) -> PrecisionSearch:
         earlier = Compilations.so_far()
         judged = job.judged(args, kwargs)
-        program = _SearchedProgram.of(job, args, kwargs, dict(lnc=lnc, trips=trips))
+        program = SearchedProgram.of(
+            job.function, job.options, (args, kwargs), dict(lnc=lnc, trips=trips)
+        )
         found = program.groups(given, groups)
         chosen = program.supported(given, found, named=candidates is not None)
         goal = Goal(
@@ -246,100 +239,6 @@ def _jit_options(
     return options, function.__wrapped__
 
 
-# -- the program -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class _SearchedProgram:
-    """The function captured for the types of its arguments."""
-
-    lower: Callable[[Policy], Lowered]
-    timing: Mapping[str, Any]  # options of `profile`
-
-    @classmethod
-    def of(
-        cls, job: _Measured, args: tuple, kwargs: dict, timing: Mapping[str, Any]
-    ) -> _SearchedProgram:
-        lowered = jit(job.function, **job.options).lower(*args, **kwargs)
-        return cls(lower=lowered.under, timing=timing)
-
-    def price(self, policy: Policy) -> PricedPolicy:
-        """What instructions a policy makes, and their predicted time."""
-        lowered = self.lower(policy)
-        seconds = profile(lowered, **self.timing)().total_seconds
-        return PricedPolicy(program_identity(lowered.captured.instructions), seconds)
-
-    def groups(self, candidates: Candidates, by: str | Selection) -> Groups:
-        """What can be decided about; refuses a program that has nothing of it."""
-        listening = ListeningPolicy.like(candidates.policies[-1])
-        self.lower(listening)
-        heard = [op for op in listening.heard if candidates.can_change(op.op)]
-        if not heard:
-            raise InvalidProgramError(
-                "the program has no op whose precision a candidate can change",
-                remedy="give a function with matmuls or convolutions, outside of any "
-                "policy_scope; or candidates with auto_cast='all'",
-            )
-        return find_groups(heard, by)
-
-    def supported(
-        self, candidates: Candidates, groups: Groups, *, named: bool
-    ) -> Candidates:
-        """Those that some group can have on the target, and that change it.
-
-        It is an error that the target lacks one that the caller `named`, or that none
-        changes anything. One group that a candidate changes is enough to know.
-        """
-        last = len(candidates.names) - 1
-        baseline = self._identity(candidates, groups, (last,) * len(groups.groups))
-        kept, changes = [], False
-        for number, name in enumerate(candidates.names[:-1]):
-            exists, refusal = False, None
-            for found in self._alone(candidates, groups, number):
-                if isinstance(found, UnsupportedError):
-                    refusal = found
-                    continue
-                exists = True
-                if found != baseline:
-                    changes = True
-                    break
-            if exists:
-                kept.append(number)
-            elif named and refusal is not None:
-                raise UnsupportedError(
-                    f"the candidate {name!r}: {refusal.what}",
-                    op=refusal.op,
-                    location=refusal.location,
-                    remedy=f"leave it out, or {refusal.remedy}",
-                ) from refusal
-        if not changes:
-            raise InvalidProgramError(
-                f"none of {', '.join(candidates.names)} changes an instruction of this "
-                "program: no group is lowerable",
-                remedy="bf16, fp16, tf32 and fp8 are casts of FP32 operands; give "
-                "candidates below the dtypes of the program",
-            )
-        return candidates.only([*kept, last])
-
-    def _alone(
-        self, candidates: Candidates, groups: Groups, number: int
-    ) -> Iterator[str | UnsupportedError]:
-        """The programs with one group lowered, or the refusal of each."""
-        count, last = len(groups.groups), len(candidates.names) - 1
-        for group in range(count):
-            assignment = tuple(number if g == group else last for g in range(count))
-            try:
-                yield self._identity(candidates, groups, assignment)
-            except UnsupportedError as error:
-                yield error
-
-    def _identity(
-        self, candidates: Candidates, groups: Groups, assignment: tuple[int, ...]
-    ) -> str:
-        policy = candidates.policy(groups, assignment)
-        return program_identity(self.lower(policy).captured.instructions)
-
-
 # -- runs ------------------------------------------------------------------------------
 
 
@@ -366,7 +265,7 @@ class _Measured:
 
     def trials(
         self,
-        program: _SearchedProgram,
+        program: SearchedProgram,
         candidates: Candidates,
         groups: Groups,
         most: int,
@@ -375,7 +274,7 @@ class _Measured:
         """What the search asks; the reference has been run."""
 
         def run(policy: str | Policy, batches: Sequence[Batch]) -> list[Any]:
-            runner = self._runner(policy)
+            runner = self._runner(policy, program)
             return [self._measured_of(runner, *batch) for batch in batches]
 
         def worst(expected: list[Any], found: list[Any]) -> float:
@@ -415,7 +314,9 @@ class _Measured:
             found = self.evaluate(runner, *batch, **kwargs)
         return on_host(found, self.outputs)
 
-    def _runner(self, policy: str | Policy) -> Callable[..., Any]:
+    def _runner(
+        self, policy: str | Policy, program: SearchedProgram
+    ) -> Callable[..., Any]:
         """The function under a policy, its calls counted from 0."""
         if isinstance(policy, str):
             native = {k: v for k, v in self.options.items() if k != "target"}
@@ -424,11 +325,7 @@ class _Measured:
         if self.compiled:
             return emulated
 
-        def op_by_op(*args: Any, **kwargs: Any) -> Any:
-            with jax.disable_jit():
-                return emulated(*args, **kwargs)
-
-        return op_by_op
+        return program.op_by_op(emulated)
 
 
 def _result(

@@ -11,6 +11,8 @@ from typing import Any
 import jax
 
 from neuronjax.capture.portable import portable_artifact
+from neuronjax.capture.trace import Capture
+from neuronjax.execution.call import CallContext, Outcome
 from neuronjax.execution.transformations import Emulation, abstract
 from neuronjax.ir.instruction import InstructionProgram
 from neuronjax.ir.program import Program
@@ -52,6 +54,11 @@ class CapturedProgram:
             return portable_artifact(
                 self.emulation.function, types, self.emulation.names
             )
+
+    def execute(self, context: CallContext, leaves: Sequence[Any]) -> Outcome:
+        """Runs the instructions on arrays of the types of `inputs`."""
+        captured = Capture(self.program, self.out_tree, self.outputs)
+        return self.emulation.execute(captured, self.instructions, context, leaves)
 
     def under(self, policy: Policy) -> CapturedProgram:
         """The same program under another policy."""

@@ -116,6 +116,16 @@ class Emulation:
         captured = self.capture(leaves)
         stages.stage("lowering")
         program = self.lower(captured.program)
+        return self.execute(captured, program, context, leaves)
+
+    def execute(
+        self,
+        captured: Capture,
+        program: InstructionProgram,
+        context: CallContext,
+        leaves: Leaves,
+    ) -> Outcome:
+        """Executes the instructions of what was captured for leaves of these types."""
         stages.stage("emulating")
         _check_context(program, context)
         arrays = split_complex([_without_key(leaf) for leaf in leaves])

@@ -1,7 +1,9 @@
 """The errors of a comparison along the ops of a program.
 
-The axis shows five decades below the largest error at most, and fewer where only a few
-ops are far below all others: what is smaller stands at the bottom, as an arrow.
+The axis shows five decades at most: below the largest error, or, where those would
+hold less than half of the ops, where most of them are; and fewer where only a few ops
+are far below all others. What is smaller stands at the bottom, as an arrow, what is
+larger at the top.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import math
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -53,10 +56,15 @@ def draw_errors(
     axes.set_yscale("log")
     axes.set_ylim(low, high)
     for kind, colour, label, size in _KINDS:
-        _draw_ops(axes, shown[kind], low, color=colour, label=label, s=size)
+        _draw_ops(axes, shown[kind], (low, high), color=colour, label=label, s=size)
         _draw_broken(axes, arithmetic, kind, colour)
-    if any(error < low for found in shown.values() for _, error in found):
-        axes.scatter([], [], marker="v", color=FAINT, label="below the axis")
+    every = [error for found in shown.values() for _, error in found]
+    for marker, where, beyond in (
+        ("v", "below", any(error < low for error in every)),
+        ("^", "above", any(error > high for error in every)),
+    ):
+        if beyond:
+            axes.scatter([], [], marker=marker, color=FAINT, label=f"{where} the axis")
     for (number, label), style in zip(marks, _MARKS, strict=False):
         axes.axvline(number, color=_FIRST, linewidth=0.8, linestyle=style, label=label)
     axes.set_xlabel("op, in program order", color=INK, fontsize=9)
@@ -70,8 +78,13 @@ def draw_errors(
 def _limits(errors: Sequence[float]) -> tuple[float, float]:
     if not errors:  # a logarithmic axis has nothing to begin with
         return _EMPTY
-    low = max(axis_floor(errors), max(errors) * _DECADES)
-    return low / 2, max(errors) * 3
+    ordered = np.sort(errors)
+    below = np.searchsorted(ordered, ordered * _DECADES)
+    held = np.arange(1, len(ordered) + 1) - below  # by five decades below each error
+    most = len(held) - 1 - int(np.argmax(held[::-1]))
+    top = ordered[-1 if 2 * held[-1] >= len(held) else most]
+    low = max(axis_floor(ordered[ordered <= top].tolist()), top * _DECADES)
+    return low / 2, top * 3
 
 
 def _shade_backward(axes: Axes, ops: Sequence[Row]) -> None:
@@ -98,13 +111,19 @@ def _finite(ops: Sequence[Row], kind: str) -> list[tuple[int, float]]:
 
 
 def _draw_ops(
-    axes: Axes, found: Sequence[tuple[int, float]], low: float, **style: Any
+    axes: Axes,
+    found: Sequence[tuple[int, float]],
+    limits: tuple[float, float],
+    **style: Any,
 ) -> None:
-    inside = [(n, error) for n, error in found if error >= low]
+    low, high = limits
+    inside = [(n, error) for n, error in found if low <= error <= high]
     axes.scatter([n for n, _ in inside], [e for _, e in inside], linewidths=0, **style)
+    style |= {"label": "", "s": 14, "alpha": 0.5, "linewidths": 0}
     below = [n for n, error in found if error < low]
-    style |= {"label": "", "s": 14, "marker": "v"}
-    axes.scatter(below, [low * 1.2] * len(below), linewidths=0, alpha=0.5, **style)
+    axes.scatter(below, [low * 1.2] * len(below), marker="v", **style)
+    above = [n for n, error in found if error > high]
+    axes.scatter(above, [high / 1.2] * len(above), marker="^", **style)
 
 
 def _draw_broken(axes: Axes, ops: Sequence[Row], kind: str, colour: str) -> None:

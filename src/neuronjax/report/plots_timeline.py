@@ -42,6 +42,10 @@ _BAND_STEP = 0.55
 _AROUND = "#EFEFEF"
 #: What is named fills this much of its stretch, which is this share of the whole time.
 _FILLED, _NAMED_SHARE = 0.75, 0.01
+#: Of a lane's height, what stands behind a text is more than that; in another colour
+#: less than that.
+_HIGH, _LOW = 0.5, 0.1
+_WHOLE = 0.9  # of a run, which a text is about
 _MOST_LOOPS = 8
 #: Events of one name are one, if what is between them is less of the whole time.
 _JOINED = 0.004
@@ -125,9 +129,12 @@ def _name_all(axes: Axes, rows: _TimelineRows) -> None:
         write([f"loop {turns}", turns], run, rows.bands["loops"], INK)
     for queue in rows.queues:
         for run in _named_runs(rows.timeline, queue):
-            counted = [f"{run.name} × {run.events}"] if run.events > 1 else []
+            full = _fullest(rows.timeline, queue, run)
+            is_whole = full.end - full.start > _WHOLE * (run.end - run.start)
+            times = f"{run.name} × {run.events}"
+            counted = [times] if is_whole and run.events > 1 else []
             y = rows.base(queue) + _HEIGHT / 4
-            write([*counted, run.name], run, y, _ink_on(queue, run))
+            write([*counted, run.name], full, y, _ink_on(queue, run))
     around = Run("", rows.timeline.scheduled_seconds, rows.timeline.total_seconds)
     took = seconds(rows.timeline.around_seconds)
     texts = f"start and end of the program: {took}", f"around: {took}"
@@ -265,9 +272,31 @@ def _named_runs(timeline: Timeline, queue: Queue) -> Iterator[Run]:
     )
 
 
+def _fullest(timeline: Timeline, queue: Queue, run: Run) -> Run:
+    """The longest part of a run in which its lane is high, and of its colour, all
+    along: a text stands there and not over gaps."""
+    edges = np.linspace(0, timeline.total_seconds, _STRETCHES + 1)
+    spills = busy_shares(timeline, queue, edges, only=_is_spill)
+    shares = busy_shares(timeline, queue, edges)
+    is_own = spills > _HIGH if _spills(run) else (shares > _HIGH) & (spills < _LOW)
+    within = (edges[:-1] >= run.start) & (edges[1:] <= run.end)
+    longest = run._replace(end=run.start)
+    places = itertools.groupby(range(_STRETCHES), (is_own & within).__getitem__)
+    for is_full, group in places:
+        first, *rest = group
+        start, end = edges[first], edges[first + len(rest) + 1]
+        if is_full and end - start > longest.end - longest.start:
+            longest = run._replace(start=start, end=end)
+    return longest
+
+
+def _spills(run: Run) -> bool:
+    return run.name.startswith("spill")
+
+
 def _ink_on(queue: Queue, run: Run) -> str:
     """The colour of a text on a lane, dark on the light ones."""
-    is_light = queue in ("scalar", "dma", "gpsimd") and not run.name.startswith("spill")
+    is_light = queue in ("scalar", "dma", "gpsimd") and not _spills(run)
     return INK if is_light else "white"
 
 

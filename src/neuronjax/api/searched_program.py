@@ -1,0 +1,164 @@
+"""The function of a precision search: captured once, lowered, priced and run.
+
+Op by op, because what two policies have in common is then compiled once, and from what
+was lowered to be priced: nothing is captured or lowered again to be run.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from neuronjax.api.jit import Emulated, jit
+from neuronjax.api.lowered import CallState, Lowered, may_round_stochastically
+from neuronjax.api.profile import profile
+from neuronjax.capture.mesh_context import MeshContext
+from neuronjax.capture.trace import abstract
+from neuronjax.diagnostics.precision_groups import (
+    Groups,
+    ListeningPolicy,
+    Selection,
+    find_groups,
+)
+from neuronjax.diagnostics.precision_policies import Candidates
+from neuronjax.diagnostics.precision_trials import PricedPolicy, program_identity
+from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.policy import Policy
+
+#: So many lowered programs are kept.
+_KEPT = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchedProgram:
+    """The function captured for the types of its arguments."""
+
+    lower: Callable[[Policy], Lowered]
+    timing: Mapping[str, Any]  # options of `profile`
+    types: Any  # of its arguments; None where they do not tell the program
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any],
+        options: Mapping[str, Any],
+        arguments: tuple[tuple, dict],
+        timing: Mapping[str, Any],
+    ) -> SearchedProgram:
+        """The function, under options of `jit`, for arguments of these types."""
+        args, kwargs = arguments
+        lowered = jit(function, **options).lower(*args, **kwargs)
+        # What is priced is run soon after, if it is worth that.
+        lower = functools.lru_cache(_KEPT)(lowered.under)
+        around = lowered.captured.emulation.around
+        static = any(options.get(f"static_arg{end}") for end in ("nums", "names"))
+        told = around == MeshContext() == MeshContext.current() and not static
+        return cls(
+            lower=lower, timing=timing, types=_types(arguments) if told else None
+        )
+
+    def price(self, policy: Policy) -> PricedPolicy:
+        """What instructions a policy makes, and their predicted time."""
+        lowered = self.lower(policy)
+        seconds = profile(lowered, **self.timing)().total_seconds
+        return PricedPolicy(program_identity(lowered.captured.instructions), seconds)
+
+    def groups(self, candidates: Candidates, by: str | Selection) -> Groups:
+        """What can be decided about; refuses a program that has nothing of it."""
+        listening = ListeningPolicy.like(candidates.policies[-1])
+        self.lower(listening)
+        heard = [op for op in listening.heard if candidates.can_change(op.op)]
+        if not heard:
+            raise InvalidProgramError(
+                "the program has no op whose precision a candidate can change",
+                remedy="give a function with matmuls or convolutions, outside of any "
+                "policy_scope; or candidates with auto_cast='all'",
+            )
+        return find_groups(heard, by)
+
+    def supported(
+        self, candidates: Candidates, groups: Groups, *, named: bool
+    ) -> Candidates:
+        """Those that some group can have on the target, and that change it.
+
+        It is an error that the target lacks one that the caller `named`, or that none
+        changes anything. One group that a candidate changes is enough to know.
+        """
+        last = len(candidates.names) - 1
+        baseline = self._identity(candidates, groups, (last,) * len(groups.groups))
+        kept, changes = [], False
+        for number, name in enumerate(candidates.names[:-1]):
+            exists, refusal = False, None
+            for found in self._alone(candidates, groups, number):
+                if isinstance(found, UnsupportedError):
+                    refusal = found
+                    continue
+                exists = True
+                if found != baseline:
+                    changes = True
+                    break
+            if exists:
+                kept.append(number)
+            elif named and refusal is not None:
+                raise UnsupportedError(
+                    f"the candidate {name!r}: {refusal.what}",
+                    op=refusal.op,
+                    location=refusal.location,
+                    remedy=f"leave it out, or {refusal.remedy}",
+                ) from refusal
+        if not changes:
+            raise InvalidProgramError(
+                f"none of {', '.join(candidates.names)} changes an instruction of this "
+                "program: no group is lowerable",
+                remedy="bf16, fp16, tf32 and fp8 are casts of FP32 operands; give "
+                "candidates below the dtypes of the program",
+            )
+        return candidates.only([*kept, last])
+
+    def _alone(
+        self, candidates: Candidates, groups: Groups, number: int
+    ) -> Iterator[str | UnsupportedError]:
+        """The programs with one group lowered, or the refusal of each."""
+        count, last = len(groups.groups), len(candidates.names) - 1
+        for group in range(count):
+            assignment = tuple(number if g == group else last for g in range(count))
+            try:
+                yield self._identity(candidates, groups, assignment)
+            except UnsupportedError as error:
+                yield error
+
+    def _identity(
+        self, candidates: Candidates, groups: Groups, assignment: tuple[int, ...]
+    ) -> str:
+        policy = candidates.policy(groups, assignment)
+        return program_identity(self.lower(policy).captured.instructions)
+
+    def op_by_op(self, emulated: Emulated) -> Callable[..., Any]:
+        """The function under its policy, its calls counted from 0."""
+        policy = emulated.policy
+        captured, state = (
+            self.lower(policy).captured,
+            CallState("the searched function"),
+        )
+        stochastic = may_round_stochastically(policy)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            index = state.next_index(stochastic, args, kwargs)
+            step = emulated.with_rounding_seed(index) if stochastic else emulated
+            with jax.disable_jit():
+                if self.types != _types((args, kwargs)):
+                    return step(*args, **kwargs)  # another program
+                leaves = jax.tree.leaves((args, kwargs))
+                outcome = captured.execute(state.context(index), leaves)
+                return jax.tree.unflatten(captured.out_tree, outcome.results)
+
+        return run
+
+
+def _types(arguments: tuple[tuple, dict]) -> tuple[list[Any], Any]:
+    leaves, structure = jax.tree.flatten(arguments)
+    return list(map(abstract, leaves)), structure
