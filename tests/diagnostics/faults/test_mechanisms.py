@@ -114,6 +114,16 @@ def mean_energies(x, w):
     return jnp.mean(h * h, axis=0)
 
 
+def squares_in_fp8(x, w):
+    hidden = jax.nn.relu(x @ w["up"]) ** 2
+    return hidden @ w["down"]  # here
+
+
+def squares_scaled(x, w):
+    hidden = jax.nn.relu(x @ w["up"] / 16) ** 2
+    return (hidden @ w["down"]) * 256
+
+
 def remembered(x, w):
     gate = jax.nn.sigmoid(x @ w - 8)
     keep = (1 - gate).astype(jnp.float16)  # here
@@ -126,6 +136,7 @@ def remembered_in_fp32(x, w):
 
 ENGINES = Policy(integer_path="fp32")
 POSITIVE = np.abs(normal(64, seed=3)) + 0.5
+OUTLIER = np.where(np.arange(128) == 7, 25, 1).astype(np.float32)
 OFFSET = 1000 + normal(4, 512, seed=6, scale=0.3)
 
 CASES = [
@@ -177,6 +188,19 @@ CASES = [
         energies,
         mean_energies,
         [normal(2000, 16), normal(16, 8, seed=1, scale=2.5)],
+    ),
+    (
+        "overflow",
+        Policy(auto_cast="matmult", auto_cast_type="fp8_e4m3", scaling="none"),
+        squares_in_fp8,
+        squares_scaled,
+        [
+            normal(32, 64, seed=1),
+            {
+                "up": normal(64, 128, seed=51, scale=0.12) * OUTLIER,
+                "down": normal(128, 32, seed=91, scale=0.1),
+            },
+        ],
     ),
     # An error of two percent, which the roundings of the operands do not explain.
     (

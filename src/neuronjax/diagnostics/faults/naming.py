@@ -13,7 +13,7 @@ from neuronjax.diagnostics.faults.judgement import HOPELESS
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.search import Suspect
-from neuronjax.diagnostics.faults.traits import buries
+from neuronjax.diagnostics.faults.traits import buries, cast_limit, largest_operand
 from neuronjax.execution.probes.signs import (
     FEW,
     MOSTLY,
@@ -130,16 +130,11 @@ def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | Non
         return None
     if any(x.nonfinite for x in e.operands.values()):
         return None
-    largest, name = _largest_operand(e), np.dtype(t.cast.dtype).name
-    limit = get_format(name).max_finite
-    if largest <= limit or t.cast.has_blocks:
+    largest, limit, name = largest_operand(e), cast_limit(t), t.cast.dtype.name
+    if largest <= limit:
         return None
     text = f"an operand reaches {_figure(largest)}, {name} ends at {_figure(limit)}"
     return FaultName("overflow", text)
-
-
-def _largest_operand(e: OpEvidence) -> float:
-    return max(x.largest for x in e.operands.values())
 
 
 def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
@@ -247,9 +242,8 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if _short(t) in _SUMS:
         return FaultName("stagnation", text)
     if t.cast is not None:
-        limit = get_format(np.dtype(t.cast.dtype).name).max_finite
-        largest = _largest_operand(e)
-        if largest > limit and not t.cast.has_blocks and e.own > HOPELESS:
+        largest, limit = largest_operand(e), cast_limit(t)
+        if largest > limit and e.own > HOPELESS:
             what = f"{_figure(largest)} clipped at {_figure(limit)}"
             return FaultName("saturation", f"{what} by the cast, {text}")
         lost = e.result.lost

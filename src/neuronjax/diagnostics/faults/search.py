@@ -32,7 +32,7 @@ from neuronjax.diagnostics.faults.traits import (
     handed_on,
     hands_on,
     is_short,
-    is_singular,
+    is_too_large,
     narrows,
     only_renames,
 )
@@ -261,8 +261,8 @@ class FaultSearch:
         self, shown: OpTrace, evidence: OpEvidence
     ) -> Iterator[tuple[OpTrace, OpTrace | None]]:
         """Who makes an op make Inf or NaN: makers and where it shows."""
-        if evidence.result.beyond and not is_singular(shown):
-            yield shown, None  # too large for a format, whatever was rounded before
+        if is_too_large(shown, evidence):  # whatever was rounded before
+            yield shown, None
             return
         maker = self._flushed(evidence) or self._absorbed(shown) or shown
         if not evidence.result.nonfinite_reference:

@@ -13,6 +13,7 @@ from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.wrong_results import NEAR
 from neuronjax.execution.probes.signs import SINGULAR
 from neuronjax.ir.program import Value
+from neuronjax.numerics.float_format import get_format
 
 _SUMS = frozenset(
     f"stablehlo.{name}" for name in ("add", "subtract", "reduce", "reduce_window")
@@ -33,9 +34,26 @@ def buries(trace: OpTrace, evidence: OpEvidence) -> float:
     return evidence.own * evidence.result.norm / min(addends, default=math.inf)
 
 
-def is_singular(trace: OpTrace) -> bool:
-    """Whether an op makes Inf beside its singular point too."""
-    return trace.path.op.name.rpartition(".")[2] in SINGULAR
+def is_too_large(trace: OpTrace, evidence: OpEvidence) -> bool:
+    """Whether a format cannot hold a result, which is not beside a singular point, or
+    what a policy casts operands to cannot hold one of them."""
+    if evidence.result.beyond and trace.path.op.name.rpartition(".")[2] not in SINGULAR:
+        return True
+    is_finite = not any(x.nonfinite for x in evidence.operands.values())
+    return is_finite and largest_operand(evidence) > cast_limit(trace)
+
+
+def cast_limit(trace: OpTrace) -> float:
+    """The largest number that a policy's cast of operands holds; Inf without one, or
+    with scales of blocks."""
+    if trace.cast is None or trace.cast.has_blocks:
+        return math.inf
+    return get_format(np.dtype(trace.cast.dtype).name).max_finite
+
+
+def largest_operand(evidence: OpEvidence) -> float:
+    """The largest magnitude in the reference's operands."""
+    return max((x.largest for x in evidence.operands.values()), default=0.0)
 
 
 def narrows(trace: OpTrace) -> bool:
