@@ -105,6 +105,10 @@ def jit(
     return make(function, **options)
 
 
+#: The rooms that know `nj.jit`; "" is the package itself.
+_KNOW_IT = ("api", "testing", "cli", "")
+
+
 def _asked_for_jaxs() -> bool:
     """Whether one of our rooms that know no `nj.jit` asks, for `jax.jit`: a program has
     set `jax.jit = functools.partial(nj.jit, ...)`, or to a function of its own."""
@@ -112,7 +116,7 @@ def _asked_for_jaxs() -> bool:
     for _ in range(2):
         package, _, rooms = (frame.f_globals.get("__name__") or "").partition(".")
         if package == "neuronjax":
-            return rooms.partition(".")[0] not in ("api", "cli")
+            return rooms.partition(".")[0] not in _KNOW_IT
         if frame.f_back is None:
             return False
         frame = frame.f_back
