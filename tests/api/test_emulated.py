@@ -247,3 +247,21 @@ def test_the_hook_is_where_it_was():
     assert counted._cache_size() == 0  # part of another program
     counted(1.0)
     assert counted._cache_size() == 1
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        functools.partial(nj.jit, policy="bf16"),
+        lambda function, **options: nj.jit(function, policy="bf16", **options),
+    ],
+    ids=["partial", "function"],
+)
+def test_nj_jit_in_the_place_of_jaxs_own(monkeypatch, put):
+    """Our own calls of `jax.jit` get JAX's."""
+    monkeypatch.setattr(jax, "jit", put)
+    fresh = jax.random.normal(jax.random.key(7), (5, 7))  # compiled for the first time
+    gradient = jax.grad(jax.jit(lambda x: product(x @ x.T).sum()))(fresh)
+    assert gradient.shape == fresh.shape
+    assert is_bf16(jax.jit(product)(X))
+    assert is_bf16(nj.profile(product, policy="bf16")(X).outputs)

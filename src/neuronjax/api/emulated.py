@@ -24,14 +24,14 @@ from typing import Any
 import jax
 
 from neuronjax.api import emulated_meshes
-from neuronjax.api.jit import jit
+from neuronjax.api.jit import NATIVE_JIT, jit
 from neuronjax.api.pmap import pmap
 from neuronjax.capture.decode import LIBRARY
 from neuronjax.errors import NotEmulatedWarning, warn_user
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
 
-NATIVE_JIT, NATIVE_PMAP = jax.jit, jax.pmap
+NATIVE_PMAP = jax.pmap
 _NATIVE_MESHES = {name: getattr(jax, name) for name in emulated_meshes.OURS}
 
 #: Of every open scope the target and the policy, the last one opened at the end.

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from neuronjax.api.jit import NATIVE_JIT
 from neuronjax.api.lowered import (
     CallEntry,
     CallState,
@@ -77,7 +78,7 @@ class _Loaded:
     def __init__(self, artifact: Artifact, target: Target, policy: Policy) -> None:
         self._artifact = artifact
         self._emulation = _SavedEmulation.of(artifact, target, policy)
-        self._jitted = jax.jit(self._emulation.__call__)
+        self._jitted = NATIVE_JIT(self._emulation.__call__)
 
     def lowered(self) -> Lowered:
         """The program, with the types of the arguments it is called with."""

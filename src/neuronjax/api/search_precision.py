@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from neuronjax.api.jit import Emulated, jit
+from neuronjax.api.jit import NATIVE_JIT, Emulated, jit
 from neuronjax.api.profile import Trips
 from neuronjax.api.searched_program import SearchedProgram
 from neuronjax.diagnostics.compilations import Compilations
@@ -320,7 +320,7 @@ class _Measured:
         """The function under a policy, its calls counted from 0."""
         if isinstance(policy, str):
             native = {k: v for k, v in self.options.items() if k != "target"}
-            return jax.jit(self.function, **native)
+            return NATIVE_JIT(self.function, **native)
         emulated = jit(self.function, policy=policy, **self.options)
         if self.compiled:
             return emulated

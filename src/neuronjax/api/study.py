@@ -23,8 +23,7 @@ import numpy as np
 from rich.console import RenderableType
 from rich.table import Table
 
-from neuronjax.api.emulated import NATIVE_JIT
-from neuronjax.api.jit import Emulated, jit as emulated_jit
+from neuronjax.api.jit import NATIVE_JIT, Emulated, jit as emulated_jit
 from neuronjax.diagnostics.code_fingerprint import code_fingerprint
 from neuronjax.diagnostics.run_files import (
     Record,

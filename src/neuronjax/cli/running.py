@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import neuronjax as nj
+from neuronjax.api.jit import NATIVE_JIT
 from neuronjax.api.profile import profile
 from neuronjax.cli.application import (
     CacheOption,
@@ -146,7 +147,7 @@ def _run_function(
 ) -> CommandOutcome:
     values = source.values(shapes, inputs, seed)
     lowered = nj.jit(source.function, **options).lower(*values)
-    native = leaves_of(jax.jit(source.function)(*values)) if compare else None
+    native = leaves_of(NATIVE_JIT(source.function)(*values)) if compare else None
     return _outcome(lowered, values, {}, native)
 
 

@@ -32,8 +32,8 @@ class StatisticsTable(Displayed):
         cells = {name: list(map(show, records)) for name, show in _COLUMNS.items()}
         told = {name: column for name, column in cells.items() if any(column)}
         return new_table(
-            f"{len(self.statistics.sites)} results on {self.statistics.setting}, "
-            f"the worst {len(records)} first",
+            f"{self.statistics.setting}\n"
+            f"{len(self.statistics.sites)} results, the worst {len(records)} first",
             {"where": TEXT} | dict.fromkeys(told, NUMBER),
             zip(map(_where, records), *told.values(), strict=True),
             caption="; ".join(text for name, text in _LEGEND.items() if name in told),

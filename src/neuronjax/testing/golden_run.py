@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from neuronjax.api.jit import Emulated
+from neuronjax.api.jit import NATIVE_JIT, Emulated
 from neuronjax.capture.artifacts import read_artifact
 from neuronjax.diagnostics.edits.changed_attributes import CONSTANT
 from neuronjax.execution import interpreter
@@ -130,7 +130,7 @@ class GoldenRun:
 
     def outputs(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The flat results; an amax history comes last."""
-        jitted = jax.jit(lambda *arrays: self._traced((), *arrays))
+        jitted = NATIVE_JIT(lambda *arrays: self._traced((), *arrays))
         return [np.asarray(x) for x in jitted(*map(jnp.asarray, inputs))]
 
     def watched(

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
 
+from neuronjax.api.jit import NATIVE_JIT
 from neuronjax.ir.instruction import Instruction, InstructionProgram
 
 #: Of one program; what runs later is not kept. Four bytes each.
@@ -104,7 +105,7 @@ def watched(
     `run(listeners, *arrays)` calls the interpreter, and can be traced.
     """
     recorder = _HashRecorder(program)
-    jitted = jax.jit(lambda *arrays: run((recorder,), *arrays))
+    jitted = NATIVE_JIT(lambda *arrays: run((recorder,), *arrays))
 
     def watched_run(*arrays: Any) -> tuple[Any, OpHashes]:
         recorder.seen.clear()
