@@ -46,7 +46,11 @@ def full(monkeypatch):
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no /proc here")
 @pytest.mark.parametrize(
     ("shapes", "disabled"),
-    [(40, False), (12, True), pytest.param(500, False, marks=pytest.mark.slow)],
+    [
+        (40, False),
+        (12, True),
+        pytest.param(500, False, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
+    ],
 )
 def test_many_shapes_stay_within_the_limit(full, shapes, disabled):
     run = step()

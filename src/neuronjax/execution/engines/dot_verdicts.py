@@ -73,7 +73,8 @@ def _verify(shape: Shape) -> bool:
     start = time.perf_counter()
     zero = jnp.float32(-0.0)  # an argument: unknown to the compiler
     fast, slow = jax.jit(pinned), jax.jit(scanned)
-    probes = [probe(shape, corner) for corner in range(CORNERS)]
+    # One after the other: of long sums each is hundreds of MB, and the first may do.
+    probes = (probe(shape, corner) for corner in range(CORNERS))
     same = all(_equal(fast(*p), slow(*p, zero)) for p in probes)
     spent_seconds += time.perf_counter() - start
     stages.stage("emulating")
