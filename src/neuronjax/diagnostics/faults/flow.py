@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 from neuronjax.diagnostics.faults.evidence import OpEvidence
 from neuronjax.diagnostics.faults.recorder import OpTrace, Recorder
-from neuronjax.diagnostics.faults.shares import Share
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
@@ -213,20 +212,12 @@ def _carries(trace: OpTrace) -> bool:
 
 
 def _is_own(op: Op, evidence: OpEvidence) -> bool:
-    """Whether an op makes its error; not one that rounds once more what has been
-    rounded so before, which leaves it as it is."""
+    """Whether an op makes its error; not a cast of what has been rounded so before,
+    which leaves it as it is."""
     if not evidence.own or evidence.own < OWN * evidence.result.error:
         return False
-    errors = (_inherited(op, x, evidence) for x in evidence.operands.values())
-    return max(errors, default=0.0) < evidence.result.error
-
-
-def _inherited(op: Op, operand: Share, evidence: OpEvidence) -> float:
-    """What a result owes to an operand: a sum takes over absolute errors, everything
-    else relative ones."""
-    if op.name in _SUMS and evidence.result.norm and operand.norm:
-        return operand.error * operand.norm / evidence.result.norm
-    return operand.error
+    before = max((x.error for x in evidence.operands.values()), default=0.0)
+    return op.name != "stablehlo.convert" or before < evidence.result.error
 
 
 def _error(trace: OpTrace) -> float:
