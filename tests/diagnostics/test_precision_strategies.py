@@ -63,7 +63,9 @@ def test_nothing_slower_than_the_beginning_is_found(strategy):
         search = Search(Table(seed, budget), goal)
         found = search.run()
         baseline = search.trials.seconds(goal.uniform(goal.baseline))
-        assert search.trials.seconds(found) <= baseline
+        predicted = search.trials.seconds(found)
+        assert predicted is not None and baseline is not None
+        assert predicted <= baseline
         assert search.trials.held_out_error(found) <= TOLERANCE
         on_the_way = itertools.takewhile(
             lambda d: d.stage != "held out", search.decisions
