@@ -64,9 +64,12 @@ def test_nothing_slower_than_the_beginning_is_found(strategy):
         found = search.run()
         baseline = search.trials.seconds(goal.uniform(goal.baseline))
         predicted = search.trials.seconds(found)
-        assert predicted is not None and baseline is not None
+        error = search.trials.held_out_error(found)
+        assert predicted is not None
+        assert baseline is not None
+        assert error is not None
         assert predicted <= baseline
-        assert search.trials.held_out_error(found) <= TOLERANCE
+        assert error <= TOLERANCE
         on_the_way = itertools.takewhile(
             lambda d: d.stage != "held out", search.decisions
         )
