@@ -17,9 +17,7 @@ import pytest
 from jax import export, lax
 
 import neuronjax as nj
-from neuronjax.execution import interpreter
 from neuronjax.execution.transformations import with_closure
-from neuronjax.numerics.host_kernels import choice
 from tests.conformance import bits
 from tests.real.pairs import KEY, ROW, W, X, agree, assert_close, energy, jitted, layer
 from tests.zoo.program import uniform
@@ -364,13 +362,10 @@ def test_ahead_of_time_compilation_of_a_native_jit():
     bits.assert_same(compiled(X, W), jax.grad(jitted(energy))(X, W))
 
 
-def test_export_of_a_native_jit(monkeypatch):
-    """The layouts that pin dots are calls whose form XLA does not guarantee; kernels of
-    this processor are none that another process has."""
-    monkeypatch.setattr(choice, "enabled", False)
-    interpreter.forget_kernels()
-    layouts = export.DisabledSafetyCheck.custom_call("LayoutConstraint")
-    exported = export.export(jax.jit(jitted(layer)), disabled_checks=[layouts])(X, W)
+def test_export_of_a_native_jit():
+    """Nothing of this processor's or of this XLA's own is in it, if that is said."""
+    with nj.exportable():
+        exported = export.export(jax.jit(jitted(layer)))(X, W)
     bits.assert_same(exported.call(X, W), jitted(layer)(X, W))
 
 
