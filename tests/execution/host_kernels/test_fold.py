@@ -117,7 +117,7 @@ def draw(seed: int, shape: tuple[int, ...], kind: str, dtype: str) -> np.ndarray
     return x.astype(DTYPES[dtype])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.tuples(st.integers(1, 3), *[st.integers(1, 40)] * 2, st.integers(1, 90)),
     st.sampled_from(WAYS),

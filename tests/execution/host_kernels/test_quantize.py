@@ -46,7 +46,7 @@ def assert_as_integers(x: np.ndarray, axis: int, name: str, rule: str) -> None:
         np.testing.assert_array_equal(np.asarray(got), np.asarray(to_codes(want)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.integers(1, 70), min_size=1, max_size=3),
     st.integers(0, 2),
