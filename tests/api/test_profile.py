@@ -232,6 +232,14 @@ def test_memory_over_time(profiled):
     assert max(size for _, size in samples["HBM"]) == profiled.memory.hbm.bytes
 
 
+def test_memory_prints_as_the_table_of_the_report(profiled):
+    shown = str(profiled.memory)
+    assert shown.startswith("Memory at its fullest")
+    assert shown in profiled.summary()
+    assert "HBM 14 MiB of 23.8 GiB, SBUF" in repr(profiled.memory)
+    assert len(repr(profiled.memory)) < 80
+
+
 def test_a_loop_is_over_with_its_last_turn():
     w = jax.ShapeDtypeStruct((1024, 1024), X.dtype)
     found = profile(lambda x, w: looped(x, w) + 1)(X, w)

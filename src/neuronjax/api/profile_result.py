@@ -20,6 +20,7 @@ from neuronjax.diagnostics.limits import Change
 from neuronjax.hardware import Target
 from neuronjax.policy import Policy
 from neuronjax.report import profile_tables as tables, profile_usage as usages
+from neuronjax.report.memory_display import ShownMemory, shown_memory
 from neuronjax.report.memory_samples import memory_samples
 from neuronjax.report.profile_events import write_csv, write_parquet
 from neuronjax.report.profile_summary import metrics
@@ -29,7 +30,6 @@ from neuronjax.report.setting import kernel_line, setting_line
 from neuronjax.report.tables import Displayed, as_text
 from neuronjax.timing.evidence import Confidence, confidence
 from neuronjax.timing.hbm import capacity_bytes, check_fits, donation_saves
-from neuronjax.timing.memory_plan import MemoryPlan
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Core, Queue
 
@@ -72,14 +72,15 @@ class Profile(Displayed):
         how sure that is."""
         return self.timeline.total_seconds
 
-    @property
-    def memory(self) -> MemoryPlan:
-        """What stays in SBUF, what spills, and what HBM has to hold.
+    @cached_property
+    def memory(self) -> ShownMemory:
+        """What stays in SBUF, what spills, and what HBM has to hold; printed, both at
+        their fullest.
 
         Results take the place of arguments that the function donates
         (`donate_argnums`); of a `Lowered` it is not known which these are.
         """
-        return self.timeline.memory
+        return shown_memory(self.timeline.memory, self.core)
 
     def check_memory(self) -> None:
         """Does nothing if HBM holds the program.
@@ -219,7 +220,7 @@ class Profile(Displayed):
         """Key figures, queues and memory, as tables of Rich."""
         return Group(
             tables.summary_tables(self._title, self.metrics, self.bound),
-            tables.memory_table(self.memory, self.core),
+            self.memory.__rich__(),
         )
 
     @property
