@@ -146,7 +146,8 @@ class Profile(Displayed):
     # -- who takes the time ------------------------------------------------------------
 
     def by_op(self) -> dict[str, Usage]:
-        """Time and bytes by instruction and operator, the busiest first."""
+        """Time and bytes by instruction and operator, the busiest first; "(none)" is
+        what belongs to no instruction, such as constants that are loaded."""
         return usages.grouped(self.timeline, usages.op_name)
 
     def by_source(self) -> dict[str, Usage]:
@@ -161,8 +162,8 @@ class Profile(Displayed):
         return usages.grouped(self.timeline, usages.module_name)
 
     def by_phase(self) -> dict[str, Usage]:
-        """The same by pass: "forward", "backward", "optimizer"; "" of what neither the
-        name stack nor the flow of data tells."""
+        """The same by pass: "forward", "backward", "optimizer"; "(none)" where neither
+        the name stack nor the flow of data tells."""
         return usages.grouped(self.timeline, usages.phase_name)
 
     def by_engine(self) -> dict[str, Usage]:

@@ -209,7 +209,7 @@ def groups_table(
     for key, used in shown.items():
         spent = [used.seconds.get(queue, 0.0) / unit for queue in queues]
         share = used.busy_seconds / whole.busy_seconds if whole.busy_seconds else 0.0
-        rows.add_row(key or "(none)", percent(share), *map(_figures, spent))
+        rows.add_row(key, percent(share), *map(_figures, spent))
     return rows
 
 
