@@ -233,7 +233,7 @@ def test_a_margin_is_kept(arguments):
 def test_a_refusal_says_what_decided(arguments):
     text = str(search(margin=3.0)(*arguments))
     assert re.search(r"error [\d.e-]+ x 3 > 0.1", text)
-    assert "tolerated: error x 3 <= 0.1" in text
+    assert "Tolerated: error x 3 <= 0.1" in text
     for error in re.findall(r"error ([\d.e-]+) x 3 > 0.1", text):
         assert float(error) * 3 > 0.1
     assert re.search(r"error [\d.e-]+ > 0.1", str(search()(*arguments)))

@@ -214,7 +214,8 @@ class Profile(Displayed):
         parts = [self.headline(), ops]
         if self.confidence is not None:
             kind = "program" if self._program else "kernel"
-            parts.append(tables.confidence_table(self.confidence, kind))
+            sure = tables.confidence_table(self.confidence, kind, self.total_seconds)
+            parts.append(sure)
         return Group(*parts, *(Text(f"note: {note}") for note in self.notes))
 
     def headline(self) -> Group:

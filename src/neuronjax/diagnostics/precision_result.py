@@ -14,7 +14,7 @@ from rich.text import Text
 from neuronjax.diagnostics.precision_groups import OpGroup
 from neuronjax.diagnostics.precision_path import became_of, path_to
 from neuronjax.diagnostics.precision_policies import Assignment, policy_code
-from neuronjax.diagnostics.precision_strategies import EXCESS, Decision
+from neuronjax.diagnostics.precision_strategies import EXCESS, EXCESS_HELD_OUT, Decision
 from neuronjax.policy import Policy
 from neuronjax.report.quantities import seconds as in_words
 from neuronjax.report.tables import (
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _SHOWN_GROUPS = 24
 _SHOWN_DECISIONS = 16
 _STYLES = {"kept": "green", "measured": ""}
-_REFUSED = ("rejected", "undone", "given up")
+_REFUSED_LATER = {"undone": EXCESS_HELD_OUT, "given up": "better without"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,14 +291,18 @@ class PrecisionSearch(Displayed):
         """The last cheaper candidate that a group did not get, and what decided."""
         became = became_of(self.assignment, self.decisions)
         for d, outcome in reversed(list(zip(self.decisions, became, strict=True))):
-            cheaper = d.candidate < self.assignment[group]
-            if group in d.groups and cheaper and outcome in _REFUSED:
+            is_refused = outcome == "rejected" or outcome in _REFUSED_LATER
+            if (
+                is_refused
+                and group in d.groups
+                and d.candidate < self.assignment[group]
+            ):
                 return self.candidates[d.candidate], self._because(d, outcome)
         return "", ""
 
     def _because(self, d: Decision, outcome: str) -> str:
-        if outcome == "given up":
-            return "better without"
+        if outcome in _REFUSED_LATER:
+            return _REFUSED_LATER[outcome]
         if d.why != EXCESS or d.error is None:
             return _brief(d.why)
         return f"error {d.error:.3g}{self._margin} > {self.tolerance:g}"
@@ -331,8 +335,8 @@ class PrecisionSearch(Displayed):
             title,
             columns | {"error": NUMBER, "predicted": NUMBER, "": WORD},
             cells,
-            caption="Error and time are those of the whole program; tolerated: "
-            f"error{self._margin} <= {self.tolerance:g}",
+            caption="Error and time are those of the whole program.\n"
+            f"Tolerated: error{self._margin} <= {self.tolerance:g}",
         )
 
     def _names(self, groups: Sequence[int]) -> str:
