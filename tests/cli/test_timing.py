@@ -18,11 +18,11 @@ import jax, jax.numpy as jnp
 def layer(x, w):
     return jnp.tanh(x @ w)
 
-def train(w, x):
-    return w - 0.1 * jax.grad(lambda w: jnp.sum(layer(x, w)))(w)
-
 def halve(x):
     return jax.lax.while_loop(lambda x: x.max() > 1, lambda x: x / 2, x)
+
+def train(w, x):
+    return w - 0.1 * jax.grad(lambda w: jnp.sum(layer(x, w)))(w)
 """
 SHAPES = "f32[256,512] f32[512,1024]"
 

@@ -37,9 +37,13 @@ def part_of(record: OpRecord, width: int = _PART_WIDTH) -> str:
 
 
 def _fixed_table(
-    title: str, rows: Iterable[Sequence[str]], names: str, numbers: str
+    title: str,
+    rows: Iterable[Sequence[str]],
+    names: str,
+    numbers: str,
+    apart: int = 2,
 ) -> Table:
-    """80 columns, of which modules have what ops, lines and numbers leave."""
+    """80 columns, so far `apart`; modules have what ops, lines and numbers leave."""
     return new_table(
         title,
         {name: _CUT | _LOOKS.get(name, {}) for name in names.split("|")}
@@ -47,12 +51,14 @@ def _fixed_table(
         rows,
         collapse_padding=False,
         min_width=None,
-        padding=(0, 1, 0, 0),
+        padding=(0, apart - 1, 0, 0),
         width=80,
     )
 
 
 _OP_WIDTH, _LINE_WIDTH = 15, 22
+#: What three columns of figures leave to those of names.
+_NAMES_WIDTH = 47
 _CUT: Look = {"no_wrap": True, "overflow": "ellipsis"}
 _LOOKS: dict[str, Look] = {
     "#": RIGHT,
@@ -66,12 +72,21 @@ _LOOKS: dict[str, Look] = {
 def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
     """One row per op; units in the last place, millions of FP32 for a sound matmul of
     BF16, are in the records alone."""
-    room = _room([r.short_op for r in ops], [r.line for r in ops])
+    room = _NAMES_WIDTH - sum(
+        min(most, max(map(len, cells), default=0))
+        for cells, most in (
+            ([str(r.number) for r in ops], _NAMES_WIDTH),
+            ([r.short_op for r in ops], _OP_WIDTH),
+            ([r.line for r in ops], _LINE_WIDTH),
+        )
+    )
+    apart = 2 if room >= _PART_WIDTH else 1
+    room += 6 * (2 - apart)  # columns
     rows = (
         (
             str(r.number),
             r.short_op,
-            part_of(r, room),
+            part_of(r, max(room, _PART_WIDTH)),
             r.line,
             short(r.isolation.relative_l2),
             short(r.accumulation.relative_l2),
@@ -79,14 +94,8 @@ def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
         )
         for r in ops
     )
-    return _fixed_table(title, rows, "#|op|part|line", "isolated|in run|SQNR")
-
-
-def _room(ops: Sequence[str], lines: Sequence[str]) -> int:
-    """What ops and lines leave of 80 columns for the part of the model."""
-    spare = _OP_WIDTH - min(_OP_WIDTH, max(map(len, ops), default=0))
-    spare += _LINE_WIDTH - min(_LINE_WIDTH, max(map(len, lines), default=0))
-    return _PART_WIDTH + spare
+    names, numbers = "#|op|part|line", "isolated|in run|SQNR"
+    return _fixed_table(title, rows, names, numbers, apart)
 
 
 def group_table(groups: Sequence[Mapping[str, Any]]) -> Table:

@@ -264,7 +264,8 @@ class PrecisionSearch(Displayed):
                 break
         lost = became_of(self.assignment, self.decisions).count("given up")
         if steps[-1].stage == "best" and lost:
-            yield f"best: one group alone, better than {lost} steps that it gives up"
+            steps_lost = f"{lost} step{'s' * (lost > 1)}"
+            yield f"best: one group alone, better than {steps_lost} that it gives up"
 
     def _groups_table(self) -> Table:
         shown = self.groups[:_SHOWN_GROUPS]

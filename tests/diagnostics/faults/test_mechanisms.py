@@ -271,7 +271,7 @@ def test_an_epsilon_that_the_format_makes_zero_is_named(faulty, words):
     x = normal(4, 16)
     x[2] = 0
     report = compare(faulty, policy="bf16")(x)
-    [fault] = report.faults
+    fault = report.faults[0]
     assert fault.record.source == marked_line(faulty)
     assert (fault.kind, fault.evidence) == ("singular", words)
     assert fault.remedy == LOST_GUARD
