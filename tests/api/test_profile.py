@@ -232,6 +232,14 @@ def test_memory_over_time(profiled):
     assert max(size for _, size in samples["HBM"]) == profiled.memory.hbm.bytes
 
 
+def test_memory_prints_as_the_table_of_the_report(profiled):
+    shown = str(profiled.memory)
+    assert shown.startswith("Memory at its fullest")
+    assert shown in profiled.summary()
+    assert "HBM 14 MiB of 23.8 GiB, SBUF" in repr(profiled.memory)
+    assert len(repr(profiled.memory)) < 80
+
+
 def test_a_loop_is_over_with_its_last_turn():
     w = jax.ShapeDtypeStruct((1024, 1024), X.dtype)
     found = profile(lambda x, w: looped(x, w) + 1)(X, w)
@@ -311,7 +319,9 @@ def test_bounds_are_not_reached(profiled):
     assert len(bounds) == 2
     assert all(change.basis == "bound" for change in bounds)
     longest = profiled.timeline.busy_seconds(profiled.busiest)
-    assert {c.kind: c.seconds for c in bounds}["overlap"] == longest
+    overlap = {c.kind: c for c in bounds}["overlap"]
+    assert overlap.seconds == longest + profiled.metrics["around_time"]
+    assert overlap.what == "overlap all queues, so that DMA never waits"
 
 
 def test_a_batch_that_the_program_cannot_have_is_no_change():

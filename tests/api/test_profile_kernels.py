@@ -114,6 +114,7 @@ def test_memory_over_time(tiled):
     held = (K * M + K * N + M * N) * 2
     assert memory.hbm.bytes == held
     assert memory.edges[-1] == pytest.approx(tiled.total_seconds)
+    assert str(memory) in tiled.summary()
     tiled.check_memory()
 
 

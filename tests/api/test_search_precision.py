@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -227,6 +228,21 @@ def test_a_margin_is_kept(arguments):
     assert whole.error <= 0.1
     assert careful.error * 3 <= 0.1
     assert careful.margin == 3
+
+
+def test_a_refusal_says_what_decided(arguments):
+    text = str(search(margin=3.0)(*arguments))
+    assert re.search(r"error [\d.e-]+ x 3 > 0.1", text)
+    assert "Tolerated: error x 3 <= 0.1" in text
+    for error in re.findall(r"error ([\d.e-]+) x 3 > 0.1", text):
+        assert float(error) * 3 > 0.1 - 1e-3  # three digits
+    assert re.search(r"error [\d.e-]+ > 0.1", str(search()(*arguments)))
+
+
+def test_what_saves_no_time_is_not_refused_for_its_error(arguments):
+    text = str(search(objective="time", tolerance=10.0)(*arguments))
+    assert "saves no time" in text
+    assert not re.search(r"error [\d.e-]+ >", text)
 
 
 def test_a_single_number_is_told():

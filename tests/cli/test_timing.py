@@ -20,6 +20,9 @@ def layer(x, w):
 
 def halve(x):
     return jax.lax.while_loop(lambda x: x.max() > 1, lambda x: x / 2, x)
+
+def train(w, x):
+    return w - 0.1 * jax.grad(lambda w: jnp.sum(layer(x, w)))(w)
 """
 SHAPES = "f32[256,512] f32[512,1024]"
 
@@ -52,6 +55,16 @@ def test_profile_by_line_with_all_figures(run):
     for word in ("cli_timing.py:5", "mfu_estimated_percent", "LNC 1"):
         assert word in result.stdout
     assert "What would save" not in result.stdout
+
+
+def test_profile_by_phase(run):
+    shapes = "f32[512,1024] f32[256,512]"
+    options = ("--args", shapes, "--by", "phase", "--no-limits")
+    result = run("profile", "cli_timing.py:train", *options)
+    assert result.exit_code == 0, result.output
+    table = result.stdout.partition("Phases: share")[2]
+    for phase in ("forward", "backward", "optimizer"):
+        assert f" {phase} " in table
 
 
 def test_profile_json(run):
@@ -105,7 +118,7 @@ def test_profile_warns_of_what_does_not_fit(run):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--by", "colour"), "one of op, source, module"),
+        (("--by", "colour"), "one of op, source, module, phase"),
         (("--plot", "nowhere/p.png"), "there is no folder nowhere"),
         (("--lnc", "5"), "logical NeuronCore size 5"),
         (("--peak", "fp7"), "peak 'fp7'"),

@@ -7,7 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
+from neuronjax.diagnostics.precision_path import became_of, path_to
 from neuronjax.diagnostics.precision_strategies import (
+    OBJECTIVES,
     STRATEGIES,
     BudgetSpentError,
     Goal,
@@ -76,3 +78,33 @@ def test_nothing_slower_than_the_beginning_is_found(strategy):
         kept = [d.seconds for d in on_the_way if d.outcome == "kept"]
         assert kept == sorted(kept, reverse=True)
         assert all(d.seconds is not None for d in search.decisions)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_path_leads_to_what_is_found(strategy, objective):
+    """Step by step from the baseline, each step by its own groups alone."""
+    seen = set()
+    for seed, budget in itertools.product(range(100), (3, 8, 1000)):
+        goal = Goal(
+            tolerance=TOLERANCE,
+            strategy=strategy,
+            objective=objective,
+            candidates=CANDIDATES,
+            groups=GROUPS,
+        )
+        search = Search(Table(seed, budget), goal)
+        found, decisions = search.run(), search.decisions
+        became = became_of(found, decisions)
+        seen |= set(became)
+        state = goal.uniform(goal.baseline)
+        for number in path_to(found, decisions):
+            step = decisions[number]
+            assert became[number] == "kept"
+            state = tuple(
+                step.candidate if group in step.groups else before
+                for group, before in enumerate(state)
+            )
+            assert state == step.assignment
+        assert state == found
+    assert seen == {"kept", "undone", "given up", "rejected", "measured"}

@@ -10,11 +10,10 @@ import pytest
 from neuronjax.report.plots_search import Trial, draw_search
 
 
-def drawn(*errors, tolerance=1e-2, found=0):
+def drawn(*errors, tolerance=1e-2, margin=1.0, found=0):
     tried = [Trial((9 - n) * 1e-4, error) for n, error in enumerate(errors)]
-    figure = draw_search(
-        "step", "loss", tolerance, 9e-4, tried=tried, kept=tried[:1], found=tried[found]
-    )
+    chosen = dict(tried=tried, path=tried[:1], found=tried[found])
+    figure = draw_search("step", "loss", tolerance, margin, 9e-4, **chosen)
     figure.draw_without_rendering()
     return figure
 
@@ -74,4 +73,19 @@ def test_no_tolerance_is_exact(errors):
 
 def test_the_legend_says_what_dots_are():
     labels = {t.get_text() for t in drawn(1e-3, 0.1).legends[0].get_texts()}
-    assert labels == {"within", "beyond", "found"}
+    assert labels == {"within", "beyond", "found", "step by step"}
+
+
+def test_within_is_what_the_search_takes_for_it():
+    figure = drawn(7e-3, 9e-3, 0.1, margin=1.25)
+    assert heights(figure)["within"] == [7e-3]
+    assert heights(figure)["beyond"] == [9e-3, 0.1]
+    assert {"tolerance", "tolerance / 1.25"} <= set(written(figure))
+    assert "tolerance / 1" not in written(drawn(7e-3, 9e-3))
+
+
+def test_times_fill_the_width():
+    (axes,) = drawn(7e-3, 9e-3).figure.axes
+    low, high = axes.get_xlim()
+    assert 0 < low < 800
+    assert 900 < high < 1000

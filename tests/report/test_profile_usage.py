@@ -8,6 +8,7 @@ import pytest
 
 from neuronjax.ir.program import Location
 from neuronjax.report.profile_usage import (
+    NONE,
     by_instruction,
     grouped,
     module_name,
@@ -16,7 +17,7 @@ from neuronjax.report.profile_usage import (
     source_line,
     usage,
 )
-from tests.report.timelines import EXAMPLE, MATMULS, MICRO
+from tests.report.timelines import EXAMPLE, MATMULS, MICRO, scheduled
 
 
 def test_usage_counts_the_trips_of_loops():
@@ -41,10 +42,17 @@ def test_groups_add_up(key):
 
 
 def test_the_busiest_group_is_first():
-    assert list(grouped(EXAMPLE, op_name)) == ["nc_matmul", "", "activation.tanh"]
-    assert list(grouped(EXAMPLE, source_line)) == ["train.py:3", "", "train.py:4"]
+    assert list(grouped(EXAMPLE, op_name)) == ["nc_matmul", NONE, "activation.tanh"]
+    assert list(grouped(EXAMPLE, source_line)) == ["train.py:3", NONE, "train.py:4"]
     modules = grouped(EXAMPLE, module_name)
-    assert list(modules) == ["mlp (backward)", "mlp (forward)", "", "(top) (forward)"]
+    assert list(modules) == ["mlp (backward)", "mlp (forward)", NONE, "(top) (forward)"]
+
+
+def test_what_takes_no_time_is_no_group():
+    idle = [dataclasses.replace(e, queue_seconds=0.0) for e in EXAMPLE.events]
+    found = grouped(scheduled(idle, EXAMPLE.instructions), phase_name)
+    assert found == {}
+    assert NONE in grouped(EXAMPLE, phase_name)
 
 
 def test_by_instruction():

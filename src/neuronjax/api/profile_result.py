@@ -20,6 +20,7 @@ from neuronjax.diagnostics.limits import Change
 from neuronjax.hardware import Target
 from neuronjax.policy import Policy
 from neuronjax.report import profile_tables as tables, profile_usage as usages
+from neuronjax.report.memory_display import ShownMemory, shown_memory
 from neuronjax.report.memory_samples import memory_samples
 from neuronjax.report.profile_events import write_csv, write_parquet
 from neuronjax.report.profile_summary import metrics
@@ -29,7 +30,6 @@ from neuronjax.report.setting import kernel_line, setting_line
 from neuronjax.report.tables import Displayed, as_text
 from neuronjax.timing.evidence import Confidence, confidence
 from neuronjax.timing.hbm import capacity_bytes, check_fits, donation_saves
-from neuronjax.timing.memory_plan import MemoryPlan
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Core, Queue
 
@@ -72,14 +72,15 @@ class Profile(Displayed):
         how sure that is."""
         return self.timeline.total_seconds
 
-    @property
-    def memory(self) -> MemoryPlan:
-        """What stays in SBUF, what spills, and what HBM has to hold.
+    @cached_property
+    def memory(self) -> ShownMemory:
+        """What stays in SBUF, what spills, and what HBM has to hold; printed, both at
+        their fullest.
 
         Results take the place of arguments that the function donates
         (`donate_argnums`); of a `Lowered` it is not known which these are.
         """
-        return self.timeline.memory
+        return shown_memory(self.timeline.memory, self.core)
 
     def check_memory(self) -> None:
         """Does nothing if HBM holds the program.
@@ -145,7 +146,8 @@ class Profile(Displayed):
     # -- who takes the time ------------------------------------------------------------
 
     def by_op(self) -> dict[str, Usage]:
-        """Time and bytes by instruction and operator, the busiest first."""
+        """Time and bytes by instruction and operator, the busiest first; "(none)" is
+        what belongs to no instruction, such as constants that are loaded."""
         return usages.grouped(self.timeline, usages.op_name)
 
     def by_source(self) -> dict[str, Usage]:
@@ -160,8 +162,8 @@ class Profile(Displayed):
         return usages.grouped(self.timeline, usages.module_name)
 
     def by_phase(self) -> dict[str, Usage]:
-        """The same by pass: "forward", "backward", "optimizer"; "" of what neither the
-        name stack nor the flow of data tells."""
+        """The same by pass: "forward", "backward", "optimizer"; "(none)" where neither
+        the name stack nor the flow of data tells."""
         return usages.grouped(self.timeline, usages.phase_name)
 
     def by_engine(self) -> dict[str, Usage]:
@@ -212,14 +214,15 @@ class Profile(Displayed):
         parts = [self.headline(), ops]
         if self.confidence is not None:
             kind = "program" if self._program else "kernel"
-            parts.append(tables.confidence_table(self.confidence, kind))
+            sure = tables.confidence_table(self.confidence, kind, self.total_seconds)
+            parts.append(sure)
         return Group(*parts, *(Text(f"note: {note}") for note in self.notes))
 
     def headline(self) -> Group:
         """Key figures, queues and memory, as tables of Rich."""
         return Group(
             tables.summary_tables(self._title, self.metrics, self.bound),
-            tables.memory_table(self.memory, self.core),
+            self.memory.__rich__(),
         )
 
     @property

@@ -58,6 +58,14 @@ def _turns(text: str) -> tuple[str, int]:
     return line, int(number)
 
 
+_GROUPS: Mapping[str, Any] = {
+    "op": lambda found: ("Busiest ops", "op", found.by_op()),
+    "source": lambda found: ("Busiest lines", "line", _short(found.by_source())),
+    "module": lambda found: ("Busiest modules", "module", found.by_module()),
+    "phase": lambda found: ("Phases", "phase", found.by_phase()),
+}
+
+
 @options_of(
     profile_step,
     "lnc",
@@ -76,7 +84,7 @@ def profile(
     shapes: ShapesOption = None,
     *,
     by: Annotated[
-        str, typer.Option(metavar="op|source|module", help="How to group the time.")
+        str, typer.Option(metavar="|".join(_GROUPS), help="How to group the time.")
     ] = "op",
     rows: Annotated[int, typer.Option(min=1, help="Rows of that table.")] = 12,
     metrics: Annotated[
@@ -132,13 +140,6 @@ def profile(
     error = check_fits(found.memory, found.core)
     if error is not None:
         console.print(f"warning: {error}", markup=False, highlight=False)
-
-
-_GROUPS: Mapping[str, Any] = {
-    "op": lambda found: ("Busiest ops", "op", found.by_op()),
-    "source": lambda found: ("Busiest lines", "line", _short(found.by_source())),
-    "module": lambda found: ("Busiest modules", "module", found.by_module()),
-}
 
 
 def _short(lines: Mapping[str, Usage]) -> dict[str, Usage]:

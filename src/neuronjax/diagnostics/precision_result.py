@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronjax.diagnostics.precision_groups import OpGroup
+from neuronjax.diagnostics.precision_path import became_of, path_to
 from neuronjax.diagnostics.precision_policies import Assignment, policy_code
-from neuronjax.diagnostics.precision_strategies import Decision
+from neuronjax.diagnostics.precision_strategies import EXCESS, EXCESS_HELD_OUT, Decision
 from neuronjax.policy import Policy
 from neuronjax.report.quantities import seconds as in_words
 from neuronjax.report.tables import (
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 
 _SHOWN_GROUPS = 24
 _SHOWN_DECISIONS = 16
-_STYLES = {"kept": "green", "rejected": "red", "measured": ""}
+_STYLES = {"kept": "green", "measured": ""}
+_REFUSED_LATER = {"undone": EXCESS_HELD_OUT, "given up": "better without"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,23 +162,20 @@ class PrecisionSearch(Displayed):
     def plot(self) -> Figure:
         """Predicted time against error of all policies tried, as a Matplotlib figure.
 
-        The line goes through what was kept. An error of zero is on a line of its own,
-        named "exact".
+        The line goes from the baseline to what was found. An error of zero is on a line
+        of its own, named "exact".
         """
         from neuronjax.report.plots_search import Trial, draw_search
 
-        kept = [
-            Trial(d.seconds, d.error or 0.0)
-            for d in self.decisions
-            if d.outcome == "kept" and d.seconds is not None
-        ]
+        path = (self.decisions[n] for n in path_to(self.assignment, self.decisions))
         return draw_search(
             f"{self.name} on {self.target}: {self.speedup:.2f}x predicted",
             f"{self.metric} against {self.reference}",
             self.tolerance,
+            self.margin,
             self.baseline_seconds,
             tried=[Trial(t.seconds, t.error) for t in self.tried],
-            kept=kept,
+            path=[Trial(d.seconds or 0.0, d.error or 0.0) for d in path],
             found=Trial(self.seconds, self.error),
         )
 
@@ -227,11 +227,13 @@ class PrecisionSearch(Displayed):
             yield "one number was measured, and errors in it may cancel: measure more"
 
     def steps_table(self) -> Table:
-        """What was kept, from the baseline on, and what what was held out undid."""
+        """What leads from the baseline to the policy, and what was undone because of
+        what was held out."""
+        path = path_to(self.assignment, self.decisions)
         told = [
             (n, d)
             for n, d in enumerate(self.decisions)
-            if d.outcome == "kept" or d.stage == "held out"
+            if n in path or d.stage == "held out"
         ]
         columns = {"#": RIGHT, "step": PLAIN, "group": TEXT, "to": WORD}
         return new_table(
@@ -240,7 +242,7 @@ class PrecisionSearch(Displayed):
             (
                 (
                     str(number),
-                    d.stage if d.outcome == "kept" else "undone",
+                    d.stage if number in path else "undone",
                     self._names(d.groups),
                     self.candidates[d.candidate],
                     "" if d.seconds is None else in_words(d.seconds),
@@ -249,7 +251,21 @@ class PrecisionSearch(Displayed):
                 )
                 for number, d in told[-_SHOWN_DECISIONS:]
             ),
+            "\n".join(self._explained(path)) or None,
         )
+
+    def _explained(self, path: Sequence[int]) -> Iterator[str]:
+        """What a reader of the steps would wonder about."""
+        steps = [self.decisions[n] for n in path]
+        for before, after in itertools.pairwise(steps):
+            if after.candidate > before.assignment[after.groups[0]]:
+                to = self.candidates[after.candidate]
+                yield f"back to {to}: that is faster, for a cast takes time as well"
+                break
+        lost = became_of(self.assignment, self.decisions).count("given up")
+        if steps[-1].stage == "best" and lost:
+            steps_lost = f"{lost} step{'s' * (lost > 1)}"
+            yield f"best: one group alone, better than {steps_lost} that it gives up"
 
     def _groups_table(self) -> Table:
         shown = self.groups[:_SHOWN_GROUPS]
@@ -273,21 +289,33 @@ class PrecisionSearch(Displayed):
         )
 
     def _refused(self, group: int) -> tuple[str, str]:
-        """The nearest candidate that was refused to a group, and why: its error alone,
-        or what was found without a run."""
-        own = [d for d in self.decisions if d.groups == (group,)]
-        errors = {d.candidate: d.error for d in own if d.stage == "alone"}
-        for d in reversed(self.decisions):
-            cheaper = d.candidate < self.assignment[group]
-            if group in d.groups and d.outcome == "rejected" and cheaper:
-                error = errors.get(d.candidate, d.error)
-                why = _brief(d.why) if error is None else f"error {error:.2g}"
-                return self.candidates[d.candidate], why
+        """The last cheaper candidate that a group did not get, and what decided."""
+        became = became_of(self.assignment, self.decisions)
+        for d, outcome in reversed(list(zip(self.decisions, became, strict=True))):
+            is_refused = outcome == "rejected" or outcome in _REFUSED_LATER
+            if (
+                is_refused
+                and group in d.groups
+                and d.candidate < self.assignment[group]
+            ):
+                return self.candidates[d.candidate], self._because(d, outcome)
         return "", ""
+
+    def _because(self, d: Decision, outcome: str) -> str:
+        if outcome in _REFUSED_LATER:
+            return _REFUSED_LATER[outcome]
+        if d.why != EXCESS or d.error is None:
+            return _brief(d.why)
+        return f"error {d.error:.3g}{self._margin} > {self.tolerance:g}"
+
+    @property
+    def _margin(self) -> str:
+        return f" x {self.margin:g}" if self.margin != 1 else ""
 
     def decisions_table(self, rows: int | None = _SHOWN_DECISIONS) -> Table:
         """The decisions for which a program was run, the last `rows` of them or all
         (None)."""
+        became = became_of(self.assignment, self.decisions)
         run = [(n, d) for n, d in enumerate(self.decisions) if d.error is not None]
         shown = run if rows is None else run[-rows:]
         title = f"{len(shown)} of {len(run)} decisions that were measured"
@@ -300,7 +328,7 @@ class PrecisionSearch(Displayed):
                 self.candidates[d.candidate],
                 "" if d.error is None else f"{d.error:.2g}",
                 "" if d.seconds is None else in_words(d.seconds),
-                Text(d.outcome, style=_STYLES[d.outcome]),
+                Text(became[number], style=_STYLES.get(became[number], "red")),
             )
             for number, d in shown
         )
@@ -308,7 +336,8 @@ class PrecisionSearch(Displayed):
             title,
             columns | {"error": NUMBER, "predicted": NUMBER, "": WORD},
             cells,
-            caption="Error and time are those of the whole program.",
+            caption="Error and time are those of the whole program.\n"
+            f"Tolerated: error{self._margin} <= {self.tolerance:g}",
         )
 
     def _names(self, groups: Sequence[int]) -> str:

@@ -27,7 +27,7 @@ from neuronjax.errors import InvalidProgramError, UnsupportedError
 STRATEGIES = ("greedy", "bisection")
 OBJECTIVES = ("time", "preference")
 EXCESS = "exceeds the tolerance"
-EXCESS_HELD_OUT = "exceeds the tolerance on what was held out"
+EXCESS_HELD_OUT = "too much on held-out data"
 Outcome = Literal["kept", "measured", "rejected"]
 
 

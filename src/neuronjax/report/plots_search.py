@@ -68,38 +68,49 @@ def draw_search(
     title: str,
     metric: str,
     tolerance: float,
+    margin: float,
     baseline_seconds: float,
     *,
     tried: Sequence[Trial],
-    kept: Sequence[Trial],
+    path: Sequence[Trial],
     found: Trial,
 ) -> Figure:
-    """Every policy tried is a dot; the line goes through what was kept, in order."""
+    """Every policy tried is a dot; the line goes from the baseline to what was found.
+
+    What is within is so with the margin: the search decides by it.
+    """
     figure = Picture(figsize=(7.5, 4.6), dpi=110, layout="constrained")
     axes = figure.add_subplot()
     size, unit = time_unit(baseline_seconds)
     scale = _Scale.of(tried, tolerance)
     axes.set_yscale("log")
     for within, colour, marker, label in _KINDS:
-        chosen = [t for t in tried if (t.error <= tolerance) == within]
+        chosen = [t for t in tried if (t.error * margin <= tolerance) == within]
         if chosen:
             look = {"s": 22, "color": colour, "marker": marker, "label": label}
             axes.scatter(*_places(chosen, size, scale), **look)
-    axes.plot(*_places(kept, size, scale), color=_WITHIN, linewidth=1, zorder=1)
+    look = {"color": _WITHIN, "linewidth": 1, "zorder": 1, "label": "step by step"}
+    axes.plot(*_places(path, size, scale), **look)
     look = {"s": 110, "marker": "*", "color": _FOUND, "label": "found"}
     axes.scatter(*_places([found], size, scale), zorder=4, linewidths=0, **look)
-    at = scale.place(tolerance)
-    axes.axhline(at, color=INK, linewidth=0.8, linestyle="--")
-    place = {"xycoords": ("axes fraction", "data"), "path_effects": [HALO]}
-    annotate(axes, "tolerance", (0, at), (4, 3), fontsize=8, **place)
-    axes.set_xlim(0, 1.04 * max(t.seconds for t in tried) / size)
+    _draw_limit(axes, "tolerance", scale.place(tolerance), "bottom")
+    if margin > 1 and tolerance:
+        _draw_limit(axes, f"tolerance / {margin:g}", tolerance / margin, "top")
+    axes.ticklabel_format(axis="x", useOffset=False)
     axes.set_xlabel(f"predicted time, {unit}", color=INK)
     axes.set_ylabel(metric, color=INK)
     plain(axes, title)
     axes.grid(axis="y", color=FAINT, linewidth=0.4)
     _draw_ends(axes, scale, [*tried, found])
-    figure.legend(loc="outside lower left", frameon=False, fontsize=8, ncols=3)
+    figure.legend(loc="outside lower left", frameon=False, fontsize=8, ncols=4)
     return figure
+
+
+def _draw_limit(axes: Axes, name: str, at: float, va: str) -> None:
+    axes.axhline(at, color=INK, linewidth=0.8, linestyle="--")
+    place = {"xycoords": ("axes fraction", "data"), "path_effects": [HALO], "va": va}
+    offset = (4, 3 if va == "bottom" else -3)
+    annotate(axes, name, (0, at), offset, fontsize=8, **place)
 
 
 def _places(

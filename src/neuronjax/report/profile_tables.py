@@ -141,8 +141,9 @@ def _memory_row(
     return name, binary(needed), binary(capacity), share, what_for
 
 
-def confidence_table(found: Confidence, kind: str) -> Table:
-    """The interval, and the measured times that it rests on, the nearest first."""
+def confidence_table(found: Confidence, kind: str, predicted: float) -> Table:
+    """The interval for predicted seconds, and the measured times that it rests on, the
+    nearest first."""
     low, high = seconds(found.low_seconds), seconds(found.high_seconds)
     title = (
         f"How sure: {low} to {high}, as {len(found.nearest)} measured {kind}s like it"
@@ -160,7 +161,13 @@ def confidence_table(found: Confidence, kind: str) -> Table:
         for row in found.nearest[:_NEAREST]
     )
     columns = {"nearest": TEXT, "chip": PLAIN, "measured": NUMBER, "predicted": NUMBER}
-    return new_table(title, columns | {"error": NUMBER}, rows)
+    outside = None
+    if not found.low_seconds <= predicted <= found.high_seconds:
+        how = "longer" if predicted < found.low_seconds else "less"
+        outside = (
+            f"not {seconds(predicted)}: nearly all of them took {how} than predicted"
+        )
+    return new_table(title, columns | {"error": NUMBER}, rows, outside)
 
 
 def metrics_table(figures: Mapping[str, float]) -> Table:
@@ -209,7 +216,7 @@ def groups_table(
     for key, used in shown.items():
         spent = [used.seconds.get(queue, 0.0) / unit for queue in queues]
         share = used.busy_seconds / whole.busy_seconds if whole.busy_seconds else 0.0
-        rows.add_row(key or "(none)", percent(share), *map(_figures, spent))
+        rows.add_row(key, percent(share), *map(_figures, spent))
     return rows
 
 

@@ -138,20 +138,22 @@ def total(parts: Iterable[Usage]) -> Usage:
 
 
 Key = Callable[[Instruction], str]
+NONE = "(none)"
 
 
 def grouped(timeline: Timeline, key: Key) -> dict[str, Usage]:
     """Usage by a property of the instruction; the busiest first.
 
-    Events of no instruction (constants that are loaded, say) are under "".
+    What does not have it is under `NONE`, and so are events of no instruction
+    (constants that are loaded, say). A group that takes no time is left out.
     """
     names = [key(instruction) for instruction in timeline.instructions]
     found: Mapping[str, Usage] = defaultdict(Usage)
     for event in timeline.events:
         name = names[event.instruction] if event.instruction >= 0 else ""
-        found[name].add(event)
-    ordered = sorted(found.items(), key=lambda item: -item[1].busy_seconds)
-    return dict(ordered)
+        found[name or NONE].add(event)
+    busy = [(name, used) for name, used in found.items() if used.busy_seconds]
+    return dict(sorted(busy, key=lambda item: -item[1].busy_seconds))
 
 
 def by_instruction(timeline: Timeline) -> dict[int, Usage]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from neuronjax.api.compare import compare
+from neuronjax.diagnostics.faults.naming import KINDS, LOST_GUARD
 from neuronjax.policy import Policy
 from tests.diagnostics.faults.marked import marked_line
 
@@ -240,3 +241,45 @@ def test_nan_of_a_negative_variance_names_both_lines():
     assert kinds[0] == "cancellation"
     assert report.faults[0].record.source == marked_line(scaled)
     assert "non-finite" in kinds
+
+
+def normed(x):
+    half = x.astype(jnp.float16)
+    mean = jnp.mean(half * half, axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt(mean + 1e-12)  # here
+
+
+def normed_by_attribute(x, epsilon=1e-12):
+    mean = jnp.mean(x.astype(jnp.float16) ** 2, axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt(mean + epsilon)  # here
+
+
+def normed_with_more(x):
+    half = x.astype(jnp.float16)
+    mean = jnp.mean(half * half, axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt(mean + 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("faulty", "words"),
+    [
+        (normed, "1e-12 is 0 in float16; 1 of 4 are Inf or NaN"),
+        (normed_by_attribute, "the epsilon is 0 in float16; 1 of 4 are Inf or NaN"),
+    ],
+)
+def test_an_epsilon_that_the_format_makes_zero_is_named(faulty, words):
+    x = normal(4, 16)
+    x[2] = 0
+    report = compare(faulty, policy="bf16")(x)
+    fault = report.faults[0]
+    assert fault.record.source == marked_line(faulty)
+    assert (fault.kind, fault.evidence) == ("singular", words)
+    assert fault.remedy == LOST_GUARD
+    assert compare(normed_with_more, policy="bf16")(x).faults == ()
+
+
+def test_a_root_of_zero_without_an_epsilon_has_its_own_remedy():
+    x = normal(4, 16)
+    x[2] = 0
+    report = compare(lambda x: jax.lax.rsqrt(jnp.mean(x * x, axis=-1)))(x)
+    assert [f.remedy for f in report.faults] == [KINDS["singular"]]

@@ -39,6 +39,8 @@ KINDS: Mapping[str, str] = {
     "coarse": "keep it in FP32 up to there: the format has not the digits",
     "other": "compare this op alone",
 }
+#: What to try where an epsilon is zero.
+LOST_GUARD = "an epsilon of the format (1e-4 in float16), or add it in float32"
 _SUMS = frozenset(("reduce", "reduce_window"))
 #: A sum whose rounding is more than this of its smaller addend has absorbed it.
 OF_ADDEND = 1e-3
@@ -51,15 +53,16 @@ _DIFFERENCES = frozenset(("subtract", "add", "reduce", "dot_general", "convoluti
 
 @dataclass(frozen=True)
 class FaultName:
-    """A kind, and what was seen."""
+    """A kind, what was seen, and what to try if not what its kind says."""
 
     kind: str
     evidence: str
+    advice: str = ""
 
     @property
     def remedy(self) -> str:
         """What to try."""
-        return KINDS[self.kind]
+        return self.advice or KINDS[self.kind]
 
 
 def named(suspect: Suspect) -> FaultName:
@@ -106,6 +109,13 @@ def _overflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         f"{_share(share.beyond)} beyond {fmt}'s {_figure(_largest(t))}; the largest "
         f"should be {_figure(share.largest)}",
     )
+
+
+def _is_unguarded(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    if not s.lost_guard:
+        return None
+    text = f"{s.lost_guard}; {e.result.nonfinite} of {e.result.elements} are Inf or NaN"
+    return FaultName("singular", text, LOST_GUARD)
 
 
 def _makes_nonfinite(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
@@ -260,6 +270,7 @@ _RULES = (
     _wraps,
     _overflows,
     _overflows_in_cast,
+    _is_unguarded,
     _makes_nonfinite,
     _bounds,
     _saturates,

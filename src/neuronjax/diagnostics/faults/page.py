@@ -24,7 +24,7 @@ def page(verdict: FaultVerdict) -> Iterator[Text]:
     """The lines of a verdict, 80 columns wide."""
     yield _headline(verdict)
     for wrong in verdict.wrong[:_SHOWN_RESULTS]:
-        yield Text(f"{_INDENT}{_of_result(wrong)}")
+        yield from _wrapped("", _of_result(wrong))
     hidden = len(verdict.wrong) - _SHOWN_RESULTS
     if hidden > 0:
         yield Text(f"{_INDENT}and {hidden} more: .verdict.wrong")

@@ -22,6 +22,7 @@ import numpy as np
 from neuronjax.diagnostics.faults.choices import chosen_by, is_choice, is_magnitude
 from neuronjax.diagnostics.faults.evidence import BOUNDS, OpEvidence
 from neuronjax.diagnostics.faults.flow import OWN, Flow, Step, amplification
+from neuronjax.diagnostics.faults.guards import lost_guard
 from neuronjax.diagnostics.faults.judgement import HOPELESS
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import PART, Moment, OpTrace, Recorder
@@ -72,6 +73,7 @@ class Suspect:
         is_running: whether a sum in a loop stops growing.
         is_update: whether the step of a state is lost.
         bounds: whether it clips, or flattens, what is quantized.
+        lost_guard: of an op that makes Inf or NaN, the epsilon before it that is zero.
     """
 
     trace: OpTrace
@@ -81,6 +83,7 @@ class Suspect:
     is_running: bool = False
     is_update: bool = False
     bounds: bool = False
+    lost_guard: str = ""
 
 
 class FaultSearch:
@@ -179,7 +182,8 @@ class FaultSearch:
         if evidence.result.nonfinite:
             yield from self._off_before(shown, evidence)
             for maker, amplifier in self._nonfinite(shown, evidence):
-                yield Suspect(maker, "makes", results, amplifier)
+                lost = lost_guard(self._flow, maker, self._is_constant)
+                yield Suspect(maker, "makes", results, amplifier, lost_guard=lost)
             return
         chain = self._flow.chain(shown, evidence)
         origins = [t for t, _ in reversed(chain) if t is not shown]

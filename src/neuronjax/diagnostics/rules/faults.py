@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuronjax.diagnostics.facts import is_integer, unknown
-from neuronjax.diagnostics.faults.naming import KINDS
+from neuronjax.diagnostics.faults.guards import SMALLEST_EPSILON
+from neuronjax.diagnostics.faults.naming import KINDS, LOST_GUARD
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.op_contexts import OpContext
 from neuronjax.diagnostics.rule import Verdict, read_rules
@@ -87,8 +88,6 @@ def _vanishes(context: OpContext) -> Verdict | None:
 _DIVIDES = frozenset(
     f"stablehlo.{name}" for name in ("sqrt", "rsqrt", "log", "divide", "power")
 )
-#: Nobody writes a smaller one, but zero.
-_SMALLEST_EPSILON = 1e-30
 
 
 def _epsilon(context: OpContext) -> Verdict | None:
@@ -100,7 +99,7 @@ def _epsilon(context: OpContext) -> Verdict | None:
     (x,), readers = guards, _guarded(context, context.op.results[0])
     # Zero was meant where the format has all that is written as an epsilon, and before
     # a root, where optimizers have one that is zero by default.
-    became_zero = fmt.min_normal > _SMALLEST_EPSILON and readers - {"stablehlo.sqrt"}
+    became_zero = fmt.min_normal > SMALLEST_EPSILON and readers - {"stablehlo.sqrt"}
     if x == 0 and became_zero:
         return Verdict(
             f"it is 0 in {fmt.name}, whose smallest number is {fmt.min_subnormal:.3g}"
@@ -272,7 +271,7 @@ a constant other than zero becomes zero
 
 underflow-epsilon: warning in add
 an epsilon before a division, a root or a logarithm that is next to nothing
-> an epsilon of the format (1e-4 in float16), or add it in float32
+> {LOST_GUARD}
 [IEEE 754; Kingma and Ba 2015]
 
 absorption-decay: warning in add
