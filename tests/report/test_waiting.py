@@ -12,9 +12,11 @@ import pytest
 from rich.console import Console
 
 import neuronjax as nj
+from neuronjax.cli.sources import find
 from neuronjax.execution import stages
 from neuronjax.report import waiting
-from neuronjax.report.waiting import VARIABLE, Waiting
+from neuronjax.report.progress import VARIABLE
+from neuronjax.report.waiting import Waiting, summary
 
 X = jnp.ones((4, 4))
 
@@ -111,3 +113,108 @@ def test_who_is_shown_it(monkeypatch, said, seen):
     assert (shown is not None) == seen
     if shown is not None:
         shown.end()
+
+
+def test_the_line_at_the_end_fits_80_columns(monkeypatch):
+    monkeypatch.setattr(waiting, "WORTH_SAYING_SECONDS", 0.1)
+    stages = [
+        ("starting", 0.0),
+        ("capturing", 1.7),
+        ("lowering", 2.302),
+        ("emulating", 2.439),
+        ("verifying dots, 1 in this process", 3.0),
+        ("emulating", 3.05),
+        ("compiling", 7.42),
+    ]
+    line = summary("train_step on trn2", stages, 27.2)
+    whole, parts = "train_step on trn2: 27.2 s", "emulating 4.93 s, compiling 19.8 s"
+    assert line == f"{whole} (starting 1.70 s, {parts})"
+    assert len(line) <= 80
+    assert summary(70 * "x", stages, 27.2) == f"{70 * 'x'}: 27.2 s"
+
+
+# -- what is not compiled --------------------------------------------------------------
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What those who wait are told, from "+name" to "end"."""
+    found = []
+
+    class Watch:
+        def __init__(self, name):
+            found.append(f"+{name}")
+
+        def stage(self, name):
+            found.append(name)
+
+        def end(self):
+            found.append("end")
+
+    monkeypatch.setattr(stages, "watch", Watch)
+    return found
+
+
+def turning(x):
+    def body(carry, _):
+        return jnp.tanh(carry @ carry), None
+
+    inner = jax.jit(lambda x: x + 1)
+    return inner(inner(jax.lax.scan(body, x, length=3)[0]))
+
+
+def test_a_comparison_says_at_which_op_it_is(said):
+    found = nj.compare(turning, policy="bf16")(X)
+    comparing = [s for s in said if s.startswith("comparing")]
+    assert said[0] == "+turning on trn2"
+    assert said[1:4] == ["starting", "capturing", "lowering"]
+    assert said[-2:] == ["judging", "end"]
+    # The loop itself is a record, for how often it turns.
+    count = sum(op.op != "stablehlo.while" for op in found.ops)
+    assert comparing[0].startswith(f"comparing with float64, op 1 of {count}")
+    assert comparing[-1] == f"comparing with float64, op {count} of {count}"
+    turns = {s.rpartition(", ")[2] for s in comparing if "turn" in s}
+    assert turns == {f"turn {n}" for n in (1, 2, 3, 4)}  # the last time it ends
+
+
+def test_so_does_one_with_an_edit_or_a_divergence(said):
+    nj.compare(turning, against=lambda x: turning(x * 2), policy="bf16")(X)
+    assert any(s.startswith("running, op 2 of ") for s in said)
+    x = jax.random.normal(jax.random.key(0), (8, 8))
+    amplifies = lambda x: jnp.sin(1e3 * (x @ x))
+    nj.compare(amplifies, policy="bf16", reference="float32")(x)
+    assert any(s.startswith("comparing with float32, op 2 of ") for s in said)
+    assert any(s.startswith("explaining, op 1 of ") for s in said)
+    assert said.count("end") == 2
+
+
+def test_a_comparison_that_fails_is_over(said):
+    with pytest.raises(TypeError):
+        nj.compare(turning)(X, X)
+    assert said[-1] == "end"
+    assert stages._owner is None
+
+
+def test_a_profile_says_what_it_is_at(said):
+    nj.profile(turning)(X)
+    assert said[0] == "+turning on trn2"
+    assert "lowering" in said
+    assert said[-2:] == ["pricing", "end"]
+
+
+def test_the_users_file_is_loaded(said, tmp_path):
+    path = tmp_path / "step.py"
+    path.write_text("import neuronjax as nj\n\n\ndef step(x):\n    return x\n")
+    find(f"{path}:step")
+    assert said == ["+step.py", "loading", "end"]
+
+
+def test_a_log_is_told_of_a_comparison(monkeypatch, capsys):
+    monkeypatch.setenv(VARIABLE, "1")
+    nj.compare(turning, policy="bf16")(X)
+    lines = capsys.readouterr().err.splitlines()
+    assert "turning on trn2: comparing with float64" in lines
+    assert re.fullmatch(r"turning on trn2: .*comparing with float64 .*\)", lines[-1])
+    monkeypatch.delenv(VARIABLE)
+    nj.compare(turning, policy="bf16")(X)
+    assert not capsys.readouterr().err

@@ -28,6 +28,7 @@ from neuronjax.diagnostics.comparison import Comparison
 from neuronjax.diagnostics.edits.edit_result import ProgramComparison
 from neuronjax.diagnostics.edits.programs import EditedProgram, compare_programs
 from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.execution import stages
 from neuronjax.execution.captured import CapturedProgram
 from neuronjax.execution.transformations import is_key, split_complex
 from neuronjax.hardware import Target, resolve_target
@@ -150,6 +151,7 @@ def compare(
         first = (function, emulated)
         return _edited(first, other, chosen, tolerance or 0.0, rounding_seed)
     limit = default_tolerance(chosen, reference) if tolerance is None else tolerance
+    name = getattr(function, "__name__", "function")
     options: dict[str, Any] = dict(
         target=emulated.target,
         policy=chosen,
@@ -158,17 +160,18 @@ def compare(
         tolerance=limit,
         explain=explain,
         rounding_seed=rounding_seed,
-        name=getattr(function, "__name__", "function"),
+        name=name,
     )
 
     def compared(*args: Any, **kwargs: Any) -> Comparison:
-        captured = emulated.captured(*args, **kwargs)
-        return compare_program(
-            captured.program,
-            _arrays(captured.inputs),
-            results=_names(captured.out_tree),
-            **options,
-        )
+        with stages.watching(f"{name} on {emulated.target.name}"):
+            captured = emulated.captured(*args, **kwargs)
+            return compare_program(
+                captured.program,
+                _arrays(captured.inputs),
+                results=_names(captured.out_tree),
+                **options,
+            )
 
     return compared
 
@@ -198,6 +201,8 @@ def _edited(
     rounding_seed: int,
 ) -> Callable[..., ProgramComparison]:
     """What compares two functions, or a function and a saved program, on arguments."""
+    function, emulated = first
+    name = getattr(function, "__name__", "function")
 
     def compared(*args: Any, **kwargs: Any) -> ProgramComparison:
         def of(function: Any, emulated: Emulated) -> EditedProgram:
@@ -209,9 +214,10 @@ def _edited(
                 captured = dataclasses.replace(captured, program=saved)
             return _edited_program(function, captured, emulated.target, rounding_seed)
 
-        before = of(*first)
-        after = of(*other) if isinstance(other, tuple) else _saved(other, before)
-        return compare_programs(before, after, policy, tolerance, label(policy))
+        with stages.watching(f"{name} on {emulated.target.name}"):
+            before = of(function, emulated)
+            after = of(*other) if isinstance(other, tuple) else _saved(other, before)
+            return compare_programs(before, after, policy, tolerance, label(policy))
 
     return compared
 
@@ -290,18 +296,20 @@ def compare_saved(
     """
     artifact = read_artifact(source)
     chosen, reference = Policy.resolve(policy), _resolved(reference)
-    return compare_program(
-        artifact.program,
-        _arrays(arguments),
-        target=resolve_target(target),
-        policy=chosen,
-        reference=reference,
-        tolerance=default_tolerance(chosen, reference)
-        if tolerance is None
-        else tolerance,
-        explain=explain,
-        name=artifact.name,
-    )
+    machine = resolve_target(target)
+    with stages.watching(f"{artifact.name} on {machine.name}"):
+        return compare_program(
+            artifact.program,
+            _arrays(arguments),
+            target=machine,
+            policy=chosen,
+            reference=reference,
+            tolerance=default_tolerance(chosen, reference)
+            if tolerance is None
+            else tolerance,
+            explain=explain,
+            name=artifact.name,
+        )
 
 
 def compare_program(

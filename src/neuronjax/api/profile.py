@@ -21,6 +21,7 @@ from neuronjax.api.profile_result import Profile
 from neuronjax.diagnostics import kernel_limits as kernels
 from neuronjax.diagnostics.limits import Subject, changes
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
+from neuronjax.execution import stages
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.instruction import InstructionProgram
 from neuronjax.policy import Policy
@@ -86,22 +87,24 @@ def profile(
     emulated = _emulated(step, target, policy, statics)
     core = _core(emulated.target, emulated.policy, lnc, peak)
     batch = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
+    name = getattr(step, "__name__", "function")
 
     def profiled(*args: Any, **kwargs: Any) -> Profile:
-        lowered = emulated.lower(*args, **kwargs)
-        with_batch = functools.partial(_scaled, emulated, args, kwargs, batch)
-        return _profile(
-            lowered,
-            name=getattr(step, "__name__", "function"),
-            target=emulated.target,
-            policy=emulated.policy,
-            core=core,
-            peak=peak,
-            trips=trips,
-            donated=_donated(emulated, lowered.program.argument_names),
-            _with_batch=with_batch if batch else None,
-            _run=lambda: emulated(*_values(args), **_values(kwargs)),
-        )
+        with stages.watching(f"{name} on {emulated.target.name}"):
+            lowered = emulated.lower(*args, **kwargs)
+            with_batch = functools.partial(_scaled, emulated, args, kwargs, batch)
+            return _profile(
+                lowered,
+                name=name,
+                target=emulated.target,
+                policy=emulated.policy,
+                core=core,
+                peak=peak,
+                trips=trips,
+                donated=_donated(emulated, lowered.program.argument_names),
+                _with_batch=with_batch if batch else None,
+                _run=lambda: emulated(*_values(args), **_values(kwargs)),
+            )
 
     return profiled
 
@@ -215,6 +218,7 @@ def _profile(
     **options: Any,
 ) -> Profile:
     instructions, placement = lowered.captured.instructions, policy.placement
+    stages.stage("pricing")
     plan = plan_memory(instructions, core, lowered.program.argument_names)
     plan = with_donation(plan, donated)
 

@@ -163,22 +163,22 @@ def search_precision(
     _check_pattern(outputs)
 
     def searched(*args: Any, **kwargs: Any) -> PrecisionSearch:
-        earlier = Compilations.so_far()
-        judged = job.judged(args, kwargs)
-        program = SearchedProgram.of(
-            job.function, job.options, (args, kwargs), dict(lnc=lnc, trips=trips)
-        )
-        found = program.groups(given, groups)
-        chosen = program.supported(given, found, named=candidates is not None)
-        goal = Goal(
-            tolerance=tolerance,
-            strategy=strategy,
-            objective=objective,
-            candidates=len(chosen.names),
-            groups=len(found.groups),
-            margin=margin,
-        )
         with SearchProgress(max_evaluations, shown=progress) as bar:
+            earlier = Compilations.so_far()
+            judged = job.judged(args, kwargs)
+            program = SearchedProgram.of(
+                job.function, job.options, (args, kwargs), dict(lnc=lnc, trips=trips)
+            )
+            found = program.groups(given, groups)
+            chosen = program.supported(given, found, named=candidates is not None)
+            goal = Goal(
+                tolerance=tolerance,
+                strategy=strategy,
+                objective=objective,
+                candidates=len(chosen.names),
+                groups=len(found.groups),
+                margin=margin,
+            )
             trials = job.trials(program, chosen, found, max_evaluations, judged)
             trials.heard = bar.heard
             search = Search(trials, goal)

@@ -83,7 +83,8 @@ def study(
             other options or another policy of the same name.
         baseline: the machine that others are compared with, as labelled in the table;
             None for the first.
-        progress: whether to show bars, in a terminal or a notebook.
+        progress: whether to show bars, in a terminal or a notebook, and in a terminal
+            a line for each run that ended.
 
     Returns:
         The `Study`: records, a table of final losses, a picture.

@@ -28,6 +28,7 @@ import typer
 
 from neuronjax.capture.artifacts import read_artifact
 from neuronjax.errors import InvalidProgramError
+from neuronjax.execution import stages
 from neuronjax.ir.array_file import read_npz
 from neuronjax.testing.bits import path_text
 
@@ -184,14 +185,16 @@ def _from_file(path: str) -> ModuleType:
     sys.modules[file.stem] = module
     # As `python file.py` does: modules beside the file can be imported.
     sys.path.insert(0, str(file.resolve().parent))
-    spec.loader.exec_module(module)
+    with stages.watching(file.name, "loading"):
+        spec.loader.exec_module(module)
     return module
 
 
 def _from_module(name: str) -> ModuleType:
     sys.path.insert(0, os.getcwd())  # as `python -m` does
     try:
-        return importlib.import_module(name)
+        with stages.watching(name, "loading"):
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and not name.startswith(error.name):
             raise

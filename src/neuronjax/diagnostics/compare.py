@@ -28,6 +28,7 @@ from neuronjax.diagnostics.op_walk import ParallelWalk
 from neuronjax.diagnostics.parallel_runs import Executor, OpPath, Side
 from neuronjax.diagnostics.reference64 import Reference64
 from neuronjax.errors import UnsupportedError
+from neuronjax.execution import stages
 from neuronjax.hardware import Target
 from neuronjax.ir.program import Program
 from neuronjax.ir.value_sources import ValueSources
@@ -106,6 +107,7 @@ class Setting:
         )
 
     def _lower(self, policy: Policy, obeys_scopes: bool) -> tuple:
+        stages.stage("lowering")
         return lower_by_op(
             self.program,
             target=self.target,
@@ -304,7 +306,12 @@ def _explanation(
 
     def explains(chosen: Sequence[Any]) -> bool:
         walk = ParallelWalk(
-            reference, actual, recorder, isolates=False, replaced=frozenset(chosen)
+            reference,
+            actual,
+            recorder,
+            isolates=False,
+            replaced=frozenset(chosen),
+            stage="explaining",
         )
         return _is_explained(walk, arguments, first, tolerance)
 
@@ -334,9 +341,15 @@ def compare_sides(
     start = time.perf_counter()
     recorder = ErrorRecorder(tolerance)
     witness = None if results is None else _witness(setting.program, actual)
-    ParallelWalk(reference, actual, recorder, baseline=baseline, witness=witness).run(
-        arguments
-    )
+    ParallelWalk(
+        reference,
+        actual,
+        recorder,
+        baseline=baseline,
+        witness=witness,
+        stage=f"comparing with {names['reference']}",
+    ).run(arguments)
+    stages.stage("judging")
     records, found, causes = recorder.records(), None, ()
     if witness is not None and results is not None:
         found = verdict(setting.program, witness, arguments, records, results)

@@ -32,10 +32,12 @@ from neuronjax.diagnostics.reference_substitution import (
     substituted,
 )
 from neuronjax.errors import InternalError
+from neuronjax.execution import stages
 from neuronjax.execution.interpreter import chosen_branch
 from neuronjax.ir.instruction import Block, Instruction
 from neuronjax.ir.instruction_set import Branch, Call, Loop, NcMatmul
 from neuronjax.ir.program import Op, Value
+from neuronjax.ir.traversal import entries
 
 # Called after every op that any lane executed: (path, iterations, errors).
 Heard = Callable[[OpPath, tuple[int, ...], Compared], None]
@@ -63,6 +65,7 @@ class ParallelWalk:
         replaced: paths at which the actual lane executes the reference's instructions.
         witness: looks at the numbers; against a wider reference also at those of
             perturbed data.
+        stage: what this is, to who waits for it.
     """
 
     reference: Side
@@ -72,6 +75,7 @@ class ParallelWalk:
     isolates: bool = True
     replaced: frozenset[OpPath] = frozenset()
     witness: Witness | None = None
+    stage: str = "running"
 
     def __post_init__(self) -> None:
         wide = self.reference.executor.is_wide
@@ -88,6 +92,8 @@ class ParallelWalk:
         self._position = Position()
         self._calls: tuple[Op, ...] = ()
         self._done: dict[Hashable, tuple[Any, Any]] = {}
+        self._begun: set[OpPath] = set()
+        self._count = _count(actual, actual.program.main)
 
     def run(self, arguments: Sequence[Any]) -> list[Any]:
         """Executes main on arrays of the declared dtypes: the actual results."""
@@ -141,6 +147,7 @@ class ParallelWalk:
             return
         path = OpPath(self._calls, op)
         self._position.path = path
+        self._say(path)
         self._done.clear()
         repeats = not self.replaced and self._lanes.repeats(op, lanes)
         for lane in lanes:
@@ -162,6 +169,13 @@ class ParallelWalk:
         found = self._lanes.compare(op, views, lanes, repeats)
         self._look(path, views, lanes, found, repeats)
         self.heard(path, self._position.iterations, found)
+
+    def _say(self, path: OpPath) -> None:
+        """The op at hand, to who waits."""
+        self._begun.add(path)
+        turns = "".join(f", turn {n + 1}" for n in self._position.iterations[-1:])
+        where = f"op {len(self._begun)} of {self._count}{turns}"
+        stages.stage(f"{self.stage}, {where}")
 
     def _casts_coarsely(self, op: Op) -> bool:
         """Whether the policy casts a contraction's operands to so few digits that
@@ -407,6 +421,18 @@ def _control(span: Span) -> Instruction | None:
     first, *others = (*span.instructions, None)
     is_control = len(others) == 1 and isinstance(first, tuple(_HANDLERS))
     return first if is_control else None
+
+
+def _count(side: Side, block: Block) -> int:
+    """How many ops a walk executes at most, those of a loop once."""
+    controls = [_control(span) for span in side.spans(block)]
+    inside = (
+        _count(side, entry.block)
+        for control in controls
+        if control is not None
+        for entry in entries(control, side.program.functions)
+    )
+    return controls.count(None) + sum(inside)
 
 
 def _decision(lane: Lane, condition: Block) -> int:

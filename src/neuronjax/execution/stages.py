@@ -1,13 +1,15 @@
-"""What is being done while a program is made, for who shows it to who waits.
+"""What is being done while somebody waits, for who shows it.
 
-`watch` is replaced by the reports, which this layer does not know. A program that is
-made while another one is (by a transformation of it, in another thread) is part of it.
+`watch` is replaced by the reports, which this layer does not know. One thing is shown
+at a time: what begins while another is shown (a program that a transformation makes, or
+one that is compiled below a bar) is part of that, which then goes on where it was.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 
@@ -28,30 +30,68 @@ watch: Callable[[str], Watch | None] = _unseen
 _lock = threading.Lock()
 _current: Watch | None = None
 _owner: object = None
+_stage = ""
+# Who makes something inside what is shown, and the stage that this interrupts.
+_inner: object = None
+_outside = ""
 
 
 def start(name: str, owner: object) -> None:
-    """A program of this name is made by this object, unless one is made already."""
-    global _current, _owner
+    """Something of this name is made by this object, unless something is already."""
+    global _inner, _outside
     with _lock:
         if _owner is None:
-            _current = watch(name)
-            _owner = owner if _current is not None else None
+            _hold(watch(name), owner)
+        elif _inner is None and owner is not _owner:
+            _inner, _outside = owner, _stage
+
+
+def show(display: Watch, owner: object) -> bool:
+    """Whether this display is the one that shows what is done, until the owner ends."""
+    with _lock:
+        if _owner is not None:
+            return False
+        _hold(display, owner)
+    return True
+
+
+def _hold(display: Watch | None, owner: object) -> None:
+    global _current, _owner
+    _current, _owner = display, owner if display is not None else None
 
 
 def stage(name: str) -> None:
-    """The next stage begins."""
+    """The next stage begins: "lowering"; what follows a comma is where in it."""
+    global _stage
     current = _current
     if current is not None:
+        _stage = name
         current.stage(name)
 
 
 def end(owner: object) -> None:
     """What this object made is made, or failed; does nothing if it made nothing."""
-    global _current, _owner
-    if _owner is not owner:  # which every call asks: no lock
+    global _current, _owner, _inner, _stage
+    if owner is not _owner and owner is not _inner:  # which every call asks: no lock
         return
     with _lock:
-        current, _current, _owner = _current, None, None
-    if current is not None:
-        current.end()
+        if owner is _inner:
+            _inner, ended = None, None
+        else:
+            ended, _current, _owner, _inner, _stage = _current, None, None, None, ""
+    if ended is not None:
+        ended.end()
+    else:
+        stage(_outside)
+
+
+@contextlib.contextmanager
+def watching(name: str, first: str = "starting") -> Iterator[None]:
+    """What is done inside is one thing to wait for, of this name."""
+    owner = object()
+    start(name, owner)
+    stage(first)
+    try:
+        yield
+    finally:
+        end(owner)

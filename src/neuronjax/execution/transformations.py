@@ -95,11 +95,13 @@ class Emulation:
     @contextlib.contextmanager
     def _surrounded(self) -> Iterator[None]:
         """Where the function is traced and lowered."""
+        stages.stage("capturing")
         with self.around.inside(), compiling_for(self.target):
             yield
 
     def lower(self, program: Program) -> InstructionProgram:
         """The instructions of a captured program."""
+        stages.stage("lowering")
         if self.policy.loss_scale is not None and not self.derived:
             _check_loss_scale(program)
         return lower(
@@ -112,9 +114,7 @@ class Emulation:
 
     def run(self, context: CallContext, leaves: Leaves) -> Outcome:
         """Captures, lowers and executes; no transformation looks inside."""
-        stages.stage("capturing")
         captured = self.capture(leaves)
-        stages.stage("lowering")
         program = self.lower(captured.program)
         return self.execute(captured, program, context, leaves)
 

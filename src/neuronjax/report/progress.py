@@ -1,15 +1,18 @@
 """Progress bars on the standard error, or below a notebook's cell.
 
 In a notebook they are HTML that is replaced as the work goes on, as results are shown:
-Rich's own way needs widgets, and leaves none of them in a saved notebook.
+Rich's own way needs widgets, and leaves none of them in a saved notebook. A process has
+one live display: what is compiled below a bar says its stages in the bar.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -17,53 +20,65 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
 
+from neuronjax.execution import stages
 from neuronjax.report.quantities import seconds as in_words
 from neuronjax.report.tables import as_html
 
+#: 1 shows progress in logs too, 0 nowhere.
+VARIABLE = "NEURONJAX_PROGRESS"
 _REDRAW_SECONDS = 0.2  # at most so often in a notebook
 
+#: In one place that is replaced, as lines, or not at all.
+Way = Literal["live", "log", "none"]
 
-def _between(before: str, after: str) -> tuple[ProgressColumn, ...]:
-    """A bar between two texts."""
-    return (
-        TextColumn(before),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TextColumn(after),
-        TimeElapsedColumn(),
-    )
+
+def way(console: Console, *, logs: bool = False) -> Way:
+    """How progress is shown there; `logs` are told even if they do not ask."""
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted == "0":
+        return "none"
+    if console.is_terminal or console.is_jupyter:
+        return "live"
+    return "log" if logs or wanted == "1" else "none"
 
 
 class ProgressBars:
-    """Rich's columns, drawn where the user looks while it is entered."""
+    """Rich's columns, drawn where the user looks from `start` to `end`."""
 
     def __init__(
-        self, *columns: ProgressColumn, shown: bool, transient: bool = False
+        self,
+        *columns: ProgressColumn,
+        console: Console,
+        live: bool = True,
+        transient: bool = False,
     ) -> None:
-        console = Console(stderr=True)
-        self._page = _Page() if shown and console.is_jupyter else None
+        self._console = console
+        self._page: _Page | None = None
+        self._in_page = live and console.is_jupyter
         self._bars = Progress(
             *columns,
             console=console,
             transient=transient,
-            disable=not shown or self._page is not None,
+            disable=not live or self._in_page,
+            # Rich would print above the bars, on the standard error, what is meant for
+            # a file.
+            redirect_stdout=sys.stdout.isatty(),
         )
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Draws from now on."""
+        if self._in_page:
+            self._page = _Page()
         self._bars.start()
         self._draw()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def end(self) -> None:
+        """Draws for the last time."""
         self._bars.stop()
         self._draw(last=True)
 
@@ -73,33 +88,111 @@ class ProgressBars:
             self._page.draw(self._bars, last=last)
 
 
-class StudyProgress(ProgressBars):
-    """Two bars for a study: runs, and steps of the run at hand.
+class WorkBars(ProgressBars):
+    """Bars, and the stages of the programs that are compiled for the one at hand.
 
-    How many steps a run has is known from the run before it.
+    The process's display while they are entered; nothing inside another one.
     """
 
-    def __init__(self, runs: int, *, done: int, shown: bool) -> None:
-        columns = _between("{task.description:<22}", "{task.fields[status]:<12}")
-        super().__init__(*columns, shown=shown and done < runs)
-        stored = f"{done} stored" if done else ""
-        self._runs = self._bars.add_task(
-            "runs", total=runs, completed=done, status=stored
+    def __init__(
+        self,
+        before: str,
+        after: str,
+        *,
+        shown: bool,
+        logs: bool = False,
+        transient: bool = False,
+    ) -> None:
+        console = Console(stderr=True)
+        self._way: Way = way(console, logs=logs) if shown else "none"
+        columns = (
+            TextColumn(before),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[stage]:<10.10}", style="dim"),
+            TextColumn(after),
+            TimeElapsedColumn(),
         )
-        self._run = self._bars.add_task("", total=None, status="", visible=False)
-        self._steps: int | None = None
-        self._count = 0
-        self._started = False
+        live = self._way == "live"
+        super().__init__(*columns, console=console, live=live, transient=transient)
+        self._at: TaskID | None = None
+
+    def _add(self, description: str, **options: Any) -> TaskID:
+        """A bar, which is then the one at hand."""
+        self._at = self._bars.add_task(description, **{"stage": "", **options})
+        return self._at
+
+    def stage(self, name: str) -> None:
+        """What is done for the bar at hand."""
+        if self._at is not None:
+            self._bars.update(self._at, stage=name)
+            self._draw()
+
+    def __enter__(self) -> Self:
+        if self._way != "none" and not stages.show(self, self):
+            self._way = "none"
+        if self._way == "live":
+            self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        stages.end(self)
+
+    def end(self) -> None:
+        """Draws for the last time, where it was drawn."""
+        if self._way == "live":
+            self.stage("")  # nothing is done any more
+            super().end()
+
+    def _line(self, text: str) -> None:
+        """A line above the bars, or of a log; a notebook has the bars alone."""
+        if self._way != "none" and not self._console.is_jupyter:
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class StudyProgress(WorkBars):
+    """Two bars for a study: runs, and steps of the run at hand; a line for each that
+    ended.
+
+    How many steps a run has is given, or known from the run before it.
+    """
+
+    def __init__(
+        self,
+        runs: int,
+        *,
+        done: int = 0,
+        steps: int | None = None,
+        shown: bool = True,
+        logs: bool = False,
+    ) -> None:
+        super().__init__(
+            "{task.description:<22}",
+            "{task.fields[status]:<12}",
+            shown=shown and done < runs,
+            logs=logs,
+        )
+        stored = f"{done} stored" if done else ""
+        self._runs = self._add("runs", total=runs, completed=done, status=stored)
+        self._run = self._add("", total=None, status="", visible=False)
+        self._steps, self._what, self._status = steps, "", ""
+        self._begun, self._count = 0.0, 0
 
     def begin(self, what: str) -> None:
         """A run begins, and the one before it has ended."""
-        self._end()
-        self._started, self._count = True, 0
+        self._end_run()
+        self._what, self._count, self._begun = what, 0, time.perf_counter()
         self._bars.reset(
             self._run,
             total=self._steps,
             description=what,
-            status="compiling",
+            status="",
+            stage="compiling",
             visible=True,
         )
         self._draw()
@@ -107,43 +200,48 @@ class StudyProgress(ProgressBars):
     def advance(self, record: Mapping[str, Any]) -> None:
         """A step of the run ended."""
         self._count += 1
-        status = f"loss {record['loss']:.4g}" if "loss" in record else ""
-        self._bars.update(self._run, advance=1, status=status)
+        self._status = f"loss {record['loss']:.4g}" if "loss" in record else ""
+        self._bars.update(self._run, advance=1, status=self._status, stage="")
         self._draw()
 
-    def _end(self) -> None:
-        if self._started:
+    def _end_run(self) -> None:
+        if self._what:
             self._steps = self._count
             self._bars.update(self._runs, advance=1)
+            taken = in_words(time.perf_counter() - self._begun)
+            found = self._status or f"{self._count} steps"
+            self._line(f"{self._what}: {found} in {taken}")
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         if kind is None:
-            self._end()
+            self._end_run()
         super().__exit__(kind, error, traceback)
 
 
-class SearchProgress(ProgressBars):
+class SearchProgress(WorkBars):
     """A bar for a precision search: programs run of its budget, and the last error."""
 
     def __init__(self, most: int, *, shown: bool) -> None:
-        columns = _between("programs run", "{task.fields[status]}")
-        super().__init__(*columns, shown=shown)
-        self._runs = self._bars.add_task("", total=most, status="compiling")
+        super().__init__("programs run", "{task.fields[status]}", shown=shown)
+        self._most = most
+        self._runs = self._add("", total=most, status="")
 
     def heard(self, runs: int, error: float, seconds: float) -> None:
         """A program was run."""
         status = f"error {error:.2g} at {in_words(seconds)}"
-        self._bars.update(self._runs, completed=runs, status=status)
+        self._bars.update(self._runs, completed=runs, status=status, stage="")
         self._draw()
+        if self._way == "log":
+            self._line(f"program {runs} of {self._most}: {status}")
 
 
-class CaseProgress(ProgressBars):
+class CaseProgress(WorkBars):
     """A bar for a row of cases, with the name of the one at hand."""
 
     def __init__(self, cases: int, *, shown: bool) -> None:
-        columns = _between("cases", "{task.fields[status]:<32.32}")
-        super().__init__(*columns, shown=shown, transient=True)
-        self._cases = self._bars.add_task("", total=cases, status="")
+        after = "{task.fields[status]:<32.32}"
+        super().__init__("cases", after, shown=shown, transient=True)
+        self._cases = self._add("", total=cases, status="")
         self._begun = -1
 
     def begin(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What a program that takes long to compile is at, in a terminal or a notebook.
+"""What somebody waits for, in a terminal or a notebook: a compilation, a comparison.
 
 Nothing is shown in the first two seconds, nor where the standard error is no terminal
 (a log, a pipe, CI), unless NEURONJAX_PROGRESS is 1; 0 shows nothing anywhere. A log
@@ -8,20 +8,21 @@ At the end there is one that says how long it took.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
+from collections.abc import Collection, Sequence
 
 from rich.console import Console
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from neuronjax.report.progress import ProgressBars
+from neuronjax.report.progress import ProgressBars, way
 from neuronjax.report.quantities import seconds as in_words
 
 #: From when on somebody may wonder.
 PATIENCE_SECONDS = 2.0
 WORTH_SAYING_SECONDS = 0.1
-VARIABLE = "NEURONJAX_PROGRESS"
+#: Of the line at the end.
+WIDTH = 80
 
 
 class Waiting:
@@ -32,8 +33,7 @@ class Waiting:
 
     def __init__(self, name: str, console: Console) -> None:
         self._name, self._console = name, console
-        self._begin = time.perf_counter()
-        self._stages = [("starting", self._begin)]
+        self._stages = [("starting", time.perf_counter())]
         self._changed = threading.Condition()
         self._ended = False
         self._thread = threading.Thread(target=self._show, daemon=True)
@@ -42,16 +42,16 @@ class Waiting:
     @classmethod
     def of(cls, name: str) -> Waiting | None:
         """The display of a program, None where nobody would see it."""
-        wanted = os.environ.get(VARIABLE, "")
         console = Console(stderr=True)
-        seen = console.is_terminal or console.is_jupyter
-        if wanted == "0" or not (seen or wanted == "1"):
-            return None
-        return cls(name, console)
+        return None if way(console) == "none" else cls(name, console)
 
     def stage(self, name: str) -> None:
-        """The next stage begins."""
+        """The next stage begins, or is at another place."""
         with self._changed:
+            before, begin = self._stages[-1]
+            if _kind(before) == _kind(name):  # of every op, in a comparison
+                self._stages[-1] = (name, begin)
+                return
             self._stages.append((name, time.perf_counter()))
             self._changed.notify()
 
@@ -73,17 +73,20 @@ class Waiting:
             self._draw()
         else:
             self._print()
-        self._console.print(self._summary(), highlight=False, soft_wrap=True)
+        last = summary(self._name, self._stages, time.perf_counter())
+        self._console.print(last, highlight=False, soft_wrap=True)
 
     def _now(self) -> str:
         return self._stages[-1][0]
 
     def _draw(self) -> None:
-        with StageLine(self._name) as line:
-            while not self._ended:
-                line.say(self._now())
-                with self._changed:
-                    self._changed.wait_for(lambda: self._ended, 0.1)
+        line = StageLine(self._name, self._console)
+        line.start()
+        while not self._ended:
+            line.say(self._now())
+            with self._changed:
+                self._changed.wait_for(lambda: self._ended, 0.1)
+        line.end()
 
     def _print(self) -> None:
         said: list[str] = []
@@ -97,15 +100,30 @@ class Waiting:
             with self._changed:
                 self._changed.wait_for(is_new)
 
-    def _summary(self) -> str:
-        end = time.perf_counter()
-        ends = [*[begin for _, begin in self._stages[1:]], end]
-        spent: dict[str, float] = {}
-        for (name, begin), until in zip(self._stages, ends, strict=True):
-            spent[_kind(name)] = spent.get(_kind(name), 0.0) + until - begin
-        long = {kind: s for kind, s in spent.items() if s > WORTH_SAYING_SECONDS}
-        parts = ", ".join(f"{kind} {in_words(s)}" for kind, s in long.items())
-        return f"{self._name}: {in_words(end - self._begin)} ({parts})"
+
+def summary(name: str, stages: Sequence[tuple[str, float]], end: float) -> str:
+    """How long it took, and its longest stages, as many as fit.
+
+    Args:
+        name: of what took so long.
+        stages: their names and beginnings, in seconds.
+        end: of the last one.
+    """
+    ends = [*[begin for _, begin in stages[1:]], end]
+    spent: dict[str, float] = {}
+    for (stage, begin), until in zip(stages, ends, strict=True):
+        spent[_kind(stage)] = spent.get(_kind(stage), 0.0) + until - begin
+    whole = f"{name}: {in_words(end - stages[0][1])}"
+
+    def line(kinds: Collection[str]) -> str:
+        said = [f"{k} {in_words(s)}" for k, s in spent.items() if k in kinds]
+        return f"{whole} ({', '.join(said)})" if said else whole
+
+    longest = sorted(spent, key=lambda kind: spent[kind], reverse=True)
+    kept = [kind for kind in longest if spent[kind] > WORTH_SAYING_SECONDS]
+    while kept and len(line(kept)) > WIDTH:
+        kept.pop()
+    return line(kept)
 
 
 def _kind(stage: str) -> str:
@@ -116,13 +134,13 @@ def _kind(stage: str) -> str:
 class StageLine(ProgressBars):
     """One line: a spinner, what is being done, and for how long; gone at the end."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, console: Console) -> None:
         columns = (
             SpinnerColumn(),
             TextColumn(f"{name}: {{task.description}}", markup=False),
             TimeElapsedColumn(),
         )
-        super().__init__(*columns, shown=True, transient=True)
+        super().__init__(*columns, console=console, transient=True)
         self._task = self._bars.add_task("starting", total=None)
 
     def say(self, stage: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 from pathlib import Path
 
 import jax
@@ -21,22 +22,25 @@ from neuronjax.errors import InvalidProgramError
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """What a tiny run leaves: output, results, picture."""
+    """What a tiny run leaves: output, results, picture, what is said meanwhile."""
     folder = tmp_path_factory.mktemp("quickstart")
     picture, results = folder / "curves.png", folder / "results.json"
     options = ("--targets", "trn2/bf16", "--output", picture, "--json", results)
     command = ["quickstart", "--tiny", *map(str, options)]
     result = CliRunner().invoke(cli.app, command, env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
-    return result.stdout, json.loads(results.read_text()), picture
+    return result.stdout, json.loads(results.read_text()), picture, result.stderr
 
 
 def test_output(tiny):
-    stdout, _, picture = tiny
+    stdout, _, picture, stderr = tiny
     table = stdout[stdout.index("Loss in nats") : stdout.index("Loss curves:")]
     assert max(map(len, table.splitlines())) <= 80
     assert str(picture) in stdout
     assert picture.read_bytes().startswith(b"\x89PNG\r\n")
+    native, emulated = stderr.splitlines()  # no terminal: one line for each run
+    assert re.fullmatch(r"host/fp32: loss [\d.]+ in [\d.]+ m?s", native)
+    assert re.fullmatch(r"trn2/bf16: loss [\d.]+ in [\d.]+ m?s", emulated)
 
 
 def test_runs_are_comparable(tiny):

@@ -13,17 +13,9 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-)
 
 import neuronjax as nj
 from neuronjax.cli.quickstart.data import Corpus
@@ -105,29 +97,27 @@ class QuickstartRun:
         return math.exp(self.heldout_loss)
 
 
+class Bars(Protocol):
+    """Shows runs and their steps to who waits."""
+
+    def begin(self, what: str) -> None: ...
+    def advance(self, record: Mapping[str, Any]) -> None: ...
+
+
 def run_all(
-    machines: Sequence[Setup], recipe: TrainingRecipe, corpus: Corpus, console: Console
+    machines: Sequence[Setup], recipe: TrainingRecipe, corpus: Corpus, bars: Bars
 ) -> list[QuickstartRun]:
-    """Trains on every machine, with a progress bar for each."""
-    columns = (
-        TextColumn("{task.description:<10}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[status]:<10}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        return [_run(machine, recipe, corpus, progress) for machine in machines]
+    """Trains on every machine."""
+    return [_run(machine, recipe, corpus, bars) for machine in machines]
 
 
 def _run(
-    machine: Setup, recipe: TrainingRecipe, corpus: Corpus, progress: Progress
+    machine: Setup, recipe: TrainingRecipe, corpus: Corpus, bars: Bars
 ) -> QuickstartRun:
-    task = progress.add_task(str(machine), total=recipe.steps, status="compiling")
-
     def on_step(loss: float) -> None:
-        progress.update(task, advance=1, status=f"loss {loss:.3f}")
+        bars.advance({"loss": loss})
 
+    bars.begin(str(machine))
     return _summary(machine, train(machine.jit, recipe, corpus, on_step))
 
 

@@ -1,8 +1,8 @@
 """Trains a Flax model with Optax: what a user would write, with `jit` as an argument.
 
 A `TrainingRecipe` holds model, optimizer, sizes and seed, and no machine. The defaults
-train 1,037,696 parameters on 16 x 64 characters per step: two to three minutes on two
-cores for one native and three emulated runs, and enough to see learning.
+train 1,037,696 parameters on 16 x 64 characters per step: one and a half to three
+minutes on two cores for one native and three emulated runs, and enough to see learning.
 
 Give `jax.jit` for the native run, and for the same program on an emulated chip:
 
