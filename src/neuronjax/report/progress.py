@@ -146,6 +146,7 @@ class WorkBars(ProgressBars):
     def end(self) -> None:
         """Draws for the last time, where it was drawn."""
         if self._way == "live":
+            self.stage("")  # nothing is done any more
             super().end()
 
     def _line(self, text: str) -> None:
