@@ -177,12 +177,15 @@ def test_a_comparison_says_at_which_op_it_is(said):
     assert turns == {f"turn {n}" for n in (1, 2, 3, 4)}  # the last time it ends
 
 
+def amplifying(x):
+    return jnp.sin(1e3 * (x @ x))
+
+
 def test_so_does_one_with_an_edit_or_a_divergence(said):
     nj.compare(turning, against=lambda x: turning(x * 2), policy="bf16")(X)
     assert any(s.startswith("running, op 2 of ") for s in said)
     x = jax.random.normal(jax.random.key(0), (8, 8))
-    amplifies = lambda x: jnp.sin(1e3 * (x @ x))
-    nj.compare(amplifies, policy="bf16", reference="float32")(x)
+    nj.compare(amplifying, policy="bf16", reference="float32")(x)
     assert any(s.startswith("comparing with float32, op 2 of ") for s in said)
     assert any(s.startswith("explaining, op 1 of ") for s in said)
     assert said.count("end") == 2
