@@ -21,7 +21,7 @@ from neuronjax.lowering import lower
 from neuronjax.policy import Policy
 from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.timing.timeline import Timeline
-from neuronjax.timing.work import QUEUES, Core
+from neuronjax.timing.work import QUEUES, Core, Queue
 
 Basis = Literal["re-priced", "bound"]
 #: Schedules instructions on a core.
@@ -161,12 +161,11 @@ def _transfers(subject: Subject) -> Iterator[Change]:
 def overlap(timeline: Timeline) -> Change:
     """What is left if the busiest queue never waits for another: its own time, and what
     is around a program, which no queue works in."""
-    busy = {queue: timeline.busy_seconds(queue) for queue in QUEUES}
-    longest = max(busy, key=lambda queue: busy[queue])
+    longest: Queue = max(QUEUES, key=timeline.busy_seconds)
     return Change(
         kind="overlap",
         what=f"overlap all queues, so that {QUEUE_TITLES[longest]} never waits",
-        seconds=busy[longest] + timeline.around_seconds,
+        seconds=timeline.busy_seconds(longest) + timeline.around_seconds,
         before_seconds=timeline.total_seconds,
         basis="bound",
     )
