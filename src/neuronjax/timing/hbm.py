@@ -42,9 +42,12 @@ _MOST_WAYS = 64
 
 def categories_of(names: Sequence[str]) -> tuple[Category | None, ...]:
     """What arguments are, by their pytree paths; None where these do not say."""
-    found: dict[str, Category] = dict.fromkeys(parameters_of(names), "parameters")
-    found |= dict.fromkeys(filter(is_state_name, names), "optimizer state")
-    return tuple(map(found.get, names))
+    found: dict[str, Category] = {}
+    for name in parameters_of(names):
+        found[name] = "parameters"
+    for name in filter(is_state_name, names):
+        found[name] = "optimizer state"
+    return tuple(found.get(name) for name in names)
 
 
 def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
