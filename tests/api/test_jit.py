@@ -53,3 +53,15 @@ def test_a_keyword_may_have_any_name():
     assert found.tolist() == [-1.0, 2.0, 5.0]
     lowered = scaled.lower(x, context=2.0, around=x)
     assert lowered.compile()(x, context=2.0, around=x).tolist() == [-1, 2, 5]
+
+
+def test_arguments_behind_static_ones_have_their_own_names():
+    step = nj.jit(
+        lambda n, params, k, x: (params["w"] @ x)[n:k],
+        static_argnums=(0, 2),
+        donate_argnums=1,
+    )
+    arguments = 0, {"w": jnp.ones((4, 4))}, 2, jnp.ones((4, 4))
+    assert step.captured(*arguments).emulation.names == ("params/w", "x")
+    names = [tensor.name for tensor in nj.profile(step)(*arguments).memory.arguments]
+    assert names == ["params/w", "x"]

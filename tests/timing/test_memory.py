@@ -10,7 +10,12 @@ from jax.sharding import PartitionSpec
 
 import neuronjax as nj
 from neuronjax.hardware import resolve_target
-from neuronjax.timing.hbm import capacity_bytes, category_of, check_fits, with_donation
+from neuronjax.timing.hbm import (
+    capacity_bytes,
+    categories_of,
+    check_fits,
+    with_donation,
+)
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.work import Core
 
@@ -188,12 +193,20 @@ def test_categories_of_a_train_step():
         ("params/layers/0/kernel", "parameters"),
         ("state/opt/0/mu/params/w", "optimizer state"),
         ("opt_state/0/count", "optimizer state"),
+        ("optimizer/step/value", "optimizer state"),
+        ("state/1/step/value", "optimizer state"),
         ("batch/x", None),
+        ("step", None),
         ("", None),
     ],
 )
 def test_category_of_a_path(name, category):
-    assert category_of(name) == category
+    assert categories_of([name]) == (category,)
+
+
+def test_a_norms_scale_is_a_parameter_among_parameters():
+    names = ["model/head/kernel/value", "model/norm/scale/value", "tokens"]
+    assert categories_of(names) == ("parameters", "parameters", None)
 
 
 @pytest.mark.parametrize("policy", ["fp32", "bf16", "fp8", "mxfp8"])

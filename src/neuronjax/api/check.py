@@ -54,7 +54,7 @@ def check(
         policy=chosen,
         static_argnums=static_argnums,
         static_argnames=static_argnames,
-    )
+    ).reported()
     name = getattr(function, "__name__", "function")
 
     def checked(*args: Any, **kwargs: Any) -> PortabilityReport:

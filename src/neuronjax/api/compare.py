@@ -105,7 +105,8 @@ def compare(
 
     Args:
         function: what `jax.jit` takes, or an `Emulated` function, which is compared
-            for this target and policy and not for its own.
+            for this target and policy and not for its own. What it writes into modules
+            of Flax NNX is among its results, by the path of the argument.
         against: the function after an edit, or the path of a saved program, of the same
             arguments; it goes with `tolerance`, `rounding_seed` and the static
             arguments.
@@ -140,16 +141,16 @@ def compare(
     static: dict[str, Any] = dict(
         static_argnums=static_argnums, static_argnames=static_argnames
     )
-    emulated = _emulated(function, target, chosen, **static)
+    plain = _emulated(function, target, chosen, **static)
+    emulated = plain.reported()
     if against is not None:
         _check_alone(reference, baseline)
-        other = (
-            against
-            if isinstance(against, str | os.PathLike)
-            else (against, _emulated(against, target, chosen, **static))
-        )
-        first = (function, emulated)
-        return _edited(first, other, chosen, tolerance or 0.0, rounding_seed)
+        error = tolerance or 0.0
+        if isinstance(against, str | os.PathLike):  # returns what jax.jit does
+            first = (function, plain)
+            return _edited(first, against, chosen, error, rounding_seed)
+        other = (against, _emulated(against, target, chosen, **static).reported())
+        return _edited((function, emulated), other, chosen, error, rounding_seed)
     limit = default_tolerance(chosen, reference) if tolerance is None else tolerance
     name = getattr(function, "__name__", "function")
     options: dict[str, Any] = dict(

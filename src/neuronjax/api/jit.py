@@ -24,7 +24,13 @@ from neuronjax.api.lowered import (
     Lowered,
     may_round_stochastically,
 )
-from neuronjax.api.signatures import Named, as_array, signature_of
+from neuronjax.api.signatures import (
+    Named,
+    argument_name,
+    as_array,
+    path_name,
+    signature_of,
+)
 from neuronjax.capture import mesh_context
 from neuronjax.capture.mesh_context import MeshContext
 from neuronjax.capture.trace import capturing
@@ -194,6 +200,12 @@ class Emulated:
     def with_options(self, **changes: Any) -> Emulated:
         """The same function with other keywords of `jit`."""
         return Emulated(self.__wrapped__, **{**self.options, **changes})
+
+    def reported(self) -> Emulated:
+        """The same function for a report, with what it writes into the modules of its
+        arguments among its results."""
+        function = nnx_state.WithState(self.__wrapped__)
+        return Emulated(function, **self.options)._with(self._state)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function on the emulated chip."""
@@ -404,7 +416,8 @@ class Emulated:
         host_process.check()
         dynamic, rebuild = self._static.split(args, kwargs)
         paths, in_tree = jax.tree.flatten_with_path(dynamic)
-        names = tuple(self._path_name(path) for path, _ in paths)
+        static = self._static.numbers
+        names = tuple(path_name(self._signature, path, static) for path, _ in paths)
         found: list[Any] = []
 
         def function(*leaves: Any) -> list[Any]:
@@ -428,17 +441,7 @@ class Emulated:
 
     def argument_name(self, number: int) -> str:
         """The parameter's name of a positional argument."""
-        parameters = list(self._signature.parameters) if self._signature else []
-        return parameters[number] if number < len(parameters) else f"args[{number}]"
-
-    def _path_name(self, path: tuple) -> str:
-        """A pytree path of (args, kwargs) with the parameter's name in front."""
-        where, first, *rest = path
-        key = first.key if hasattr(first, "key") else first.idx
-        parts = [self.argument_name(key) if where.idx == 0 else str(key)]
-        if rest:
-            parts.append(jax.tree_util.keystr(tuple(rest), simple=True, separator="/"))
-        return "/".join(parts)
+        return argument_name(self._signature, number)
 
     @property
     def _name(self) -> str:

@@ -1,30 +1,79 @@
-"""State of Flax NNX that a jitted function changes, which `jax.jit` would not see.
+"""State of Flax NNX that a function writes into the modules of its arguments.
 
 To `jax.jit`, and so to `jit`, a module is a pytree: the function gets a copy, and what
 it writes into the copy's variables is lost. `nnx.jit` splits and merges modules around
 `jax.jit`, so it is what keeps them, in `emulated` too.
+
+Reports judge, price and measure all that a function writes: they take it `WithState`,
+and what it writes is among its results.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax.extend.core import Jaxpr, JaxprEqn, Var, jaxpr_as_fun
+from jax.tree_util import DictKey, GetAttrKey
 
+from neuronjax.api.signatures import path_name, signature_of
 from neuronjax.errors import NotEmulatedWarning, warn_user
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclass(frozen=True)
+class Stepped:
+    """The results of a function that writes into modules.
+
+    Attributes:
+        result: what the function returns.
+        state: the arrays that it has written, by the path of the argument that they
+            were in, "model/layers/0/kernel/value".
+    """
+
+    result: Any
+    state: Mapping[str, Any]
+
+    def tree_flatten_with_keys(self) -> tuple[Sequence[tuple], tuple[str, ...]]:
+        """For JAX: the paths of the state are those of the arguments."""
+        state = [(DictKey(name), leaf) for name, leaf in self.state.items()]
+        return ((GetAttrKey("result"), self.result), *state), tuple(self.state)
+
+    @classmethod
+    def tree_unflatten(cls, names: tuple[str, ...], children: Sequence[Any]) -> Stepped:
+        """For JAX."""
+        result, *state = children
+        return cls(result, dict(zip(names, state, strict=True)))
+
+
+class WithState:
+    """A function, to be traced, with what it writes among its results.
+
+    Where it writes into variables of NNX it returns a `Stepped`, else what it always
+    does."""
+
+    __wrapped__: Callable[..., Any]
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As the function's own."""
+        result, state = _apart(self.__wrapped__, args, kwargs)
+        return Stepped(result, state) if state else result
 
 
 def called(function: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
     """Calls a function that is being traced; a warning where it changes variables."""
-    before = _variables(function, (args, kwargs))
-    values = [_identity(variable) for _, variable in before]
-    result = function(*args, **kwargs)
-    pairs = zip(before, values, strict=True)
-    lost = [path for (path, v), value in pairs if _identity(v) != value]
-    if lost:
-        name = getattr(function, "__name__", "the function")
+    if isinstance(function, WithState) or _is_inside_nnx(function):
+        return function(*args, **kwargs)
+    result, state = _apart(function, args, kwargs)
+    if state:
+        name, lost = getattr(function, "__name__", "the function"), [*state]
         warn_user(
             f"{name} changes NNX variables of its arguments, which are lost, as under "
             f"jax.jit: {', '.join(lost[:4])}{', ...' if lost[4:] else ''}\n"
@@ -34,19 +83,86 @@ def called(function: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
     return result
 
 
-def _variables(function: Any, arguments: Any) -> list[tuple[str, Any]]:
-    """Path and variable, of modules that nobody splits and merges: of an `nnx.State`
-    the function returns the next one itself."""
+def _is_inside_nnx(function: Any) -> bool:
+    """Whether it is what `nnx.jit` has made to be jitted: it returns the next state."""
+    is_made = type(function).__module__.startswith("flax.")
+    return is_made and not hasattr(function, "jitted_fn")
+
+
+def _apart(
+    function: Callable[..., Any], args: tuple, kwargs: dict
+) -> tuple[Any, dict[str, Any]]:
+    """The result of a call that is being traced, and the arrays that it has written,
+    by their paths."""
+    if not _variables((args, kwargs)):
+        return function(*args, **kwargs), {}
+    found, tree = jax.tree.flatten_with_path((args, kwargs))
+    leaves = [leaf for _, leaf in found]
+    places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+    arrays = [leaves[n] for n in places]
+    trees: list[Any] = []
+
+    def flat(*arrays: Any) -> list[Any]:
+        given = [*leaves]  # with what is static
+        for n, array in zip(places, arrays, strict=True):
+            given[n] = array
+        arguments = args, kwargs = jax.tree.unflatten(tree, given)
+        results, result_tree = jax.tree.flatten(function(*args, **kwargs))
+        after = _variables(arguments)
+        trees[:] = [result_tree, [*after]]
+        return [*results, *after.values()]
+
+    closed = jax.make_jaxpr(flat)(*arrays)
+    outputs = jaxpr_as_fun(closed)(*arrays)
+    result_tree, paths = trees
+    count = result_tree.num_leaves
+    jaxpr, signature, origins = closed.jaxpr, signature_of(function), _Origins()
+    before = {found[n][0]: var for n, var in zip(places, jaxpr.invars, strict=True)}
+    after = zip(paths, jaxpr.outvars[count:], outputs[count:], strict=True)
+    state = {
+        path_name(signature, path): array
+        for path, var, array in after
+        if before.get(path) is not origins.of(jaxpr, var)
+    }
+    return jax.tree.unflatten(result_tree, outputs[:count]), state
+
+
+def _variables(arguments: Any) -> dict[tuple, Any]:
+    """The arrays of modules and variables, by their paths. A bare `nnx.State`'s are not
+    among them: of that the function returns the next one itself."""
     nnx = sys.modules.get("flax.nnx")
-    if nnx is None or type(function).__module__.startswith("flax."):
-        return []
+    if nnx is None:
+        return {}
     found, _ = jax.tree.flatten_with_path(
-        arguments, is_leaf=lambda x: isinstance(x, nnx.Variable | nnx.State)
+        arguments,
+        is_leaf=lambda x: isinstance(x, nnx.Pytree | nnx.Variable | nnx.State),
     )
-    keystr = jax.tree_util.keystr
-    return [(keystr(p[1:]), v) for p, v in found if isinstance(v, nnx.Variable)]
+    return {
+        (*path, *inner): array
+        for path, node in found
+        if isinstance(node, nnx.Pytree | nnx.Variable)
+        for inner, array in jax.tree.flatten_with_path(node)[0]
+    }
 
 
-def _identity(variable: Any) -> list[int]:
-    """Of the tracers that a variable holds; all of them live while it is traced."""
-    return [id(leaf) for leaf in jax.tree.leaves(variable)]
+class _Origins:
+    """What results are that inner jits only pass on, as `nnx.jit` does every variable
+    that is read and not written."""
+
+    def __init__(self) -> None:
+        self._makers: dict[Jaxpr, dict[Var, JaxprEqn]] = {}
+
+    def of(self, jaxpr: Jaxpr, result: Any) -> Any:
+        """A value of the jaxpr that is the same; the result itself, if it is made."""
+        if jaxpr not in self._makers:
+            jits = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "jit"]
+            self._makers[jaxpr] = {var: eqn for eqn in jits for var in eqn.outvars}
+        makers = self._makers[jaxpr]
+        while isinstance(result, Var) and result in makers:
+            maker = makers[result]
+            inner = maker.params["jaxpr"].jaxpr
+            within = self.of(inner, inner.outvars[maker.outvars.index(result)])
+            if within not in inner.invars:
+                break
+            result = maker.invars[inner.invars.index(within)]
+        return result

@@ -53,7 +53,8 @@ def profile(
     Args:
         step: what `jax.jit` takes; a function of `neuronjax.jit`; a kernel of
             `neuronjax.nki.jit`; or a `Lowered` (of `neuronjax.load`, say), whose
-            profile takes no arguments.
+            profile takes no arguments. What a function writes into modules of Flax NNX
+            is among its results.
         target: as `neuronjax.jit`; None for the step's own, else "trn2".
         policy: as `neuronjax.jit`; None for the step's own.
         lnc: physical cores per logical core; None for the policy's, else the target's
@@ -84,7 +85,7 @@ def profile(
     if kernels.is_kernel(step):
         options = dict(target=target, lnc=lnc, trips=trips, peak=peak)
         return kernels.profiler(step, Profile, _values, policy, options)
-    emulated = _emulated(step, target, policy, statics)
+    emulated = _emulated(step, target, policy, statics).reported()
     core = _core(emulated.target, emulated.policy, lnc, peak)
     batch = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
     name = getattr(step, "__name__", "function")

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from neuronjax.api.jit import NATIVE_JIT, Emulated, jit
+from neuronjax.api.nnx_state import WithState
 from neuronjax.api.profile import Trips
 from neuronjax.api.searched_program import SearchedProgram
 from neuronjax.diagnostics.compilations import Compilations
@@ -27,6 +28,7 @@ from neuronjax.diagnostics.precision_metrics import (
     Chooser,
     Metric,
     check_metric,
+    chosen_by,
     measured,
     on_host,
 )
@@ -88,7 +90,10 @@ def search_precision(
             the worst array. Or a function of the reference's outputs and the outputs,
             pytrees of NumPy arrays, that returns a number, 0 for the same.
         outputs: what is measured, a regular expression of paths of the outputs,
-            "^1/loss$"; None for all of them. Or a function of the outputs.
+            "^1/loss$"; None for all of them. Or a function of the outputs. Those of a
+            function that writes into NNX modules are "result" and, by the paths of its
+            arguments, what it writes: "^model/layers/0/"; to functions `.result` and
+            `.state`, a dict.
         candidates: presets' names, the cheapest first and the baseline last; None for
             those of mxfp4, mxfp8, fp8, bf16, tf32 and fp32 that the target has. Or
             named policies without rules.
@@ -133,8 +138,9 @@ def search_precision(
         A function of the same arguments that returns a `PrecisionSearch`.
 
     Raises:
-        InvalidProgramError: unknown words; when called, no op that a candidate could
-            change, a baseline beyond the tolerance, or a metric that returns NaN.
+        InvalidProgramError: unknown words; when called, no output that `outputs`
+            chooses, no op that a candidate could change, a baseline beyond the
+            tolerance, or a metric that returns NaN.
         UnsupportedError: a candidate with delayed scaling; when called, one that the
             target lacks.
 
@@ -144,6 +150,8 @@ def search_precision(
         >>> step = nj.jit(train_step, target="trn2", policy=found.policy)
     """
     options, function = _jit_options(function, static_argnums, static_argnames)
+    if evaluate is None:
+        function = WithState(function)
     job = _Measured(
         function=function,
         options={**options, "target": target},
@@ -169,6 +177,8 @@ def search_precision(
             program = SearchedProgram.of(
                 job.function, job.options, (args, kwargs), dict(lnc=lnc, trips=trips)
             )
+            if evaluate is None and isinstance(outputs, str):
+                chosen_by(outputs, program.results)
             found = program.groups(given, groups)
             chosen = program.supported(given, found, named=candidates is not None)
             goal = Goal(

@@ -40,6 +40,7 @@ class SearchedProgram:
     lower: Callable[[Policy], Lowered]
     timing: Mapping[str, Any]  # options of `profile`
     types: Any  # of its arguments; None where they do not tell the program
+    results: Any  # shapes and dtypes, in their pytree
 
     @classmethod
     def of(
@@ -54,11 +55,15 @@ class SearchedProgram:
         lowered = jit(function, **options).lower(*args, **kwargs)
         # What is priced is run soon after, if it is worth that.
         lower = functools.lru_cache(_KEPT)(lowered.under)
-        around = lowered.captured.emulation.around
+        captured = lowered.captured
+        around = captured.emulation.around
         static = any(options.get(f"static_arg{end}") for end in ("nums", "names"))
         told = around == MeshContext() == MeshContext.current() and not static
         return cls(
-            lower=lower, timing=timing, types=_types(arguments) if told else None
+            lower=lower,
+            timing=timing,
+            types=_types(arguments) if told else None,
+            results=jax.tree.unflatten(captured.out_tree, captured.outputs),
         )
 
     def price(self, policy: Policy) -> PricedPolicy:

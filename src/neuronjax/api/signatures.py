@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -18,6 +18,31 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
         return inspect.signature(function)
     except (TypeError, ValueError):
         return None  # a builtin: positional arguments only, as for jax.jit
+
+
+def argument_name(signature: inspect.Signature | None, number: int) -> str:
+    """The parameter's name of a positional argument."""
+    parameters = list(signature.parameters) if signature else []
+    return parameters[number] if number < len(parameters) else f"args[{number}]"
+
+
+def path_name(
+    signature: inspect.Signature | None, path: tuple, missing: Iterable[int] = ()
+) -> str:
+    """A pytree path of (args, kwargs) with the parameter's name in front.
+
+    `missing` are the numbers of arguments that `args` is without, static ones."""
+    where, first, *rest = path
+    if where.idx == 0:
+        number = first.idx
+        for static in sorted(missing):
+            number += static <= number
+        parts = [argument_name(signature, number)]
+    else:
+        parts = [str(first.key)]
+    if rest:
+        parts.append(jax.tree_util.keystr(tuple(rest), simple=True, separator="/"))
+    return "/".join(parts)
 
 
 class Named:

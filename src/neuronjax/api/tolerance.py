@@ -177,7 +177,7 @@ def capturer(
         policy=Policy.resolve(policy),
         static_argnums=static_argnums,
         static_argnames=static_argnames,
-    )
+    ).reported()
 
     def of_function(*args: Any, **kwargs: Any) -> Captured:
         captured = emulated.captured(*args, **kwargs)

@@ -21,6 +21,7 @@ from rich.table import Table
 
 import neuronjax as nj
 from neuronjax.api.jit import NATIVE_JIT
+from neuronjax.api.nnx_state import WithState
 from neuronjax.api.profile import profile
 from neuronjax.cli.application import (
     CacheOption,
@@ -146,8 +147,9 @@ def _run_function(
     compare: bool,
 ) -> CommandOutcome:
     values = source.values(shapes, inputs, seed)
-    lowered = nj.jit(source.function, **options).lower(*values)
-    native = leaves_of(NATIVE_JIT(source.function)(*values)) if compare else None
+    function = WithState(source.function)
+    lowered = nj.jit(function, **options).lower(*values)
+    native = leaves_of(NATIVE_JIT(function)(*values)) if compare else None
     return _outcome(lowered, values, {}, native)
 
 

@@ -17,6 +17,9 @@ import numpy as np
 from neuronjax.diagnostics.differences import alike
 from neuronjax.errors import InvalidProgramError
 
+#: How many paths an error names.
+_SHOWN = 8
+
 Metric = Callable[[Any, Any], float]
 Chooser = str | Callable[[Any], Any] | None
 
@@ -115,33 +118,48 @@ def on_host(outputs: Any, chosen: Chooser) -> Any:
     Raises:
         InvalidProgramError: nothing is left to measure.
     """
-    if callable(chosen):
-        outputs = chosen(outputs)
-    paths = jax.tree.flatten_with_path(outputs)[0]
-    names = [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in paths]
-    found = {
-        name: np.asarray(leaf)
-        for name, (_, leaf) in zip(names, paths, strict=True)
-        if _is_number(leaf) and (not isinstance(chosen, str) or _has(chosen, name))
-    }
-    if not found:
-        raise InvalidProgramError(
-            f"outputs={chosen!r} leaves nothing to measure",
-            remedy=f"the function returns {_listed(names)}",
-        )
     if isinstance(chosen, str):
-        return found
+        found = chosen_by(chosen, outputs)
+        return {name: np.asarray(leaf) for name, leaf in found.items()}
+    if chosen is not None:
+        outputs = chosen(outputs)
+    if not any(map(_is_number, jax.tree.leaves(outputs))):
+        raise InvalidProgramError(
+            "there is no number among the outputs that are measured",
+            remedy="return arrays from outputs=, from evaluate= or from the function",
+        )
     return jax.tree.map(lambda x: np.asarray(x) if _is_number(x) else None, outputs)
 
 
-def _has(pattern: str, name: str) -> bool:
-    return re.search(pattern, name) is not None
+def chosen_by(pattern: str, outputs: Any) -> dict[str, Any]:
+    """The outputs, or their types, whose path a regular expression finds.
+
+    Raises:
+        InvalidProgramError: there is none.
+    """
+    paths = jax.tree.flatten_with_path(outputs)[0]
+    by_name = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in paths
+        if _is_number(leaf)
+    }
+    found = {n: leaf for n, leaf in by_name.items() if re.search(pattern, n)}
+    if not found:
+        raise InvalidProgramError(
+            f"outputs={pattern!r} leaves nothing to measure: no output's path has it",
+            remedy=_choices([*by_name]),
+        )
+    return found
 
 
 def _is_number(leaf: Any) -> bool:
-    return not jax.dtypes.issubdtype(jax.typeof(leaf).dtype, jax.dtypes.prng_key)
+    dtype = getattr(leaf, "dtype", float)
+    return not jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:8])
-    return f"{shown}, ..." if len(names) > 8 else shown or "nothing"
+def _choices(names: Sequence[str]) -> str:
+    if [*names] == [""]:
+        return "leave it out: the function returns one array, which has no path"
+    shown = ", ".join(names[:_SHOWN])
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"give a regular expression of one of: {shown or 'nothing'}{more}"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 _STATE = re.compile(
     r"(^|/)(opt|opt_state|optimizer|optimizer_state|tx_state|mu|nu|momentum|trace"
-    r"|count|inner_state)(/|$)"
+    r"|count|inner_state)(/|$)|/step(/|$)"
 )
 _PARAMETERS = re.compile(
     r"(^|/)(params?|parameters|weights?|kernel|bias|embedding|w\d*|b\d*)(/|$)"
@@ -34,7 +34,9 @@ def is_parameter_name(name: str) -> bool:
 
 def modules_of_arguments(names: Sequence[str]) -> Mapping[str, str]:
     """The module of every argument that is a parameter, or an optimizer's of one."""
-    found = {name: module_of_path(name) for name in parameters_of(names)}
+    found = _without_place(
+        {name: module_of_path(name) for name in parameters_of(names)}
+    )
     suffixes = {s: found[name] for name in found for s in _suffixes(name)[1:]}
     for name in filter(is_state_name, names):
         same = (suffixes[s] for s in _suffixes(name)[1:] if s in suffixes)
@@ -42,6 +44,30 @@ def modules_of_arguments(names: Sequence[str]) -> Mapping[str, str]:
         if module is not None:
             found[name] = module
     return found
+
+
+def _without_place(modules: Mapping[str, str]) -> dict[str, str]:
+    """The modules without the place of the model in a tuple of states, where an
+    argument holds that one alone: "0/layers/1" is "layers/1"."""
+    heads: dict[str, set[str]] = {}
+    for name, module in modules.items():
+        if is_parameter_name(name):
+            heads.setdefault(_first(name), set()).add(_first(module))
+    places = {
+        argument: min(inside)
+        for argument, found in heads.items()
+        if len(inside := found - {argument}) == 1 and min(inside).isdigit()
+    }
+    return {
+        name: module.partition("/")[2]
+        if _first(module) == places.get(_first(name))
+        else module
+        for name, module in modules.items()
+    }
+
+
+def _first(path: str) -> str:
+    return path.partition("/")[0]
 
 
 def parameters_of(names: Iterable[str]) -> list[str]:

@@ -14,12 +14,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.ir.argument_names import is_parameter_name, is_state_name
+from neuronjax.ir.argument_names import is_state_name, parameters_of
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import TensorType
@@ -40,13 +40,14 @@ _SHOWN = 8
 _MOST_WAYS = 64
 
 
-def category_of(name: str) -> Category | None:
-    """What an argument is, by its pytree path; None where that does not say."""
-    if is_state_name(name):
-        return "optimizer state"
-    if is_parameter_name(name):
-        return "parameters"
-    return None
+def categories_of(names: Sequence[str]) -> tuple[Category | None, ...]:
+    """What arguments are, by their pytree paths; None where these do not say."""
+    found: dict[str, Category] = {}
+    for name in parameters_of(names):
+        found[name] = "parameters"
+    for name in filter(is_state_name, names):
+        found[name] = "optimizer state"
+    return tuple(found.get(name) for name in names)
 
 
 def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:

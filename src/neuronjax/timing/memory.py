@@ -17,9 +17,9 @@ from neuronjax.ir.instruction import Block, InstructionProgram
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.timing.argument_roles import arguments_like_parameters
 from neuronjax.timing.fusion import fuse
-from neuronjax.timing.hbm import category_of, device_bytes, peak_of
+from neuronjax.timing.hbm import categories_of, device_bytes, peak_of
 from neuronjax.timing.library_calls import with_chip_instructions
-from neuronjax.timing.memory_plan import BlockPlan, MemoryPlan, Tensor, Unit
+from neuronjax.timing.memory_plan import BlockPlan, Category, MemoryPlan, Tensor, Unit
 from neuronjax.timing.planning_constants import CARRY_SHARE
 from neuronjax.timing.recurrences import scanned_loops, with_scans
 from neuronjax.timing.region_equivalence import KnownRegions, RegionEquivalence
@@ -39,11 +39,9 @@ def plan_memory(
     program = with_scans(given, core)
     planner = _Planner(program, core)
     block = program.main
-    categories = {
-        n: category_of(name) for n, name in enumerate(names[: len(block.arguments)])
-    }
-    plan = planner.block(block, categories=categories)
-    arguments = _arguments(plan, names, given)
+    categories = categories_of(names[: len(block.arguments)])
+    plan = planner.block(block, categories=dict(enumerate(categories)))
+    arguments = _arguments(plan, names, categories, given)
     notes = tuple(
         f"loop at {source or '?'}: planned as a scan of VectorE"
         for source in scanned_loops(given, program)
@@ -52,20 +50,21 @@ def plan_memory(
 
 
 def _arguments(
-    plan: BlockPlan, names: Sequence[str], program: InstructionProgram
+    plan: BlockPlan,
+    names: Sequence[str],
+    categories: Sequence[Category | None],
+    program: InstructionProgram,
 ) -> tuple[Tensor, ...]:
     """Arguments of main, in bytes of one device where they are split over many."""
     fused = plan.fused
     sizes = device_bytes(plan)
-    named = any(map(category_of, names))
-    weights = frozenset() if named else arguments_like_parameters(program)
+    weights = frozenset() if any(categories) else arguments_like_parameters(program)
     tensors = []
     for n, value in enumerate(fused.arguments):
-        name = names[n] if n < len(names) else ""
-        category = category_of(name) if name else None
+        category = categories[n] if n < len(categories) else None
         if category is None:
             category = "parameters" if n in weights else "inputs"
-        label = name or f"argument {n}"
+        label = (names[n] if n < len(names) else "") or f"argument {n}"
         size = sizes.get(value, fused.sizes[value])
         tensors.append(Tensor(label, size, category, str(fused.types[value])))
     return tuple(tensors)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 
 from neuronjax.api.compare import compare
 from neuronjax.errors import UnsupportedError
@@ -454,3 +455,16 @@ def test_stochastic_rounding_is_no_fault():
         normal(8, 32), normal(32, 32, seed=1, scale=0.2)
     )
     assert report.faults == ()
+
+
+def sent(x):
+    io_callback(lambda x: None, None, x * 1e6)
+    return x.sum()
+
+
+def test_nothing_is_right_that_is_not_judged():
+    policy = Policy(callbacks="host")
+    report = str(compare(sent, policy=policy)(normal(8)))
+    assert "not judged: what io_callback takes, test_faults.py:" in report
+    assert "nothing wrong" not in report
+    assert "nothing judged" in str(compare(lambda x: None, policy=policy)(normal(8)))

@@ -55,14 +55,18 @@ def _headline(verdict: FaultVerdict) -> Text:
     if verdict.faults:
         what = "no result tells, for float64 does the same; but"
         return Text(what, style="bold red")
+    if not total:
+        return Text("nothing judged: the program has no result", style="yellow")
     results = "the result is" if total == 1 else f"all {total} results are"
-    return Text(
-        f"nothing wrong: {results} as near as formats and data allow", style="green"
-    )
+    found = f"{results} as near as formats and data allow"
+    if verdict.unjudged:
+        text = f"not judged: {'; '.join(verdict.unjudged)}. Else {found}"
+        return Text(text, style="yellow")
+    return Text(f"nothing wrong: {found}", style="green")
 
 
 def _of_result(wrong: WrongResult) -> str:
-    name = _cut(wrong.name, 24)
+    name = _end(wrong.name, 24)  # which tells it from others
     if wrong.how == "nonfinite":
         return f"{name}: {wrong.nonfinite} of {wrong.elements} are Inf or NaN"
     if wrong.how in ("discrete", "chosen"):
@@ -125,6 +129,10 @@ def _wrapped(lead: str, text: str) -> Iterator[Text]:
 
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _end(text: str, width: int) -> str:
+    return text if len(text) <= width else "…" + text[1 - width :]
 
 
 def _percent(share: float) -> str:

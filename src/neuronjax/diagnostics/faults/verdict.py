@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from neuronjax.diagnostics.faults.search import FaultSearch, Suspect
 from neuronjax.diagnostics.faults.wrong_results import Wrong
 from neuronjax.diagnostics.op_records import OpRecord
 from neuronjax.diagnostics.parallel_runs import OpPath
+from neuronjax.ir import host_functions
 from neuronjax.ir.program import Program
 
 
@@ -53,11 +54,14 @@ class FaultVerdict:
         results: how many the program has.
         wrong: those that are wrong.
         faults: who is at fault, the one to look at first in front.
+        unjudged: what the program writes that is no result: calls of the host, with
+            their lines.
     """
 
     results: int
     wrong: tuple[WrongResult, ...]
     faults: tuple[Fault, ...]
+    unjudged: tuple[str, ...] = ()
 
     @property
     def lines(self) -> tuple[Fault, ...]:
@@ -73,6 +77,7 @@ class FaultVerdict:
             "results": self.results,
             "wrong": [asdict(w) for w in self.wrong],
             "faults": [f.as_dict() for f in self.faults],
+            "unjudged": list(self.unjudged),
         }
 
 
@@ -104,7 +109,18 @@ def verdict(
         results=len(results),
         wrong=tuple(_wrong_result(w, names) for w in search.wrong),
         faults=tuple(known or faults),
+        unjudged=tuple(dict.fromkeys(_sent(program))),
     )
+
+
+def _sent(program: Program) -> Iterator[str]:
+    """The calls that hand values to the host and may keep them there."""
+    for op in program.walk():
+        text = str(op.attributes.get("backend_config", ""))
+        called = host_functions.find(text)
+        if called is not None and called.name == "io_callback":
+            place = op.location.source.rpartition("/")[2]
+            yield f"what {called.name} takes, {place or called.line}"
 
 
 def _wrong_result(wrong: Wrong, names: Sequence[str]) -> WrongResult:
