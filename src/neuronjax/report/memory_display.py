@@ -40,6 +40,8 @@ class ShownKernelMemory(ShownMemory, KernelMemory):
 
 
 def shown_memory(memory: MemoryPlan, core: Core) -> ShownMemory:
-    """The same plan, to be shown."""
+    """The same plan, to be shown; a shown one may have come back into a timeline."""
+    if isinstance(memory, ShownMemory):
+        return memory
     shown = ShownKernelMemory if isinstance(memory, KernelMemory) else ShownMemory
     return shown(core=core, **{f.name: getattr(memory, f.name) for f in fields(memory)})
