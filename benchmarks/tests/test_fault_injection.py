@@ -14,6 +14,7 @@ def test_one_fault_of_every_kind_is_named():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_99_of_100_faults_are_named():
     found = list(trials(100))
     assert sorted({t.ops for t in found})[0] >= 200
