@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from neuronjax.api.jit import Emulated, jit
+from neuronjax.api.signatures import function_name
 from neuronjax.capture.artifacts import Source, read_artifact
 from neuronjax.diagnostics.findings import PortabilityReport
 from neuronjax.diagnostics.portability import examine, from_error, report
@@ -55,7 +56,7 @@ def check(
         static_argnums=static_argnums,
         static_argnames=static_argnames,
     ).reported()
-    name = getattr(function, "__name__", "function")
+    name = function_name(function)
 
     def checked(*args: Any, **kwargs: Any) -> PortabilityReport:
         options: dict[str, Any] = dict(

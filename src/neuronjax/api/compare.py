@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from neuronjax.api.jit import Emulated, jit
+from neuronjax.api.signatures import function_name
 from neuronjax.capture.artifacts import Source, read_artifact
 from neuronjax.diagnostics.compare import (
     REFERENCES,
@@ -152,7 +153,7 @@ def compare(
         other = (against, _emulated(against, target, chosen, **static).reported())
         return _edited((function, emulated), other, chosen, error, rounding_seed)
     limit = default_tolerance(chosen, reference) if tolerance is None else tolerance
-    name = getattr(function, "__name__", "function")
+    name = function_name(function)
     options: dict[str, Any] = dict(
         target=emulated.target,
         policy=chosen,
@@ -203,7 +204,7 @@ def _edited(
 ) -> Callable[..., ProgramComparison]:
     """What compares two functions, or a function and a saved program, on arguments."""
     function, emulated = first
-    name = getattr(function, "__name__", "function")
+    name = function_name(function)
 
     def compared(*args: Any, **kwargs: Any) -> ProgramComparison:
         def of(function: Any, emulated: Emulated) -> EditedProgram:
@@ -233,7 +234,7 @@ def _edited_program(
         target=target,
         call_index=np.uint32(rounding_seed),  # type: ignore[arg-type]
     )
-    name = getattr(function, "__name__", "function")
+    name = function_name(function)
     arrays = _arrays(captured.inputs)
     return EditedProgram(name=name, setting=setting, arrays=arrays, outputs=outputs)
 

@@ -188,21 +188,14 @@ class ServingEstimate(PricedTable):
 
 def _served(found: Found) -> Found:
     """Profiles of calls that give their arguments away: a server keeps one cache."""
-    return [
-        (
-            target,
-            replace(
-                profiled,
-                timeline=replace(
-                    profiled.timeline,
-                    memory=with_donation(
-                        profiled.memory, range(len(profiled.memory.arguments))
-                    ),
-                ),
-            ),
-        )
-        for target, profiled in found
-    ]
+    return [(target, _given_away(profiled)) for target, profiled in found]
+
+
+def _given_away(profiled: Profile) -> Profile:
+    timeline = profiled.timeline
+    everything = range(len(timeline.memory.arguments))
+    memory = with_donation(timeline.memory, everything)
+    return replace(profiled, timeline=replace(timeline, memory=memory))
 
 
 def _both(firsts: Found, thens: Found) -> list[tuple[Target, Profile, Profile]]:

@@ -18,6 +18,7 @@ from neuronjax.api.load import load
 from neuronjax.api.lowered import Lowered
 from neuronjax.api.profile import Trips, profile
 from neuronjax.api.profile_result import Profile
+from neuronjax.api.signatures import function_name
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.collective_set import Spmd
@@ -240,7 +241,7 @@ def name_of(step: Step) -> str:
     """What a program is called in a title."""
     if isinstance(step, Path | Lowered):
         return step.name
-    return getattr(step, "__name__", "function")
+    return function_name(step)
 
 
 def parameter_bytes(found: Profile) -> int:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from neuronjax.api.jit import Emulated, jit
 from neuronjax.api.lowered import Lowered
 from neuronjax.api.profile_result import Profile
+from neuronjax.api.signatures import function_name
 from neuronjax.diagnostics import kernel_limits as kernels
 from neuronjax.diagnostics.limits import Subject, changes
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
@@ -88,7 +89,7 @@ def profile(
     emulated = _emulated(step, target, policy, statics).reported()
     core = _core(emulated.target, emulated.policy, lnc, peak)
     batch = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
-    name = getattr(step, "__name__", "function")
+    name = function_name(step)
 
     def profiled(*args: Any, **kwargs: Any) -> Profile:
         with stages.watching(f"{name} on {emulated.target.name}"):

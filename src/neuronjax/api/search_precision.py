@@ -21,6 +21,7 @@ from neuronjax.api.jit import NATIVE_JIT, Emulated, jit
 from neuronjax.api.nnx_state import WithState
 from neuronjax.api.profile import Trips
 from neuronjax.api.searched_program import SearchedProgram
+from neuronjax.api.signatures import function_name
 from neuronjax.diagnostics.compilations import Compilations
 from neuronjax.diagnostics.precision_batches import Batch, JudgedBatches
 from neuronjax.diagnostics.precision_groups import Groups, Selection
@@ -350,7 +351,7 @@ def _result(
     reference = job.reference
     return PrecisionSearch(
         policy=trials.policy(state),
-        name=getattr(job.function, "__name__", "function"),
+        name=function_name(job.function),
         target=job.options["target"],
         setting=setting_line(
             resolve_target(job.options["target"]), trials.policy(state)

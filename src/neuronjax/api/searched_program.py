@@ -145,10 +145,8 @@ class SearchedProgram:
     def op_by_op(self, emulated: Emulated) -> Callable[..., Any]:
         """The function under its policy, its calls counted from 0."""
         policy = emulated.policy
-        captured, state = (
-            self.lower(policy).captured,
-            CallState("the searched function"),
-        )
+        captured = self.lower(policy).captured
+        state = CallState("the searched function")
         stochastic = may_round_stochastically(policy)
 
         def run(*args: Any, **kwargs: Any) -> Any:

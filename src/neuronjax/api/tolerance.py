@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from neuronjax.api.jit import Emulated, jit
 from neuronjax.api.lowered import Lowered
+from neuronjax.api.signatures import function_name
 from neuronjax.diagnostics.compare import Setting, label
 from neuronjax.diagnostics.legal.results import LegalOutput, LegalResults, legal_output
 from neuronjax.diagnostics.legal.samples import (
@@ -243,4 +244,4 @@ def output_names(captured: CapturedProgram) -> list[str]:
 
 def name_of(function: Any) -> str:
     """What a report calls a function or a program."""
-    return getattr(function, "name", None) or getattr(function, "__name__", "function")
+    return getattr(function, "name", None) or function_name(function)

@@ -40,8 +40,6 @@ class ShownKernelMemory(ShownMemory, KernelMemory):
 
 
 def shown_memory(memory: MemoryPlan, core: Core) -> ShownMemory:
-    """The same plan, to be shown; a shown one may have come back into a timeline."""
-    if isinstance(memory, ShownMemory):
-        return memory
+    """The same plan, to be shown."""
     shown = ShownKernelMemory if isinstance(memory, KernelMemory) else ShownMemory
     return shown(core=core, **{f.name: getattr(memory, f.name) for f in fields(memory)})
