@@ -35,6 +35,7 @@ from neuronjax.execution.shortcuts import shortened
 from neuronjax.execution.unchecked import unchecked
 from neuronjax.execution.uniformity import Uniformity
 from neuronjax.ir.algebra_set import HostCall
+from neuronjax.ir.collection import no_collection
 from neuronjax.ir.collective_set import Collective, Spmd
 from neuronjax.ir.instruction import (
     Block,
@@ -42,6 +43,7 @@ from neuronjax.ir.instruction import (
     Instruction,
     InstructionProgram,
     SignedInstruction,
+    is_64_bit,
 )
 from neuronjax.ir.instruction_set import (
     Activation,
@@ -115,7 +117,8 @@ def _run(
 ) -> Outcome:
     """Executes a program on one real device."""
     history = context.amax_history
-    with jax.disable_jit(False):
+    tracing = contextlib.nullcontext() if eager else no_collection()
+    with jax.disable_jit(False), tracing:
         zero = inputs_outputs.make_zero(eager)
         key = first_key(program, context.call_index)
         run = Interpretation(
@@ -275,7 +278,7 @@ class Interpretation:
     ) -> Arrays:
         """Executes a collective on arrays with a device axis."""
         kernel = _exchange_kernel(SignedInstruction(i), devices)
-        with jax.enable_x64(_is_64_bit(i)):
+        with jax.enable_x64(is_64_bit(i)):
             results = kernel(operands, self._zero, key)
         self._tell(i, operands, results)
         return results
@@ -431,7 +434,7 @@ def _execute(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
     if not is_small(i):
         results = _execute_alone(i, operands, registers)
         return kept_apart(results) if _has_own_kernel(i) else results
-    with jax.enable_x64(True) if _is_64_bit(i) else contextlib.nullcontext():
+    with jax.enable_x64(True) if is_64_bit(i) else contextlib.nullcontext():
         return execute(i, operands, registers)
 
 
@@ -458,11 +461,11 @@ def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Ar
 
 def _execute_apart(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
     if type(i) is Memset:  # a kernel per constant would be a waste
-        with jax.enable_x64(_is_64_bit(i)):
+        with jax.enable_x64(is_64_bit(i)):
             return execute(i, operands, registers)
     kernel = _kernel(SignedInstruction(i))
     zero, key, _ = registers
-    with jax.enable_x64(True) if _is_64_bit(i) else contextlib.nullcontext():
+    with jax.enable_x64(True) if is_64_bit(i) else contextlib.nullcontext():
         return kernel(operands, zero, key)
 
 
@@ -491,10 +494,3 @@ def forget_kernels() -> None:
     """Frees the compiled single instructions of op-by-op execution."""
     _kernel.cache_clear()
     _exchange_kernel.cache_clear()
-
-
-def _is_64_bit(i: Instruction) -> bool:
-    types = [v.type for v in i.operands] + [b.type for b in i.results]
-    if any(t.dtype.itemsize == 8 and t.dtype.kind in "iu" for t in types):
-        return True
-    return any(_is_64_bit(inner) for b in i.blocks for inner in b.instructions)

@@ -30,6 +30,7 @@ from neuronjax.execution import interpreter, stages
 from neuronjax.execution.call import CallContext, Outcome
 from neuronjax.execution.probes.plan import Collector
 from neuronjax.hardware import Target
+from neuronjax.ir.collection import no_collection
 from neuronjax.ir.instruction import InstructionProgram
 from neuronjax.ir.kernel_call import compiling_for
 from neuronjax.ir.name_stack import is_cotangent_scope
@@ -70,6 +71,7 @@ class Emulation:
 
     # -- capture and lowering ----------------------------------------------------------
 
+    @no_collection()
     def capture(self, leaves: Leaves) -> Capture:
         """The StableHLO program for arguments of these types."""
         types = tuple(map(abstract, leaves))
@@ -79,6 +81,7 @@ class Emulation:
                 traced = Traced.of(self.function, types, self.names)
             return traced.capture(self.names)
 
+    @no_collection()
     def closed(self, leaves: Leaves) -> tuple[Emulation, Leaves]:
         """The same emulation with the tracers that the function closes over, if there
         are any, as leading leaves; traced already, for these types."""

@@ -139,6 +139,14 @@ class SignedInstruction:
         )
 
 
+def is_64_bit(i: Instruction) -> bool:
+    """Whether it reads or writes 64-bit integers, in a nested block too."""
+    types = [v.type for v in i.operands] + [b.type for b in i.results]
+    if any(t.dtype.itemsize == 8 and t.dtype.kind in "iu" for t in types):
+        return True
+    return any(is_64_bit(inner) for b in i.blocks for inner in b.instructions)
+
+
 _COMMON = {f.name for f in dataclasses.fields(Instruction)}
 
 

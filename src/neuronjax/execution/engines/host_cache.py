@@ -1,24 +1,19 @@
 """What was found out about this host by trying it, kept in a file.
 
 A finding belongs to a jaxlib, device, processor and thread count; it is kept in memory
-and in a JSON file of the user's cache directory (`NEURONJAX_CACHE_DIR`, else
-`$XDG_CACHE_HOME/neuronjax`, else `~/.cache/neuronjax`). Losing the file costs time and
-changes no result, and a file that is not, to the bit, what this package wrote on this
-host counts as lost. What is tried, and what for, is the business of `dot_verdicts` and
-`tile_search`.
+and in a JSON file of the user's cache folder (`kept_files`). Losing the file costs time
+and changes no result, and a file that is not, to the bit, what this package wrote on
+this host counts as lost. What is tried, and what for, is the business of
+`dot_verdicts` and `tile_search`.
 """
 
 from __future__ import annotations
 
-import atexit
 import functools
 import hashlib
 import json
 import os
 import platform
-import shutil
-import stat
-import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +21,9 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import jax
+
+from neuronjax.numerics.host_kernels import kept_files
+from neuronjax.numerics.host_kernels.kept_files import cache_folder
 
 Finding = TypeVar("Finding", bool, str)
 
@@ -92,7 +90,7 @@ class HostCache(Generic[Finding]):
 
     def _load(self) -> dict[str, Finding]:
         try:
-            loaded = json.loads(_text(self.path))
+            loaded = json.loads(kept_files.read(self.path, MOST_BYTES))
             found, digest = loaded["findings"], loaded["digest"]
             if digest != self._digest(found):
                 return {}  # another host's, or damaged
@@ -105,65 +103,14 @@ class HostCache(Generic[Finding]):
         findings = {**self._load(), **findings}  # other processes save too
         content = {"findings": findings, "digest": self._digest(findings)}
         try:
-            _replace(self.path, json.dumps(content, indent=0, sort_keys=True))
+            text = json.dumps(content, indent=0, sort_keys=True)
+            kept_files.replace(self.path, text.encode())
         except OSError:
             return  # a read-only home or a full disk costs time, not correctness
 
     def _digest(self, findings: dict[str, Finding]) -> str:
         about = [REVISION, self._name, host_fingerprint(), findings]
         return _hash(json.dumps(about, sort_keys=True))
-
-
-def _text(path: Path) -> str:
-    """What a plain file of a sane size holds.
-
-    Raises:
-        OSError: there is none.
-        ValueError: something else is there, or not UTF-8.
-    """
-    # Opening a pipe would wait for who writes to it.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    try:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
-            raise ValueError(f"{path} is no cache of findings")
-        with open(descriptor, encoding="utf-8", closefd=False) as file:
-            return file.read()
-    finally:
-        os.close(descriptor)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Writes a file at once: who reads it sees the former one or this one, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(".tmp", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(descriptor)
-        os.replace(name, path)
-    except OSError:
-        os.unlink(name)
-        raise
-
-
-def cache_folder() -> Path:
-    """Where this package keeps what it found out; without a home, for this run only."""
-    if chosen := os.environ.get("NEURONJAX_CACHE_DIR"):
-        return Path(chosen)
-    try:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # no HOME, and no such user
-        return _passing_folder()
-    return base / "neuronjax"
-
-
-@functools.cache
-def _passing_folder() -> Path:
-    folder = tempfile.mkdtemp(prefix="neuronjax-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
 
 
 def _hash(text: str) -> str:
