@@ -144,8 +144,9 @@ class _Decoder:
     def __init__(self, locations: _Locations) -> None:
         self._locations = locations
         self._values: dict[Any, Value] = {}
-        # Not functools.cache: MLIR types keep their context, with all its constants.
+        # Not functools.cache: what is MLIR's keeps its context, with all its constants.
         self._types: dict[Any, TensorType] = {}
+        self._attributes: dict[tuple[str, str, Any], Any] = {}
 
     def function(self, name: str, op: Any) -> Function:
         return Function(name, self._region(op.regions[0]))
@@ -173,25 +174,28 @@ class _Decoder:
         try:
             operands = tuple([self._values[v] for v in operation.operands])
             regions = tuple([self._region(r) for r in operation.regions])
-            attributes = _attributes(operation, name)
+            attributes = self._attributes_of(operation, name)
             results = tuple([self._value(r) for r in operation.results])
         except NeuronJaxError as error:
             raise _placed(error, name, location) from error
         return Op(name, operands, results, attributes, regions, location)
 
-
-def _attributes(operation: Any, op: str) -> dict[str, Any]:
-    found, decoded = operation.attributes, {}
-    for key in found:
-        if key in _FUNCTION_ONLY:
-            continue
-        try:
-            attribute = found[key]
-        except TypeError:  # MLIR's Python has no class for complex elements
-            decoded[key] = complex_elements(operation.get_asm())
-        else:
-            decoded[key] = decode_attribute(op, attribute, key)
-    return decoded
+    def _attributes_of(self, operation: Any, op: str) -> dict[str, Any]:
+        """Each by its name; MLIR has one object for all that are equal."""
+        found, decoded = operation.attributes, {}
+        for key in found:
+            if key in _FUNCTION_ONLY:
+                continue
+            try:
+                attribute = found[key]
+            except TypeError:  # MLIR's Python has no class for complex elements
+                decoded[key] = complex_elements(operation.get_asm())
+                continue
+            known = (op, key, attribute)
+            if known not in self._attributes:
+                self._attributes[known] = decode_attribute(op, attribute, key)
+            decoded[key] = self._attributes[known]
+        return decoded
 
 
 def _only_block(region: Any) -> Any:
