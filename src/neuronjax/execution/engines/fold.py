@@ -9,6 +9,7 @@ moved to the front: each step adds one row to a row of running sums.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from math import prod
 
@@ -43,18 +44,17 @@ def reduced_axis_first(x: jax.Array, axes: Sequence[int]) -> jax.Array:
     return lax.reshape(lax.transpose(x, (*axes, *kept)), (k, rest))
 
 
-def left_fold(x: jax.Array, combine: Combine) -> jax.Array:
-    """((x[0] + x[1]) + x[2]) + ..., over the first axis."""
-    if x.shape[0] == 1:
-        return x[0]
+def left_fold(
+    x: jax.Array, combine: Combine, start: jax.Array | None = None
+) -> jax.Array:
+    """((start + x[0]) + x[1]) + ..., over the first axis; from x[0] without a start."""
+    row = functools.partial(lax.index_in_dim, x, keepdims=False)
     if x.shape[0] <= 4:
-        total = x[0]
-        for row in range(1, x.shape[0]):
-            total = combine(total, x[row])
-        return total
-    first = lax.index_in_dim(x, 0, keepdims=False)
-    rest = lax.slice_in_dim(x, 1, x.shape[0])
-    return lax.scan(lambda c, row: (combine(c, row), None), first, rest)[0]
+        rows = map(row, range(x.shape[0]))
+        return functools.reduce(combine, rows, next(rows) if start is None else start)
+    if start is None:
+        start, x = row(0), lax.slice_in_dim(x, 1, x.shape[0])
+    return lax.scan(lambda c, row: (combine(c, row), None), start, x)[0]
 
 
 # Shorter folds than this are not worth a matmul kernel.
@@ -117,8 +117,7 @@ def _sum_of_last_axis(
     if sums is None:
         return None
     sums = lax.transpose(lax.reshape(sums, (rest, tiles)), (1, 0))
-    start = jnp.broadcast_to(init, (1, rest))
-    return left_fold(jnp.concatenate([start, sums]), combiner("add", zero))
+    return left_fold(sums, combiner("add", zero), lax.broadcast(init, (rest,)))
 
 
 def tiled_fold(
@@ -127,7 +126,7 @@ def tiled_fold(
     """Reduces float32 [K, rest] over K, starting from `init` (a scalar)."""
     combine = combiner(op, zero)
     k, rest = x.shape
-    start = jnp.broadcast_to(init, (rest,))
+    start = lax.broadcast(init, (rest,))
     if k == 0:
         return start
     tiles = -(-k // tile)
@@ -137,7 +136,7 @@ def tiled_fold(
     sums = sum_rows(Matrix(x, k_first=True), zero) if op == "add" else None
     if sums is None:
         sums = left_fold(opaque(lax.transpose(x, (1, 0, 2)), zero), combine)
-    return left_fold(jnp.concatenate([start[None], sums]), combine)
+    return left_fold(sums, combine, start)
 
 
 def _padded(x: jax.Array, length: int, identity: np.float32) -> jax.Array:
