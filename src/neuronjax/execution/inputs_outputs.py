@@ -19,7 +19,7 @@ from neuronjax.ir.instruction_set import (
     NcMatmulSparse,
     TensorReduce,
 )
-from neuronjax.numerics.exact import kept_apart, opaque, opaque_zero
+from neuronjax.numerics.exact import kept_apart, opaque_by, opaque_zero, zero_bits
 
 Arrays = Sequence[jax.Array]
 
@@ -44,9 +44,10 @@ def entering(main: Block, arguments: Arrays, zero: jax.Array) -> Arrays:
         for view in i.operands
     }
     nested = any(i.blocks for i in main.instructions)  # they may capture anything
+    hidden = zero_bits(zero)
     with unchecked():
         return [
-            opaque(a, zero) if nested or b.number in read else a
+            opaque_by(a, hidden) if nested or b.number in read else a
             for b, a in zip(main.arguments, arguments, strict=True)
         ]
 

@@ -79,7 +79,11 @@ def opaque(x: jax.Array, zero: jax.Array) -> jax.Array:
         x: booleans, integers or floats, any shape.
         zero: the scalar of `opaque_zero`.
     """
-    hidden = zero_bits(zero)
+    return opaque_by(x, zero_bits(zero))
+
+
+def opaque_by(x: jax.Array, hidden: jax.Array) -> jax.Array:
+    """The same from what `zero_bits` gives, for many arrays."""
     if x.dtype == jnp.bool_:
         return lax.bitwise_xor(x, lax.broadcast(hidden != 0, x.shape))
     word = jnp.dtype(f"uint{jax.dtypes.itemsize_bits(x.dtype)}")
