@@ -54,11 +54,11 @@ FORMATS: dict[str, Callable[[], bytes]] = {
 
 def verdict(data: bytes) -> str:
     """What loading a file ends in; asserts what is promised of it."""
-    found, seconds = timed_verdict(data)
-    if seconds > SECONDS:  # a busy machine may be slow once
+    for _ in range(5):  # a busy machine may be slow a few times
         found, seconds = timed_verdict(data)
-    assert seconds < SECONDS
-    return found
+        if seconds < SECONDS:
+            return found
+    raise AssertionError(f"it takes more than {SECONDS} s")
 
 
 def timed_verdict(data: bytes) -> tuple[str, float]:
