@@ -69,4 +69,5 @@ def test_programs_that_differ_in_what_they_write(folder):
 
 
 def forgetful(model, optimizer, x):
-    return healthy(*jax.tree.map(lambda leaf: leaf, (model, optimizer)), x)
+    model, optimizer = jax.tree.map(lambda leaf: leaf, (model, optimizer))
+    return healthy(model, optimizer, x)
