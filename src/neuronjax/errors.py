@@ -110,12 +110,13 @@ def warn_user(text: str, category: type[Warning]) -> None:
 def _program_frame() -> tuple[FrameType | None, int]:
     """The innermost frame that is no library's, and how far up from the caller's."""
     frame, level = sys._getframe(2), 2
-    while frame is not None and _is_library(frame.f_code.co_filename):
+    while frame is not None and is_library(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
     return frame, level
 
 
-def _is_library(filename: str) -> bool:
+def is_library(filename: str) -> bool:
+    """Whether a file, or a line in it, is none of the user's program."""
     return (
         _is_internal(filename)
         or filename.endswith(("/contextlib.py", "/runpy.py"))

@@ -155,3 +155,19 @@ def test_a_rank_that_is_not_there():
 
     with pytest.raises(nj.InvalidProgramError, match="device 7 is none of the 4"):
         nj.pmap(sent, axis_name="dp", devices=4)(X[:4])
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["bare", "jit"])
+def test_the_remedies_of_linear_transpose_work(around):
+    def f(x):
+        return x @ W
+
+    emulated = around(nj.jit(f))
+    y = emulated(X)
+    with pytest.raises(nj.UnsupportedError, match=r"jax\.vjp") as raised:
+        jax.linear_transpose(emulated, X)(y)
+    assert str(raised.value.location).startswith(__file__)
+    (by_vjp,) = jax.vjp(emulated, X)[1](y)
+    transpose = nj.jit(lambda y: jax.linear_transpose(emulated, X)(y))
+    assert_same(transpose(y), (by_vjp,))
+    np.testing.assert_allclose(by_vjp, y @ W.T, rtol=1e-5, atol=1e-4)

@@ -163,6 +163,56 @@ def test_a_search_measures_what_is_written():
     assert searched(lambda found: found.state[KERNEL]).elements == 16 * 16
 
 
+def steps_of(run, model, optimizer, x):
+    losses = [run(model, optimizer, x) for _ in range(3)]
+    return losses, nnx.state(model)
+
+
+def steps_of_states(run, state, x):
+    losses = []
+    for _ in range(3):
+        state, loss = run(state, x)
+        losses.append(loss)
+    return losses, state[0]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_is_evaluated_has_the_steps_behind_it(compiled):
+    """As the function of states that a search carries on by hand; the module that was
+    given is as it was."""
+    options = {"tolerance": 1.0, "candidates": ("bf16", "fp32"), "variations": 0}
+    options |= {"progress": False, "compiled": compiled, "objective": "preference"}
+    model, optimizer = made()
+    before = jax.tree.map(np.asarray, nnx.state(model))
+    search = nj.search_precision(nnx.jit(healthy), evaluate=steps_of, **options)
+    found = search(model, optimizer, X)
+    pure, state = returning(healthy)
+    by_hand = nj.search_precision(pure, evaluate=steps_of_states, **options)(state, X)
+    assert found.error == by_hand.error > 0
+    jax.tree.map(np.testing.assert_array_equal, nnx.state(model), before)
+
+
+def test_the_native_reference_is_evaluated_likewise():
+    seen = []
+
+    def losses(run, *arguments):
+        seen.append(steps_of(run, *arguments)[0])
+        return seen[-1]
+
+    options = {"tolerance": 1.0, "candidates": ("bf16", "fp32"), "variations": 0}
+    nj.search_precision(
+        nnx.jit(healthy),
+        evaluate=losses,
+        reference="native",
+        progress=False,
+        **options,
+    )(*made(), X)
+    model, optimizer = made()
+    native = [nnx.jit(healthy)(model, optimizer, X) for _ in range(3)]
+    np.testing.assert_allclose(seen[0], native, rtol=1e-5)
+    assert seen[0][0] > seen[0][1] > seen[0][2]
+
+
 def test_a_search_for_no_output_names_those_there_are_and_runs_nothing(monkeypatch):
     ran = []
     monkeypatch.setattr(

@@ -308,6 +308,20 @@ def test_a_script_alone_is_run(script, monkeypatch):
     assert "[] __main__ Emulated 2.04" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [("\ndef f():\n    return {}[0]\nf()\n", 4), ("x = (\n", 1)],
+    ids=["raises", "syntax"],
+)
+def test_an_error_of_a_script_is_shown_from_its_first_line(run, tmp_path, text, first):
+    (tmp_path / "broken.py").write_text(text)
+    result = run("broken.py")
+    assert result.exit_code == 1
+    places = [line for line in result.stderr.splitlines() if "File " in line]
+    assert places[0].strip().startswith(f'File "broken.py", line {first}')
+    assert "runpy" not in result.stderr
+
+
 def test_what_only_functions_have_is_refused_beside_a_script(script):
     result = script("run", "--args", "f32[2]", "train.py")
     assert result.exit_code == 2

@@ -215,6 +215,8 @@ def test_equinox():
     with pytest.raises(nj.UnsupportedError, match="EQX_ON_ERROR=nan") as raised:
         nj.jit(positive)(X)
     assert "equinox" in raised.value.what
+    first = positive.__code__.co_firstlineno
+    assert raised.value.location == f"{__file__}:{first + 1}"
     with nj.emulated(policy=HOST):
         doubled = eqx.filter_jit(positive)
         np.testing.assert_array_equal(doubled(X), 2 * X)

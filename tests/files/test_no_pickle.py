@@ -11,7 +11,7 @@ import neuronjax as nj
 from neuronjax.diagnostics.dumps.reading import read_dump
 
 SOURCES = sorted((Path(nj.__file__).parent.parent).glob("neuronjax*/**/*.py"))
-SOURCES += [Path(nj.__file__).parent.parent / "neuronjax_pytest.py"]
+SOURCES += sorted(Path(nj.__file__).parent.parent.glob("neuronjax_*.py"))
 #: Modules that unpickle, or run what a file says.
 UNPICKLING = {"pickle", "cPickle", "_pickle", "shelve", "marshal", "dill", "joblib"}
 UNPICKLING |= {"cloudpickle"}

@@ -17,7 +17,7 @@ import numpy as np
 
 from neuronjax.api.jit import Emulated, jit
 from neuronjax.api.signatures import function_name
-from neuronjax.capture.artifacts import Source, read_artifact
+from neuronjax.capture.artifacts import Artifact, Source, read_artifact
 from neuronjax.diagnostics.compare import (
     REFERENCES,
     Setting,
@@ -98,7 +98,8 @@ def compare(
 
         print(nj.compare(step, against=faster_step, policy="bf16")(params, batch))
 
-    A saved program is compared likewise, as `against="golden/step.mlirbc"`.
+    A saved program is compared likewise, as `against="golden/step.mlirbc"`: with what
+    the function writes into modules, if it returns that too.
 
     The program is captured once. Each op runs emulated and in the reference, in
     isolation (fed the reference's values) and in accumulation (errors propagate), op by
@@ -147,11 +148,10 @@ def compare(
     if against is not None:
         _check_alone(reference, baseline)
         error = tolerance or 0.0
-        if isinstance(against, str | os.PathLike):  # returns what jax.jit does
-            first = (function, plain)
-            return _edited(first, against, chosen, error, rounding_seed)
-        other = (against, _emulated(against, target, chosen, **static).reported())
-        return _edited((function, emulated), other, chosen, error, rounding_seed)
+        other: Any = against
+        if not isinstance(against, str | os.PathLike):
+            other = (against, _emulated(against, target, chosen, **static))
+        return _edited((function, plain), other, chosen, error, rounding_seed)
     limit = default_tolerance(chosen, reference) if tolerance is None else tolerance
     name = function_name(function)
     options: dict[str, Any] = dict(
@@ -208,20 +208,39 @@ def _edited(
 
     def compared(*args: Any, **kwargs: Any) -> ProgramComparison:
         def of(function: Any, emulated: Emulated) -> EditedProgram:
-            captured = emulated.captured(*args, **kwargs)
-            if not isinstance(other, tuple):  # then both in the form of a saved one
-                saved = read_artifact(captured.portable()).program
-                names = captured.emulation.names  # which rules of the policy name
-                saved = dataclasses.replace(saved, argument_names=names)
-                captured = dataclasses.replace(captured, program=saved)
+            captured = emulated.reported().captured(*args, **kwargs)
+            return _edited_program(function, captured, emulated.target, rounding_seed)
+
+        def as_saved(artifact: Artifact) -> EditedProgram:
+            count = len(artifact.program.entry.body.results)
+            captured = _with_results(count, emulated, args, kwargs)
+            saved = read_artifact(captured.portable()).program
+            names = captured.emulation.names  # which rules of the policy name
+            saved = dataclasses.replace(saved, argument_names=names)
+            captured = dataclasses.replace(captured, program=saved)
             return _edited_program(function, captured, emulated.target, rounding_seed)
 
         with stages.watching(f"{name} on {emulated.target.name}"):
-            before = of(function, emulated)
-            after = of(*other) if isinstance(other, tuple) else _saved(other, before)
+            if isinstance(other, tuple):
+                before, after = of(function, emulated), of(*other)
+            else:
+                artifact = read_artifact(other)
+                before = as_saved(artifact)
+                after = _saved(artifact, before)
             return compare_programs(before, after, policy, tolerance, label(policy))
 
     return compared
+
+
+def _with_results(
+    count: int, emulated: Emulated, args: tuple, kwargs: dict
+) -> CapturedProgram:
+    """A function as a saved program of so many results has it: what it writes into
+    modules, which a golden holds, is among them or not."""
+    captured = emulated.reported().captured(*args, **kwargs)
+    if len(captured.outputs) == count:
+        return captured
+    return emulated.captured(*args, **kwargs)
 
 
 def _edited_program(
@@ -239,9 +258,8 @@ def _edited_program(
     return EditedProgram(name=name, setting=setting, arrays=arrays, outputs=outputs)
 
 
-def _saved(source: str | os.PathLike[str], like: EditedProgram) -> EditedProgram:
+def _saved(artifact: Artifact, like: EditedProgram) -> EditedProgram:
     """A saved program on the arguments of a function, under its setting."""
-    artifact = read_artifact(source)
     _check_real(artifact.program)
     given, taken = (
         [str(v.type) for v in program.entry.body.arguments]

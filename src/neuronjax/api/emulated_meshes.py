@@ -20,6 +20,7 @@ from jax.sharding import (
 )
 
 from neuronjax.api.pmap import make_mesh
+from neuronjax.capture import mesh_refusals
 
 
 def _make_mesh(
@@ -67,8 +68,10 @@ def _device_put(
 
 
 def _is_emulated(device: Any) -> bool:
-    if isinstance(device, P):
-        return not jax.sharding.get_abstract_mesh().empty
+    mesh = jax.sharding.get_abstract_mesh()
+    if isinstance(device, P) and not mesh.empty:
+        with mesh_refusals.named():
+            device = NamedSharding(mesh, device)
     over = getattr(device, "mesh", None)
     return isinstance(device, NamedSharding) and isinstance(over, AbstractMesh)
 

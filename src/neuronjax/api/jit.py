@@ -32,7 +32,7 @@ from neuronjax.api.signatures import (
     signature_of,
 )
 from neuronjax.capture import mesh_context
-from neuronjax.capture.mesh_context import MeshContext
+from neuronjax.capture.mesh_context import MeshContext, on_every_device
 from neuronjax.capture.trace import capturing
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import host_process, stages
@@ -436,7 +436,8 @@ class Emulated:
             policy=self.policy,
             around=around,
         )
-        leaves = [as_array(leaf, n) for (_, leaf), n in zip(paths, names, strict=True)]
+        pairs = zip(paths, names, strict=True)
+        leaves = [on_every_device(as_array(leaf, name)) for (_, leaf), name in pairs]
         return emulation, leaves, lambda: found[0]
 
     def argument_name(self, number: int) -> str:

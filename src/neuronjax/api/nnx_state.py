@@ -5,7 +5,8 @@ it writes into the copy's variables is lost. `nnx.jit` splits and merges modules
 `jax.jit`, so it is what keeps them, in `emulated` too.
 
 Reports judge, price and measure all that a function writes: they take it `WithState`,
-and what it writes is among its results.
+and what it writes is among its results. To whom calls it for several steps it is
+`in_place`, as `nnx.jit` is.
 """
 
 from __future__ import annotations
@@ -65,6 +66,36 @@ class WithState:
         """As the function's own."""
         result, state = _apart(self.__wrapped__, args, kwargs)
         return Stepped(result, state) if state else result
+
+
+def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
+    """What runs a `WithState` of a function, as the function itself: what it writes is
+    in the modules of the arguments afterwards."""
+    signature = signature_of(function)
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        found = run(*args, **kwargs)
+        if not isinstance(found, Stepped):
+            return found
+        _write(found.state, signature, (args, kwargs))
+        return found.result
+
+    return called
+
+
+def copied(arguments: Any) -> Any:
+    """Arguments whose modules may be written into; the arrays are the same."""
+    return jax.tree.map(lambda leaf: leaf, arguments)
+
+
+def _write(state: Mapping[str, Any], signature: Any, arguments: Any) -> None:
+    nnx: Any = sys.modules["flax.nnx"]
+    for path, node in _modules(arguments):
+        found, tree = jax.tree.flatten_with_path(node)
+        names = [path_name(signature, (*path, *inner)) for inner, _ in found]
+        pairs = zip(names, found, strict=True)
+        leaves = [state.get(name, leaf) for name, (_, leaf) in pairs]
+        nnx.update([node], nnx.state([jax.tree.unflatten(tree, leaves)]))
 
 
 def called(function: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
@@ -127,20 +158,26 @@ def _apart(
     return jax.tree.unflatten(result_tree, outputs[:count]), state
 
 
-def _variables(arguments: Any) -> dict[tuple, Any]:
-    """The arrays of modules and variables, by their paths. A bare `nnx.State`'s are not
-    among them: of that the function returns the next one itself."""
+def _modules(arguments: Any) -> list[tuple[tuple, Any]]:
+    """Modules and variables, by their paths. A bare `nnx.State` is none: of that the
+    function returns the next one itself."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
-        return {}
+        return []
     found, _ = jax.tree.flatten_with_path(
         arguments,
         is_leaf=lambda x: isinstance(x, nnx.Pytree | nnx.Variable | nnx.State),
     )
+    return [
+        (p, node) for p, node in found if isinstance(node, nnx.Pytree | nnx.Variable)
+    ]
+
+
+def _variables(arguments: Any) -> dict[tuple, Any]:
+    """The arrays of modules and variables, by their paths."""
     return {
         (*path, *inner): array
-        for path, node in found
-        if isinstance(node, nnx.Pytree | nnx.Variable)
+        for path, node in _modules(arguments)
         for inner, array in jax.tree.flatten_with_path(node)[0]
     }
 

@@ -23,14 +23,19 @@ from neuronjax.policy import Policy
 
 
 def make_mesh(shape: Sequence[int], names: Sequence[str]) -> AbstractMesh:
-    """A mesh of emulated devices, for `jax.shard_map`.
+    """A mesh of emulated devices, for `jax.shard_map` and shardings of `jit`.
+
+    There are no devices in it for JAX to set or to put arrays on: whole arrays are what
+    an emulated function takes. `with jax.sharding.use_abstract_mesh(mesh):` makes it
+    the mesh around calls; `jax.set_mesh(mesh)` and `jax.device_put` to a sharding over
+    it are for the block of `emulated`, and JAX's own ValueError elsewhere.
 
     Args:
         shape: the size of every axis.
         names: the name of every axis. A device's number is its row-major index.
 
     Returns:
-        An abstract mesh, all axes of type Auto: there are no devices in it.
+        An abstract mesh, all axes of type Auto.
 
     Raises:
         InvalidProgramError: not one name per size, a name twice, or a size below 1.

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from neuronjax.api.jit import NATIVE_JIT, Emulated, jit
-from neuronjax.api.nnx_state import WithState
+from neuronjax.api.nnx_state import WithState, copied, in_place
 from neuronjax.api.profile import Trips
 from neuronjax.api.searched_program import SearchedProgram
 from neuronjax.api.signatures import function_name
@@ -116,7 +116,8 @@ def search_precision(
         max_evaluations: how many programs are run at most, that of the reference
             included; then the best found so far is returned.
         evaluate: called as `evaluate(run, *args)`, returns what is measured. `run` is
-            the function under the policy at hand: call it for several steps.
+            the function under the policy at hand: call it for several steps. What it
+            writes into NNX modules is then in these, which are copies of yours.
         batches: more tuples of positional arguments, of the same types; the worst error
             of all counts.
         holdout: tuples of positional arguments that the search does not see. What it
@@ -151,10 +152,8 @@ def search_precision(
         >>> step = nj.jit(train_step, target="trn2", policy=found.policy)
     """
     options, function = _jit_options(function, static_argnums, static_argnames)
-    if evaluate is None:
-        function = WithState(function)
     job = _Measured(
-        function=function,
+        function=WithState(function),
         options={**options, "target": target},
         metric=metric,
         outputs=outputs,
@@ -322,7 +321,9 @@ class _Measured:
         if self.evaluate is None:
             found = runner(*batch, **kwargs)
         else:
-            found = self.evaluate(runner, *batch, **kwargs)
+            step = in_place(runner, self.function)
+            args, kwargs = copied((batch, kwargs))
+            found = self.evaluate(step, *args, **kwargs)
         return on_host(found, self.outputs)
 
     def _runner(

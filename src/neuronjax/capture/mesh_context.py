@@ -93,6 +93,15 @@ class MeshContext:
         return [jax.reshard(x, s) if s else x for x, s in pairs]
 
 
+def on_every_device(array: Any) -> Any:
+    """An array; one that Explicit axes split, as its type says, whole on each device:
+    the emulation's own operations are on whole arrays."""
+    over = jax.typeof(array).sharding
+    if AxisType.Explicit in over.mesh.axis_types and any(over.spec):
+        return jax.reshard(array, NamedSharding(over.mesh, P()))
+    return array
+
+
 def spread(
     function: Callable[..., Any], shardings: Mapping[str, Any], options: Mapping
 ) -> Callable[..., Any]:

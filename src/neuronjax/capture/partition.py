@@ -86,17 +86,6 @@ def _is_open(program: Program, op: Op) -> bool:
     )
 
 
-def uneven(error: Exception) -> InvalidProgramError | None:
-    """The named error where JAX refuses a sharding that does not divide a shape."""
-    what, _, _ = str(error).partition(" This error occurs at source")
-    if "evenly divide" not in what:
-        return None
-    return InvalidProgramError(
-        what,
-        remedy="shard dimensions that the axes of the mesh divide, or pad them",
-    )
-
-
 def _mesh(program: Program, sharding: Sharding) -> Mesh:
     mesh = sharding.mesh
     return program.meshes.get(mesh, Mesh(())) if isinstance(mesh, str) else mesh

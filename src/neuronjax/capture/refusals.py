@@ -8,12 +8,12 @@ so have callbacks (`callbacks`).
 from __future__ import annotations
 
 import re
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
 from neuronjax.capture.decode import is_library
+from neuronjax.capture.mesh_refusals import of_mesh
 from neuronjax.errors import (
     InvalidProgramError,
     NeuronJaxError,
@@ -43,7 +43,7 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
         closed_jaxpr: the traced function.
         error: JAX's NotImplementedError, ValueError or IndexError.
     """
-    if named := explicit_mesh(error) or _wrong_devices(closed_jaxpr.jaxpr):
+    if named := of_mesh(error) or _wrong_devices(closed_jaxpr.jaxpr):
         return named
     if named := _algorithm(closed_jaxpr.jaxpr, str(error)):
         return named
@@ -66,24 +66,6 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
     )
 
 
-_EXPLICIT = re.compile("specs passed to shard_map|device assignment .* of the mesh")
-
-
-def explicit_mesh(error: Exception) -> NeuronJaxError | None:
-    """The named error where JAX wants devices for a mesh that has none.
-
-    Axes of type Explicit make the sharding of an array part of its type, and arguments
-    of a captured function have none.
-    """
-    if not _EXPLICIT.search(str(error)):
-        return None
-    return UnsupportedError(
-        f"shard_map over a mesh with Explicit axes: {error}",
-        remedy="use neuronjax.make_mesh, whose axes are Auto, or AbstractMesh with "
-        "axis_types=(AxisType.Auto, ...)",
-    )
-
-
 def _algorithm(jaxpr: Any, message: str) -> NeuronJaxError | None:
     """The named error of a dot whose algorithm JAX finds no use for."""
     match = re.search(r"dot algorithm '(\w+)'", message)
@@ -98,41 +80,6 @@ def _algorithm(jaxpr: Any, message: str) -> NeuronJaxError | None:
                 remedy="cast the operands to what it names, or use another algorithm",
             )
     return None
-
-
-# -- devices ---------------------------------------------------------------------------
-
-
-def unknown_axis(error: Exception) -> NeuronJaxError | None:
-    """The named error of a collective over an axis that no mesh around it has.
-
-    Args:
-        error: JAX's NameError or, inside a shard_map, an AssertionError.
-    """
-    match = re.search(r"unbound axis name: (\w+)", str(error))
-    axes = [match[1]] if match else _asserted_axes(error)
-    if not axes:
-        return None
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [f"{f.filename}:{f.lineno}" for f in frames if not is_library(f.filename)]
-    named = ", ".join(map(repr, axes))
-    return InvalidProgramError(
-        f"a collective over the axis {named}, which no mesh around it has",
-        location=lines[-1] if lines else None,
-        remedy="name an axis of the mesh of the jax.shard_map around it, the axis_name "
-        "of the neuronjax.pmap, or that of the jax.vmap",
-    )
-
-
-def _asserted_axes(error: Exception) -> Sequence[Any]:
-    """The `axis_name`s given to a function of `jax.lax` whose checks ended in pvary's
-    bare assertion about axes."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if frames[-1].f_code.co_name != "pvary":
-        return ()
-    given = (frame.f_locals.get("axis_name") for frame in frames)
-    axes = next((axis for axis in given if axis is not None), ())
-    return axes if isinstance(axes, tuple) else (axes,)
 
 
 def _wrong_devices(jaxpr: Any) -> NeuronJaxError | None:

@@ -19,11 +19,11 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 import neuronjax.capture.exports  # noqa: F401  lowers an identity
-from neuronjax.capture import partition
+from neuronjax.capture import mesh_refusals, partition
 from neuronjax.capture.callbacks import keep_callbacks_whole, unordered
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.host_calls import keep_linear_algebra_whole
-from neuronjax.capture.refusals import explicit_mesh, refusal, unknown_axis
+from neuronjax.capture.refusals import refusal
 from neuronjax.capture.scaled_matmul import keep_whole
 from neuronjax.errors import InternalError, UnsupportedError
 from neuronjax.ir.program import Program
@@ -106,16 +106,8 @@ class Traced:
             keep_whole(PLATFORM)
             keep_linear_algebra_whole(PLATFORM)
             keep_callbacks_whole(PLATFORM)
-            try:
+            with mesh_refusals.named():
                 return cls(types, jax.jit(function, keep_unused=True).trace(*types))
-            except ValueError as error:
-                if named := explicit_mesh(error) or partition.uneven(error):
-                    raise named from error
-                raise
-            except (NameError, AssertionError) as error:
-                if named := unknown_axis(error):
-                    raise named from error
-                raise
 
     @property
     def closes_over_tracers(self) -> bool:

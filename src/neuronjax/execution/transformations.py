@@ -22,7 +22,7 @@ from jax.core import Tracer
 from jax.custom_batching import custom_vmap
 from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
 
-from neuronjax.capture.forward_mode import reverse_mode_only
+from neuronjax.capture.forward_mode import not_transposed, reverse_mode_only
 from neuronjax.capture.mesh_context import MeshContext
 from neuronjax.capture.trace import Capture, Traced, abstract, trace
 from neuronjax.errors import InvalidProgramError, UnsupportedError
@@ -149,7 +149,12 @@ class Emulation:
         guarded = (
             reverse_mode_only(x, self.name) if is_inexact(x) else x for x in leaves
         )
-        return self._differentiable()(context, *guarded)
+        outcome = self._differentiable()(context, *guarded)
+        results = (
+            not_transposed(x, self.name) if is_inexact(x) else x
+            for x in outcome.results
+        )
+        return replace(outcome, results=list(results))
 
     def _batchable(self) -> Callable[..., Outcome]:
         @custom_vmap

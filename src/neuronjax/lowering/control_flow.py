@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from neuronjax.errors import NeuronJaxError
+from neuronjax.errors import NeuronJaxError, is_library
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.ir.name_stack import is_cotangent_scope
 from neuronjax.ir.program import Op, Region
@@ -81,7 +81,8 @@ def _placed_at(op: Op) -> Iterator[None]:
     try:
         yield
     except NeuronJaxError as error:
-        if error.location or not op.location.source:
+        has_line = error.location and not is_library(error.location)
+        if has_line or not op.location.source or is_library(op.location.file):
             raise
         raise type(error)(
             error.what, op=error.op, location=op.location.source, remedy=error.remedy

@@ -142,7 +142,8 @@ def golden(
     Args:
         name: of the files; letters, digits and `_.+=,[]-`.
         function: what `jax.jit` takes, or an `Emulated` function, which brings its
-            own target and policy.
+            own target and policy. What it writes into modules of Flax NNX is among its
+            results.
         target: as `neuronjax.jit`; default "trn2".
         policy: as `neuronjax.jit`.
         directory: where the files are; made if need be.
@@ -217,13 +218,14 @@ def _emulated(
     jit_options: dict[str, Any],
 ) -> Emulated:
     if not isinstance(function, Emulated):
-        return jit(function, target=target or "trn2", policy=policy, **jit_options)
+        made = jit(function, target=target or "trn2", policy=policy, **jit_options)
+        return made.reported()
     if target is not None or policy is not None or jit_options:
         raise InvalidProgramError(
             "golden of an emulated function with options of its own",
             remedy="give them to neuronjax.jit, or pass the plain function",
         )
-    return function
+    return function.reported()
 
 
 # -- Writing ---------------------------------------------------------------------------

@@ -56,4 +56,4 @@ def assert_same_program(
 
 def _captured(function: Callable[..., Any], args: tuple, kwargs: dict) -> Program:
     emulated = function if isinstance(function, Emulated) else jit(function)
-    return Today.of(emulated, args, kwargs, with_inputs=False).program
+    return Today.of(emulated.reported(), args, kwargs, with_inputs=False).program

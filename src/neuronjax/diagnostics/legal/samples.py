@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Iterable
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from neuronjax.diagnostics.legal.held import Held
 from neuronjax.diagnostics.legal.results import LegalOutput
@@ -84,7 +84,7 @@ class Spread:
 
     def bounds(self, failure: float) -> tuple[np.ndarray, float]:
         """Of every element's error, and of the norm of all."""
-        quantile = float(stats.t.isf(failure / 2, self.count))
+        quantile = -float(stdtrit(self.count, failure / 2))
         scale = np.sqrt(self._squares / self.count)
         known = scale[np.isfinite(scale)]
         floor = _FLOOR * float(np.median(known)) if known.size else 0.0

@@ -1,0 +1,53 @@
+"""The `neuronjax` command: it says so where loading takes long.
+
+Outside the package, because importing `neuronjax` imports JAX, which takes seconds in
+which a terminal would show nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+
+#: From when on somebody may wonder whether it has begun.
+_PATIENCE_SECONDS = 1.0
+_CLEAR = "\r\x1b[K"
+
+
+def main() -> None:
+    """The entry point of the command."""
+    with _loading():
+        from neuronjax.cli import main as command
+
+    command()
+
+
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    """A line on a terminal's standard error after a while, gone at the end."""
+    # As in `neuronjax.report.progress`, which is not to be imported here.
+    if not sys.stderr.isatty() or os.environ.get("NEURONJAX_PROGRESS") == "0":
+        yield
+        return
+    ended = threading.Event()
+
+    def show() -> None:
+        if not ended.wait(_PATIENCE_SECONDS):
+            print("neuronjax: loading JAX", end="", file=sys.stderr, flush=True)
+            ended.wait()
+            print(_CLEAR, end="", file=sys.stderr, flush=True)
+
+    shown = threading.Thread(target=show, daemon=True)
+    shown.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        shown.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""The command says that it loads, to who waits in front of a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import neuronjax_command
+
+COMMAND = (
+    "import sys, neuronjax_command as command; assert 'jax' not in sys.modules; "
+    "command._PATIENCE_SECONDS = 0; sys.argv[1:] = ['--version']; command.main()"
+)
+LINE = "neuronjax: loading JAX"
+
+
+def shown(stderr, **environment):
+    """What the command prints; its error output goes there."""
+    source = str(Path(neuronjax_command.__file__).parent)
+    return subprocess.run(
+        [sys.executable, "-c", COMMAND],
+        env={**os.environ, "PYTHONPATH": source, **environment},
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        check=True,
+    )
+
+
+def test_a_terminal_is_told_and_cleared():
+    ours, theirs = pty.openpty()
+    done = shown(theirs)
+    os.close(theirs)
+    assert os.read(ours, 1000).decode() == f"{LINE}\r\x1b[K"
+    os.close(ours)
+    assert "loading" not in done.stdout
+
+
+def test_a_log_is_not_told():
+    assert LINE not in shown(subprocess.PIPE).stderr
