@@ -369,18 +369,34 @@ def test_code_of_a_policy_makes_it_again(arguments):
     assert policy_code(nj.Policy()) == "nj.Policy()"
 
 
+def test_the_array_that_errs_most_is_named(arguments):
+    def both(params, x):
+        return {"rough": layers(params, x), "fine": x.sum()}
+
+    found = search(both)(*arguments)
+    refused = [d for d in found.decisions if d.outcome == "rejected"]
+    assert refused
+    assert set(found.worst_where) == {"rough"}
+    assert sum(found.worst_where.values()) <= len(refused)
+    assert "err most in\n  rough; outputs= says what" in found.summary()
+    alone = search(both, outputs="fine")(*arguments)
+    assert "rough" not in alone.summary()
+    own = search(both, metric=lambda r, a: relative_l2(a["rough"], r["rough"]))
+    assert "outputs= says" not in own(*arguments).summary()
+
+
 # -- metrics ---------------------------------------------------------------------------
 
 
 def test_metrics_by_hand():
     reference = {"a": np.array([3.0, 4.0]), "b": np.array([1 + 1j])}
     actual = {"a": np.array([3.0, 4.5]), "b": np.array([1 + 1j])}
-    assert measured("relative_l2", reference, actual) == pytest.approx(0.1)
-    assert measured("max_relative", reference, actual) == pytest.approx(0.125)
+    assert measured("relative_l2", reference, actual).error == pytest.approx(0.1)
+    assert measured("max_relative", reference, actual).error == pytest.approx(0.125)
     nan, number = {"a": np.array([math.nan, 1.0])}, {"a": np.array([1.0, 1.0])}
-    assert measured("relative_l2", nan, nan) == 0
-    assert measured("relative_l2", number, nan) == math.inf
-    assert measured(lambda r, a: math.nan, number, nan) == math.inf
+    assert measured("relative_l2", nan, nan).error == 0
+    assert measured("relative_l2", number, nan).error == math.inf
+    assert measured(lambda r, a: math.nan, number, nan).error == math.inf
     outputs = (jnp.ones(2), {"loss": jnp.float32(1), "key": jax.random.key(0)})
     assert list(on_host(outputs, "loss$")) == ["1/loss"]
     assert len(jax.tree.leaves(on_host(outputs, None))) == 2

@@ -27,11 +27,13 @@ from neuronjax.diagnostics.precision_batches import Batch, JudgedBatches
 from neuronjax.diagnostics.precision_groups import Groups, Selection
 from neuronjax.diagnostics.precision_metrics import (
     Chooser,
+    Measured,
     Metric,
     check_metric,
     chosen_by,
     measured,
     on_host,
+    worst,
 )
 from neuronjax.diagnostics.precision_policies import DEFAULT_CANDIDATES, Candidates
 from neuronjax.diagnostics.precision_result import PrecisionSearch, Tried
@@ -287,9 +289,9 @@ class _Measured:
             runner = self._runner(policy, program)
             return [self._measured_of(runner, *batch) for batch in batches]
 
-        def worst(expected: list[Any], found: list[Any]) -> float:
+        def errors(expected: list[Any], found: list[Any]) -> Measured:
             pairs = zip(expected, found, strict=True)
-            return max(measured(self.metric, r, a) for r, a in pairs)
+            return worst(measured(self.metric, r, a) for r, a in pairs)
 
         expected = run(self.reference, judged.seen)
         kept_back = functools.cache(lambda: run(self.reference, judged.held_out))
@@ -304,12 +306,14 @@ class _Measured:
             groups=groups,
             price=program.price,
             outputs=lambda policy: run(policy, judged.seen),
-            error_of=lambda found: worst(expected, found),
+            error_of=lambda found: errors(expected, found),
             reference=known,
             most=most,
             runs=1,
             by_program=self.evaluate is None,
-            held_out=(lambda policy: worst(kept_back(), run(policy, judged.held_out)))
+            held_out=(
+                lambda policy: errors(kept_back(), run(policy, judged.held_out)).error
+            )
             if judged.held_out
             else None,
             elements=sum(map(np.size, jax.tree.leaves(expected[0]))),
@@ -380,6 +384,7 @@ def _result(
         held_out_varied=judged.varied,
         held_out_error=trials.held_out_error(state),
         elements=trials.elements,
+        worst_where=trials.worst_where(lambda error: not goal.allows(error)),
         compilations=compiled.programs,
         compile_seconds=compiled.seconds,
     )

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,6 +21,15 @@ from neuronjax.errors import InvalidProgramError
 _SHOWN = 8
 
 Metric = Callable[[Any, Any], float]
+
+
+class Measured(NamedTuple):
+    """An error, and the path of the array that has it; "" of a caller's metric."""
+
+    error: float
+    array: str = ""
+
+
 Chooser = str | Callable[[Any], Any] | None
 
 
@@ -50,7 +59,7 @@ OF_ARRAYS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 }
 
 
-def measured(metric: str | Metric, reference: Any, actual: Any) -> float:
+def measured(metric: str | Metric, reference: Any, actual: Any) -> Measured:
     """The error of outputs, pytrees of NumPy arrays.
 
     Raises:
@@ -58,20 +67,36 @@ def measured(metric: str | Metric, reference: Any, actual: Any) -> float:
             no number, for outputs that are as finite as the reference's.
     """
     if isinstance(metric, str):
-        pairs = zip(jax.tree.leaves(reference), jax.tree.leaves(actual), strict=True)
-        return max((_of_leaf(metric, r, a) for r, a in pairs), default=0.0)
+        leaves = jax.tree.leaves_with_path(reference)
+        pairs = zip(leaves, jax.tree.leaves(actual), strict=True)
+        found = (Measured(_of_leaf(metric, r, a), _named(p)) for (p, r), a in pairs)
+        return max(found, key=_error, default=Measured(0.0))
     error = metric(reference, actual)
     if np.ndim(error) == 0 and np.asarray(error).dtype.kind in "biuf":
         if error >= 0:
-            return float(error)
+            return Measured(float(error))
         if np.isnan(error) and not _as_finite(reference, actual):
-            return math.inf
+            return Measured(math.inf)
     name = getattr(metric, "__name__", "the metric")
     raise InvalidProgramError(
         f"{name} returned {error!r}",
         remedy="return a number from 0 (the same) upwards; where NaN and Inf among the "
         "outputs are expected, leave them out of it",
     )
+
+
+def _error(found: Measured) -> float:
+    return found.error
+
+
+def _named(path: Any) -> str:
+    """Of a leaf, as `outputs=` takes it."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def worst(found: Iterable[Measured]) -> Measured:
+    """The largest error of some batches."""
+    return max(found, key=_error)
 
 
 def check_metric(metric: str | Metric) -> None:
@@ -138,11 +163,7 @@ def chosen_by(pattern: str, outputs: Any) -> dict[str, Any]:
         InvalidProgramError: there is none.
     """
     paths = jax.tree.flatten_with_path(outputs)[0]
-    by_name = {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-        for path, leaf in paths
-        if _is_number(leaf)
-    }
+    by_name = {_named(path): leaf for path, leaf in paths if _is_number(leaf)}
     found = {n: leaf for n, leaf in by_name.items() if re.search(pattern, n)}
     if not found:
         raise InvalidProgramError(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group as Rows, RenderableType
@@ -82,6 +82,8 @@ class PrecisionSearch(Displayed):
             `held_out_varied`.
         held_out_error: the worst of the policy on them; None without any.
         elements: how many numbers were measured of a batch.
+        worst_where: path of an array -> how many programs were beyond the tolerance
+            because of it, the most first; "" for a metric of one's own.
         compilations, compile_seconds: what XLA compiled for all of it.
     """
 
@@ -110,6 +112,7 @@ class PrecisionSearch(Displayed):
     held_out_varied: bool = False
     held_out_error: float | None = None
     elements: int = 0
+    worst_where: Mapping[str, int] = field(default_factory=dict)
     compilations: int = 0
     compile_seconds: float = 0.0
 
@@ -151,7 +154,7 @@ class PrecisionSearch(Displayed):
         plain = ("name", "target", "strategy", "metric", "tolerance", "reference")
         figures = ("error", "baseline_error", "seconds", "baseline_seconds", "speedup")
         counts = ("evaluations", "budget_spent", "batches", "held_out", "margin")
-        counts += ("held_out_varied", "held_out_error", "compilations")
+        counts += ("held_out_varied", "held_out_error", "worst_where", "compilations")
         return {
             **{name: getattr(self, name) for name in (*plain, *figures, *counts)},
             "policy": self.as_code(),
@@ -223,6 +226,11 @@ class PrecisionSearch(Displayed):
         yield f"judged on {seen} with a margin of {self.margin:g}{beside}"
         if self.batches == 1 and (self.held_out_varied or not self.held_out):
             yield "no other data was seen, which may err more: batches=, holdout="
+        for path, times in [*self.worst_where.items()][:1]:
+            if path:  # else of a metric of one's own
+                total = sum(self.worst_where.values())
+                yield f"{times} of {total} programs beyond the tolerance err most in"
+                yield f"  {path}; outputs= says what is measured"
         if self.elements == 1:
             yield "one number was measured, and errors in it may cancel: measure more"
 

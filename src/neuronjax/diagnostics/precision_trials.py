@@ -7,6 +7,7 @@ assignment that makes the same instructions as an earlier one has its error.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neuronjax.diagnostics.precision_groups import Groups
+from neuronjax.diagnostics.precision_metrics import Measured
 from neuronjax.diagnostics.precision_policies import Assignment, Candidates
 from neuronjax.diagnostics.precision_strategies import BudgetSpentError
 from neuronjax.errors import UnsupportedError
@@ -45,7 +47,7 @@ class PolicyTrials:
         candidates, groups: what an assignment's numbers mean.
         price: lowers a policy's program and predicts its time.
         outputs: runs a policy.
-        error_of: the error of outputs.
+        error_of: the error of outputs, and of which.
         reference: the outputs that need no run, by identity of their program.
         most: how many programs may be run.
         runs: how many were.
@@ -60,7 +62,7 @@ class PolicyTrials:
     groups: Groups
     price: Callable[[Policy], PricedPolicy]
     outputs: Callable[[Policy], Any]
-    error_of: Callable[[Any], float]
+    error_of: Callable[[Any], Measured]
     reference: dict[str | Policy, Any]
     most: int
     runs: int = 0
@@ -71,7 +73,7 @@ class PolicyTrials:
     _priced: dict[Assignment, PricedPolicy | UnsupportedError] = field(
         default_factory=dict
     )
-    _errors: dict[str | Policy, float] = field(default_factory=dict)
+    _errors: dict[str | Policy, Measured] = field(default_factory=dict)
     _held_out: dict[str | Policy, float] = field(default_factory=dict)
 
     def policy(self, assignment: Assignment) -> Policy:
@@ -90,15 +92,21 @@ class PolicyTrials:
         """Of a run; a BudgetSpentError where no more are allowed."""
         key = self._key(assignment)
         if key not in self._errors:
-            self._errors[key] = error = self.error_of(self._outputs(key, assignment))
-            self.heard(self.runs, error, self.seconds(assignment))
-        return self._errors[key]
+            self._errors[key] = found = self.error_of(self._outputs(key, assignment))
+            self.heard(self.runs, found.error, self.seconds(assignment))
+        return self._errors[key].error
 
     def known_error(self, assignment: Assignment) -> float | None:
         """None where it was not run."""
         if self.known_seconds(assignment) is None:
             return None
-        return self._errors.get(self._key(assignment))
+        found = self._errors.get(self._key(assignment))
+        return None if found is None else found.error
+
+    def worst_where(self, refused: Callable[[float], bool]) -> dict[str, int]:
+        """Of programs with such an error: which array has it in how many."""
+        found = Counter(m.array for m in self._errors.values() if refused(m.error))
+        return dict(found.most_common())
 
     def held_out_error(self, assignment: Assignment) -> float | None:
         """Of a run on what was held out; None where nothing was."""
