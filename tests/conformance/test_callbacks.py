@@ -175,10 +175,15 @@ def test_remedies_work_as_printed(policy):
 def is_as_printed(error, policy, field, value) -> nj.Policy:
     """The policy that the remedy is, evaluated."""
     text = error.remedy.partition("policy=")[2].partition("; or")[0]
+    python, _, option = text.partition(" (--policy ")
     names = {"nj": nj, "dataclasses": dataclasses, "policy": policy}
-    found = eval(text, names)
+    found = nj.Policy.resolve(eval(python, names))
     expected = dataclasses.replace(nj.Policy.resolve(policy), **{field: value})
     assert found == expected
+    if option:
+        assert nj.Policy.resolve(option.rstrip(")")) == expected
+    else:
+        assert isinstance(policy, nj.Policy)
     return found
 
 

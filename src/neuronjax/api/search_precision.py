@@ -27,8 +27,8 @@ from neuronjax.diagnostics.precision_batches import Batch, JudgedBatches
 from neuronjax.diagnostics.precision_groups import Groups, Selection
 from neuronjax.diagnostics.precision_metrics import (
     Chooser,
-    Measured,
     Metric,
+    OutputError,
     check_metric,
     chosen_by,
     measured,
@@ -289,7 +289,7 @@ class _Measured:
             runner = self._runner(policy, program)
             return [self._measured_of(runner, *batch) for batch in batches]
 
-        def errors(expected: list[Any], found: list[Any]) -> Measured:
+        def errors(expected: list[Any], found: list[Any]) -> OutputError:
             pairs = zip(expected, found, strict=True)
             return worst(measured(self.metric, r, a) for r, a in pairs)
 

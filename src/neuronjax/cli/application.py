@@ -96,7 +96,8 @@ PolicyOption = Annotated[
     str | None,
     typer.Option(
         "--policy",
-        help="fp32, bf16, fp16, tf32, fp8, mxfp8, mxfp4; default: the SDK's.",
+        help="fp32, bf16, fp16, tf32, fp8, mxfp8, mxfp4, or one with fields of Policy "
+        "changed, bf16,rounding=stochastic; default: the SDK's.",
     ),
 ]
 CacheOption = Annotated[

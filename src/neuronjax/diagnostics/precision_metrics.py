@@ -23,7 +23,7 @@ _SHOWN = 8
 Metric = Callable[[Any, Any], float]
 
 
-class Measured(NamedTuple):
+class OutputError(NamedTuple):
     """An error, and the path of the array that has it; "" of a caller's metric."""
 
     error: float
@@ -59,7 +59,7 @@ OF_ARRAYS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 }
 
 
-def measured(metric: str | Metric, reference: Any, actual: Any) -> Measured:
+def measured(metric: str | Metric, reference: Any, actual: Any) -> OutputError:
     """The error of outputs, pytrees of NumPy arrays.
 
     Raises:
@@ -69,14 +69,14 @@ def measured(metric: str | Metric, reference: Any, actual: Any) -> Measured:
     if isinstance(metric, str):
         leaves = jax.tree.leaves_with_path(reference)
         pairs = zip(leaves, jax.tree.leaves(actual), strict=True)
-        found = (Measured(_of_leaf(metric, r, a), _named(p)) for (p, r), a in pairs)
-        return max(found, key=_error, default=Measured(0.0))
+        found = (OutputError(_of_leaf(metric, r, a), _named(p)) for (p, r), a in pairs)
+        return max(found, key=_error, default=OutputError(0.0))
     error = metric(reference, actual)
     if np.ndim(error) == 0 and np.asarray(error).dtype.kind in "biuf":
         if error >= 0:
-            return Measured(float(error))
+            return OutputError(float(error))
         if np.isnan(error) and not _as_finite(reference, actual):
-            return Measured(math.inf)
+            return OutputError(math.inf)
     name = getattr(metric, "__name__", "the metric")
     raise InvalidProgramError(
         f"{name} returned {error!r}",
@@ -85,7 +85,7 @@ def measured(metric: str | Metric, reference: Any, actual: Any) -> Measured:
     )
 
 
-def _error(found: Measured) -> float:
+def _error(found: OutputError) -> float:
     return found.error
 
 
@@ -94,7 +94,7 @@ def _named(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def worst(found: Iterable[Measured]) -> Measured:
+def worst(found: Iterable[OutputError]) -> OutputError:
     """The largest error of some batches."""
     return max(found, key=_error)
 

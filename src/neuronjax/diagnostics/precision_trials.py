@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neuronjax.diagnostics.precision_groups import Groups
-from neuronjax.diagnostics.precision_metrics import Measured
+from neuronjax.diagnostics.precision_metrics import OutputError
 from neuronjax.diagnostics.precision_policies import Assignment, Candidates
 from neuronjax.diagnostics.precision_strategies import BudgetSpentError
 from neuronjax.errors import UnsupportedError
@@ -62,7 +62,7 @@ class PolicyTrials:
     groups: Groups
     price: Callable[[Policy], PricedPolicy]
     outputs: Callable[[Policy], Any]
-    error_of: Callable[[Any], Measured]
+    error_of: Callable[[Any], OutputError]
     reference: dict[str | Policy, Any]
     most: int
     runs: int = 0
@@ -73,7 +73,7 @@ class PolicyTrials:
     _priced: dict[Assignment, PricedPolicy | UnsupportedError] = field(
         default_factory=dict
     )
-    _errors: dict[str | Policy, Measured] = field(default_factory=dict)
+    _errors: dict[str | Policy, OutputError] = field(default_factory=dict)
     _held_out: dict[str | Policy, float] = field(default_factory=dict)
 
     def policy(self, assignment: Assignment) -> Policy:

@@ -17,6 +17,7 @@ from neuronjax.ir.program import Op
 from neuronjax.lowering.complex_rewriting import COMPLEX
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.registry import lowers
+from neuronjax.policy import Policy
 
 _REAL: tuple[tuple[bool, ...], tuple[bool, ...]] = ((), ())
 
@@ -62,7 +63,7 @@ def host_call(op: Op, context: Context) -> Instructions:
             op,
             function.name,
             "compute it outside the emulated function, or let the host do it inside: "
-            f"policy={context.policy.changed_text('host_custom_calls=True')}",
+            f"{_changed(context.policy, 'host_custom_calls', True)}",
         )
     complex_operands, complex_results = op.attributes.get(COMPLEX, _REAL)
     yield context.whole(
@@ -78,11 +79,11 @@ def host_call(op: Op, context: Context) -> Instructions:
 def _left_out(op: Op, function: HostFunction, context: Context) -> Instructions:
     """A callback that does not run: an error, or results that nobody can mistake."""
     if context.policy.callbacks == "error":
-        on_host = context.policy.changed_text('callbacks="host"')
+        on_host = _changed(context.policy, "callbacks", "host")
         raise _refused(
             op,
             f"{function.name}, here of {function.shown} ({function.line})",
-            "return the values and call it outside; or run it on the host, policy="
+            "return the values and call it outside; or run it on the host, "
             f'{on_host}; or leave it out, callbacks="drop"'
             + _EQUINOX
             * ("equinox" in function.line),
@@ -90,6 +91,18 @@ def _left_out(op: Op, function: HostFunction, context: Context) -> Instructions:
     for result in context.results(op):
         value = np.broadcast_to(_unmistakable(result.type.dtype), result.type.shape)
         yield context.make(Memset, (), (result,), engine="gpsimd", value=value)
+
+
+def _changed(policy: Policy, field: str, value: object) -> str:
+    """How this policy is asked for with one field changed."""
+    name = policy.name or ""
+    if policy == Policy():
+        words = f"{field}={value}"
+    elif name and policy == Policy.preset(name):
+        words = f"{name},{field}={value}"
+    else:
+        return f"policy=dataclasses.replace(policy, {field}={value!r})"
+    return f'policy="{words}" (--policy {words})'
 
 
 _EQUINOX = (

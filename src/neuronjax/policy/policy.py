@@ -34,6 +34,7 @@ from neuronjax.policy.flags import (
     parse_flags,
     sdk_defaults,
 )
+from neuronjax.policy.words import words_of
 
 _STACKED_LAYERS = (
     "correct the pattern. Layers stacked in one jax.lax.scan are one op with one"
@@ -295,10 +296,15 @@ class Policy:
 
     @classmethod
     def preset(cls, name: str) -> Policy:
-        """The policy of that name in `PRESETS`."""
-        if name not in PRESETS:
-            raise illegal("policy preset", name, tuple(PRESETS))
-        return cls(name=name, **PRESETS[name])
+        """The policy of that name in `PRESETS`, "bf16", which may be changed,
+        "bf16,callbacks=host"; "callbacks=host" alone changes the defaults."""
+        preset, changes = words_of(name)
+        if preset is not None and preset not in PRESETS:
+            raise illegal("policy preset", preset, tuple(PRESETS))
+        fields = {f.name for f in dataclasses.fields(cls)} - {"name", "rules"}
+        for unknown in sorted(changes.keys() - fields):
+            raise illegal("policy field", unknown, tuple(sorted(fields)))
+        return cls(name=name, **{**PRESETS.get(preset or "", {}), **changes})
 
     @classmethod
     def resolve(cls, policy: str | Policy | None) -> Policy:
@@ -330,15 +336,6 @@ class Policy:
     ) -> Policy:
         """The policy of NEURON_* variables; see `policy.flags.parse_environment`."""
         return cls(sdk=sdk, **parse_environment(environ).fields)
-
-    def changed_text(self, change: str) -> str:
-        """Python for this policy with one field changed, "seed=1", for remedies."""
-        if self == Policy():
-            return f"nj.Policy({change})"
-        name = self.name or ""
-        preset = name in PRESETS and self == Policy.preset(name)
-        made = f"nj.Policy.preset({name!r})" if preset else "policy"
-        return f"dataclasses.replace({made}, {change})"
 
     def operand_dtype(
         self, role: Literal["forward", "weight", "cotangent"], *, chip_fp8: str
