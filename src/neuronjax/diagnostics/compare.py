@@ -17,6 +17,7 @@ import jax
 
 from neuronjax.diagnostics.comparison import Comparison
 from neuronjax.diagnostics.executors import Emulator, Signatures
+from neuronjax.diagnostics.faults.masks import masked_values
 from neuronjax.diagnostics.faults.recorder import Recorder
 from neuronjax.diagnostics.faults.units import contraction_casts, path_units
 from neuronjax.diagnostics.faults.verdict import verdict
@@ -383,7 +384,9 @@ def _divergence(
 
 def _witness(program: Program, actual: Side) -> Recorder:
     contractions = contraction_casts(actual)
-    return Recorder(path_units(ValueSources(program), contractions), contractions)
+    graph = ValueSources(program)
+    units = path_units(graph, contractions)
+    return Recorder(units, contractions, masked_values(graph))
 
 
 def _notes(*executors: Executor | None) -> tuple[str, ...]:

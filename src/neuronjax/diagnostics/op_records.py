@@ -18,6 +18,8 @@ bitcast_convert broadcast_in_dim case concatenate constant dynamic_slice gather 
 dynamic_update_slice optimization_barrier pad reshape reverse slice transpose while
 """
 MOVING = frozenset(f"stablehlo.{name}" for name in _MOVING.split())
+#: What leaves a constant one.
+CONSTANT = MOVING | {"stablehlo.convert"}
 
 
 @dataclass(frozen=True, kw_only=True)
