@@ -217,3 +217,15 @@ def test_both_operands_and_both_differences_are_named():
         report = compare(faulty, policy=policy)(*arguments)
         assert [f.kind for f in report.faults] == kinds
         assert len({f.record.source for f in report.faults}) == 2
+
+
+def test_an_op_that_amplifies_explains_where_a_run_diverges():
+    def spread(x, w):
+        h = jax.nn.gelu(x @ w) + 300
+        return (h * h).mean(-1) - h.mean(-1) ** 2  # here
+
+    arguments = [normal(16, 32), normal(32, 32, seed=1, scale=0.2)]
+    first = compare(spread, policy="fp32", tolerance=1e-3)(*arguments).first_divergence
+    assert first.record.source == marked_line(spread)
+    assert first.causes == (first.record,)
+    assert not first.verified

@@ -7,12 +7,8 @@ line of code still says what was meant.
 
 from __future__ import annotations
 
-import ast
-import linecache
 import math
-import operator
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,18 +16,11 @@ import numpy as np
 from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.shares import Share
+from neuronjax.diagnostics.faults.written import numbers_of
 from neuronjax.execution.probes.signs import SINGULAR
 from neuronjax.ir.program import Op, Value
 from neuronjax.numerics.float_format import FORMATS, get_format
 
-_NUMBER = re.compile(r"(?<![\w.])\d[\d_]*\.?\d*(?:e[+-]?\d+)?(?![\w.])")
-_OPERATORS: dict[type[ast.operator], Callable[..., float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Pow: operator.pow,
-}
 _FACTORS = frozenset(f"stablehlo.{name}" for name in ("multiply", "power"))
 _ARITHMETIC = _FACTORS | {f"stablehlo.{name}" for name in ("add", "subtract", "divide")}
 #: Nobody writes a smaller one, but zero.
@@ -60,10 +49,13 @@ def misread(
         if value.type.dtype.kind in "iub" or not is_constant(value):
             continue
         held = _held(op, share, is_broken)
+        numbers = [] if held is None else [*numbers_of(op)]
+        if any(x.is_factor and x.value == held for x in numbers):
+            continue  # it is written as it is
         dtype = np.dtype(value.type.dtype)
-        for written in () if held is None else map(abs, _numbers(op)):
+        for written, _ in numbers:
             if written != held and _rounded(written, dtype) == held:
-                return Misread(written, held, dtype.name)
+                return Misread(written, held or 0.0, dtype.name)
     return None
 
 
@@ -117,47 +109,5 @@ def _computed(flow: Flow, value: Value) -> OpTrace | None:
 def _written(op: Op, dtype: np.dtype) -> float:
     """The number on an op's line that is zero in a format; JAX has rounded it before a
     program is captured. 0.0 where there is none."""
-    small = (x for x in _numbers(op) if x and not _rounded(x, dtype))
+    small = (x for x, _ in numbers_of(op) if x and not _rounded(x, dtype))
     return next(small, 0.0)
-
-
-def _numbers(op: Op) -> list[float]:
-    """The numbers on an op's line."""
-    path, _, line = op.location.source.rpartition(":")
-    code = linecache.getline(path, int(line)) if line.isdigit() else ""
-    return [*_constants(code)]
-
-
-def _constants(code: str) -> Iterator[float]:
-    """The numbers in code, and what is computed of numbers alone."""
-    try:
-        tree = ast.parse(code.strip().removesuffix(":"))
-    except SyntaxError:  # the line is a part of a statement
-        for token in _NUMBER.findall(code):
-            yield float(token)
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.expr):
-            value = _value(node)
-            if value is not None:
-                yield value
-
-
-def _value(node: ast.expr) -> float | None:
-    """Of an expression of numbers."""
-    if isinstance(node, ast.Constant):
-        is_number = isinstance(node.value, int | float)
-        return float(node.value) if is_number else None  # type: ignore[arg-type]
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = _value(node.operand)
-        return None if value is None else -value
-    if not isinstance(node, ast.BinOp):
-        return None
-    function = _OPERATORS.get(type(node.op))
-    pair = (_value(node.left), _value(node.right))
-    if function is None or None in pair:
-        return None
-    try:
-        return float(function(*pair))
-    except ArithmeticError:
-        return None

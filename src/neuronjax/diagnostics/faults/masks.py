@@ -61,7 +61,8 @@ def unmasked(seen: Seen, share: Share) -> Seen:
         return seen
     reference = wide(seen.reference)
     high = reference < -share.largest / 2
-    high &= wide(seen.actual) < -share.largest / 2
+    actual = wide(seen.actual)
+    high &= np.isfinite(actual) & (actual < -share.largest / 2)
     rest = np.abs(reference[~high])
     if not rest.size or rest.max() * TIMES > share.largest:
         return seen

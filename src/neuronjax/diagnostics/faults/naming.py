@@ -282,7 +282,7 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         lost = e.result.lost
         if lost:
             text += f", {_share(lost)} lost"
-        return FaultName("underflow" if lost else "coarse", text)
+        return FaultName("underflow" if lost > FEW else "coarse", text)
     if e.result.beneath > MOSTLY:
         what = f"{_share(e.result.beneath)} below {_format(t)}'s normal numbers"
         return FaultName("underflow", f"{what}, {text}")

@@ -44,7 +44,6 @@ from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.ir.program import Op, Program, Value
 from neuronjax.ir.value_sources import ValueSources
 
-_CHOICE = frozenset(("stablehlo.select", "stablehlo.broadcast_in_dim"))
 #: Ops that yield zero of a number that is none.
 _VANISHING = frozenset(
     f"stablehlo.{name}" for name in ("exponential", "power", "convert", "logistic")
@@ -213,16 +212,16 @@ class FaultSearch:
     def _amplifying(self, chain: list[Step]) -> list[Step]:
         """The step that amplifies an error most, and those before it that did as much
         of it as the others together."""
-        shown = chain[0][0]
-        flagged = [s for s in chain if s[0] is shown or s[0].first is not None]
-        worst = max(flagged, key=lambda step: amplification(step[1]))
-        most = amplification(worst[1])
+        times = [amplification(seen) for _, seen in chain]
+        flagged = [n for n, (t, _) in enumerate(chain) if not n or t.first is not None]
+        worst = max(flagged, key=lambda n: times[n])
         before = [
-            (trace, seen)
-            for trace, seen in chain[chain.index(worst) + 1 :]
-            if seen.result.error > UNSEEN and amplification(seen) ** 2 >= most > 1
+            chain[n]
+            for n in range(worst + 1, len(chain))
+            if times[n] ** 2 >= times[worst] > 1
+            and chain[n][1].result.error > max(UNSEEN, chain[n][1].own / OWN)
         ]
-        return [*reversed(before), worst]
+        return [*reversed(before), chain[worst]]
 
     def _in_order(self, traces: Sequence[OpTrace]) -> list[OpTrace]:
         """As they were executed first."""
@@ -440,7 +439,11 @@ class FaultSearch:
     def _is_chosen_from(self, op: Op) -> bool:
         """Whether all that reads a result is a choice, which may leave it out."""
         readers = self._flow.readers(op.results[0])
-        return bool(readers) and all(r.name in _CHOICE for r in readers)
+        return bool(readers) and all(
+            r.name == "stablehlo.select"
+            or (r.name == "stablehlo.broadcast_in_dim" and self._is_chosen_from(r))
+            for r in readers
+        )
 
     def _vanishing(self) -> Iterator[Suspect]:
         """The first op whose results all underflow, if that makes a difference."""
