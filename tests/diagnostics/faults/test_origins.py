@@ -64,6 +64,16 @@ def corners():
     return [np.round(2 * v).astype(np.float32) / 2 for v in (x, y)]
 
 
+def distances(x, y):
+    both = (x * x).sum(-1)[:, None] + (y * y).sum(-1)
+    return jnp.sqrt(jnp.maximum(both - 2 * x @ y.T, 0))  # here
+
+
+def distances_of_differences(x, y):
+    gap = x[:, None] - y
+    return jnp.sqrt((gap * gap).sum(-1))
+
+
 def running(batches):
     def step(mean, x):
         gap = (x - mean.astype(jnp.float32)).astype(jnp.bfloat16)
@@ -139,6 +149,14 @@ CASES = [
         ],
     ),
     ("cancellation", "fp32", area, area_about_a_corner, corners()),
+    # FP32 operands of a matmul are exact, so that nothing excuses what cancels.
+    (
+        "cancellation",
+        "fp32",
+        distances,
+        distances_of_differences,
+        [normal(20, 3) + 1000, normal(30, 3, seed=1) + 1000],
+    ),
     (
         "stagnation",
         "fp32",

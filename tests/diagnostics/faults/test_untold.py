@@ -117,6 +117,15 @@ def adam_with_its_share(p, m, v, n):
     return p - m / (jnp.sqrt(v / (1 - 0.999**n)) + 1e-8)
 
 
+def tokens(batches, rows):
+    total = batches * 1024 + rows  # here
+    return total.astype(jnp.float32) / 1e6
+
+
+def tokens_of_floats(batches, rows):
+    return batches.astype(jnp.float32) * 1.024e-3 + rows.astype(jnp.float32) / 1e6
+
+
 PARAMETERS = [normal(64), normal(64, seed=1, scale=1e-3)]
 SPREAD = np.exp(2.0 * normal(64, seed=2)) * np.float32(1e-6)
 
@@ -131,6 +140,14 @@ CASES = [
         scaled_loss,
         scaled_loss_less,
         [normal(16, 4), normal(8, 16, seed=1)],
+    ),
+    # A scalar that wraps, and is spread over an array.
+    (
+        "integer",
+        "fp32",
+        tokens,
+        tokens_of_floats,
+        [np.int32(3_000_000), np.arange(8, dtype=np.int32)],
     ),
     (
         "singular",
