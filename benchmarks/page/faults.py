@@ -23,9 +23,8 @@ _ABOUT = """Programs of a screen or less with one numerical fault on one known l
 bug reports and the literature have them, and the same programs as a careful author
 writes them. `nj.compare` is asked about both: which line it names first, among its
 first three, what it calls the fault, and of how many healthy twins it says that
-something is wrong. Those *seen* were looked at while this was built; the *fresh* ones
-were written afterwards, of the kinds that it found least, and then looked at; those
-*held out* never were: their figures are the ones that count.
+something is wrong. Those *seen* were looked at while this was built; those *held out*
+never were: their figures are the ones that count.
 
 The targets are for the default reference, float64 without rounding. `"float32"` is the
 program in its own formats on a host, and does wrong what the program itself does wrong:

@@ -17,6 +17,7 @@ import jax
 
 from neuronjax.diagnostics.comparison import Comparison
 from neuronjax.diagnostics.executors import Emulator, Signatures
+from neuronjax.diagnostics.faults.masks import masked_values
 from neuronjax.diagnostics.faults.recorder import Recorder
 from neuronjax.diagnostics.faults.units import contraction_casts, path_units
 from neuronjax.diagnostics.faults.verdict import verdict
@@ -353,12 +354,18 @@ def compare_sides(
     records, found, causes = recorder.records(), None, ()
     if witness is not None and results is not None:
         found = verdict(setting.program, witness, arguments, records, results)
+    is_verified = False
     if tolerance is not None and recorder.first is not None and explain:
-        sides = (reference, actual)
-        causes = _explanation(recorder, setting, sides, arguments, tolerance)
+        path = recorder.first.path
+        if found is not None and found.amplifies(records[path]):
+            causes = (path,)  # the roundings of any op before it would do
+        else:
+            sides = (reference, actual)
+            causes = _explanation(recorder, setting, sides, arguments, tolerance)
+            is_verified = bool(causes)
     return Comparison(
         ops=tuple(records.values()),
-        first_divergence=_divergence(recorder.first, causes, records),
+        first_divergence=_divergence(recorder.first, causes, is_verified, records),
         verdict=found,
         tolerance=tolerance,
         notes=_notes(reference.executor, baseline and baseline.executor),
@@ -368,7 +375,10 @@ def compare_sides(
 
 
 def _divergence(
-    first: _First | None, causes: Sequence[OpPath], records: Mapping[OpPath, OpRecord]
+    first: _First | None,
+    causes: Sequence[OpPath],
+    is_verified: bool,
+    records: Mapping[OpPath, OpRecord],
 ) -> FirstDivergence | None:
     if first is None:
         return None
@@ -377,13 +387,15 @@ def _divergence(
         iteration=first.iterations,
         errors=first.errors,
         causes=tuple(sorted((records[c] for c in causes), key=lambda r: r.number)),
-        verified=bool(causes),
+        verified=is_verified,
     )
 
 
 def _witness(program: Program, actual: Side) -> Recorder:
     contractions = contraction_casts(actual)
-    return Recorder(path_units(ValueSources(program), contractions), contractions)
+    graph = ValueSources(program)
+    units = path_units(graph, contractions)
+    return Recorder(units, contractions, masked_values(graph))
 
 
 def _notes(*executors: Executor | None) -> tuple[str, ...]:

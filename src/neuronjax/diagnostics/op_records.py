@@ -18,6 +18,8 @@ bitcast_convert broadcast_in_dim case concatenate constant dynamic_slice gather 
 dynamic_update_slice optimization_barrier pad reshape reverse slice transpose while
 """
 MOVING = frozenset(f"stablehlo.{name}" for name in _MOVING.split())
+#: What leaves a constant one.
+CONSTANT = MOVING | {"stablehlo.convert"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +139,8 @@ class FirstDivergence:
         causes: the smallest set found of ops that explain it: the op alone, if it
             exceeds the tolerance on the reference's values too; else ops with which
             the error is within the tolerance once the reference's instructions are in
-            their place. Empty where no such set was found.
+            their place. The op alone, without a trial, if the verdict says that it
+            amplifies what any op before it rounds. Empty where none was found.
         verified: whether a run has shown that.
     """
 

@@ -192,10 +192,12 @@ class ParallelWalk:
             lane.arrays[number] = self._lanes.reference.arrays[number]
 
     def _execute_perturbed(self, lane: Lane, op: Op, span: Span, keys: Keys) -> None:
-        """Operands of contractions are moved by what the policy casts them to."""
+        """Operands of contractions are moved by what the policy casts them to; FP32 is
+        multiplied as it is."""
         assert self.witness is not None
         cast = self.witness.contractions.get(op)
         unit = 0.0 if cast is None else unit_of(cast.dtype)
+        unit = unit if unit > _FLOAT32 else 0.0
         executor, key = lane.side.executor, keys[lane.side]
         for i in span.instructions:
             operands = lane.read(i.operands)

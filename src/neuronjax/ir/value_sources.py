@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from neuronjax.ir.program import Op, Program, Value
 
@@ -24,6 +24,24 @@ class ValueSources:
         self._program = program
         for op in program.walk():
             self._add(op)
+
+    def is_constant(self, value: Value, through: Container[str]) -> bool:
+        """Whether a value is made of constants, by ops of these names and calls."""
+        seen, left = {value}, [value]
+        while left:
+            value = left.pop()
+            maker, sources = self.makers.get(value), self.sources.get(value, ())
+            if maker is None:
+                passes = bool(sources)
+            elif maker.operands:
+                passes = maker.name in through or maker.name in _CALLS
+            else:
+                passes = maker.name in through or maker.name == "stablehlo.constant"
+            if not passes:
+                return False
+            left += [v for v in sources if v not in seen]
+            seen.update(sources)
+        return True
 
     def _add(self, op: Op) -> None:
         for result in op.results:

@@ -38,6 +38,12 @@ class OpEvidence:
     moved: Mapping[Value, float]
 
 
+def flattened(evidence: OpEvidence) -> float:
+    """The share of elements that an op makes zero of what is none."""
+    before = max((x.nothing for x in evidence.operands.values()), default=0.0)
+    return evidence.result.nothing - before
+
+
 _SUMS = ("stablehlo.add", "stablehlo.subtract")
 
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
 from neuronjax.diagnostics.faults.evidence import OpEvidence
-from neuronjax.diagnostics.faults.recorder import OpTrace, Recorder
+from neuronjax.diagnostics.faults.recorder import PART, OpTrace, Recorder
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
@@ -138,6 +138,17 @@ class Flow:
             found.append((trace, evidence))
         return found
 
+    def beside(self, chain: list[Step]) -> Iterator[OpTrace]:
+        """Who else made a part of the error of a chain, each at its origin: where both
+        addends of a sum are off by about as much."""
+        inside = {trace.path.op for trace, _ in chain}
+        for trace, evidence in chain:
+            wrong = self._wrong(trace, evidence) if _adds(trace) else []
+            for size, _, value in wrong[1:]:
+                maker = self.maker(value) if size >= PART * wrong[0][0] else None
+                if maker is not None and maker.path.op not in inside:
+                    yield self.chain(maker, maker.worst)[-1][0]
+
     def entries(self, chain: list[Step]) -> Iterator[OpTrace]:
         """Where a chain closes a loop: what else enters it, each op at the origin of
         its error."""
@@ -162,15 +173,21 @@ class Flow:
         return (maker for maker in makers if maker is not None)
 
     def _wrong_operands(self, trace: OpTrace, evidence: OpEvidence) -> list[Value]:
-        """The operands that are off, the one to which the result owes most first: a sum
-        takes over absolute errors, everything else relative ones."""
-        adds = trace.path.op.name in ("stablehlo.add", "stablehlo.subtract")
+        """The operands that are off, the one to which the result owes most first."""
+        return [value for _, _, value in self._wrong(trace, evidence)]
+
+    def _wrong(
+        self, trace: OpTrace, evidence: OpEvidence
+    ) -> list[tuple[float, int, Value]]:
+        """By how much which operand is off, the largest first: a sum takes over
+        absolute errors, everything else relative ones."""
+        adds = _adds(trace)
         wrong = [
             (s.error * s.norm if adds and s.norm else s.error, n, v)
             for n, (v, s) in enumerate(evidence.operands.items())
             if s.error > 0
         ]
-        return [v for _, _, v in sorted(wrong, key=lambda w: (-w[0], w[1]))]
+        return sorted(wrong, key=lambda w: (-w[0], w[1]))
 
     def is_noise(self, value: Value, steps: int = 6) -> bool:
         """Whether the reference's value is what rounding left of a sum that should be
@@ -201,6 +218,10 @@ class Flow:
             level = [t for t in makers if t.path.op not in seen]
             seen.update(t.path.op for t in level)
             yield from level
+
+
+def _adds(trace: OpTrace) -> bool:
+    return trace.path.op.name in ("stablehlo.add", "stablehlo.subtract")
 
 
 def _computes(trace: OpTrace | None) -> bool:

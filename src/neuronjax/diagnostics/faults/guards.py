@@ -1,23 +1,76 @@
-"""Epsilons that are nothing: a constant that should keep a function from its singular
-point, and is zero in the format in which it is added."""
+"""Constants that a format does not hold, and that are another number there: an epsilon
+that is zero and keeps no function from its singular point, a factor that is Inf or one.
+
+JAX has rounded them before a program is captured, so the reference has them too; the
+line of code still says what was meant.
+"""
 
 from __future__ import annotations
 
-import linecache
-import re
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.recorder import OpTrace
+from neuronjax.diagnostics.faults.shares import Share
+from neuronjax.diagnostics.faults.written import numbers_of
 from neuronjax.execution.probes.signs import SINGULAR
 from neuronjax.ir.program import Op, Value
 from neuronjax.numerics.float_format import FORMATS, get_format
 
-_SMALL_NUMBER = re.compile(r"\b\d+\.?\d*e-\d+")
+_FACTORS = frozenset(f"stablehlo.{name}" for name in ("multiply", "power"))
+_ARITHMETIC = _FACTORS | {f"stablehlo.{name}" for name in ("add", "subtract", "divide")}
 #: Nobody writes a smaller one, but zero.
 SMALLEST_EPSILON = 1e-30
+
+
+class Misread(NamedTuple):
+    """A constant as it is written, and the number of a format that became of it."""
+
+    written: float
+    held: float
+    dtype: str
+
+    def __str__(self) -> str:
+        held = "Inf" if math.isinf(self.held) else f"{self.held:g}"
+        return f"{self.written:g} is {held} in {self.dtype}"
+
+
+def misread(
+    trace: OpTrace, is_constant: Callable[[Value], bool], *, is_broken: bool
+) -> Misread | None:
+    """A constant operand that is Inf, or a factor that is zero or one, but written as
+    another number. What bounds and masks may be Inf, if no result is."""
+    op = trace.path.op
+    for value, share in trace.worst.operands.items():
+        if value.type.dtype.kind in "iub" or not is_constant(value):
+            continue
+        held = _held(op, share, is_broken)
+        numbers = [] if held is None else [*numbers_of(op)]
+        if any(x.is_factor and x.value == held for x in numbers):
+            continue  # it is written as it is
+        dtype = np.dtype(value.type.dtype)
+        for written, _ in numbers:
+            if written != held and _rounded(written, dtype) == held:
+                return Misread(written, held or 0.0, dtype.name)
+    return None
+
+
+def _held(op: Op, share: Share, is_broken: bool) -> float | None:
+    """What a constant is, if it is one that tells."""
+    if share.elements and share.nonfinite - share.nan == share.elements:
+        return math.inf if is_broken or op.name in _ARITHMETIC else None
+    if share.largest == share.norm and op.name in _FACTORS:
+        return share.norm if share.norm in (0.0, 1.0) else None
+    return None
+
+
+def _rounded(x: float, dtype: np.dtype) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.float64(x).astype(dtype))
 
 
 def lost_guard(flow: Flow, trace: OpTrace, is_constant: Callable[[Value], bool]) -> str:
@@ -56,7 +109,5 @@ def _computed(flow: Flow, value: Value) -> OpTrace | None:
 def _written(op: Op, dtype: np.dtype) -> float:
     """The number on an op's line that is zero in a format; JAX has rounded it before a
     program is captured. 0.0 where there is none."""
-    path, _, line = op.location.source.rpartition(":")
-    code = linecache.getline(path, int(line)) if line.isdigit() else ""
-    numbers = map(float, _SMALL_NUMBER.findall(code))
-    return next((x for x in numbers if x and not np.float64(x).astype(dtype)), 0.0)
+    small = (x for x, _ in numbers_of(op) if x and not _rounded(x, dtype))
+    return next(small, 0.0)

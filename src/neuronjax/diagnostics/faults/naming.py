@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuronjax.diagnostics.faults.evidence import OpEvidence
+from neuronjax.diagnostics.faults.evidence import OpEvidence, flattened
 from neuronjax.diagnostics.faults.judgement import HOPELESS
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
@@ -41,6 +41,8 @@ KINDS: Mapping[str, str] = {
 }
 #: What to try where an epsilon is zero.
 LOST_GUARD = "an epsilon of the format (1e-4 in float16), or add it in float32"
+#: What to try where a constant is another number.
+MISREAD = "a constant that the format holds, or apply it in float32"
 _SUMS = frozenset(("reduce", "reduce_window"))
 #: A sum whose rounding is more than this of its smaller addend has absorbed it.
 OF_ADDEND = 1e-3
@@ -48,6 +50,9 @@ OF_ADDEND = 1e-3
 LARGER = 4.0
 #: And if it is at least this share of what is wrong with the sum.
 OF_ERROR = 0.1
+#: Partial sums of a contraction have rounded more than once, if it errs by so many
+#: roundoffs of theirs.
+MANY = 4.0
 _DIFFERENCES = frozenset(("subtract", "add", "reduce", "dot_general", "convolution"))
 
 
@@ -111,6 +116,13 @@ def _overflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     )
 
 
+def _misreads(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    if s.misread is None:
+        return None
+    kind = {math.inf: "overflow", 0.0: "underflow"}.get(s.misread.held, "coarse")
+    return FaultName(kind, str(s.misread), MISREAD)
+
+
 def _is_unguarded(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if not s.lost_guard:
         return None
@@ -149,14 +161,13 @@ def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | Non
 
 def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     """A bound before a cast, or on the scale of one."""
-    if not s.bounds:
+    if s.bounding is None:
         return None
+    e = s.bounding
     operands = e.operands.values()
     if not e.moved:
-        gone = e.result.nothing - max(x.nothing for x in operands)
-        return FaultName(
-            "coarse", f"{_share(gone)} became zero: the scale is not theirs"
-        )
+        text = f"{_share(flattened(e))} became zero: the scale is not theirs"
+        return FaultName("coarse", text)
     largest = _figure(max(x.largest for x in operands))
     text = f"{largest} is bounded to {_figure(e.result.largest)}"
     return FaultName("saturation", text)
@@ -174,6 +185,14 @@ def _absorbs(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if not t.absorbs:
         return None
     text = f"{_share(t.absorbed[0])} of the sums are their larger addend"
+    return FaultName(absorption_kind(s.is_running), text)
+
+
+def _rounds_away(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    """A sum in a loop whose turns each lose a part of what they add."""
+    if not s.is_running:
+        return None
+    text = f"every turn rounds away {_share(min(buries(t, t.worst), 1.0))} of an addend"
     return FaultName(absorption_kind(s.is_running), text)
 
 
@@ -252,6 +271,10 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if _short(t) in _SUMS:
         return FaultName("stagnation", text)
     if t.cast is not None:
+        sums = unit_of(t.cast.sums)
+        if sums >= unit_of(t.cast.dtype) and e.own > MANY * sums:
+            text = f"partial sums in {t.cast.sums.name}, {text}"
+            return FaultName("stagnation", text)
         largest, limit = largest_operand(e), cast_limit(t)
         if largest > limit and e.own > HOPELESS:
             what = f"{_figure(largest)} clipped at {_figure(limit)}"
@@ -259,7 +282,7 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         lost = e.result.lost
         if lost:
             text += f", {_share(lost)} lost"
-        return FaultName("underflow" if lost else "coarse", text)
+        return FaultName("underflow" if lost > FEW else "coarse", text)
     if e.result.beneath > MOSTLY:
         what = f"{_share(e.result.beneath)} below {_format(t)}'s normal numbers"
         return FaultName("underflow", f"{what}, {text}")
@@ -268,6 +291,7 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 _RULES = (
     _wraps,
+    _misreads,
     _overflows,
     _overflows_in_cast,
     _is_unguarded,
@@ -275,6 +299,7 @@ _RULES = (
     _bounds,
     _saturates,
     _absorbs,
+    _rounds_away,
     _loses_update,
     _rounds_whole,
     _underflows,

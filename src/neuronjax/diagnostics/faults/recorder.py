@@ -11,6 +11,7 @@ import numpy as np
 
 from neuronjax.diagnostics.faults.evidence import OpEvidence, absorbed, moved
 from neuronjax.diagnostics.faults.judgement import excused, is_far, loses_elements
+from neuronjax.diagnostics.faults.masks import unmasked
 from neuronjax.diagnostics.faults.shares import Seen, Share, repeated, share_of
 from neuronjax.diagnostics.faults.units import Cast
 from neuronjax.diagnostics.faults.whole_numbers import misread, rounds_whole, wrapped
@@ -63,6 +64,8 @@ class OpTrace:
             farther off than it should be; None where none is.
         made_nonfinite: the same of the first that makes an Inf or NaN of
             finite numbers.
+        bounding: of a bound, the one that moves each operand most.
+        emptiest: the one with most zeros.
         own, absorbed, zeros, beneath: the largest of any.
         rounded_away: the largest error of its own, as a root mean square.
         left_out: that of what sums left out, added up.
@@ -75,6 +78,8 @@ class OpTrace:
     cast: Cast | None = None
     first: Moment | None = None
     made_nonfinite: Moment | None = None
+    bounding: dict[Value, OpEvidence] = field(default_factory=dict)
+    emptiest: OpEvidence = field(init=False)
     own: float = 0.0
     absorbed: tuple[float, int] = (0.0, 0)
     absorbed_first: tuple[int, ...] = ()
@@ -87,11 +92,20 @@ class OpTrace:
     rounds_whole: bool = False
     executions: int = 0
 
+    def __post_init__(self) -> None:
+        self.emptiest = self.worst
+
     def add(self, evidence: OpEvidence, iterations: tuple[int, ...]) -> None:
         """One more."""
         self.executions += 1
         if _badness(evidence.result) > _badness(self.worst.result):
             self.worst = evidence
+        for value, share in evidence.moved.items():
+            known = self.bounding.setdefault(value, evidence)
+            if share > known.moved[value]:
+                self.bounding[value] = evidence
+        if evidence.result.nothing > self.emptiest.result.nothing:
+            self.emptiest = evidence
         self.own = max(self.own, evidence.own)
         if evidence.absorbed[0] > self.absorbed[0]:
             self.absorbed, self.absorbed_first = evidence.absorbed, iterations
@@ -143,12 +157,14 @@ class Recorder:
     Attributes:
         units: of every value, the coarsest format on the way to it.
         contractions: as at `Witness`.
+        masked: values in which numbers may stand for infinity.
         traces: in the order of first execution.
         results: of main.
     """
 
     units: Mapping[Value, float]
     contractions: Mapping[Op, Cast]
+    masked: frozenset[Value] = frozenset()
     traces: dict[OpPath, OpTrace] = field(default_factory=dict)
     results: tuple[Seen, ...] = ()
     _count: int = 0
@@ -201,6 +217,13 @@ class Recorder:
             )
         return is_far(share, self.unit(op)) or loses_elements(share)
 
+    def _share(self, value: Value, seen: Seen, unit: float) -> Share:
+        share = share_of(seen, unit, excused(unit))
+        if value not in self.masked:
+            return share
+        numbers = unmasked(seen, share)
+        return share if numbers is seen else share_of(numbers, unit, excused(unit))
+
     def _evidence(
         self,
         op: Op,
@@ -209,17 +232,17 @@ class Recorder:
         own: float,
         repeats: bool,
     ) -> OpEvidence:
-        unit = self.unit(op)
-        enough, shares = excused(unit), self._shares
+        unit, shares = self.unit(op), self._shares
         read = {
-            v: shares[v] if v in shares else share_of(x, unit, enough)
+            v: shares[v] if v in shares else self._share(v, x, unit)
             for v, x in operands.items()
         }
         if repeats:
             size = np.size(results[0].reference)
             shares = [repeated(share, size) for share in read.values()]
         else:
-            shares = [share_of(x, unit, enough) for x in results]
+            pairs = zip(op.results, results, strict=True)
+            shares = [self._share(v, x, unit) for v, x in pairs]
         self._shares.update(zip(op.results, shares, strict=True))
         arrays = [operands[v] for v in op.operands if v in operands]
         own = own if math.isfinite(own) else math.inf

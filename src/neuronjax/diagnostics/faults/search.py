@@ -20,36 +20,35 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuronjax.diagnostics.faults.choices import chosen_by, is_choice, is_magnitude
-from neuronjax.diagnostics.faults.evidence import BOUNDS, OpEvidence
+from neuronjax.diagnostics.faults.evidence import OpEvidence
 from neuronjax.diagnostics.faults.flow import OWN, Flow, Step, amplification
-from neuronjax.diagnostics.faults.guards import lost_guard
-from neuronjax.diagnostics.faults.judgement import HOPELESS
+from neuronjax.diagnostics.faults.guards import Misread, lost_guard, misread
+from neuronjax.diagnostics.faults.judgement import COARSE, UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
+from neuronjax.diagnostics.faults.quantization import quantizing
 from neuronjax.diagnostics.faults.recorder import PART, Moment, OpTrace, Recorder
 from neuronjax.diagnostics.faults.traits import (
     ROUNDS,
     buries,
-    flattens,
     handed_on,
     hands_on,
-    is_short,
     is_too_large,
     narrows,
     only_renames,
+    vanishes,
+    vanishes_on,
 )
 from neuronjax.diagnostics.faults.wrong_results import LOST_UPDATE, Wrong, wrong_results
-from neuronjax.diagnostics.op_records import MOVING
+from neuronjax.diagnostics.op_records import CONSTANT
 from neuronjax.diagnostics.parallel_runs import OpPath
-from neuronjax.execution.probes.signs import GONE
 from neuronjax.ir.program import Op, Program, Value
 from neuronjax.ir.value_sources import ValueSources
 
-_CHOICE = frozenset(("stablehlo.select", "stablehlo.broadcast_in_dim"))
-_CONSTANT = MOVING | {"stablehlo.convert"}
 #: Ops that yield zero of a number that is none.
 _VANISHING = frozenset(
     f"stablehlo.{name}" for name in ("exponential", "power", "convert", "logistic")
 )
+_DIFFERENCES = frozenset(("stablehlo.subtract", "stablehlo.add"))
 _PERIODIC = frozenset(
     f"stablehlo.{name}" for name in ("cosine", "sine", "tan", "remainder")
 )
@@ -72,8 +71,9 @@ class Suspect:
         amplifier: the op at which the error shows, where that is another.
         is_running: whether a sum in a loop stops growing.
         is_update: whether the step of a state is lost.
-        bounds: whether it clips, or flattens, what is quantized.
+        bounding: when it clips, or flattens, most of what is quantized.
         lost_guard: of an op that makes Inf or NaN, the epsilon before it that is zero.
+        misread: the constant of an op that its format does not hold.
     """
 
     trace: OpTrace
@@ -82,8 +82,9 @@ class Suspect:
     amplifier: OpTrace | None = None
     is_running: bool = False
     is_update: bool = False
-    bounds: bool = False
+    bounding: OpEvidence | None = None
     lost_guard: str = ""
+    misread: Misread | None = None
 
 
 class FaultSearch:
@@ -125,7 +126,7 @@ class FaultSearch:
         found: dict[OpPath, Suspect] = {}
         for suspect in self._all():
             found.setdefault(suspect.trace.path, suspect)
-        return list(found.values()) or list(self._vanishing())
+        return list(found.values()) or [*self._swallowed(), *self._vanishing()]
 
     def parameter(self, trace: OpTrace) -> str:
         """The path of the leaf of an argument that an op, or one shortly before it, is
@@ -134,6 +135,7 @@ class FaultSearch:
 
     def _all(self) -> Iterator[Suspect]:
         yield from self._wrapping()
+        yield from self._misread()
         yield from self._stagnating()
         for wrong in self.wrong:
             if wrong.how == "lost":
@@ -158,9 +160,7 @@ class FaultSearch:
         """
         off = [w for w in self.wrong if w.how != "lost"]
         behind = {op for w in off for op in self._behind[w.index]}
-        broken = {
-            op for w in off if w.how == "nonfinite" for op in self._behind[w.index]
-        }
+        broken = self._broken()
         carrying = self._carrying()
         makes, carries, aside = [], [], []
         for trace in self._recorder.traces.values():
@@ -171,6 +171,11 @@ class FaultSearch:
                 (carries if op in carrying else aside).append((trace.first, trace))
         order = sorted(makes, key=_number) + sorted(carries, key=_number)
         return order or sorted(aside, key=_number)
+
+    def _broken(self) -> set[Op]:
+        """The ops behind results that are Inf or NaN."""
+        off = [w.index for w in self.wrong if w.how == "nonfinite"]
+        return {op for n in off for op in self._behind[n]}
 
     def _carrying(self) -> set[Op]:
         off = [w for w in self.wrong if w.how != "lost"]
@@ -192,24 +197,41 @@ class FaultSearch:
         if maker is None and len(chain) > 1:
             maker = self._loses_digits(chain)
         if maker is not None:
-            yield from self._replacing(maker, results)
-            yield Suspect(maker, "makes", results, shown)
-        flagged = [s for s in chain if s[0] is shown or s[0].first is not None]
-        worst, seen = max(flagged, key=lambda step: amplification(step[1]))
-        if maker is not None and only_renames(worst, seen):
-            return
-        own = seen.own >= OWN * seen.result.error and maker is None
-        if own:
-            yield from self._replacing(worst, results)
-        yield Suspect(worst, "makes" if own else "amplifies", results)
+            others = [t for t in self._flow.beside(chain) if self._makes(t, shown)]
+            for trace in self._in_order([maker, *others]):
+                yield from self._replacing(trace, results)
+                yield Suspect(trace, "makes", results, shown)
+        for worst, seen in self._amplifying(chain):
+            if maker is not None and only_renames(worst, seen):
+                continue
+            own = seen.own >= OWN * seen.result.error and maker is None
+            if own:
+                yield from self._replacing(worst, results)
+            yield Suspect(worst, "makes" if own else "amplifies", results)
+
+    def _amplifying(self, chain: list[Step]) -> list[Step]:
+        """The step that amplifies an error most, and those before it that did as much
+        of it as the others together."""
+        times = [amplification(seen) for _, seen in chain]
+        flagged = [n for n, (t, _) in enumerate(chain) if not n or t.first is not None]
+        worst = max(flagged, key=lambda n: times[n])
+        before = [
+            chain[n]
+            for n in range(worst + 1, len(chain))
+            if times[n] ** 2 >= times[worst] > 1
+            and chain[n][1].result.error > max(UNSEEN, chain[n][1].own / OWN)
+        ]
+        return [*reversed(before), chain[worst]]
+
+    def _in_order(self, traces: Sequence[OpTrace]) -> list[OpTrace]:
+        """As they were executed first."""
+        found = {trace.path for trace in traces}
+        return [t for path, t in self._recorder.traces.items() if path in found]
 
     def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
         """Whether an op does more than to round its result as another one does. A cast
         gives up digits that were there, though the other has no more of them."""
-        own, other = (
-            min(unit_of(v.type.dtype) for v in t.path.op.results)
-            for t in (trace, shown)
-        )
+        own, other = map(_unit, (trace, shown))
         if narrows(trace) and own == other:
             return True
         flushes = trace.beneath > 0 and trace.zeros > 0
@@ -256,7 +278,7 @@ class FaultSearch:
             ]
             ratio = max(norms, default=0.0) / near.worst.result.norm if norms else 1.0
             if norms and not 1 / REPLACED < ratio < REPLACED:
-                yield Suspect(near, "makes", results, trace, bounds=True)
+                yield Suspect(near, "makes", results, trace, bounding=near.worst)
                 return
 
     # -- Inf and NaN -------------------------------------------------------------------
@@ -268,7 +290,7 @@ class FaultSearch:
         if is_too_large(shown, evidence):  # whatever was rounded before
             yield shown, None
             return
-        maker = self._flushed(evidence) or self._absorbed(shown) or shown
+        maker = self._flushed(shown, evidence) or self._absorbed(shown) or shown
         if not evidence.result.nonfinite_reference:
             source = self._flow.chain(maker, maker.worst)[-1][0]
             if source is not maker and self._makes(source, maker):
@@ -281,7 +303,7 @@ class FaultSearch:
         """Who made an operand so wrong that it left the domain of an op."""
         if evidence.result.nonfinite_reference or not evidence.result.nan:
             return
-        if self._flushed(evidence) or self._absorbed(shown):
+        if self._flushed(shown, evidence) or self._absorbed(shown):
             return  # an operand is zero, which says more than that it is off
         for trace in self._flow.behind_step(shown, evidence):
             before = trace.first
@@ -294,8 +316,9 @@ class FaultSearch:
         near = self._flow.near(trace, NEARBY)
         return next((t for t in near if t.absorbed[0] == 1), None)
 
-    def _flushed(self, evidence: OpEvidence) -> OpTrace | None:
-        """Who made zeros, of what is none, of which an op makes Inf or NaN."""
+    def _flushed(self, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
+        """Who made zeros, of what is none, of which an op makes Inf or NaN; a
+        difference, if it has fewer digits than what is divided by it."""
         seen: set[Op] = set()
         found = None
         while True:
@@ -305,22 +328,27 @@ class FaultSearch:
             if trace is None or trace.path.op in seen:
                 return found
             seen.add(trace.path.op)
-            evidence = trace.worst
+            evidence = trace.emptiest
             before = max((x.nothing for x in evidence.operands.values()), default=0.0)
-            vanishes = trace.path.op.name in _VANISHING
-            if trace.zeros or (vanishes and evidence.result.nothing > before):
+            name = trace.path.op.name
+            cancels = name in _DIFFERENCES and _unit(trace) > _unit(shown)
+            gains = (name in _VANISHING or cancels) and evidence.result.nothing > before
+            if trace.zeros or gains:
                 found = trace
 
     # -- states and sums ---------------------------------------------------------------
 
     def _stagnating(self) -> Iterator[Suspect]:
-        """Sums in a loop that leave out most of what is added to them."""
+        """Sums in a loop that leave out most of what is added to them, or round away as
+        much as a part of it."""
         carrying = self._carrying()
         for trace in self._recorder.traces.values():
-            absorbs = trace.absorbs and self._is_running(trace.path.op)
             unit = self._recorder.unit(trace.path.op)
             loses = trace.own > OF_ROUNDOFF * unit
-            if absorbs and loses and trace.first and trace.path.op in carrying:
+            if not (loses and trace.first and trace.path.op in carrying):
+                continue
+            absorbs = trace.absorbs or buries(trace, trace.worst) > PART
+            if absorbs and self._is_running(trace.path.op):
                 yield Suspect(trace, "makes", self._on(trace), is_running=True)
 
     def _is_running(self, op: Op) -> bool:
@@ -399,58 +427,62 @@ class FaultSearch:
                 if results:
                     yield Suspect(trace, "makes", results)
 
+    def _misread(self) -> Iterator[Suspect]:
+        """Constants that their format does not hold."""
+        broken = self._broken()
+        for trace in self._recorder.traces.values():
+            is_broken = trace.path.op in broken
+            found = misread(trace, self._is_constant, is_broken=is_broken)
+            if found is not None and self._on(trace):
+                yield Suspect(trace, "makes", self._on(trace), misread=found)
+
     def _is_chosen_from(self, op: Op) -> bool:
         """Whether all that reads a result is a choice, which may leave it out."""
         readers = self._flow.readers(op.results[0])
-        return bool(readers) and all(r.name in _CHOICE for r in readers)
+        return bool(readers) and all(
+            r.name == "stablehlo.select"
+            or (r.name == "stablehlo.broadcast_in_dim" and self._is_chosen_from(r))
+            for r in readers
+        )
 
     def _vanishing(self) -> Iterator[Suspect]:
-        """The first op whose results all underflow."""
+        """The first op whose results all underflow, if that makes a difference."""
+        ask = self._flow, self._results, self._is_constant
         for trace in self._recorder.traces.values():
-            share = trace.worst.result
-            if trace.path.op.name == "stablehlo.convert":
-                continue  # the cotangent of a cast, it may be
-            if share.elements > 1 and min(share.zeros, share.beneath) > GONE:
+            # Of what is cast first it may be the cotangent.
+            cast = trace.path.op.name == "stablehlo.convert"
+            if not cast and vanishes(trace) and vanishes_on(trace, *ask):
                 results = self._on(trace)
                 if results:
                     yield Suspect(trace, "makes", results)
                     return
 
+    def _swallowed(self) -> Iterator[Suspect]:
+        """Ops that make nothing but Inf and NaN, though no result has them."""
+        for trace in self._recorder.traces.values():
+            op, moment = trace.path.op, trace.made_nonfinite
+            if moment is None or self._is_chosen_from(op):
+                continue
+            share = moment[2].result
+            if share.nonfinite == share.elements and self._on(trace):
+                yield from self._traced_back(trace, moment[2])
+
     def _quantizing(self) -> Iterator[Suspect]:
         """Bounds and roundings before a cast to 8 bits or fewer that leave little of
         what they should hold."""
         for trace in self._recorder.traces.values():
-            op = trace.path.op
-            if op.name != "stablehlo.convert" or not is_short(op.results[0]):
-                continue
-            for near in self._before_cast(op.operands[0]):
-                if self._clips(near) or flattens(near):
-                    yield Suspect(near, "makes", self._on(near), trace, bounds=True)
-
-    def _before_cast(self, value: Value) -> Iterator[OpTrace]:
-        """The bounds and roundings that a value went through last."""
-
-        def passes(value: Value) -> bool:
-            trace = self._flow.trace(value)
-            names = BOUNDS | ROUNDS | MOVING | {"stablehlo.convert"}
-            return trace is None or trace.path.op.name in names
-
-        for inner in self._flow.behind(value, passes):
-            trace = self._flow.trace(inner)
-            if trace is not None and trace.path.op.name in BOUNDS | ROUNDS:
-                yield trace
-
-    def _clips(self, trace: OpTrace) -> bool:
-        moved = trace.worst.moved.items()
-        found = [share for v, share in moved if not self._is_constant(v)]
-        return bool(found) and HOPELESS < min(found) < 1
+            for near, moment in quantizing(self._flow, self._graph, trace):
+                yield Suspect(near, "makes", self._on(near), trace, bounding=moment)
 
     def _is_constant(self, value: Value) -> bool:
-        def passes(value: Value) -> bool:
-            trace = self._flow.trace(value)
-            return trace is not None and trace.path.op.name in _CONSTANT
+        return self._graph.is_constant(value, CONSTANT)
 
-        return all(map(passes, self._flow.behind(value, passes)))
+
+def _unit(trace: OpTrace) -> float:
+    """Of what an op rounds its result to, or a policy its operands, if to 8 bits."""
+    cast = 0.0 if trace.cast is None else unit_of(trace.cast.dtype)
+    own = min(unit_of(v.type.dtype) for v in trace.path.op.results)
+    return max(own, cast if cast > COARSE else 0.0)
 
 
 def _number(shown: tuple[Moment, OpTrace]) -> int:
@@ -458,4 +490,4 @@ def _number(shown: tuple[Moment, OpTrace]) -> int:
 
 
 def _zeros(trace: OpTrace) -> float:
-    return trace.worst.result.nothing
+    return trace.emptiest.result.nothing

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from neuronjax.diagnostics.faults.evidence import OpEvidence
+from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.wrong_results import NEAR
-from neuronjax.execution.probes.signs import SINGULAR
+from neuronjax.diagnostics.op_records import MOVING
+from neuronjax.execution.probes.signs import GONE, SINGULAR
 from neuronjax.ir.program import Value
 from neuronjax.numerics.float_format import get_format
 
@@ -19,11 +21,13 @@ _SUMS = frozenset(
     f"stablehlo.{name}" for name in ("add", "subtract", "reduce", "reduce_window")
 )
 _PRODUCTS = frozenset(("stablehlo.multiply", "stablehlo.divide"))
+_ADDS = frozenset(("stablehlo.add", "stablehlo.subtract"))
+#: These make no difference between a small number and nothing; to add a constant to it
+#: does, as a guard.
+_LEAVE_OUT = _SUMS | {f"stablehlo.{n}" for n in ("exponential", "compare", "select")}
 ROUNDS = frozenset(
     f"stablehlo.{name}" for name in ("round_nearest_even", "round_nearest_afz", "floor")
 )
-#: Share of elements that rounding makes zero, from which on little is left of them.
-FLATTENED = 0.4
 
 
 def buries(trace: OpTrace, evidence: OpEvidence) -> float:
@@ -45,8 +49,8 @@ def is_too_large(trace: OpTrace, evidence: OpEvidence) -> bool:
 
 def cast_limit(trace: OpTrace) -> float:
     """The largest number that a policy's cast of operands holds; Inf without one, or
-    with scales of blocks."""
-    if trace.cast is None or trace.cast.has_blocks:
+    with scales."""
+    if trace.cast is None or trace.cast.is_scaled:
         return math.inf
     return get_format(np.dtype(trace.cast.dtype).name).max_finite
 
@@ -84,14 +88,6 @@ def is_short(value: Value) -> bool:
     return dtype.itemsize == 1 and dtype.kind != "b"
 
 
-def flattens(trace: OpTrace) -> bool:
-    """Whether rounding to whole numbers leaves little but zeros."""
-    if trace.path.op.name not in ROUNDS:
-        return False
-    before = max(x.nothing for x in trace.worst.operands.values())
-    return trace.worst.result.nothing - before > FLATTENED
-
-
 def handed_on(trace: OpTrace) -> Iterator[Value]:
     """The operands that an op hands on: those as large as its result, and factors near
     one."""
@@ -101,3 +97,37 @@ def handed_on(trace: OpTrace) -> Iterator[Value]:
         near_one = factors and 0.5 < share.norm < 2.0
         if near_one or share.norm > NEAR * size:
             yield operand
+
+
+def vanishes(trace: OpTrace) -> bool:
+    """Whether all of a result underflows."""
+    share = trace.worst.result
+    return share.elements > 1 and min(share.zeros, share.beneath) > GONE
+
+
+def vanishes_on(
+    trace: OpTrace,
+    flow: Flow,
+    results: Sequence[Value],
+    is_constant: Callable[[Value], bool],
+) -> bool:
+    """Whether what underflows reaches a result of the program as nothing, or what takes
+    it for zero; in a sum it was nothing beside the others anyway."""
+    ends = {
+        v for value in results for v in flow.behind(value, lambda v: not flow.trace(v))
+    }
+    seen, left = {trace.path.op}, [trace.path.op]
+    while left:
+        value = left.pop().results[0]
+        if value in ends:
+            return True
+        for reader in flow.readers(value) - seen:
+            seen.add(reader)
+            read = flow.trace(reader.results[0])
+            if reader.name in MOVING or (read is not None and vanishes(read)):
+                left.append(reader)
+            elif reader.name not in _LEAVE_OUT or (
+                reader.name in _ADDS and any(map(is_constant, reader.operands))
+            ):
+                return True
+    return False

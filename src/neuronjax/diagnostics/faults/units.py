@@ -10,16 +10,26 @@ import numpy as np
 from neuronjax.diagnostics.faults.judgement import COARSE
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.parallel_runs import Side
-from neuronjax.ir.instruction_set import NcMatmul, NcMatmulMx
+from neuronjax.ir.instruction_set import NcMatmul, NcMatmulMx, ScaleFromAmax
 from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
 
 
 class Cast(NamedTuple):
-    """What a policy casts operands of a contraction to; blocks have scales."""
+    """What a policy casts operands of a contraction to, and adds partial sums in.
+
+    Attributes:
+        dtype: of the coarsest operand.
+        is_scaled: whether it is scaled to its range before, as blocks are.
+        sums: of the partial sums.
+    """
 
     dtype: np.dtype
-    has_blocks: bool
+    is_scaled: bool
+    sums: np.dtype
+
+
+_SCALED = (NcMatmulMx, ScaleFromAmax)
 
 
 def contraction_casts(side: Side) -> dict[Op, Cast]:
@@ -27,8 +37,9 @@ def contraction_casts(side: Side) -> dict[Op, Cast]:
     casts: dict[Op, Cast] = {}
     for block, lowered in side.regions.items():
         for op, span in zip(lowered.region.ops, side.spans(block), strict=True):
+            scaled = any(isinstance(i, _SCALED) for i in span.instructions)
             found = [
-                Cast(view.type.dtype, isinstance(i, NcMatmulMx))
+                Cast(view.type.dtype, scaled, i.results[0].type.dtype)
                 for i in span.instructions
                 if isinstance(i, NcMatmul | NcMatmulMx)
                 for view in i.operands

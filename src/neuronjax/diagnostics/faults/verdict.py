@@ -71,6 +71,10 @@ class FaultVerdict:
             lines.setdefault(fault.record.source, fault)
         return tuple(lines.values())
 
+    def amplifies(self, record: OpRecord) -> bool:
+        """Whether an op amplifies the errors of others."""
+        return any(f.record is record and f.role == "amplifies" for f in self.faults)
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {

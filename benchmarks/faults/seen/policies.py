@@ -8,7 +8,7 @@ import numpy as np
 
 import neuronjax as nj
 from benchmarks.faults.case import Fault
-from benchmarks.faults.held_out.common import layer_norm, normal, uniform
+from benchmarks.faults.seen.common import layer_norm, normal, uniform
 
 
 def fp8_outlier_channel(p, x, smooth):

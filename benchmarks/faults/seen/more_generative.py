@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import Fault
-from benchmarks.faults.held_out.common import mlp, mlp_params, normal, uniform
+from benchmarks.faults.seen.common import mlp, mlp_params, normal, uniform
 
 
 def vae_half_variance(p, x, noise):

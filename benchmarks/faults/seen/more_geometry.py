@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import Fault
-from benchmarks.faults.held_out.common import normal, uniform
+from benchmarks.faults.seen.common import normal, uniform
 
 
 def pose_one_minus_cos(twists, points):

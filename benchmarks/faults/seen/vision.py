@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import Fault
-from benchmarks.faults.held_out.common import conv, normal, uniform
+from benchmarks.faults.seen.common import conv, normal, uniform
 
 
 def iou_half_areas(features, head, anchors, truth):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import Fault
-from benchmarks.faults.held_out.common import (
+from benchmarks.faults.seen.common import (
     block_params,
     feed_forward,
     join_heads,

@@ -1,0 +1,249 @@
+"""Who made an error that shows elsewhere: behind a mask, in one of several operands or
+differences, in a turn of a loop, in the cast or the partial sums of a contraction.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from neuronjax.api.compare import compare
+from neuronjax.policy import Policy
+from tests.diagnostics.faults.marked import marked_line
+
+
+def normal(*shape, seed=0, scale=1.0):
+    x = np.random.default_rng(seed).normal(size=shape) * scale
+    return x.astype(np.float32)
+
+
+# Each is (kind, policy, faulty, healthy, arguments); the faulty line says so.
+
+
+def positions(x, start):
+    places = (start + jnp.arange(len(x))).astype(jnp.bfloat16)  # here
+    angles = places.astype(jnp.float32)[:, None] * 0.3 ** jnp.arange(x.shape[1])
+    scores = jnp.cos(angles) @ (x * jnp.sin(angles)).T
+    causal = jnp.tril(jnp.ones(scores.shape, bool))
+    return jax.nn.softmax(jnp.where(causal, scores, -1e9)) @ x
+
+
+def positions_in_fp32(x, start):
+    places = (start + jnp.arange(len(x))).astype(jnp.float32)
+    angles = places[:, None] * 0.3 ** jnp.arange(x.shape[1])
+    scores = jnp.cos(angles) @ (x * jnp.sin(angles)).T
+    causal = jnp.tril(jnp.ones(scores.shape, bool))
+    return jax.nn.softmax(jnp.where(causal, scores, -1e9)) @ x
+
+
+def ages(stamps, now):
+    seconds = stamps.astype(jnp.float32)  # here
+    age = now.astype(jnp.float32) - seconds
+    return jnp.exp(-age / 300)
+
+
+def ages_of_integers(stamps, now):
+    return jnp.exp(-(now - stamps).astype(jnp.float32) / 300)
+
+
+def area(x, y):
+    cross = x * jnp.roll(y, -1, axis=1) - jnp.roll(x, -1, axis=1) * y  # here
+    return jnp.abs(jnp.sum(cross, axis=1))
+
+
+def area_about_a_corner(x, y):
+    x, y = x - x[:, :1], y - y[:, :1]
+    cross = x * jnp.roll(y, -1, axis=1) - jnp.roll(x, -1, axis=1) * y
+    return jnp.abs(jnp.sum(cross, axis=1))
+
+
+def corners():
+    turn = np.linspace(0, 2 * np.pi, 6, endpoint=False)
+    middle = 4e6 + 1e5 * normal(12, 2, seed=3)
+    x, y = middle[:, :1] + 20 * np.cos(turn), middle[:, 1:] + 20 * np.sin(turn)
+    return [np.round(2 * v).astype(np.float32) / 2 for v in (x, y)]
+
+
+def distances(x, y):
+    both = (x * x).sum(-1)[:, None] + (y * y).sum(-1)
+    return jnp.sqrt(jnp.maximum(both - 2 * x @ y.T, 0))  # here
+
+
+def distances_of_differences(x, y):
+    gap = x[:, None] - y
+    return jnp.sqrt((gap * gap).sum(-1))
+
+
+def running(batches):
+    def step(mean, x):
+        gap = (x - mean.astype(jnp.float32)).astype(jnp.bfloat16)
+        mean = mean + (0.01 * gap).astype(jnp.bfloat16)  # here
+        return mean, None
+
+    zeros = jnp.zeros(batches.shape[1:], jnp.bfloat16)
+    return jax.lax.scan(step, zeros, batches)[0].astype(jnp.float32)
+
+
+def running_in_fp32(batches):
+    def step(mean, x):
+        return mean + 0.01 * (x - mean), None
+
+    zeros = jnp.zeros(batches.shape[1:], jnp.float32)
+    return jax.lax.scan(step, zeros, batches)[0]
+
+
+def balanced(cost, a, b):
+    kernel = jnp.exp(-cost)  # here
+
+    def step(v, _):
+        u = a / (kernel @ v)
+        return b / (kernel.T @ u), None
+
+    return jax.lax.scan(step, jnp.ones_like(b), None, length=8)[0]
+
+
+def balanced_in_logarithms(cost, a, b):
+    def step(v, _):
+        u = jnp.log(a) - jax.nn.logsumexp(v - cost, axis=1)
+        return jnp.log(b) - jax.nn.logsumexp(u[:, None] - cost, axis=0), None
+
+    v, _ = jax.lax.scan(step, jnp.zeros_like(b), None, length=8)
+    return v
+
+
+def residual(merged, x):
+    out = x @ merged  # here
+    return out - x
+
+
+def residual_apart(merged, x):
+    return x @ (merged - jnp.eye(len(merged)))
+
+
+def outlier(w, x):
+    return jax.nn.tanh(x @ w)  # here
+
+
+def outlier_smoothed(w, x):
+    largest = jnp.abs(x).max(0)
+    return jax.nn.tanh((x / largest) @ (w * largest[:, None]))
+
+
+def partial_sums(w, x):
+    return x @ w / 2048  # here
+
+
+OUTLIER = np.where(np.arange(32) == 5, np.float32(2e5), np.float32(0.1))
+PARTIAL = Policy(auto_cast="matmult", auto_cast_type="bf16", psum_dtype="bfloat16")
+
+CASES = [
+    ("integer", "bf16", positions, positions_in_fp32, [normal(64, 8), np.int32(1203)]),
+    (
+        "integer",
+        "fp32",
+        ages,
+        ages_of_integers,
+        [
+            np.int32(1_712_345_000) - 7 * np.arange(40, dtype=np.int32),
+            np.int32(1_712_345_678),
+        ],
+    ),
+    ("cancellation", "fp32", area, area_about_a_corner, corners()),
+    # FP32 operands of a matmul are exact, so that nothing excuses what cancels.
+    (
+        "cancellation",
+        "fp32",
+        distances,
+        distances_of_differences,
+        [normal(20, 3) + 1000, normal(30, 3, seed=1) + 1000],
+    ),
+    (
+        "stagnation",
+        "fp32",
+        running,
+        running_in_fp32,
+        [1 + normal(300, 16, seed=4, scale=0.1)],
+    ),
+    (
+        "underflow",
+        "fp32",
+        balanced,
+        balanced_in_logarithms,
+        [
+            np.square(normal(12, 1, seed=5) - normal(12, seed=6)) * np.float32(60),
+            np.full(12, 1 / 12, np.float32),
+            np.full(12, 1 / 12, np.float32),
+        ],
+    ),
+    (
+        "underflow",
+        "mxfp4",
+        residual,
+        residual_apart,
+        [
+            np.eye(64, dtype=np.float32) + normal(64, 64, seed=7, scale=0.012),
+            normal(24, 64, seed=8),
+        ],
+    ),
+    (
+        "underflow",
+        "fp8",
+        outlier,
+        outlier_smoothed,
+        [
+            normal(32, 24, seed=9, scale=0.3) / OUTLIER[:, None],
+            normal(16, 32, seed=10) * OUTLIER,
+        ],
+    ),
+    (
+        "stagnation",
+        PARTIAL,
+        partial_sums,
+        None,
+        [
+            normal(32768, 8, seed=11, scale=0.1) + np.float32(0.1),
+            np.abs(normal(6, 32768, seed=12)),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy", "faulty", "healthy", "arguments"),
+    CASES,
+    ids=[case[2].__name__ for case in CASES],
+)
+def test_the_origin_comes_first_and_its_twin_is_left_alone(
+    kind, policy, faulty, healthy, arguments
+):
+    target = "trn3" if policy == "mxfp4" or policy is PARTIAL else "trn2"
+    report = compare(faulty, target=target, policy=policy)(*arguments)
+    assert report.faults
+    assert report.faults[0].record.source == marked_line(faulty)
+    assert report.faults[0].kind == kind
+    if healthy is not None:
+        assert compare(healthy, target=target, policy=policy)(*arguments).faults == ()
+
+
+def test_both_operands_and_both_differences_are_named():
+    names = {case[2].__name__: case for case in CASES}
+    for name, kinds in [
+        ("ages", ["integer", "integer", "cancellation"]),
+        ("area", ["cancellation", "cancellation"]),
+    ]:
+        _, policy, faulty, _, arguments = names[name]
+        report = compare(faulty, policy=policy)(*arguments)
+        assert [f.kind for f in report.faults] == kinds
+        assert len({f.record.source for f in report.faults}) == 2
+
+
+def test_an_op_that_amplifies_explains_where_a_run_diverges():
+    def spread(x, w):
+        h = jax.nn.gelu(x @ w) + 300
+        return (h * h).mean(-1) - h.mean(-1) ** 2  # here
+
+    arguments = [normal(16, 32), normal(32, 32, seed=1, scale=0.2)]
+    first = compare(spread, policy="fp32", tolerance=1e-3)(*arguments).first_divergence
+    assert first.record.source == marked_line(spread)
+    assert first.causes == (first.record,)
+    assert not first.verified
