@@ -229,7 +229,7 @@ FAULTS = (
     ),
     Fault(
         name="mx-gradient-blocks-with-heavy-rows",
-        kinds=("underflow", "saturation"),
+        kinds=("underflow",),
         faulty=weighted_faulty,
         healthy=weighted_healthy,
         arguments=weighted_arguments,

@@ -195,8 +195,8 @@ def monotonic_healthy(params, memory, queries):
 
 def monotonic_arguments():
     params = {
-        "k": weight(361, 16, 16, 1.5),
-        "q": weight(362, 16, 16, 1.5),
+        "k": weight(361, 16, 16, 0.9),
+        "q": weight(362, 16, 16, 0.9),
         "o": weight(363, 16, 8),
     }
     return params, normal(364, 60, 16), normal(365, 10, 16)
