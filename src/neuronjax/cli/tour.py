@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -73,3 +76,15 @@ def quickstart(
     if json_path:
         json_path.write_text(report.as_json(runs, chosen, corpus) + "\n")
         console.print(f"Results: {json_path}", highlight=False, soft_wrap=True)
+    console.print(
+        f"Your own script, as it stands: {_command()} run --policy bf16 train.py",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _command() -> str:
+    """How this command is reached: `make quickstart` puts nothing on the PATH."""
+    if shutil.which("neuronjax"):
+        return "neuronjax"
+    return os.path.relpath(Path(sys.executable).with_name("neuronjax"))

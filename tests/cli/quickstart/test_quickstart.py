@@ -37,6 +37,7 @@ def test_output(tiny):
     table = stdout[stdout.index("Loss in nats") : stdout.index("Loss curves:")]
     assert max(map(len, table.splitlines())) <= 80
     assert str(picture) in stdout
+    assert re.search(r"neuronjax run --policy bf16 train.py\n$", stdout)
     assert picture.read_bytes().startswith(b"\x89PNG\r\n")
     native, emulated = stderr.splitlines()  # no terminal: one line for each run
     assert re.fullmatch(r"host/fp32: loss [\d.]+ in [\d.]+ m?s", native)
