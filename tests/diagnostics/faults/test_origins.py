@@ -244,6 +244,7 @@ def test_an_op_that_amplifies_explains_where_a_run_diverges():
 
     arguments = [normal(16, 32), normal(32, 32, seed=1, scale=0.2)]
     first = compare(spread, policy="fp32", tolerance=1e-3)(*arguments).first_divergence
+    assert first is not None
     assert first.record.source == marked_line(spread)
     assert first.causes == (first.record,)
     assert not first.verified
