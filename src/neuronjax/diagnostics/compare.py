@@ -289,6 +289,16 @@ def _is_explained(
     return not diverged
 
 
+#: So many roundings tell a reader something; more do not.
+FEW_CAUSES = 3
+#: Relative error of what is as near as FP32 allows.
+ORDINARY = 2.0**-18
+
+
+def _is_ordinary(record: OpRecord) -> bool:
+    return record.isolation.relative_l2 <= ORDINARY
+
+
 def _explanation(
     recorder: ErrorRecorder,
     setting: Setting,
@@ -356,13 +366,14 @@ def compare_sides(
         found = verdict(setting.program, witness, arguments, records, results)
     is_verified = False
     if tolerance is not None and recorder.first is not None and explain:
-        path = recorder.first.path
+        path, sides = recorder.first.path, (reference, actual)
+        causes = _explanation(recorder, setting, sides, arguments, tolerance)
+        is_verified = bool(causes)
         if found is not None and found.amplifies(records[path]):
-            causes = (path,)  # the roundings of any op before it would do
-        else:
-            sides = (reference, actual)
-            causes = _explanation(recorder, setting, sides, arguments, tolerance)
-            is_verified = bool(causes)
+            # Of roundings that every FP32 op makes any others would do as well.
+            ordinary = [c for c in causes if _is_ordinary(records[c])]
+            if ordinary or len(causes) > FEW_CAUSES:
+                causes, is_verified = (path,), False
     return Comparison(
         ops=tuple(records.values()),
         first_divergence=_divergence(recorder.first, causes, is_verified, records),
