@@ -146,8 +146,9 @@ def test_a_wait_inside_a_wait_returns_to_it(monkeypatch):
         with stages.watching("step on trn2"):
             stages.stage("compiling")
         stages.stage("judging")
-    wanted = ["step.py", "loading", "starting", "compiling", "loading", "judging"]
-    assert said == [*wanted, "end"]
+    wanted = ["starting, step on trn2", "compiling, step on trn2", "loading", "judging"]
+    assert said == ["step.py", "loading", *wanted, "end"]
+    assert not stages._within
 
 
 def test_what_is_printed_below_a_bar_goes_where_it_went(terminal, capsys):
