@@ -219,9 +219,7 @@ class Profile(Displayed):
         if self.confidence is None:
             return Group()
         kind = "program" if self._program else "kernel"
-        return Group(
-            tables.confidence_table(self.confidence, kind, self.total_seconds)
-        )
+        return Group(tables.confidence_table(self.confidence, kind, self.total_seconds))
 
     def headline(self) -> Group:
         """Key figures, queues and memory, as tables of Rich."""

@@ -199,8 +199,8 @@ def parts_that_hold(
 ) -> tuple[dict[str, Usage], str]:
     """Parts of a model counted with the part that holds them, and what to say of that.
 
-    As far up as it takes for `limit` rows to have half of the time: a weight goes to its
-    layer, and that to its block.
+    As far up as it takes for `limit` rows to have half of the time: a weight goes to
+    its layer, and that to its block.
     """
     whole = total(groups.values()).busy_seconds
     deepest = depth = max((key.count("/") + 1 for key in groups), default=1)
