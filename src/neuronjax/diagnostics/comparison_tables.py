@@ -66,7 +66,7 @@ def _fixed_table(
 
 
 _OP_WIDTH, _LINE_WIDTH = 15, 22
-#: What a line keeps where parts would be cut: they tell layers apart, and a file is one.
+#: What a line keeps where parts would be cut, which tell layers apart.
 _LEAST_LINE = 14
 #: What three columns of figures leave to those of names.
 _NAMES_WIDTH = 47

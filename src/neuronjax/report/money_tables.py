@@ -92,7 +92,7 @@ def _table(
 
 # As `timing.collectives.launch_seconds` has it: once per execution.
 _LAUNCH = (
-    "launch: the runtime's start of a call, and copies that wait for each other;\n"
+    "launch: the runtime's start of a call, and copies that wait for each other; "
     "steps in one call, in a jax.lax.scan, share it"
 )
 

@@ -267,7 +267,7 @@ def _of_none(shown: Mapping[str, Usage], heading: str) -> str:
         return ""
     moved = "what leaves SBUF to make room, and constants"
     if {queue for queue, spent in shown[NONE].seconds.items() if spent} <= {"dma"}:
-        return f"{NONE}: {moved}, for no one {heading}"
+        return f"{NONE}: {moved}"
     return f"{NONE}: ops of no known {heading}; {moved}"
 
 
