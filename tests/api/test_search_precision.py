@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from neuronjax.diagnostics.precision_batches import VARIATION, JudgedBatches
 from neuronjax.diagnostics.precision_groups import HeardOp, find_groups
 from neuronjax.diagnostics.precision_metrics import measured, on_host
 from neuronjax.diagnostics.precision_policies import Candidates, policy_code
+from neuronjax.diagnostics.precision_result import Tried
 
 WIDTH = 32
 CANDIDATES = ("fp8", "bf16", "fp32")
@@ -241,8 +243,31 @@ def test_a_refusal_says_what_decided(arguments):
 
 def test_what_saves_no_time_is_not_refused_for_its_error(arguments):
     text = str(search(objective="time", tolerance=10.0)(*arguments))
-    assert "saves no time" in text
+    assert re.search(r"time [\d.]+ .s >= [\d.]+ .s", text)
     assert not re.search(r"error [\d.e-]+ >", text)
+
+
+def test_a_uniform_policy_that_is_better_is_named(arguments):
+    found = search()(*arguments)
+    low, baseline = ((n,) * len(found.groups) for n in (0, len(found.candidates) - 1))
+
+    def said(assignment, seconds, error):
+        tried = Tried(
+            assignment=assignment,
+            seconds=seconds * found.seconds,
+            error=error * found.error,
+        )
+        text = str(replace(found, tried=(tried,)))
+        return re.findall(r"\w+ for all is ([a-z ]+): ", text)
+
+    assert found.error * found.margin * 1.01 <= found.tolerance
+    assert said(low, 0.9, 0.5) == ["faster and more exact"]
+    assert said(low, 0.9, 1.01) == ["faster"]
+    assert said(low, 1.001, 0.5) == ["more exact"]
+    assert not said(low, 1.1, 0.5)  # slower
+    assert not said(low, 0.9, 99.0)  # beyond the tolerance
+    assert not said(baseline, 0.9, 0.0)  # what the search begins with
+    assert not said(found.assignment, 1.0, 1.0)
 
 
 def test_a_single_number_is_told():

@@ -45,6 +45,8 @@ def test_side_by_side(run):
     assert "inf2.xlarge, 1.50 USD/h (given)" in result.stdout
     assert "inf2.xlarge is sold for serving" in result.stdout
     assert "Warning" not in result.output
+    assert "launch: the runtime's start of a call" in result.stdout
+    assert "steps in one call, in a jax.lax.scan, share it" in result.stdout
 
 
 def test_json(run):
@@ -65,6 +67,18 @@ def test_json(run):
     ("options", "message"),
     [
         (("--instance", "trn3-ultraserver-gen1"), "no list price"),
+        (
+            ("--instance", "trn3-ultraserver-gen1"),
+            "give --price trn3-ultraserver-gen1=USD, dollars for the whole machine",
+        ),
+        (
+            ("--instance", "trn1.2xlarge", "--instance", "inf2.xlarge", "--price", "3"),
+            "give prices by name: --price trn1.2xlarge=3.0; those you leave out",
+        ),
+        (
+            ("--tokens", "1e9"),
+            "--tokens-per-step",
+        ),
         (("--price", "cheap"), "'cheap' is no number"),
         (("--price", "1", "--price", "2"), "INSTANCE=USD for each"),
         (("--against", "H100=1"), "NAME=SECONDS,USD"),

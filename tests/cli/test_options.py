@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from neuronjax import cli
 from neuronjax.api.profile import profile
-from neuronjax.cli.options import Offer, help_of, options_of
+from neuronjax.cli.options import Offer, help_of, in_options, options_of
 
 
 def verb(x, *, share: float = 0.5, rounds: int, kinds: str | None = None):
@@ -56,6 +56,23 @@ def test_values_are_read_and_the_verbs_defaults_hold():
     CliRunner().invoke(app, ["a", "--rounds", "3", "--kinds", "k", "--as-json"])
     assert found.pop() == ("a", True, {"share": 0.5, "rounds": 3, "kinds": "K"})
     assert CliRunner().invoke(app, ["a"]).exit_code == 2  # rounds has no default
+
+
+FLAGS = {"price_per_hour": "--price", "steps": "--steps", "trips": "--trips"}
+
+
+@pytest.mark.parametrize(
+    ("message", "wanted"),
+    [
+        ("give price_per_hour={'trn1': 2.5}; else", "give --price trn1=2.5; else"),
+        ("one price_per_hour, 3", "one --price, 3"),
+        ("give trips={'a.py:3': 7}", "give --trips a.py:3=7"),
+        ("give steps=100 for 5 steps", "give --steps 100 for 5 steps"),
+        ("my_price_per_hour", "my_price_per_hour"),
+    ],
+)
+def test_messages_name_options(message, wanted):
+    assert in_options(message, FLAGS) == wanted
 
 
 @pytest.mark.parametrize("command", cli.app.registered_commands, ids=lambda c: c.name)

@@ -68,6 +68,21 @@ def test_run_a_function(run):
         assert word in result.stdout
 
 
+def test_functions_of_the_users_other_files_are_named(run):
+    Path("cli_importing.py").write_text(
+        "import jax\nfrom os.path import join\nimport numpy as np\n"
+        "from jax import grad\nfrom cli_program import known, layer\n"
+        "step = jax.jit(layer)\n"
+    )
+    result = run("run", "cli_importing.py:knwon")
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert "did you mean known? it has: known, layer, step" in said
+    assert said.endswith("step")
+    listed = run("profile", "cli_importing.py").stderr
+    assert "it has: known, layer, step" in " ".join(listed.split())
+
+
 def test_run_gives_the_numbers_of_the_chip(run):
     result = run("run", "cli_program.py:known", "--output", "out.npz")
     assert result.exit_code == 0, result.output

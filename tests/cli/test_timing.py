@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from neuronjax import cli
 from neuronjax.cli.sources import parse_shapes
+from neuronjax.execution import stages
 from tests.cli.test_commands import fits
 
 PROGRAM = """
@@ -36,6 +37,28 @@ def run(monkeypatch, tmp_path):
     return lambda *arguments: CliRunner().invoke(cli.app, arguments)
 
 
+@pytest.mark.parametrize("command", ["profile", "compare-targets", "estimate"])
+def test_whoever_waits_is_told_what_is_done(run, monkeypatch, command):
+    said = []
+
+    class Watch:
+        def __init__(self, name):
+            said.append(name)
+
+        def stage(self, name):
+            said.append(name)
+
+        def end(self):
+            said.append("end")
+
+    monkeypatch.setattr(stages, "watch", Watch)
+    assert run(command, "cli_timing.py:layer", "--args", SHAPES).exit_code == 0
+    name, *_, last = said
+    assert (name, last) == ("cli_timing.py:layer", "end")
+    for stage in ("loading", "capturing, layer on ", "lowering, layer", "pricing, lay"):
+        assert any(each.startswith(stage) for each in said)
+
+
 # -- profile ---------------------------------------------------------------------------
 
 
@@ -45,6 +68,8 @@ def test_profile(run):
     assert fits(result.stdout)
     for word in ("layer on trn2, LNC 2", "TensorE", "nc_matmul", "What would save"):
         assert word in result.stdout
+    assert "How sure: " in result.stdout
+    assert " nearest " in result.stdout
 
 
 def test_profile_by_line_with_all_figures(run):

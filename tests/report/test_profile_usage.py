@@ -7,8 +7,10 @@ import dataclasses
 import pytest
 
 from neuronjax.ir.program import Location
+from neuronjax.report.profile_tables import groups_table, parts_that_hold
 from neuronjax.report.profile_usage import (
     NONE,
+    Usage,
     by_instruction,
     grouped,
     module_name,
@@ -17,6 +19,7 @@ from neuronjax.report.profile_usage import (
     source_line,
     usage,
 )
+from neuronjax.report.tables import as_text
 from tests.report.timelines import EXAMPLE, MATMULS, MICRO, scheduled
 
 
@@ -74,3 +77,45 @@ def test_module_and_phase():
     assert phase_name(instruction) == "backward"
     nowhere = dataclasses.replace(MATMULS[0], location=Location())
     assert (module_name(nowhere), phase_name(nowhere)) == ("(top)", "")
+
+
+# -- parts of a model ------------------------------------------------------------------
+
+WEIGHTS = {
+    f"blocks/{n}/{part} (optimizer)": Usage(seconds={"vector": MICRO})
+    for n in range(4)
+    for part in ("attention/wq", "attention/wk", "mlp/up", "mlp/down")
+} | {NONE: Usage(seconds={"dma": MICRO}), "head": Usage(seconds={"tensor": MICRO})}
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [
+        (9, None),
+        (5, {"blocks/0/attention (optimizer)", NONE, "head"}),
+        (3, {"blocks/3 (optimizer)", NONE, "head"}),
+        (1, {"blocks (optimizer)", NONE, "head"}),
+    ],
+)
+def test_parts_go_to_what_holds_them_until_rows_show_half(rows, names):
+    found, note = parts_that_hold(WEIGHTS, rows)
+    if names is None:
+        assert (found, note) == (WEIGHTS, "")
+        return
+    assert names <= found.keys()
+    assert "--rows 18" in note
+    assert sum(used.busy_seconds for used in found.values()) == pytest.approx(
+        18 * MICRO
+    )
+
+
+def test_nothing_is_held_by_nothing():
+    assert parts_that_hold({}, 3) == ({}, "")
+
+
+def test_what_has_no_name_is_explained():
+    shown = as_text(groups_table("Modules", "module", WEIGHTS, limit=99))
+    assert f"{NONE}: what leaves SBUF to make room, and constants" in shown
+    unknown = {NONE: Usage(seconds={"tensor": MICRO})}
+    assert "of no known phase" in as_text(groups_table("Phases", "phase", unknown))
+    assert NONE not in as_text(groups_table("Ops", "op", {"head": WEIGHTS["head"]}))

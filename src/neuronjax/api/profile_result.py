@@ -211,12 +211,15 @@ class Profile(Displayed):
 
     def __rich__(self) -> Group:
         ops = tables.groups_table("Busiest ops", "op", self.by_op(), limit=8)
-        parts = [self.headline(), ops]
-        if self.confidence is not None:
-            kind = "program" if self._program else "kernel"
-            sure = tables.confidence_table(self.confidence, kind, self.total_seconds)
-            parts.append(sure)
-        return Group(*parts, *(Text(f"note: {note}") for note in self.notes))
+        notes = (Text(f"note: {note}") for note in self.notes)
+        return Group(self.headline(), ops, self.confidence_table(), *notes)
+
+    def confidence_table(self) -> Group:
+        """`confidence` as a table of Rich; nothing where there is none."""
+        if self.confidence is None:
+            return Group()
+        kind = "program" if self._program else "kernel"
+        return Group(tables.confidence_table(self.confidence, kind, self.total_seconds))
 
     def headline(self) -> Group:
         """Key figures, queues and memory, as tables of Rich."""

@@ -173,7 +173,7 @@ def search_precision(
     _check_pattern(outputs)
 
     def searched(*args: Any, **kwargs: Any) -> PrecisionSearch:
-        with SearchProgress(max_evaluations, shown=progress) as bar:
+        with SearchProgress(shown=progress) as bar:
             earlier = Compilations.so_far()
             judged = job.judged(args, kwargs)
             program = SearchedProgram.of(

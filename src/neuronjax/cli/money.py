@@ -17,6 +17,7 @@ from neuronjax.cli.application import JsonOption, show
 from neuronjax.cli.options import Offer, options_of
 from neuronjax.cli.sources import ShapesOption, SourceArgument, program
 from neuronjax.errors import InvalidProgramError
+from neuronjax.execution import stages
 
 
 def _prices(given: list[str]) -> float | dict[str, float]:
@@ -99,10 +100,10 @@ def estimate(
             --tokens-per-step 8192 --instance trn1.32xlarge --instance trn2.48xlarge
         neuronjax estimate step.mlirbc --price 30 --against 'H100 x 8=0.21,55'
     """
-    step, arguments = program(source, shapes)
-    with warnings.catch_warnings():
+    with stages.watching(source, "loading"), warnings.catch_warnings():
         # The estimate's notes say the same.
         warnings.simplefilter("ignore", ServingChipWarning)
+        step, arguments = program(source, shapes)
         priced = estimate_step(step, **keywords)(*arguments)
     show(priced, priced.as_dict, as_json)
 
@@ -152,8 +153,9 @@ def estimate_serving(
         neuronjax estimate-serving prefill.mlirbc decode.mlirbc --batch 8
             --prompt-tokens 1024 --output-tokens 256 --price 30 --watts 9000
     """
-    first, first_arguments = program(prefill, prefill_shapes)
-    then, then_arguments = program(decode, decode_shapes)
-    estimated = estimate_served(first, then, **keywords)
-    priced = estimated(first_arguments, then_arguments)
+    with stages.watching(f"{prefill} and {decode}", "loading"):
+        first, first_arguments = program(prefill, prefill_shapes)
+        then, then_arguments = program(decode, decode_shapes)
+        estimated = estimate_served(first, then, **keywords)
+        priced = estimated(first_arguments, then_arguments)
     show(priced, priced.as_dict, as_json)

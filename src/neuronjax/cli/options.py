@@ -11,12 +11,13 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
 
 import neuronjax as nj
+from neuronjax.errors import NeuronJaxError
 
 _SCALARS = {"int": int, "float": float, "bool": bool}
 _ENTRY = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
@@ -55,6 +56,7 @@ def options_of(
         **offers: those that are offered in another way; they come first.
     """
     chosen = {**offers, **dict.fromkeys(keywords, Offer())}
+    flags = {k: o.flag or f"--{k.replace('_', '-')}" for k, o in chosen.items()}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -63,7 +65,15 @@ def options_of(
                 value = given.pop(keyword)
                 if value is not None:
                     given[keyword] = offer.read(value)
-            command(**given)
+            try:
+                command(**given)
+            except NeuronJaxError as error:
+                raise NeuronJaxError(
+                    in_options(error.what, flags),
+                    op=error.op,
+                    location=error.location,
+                    remedy=error.remedy and in_options(error.remedy, flags),
+                ) from error
 
         own = inspect.signature(command, eval_str=True)
         before = [
@@ -76,6 +86,18 @@ def options_of(
         return called
 
     return decorate
+
+
+def in_options(text: str, flags: Mapping[str, str]) -> str:
+    """A message as the command line writes it: keywords are options, with what they are
+    given: "price_per_hour={'trn1.2xlarge': 2}" is "--price trn1.2xlarge=2"."""
+    for keyword, flag in flags.items():
+        text = re.sub(rf"\b{keyword}=\{{'([^']+)': ([^}}]+)\}}", rf"{flag} \1=\2", text)
+        text = re.sub(rf"\b{keyword}=(?=\S)", f"{flag} ", text)
+        # A word such as "steps" is also one of prose.
+        if "_" in keyword:
+            text = re.sub(rf"\b{keyword}\b", flag, text)
+    return text
 
 
 def _parameter(

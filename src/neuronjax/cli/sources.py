@@ -8,12 +8,14 @@ shape is known are drawn from a seeded generator: normal floats, integers from 0
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import inspect
 import os
 import re
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +29,7 @@ import numpy as np
 import typer
 
 from neuronjax.capture.artifacts import read_artifact
-from neuronjax.errors import InvalidProgramError
+from neuronjax.errors import InvalidProgramError, is_library
 from neuronjax.execution import stages
 from neuronjax.ir.array_file import read_npz
 from neuronjax.testing.bits import path_text
@@ -83,6 +85,7 @@ class FunctionSource:
                 remedy="give --args 'f32[8,16] i32[4]', or set "
                 f"{self.name.rpartition(':')[2]}.example_args = (...) in the file",
             )
+        stages.stage("making the arguments")
         found: Any = example() if callable(example) else example
         return self._fitting(tuple(found))
 
@@ -130,9 +133,12 @@ def find(source: str) -> FunctionSource | Path:
     module = _from_file(where) if where.endswith(".py") else _from_module(where)
     function = getattr(module, name, None)
     if not callable(function):
+        held = _functions(module)
+        near = difflib.get_close_matches(name, held, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
         raise InvalidProgramError(
             f"{source}: {where} has no function {name}",
-            remedy=f"it has: {', '.join(_functions(module)) or 'none'}",
+            remedy=f"{hint}it has: {', '.join(held) or 'none'}",
         )
     return FunctionSource(source, function)
 
@@ -163,15 +169,23 @@ def _saved(source: str) -> Path:
 
 
 def _functions(module: ModuleType) -> list[str]:
-    """Public functions that the module itself defines."""
+    """Public functions of the module, its own or imported from the user's files."""
     return [
         name
         for name, value in vars(module).items()
         if callable(value)
         and not name.startswith("_")
         and not isinstance(value, type)
-        and getattr(value, "__module__", "") == module.__name__
+        and _is_own(getattr(value, "__module__", None))
     ]
+
+
+def _is_own(module: str | None) -> bool:
+    """Whether a module is one of the user's, neither Python's nor a library's."""
+    file = getattr(sys.modules.get(module or ""), "__file__", None)
+    if file is None or is_library(file):
+        return False
+    return not file.startswith(sysconfig.get_path("stdlib"))
 
 
 def _from_file(path: str) -> ModuleType:

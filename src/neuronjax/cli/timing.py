@@ -26,9 +26,15 @@ from neuronjax.cli.application import (
 from neuronjax.cli.options import Offer, options_of
 from neuronjax.cli.sources import Shapes, ShapesOption, SourceArgument, find
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
+from neuronjax.execution import stages
 from neuronjax.policy import Policy
 from neuronjax.report.places import places
-from neuronjax.report.profile_tables import QUEUE_TITLES, groups_table, metrics_table
+from neuronjax.report.profile_tables import (
+    QUEUE_TITLES,
+    groups_table,
+    metrics_table,
+    parts_that_hold,
+)
 from neuronjax.report.profile_usage import Usage
 from neuronjax.report.quantities import binary, percent, seconds
 from neuronjax.report.setting import numerics_of
@@ -59,10 +65,13 @@ def _turns(text: str) -> tuple[str, int]:
 
 
 _GROUPS: Mapping[str, Any] = {
-    "op": lambda found: ("Busiest ops", "op", found.by_op()),
-    "source": lambda found: ("Busiest lines", "line", _short(found.by_source())),
-    "module": lambda found: ("Busiest modules", "module", found.by_module()),
-    "phase": lambda found: ("Phases", "phase", found.by_phase()),
+    "op": lambda found, rows: ("Busiest ops", "op", found.by_op()),
+    "source": lambda found, rows: ("Busiest lines", "line", _short(found.by_source())),
+    "module": lambda found, rows: (
+        *("Busiest modules", "module"),
+        *parts_that_hold(found.by_module(), rows),
+    ),
+    "phase": lambda found, rows: ("Phases", "phase", found.by_phase()),
 }
 
 
@@ -121,16 +130,20 @@ def profile(
     check_folders([plot, perfetto, csv])
     if by not in _GROUPS:
         raise InvalidProgramError(f"--by {by}", remedy=f"one of {', '.join(_GROUPS)}")
-    found = _profile(source, shapes, target=target, policy=policy, **keywords)
-    _write(found, plot, perfetto, csv)
-    if as_json:
+    with stages.watching(source, "loading"):
+        found = _profile(source, shapes, target=target, policy=policy, **keywords)
+        stages.stage("pricing changes")
         priced = found.limits() if limits else ()
+        stages.stage("writing")
+        _write(found, plot, perfetto, csv)
+    if as_json:
         changes = [dataclasses.asdict(change) for change in priced]
         print_json({**found.as_dict(), "limits": changes})
         return
     console = Console()
     console.print(found.headline())
-    console.print(groups_table(*_GROUPS[by](found), limit=rows))
+    console.print(groups_table(*_GROUPS[by](found, rows), limit=rows))
+    console.print(found.confidence_table())
     if metrics:
         console.print(metrics_table(found.metrics))
     if limits:
@@ -201,7 +214,8 @@ def compare_targets(
         neuronjax compare-targets model.mlirbc
         neuronjax compare-targets train.py:step --args 'f32[8,16]' --policy bf16
     """
-    found = [_row(source, shapes, name, policy) for name in targets or _TARGETS]
+    with stages.watching(source, "loading"):
+        found = [_row(source, shapes, name, policy) for name in targets or _TARGETS]
     if as_json:
         print_json(found)
     else:

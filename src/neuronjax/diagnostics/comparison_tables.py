@@ -36,6 +36,15 @@ def part_of(record: OpRecord, width: int = _PART_WIDTH) -> str:
     return "…" + kept[-(width - 1) :] + after
 
 
+def line_of(record: OpRecord, width: int) -> str:
+    """The line with as much of the file's name as there is room for:
+    "fault_bf…:98"; the findings name all of it."""
+    file, colon, number = record.line.rpartition(":")
+    if len(record.line) <= width or not file:
+        return record.line
+    return f"{file[: max(1, width - 1 - len(colon + number))]}…{colon}{number}"
+
+
 def _fixed_table(
     title: str,
     rows: Iterable[Sequence[str]],
@@ -57,6 +66,8 @@ def _fixed_table(
 
 
 _OP_WIDTH, _LINE_WIDTH = 15, 22
+#: What a line keeps where parts would be cut, which tell layers apart.
+_LEAST_LINE = 14
 #: What three columns of figures leave to those of names.
 _NAMES_WIDTH = 47
 _CUT: Look = {"no_wrap": True, "overflow": "ellipsis"}
@@ -72,14 +83,12 @@ _LOOKS: dict[str, Look] = {
 def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
     """One row per op; units in the last place, millions of FP32 for a sound matmul of
     BF16, are in the records alone."""
-    room = _NAMES_WIDTH - sum(
-        min(most, max(map(len, cells), default=0))
-        for cells, most in (
-            ([str(r.number) for r in ops], _NAMES_WIDTH),
-            ([r.short_op for r in ops], _OP_WIDTH),
-            ([r.line for r in ops], _LINE_WIDTH),
-        )
-    )
+    numbered = _longest(str(r.number) for r in ops)
+    room = _NAMES_WIDTH - numbered - min(_OP_WIDTH, _longest(r.short_op for r in ops))
+    parts = _longest(part_of(r, _NAMES_WIDTH) for r in ops)
+    lines = min(_LINE_WIDTH, _longest(r.line for r in ops))
+    lines = min(lines, max(_LEAST_LINE, room - parts))
+    room -= lines
     apart = 2 if room >= _PART_WIDTH else 1
     room += 6 * (2 - apart)  # columns
     rows = (
@@ -87,7 +96,7 @@ def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
             str(r.number),
             r.short_op,
             part_of(r, max(room, _PART_WIDTH)),
-            r.line,
+            line_of(r, lines),
             short(r.isolation.relative_l2),
             short(r.accumulation.relative_l2),
             f"{r.accumulation.sqnr_db:.0f}",
@@ -96,6 +105,10 @@ def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
     )
     names, numbers = "#|op|part|line", "isolated|in run|SQNR"
     return _fixed_table(title, rows, names, numbers, apart)
+
+
+def _longest(cells: Iterable[str]) -> int:
+    return max(map(len, cells), default=0)
 
 
 def group_table(groups: Sequence[Mapping[str, Any]]) -> Table:

@@ -14,7 +14,12 @@ from rich.text import Text
 from neuronjax.diagnostics.precision_groups import OpGroup
 from neuronjax.diagnostics.precision_path import became_of, path_to
 from neuronjax.diagnostics.precision_policies import Assignment, policy_code
-from neuronjax.diagnostics.precision_strategies import EXCESS, EXCESS_HELD_OUT, Decision
+from neuronjax.diagnostics.precision_strategies import (
+    EXCESS,
+    EXCESS_HELD_OUT,
+    SAVES_NO_TIME,
+    Decision,
+)
 from neuronjax.policy import Policy
 from neuronjax.report.quantities import seconds as in_words
 from neuronjax.report.tables import (
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
 
 _SHOWN_GROUPS = 24
 _SHOWN_DECISIONS = 16
+#: From a difference of a hundredth on two predicted times are two.
+_AS_FAST = 1.01
 _STYLES = {"kept": "green", "measured": ""}
 _REFUSED_LATER = {"undone": EXCESS_HELD_OUT, "given up": "better without"}
 
@@ -214,7 +221,28 @@ class PrecisionSearch(Displayed):
         ]
         if self.speedup < 1:
             lines.append('predicted slower: objective="time" keeps what saves time')
+        lines += self._better_uniform()
         return Text("\n".join(lines))
+
+    def _better_uniform(self) -> Iterator[str]:
+        """Where one candidate for all would have been faster, or as fast as makes no
+        difference and more exact."""
+        refused = {d.assignment for d in self.decisions if d.stage == "held out"}
+        baseline = len(self.candidates) - 1
+        for tried in self.tried:
+            (candidate, *others) = {*tried.assignment}
+            if others or candidate == baseline or tried.assignment in refused:
+                continue
+            if tried.error * self.margin > self.tolerance:
+                continue
+            faster = tried.seconds < self.seconds
+            exact = tried.error < self.error
+            if faster or (exact and tried.seconds <= _AS_FAST * self.seconds):
+                words = ["faster"] * faster + ["more exact"] * exact
+                yield (
+                    f"{self.candidates[candidate]} for all is {' and '.join(words)}: "
+                    f"{in_words(tried.seconds)}, error {tried.error:.2g}"
+                )
 
     def _judged(self) -> Iterator[str]:
         """What the error was seen on, and what was not."""
@@ -312,6 +340,8 @@ class PrecisionSearch(Displayed):
     def _because(self, d: Decision, outcome: str) -> str:
         if outcome in _REFUSED_LATER:
             return _REFUSED_LATER[outcome]
+        if d.why == SAVES_NO_TIME and d.seconds and d.kept_seconds:
+            return f"time {in_words(d.seconds)} >= {in_words(d.kept_seconds)}"
         if d.why != EXCESS or d.error is None:
             return _brief(d.why)
         return f"error {d.error:.3g}{self._margin} > {self.tolerance:g}"

@@ -27,6 +27,7 @@ from neuronjax.errors import InvalidProgramError, UnsupportedError
 STRATEGIES = ("greedy", "bisection")
 OBJECTIVES = ("time", "preference")
 EXCESS = "exceeds the tolerance"
+SAVES_NO_TIME = "saves no time"
 EXCESS_HELD_OUT = "too much on held-out data"
 Outcome = Literal["kept", "measured", "rejected"]
 
@@ -76,6 +77,7 @@ class Decision:
         assignment: the whole.
         error: measured; None where nothing was run.
         seconds: predicted; None where it could not be lowered.
+        kept_seconds: predicted, of what is kept now.
         outcome: "kept", "rejected", or "measured" where it is only known now.
         why: in a few words.
     """
@@ -86,6 +88,7 @@ class Decision:
     assignment: Assignment
     error: float | None = None
     seconds: float | None = None
+    kept_seconds: float | None = None
     outcome: Outcome
     why: str
 
@@ -269,7 +272,7 @@ class Search:
         if trials.program(assignment) == trials.program(self.state):
             return "changes nothing"
         slower = seconds >= trials.seconds(self.state)
-        return "saves no time" * (slower and self.goal.objective == "time")
+        return SAVES_NO_TIME * (slower and self.goal.objective == "time")
 
     def _is_beyond(self, assignment: Assignment) -> bool:
         """Whether a run has shown that."""
@@ -306,6 +309,7 @@ class Search:
                 assignment=assignment,
                 error=self.trials.known_error(assignment),
                 seconds=self.trials.known_seconds(assignment),
+                kept_seconds=self.trials.known_seconds(self.state),
                 outcome=outcome,
                 why=why,
             )

@@ -2,7 +2,8 @@
 
 `watch` is replaced by the reports, which this layer does not know. One thing is shown
 at a time: what begins while another is shown (a program that a transformation makes, or
-one that is compiled below a bar) is part of that, which then goes on where it was.
+one that is compiled below a bar) is part of that, which then goes on where it was; its
+name stands behind its stages, where it has another one.
 """
 
 from __future__ import annotations
@@ -30,20 +31,25 @@ watch: Callable[[str], Watch | None] = _unseen
 _lock = threading.Lock()
 _current: Watch | None = None
 _owner: object = None
+_name = ""
 _stage = ""
-# Who makes something inside what is shown, and the stage that this interrupts.
+# Who makes something inside what is shown, what of it is said, and the stage that this
+# interrupts.
 _inner: object = None
+_within = ""
 _outside = ""
 
 
 def start(name: str, owner: object) -> None:
     """Something of this name is made by this object, unless something is already."""
-    global _inner, _outside
+    global _inner, _name, _outside, _within
     with _lock:
         if _owner is None:
             _hold(watch(name), owner)
+            _name = name
         elif _inner is None and owner is not _owner:
             _inner, _outside = owner, _stage
+            _within = "" if name == _name else f", {name}"
 
 
 def show(display: Watch, owner: object) -> bool:
@@ -65,20 +71,23 @@ def stage(name: str) -> None:
     global _stage
     current = _current
     if current is not None:
+        name = name if "," in name else name + _within
         _stage = name
         current.stage(name)
 
 
 def end(owner: object) -> None:
     """What this object made is made, or failed; does nothing if it made nothing."""
-    global _current, _owner, _inner, _stage
+    global _current, _owner, _inner, _name, _stage, _within
     if owner is not _owner and owner is not _inner:  # which every call asks: no lock
         return
     with _lock:
         if owner is _inner:
             _inner, ended = None, None
         else:
-            ended, _current, _owner, _inner, _stage = _current, None, None, None, ""
+            ended, _current, _owner, _inner = _current, None, None, None
+            _name = _stage = ""
+        _within = ""
     if ended is not None:
         ended.end()
     else:

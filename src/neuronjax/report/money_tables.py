@@ -69,7 +69,10 @@ def _hbm(cost: TrainingCost | ServingCost) -> str:
 
 
 def _table(
-    title: str, costs: Sequence[_Cost], columns: Mapping[str, Callable[[_Cost], str]]
+    title: str,
+    costs: Sequence[_Cost],
+    columns: Mapping[str, Callable[[_Cost], str]],
+    caption: str | None = None,
 ) -> Table:
     """A row for each; what no row knows has no column."""
     names: dict[str, Callable[[_Cost], str]] = {"machine": _machine}
@@ -83,7 +86,15 @@ def _table(
         {name: {"style": "bold", "overflow": "fold"} for name in names}
         | dict.fromkeys(known, NUMBER),
         zip(*named, *known.values(), strict=True),
+        caption,
     )
+
+
+# As `timing.collectives.launch_seconds` has it: once per execution.
+_LAUNCH = (
+    "launch: the runtime's start of a call, and copies that wait for each other; "
+    "steps in one call, in a jax.lax.scan, share it"
+)
 
 
 def training_tables(
@@ -111,7 +122,7 @@ def training_tables(
     own = [cost for cost in costs if cost.devices]
     tables = [_table(title, costs, columns)]
     if own:
-        tables.append(_table("What a step consists of", own, parts))
+        tables.append(_table("What a step consists of", own, parts, _LAUNCH))
     return Group(*tables, *map(Text, remarks))
 
 

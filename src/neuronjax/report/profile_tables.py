@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 
 from neuronjax.report.profile_summary import ENGINES, METRICS
-from neuronjax.report.profile_usage import Usage, total
+from neuronjax.report.profile_usage import NONE, Usage, total
 from neuronjax.report.quantities import binary, decimal, percent, seconds, time_unit
 from neuronjax.report.tables import NAME, NUMBER, PLAIN, TEXT, WORD, new_table
 from neuronjax.timing.evidence import Confidence
@@ -194,8 +194,48 @@ def _figure(value: float, unit: str) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3g}"
 
 
+def parts_that_hold(
+    groups: Mapping[str, Usage], limit: int
+) -> tuple[dict[str, Usage], str]:
+    """Parts of a model counted with the part that holds them, and what to say of that.
+
+    As far up as it takes for `limit` rows to have half of the time: a weight goes to
+    its layer, and that to its block.
+    """
+    whole = total(groups.values()).busy_seconds
+    deepest = depth = max((key.count("/") + 1 for key in groups), default=1)
+    found = dict(groups)
+    while depth > 1 and _hidden(found, limit) > whole / 2:
+        depth -= 1
+        found = _cut(groups, depth)
+    if depth == deepest:
+        return found, ""
+    note = f"with what is inside them; every part by itself: --rows {len(groups)}"
+    return found, note
+
+
+def _hidden(groups: Mapping[str, Usage], limit: int) -> float:
+    return total(list(groups.values())[limit:]).busy_seconds
+
+
+def _cut(groups: Mapping[str, Usage], depth: int) -> dict[str, Usage]:
+    """By so many names of the path, and the pass; the busiest first."""
+    held: dict[str, list[Usage]] = {}
+    for key, used in groups.items():
+        path, bracket, phase = key.partition(" (")
+        name = "/".join(path.split("/")[:depth])
+        held.setdefault(f"{name}{bracket}{phase}", []).append(used)
+    found = {name: total(parts) for name, parts in held.items()}
+    return dict(sorted(found.items(), key=lambda item: -item[1].busy_seconds))
+
+
 def groups_table(
-    title: str, heading: str, groups: Mapping[str, Usage], limit: int = 12
+    title: str,
+    heading: str,
+    groups: Mapping[str, Usage],
+    note: str = "",
+    *,
+    limit: int = 12,
 ) -> Table:
     """Usage by op, source line or module; what comes after `limit` rows is one row.
 
@@ -212,12 +252,23 @@ def groups_table(
     rows = new_table(
         f"{title}: share of the time of all queues; {name} of each",
         {heading: TEXT | {"min_width": 22}} | dict.fromkeys(("share", *short), NUMBER),
+        caption="\n".join(filter(None, (note, _of_none(shown, heading)))) or None,
     )
     for key, used in shown.items():
         spent = [used.seconds.get(queue, 0.0) / unit for queue in queues]
         share = used.busy_seconds / whole.busy_seconds if whole.busy_seconds else 0.0
         rows.add_row(key, percent(share), *map(_figures, spent))
     return rows
+
+
+def _of_none(shown: Mapping[str, Usage], heading: str) -> str:
+    """What the row of no name is."""
+    if NONE not in shown:
+        return ""
+    moved = "what leaves SBUF to make room, and constants"
+    if {queue for queue, spent in shown[NONE].seconds.items() if spent} <= {"dma"}:
+        return f"{NONE}: {moved}"
+    return f"{NONE}: ops of no known {heading}; {moved}"
 
 
 def _is_shown(whole: Usage, queue: Queue) -> bool:

@@ -102,13 +102,14 @@ class WorkBars(ProgressBars):
         shown: bool,
         logs: bool = False,
         transient: bool = False,
+        counted: ProgressColumn | None = None,
     ) -> None:
         console = Console(stderr=True)
         self._way: Way = way(console, logs=logs) if shown else "none"
         columns = (
             TextColumn(before),
             BarColumn(bar_width=None),
-            MofNCompleteColumn(),
+            counted or MofNCompleteColumn(),
             TextColumn("{task.fields[stage]:<10.10}", style="dim"),
             TextColumn(after),
             TimeElapsedColumn(),
@@ -219,12 +220,19 @@ class StudyProgress(WorkBars):
 
 
 class SearchProgress(WorkBars):
-    """A bar for a precision search: programs run of its budget, and the last error."""
+    """A bar for a precision search: programs run, and the last error.
 
-    def __init__(self, most: int, *, shown: bool) -> None:
-        super().__init__("programs run", "{task.fields[status]}", shown=shown)
-        self._most = most
-        self._runs = self._add("", total=most, status="")
+    How many there will be nobody knows; the budget is seldom spent.
+    """
+
+    def __init__(self, *, shown: bool) -> None:
+        super().__init__(
+            "programs run",
+            "{task.fields[status]}",
+            shown=shown,
+            counted=TextColumn("{task.completed:.0f}"),
+        )
+        self._runs = self._add("", total=None, status="")
 
     def heard(self, runs: int, error: float, seconds: float) -> None:
         """A program was run."""
@@ -232,7 +240,12 @@ class SearchProgress(WorkBars):
         self._bars.update(self._runs, completed=runs, status=status, stage="")
         self._draw()
         if self._way == "log":
-            self._line(f"program {runs} of {self._most}: {status}")
+            self._line(f"program {runs}: {status}")
+
+    def end(self) -> None:
+        """Draws a full bar."""
+        self._bars.update(self._runs, total=self._bars.tasks[self._runs].completed)
+        super().end()
 
 
 class CaseProgress(WorkBars):

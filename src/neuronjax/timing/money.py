@@ -60,7 +60,8 @@ def price_of(target: Target, given: PricePerHour, terms: Terms | None = None) ->
         of = f" ({terms})" if terms else ""
         raise InvalidProgramError(
             f"no list price of {name}{of} is known",
-            remedy="give price_per_hour, in US dollars for the whole machine",
+            remedy=f"give price_per_hour={{{name!r}: USD}}, dollars for the whole "
+            "machine",
         )
     basis = f"{listed.source}, {listed.terms}, {listed.region}, {listed.date}"
     return Price(listed.usd_per_hour * target.instances, basis, listed.terms)
