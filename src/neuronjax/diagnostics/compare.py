@@ -416,4 +416,5 @@ def _notes(*executors: Executor | None) -> tuple[str, ...]:
             kept |= executor.kept_in_float32
     if not kept:
         return ()
-    return (f"FP32 in the float64 reference too: {', '.join(sorted(kept))}",)
+    names = ", ".join(sorted(kept))
+    return (f"the float64 reference is in FP32 too, and shows no error, in: {names}",)

@@ -253,7 +253,9 @@ class Comparison(Displayed):
         largest = "no error in the run"
         if worst:
             error = short(worst[0].accumulation.relative_l2)
-            largest = f"largest in the run: {error}, op {worst[0].number}"
+            largest = f"largest in the run: {error}"
+            if worst[0] in self._shown():
+                largest += f", op {worst[0].number}"
         rounding = sum(1 for r in self.ops if r.only_rounds)
         more = f", {rounding} that only round on write" if rounding else ""
         return Text(
@@ -261,6 +263,14 @@ class Comparison(Displayed):
             f"{len(self.ops)} ops, {len(self.differing)} with an error of "
             f"their own{more}; {largest}"
         )
+
+    def _shown(self) -> Iterator[OpRecord]:
+        """The ops of which the report says more."""
+        yield from self.differing[:_SHOWN_ROWS]
+        if self.verdict is not None:
+            yield from (f.record for f in self.verdict.lines[:SHOWN_FAULTS])
+        if self.first_divergence is not None:
+            yield self.first_divergence.record
 
     def _divergence(self) -> list[Text]:
         limit = "any bit" if self.tolerance == 0 else f"relative L2 {self.tolerance:g}"

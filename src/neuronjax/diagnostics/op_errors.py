@@ -146,13 +146,21 @@ def _total(found: Sequence[Errors]) -> Errors:
 
 
 def in_parts(function: Callable[..., _Part], *arrays: np.ndarray) -> Sequence[_Part]:
-    """A function of flat parts of large arrays, on several threads, in their order."""
+    """A function of flat parts of large arrays, on several threads, in their order.
+
+    NumPy's warnings are the caller's choice, which a thread does not inherit."""
     flat = [np.asarray(x).reshape(-1) for x in arrays]
     starts = range(0, max(1, flat[0].size), PART_ELEMENTS)
     parts = [[x[n : n + PART_ELEMENTS] for x in flat] for n in starts]
     if len(parts) == 1:
         return [function(*parts[0])]
-    return [*_threads().map(lambda part: function(*part), parts)]
+    warns = np.geterr()
+
+    def of_part(part: Sequence[np.ndarray]) -> _Part:
+        with np.errstate(**warns):
+            return function(*part)
+
+    return [*_threads().map(of_part, parts)]
 
 
 @functools.cache

@@ -88,7 +88,8 @@ class OpRecord:
     @property
     def is_arithmetic(self) -> bool:
         """Whether it computes, rather than moves what others have computed."""
-        return self.op not in MOVING or self.errs
+        rounds = self.errs or self.only_rounds  # an iota may
+        return self.op not in MOVING or rounds
 
     @property
     def short_op(self) -> str:

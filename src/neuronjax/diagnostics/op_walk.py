@@ -106,7 +106,8 @@ class ParallelWalk:
         sides = dict.fromkeys(lane.side for lane in lanes)
         blocks = {side: side.program.main for side in sides}
         keys = {side: side.executor.first_key for side in sides}
-        self._region(blocks, keys, lanes)
+        with np.errstate(all="ignore"):  # Inf and NaN are what is looked for
+            self._region(blocks, keys, lanes)
         if self.witness is not None:
             views = {lane: lane.side.program.main.results for lane in lanes}
             count = len(self.actual.program.main.results)

@@ -38,6 +38,7 @@ from neuronjax.ir.instruction_set import (
     Compare,
     DmaCopy,
     Im2col,
+    Iota,
     LocalGather,
     LocalScatter,
     Memset,
@@ -214,6 +215,15 @@ def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
     # The largest 64-bit integers are not float64 numbers: those above stay at the end.
     inside = np.clip(whole, float(info.min), np.nextafter(float(info.max) + 1, 0))
     return (np.where(whole >= info.max, info.max, inside.astype(dtype)),)
+
+
+@_double.register
+def _(i: Iota, x: Arrays) -> Sequence[Any]:
+    """Every whole number, whichever of them the declared format holds."""
+    shape = i.results[0].type.shape
+    sizes = [s if n == i.dimension else 1 for n, s in enumerate(shape)]
+    indices = np.arange(shape[i.dimension], dtype=np.float64)
+    return (np.broadcast_to(indices.reshape(sizes), shape),)
 
 
 @_double.register

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from neuronjax.api.compare import compare
 from neuronjax.capture.trace import capture
 from neuronjax.diagnostics.faults.evidence import absorbed, moved
 from neuronjax.diagnostics.faults.judgement import loses_elements
 from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
 from neuronjax.diagnostics.faults.shares import Seen, repeated, share_of
 from neuronjax.diagnostics.faults.whole_numbers import rounds_whole, wrapped
+from neuronjax.diagnostics.op_errors import PART_ELEMENTS
 
 FP16 = np.dtype("float16")
 FP32 = np.dtype("float32")
@@ -250,3 +252,12 @@ def test_scatters_and_casts_that_wrap():
     op = op_of(lambda x: x.astype(jnp.int32), floats)
     whole = seen(np.int32([2**31 - 1, -5, 0]), [0, 0, 0])
     assert wrapped(op, [seen(floats, floats)], whole) == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_inf_in_large_arrays_does_not_make_numpy_warn():
+    """Their figures are counted on several threads; 1e305 squared is Inf there."""
+    x = np.full((2, PART_ELEMENTS), 100.0, np.float32)
+    report = compare(lambda x: jnp.exp(7 * x) - jnp.exp(6.9 * x), policy="fp32")(x)
+    assert report.verdict.wrong[0].how == "nonfinite"
+    assert report.faults[0].kind == "overflow"

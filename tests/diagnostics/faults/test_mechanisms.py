@@ -5,13 +5,21 @@ one call of a helper or the other, an operand or the op that it is no operand of
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
 from neuronjax.api.compare import compare
-from neuronjax.diagnostics.faults.naming import KINDS, LOST_GUARD
+from neuronjax.diagnostics.faults.naming import (
+    IN_FP32,
+    KINDS,
+    LOST_GUARD,
+    WHOLE_IN_FP32,
+)
 from neuronjax.policy import Policy
 from tests.diagnostics.faults.marked import marked_line
+
+BF16 = ml_dtypes.bfloat16
 
 
 def normal(*shape, seed=0, scale=1.0):
@@ -135,6 +143,32 @@ def remembered_in_fp32(x, w):
     return (1 - jax.nn.sigmoid(x @ w - 8)) ** 128
 
 
+def waves(x):
+    positions = jnp.arange(512, dtype=jnp.bfloat16)  # here
+    return x * jnp.cos(positions.astype(jnp.float32))
+
+
+def short_waves(x):
+    """BF16 holds these positions."""
+    positions = jnp.arange(100, dtype=jnp.bfloat16)
+    return x[:100] * jnp.cos(positions.astype(jnp.float32))
+
+
+def rotated(x):
+    half = x.shape[-1] // 2
+    frequencies = 1e4 ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    positions = jnp.arange(x.shape[0], dtype=x.dtype)  # here
+    angles = positions[:, None] * frequencies
+    left, right = x[:, :half], x[:, half:]
+    sine, cosine = jnp.sin(angles), jnp.cos(angles)
+    turned = [left * cosine - right * sine, right * cosine + left * sine]
+    return jnp.concatenate(turned, -1).astype(x.dtype)
+
+
+def rotated_by_fp32(x):
+    return rotated(x.astype(jnp.float32)).astype(x.dtype)
+
+
 ENGINES = Policy(integer_path="fp32")
 POSITIVE = np.abs(normal(64, seed=3)) + 0.5
 OUTLIER = np.where(np.arange(128) == 7, 25, 1).astype(np.float32)
@@ -156,6 +190,8 @@ CASES = [
         cell_by_parts,
         [np.arange(9_000, 9_032, dtype=np.int32), np.arange(32, dtype=np.int32)],
     ),
+    ("integer", "bf16", waves, short_waves, [np.ones(512, np.float32)]),
+    ("integer", "bf16", rotated, rotated_by_fp32, [normal(512, 32).astype(BF16)]),
     ("cancellation", "fp32", series, jnp.exp, [np.float32([-9, -12, -14])]),
     (
         "coarse",
@@ -283,3 +319,46 @@ def test_a_root_of_zero_without_an_epsilon_has_its_own_remedy():
     x[2] = 0
     report = compare(lambda x: jax.lax.rsqrt(jnp.mean(x * x, axis=-1)))(x)
     assert [f.remedy for f in report.faults] == [KINDS["singular"]]
+
+
+def test_the_epsilon_comes_before_zeros_that_it_would_have_borne():
+    """A few squares of small numbers are zero in FP16, as are all of an empty row."""
+    x = normal(4, 512)
+    x[0, :8] = 1e-5
+    x[2] = 0
+    report = compare(normed, policy="bf16")(x)
+    assert report.faults[0].record.source == marked_line(normed)
+    assert report.faults[0].remedy == LOST_GUARD
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (lambda x: jnp.exp(60 * x), "overflow"),
+        (lambda x: jnp.log(jnp.exp(-60 * x)), "underflow"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [jnp.float32, BF16])
+def test_what_has_the_range_of_fp32_is_not_told_to_be_kept_in_it(function, kind, dtype):
+    report = compare(function, policy="fp32")(jnp.asarray([1.0, 2.0, 3.0], dtype))
+    assert (report.faults[0].kind, report.faults[0].remedy) == (kind, IN_FP32[kind])
+
+
+def test_positions_in_bf16_are_kept_in_fp32():
+    report = compare(waves, policy="bf16")(np.ones(512, np.float32))
+    assert report.faults[0].remedy == WHOLE_IN_FP32
+    assert report.faults[0].evidence == (
+        "whole numbers up to 5.1e+02; bfloat16 holds them to 256"
+    )
+    assert report.notes == ()
+
+
+def test_the_headline_speaks_of_ops_that_the_report_shows():
+    """The table has the cosine alone, whose error the difference makes larger."""
+    report = compare(lambda x: jnp.cos(x) - 0.5, policy="bf16")(normal(64))
+    worst = report.sorted("accumulation")[0]
+    assert worst.short_op == "subtract"
+    assert [r.short_op for r in report.differing] == ["cosine"]
+    error = f"{worst.accumulation.relative_l2:.2g}"
+    text = " ".join(str(report).split())
+    assert f"largest in the run: {error} nothing wrong" in text

@@ -225,7 +225,10 @@ def _adds(trace: OpTrace) -> bool:
 
 
 def _computes(trace: OpTrace | None) -> bool:
-    return trace is not None and trace.path.op.name not in MOVING
+    """Whether an op does more than to move numbers; an iota may round its own."""
+    if trace is None:
+        return False
+    return trace.path.op.name not in MOVING or trace.own > 0
 
 
 def _carries(trace: OpTrace) -> bool:

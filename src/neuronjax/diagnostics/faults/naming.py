@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,6 +39,16 @@ KINDS: Mapping[str, str] = {
     "coarse": "keep it in FP32 up to there: the format has not the digits",
     "other": "compare this op alone",
 }
+#: What to try where FP32 has no more range, or digits, already.
+IN_FP32: Mapping[str, str] = {
+    "overflow": "subtract the maximum or scale before it",
+    "underflow": "work with logarithms, or scale before it",
+    "absorption": "add what is small first, or carry along what a sum rounds away",
+    "stagnation": "add in blocks, or carry along what a sum rounds away",
+}
+_OF_RANGE = frozenset(("overflow", "underflow"))
+#: What to try where a narrower float indexes or counts.
+WHOLE_IN_FP32 = "keep positions and counts as integers, or in FP32"
 #: What to try where an epsilon is zero.
 LOST_GUARD = "an epsilon of the format (1e-4 in float16), or add it in float32"
 #: What to try where a constant is another number.
@@ -78,9 +88,22 @@ def named(suspect: Suspect) -> FaultName:
     for rule in _RULES:
         found = rule(suspect, trace, evidence)
         if found is not None:
-            return found
+            return _advised(found, trace)
     error = _figure(evidence.result.error)
     return FaultName("other", f"relative error {error}")
+
+
+def _advised(name: FaultName, trace: OpTrace) -> FaultName:
+    """With a remedy that says nothing of FP32 to what is in it, or reaches as far."""
+    dtypes = [v.type.dtype for v in trace.path.op.results]
+    if trace.cast is not None:
+        dtypes += [trace.cast.dtype, trace.cast.sums]
+    names = [np.dtype(d).name for d in dtypes]
+    bits = "exponent_bits" if name.kind in _OF_RANGE else "mantissa_bits"
+    found = [getattr(get_format(n), bits) for n in names if n in FORMATS]
+    if name.advice or min(found, default=0) < getattr(get_format("float32"), bits):
+        return name
+    return replace(name, advice=IN_FP32.get(name.kind, ""))
 
 
 def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
@@ -101,7 +124,12 @@ def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if not unit:
         return FaultName("integer", f"integers up to {largest}, computed in FP32")
     text = f"whole numbers up to {largest}; {_format(t)} holds them to {1 / unit:.0f}"
-    return FaultName("integer", text)
+    return FaultName("integer", text, _of_whole(e))
+
+
+def _of_whole(e: OpEvidence) -> str:
+    """What to try with whole numbers, if FP32 holds them."""
+    return WHOLE_IN_FP32 if e.result.largest <= 2.0**24 else ""
 
 
 def _overflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
@@ -225,7 +253,9 @@ def _narrows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     text = f"{_format(t)} keeps it to {_figure(e.result.error)}"
     if s.amplifier is not None:
         text += f", {_short(s.amplifier)} {_makes(s.amplifier)}"
-    return FaultName("integer" if source.kind in "iu" else "coarse", text)
+    if source.kind in "iu":
+        return FaultName("integer", text, _of_whole(e))
+    return FaultName("coarse", text)
 
 
 def _makes(t: OpTrace) -> str:

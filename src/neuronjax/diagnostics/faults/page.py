@@ -12,6 +12,7 @@ from neuronjax.diagnostics.comparison_tables import short
 from neuronjax.diagnostics.faults.fault import Fault
 from neuronjax.diagnostics.faults.verdict import FaultVerdict, WrongResult
 from neuronjax.diagnostics.op_records import OpRecord
+from neuronjax.execution.probes.signs import FEW, MOSTLY
 from neuronjax.ir.program import TOP
 from neuronjax.report.tables import WIDTH
 
@@ -51,7 +52,8 @@ def lines_to_change(verdict: FaultVerdict) -> Iterator[Text]:
 def _headline(verdict: FaultVerdict) -> Text:
     total = verdict.results
     if verdict.wrong:
-        return Text(f"{len(verdict.wrong)} of {total} results wrong", style="bold red")
+        text = f"{len(verdict.wrong)} of {total} results wrong{_in_common(verdict)}"
+        return Text(text, style="bold red")
     if verdict.faults:
         what = "no result tells, for float64 does the same; but"
         return Text(what, style="bold red")
@@ -65,6 +67,25 @@ def _headline(verdict: FaultVerdict) -> Text:
     return Text(f"nothing wrong: {found}", style="green")
 
 
+#: What many wrong results may have in common.
+_COMMON = {
+    "nonfinite": "with Inf or NaN",
+    "lost": "states whose step is lost",
+}
+
+
+def _in_common(verdict: FaultVerdict) -> str:
+    """What all of several wrong results are, if they are the same."""
+    wrong = verdict.wrong
+    common = {_COMMON.get(w.how, "") for w in wrong}
+    dtypes = {w.dtype for w in wrong}
+    if len(wrong) <= _SHOWN_RESULTS or len(common) > 1:
+        return ""
+    narrow = [d for d in dtypes if len(dtypes) == 1 and d != "float32"]
+    what = " ".join(filter(None, [*narrow, *common]))
+    return f", all of them {what}" if what else ""
+
+
 def _of_result(wrong: WrongResult) -> str:
     name = _end(wrong.name, 24)  # which tells it from others
     if wrong.how == "nonfinite":
@@ -72,11 +93,20 @@ def _of_result(wrong: WrongResult) -> str:
     if wrong.how in ("discrete", "chosen"):
         return f"{name}: {_percent(wrong.lost)} of the whole numbers differ"
     if wrong.how == "lost":
-        return f"{name}: its step, {short(wrong.step)} of it, was not taken"
+        return f"{name}: its step, {short(wrong.step)} of it, {_of_step(wrong)}"
     allowed = f"formats and data explain {short(wrong.allowed)}"
     if wrong.relative_l2 <= wrong.allowed:
         return f"{name}: {_percent(wrong.lost)} of the elements lost"
     return f"{name}: relative error {short(wrong.relative_l2)}; {allowed}"
+
+
+def _of_step(wrong: WrongResult) -> str:
+    if wrong.unmoved > MOSTLY and wrong.step_error <= 1.0:
+        return "was not taken"
+    off = f"is off by {short(wrong.step_error)} of itself"
+    if wrong.unmoved > FEW:
+        return f"{off}; {_percent(wrong.unmoved)} of the elements did not move"
+    return f"{off}; formats and data explain {short(wrong.step_allowed)}"
 
 
 def _of_fault(n: int, fault: Fault) -> Iterator[Text]:

@@ -184,8 +184,7 @@ class Recorder:
         if not results:
             return
         self._count += 1
-        with np.errstate(all="ignore"):
-            evidence = self._evidence(path.op, operands, results, own, repeats)
+        evidence = self._evidence(path.op, operands, results, own, repeats)
         trace = self.traces.get(path)
         if trace is None:
             cast = self.contractions.get(path.op)

@@ -27,6 +27,7 @@ from neuronjax.diagnostics.faults.judgement import COARSE, UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.quantization import quantizing
 from neuronjax.diagnostics.faults.recorder import PART, Moment, OpTrace, Recorder
+from neuronjax.diagnostics.faults.state_steps import LOST_UPDATE
 from neuronjax.diagnostics.faults.traits import (
     ROUNDS,
     buries,
@@ -38,7 +39,7 @@ from neuronjax.diagnostics.faults.traits import (
     vanishes,
     vanishes_on,
 )
-from neuronjax.diagnostics.faults.wrong_results import LOST_UPDATE, Wrong, wrong_results
+from neuronjax.diagnostics.faults.wrong_results import Wrong, wrong_results
 from neuronjax.diagnostics.op_records import CONSTANT
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.ir.program import Op, Program, Value
@@ -186,9 +187,13 @@ class FaultSearch:
         results = self._on(shown)
         if evidence.result.nonfinite:
             yield from self._off_before(shown, evidence)
-            for maker, amplifier in self._nonfinite(shown, evidence):
-                lost = lost_guard(self._flow, maker, self._is_constant)
-                yield Suspect(maker, "makes", results, amplifier, lost_guard=lost)
+            found = [
+                Suspect(maker, "makes", results, amplifier, lost_guard=lost)
+                for maker, amplifier in self._nonfinite(shown, evidence)
+                for lost in [lost_guard(self._flow, maker, self._is_constant)]
+            ]
+            # With its epsilon an op would bear the zeros that others make.
+            yield from sorted(found, key=lambda suspect: not suspect.lost_guard)
             return
         chain = self._flow.chain(shown, evidence)
         origins = [t for t, _ in reversed(chain) if t is not shown]
@@ -357,11 +362,12 @@ class FaultSearch:
 
     def _losing(self, wrong: Wrong) -> Iterator[Suspect]:
         """Who loses the step of a state: ops on numbers as large as the state."""
+        assert wrong.step is not None
         traces = [
             t
             for t in self._recorder.traces.values()
             if t.path.op in self._behind[wrong.index]
-            and t.worst.result.error > LOST_UPDATE * wrong.step
+            and t.worst.result.error > LOST_UPDATE * wrong.step.size
         ]
         handing = self._handing_on(self._results[wrong.index])
         on_chain = [t for t in traces if t.path.op in handing]
@@ -369,7 +375,8 @@ class FaultSearch:
             step = self._wrong_step(trace)
             if step is not None:
                 yield from self._traced_back(step, step.worst)
-            yield Suspect(trace, "makes", (wrong.index,), is_update=True)
+            if step is None or wrong.step.format_error > LOST_UPDATE:
+                yield Suspect(trace, "makes", (wrong.index,), is_update=True)
 
     def _wrong_step(self, trace: OpTrace) -> OpTrace | None:
         """Who made a step that was lost before it was added."""

@@ -11,7 +11,7 @@ from neuronjax.diagnostics.faults.evidence import OpEvidence
 from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
-from neuronjax.diagnostics.faults.wrong_results import NEAR
+from neuronjax.diagnostics.faults.state_steps import NEAR
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.execution.probes.signs import GONE, SINGULAR
 from neuronjax.ir.program import Value

@@ -26,7 +26,8 @@ class WrongResult:
     Attributes:
         name: its path in the pytree of the results.
         how: "nonfinite", "far", "discrete" (whole numbers that changed) or "lost" (a
-            state whose step was not taken).
+            state whose step was not taken, or is another one).
+        dtype: "bfloat16".
         relative_l2: its error.
         allowed: the error that the roundings of its formats, and what they make of the
             arguments, explain.
@@ -34,16 +35,23 @@ class WrongResult:
         elements: how many there are.
         lost: share of elements that are off by more than half of themselves.
         step: of a lost update, its norm over the state's.
+        step_error: L2, relative to the step.
+        step_allowed: the error of a step that the condition of the problem explains.
+        unmoved: share of a state's elements that should move and did not.
     """
 
     name: str
     how: str
+    dtype: str
     relative_l2: float
     allowed: float
     nonfinite: int
     elements: int
     lost: float
-    step: float
+    step: float = 0.0
+    step_error: float = 0.0
+    step_allowed: float = 0.0
+    unmoved: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,14 +112,17 @@ def verdict(
     results = program.entry.body.results
     if len(names) != len(results):
         names = [str(n) for n in range(len(results))]
-    search = FaultSearch(program, seen, arguments)
-    faults = [
-        _fault(s, search.parameter(s.trace), records, names) for s in search.suspects()
-    ]
+    with np.errstate(all="ignore"):  # of Inf and NaN in what was seen
+        search = FaultSearch(program, seen, arguments)
+        suspects = search.suspects()
+    faults = [_fault(s, search.parameter(s.trace), records, names) for s in suspects]
     known = [f for f in faults if f.kind != "other"]
     return FaultVerdict(
         results=len(results),
-        wrong=tuple(_wrong_result(w, names) for w in search.wrong),
+        wrong=tuple(
+            _wrong_result(w, names[w.index], results[w.index].type.dtype.name)
+            for w in search.wrong
+        ),
         faults=tuple(known or faults),
         unjudged=tuple(dict.fromkeys(_sent(program))),
     )
@@ -127,17 +138,25 @@ def _sent(program: Program) -> Iterator[str]:
             yield f"what {called.name} takes, {place or called.line}"
 
 
-def _wrong_result(wrong: Wrong, names: Sequence[str]) -> WrongResult:
-    share = wrong.share
+def _wrong_result(wrong: Wrong, name: str, dtype: str) -> WrongResult:
+    share, step, of_step = wrong.share, wrong.step, {}
+    if step is not None:
+        of_step = {
+            "step": step.size,
+            "step_error": step.error,
+            "step_allowed": step.allowed,
+            "unmoved": step.unmoved,
+        }
     return WrongResult(
-        name=names[wrong.index],
+        name=name,
         how=wrong.how,
+        dtype=dtype,
         relative_l2=share.error,
         allowed=wrong.allowed,
         nonfinite=share.nonfinite,
         elements=share.elements,
         lost=share.lost,
-        step=wrong.step,
+        **of_step,
     )
 
 

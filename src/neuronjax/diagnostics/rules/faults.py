@@ -16,7 +16,7 @@ import numpy as np
 
 from neuronjax.diagnostics.facts import is_integer, unknown
 from neuronjax.diagnostics.faults.guards import SMALLEST_EPSILON
-from neuronjax.diagnostics.faults.naming import KINDS, LOST_GUARD
+from neuronjax.diagnostics.faults.naming import KINDS, LOST_GUARD, WHOLE_IN_FP32
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.op_contexts import OpContext
 from neuronjax.diagnostics.rule import Verdict, read_rules
@@ -281,7 +281,7 @@ the decay of a moving average is rounded to 1
 
 integer-in-float: warning in convert, iota
 a float does not hold all of its whole numbers
-> {KINDS["integer"]}
+> {WHOLE_IN_FP32}, which holds to 16777216
 [IEEE 754]
 
 stagnation-loop: warning in while

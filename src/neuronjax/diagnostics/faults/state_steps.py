@@ -1,0 +1,171 @@
+"""Steps of states: results that are the next value of an argument.
+
+A step may be wrong though the state is near enough. If elements stay where they were,
+or are rounded past their goal, that is the fault of the state's format. If a step is
+another one, as Adam's first, which is the sign of the gradient, then the perturbed data
+tell how much of that is the condition of the problem.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuronjax.diagnostics.faults.judgement import OF_DATA
+from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
+from neuronjax.diagnostics.faults.shares import Seen, Share, wide
+from neuronjax.diagnostics.op_errors import blocks_of, in_parts
+from neuronjax.ir.program import Value
+
+#: Share of an update that is lost, from which on a state has not moved as it should.
+LOST_UPDATE = 0.5
+#: A result is an update of an argument if it is as near to it as this.
+NEAR = 0.3
+#: A step that is smaller than this, over its state, is float64's rounding.
+NOISE = 2.0**-44
+#: A step that is farther off than itself is no condition of the data.
+ANOTHER = 1.0
+
+
+@dataclass(frozen=True)
+class StateStep:
+    """A step of a state against the reference's.
+
+    Attributes:
+        size: its norm over the state's.
+        error: L2, relative to the step.
+        data_error: the same of the perturbed run.
+        format_error: the same of what rounds the reference's next state to the format
+            of the state, and of the elements that stayed where they were.
+        unmoved: share of elements that stayed where they were, and should not.
+    """
+
+    size: float
+    error: float
+    data_error: float
+    format_error: float
+    unmoved: float
+
+    @property
+    def allowed(self) -> float:
+        """The error that the condition of the problem explains."""
+        return min(max(OF_DATA * self.data_error, LOST_UPDATE), ANOTHER)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is farther off than the data explain, or the state's format has
+        no room for it."""
+        return self.error > self.allowed or self.format_error > LOST_UPDATE
+
+
+class StateSteps:
+    """The arguments of main, each of which a result may be the next value of."""
+
+    def __init__(
+        self, values: Sequence[Value], arguments: Sequence[np.ndarray]
+    ) -> None:
+        self._values = values
+        self._arguments = [np.asarray(x) for x in arguments]
+        self._norms: dict[int, float] = {}
+
+    def lost_step(
+        self, value: Value, share: Share, seen: Seen, results: Sequence[Seen]
+    ) -> StateStep | None:
+        """Of a result that is a state's next value: its step, if it is lost."""
+        if seen.dtype.kind in "iub" or not share.elements:
+            return None
+        error = share.error * share.norm * math.sqrt(share.elements)
+        for before, size, step in self._steps(value, np.asarray(seen.reference)):
+            is_off = NOISE * size < step and error > LOST_UPDATE * step
+            if is_off and not _is_copy(seen, results):
+                found = _step(before, seen, size, step)
+                if found.is_lost:
+                    return found
+        return None
+
+    def _steps(
+        self, value: Value, reference: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, float, float]]:
+        """(state, its norm, norm of the step), where the step is much smaller."""
+        for n, entry in enumerate(self._values):
+            if entry.type != value.type:
+                continue
+            if n not in self._norms:
+                self._norms[n] = norm(self._arguments[n])
+            size = self._norms[n]
+            step = _distance(self._arguments[n], reference, NEAR * size)
+            if step < NEAR * size:
+                yield self._arguments[n], size, step
+
+
+def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep:
+    unit = unit_of(seen.dtype)
+    given = (before, seen.reference, seen.actual)
+    if seen.perturbed is not None:
+        given = (*given, seen.perturbed)
+
+    def sums(*parts: np.ndarray) -> np.ndarray:
+        total = np.zeros(4)
+        for state, after, actual, *others in blocks_of(*parts):
+            start, end, found = map(wide, (state, after, actual))
+            move = end - start
+            stays = (found == start) & (move != 0)
+            rounded = np.where(stays, start, wide(end.astype(seen.dtype)))
+            errors = [found - end, rounded - end]
+            errors += [wide(x) - perturbed(start, unit) - move for x in others]
+            total[: len(errors)] += [_square(x) for x in errors]
+            total[3] += np.count_nonzero(stays)
+        return total
+
+    *squares, unmoved = np.sum(in_parts(sums, *given), axis=0)
+    own, format, data = (math.sqrt(x) / step for x in squares)
+    return StateStep(
+        size=step / size,
+        error=own,
+        data_error=data,
+        format_error=format,
+        unmoved=float(unmoved) / max(1, seen.actual.size),
+    )
+
+
+def norm(x: np.ndarray) -> float:
+    """L2, of the finite elements."""
+
+    def square(x: np.ndarray) -> float:
+        return sum(_square(wide(block)) for [block] in blocks_of(x))
+
+    return math.sqrt(sum(in_parts(square, x)))
+
+
+def _square(x: np.ndarray) -> float:
+    """The sum of squares of the finite elements."""
+    total = float(x @ x)
+    if math.isfinite(total):
+        return total
+    x = np.where(np.isfinite(x), x, 0.0)
+    return float(x @ x)
+
+
+def _distance(before: np.ndarray, after: np.ndarray, enough: float) -> float:
+    """L2, of the finite elements, or more than enough."""
+    total = 0.0
+    for x, y in blocks_of(before.reshape(-1), after.reshape(-1)):
+        total += _square(y - wide(x))
+        if total > enough * enough:
+            break
+    return math.sqrt(total)
+
+
+def _is_copy(seen: Seen, results: Sequence[Seen]) -> bool:
+    """Whether a finer result holds the same state, as the master of a BF16 copy."""
+    reference = np.asarray(seen.reference)
+    unit = unit_of(seen.dtype)
+    return any(
+        np.shape(other.reference) == reference.shape
+        and 0 < unit_of(other.dtype) < unit
+        and norm(np.asarray(other.reference) - reference) <= unit * norm(reference)
+        for other in results
+    )
