@@ -259,5 +259,6 @@ def test_inf_in_large_arrays_does_not_make_numpy_warn():
     """Their figures are counted on several threads; 1e305 squared is Inf there."""
     x = np.full((2, PART_ELEMENTS), 100.0, np.float32)
     report = compare(lambda x: jnp.exp(7 * x) - jnp.exp(6.9 * x), policy="fp32")(x)
+    assert report.verdict is not None
     assert report.verdict.wrong[0].how == "nonfinite"
     assert report.faults[0].kind == "overflow"

@@ -37,6 +37,7 @@ def test_the_signs_that_the_data_turn_are_no_lost_step(policy):
     """In FP8 a step is off by more than half of itself, for a tenth of its elements
     has the other sign; so has the step of perturbed data."""
     report = compare(signed_step, policy=policy)(*problem(noise=0.15))
+    assert report.verdict is not None
     assert report.verdict.wrong == report.faults == ()
 
 
@@ -45,6 +46,7 @@ def test_no_condition_of_the_data_excuses_a_state_without_room_for_its_step():
     report = compare(signed_step_in_bf16, policy="fp8")(
         jnp.asarray(5 * w, jnp.bfloat16), x, y
     )
+    assert report.verdict is not None
     [wrong] = report.verdict.wrong
     assert wrong.how == "lost"
     assert wrong.unmoved > 0.5
@@ -60,6 +62,7 @@ def phased(w, t):
 
 def test_a_step_that_was_taken_elsewhere_is_not_said_to_be_missing():
     report = compare(phased, policy="fp32")(normal(256), normal(256, seed=1))
+    assert report.verdict is not None
     [wrong] = report.verdict.wrong
     assert wrong.step_error > wrong.step_allowed >= 0.5
     assert wrong.unmoved < 0.05
