@@ -157,7 +157,10 @@ def test_the_error_names_both_lines_and_the_ways_out(function):
     assert is_as_printed(raised.value, "bf16", "callbacks", "host")
 
 
-@pytest.mark.parametrize("policy", [None, "bf16", nj.Policy(seed=3)])
+@pytest.mark.parametrize(
+    "policy",
+    [None, "bf16", "bf16,seed=3", nj.Policy(seed=3), nj.Policy(seed=3, name="mine")],
+)
 def test_remedies_work_as_printed(policy):
     """Of linear algebra too: `jax.random.orthogonal` needs a QR."""
 

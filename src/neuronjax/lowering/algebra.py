@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuronjax.errors import UnsupportedError
+from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.ir import host_functions
 from neuronjax.ir.algebra_set import Cholesky, Fft, HostCall, TriangularSolve
 from neuronjax.ir.host_functions import HostFunction
@@ -95,14 +95,21 @@ def _left_out(op: Op, function: HostFunction, context: Context) -> Instructions:
 
 def _changed(policy: Policy, field: str, value: object) -> str:
     """How this policy is asked for with one field changed."""
-    name = policy.name or ""
     if policy == Policy():
         words = f"{field}={value}"
-    elif name and policy == Policy.preset(name):
-        words = f"{name},{field}={value}"
+    elif _is_its_name(policy):
+        words = f"{policy.name},{field}={value}"
     else:
         return f"policy=dataclasses.replace(policy, {field}={value!r})"
     return f'policy="{words}" (--policy {words})'
+
+
+def _is_its_name(policy: Policy) -> bool:
+    """Whether its name makes it: a policy may be called anything."""
+    try:
+        return policy == Policy.preset(policy.name or "")
+    except InvalidProgramError:
+        return False
 
 
 _EQUINOX = (
