@@ -12,6 +12,7 @@ import traceback
 import warnings
 from pathlib import Path
 from types import FrameType
+from typing import Self
 
 import numpy as np
 
@@ -44,6 +45,11 @@ class NeuronJaxError(Exception):
         if remedy:
             lines.append(f"  remedy: {remedy}")
         super().__init__("\n".join(lines))
+
+    def changed(self, **fields: str | None) -> Self:
+        """An error of the same kind, with other values of some attributes."""
+        known = {name: getattr(self, name) for name in ("op", "location", "remedy")}
+        return type(self)(**{"what": self.what, **known, **fields})
 
 
 class UnsupportedError(NeuronJaxError):

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from neuronjax import cli
 from neuronjax.api.profile import profile
 from neuronjax.cli.options import Offer, help_of, in_options, options_of
+from neuronjax.errors import UnsupportedError
 
 
 def verb(x, *, share: float = 0.5, rounds: int, kinds: str | None = None):
@@ -73,6 +74,20 @@ FLAGS = {"price_per_hour": "--price", "steps": "--steps", "trips": "--trips"}
 )
 def test_messages_name_options(message, wanted):
     assert in_options(message, FLAGS) == wanted
+
+
+def test_an_error_keeps_its_kind_and_its_place():
+    @options_of(verb, "share", "rounds")
+    def command(**keywords) -> None:
+        raise UnsupportedError(
+            "rounds=3", op="op", location="a.py:1", remedy="no share"
+        )
+
+    with pytest.raises(UnsupportedError) as raised:
+        command(share=None, rounds=3)
+    error = raised.value
+    assert (error.what, error.remedy) == ("--rounds 3", "no share")
+    assert (error.op, error.location) == ("op", "a.py:1")
 
 
 @pytest.mark.parametrize("command", cli.app.registered_commands, ids=lambda c: c.name)

@@ -212,7 +212,7 @@ def _placed(error: NeuronJaxError, op: str, location: Location) -> NeuronJaxErro
     """The error with the op and the user's line, where it has none."""
     if error.location is not None:
         return error
-    return type(error)(error.what, op=op, location=location.source, remedy=error.remedy)
+    return error.changed(op=op, location=location.source)
 
 
 def tensor_type(mlir_type: Any) -> TensorType:

@@ -68,10 +68,8 @@ def options_of(
             try:
                 command(**given)
             except NeuronJaxError as error:
-                raise NeuronJaxError(
-                    in_options(error.what, flags),
-                    op=error.op,
-                    location=error.location,
+                raise error.changed(
+                    what=in_options(error.what, flags),
                     remedy=error.remedy and in_options(error.remedy, flags),
                 ) from error
 

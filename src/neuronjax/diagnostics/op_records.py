@@ -140,8 +140,9 @@ class FirstDivergence:
         causes: the smallest set found of ops that explain it: the op alone, if it
             exceeds the tolerance on the reference's values too; else ops with which
             the error is within the tolerance once the reference's instructions are in
-            their place. The op alone, without a trial, if the verdict says that it
-            amplifies what any op before it rounds. Empty where none was found.
+            their place. The op alone, not verified, if the verdict says that it
+            amplifies and these are many, or round as every FP32 op does. Empty where
+            none was found.
         verified: whether a run has shown that.
     """
 

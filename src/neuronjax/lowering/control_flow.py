@@ -84,9 +84,7 @@ def _placed_at(op: Op) -> Iterator[None]:
         has_line = error.location and not is_library(error.location)
         if has_line or not op.location.source or is_library(op.location.file):
             raise
-        raise type(error)(
-            error.what, op=error.op, location=op.location.source, remedy=error.remedy
-        ) from error
+        raise error.changed(location=op.location.source) from error
 
 
 def _callee(op: Op, name: str, context: Context) -> tuple[str, tuple[Facts, ...]]:

@@ -44,12 +44,13 @@ def flattened(evidence: OpEvidence) -> float:
     return evidence.result.nothing - before
 
 
-_SUMS = ("stablehlo.add", "stablehlo.subtract")
+#: They take over absolute errors.
+ADDS = frozenset(("stablehlo.add", "stablehlo.subtract"))
 
 
 def absorbed(op: str, operands: Sequence[Seen], result: Seen) -> tuple[float, int]:
     """The share of sums of two nonzero addends that are one of them, and which."""
-    if op not in _SUMS or result.dtype.kind in "iub" or len(operands) != 2:
+    if op not in ADDS or result.dtype.kind in "iub" or len(operands) != 2:
         return 0.0, 0
     left, right = (wide(x.actual) for x in operands)
     total = wide(result.actual)

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
-from neuronjax.diagnostics.faults.evidence import OpEvidence
+from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
 from neuronjax.diagnostics.faults.recorder import PART, OpTrace, Recorder
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
@@ -143,7 +143,7 @@ class Flow:
         addends of a sum are off by about as much."""
         inside = {trace.path.op for trace, _ in chain}
         for trace, evidence in chain:
-            wrong = self._wrong(trace, evidence) if _adds(trace) else []
+            wrong = self._wrong(trace, evidence) if trace.path.op.name in ADDS else []
             for size, _, value in wrong[1:]:
                 maker = self.maker(value) if size >= PART * wrong[0][0] else None
                 if maker is not None and maker.path.op not in inside:
@@ -181,7 +181,7 @@ class Flow:
     ) -> list[tuple[float, int, Value]]:
         """By how much which operand is off, the largest first: a sum takes over
         absolute errors, everything else relative ones."""
-        adds = _adds(trace)
+        adds = trace.path.op.name in ADDS
         wrong = [
             (s.error * s.norm if adds and s.norm else s.error, n, v)
             for n, (v, s) in enumerate(evidence.operands.items())
@@ -218,10 +218,6 @@ class Flow:
             level = [t for t in makers if t.path.op not in seen]
             seen.update(t.path.op for t in level)
             yield from level
-
-
-def _adds(trace: OpTrace) -> bool:
-    return trace.path.op.name in ("stablehlo.add", "stablehlo.subtract")
 
 
 def _computes(trace: OpTrace | None) -> bool:

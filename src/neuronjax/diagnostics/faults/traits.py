@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from neuronjax.diagnostics.faults.evidence import OpEvidence
+from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
 from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
@@ -17,11 +17,8 @@ from neuronjax.execution.probes.signs import GONE, SINGULAR
 from neuronjax.ir.program import Value
 from neuronjax.numerics.float_format import get_format
 
-_SUMS = frozenset(
-    f"stablehlo.{name}" for name in ("add", "subtract", "reduce", "reduce_window")
-)
+_SUMS = ADDS | {"stablehlo.reduce", "stablehlo.reduce_window"}
 _PRODUCTS = frozenset(("stablehlo.multiply", "stablehlo.divide"))
-_ADDS = frozenset(("stablehlo.add", "stablehlo.subtract"))
 #: These make no difference between a small number and nothing; to add a constant to it
 #: does, as a guard.
 _LEAVE_OUT = _SUMS | {f"stablehlo.{n}" for n in ("exponential", "compare", "select")}
@@ -127,7 +124,7 @@ def vanishes_on(
             if reader.name in MOVING or (read is not None and vanishes(read)):
                 left.append(reader)
             elif reader.name not in _LEAVE_OUT or (
-                reader.name in _ADDS and any(map(is_constant, reader.operands))
+                reader.name in ADDS and any(map(is_constant, reader.operands))
             ):
                 return True
     return False

@@ -110,12 +110,8 @@ class LegalWalk:
             results = legal(i, operands, self._at)
         except NeuronJaxError as error:
             if error.op == i.name and not error.location:
-                raise type(error)(
-                    error.what,
-                    op=error.op,
-                    location=OpPath(self._calls, op).source or None,
-                    remedy=error.remedy,
-                ) from None
+                source = OpPath(self._calls, op).source
+                raise error.changed(location=source or None) from None
             raise
         if self._draw is not None:
             is_drawn = any(h.is_drawn for h in operands)

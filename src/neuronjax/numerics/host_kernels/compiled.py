@@ -106,18 +106,14 @@ def _code(text: str) -> bytes:
     name = _digest("\n".join(about).encode())
     path = kept_files.cache_folder() / "kernels" / f"{name.hex()}.o"
     with contextlib.suppress(OSError, ValueError):  # not there, or another thing
-        digest, code = _parted(kept_files.read(path, MOST_BYTES))
-        if digest == _digest(name + code):
-            return code
+        kept = kept_files.read(path, MOST_BYTES)
+        if kept[:DIGEST_BYTES] == _digest(name + kept[DIGEST_BYTES:]):
+            return kept[DIGEST_BYTES:]
     code = _emitted(text)
     # A read-only home or a full disk costs time, not correctness.
     with contextlib.suppress(OSError):
         kept_files.replace(path, _digest(name + code) + code)
     return code
-
-
-def _parted(content: bytes) -> tuple[bytes, bytes]:
-    return content[:DIGEST_BYTES], content[DIGEST_BYTES:]
 
 
 def _digest(content: bytes) -> bytes:
