@@ -182,7 +182,7 @@ class ParallelWalk:
         """Whether the policy casts a contraction's operands to so few digits that
         beside it nobody sees whether the reference's are rounded to FP32 before."""
         cast = None if self.witness is None else self.witness.contractions.get(op)
-        if cast is None or unit_of(cast.dtype) < COARSE_CAST:
+        if cast is None or cast.unit < COARSE_CAST:
             return False
         return all(unit_of(v.type.dtype) <= _FLOAT32 for v in op.operands)
 
@@ -197,7 +197,7 @@ class ParallelWalk:
         multiplied as it is."""
         assert self.witness is not None
         cast = self.witness.contractions.get(op)
-        unit = 0.0 if cast is None else unit_of(cast.dtype)
+        unit = 0.0 if cast is None else cast.unit
         unit = unit if unit > _FLOAT32 else 0.0
         executor, key = lane.side.executor, keys[lane.side]
         for i in span.instructions:

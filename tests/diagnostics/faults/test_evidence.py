@@ -92,8 +92,25 @@ def test_a_sum_that_absorbs():
     pair = [seen(big, big), seen(small, small)]
     total = seen(big + small, big.astype(np.float64) + small)
     # Two of the four sums whose other addend is not zero are their larger addend.
-    assert absorbed("stablehlo.add", pair, total) == (0.5, 0)
-    assert absorbed("stablehlo.multiply", pair, total) == (0.0, 0)
+    assert absorbed(op_of(jnp.add, big, small), pair, total) == (0.5, 0)
+    assert absorbed(op_of(jnp.multiply, big, small), pair, total) == (0.0, 0)
+
+
+def test_a_difference_that_is_minus_its_smaller_operand_absorbs_nothing():
+    one, half = np.float32([1.0, 1e-9]), np.float32([0.5, 1.0])
+    op = op_of(jnp.subtract, one, half)
+    found = absorbed(op, [seen(one, one), seen(half, half)], seen(one - half, one))
+    assert found == (0.5, 1)
+
+
+def test_a_scatter_that_absorbs():
+    state, gain = np.float32([1e8, 1e8, 0, 3]), np.float32([1, 1, 1])
+    index = np.int32([0, 0, 2])
+    op = op_of(lambda x, i, g: x.at[i].add(g), state, index, gain)
+    exact = np.float64([1e8 + 2, 1e8, 1, 3])
+    given = [seen(state, state), seen(index, index), seen(gain, gain)]
+    # Two elements should have changed, and one did.
+    assert absorbed(op, given, seen(np.float32([1e8, 1e8, 1, 3]), exact)) == (0.5, 0)
 
 
 @given(st.integers(-128, 127), st.integers(-128, 127))

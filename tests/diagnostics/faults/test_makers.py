@@ -192,7 +192,7 @@ CASES = [
         "stagnation",
         window_sums,
         window_sums_directly,
-        [np.abs(normal(20_000, seed=1)) + 300 * (np.arange(20_000) < 9_000)],
+        [np.abs(normal(20_000, seed=1)) + 3000 * (np.arange(20_000) < 9_000)],
     ),
     (
         "coarse",

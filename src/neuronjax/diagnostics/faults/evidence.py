@@ -48,18 +48,31 @@ def flattened(evidence: OpEvidence) -> float:
 ADDS = frozenset(("stablehlo.add", "stablehlo.subtract"))
 
 
-def absorbed(op: str, operands: Sequence[Seen], result: Seen) -> tuple[float, int]:
+def absorbed(op: Op, operands: Sequence[Seen], result: Seen) -> tuple[float, int]:
     """The share of sums of two nonzero addends that are one of them, and which."""
-    if op not in ADDS or result.dtype.kind in "iub" or len(operands) != 2:
+    if result.dtype.kind in "iub":
+        return 0.0, 0
+    if op.name == "stablehlo.scatter":
+        return _unmoved(op, operands[0], result), 0
+    if op.name not in ADDS or len(operands) != 2:
         return 0.0, 0
     left, right = (wide(x.actual) for x in operands)
+    right = -right if op.name == "stablehlo.subtract" else right
     total = wide(result.actual)
     finite = np.isfinite(total)
     stays = (
         _of((total == left) & finite, right != 0),
-        _of((np.abs(total) == np.abs(right)) & finite, left != 0),
+        _of((total == right) & finite, left != 0),
     )
     return (stays[0], 0) if stays[0] >= stays[1] else (stays[1], 1)
+
+
+def _unmoved(op: Op, state: Seen, result: Seen) -> float:
+    """Of a scatter that adds, the share of elements that it should change and does
+    not."""
+    if [inner.name for inner in op.regions[0].ops] != ["stablehlo.add"]:
+        return 0.0
+    return _of(result.actual == state.actual, result.reference != state.reference)
 
 
 def _of(hits: np.ndarray, among: np.ndarray) -> float:

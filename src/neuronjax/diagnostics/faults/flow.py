@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
 from neuronjax.diagnostics.faults.recorder import PART, OpTrace, Recorder
+from neuronjax.diagnostics.faults.shares import MOST_LOST, Share
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
@@ -17,6 +19,8 @@ OWN = 0.5
 
 #: A sum that is smaller than its terms by this is float64's rounding.
 NOISE = 2.0**-44
+#: The error of an addend that is less than this of another's is nothing beside it.
+LITTLE = 1e-2
 _SUMS = frozenset(
     f"stablehlo.{name}"
     for name in ("add", "subtract", "reduce", "dot_general", "convolution")
@@ -55,7 +59,7 @@ class Flow:
         return None if maker is None else self._by_op.get(maker)
 
     def maker(
-        self, value: Value, key: Callable[[OpTrace], float] | None = None
+        self, value: Value, key: Callable[[OpTrace], Any] | None = None
     ) -> OpTrace | None:
         """The op that computed a value; of several the one with the largest error, or
         another figure."""
@@ -68,16 +72,23 @@ class Flow:
             if trace is not None and _computes(trace):
                 yield trace
 
-    def behind(self, value: Value, passes: Callable[[Value], bool]) -> list[Value]:
-        """All values on which a value depends, as far as they let pass."""
+    def behind(
+        self,
+        value: Value,
+        passes: Callable[[Value], bool],
+        leaves_out: Callable[[Value], Collection[Value]] = lambda value: (),
+    ) -> list[Value]:
+        """All values on which a value depends, as far as they let pass, and do not
+        leave out what they are computed from."""
         seen, left, found = {value}, [value], []
         while left:
             value = left.pop()
             found.append(value)
             if not passes(value):
                 continue
+            out = leaves_out(value)
             for source in self._graph.sources.get(value, ()):
-                if source not in seen:
+                if source not in seen and source not in out:
                     seen.add(source)
                     left.append(source)
         return found
@@ -105,6 +116,15 @@ class Flow:
                     left.append(reader)
         return found
 
+    def is_divisor(self, op: Op) -> bool:
+        """Whether all that reads a result divides by it."""
+        readers = self.readers(op.results[0])
+        return bool(readers) and all(
+            r.name == "stablehlo.divide"
+            and self._graph.makers.get(r.operands[0]) is not op
+            for r in readers
+        )
+
     def ops_behind(self, value: Value) -> set[Op]:
         """Every op on which a value may depend."""
         makers = self._graph.makers
@@ -112,18 +132,40 @@ class Flow:
 
     def carrying(self, value: Value) -> set[Op]:
         """The ops through whose results an error reaches a value."""
+        return self._through(value, lambda t: t.first is not None, self._beside_others)
 
+    def carrying_nonfinite(self, value: Value) -> set[Op]:
+        """The ops through whose results an Inf or NaN reaches a value."""
+        return self._through(value, lambda t: t.is_broken, lambda value: ())
+
+    def _through(
+        self,
+        value: Value,
+        is_off: Callable[[OpTrace], bool],
+        leaves_out: Callable[[Value], Collection[Value]],
+    ) -> set[Op]:
         def passes(value: Value) -> bool:
             trace = self.trace(value)
             discrete = value.type.dtype.kind in "iub"
-            return discrete or trace is None or _carries(trace)
+            if discrete or trace is None:
+                return True
+            return trace.path.op.name in MOVING or is_off(trace)
 
         makers = self._graph.makers
         return {
             makers[v]
-            for v in self.behind(value, passes)
+            for v in self.behind(value, passes, leaves_out)
             if v in makers and passes(v) and self.trace(v) is not None
         }
+
+    def _beside_others(self, value: Value) -> list[Value]:
+        """The addends of a sum whose errors are nothing beside another's."""
+        trace = self.trace(value)
+        if trace is None or trace.path.op.name not in ADDS:
+            return []
+        wrong = self._wrong(trace, trace.worst)
+        least = LITTLE * wrong[0][0] if wrong else 0.0
+        return [v for size, _, v in wrong if size < least]
 
     def chain(self, trace: OpTrace, evidence: OpEvidence) -> list[Step]:
         """An op and, along the operand that is farthest off, those that it owes its
@@ -180,10 +222,18 @@ class Flow:
         self, trace: OpTrace, evidence: OpEvidence
     ) -> list[tuple[float, int, Value]]:
         """By how much which operand is off, the largest first: a sum takes over
-        absolute errors, everything else relative ones."""
-        adds = trace.path.op.name in ADDS
+        absolute errors, everything else relative ones; a product of many elements that
+        are lost has them of a factor that has, though it be of small ones."""
+        name = trace.path.op.name
+        loses = name in _FACTORS and evidence.result.lost > MOST_LOST
+
+        def size(share: Share) -> float:
+            if name in ADDS and share.norm:
+                return share.error * share.norm
+            return max(share.error, share.lost, share.zeros) if loses else share.error
+
         wrong = [
-            (s.error * s.norm if adds and s.norm else s.error, n, v)
+            (size(s), n, v)
             for n, (v, s) in enumerate(evidence.operands.items())
             if s.error > 0
         ]
@@ -225,10 +275,6 @@ def _computes(trace: OpTrace | None) -> bool:
     if trace is None:
         return False
     return trace.path.op.name not in MOVING or trace.own > 0
-
-
-def _carries(trace: OpTrace) -> bool:
-    return trace.first is not None or trace.path.op.name in MOVING
 
 
 def _is_own(op: Op, evidence: OpEvidence) -> bool:

@@ -89,16 +89,17 @@ def named(suspect: Suspect) -> FaultName:
         found = rule(suspect, trace, evidence)
         if found is not None:
             return _advised(found, trace)
+    if suspect.amplifier is not None and trace.own:
+        return FaultName("coarse", f"relative error {_figure(trace.own)} of its own")
     error = _figure(evidence.result.error)
     return FaultName("other", f"relative error {error}")
 
 
 def _advised(name: FaultName, trace: OpTrace) -> FaultName:
     """With a remedy that says nothing of FP32 to what is in it, or reaches as far."""
-    dtypes = [v.type.dtype for v in trace.path.op.results]
+    names = [np.dtype(v.type.dtype).name for v in trace.path.op.results]
     if trace.cast is not None:
-        dtypes += [trace.cast.dtype, trace.cast.sums]
-    names = [np.dtype(d).name for d in dtypes]
+        names += [trace.cast.format, trace.cast.sums]
     bits = "exponent_bits" if name.kind in _OF_RANGE else "mantissa_bits"
     found = [getattr(get_format(n), bits) for n in names if n in FORMATS]
     if name.advice or min(found, default=0) < getattr(get_format("float32"), bits):
@@ -119,11 +120,13 @@ def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     """Identifiers, counts and keys."""
     if not t.rounds_whole:
         return None
-    unit = unit_of(t.path.op.results[0].type.dtype)
-    largest = _figure(e.result.largest)
+    held, of = _format(t), e.result.largest
+    if t.cast is not None and of * unit_of(held) < 1:
+        held, of = t.cast.format, largest_operand(e)
+    unit, largest = unit_of(held), _figure(of)
     if not unit:
         return FaultName("integer", f"integers up to {largest}, computed in FP32")
-    text = f"whole numbers up to {largest}; {_format(t)} holds them to {1 / unit:.0f}"
+    text = f"whole numbers up to {largest}; {held} holds them to {1 / unit:.0f}"
     return FaultName("integer", text, _of_whole(e))
 
 
@@ -180,7 +183,7 @@ def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | Non
         return None
     if any(x.nonfinite for x in e.operands.values()):
         return None
-    largest, limit, name = largest_operand(e), cast_limit(t), t.cast.dtype.name
+    largest, limit, name = largest_operand(e), cast_limit(t), t.cast.format
     if largest <= limit:
         return None
     text = f"an operand reaches {_figure(largest)}, {name} ends at {_figure(limit)}"
@@ -213,6 +216,8 @@ def _absorbs(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if not t.absorbs:
         return None
     text = f"{_share(t.absorbed[0])} of the sums are their larger addend"
+    if s.is_inverted:  # as in a sigmoid, whose neighbours are then one number
+        return FaultName("coarse", text)
     return FaultName(absorption_kind(s.is_running), text)
 
 
@@ -302,14 +307,14 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         return FaultName("stagnation", text)
     if t.cast is not None:
         sums = unit_of(t.cast.sums)
-        if sums >= unit_of(t.cast.dtype) and e.own > MANY * sums:
-            text = f"partial sums in {t.cast.sums.name}, {text}"
+        if sums >= t.cast.unit and e.own > MANY * sums:
+            text = f"partial sums in {t.cast.sums}, {text}"
             return FaultName("stagnation", text)
         largest, limit = largest_operand(e), cast_limit(t)
         if largest > limit and e.own > HOPELESS:
             what = f"{_figure(largest)} clipped at {_figure(limit)}"
             return FaultName("saturation", f"{what} by the cast, {text}")
-        lost = e.result.lost
+        lost = max(e.result.lost, e.result.zeros)
         if lost:
             text += f", {_share(lost)} lost"
         return FaultName("underflow" if lost > FEW else "coarse", text)

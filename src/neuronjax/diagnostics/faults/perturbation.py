@@ -20,11 +20,14 @@ _SHIFTS = (np.uint64(29), np.uint64(32), np.uint64(11))
 
 
 def unit_of(dtype: Any) -> float:
-    """The unit roundoff of a declared dtype; 0 for integers and scales."""
-    name = np.dtype(dtype).name
-    if np.dtype(dtype).kind in "iub" or name == FLOAT8_E8M0FNU.name:
+    """The unit roundoff of a declared dtype, or of the name of a format; 0 for integers
+    and scales."""
+    name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
+    if name == FLOAT8_E8M0FNU.name:
         return 0.0
-    return roundoff(name).unit if name in FORMATS else 2.0**-53
+    if name in FORMATS:
+        return roundoff(name).unit
+    return 0.0 if np.dtype(name).kind in "iub" else 2.0**-53
 
 
 def perturbed(x: np.ndarray, unit: float) -> np.ndarray:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from neuronjax.diagnostics.faults.evidence import BOUNDS, OpEvidence, flattened
 from neuronjax.diagnostics.faults.flow import Flow
-from neuronjax.diagnostics.faults.judgement import HOPELESS
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.traits import ROUNDS, is_short
 from neuronjax.diagnostics.op_records import CONSTANT
@@ -16,6 +15,8 @@ from neuronjax.execution.probes.signs import FEW
 from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
 
+#: What a bound moves, in L2, from which on it costs several roundings to 8 bits.
+CLIPPED = 0.1
 #: Share of elements that rounding makes zero, from which on little is left of them.
 FLATTENED = 0.4
 #: An epsilon is this small beside what it is added to.
@@ -62,7 +63,7 @@ def _clips(graph: ValueSources, trace: OpTrace) -> OpEvidence | None:
     if not found:
         return None
     share, _, evidence = min(found, key=lambda f: f[:2])
-    return evidence if HOPELESS < share < 1 else None
+    return evidence if CLIPPED < share < 1 else None
 
 
 def _flattens(flow: Flow, graph: ValueSources, trace: OpTrace) -> OpEvidence | None:

@@ -14,7 +14,12 @@ from neuronjax.diagnostics.faults.judgement import excused, is_far, loses_elemen
 from neuronjax.diagnostics.faults.masks import unmasked
 from neuronjax.diagnostics.faults.shares import Seen, Share, repeated, share_of
 from neuronjax.diagnostics.faults.units import Cast
-from neuronjax.diagnostics.faults.whole_numbers import misread, rounds_whole, wrapped
+from neuronjax.diagnostics.faults.whole_numbers import (
+    misread,
+    rounds_whole,
+    rounds_whole_operands,
+    wrapped,
+)
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.execution.probes.signs import MOSTLY, Finiteness, makes_nonfinite
 from neuronjax.ir.program import Op, Value
@@ -67,8 +72,11 @@ class OpTrace:
         bounding: of a bound, the one that moves each operand most.
         emptiest: the one with most zeros.
         own, absorbed, zeros, beneath: the largest of any.
+        vanished: the smallest share that underflows to zero of any.
+        is_broken: whether any result has an Inf or NaN.
         rounded_away: the largest error of its own, as a root mean square.
         left_out: that of what sums left out, added up.
+        left_behind: the same, each beside the sum that it is missing in.
         wrapped, misread: of all.
         rounds_whole: of any.
     """
@@ -85,8 +93,11 @@ class OpTrace:
     absorbed_first: tuple[int, ...] = ()
     rounded_away: float = 0.0
     left_out: float = 0.0
+    left_behind: float = 0.0
     zeros: float = 0.0
     beneath: float = 0.0
+    vanished: float = 1.0
+    is_broken: bool = False
     wrapped: int = 0
     misread: int = 0
     rounds_whole: bool = False
@@ -112,9 +123,14 @@ class OpTrace:
         if math.isfinite(evidence.own):
             away = evidence.own * evidence.result.norm
             self.rounded_away = max(self.rounded_away, away)
-        self.left_out += _left_out(evidence)
+        left_out = _left_out(evidence)
+        self.left_out += left_out
+        self.left_behind += left_out / (evidence.result.norm or math.inf)
         self.zeros = max(self.zeros, evidence.result.zeros)
         self.beneath = max(self.beneath, evidence.result.beneath)
+        vanished = min(evidence.result.zeros, evidence.result.beneath)
+        self.vanished = min(self.vanished, vanished)
+        self.is_broken |= evidence.result.nonfinite > 0
         self.wrapped += evidence.wrapped
         self.misread += evidence.misread
         self.rounds_whole |= evidence.rounds_whole
@@ -128,7 +144,8 @@ class OpTrace:
 
 def _left_out(evidence: OpEvidence) -> float:
     share, stays = evidence.absorbed
-    norms = [s.norm for s in evidence.operands.values()]
+    operands = evidence.operands.items()
+    norms = [s.norm for v, s in operands if v.type.dtype.kind not in "iub"]
     if not share or len(norms) != 2:  # a number added to itself is not left out
         return 0.0
     return math.sqrt(share) * norms[1 - stays]
@@ -245,6 +262,8 @@ class Recorder:
         self._shares.update(zip(op.results, shares, strict=True))
         arrays = [operands[v] for v in op.operands if v in operands]
         own = own if math.isfinite(own) else math.inf
+        largest = max((share.largest for share in read.values()), default=0.0)
+        cast = self.contractions.get(op)
         # Of an index and the number there, the number: a choice is no arithmetic.
         pairs = zip(op.results, shares, strict=True)
         floats = [s for v, s in pairs if v.type.dtype.kind not in "iub"]
@@ -252,9 +271,10 @@ class Recorder:
             result=max(floats or shares, key=_badness),
             operands=read,
             own=own,
-            absorbed=absorbed(op.name, arrays, results[0]),
+            absorbed=absorbed(op, arrays, results[0]),
             wrapped=wrapped(op, arrays, results[0]),
             misread=misread(op, arrays, results[0]),
-            rounds_whole=rounds_whole(op, results[0], shares[0], own),
+            rounds_whole=rounds_whole(op, results[0], shares[0], own)
+            or rounds_whole_operands(arrays, largest, cast, own),
             moved=moved(op, operands, results[0]),
         )

@@ -15,16 +15,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from neuronjax.diagnostics.faults.choices import chosen_by, is_choice, is_magnitude
-from neuronjax.diagnostics.faults.evidence import OpEvidence
+from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
 from neuronjax.diagnostics.faults.flow import OWN, Flow, Step, amplification
 from neuronjax.diagnostics.faults.guards import Misread, lost_guard, misread
-from neuronjax.diagnostics.faults.judgement import COARSE, UNSEEN
-from neuronjax.diagnostics.faults.perturbation import unit_of
+from neuronjax.diagnostics.faults.judgement import UNSEEN
 from neuronjax.diagnostics.faults.quantization import quantizing
 from neuronjax.diagnostics.faults.recorder import PART, Moment, OpTrace, Recorder
 from neuronjax.diagnostics.faults.state_steps import LOST_UPDATE
@@ -33,23 +32,22 @@ from neuronjax.diagnostics.faults.traits import (
     buries,
     handed_on,
     hands_on,
+    has_offset,
+    is_function,
     is_too_large,
     narrows,
     only_renames,
+    rounds_to,
     vanishes,
     vanishes_on,
 )
 from neuronjax.diagnostics.faults.wrong_results import Wrong, wrong_results
+from neuronjax.diagnostics.faults.zeros import flushed
 from neuronjax.diagnostics.op_records import CONSTANT
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.ir.program import Op, Program, Value
 from neuronjax.ir.value_sources import ValueSources
 
-#: Ops that yield zero of a number that is none.
-_VANISHING = frozenset(
-    f"stablehlo.{name}" for name in ("exponential", "power", "convert", "logistic")
-)
-_DIFFERENCES = frozenset(("stablehlo.subtract", "stablehlo.add"))
 _PERIODIC = frozenset(
     f"stablehlo.{name}" for name in ("cosine", "sine", "tan", "remainder")
 )
@@ -57,6 +55,8 @@ _PERIODIC = frozenset(
 NEARBY = 6
 #: A sum that absorbs loses at least this share of a roundoff.
 OF_ROUNDOFF = 0.1
+#: A sum with an offset that rounds away so much of what varies buries it.
+OF_OFFSET = 1e-3
 #: A bound that makes a number so many times smaller or larger replaces it.
 REPLACED = 4.0
 
@@ -72,6 +72,7 @@ class Suspect:
         amplifier: the op at which the error shows, where that is another.
         is_running: whether a sum in a loop stops growing.
         is_update: whether the step of a state is lost.
+        is_inverted: whether the result is a divisor, and no more.
         bounding: when it clips, or flattens, most of what is quantized.
         lost_guard: of an op that makes Inf or NaN, the epsilon before it that is zero.
         misread: the constant of an op that its format does not hold.
@@ -83,6 +84,7 @@ class Suspect:
     amplifier: OpTrace | None = None
     is_running: bool = False
     is_update: bool = False
+    is_inverted: bool = False
     bounding: OpEvidence | None = None
     lost_guard: str = ""
     misread: Misread | None = None
@@ -127,7 +129,11 @@ class FaultSearch:
         found: dict[OpPath, Suspect] = {}
         for suspect in self._all():
             found.setdefault(suspect.trace.path, suspect)
-        return list(found.values()) or [*self._swallowed(), *self._vanishing()]
+        known = [
+            replace(s, is_inverted=self._flow.is_divisor(s.trace.path.op))
+            for s in found.values()
+        ]
+        return known or [*self._swallowed(), *self._vanishing()]
 
     def parameter(self, trace: OpTrace) -> str:
         """The path of the leaf of an argument that an op, or one shortly before it, is
@@ -162,6 +168,11 @@ class FaultSearch:
         off = [w for w in self.wrong if w.how != "lost"]
         behind = {op for w in off for op in self._behind[w.index]}
         broken = self._broken()
+        reaching = {
+            op
+            for w in off
+            for op in self._flow.carrying_nonfinite(self._results[w.index])
+        }
         carrying = self._carrying()
         makes, carries, aside = [], [], []
         for trace in self._recorder.traces.values():
@@ -170,7 +181,9 @@ class FaultSearch:
                 makes.append((trace.made_nonfinite, trace))
             elif trace.first and op in behind and not hands_on(trace.first[2]):
                 (carries if op in carrying else aside).append((trace.first, trace))
-        order = sorted(makes, key=_number) + sorted(carries, key=_number)
+        # An exponential may overflow for what is divided by it to be zero, and rightly.
+        makes = sorted(makes, key=lambda m: (m[1].path.op not in reaching, _number(m)))
+        order = makes + sorted(carries, key=_number)
         return order or sorted(aside, key=_number)
 
     def _broken(self) -> set[Op]:
@@ -236,7 +249,7 @@ class FaultSearch:
     def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
         """Whether an op does more than to round its result as another one does. A cast
         gives up digits that were there, though the other has no more of them."""
-        own, other = map(_unit, (trace, shown))
+        own, other = map(rounds_to, (trace, shown))
         if narrows(trace) and own == other:
             return True
         flushes = trace.beneath > 0 and trace.zeros > 0
@@ -248,7 +261,15 @@ class FaultSearch:
         is large where only its fraction, or a period, tells."""
         (last, evidence), (_, shown) = chain[-1], chain[0]
         is_own = evidence.own >= OWN * evidence.result.error
-        if is_own and buries(last, evidence) > OWN * min(shown.result.error, 1.0):
+        between = chain[1:-1]
+        is_own &= all(s.own < PART * s.result.error for _, s in between)
+        is_own &= not any(is_function(t) for t, _ in between)
+        lost = buries(last, evidence)
+        if is_own and lost > OWN * min(shown.result.error, 1.0):
+            return last
+        # What is taken off again was the same for all.
+        is_offset = chain[0][0].path.op.name in ADDS and has_offset(last, evidence)
+        if is_own and is_offset and lost > OF_OFFSET:
             return last
         periodic = [n for n, (t, _) in enumerate(chain[:-1]) if self._is_periodic(t)]
         for trace, step in chain[periodic[0] + 1 :] if periodic else ():
@@ -295,7 +316,7 @@ class FaultSearch:
         if is_too_large(shown, evidence):  # whatever was rounded before
             yield shown, None
             return
-        maker = self._flushed(shown, evidence) or self._absorbed(shown) or shown
+        maker = flushed(self._flow, shown, evidence) or self._absorbed(shown) or shown
         if not evidence.result.nonfinite_reference:
             source = self._flow.chain(maker, maker.worst)[-1][0]
             if source is not maker and self._makes(source, maker):
@@ -308,38 +329,19 @@ class FaultSearch:
         """Who made an operand so wrong that it left the domain of an op."""
         if evidence.result.nonfinite_reference or not evidence.result.nan:
             return
-        if self._flushed(shown, evidence) or self._absorbed(shown):
+        if flushed(self._flow, shown, evidence) or self._absorbed(shown):
             return  # an operand is zero, which says more than that it is off
         for trace in self._flow.behind_step(shown, evidence):
-            before = trace.first
-            if before is not None and not before[2].result.nonfinite:
-                yield from self._traced_back(trace, before[2])
+            before = trace.worst if trace.first is None else trace.first[2]
+            is_off = trace.first is not None or before.result.lost
+            if is_off and not before.result.nonfinite:
+                yield from self._traced_back(trace, before)
                 return
 
     def _absorbed(self, trace: OpTrace) -> OpTrace | None:
         """A sum nearby that left out all of an addend."""
         near = self._flow.near(trace, NEARBY)
         return next((t for t in near if t.absorbed[0] == 1), None)
-
-    def _flushed(self, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
-        """Who made zeros, of what is none, of which an op makes Inf or NaN; a
-        difference, if it has fewer digits than what is divided by it."""
-        seen: set[Op] = set()
-        found = None
-        while True:
-            operands = evidence.operands
-            zeros = [v for v, share in operands.items() if share.nothing]
-            trace = self._flow.maker(zeros[0], key=_zeros) if zeros else None
-            if trace is None or trace.path.op in seen:
-                return found
-            seen.add(trace.path.op)
-            evidence = trace.emptiest
-            before = max((x.nothing for x in evidence.operands.values()), default=0.0)
-            name = trace.path.op.name
-            cancels = name in _DIFFERENCES and _unit(trace) > _unit(shown)
-            gains = (name in _VANISHING or cancels) and evidence.result.nothing > before
-            if trace.zeros or gains:
-                found = trace
 
     # -- states and sums ---------------------------------------------------------------
 
@@ -348,11 +350,12 @@ class FaultSearch:
         much as a part of it."""
         carrying = self._carrying()
         for trace in self._recorder.traces.values():
-            unit = self._recorder.unit(trace.path.op)
-            loses = trace.own > OF_ROUNDOFF * unit
+            loses = trace.own > OF_ROUNDOFF * rounds_to(trace)
             if not (loses and trace.first and trace.path.op in carrying):
                 continue
-            absorbs = trace.absorbs or buries(trace, trace.worst) > PART
+            part = PART * min(trace.worst.result.error, 1.0)
+            absorbs = trace.absorbs and trace.left_behind >= part
+            absorbs = absorbs or buries(trace, trace.worst) > PART
             if absorbs and self._is_running(trace.path.op):
                 yield Suspect(trace, "makes", self._on(trace), is_running=True)
 
@@ -485,16 +488,5 @@ class FaultSearch:
         return self._graph.is_constant(value, CONSTANT)
 
 
-def _unit(trace: OpTrace) -> float:
-    """Of what an op rounds its result to, or a policy its operands, if to 8 bits."""
-    cast = 0.0 if trace.cast is None else unit_of(trace.cast.dtype)
-    own = min(unit_of(v.type.dtype) for v in trace.path.op.results)
-    return max(own, cast if cast > COARSE else 0.0)
-
-
 def _number(shown: tuple[Moment, OpTrace]) -> int:
     return shown[0][0]
-
-
-def _zeros(trace: OpTrace) -> float:
-    return trace.emptiest.result.nothing

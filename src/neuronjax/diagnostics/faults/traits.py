@@ -9,6 +9,7 @@ import numpy as np
 
 from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
 from neuronjax.diagnostics.faults.flow import Flow
+from neuronjax.diagnostics.faults.judgement import COARSE
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.state_steps import NEAR
@@ -35,10 +36,23 @@ def buries(trace: OpTrace, evidence: OpEvidence) -> float:
     return evidence.own * evidence.result.norm / min(addends, default=math.inf)
 
 
+def has_offset(trace: OpTrace, evidence: OpEvidence) -> bool:
+    """Whether the larger addend of a sum is one number, added to many."""
+    if trace.path.op.name not in ADDS or len(evidence.operands) != 2:
+        return False
+    larger = max(evidence.operands.values(), key=lambda s: s.norm)
+    return larger.elements > 1 and larger.largest <= larger.norm * (1 + 2.0**-40)
+
+
+def is_function(trace: OpTrace) -> bool:
+    """Whether an op is a function with a singular point."""
+    return trace.path.op.name.rpartition(".")[2] in SINGULAR
+
+
 def is_too_large(trace: OpTrace, evidence: OpEvidence) -> bool:
     """Whether a format cannot hold a result, which is not beside a singular point, or
     what a policy casts operands to cannot hold one of them."""
-    if evidence.result.beyond and trace.path.op.name.rpartition(".")[2] not in SINGULAR:
+    if evidence.result.beyond and not is_function(trace):
         return True
     is_finite = not any(x.nonfinite for x in evidence.operands.values())
     return is_finite and largest_operand(evidence) > cast_limit(trace)
@@ -49,7 +63,7 @@ def cast_limit(trace: OpTrace) -> float:
     with scales."""
     if trace.cast is None or trace.cast.is_scaled:
         return math.inf
-    return get_format(np.dtype(trace.cast.dtype).name).max_finite
+    return get_format(trace.cast.format).max_finite
 
 
 def largest_operand(evidence: OpEvidence) -> float:
@@ -64,6 +78,14 @@ def narrows(trace: OpTrace) -> bool:
         return False
     before, after = (unit_of(v.type.dtype) for v in (*op.operands, *op.results))
     return 0 < before < after
+
+
+def rounds_to(trace: OpTrace) -> float:
+    """The roundoff to which an op rounds its result, or a policy its operands, if to
+    8 bits."""
+    cast = 0.0 if trace.cast is None else trace.cast.unit
+    own = min(unit_of(v.type.dtype) for v in trace.path.op.results)
+    return max(own, cast if cast > COARSE else 0.0)
 
 
 def only_renames(trace: OpTrace, evidence: OpEvidence) -> bool:
@@ -97,9 +119,8 @@ def handed_on(trace: OpTrace) -> Iterator[Value]:
 
 
 def vanishes(trace: OpTrace) -> bool:
-    """Whether all of a result underflows."""
-    share = trace.worst.result
-    return share.elements > 1 and min(share.zeros, share.beneath) > GONE
+    """Whether all of a result underflows, in every execution."""
+    return trace.worst.result.elements > 1 and trace.vanished > GONE
 
 
 def vanishes_on(

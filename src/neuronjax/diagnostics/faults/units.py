@@ -19,14 +19,19 @@ class Cast(NamedTuple):
     """What a policy casts operands of a contraction to, and adds partial sums in.
 
     Attributes:
-        dtype: of the coarsest operand.
+        format: of the coarsest operand.
         is_scaled: whether it is scaled to its range before, as blocks are.
         sums: of the partial sums.
     """
 
-    dtype: np.dtype
+    format: str
     is_scaled: bool
-    sums: np.dtype
+    sums: str
+
+    @property
+    def unit(self) -> float:
+        """The roundoff of the operand."""
+        return unit_of(self.format)
 
 
 _SCALED = (NcMatmulMx, ScaleFromAmax)
@@ -35,17 +40,28 @@ _SCALED = (NcMatmulMx, ScaleFromAmax)
 def contraction_casts(side: Side) -> dict[Op, Cast]:
     """The coarsest cast of operands of contractions."""
     casts: dict[Op, Cast] = {}
+    written = {
+        buffer.number: i.write_format
+        for block in side.regions
+        for i in block.instructions
+        if i.write_format is not None
+        for buffer in i.results
+    }
     for block, lowered in side.regions.items():
         for op, span in zip(lowered.region.ops, side.spans(block), strict=True):
             scaled = any(isinstance(i, _SCALED) for i in span.instructions)
             found = [
-                Cast(view.type.dtype, scaled, i.results[0].type.dtype)
+                Cast(
+                    written.get(view.buffer.number, np.dtype(view.type.dtype).name),
+                    scaled,
+                    np.dtype(i.results[0].type.dtype).name,
+                )
                 for i in span.instructions
                 if isinstance(i, NcMatmul | NcMatmulMx)
                 for view in i.operands
             ]
             if found:
-                casts[op] = max(found, key=lambda cast: unit_of(cast.dtype))
+                casts[op] = max(found, key=lambda cast: cast.unit)
     return casts
 
 
@@ -56,7 +72,7 @@ OF_CAST = 0.5
 def _left_of(cast: Cast) -> float:
     """What is left to excuse of a cast of operands, which the perturbed run has moved
     as far; of 8 bits and fewer all, for these end in range too."""
-    unit = unit_of(cast.dtype)
+    unit = cast.unit
     return unit if unit > COARSE else OF_CAST * unit
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.shares import Seen, Share, wide
+from neuronjax.diagnostics.faults.units import Cast
 from neuronjax.execution.probes.integers import is_word
 from neuronjax.ir.program import Op
 
@@ -42,8 +43,22 @@ def rounds_whole(op: Op, result: Seen, share: Share, own: float) -> bool:
     unit = unit_of(result.dtype)
     if not own or not unit or not 1 / unit < share.largest < _LARGEST:
         return False
-    reference = wide(result.reference)
-    return bool(np.all((reference == np.rint(reference)) | ~np.isfinite(reference)))
+    return _is_whole(wide(result.reference))
+
+
+def rounds_whole_operands(
+    operands: Sequence[Seen], largest: float, cast: Cast | None, own: float
+) -> bool:
+    """Whether a policy casts whole numbers of a contraction to floats beside them."""
+    if cast is None or cast.is_scaled or not own or not cast.unit:
+        return False
+    is_beside = 1 / cast.unit < largest < _LARGEST
+    return is_beside and all(_is_whole(wide(x.reference)) for x in operands)
+
+
+def _is_whole(x: np.ndarray) -> bool:
+    """Whether all numbers that are finite are."""
+    return bool(np.all((x == np.rint(x)) | ~np.isfinite(x)))
 
 
 def wrapped(op: Op, operands: Sequence[Seen], result: Seen) -> int:

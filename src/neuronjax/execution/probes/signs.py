@@ -19,7 +19,7 @@ FEW = 0.05
 #: Beside their singularity these make Inf, and of a small error a large one.
 SINGULAR = frozenset(
     "log log_plus_one divide rsqrt sqrt power tan atan2 cbrt acos acosh atanh asin "
-    "lgamma digamma remainder cholesky triangular_solve".split()
+    "erf_inv lgamma digamma remainder cholesky triangular_solve".split()
 )
 #: These and squares make Inf or NaN of finite FP32 numbers, unless they scale by a
 #: constant; sums and products do only of numbers near the end of the range already.

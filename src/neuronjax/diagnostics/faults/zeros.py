@@ -1,0 +1,48 @@
+"""Who made the zeros of which an op makes Inf or NaN."""
+
+from __future__ import annotations
+
+from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
+from neuronjax.diagnostics.faults.flow import Flow
+from neuronjax.diagnostics.faults.recorder import OpTrace
+from neuronjax.diagnostics.faults.traits import rounds_to
+from neuronjax.ir.program import Op, Value
+
+#: Ops that yield zero of a number that is none.
+_VANISHING = frozenset(
+    f"stablehlo.{name}" for name in ("exponential", "power", "convert", "logistic")
+)
+
+
+def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
+    """Who made zeros, of what is none, of which an op makes Inf or NaN; a difference,
+    if it has fewer digits than what is divided by it."""
+    seen: set[Op] = set()
+    found, op = None, shown.path.op
+    while True:
+        zeros = _empty(op, evidence)
+        trace = flow.maker(zeros[0], key=_zeros) if zeros else None
+        if trace is None or trace.path.op in seen:
+            return found
+        op, evidence = trace.path.op, trace.emptiest
+        seen.add(op)
+        before = max((x.nothing for x in evidence.operands.values()), default=0.0)
+        cancels = op.name in ADDS and rounds_to(trace) > rounds_to(shown)
+        gains = (op.name in _VANISHING or cancels) and evidence.result.nothing > before
+        if trace.zeros or gains:
+            found = trace
+
+
+def _empty(op: Op, evidence: OpEvidence) -> list[Value]:
+    """The operands with zeros, those in front that should have none; of a quotient the
+    divisor, if it has."""
+    shares = evidence.operands
+    zeros = [v for v, share in shares.items() if share.nothing]
+    if op.name == "stablehlo.divide" and op.operands[1] in zeros:
+        return [op.operands[1]]
+    return sorted(zeros, key=lambda v: -shares[v].zeros)
+
+
+def _zeros(trace: OpTrace) -> tuple[float, float]:
+    """How many are wrong, and how many there are."""
+    return trace.zeros, trace.emptiest.result.nothing

@@ -1,0 +1,204 @@
+"""Along which of several ways an error, or an Inf, reached a result.
+
+Each program has two lines that could be blamed, of which one decides.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from neuronjax.api.compare import compare
+from tests.diagnostics.faults.marked import marked_line
+
+
+def normal(*shape, seed=0, scale=1.0):
+    x = np.random.default_rng(seed).normal(size=shape) * scale
+    return x.astype(np.float32)
+
+
+# Each is (kind, policy, faulty, healthy, arguments); the faulty line says so.
+
+
+def left_over(variance, noise):
+    gain = variance / (variance + noise)
+    return (1.0 - gain) * variance  # here
+
+
+def left_over_as_a_product(variance, noise):
+    return variance / (variance + noise) * noise
+
+
+def closing(x):
+    opened = 1.0 / (1.0 + jnp.exp(-x))
+    return opened * (1.0 - opened)  # here
+
+
+def closing_from_the_input(x):
+    return jax.nn.sigmoid(x) * jax.nn.sigmoid(-x)
+
+
+def kept(x, steps):
+    keep = jax.nn.sigmoid(x.astype(jnp.bfloat16))  # here
+    return keep.astype(jnp.float32) ** steps
+
+
+def kept_in_fp32(x, steps):
+    return jax.nn.sigmoid(x) ** steps
+
+
+def others(logits):
+    rest = jnp.exp(logits).sum(-1) - jnp.exp(logits[:, 0])  # here
+    return jnp.log(rest)
+
+
+def others_alone(logits):
+    return jax.nn.logsumexp(logits[:, 1:], axis=-1)
+
+
+def gated(gate, up):
+    opened = gate / (1.0 + jnp.exp(-gate))
+    hidden = opened * up  # here
+    return hidden.astype(jnp.float32).sum(-1)
+
+
+def gated_in_fp32(gate, up):
+    opened = gate / (1.0 + jnp.exp(-gate))
+    return (opened.astype(jnp.float32) * up.astype(jnp.float32)).sum(-1)
+
+
+def chances(tips):
+    first = jnp.where(tips[0] > 0.5, 1.0, 0.0)
+
+    def join(held, tip):
+        held = held * tip  # here
+        return held, None
+
+    held, _ = jax.lax.scan(join, first + 0.1, tips)
+    return jnp.log(held.sum(-1))
+
+
+def chances_in_logarithms(tips):
+    first = jnp.where(tips[0] > 0.5, 1.0, 0.0) + 0.1
+    return jax.nn.logsumexp(jnp.log(first) + jnp.log(tips).sum(0), axis=-1)
+
+
+def arrivals(start, passed):
+    reached = jnp.cumprod(passed)  # here
+    return jnp.cumsum(start / reached) * reached
+
+
+def arrivals_by_steps(start, passed):
+    def walk(still, here):
+        still = still * here[1] + here[0]
+        return still, still
+
+    return jax.lax.scan(walk, 0.0 * passed[0], (start, passed))[1]
+
+
+def distance(a, b):
+    shift = jnp.square(a.mean(0) - b.mean(0)).sum()
+    va, vb = a.var(0), b.var(0)
+    spread = va.sum() + vb.sum() - 2.0 * jnp.sqrt(va * vb).sum()  # here
+    return shift + spread
+
+
+def distance_of_roots(a, b):
+    shift = jnp.square(a.mean(0) - b.mean(0)).sum()
+    roots = jnp.sqrt(a.var(0)) - jnp.sqrt(b.var(0))
+    return shift + jnp.square(roots).sum()
+
+
+def two_samples():
+    a = normal(64, 8, scale=4.0)
+    return a, a[::-1] * np.float32(1.005)
+
+
+def missing(links, closed):
+    degree = links.sum(1)
+    return jnp.log1p(degree * (degree - 1) / 2 - closed / 2)
+
+
+def paths_of_three(links):
+    paths = links @ links
+    closed = paths @ links  # here
+    return missing(links, jnp.diagonal(closed))
+
+
+def paths_by_product(links):
+    return missing(links, jnp.sum((links @ links) * links, axis=1))
+
+
+def links():
+    upper = np.triu(np.random.default_rng(2).random((600, 600)) < 0.998, 1)
+    return ((upper | upper.T).astype(np.float32),)
+
+
+def ratings(start, players, gains):
+    def play(held, game):
+        player, gain = game
+        held = held.at[player].add(gain.astype(held.dtype))  # here
+        return held, None
+
+    held, _ = jax.lax.scan(play, start.astype(jnp.float16), (players, gains))
+    return held.astype(jnp.float32) - start
+
+
+def ratings_in_fp32(start, players, gains):
+    def play(held, game):
+        return held.at[game[0]].add(game[1]), None
+
+    return jax.lax.scan(play, start, (players, gains))[0] - start
+
+
+def games():
+    start = 1500 + 200 * np.random.default_rng(3).random(6)
+    players = np.random.default_rng(4).integers(0, 6, (400, 2)).astype(np.int32)
+    return start.astype(np.float32), players, np.full((400, 2), 0.4, np.float32)
+
+
+def energies(base, parts):
+    total = base + parts  # here
+    return total - total[0]
+
+
+def energies_of_parts(base, parts):
+    return parts - parts[0]
+
+
+CASES = [
+    ("cancellation", "fp32", left_over, left_over_as_a_product,
+     lambda: (np.full(16, 1e3, np.float32), np.abs(normal(16, scale=3e-4)) + 1e-4)),
+    ("cancellation", "fp32", closing, closing_from_the_input,
+     lambda: (14 + np.abs(normal(64)),)),
+    ("cancellation", "bf16", others, others_alone,
+     lambda: (np.concatenate([np.full((16, 1), 20.0, np.float32),
+                              normal(16, 8)], 1),)),
+    ("overflow", "fp16", gated, gated_in_fp32,
+     lambda: (normal(12, 64, scale=400.0).astype(np.float16),
+              normal(12, 64, scale=150.0).astype(np.float16))),
+    ("underflow", "fp32", chances, chances_in_logarithms,
+     lambda: (0.2 + 0.1 * np.random.default_rng(5).random((90, 6, 4),
+                                                          dtype=np.float32),)),
+    ("underflow", "fp32", arrivals, arrivals_by_steps,
+     lambda: (np.eye(1, 80, dtype=np.float32)[0], np.full(80, 0.1, np.float32))),
+    ("cancellation", "fp32", distance, distance_of_roots, two_samples),
+    ("integer", "bf16", paths_of_three, paths_by_product, links),
+    ("stagnation", "fp32", ratings, ratings_in_fp32, games),
+    ("absorption", "fp32", energies, energies_of_parts,
+     lambda: (np.full(32, 1.4e5, np.float32), 3 + normal(32, scale=0.05))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy", "faulty", "healthy", "arguments"),
+    CASES,
+    ids=[case[2].__name__ for case in CASES],
+)
+def test_the_kind_and_line_and_its_twin(kind, policy, faulty, healthy, arguments):
+    ask = {"policy": policy, "explain": False}
+    report = compare(faulty, **ask)(*arguments())
+    assert [f.record.source for f in report.faults][:1] == [marked_line(faulty)]
+    on_line = {f.kind for f in report.faults if f.record.source == marked_line(faulty)}
+    assert kind in on_line
+    assert not compare(healthy, **ask)(*arguments()).faults
