@@ -370,7 +370,8 @@ FAULTS = (
         faulty=guidance_faulty,
         healthy=guidance_healthy,
         arguments=guidance_arguments,
-        policy="bf16",
+        policy="mxfp8",
+        target="trn3",
         source="report of NaN with guidance and constrained decoding together",
     ),
     Fault(

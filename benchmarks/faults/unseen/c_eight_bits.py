@@ -230,7 +230,8 @@ FAULTS = (
         faulty=signed_faulty,
         healthy=signed_healthy,
         arguments=signed_arguments,
-        policy="bf16",
+        policy="mxfp4",
+        target="trn3",
         source="abs and max in the wrong order in a quantizer",
     ),
     Fault(
@@ -239,7 +240,8 @@ FAULTS = (
         faulty=measured_faulty,
         healthy=measured_healthy,
         arguments=measured_arguments,
-        policy="bf16",
+        policy="mxfp8",
+        target="trn3",
         source="observers placed on the wrong side of an addition",
     ),
     Fault(

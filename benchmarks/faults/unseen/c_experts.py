@@ -59,7 +59,7 @@ def z_loss_arguments():
 
 
 def balance_faulty(params, x):
-    """The load balance of 8192 experts of one neuron each, as shares times chances."""
+    """The load balance of 16384 experts of one neuron each, as shares times chances."""
     logits = layer_norm(x) @ params["router"]
     probability = jax.nn.softmax(logits).mean(0).astype(jnp.float16)
     chosen = jax.lax.top_k(logits, 64)[1]
@@ -79,34 +79,7 @@ def balance_healthy(params, x):
 
 
 def balance_arguments():
-    return {"router": weight(9310, 24, 8192, 0.5)}, normal(9311, 128, 24)
-
-
-def near_ties_faulty(params, x):
-    """Top-2 of 64 experts, chosen when the probabilities are in the stream's dtype."""
-    h = layer_norm(x)
-    p = jax.nn.softmax(h @ params["router"], axis=-1).astype(jnp.bfloat16)  # fault
-    gates, chosen = jax.lax.top_k(p.astype(jnp.float32), 2)
-    gates = gates / gates.sum(-1, keepdims=True)
-    up = jnp.einsum("td,tkdf->tkf", h, params["experts"][chosen])
-    return jnp.einsum("tk,tkf->tf", gates, jnp.tanh(up))
-
-
-def near_ties_healthy(params, x):
-    h = layer_norm(x)
-    p = jax.nn.softmax(h @ params["router"], axis=-1)
-    gates, chosen = jax.lax.top_k(p, 2)
-    gates = gates / gates.sum(-1, keepdims=True)
-    up = jnp.einsum("td,tkdf->tkf", h, params["experts"][chosen])
-    return jnp.einsum("tk,tkf->tf", gates, jnp.tanh(up))
-
-
-def near_ties_arguments():
-    params = {
-        "router": weight(9320, 16, 64, 0.002),
-        "experts": normal(9321, 64, 16, 8, scale=0.25),
-    }
-    return params, normal(9322, 32, 16)
+    return {"router": weight(9310, 24, 16384, 0.5)}, normal(9311, 128, 24)
 
 
 def combined_faulty(params, x):
@@ -284,7 +257,7 @@ FAULTS = (
         source="mixture-of-experts training whose router loss is Inf in FP16",
     ),
     Fault(
-        name="load-balance-of-8192-experts-in-half",
+        name="load-balance-of-16384-experts-in-half",
         kinds=("underflow", "coarse"),
         faulty=balance_faulty,
         healthy=balance_healthy,
@@ -293,17 +266,8 @@ FAULTS = (
         source="auxiliary losses of very many small experts in half precision",
     ),
     Fault(
-        name="router-top-two-of-bf16-probabilities",
-        kinds=("coarse", "uniform"),
-        faulty=near_ties_faulty,
-        healthy=near_ties_healthy,
-        arguments=near_ties_arguments,
-        policy="fp32",
-        source="pull request that keeps router probabilities in FP32 through top-k",
-    ),
-    Fault(
         name="expert-outputs-added-in-e4m3",
-        kinds=("saturation", "overflow"),
+        kinds=("overflow", "saturation"),
         faulty=combined_faulty,
         healthy=combined_healthy,
         arguments=combined_arguments,

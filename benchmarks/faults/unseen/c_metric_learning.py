@@ -16,39 +16,6 @@ def unit(x):
     return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-6)
 
 
-def similarity_faulty(params, x, labels):
-    """Multi-similarity loss with its usual alpha of 2, beta of 50 and base of 0.5."""
-
-    def loss_of(params):
-        z = unit(jnp.tanh(x @ params))
-        s = (z @ z.T).astype(jnp.float16)
-        same = labels[:, None] == labels
-        other = jnp.where(same, 0.0, jnp.exp(50.0 * (s - 0.5)))  # fault
-        near = jnp.where(same, jnp.exp(-2.0 * (s - 0.5)), 0.0)
-        pull = jnp.log1p(near.astype(jnp.float32).sum(-1)) / 2.0
-        return jnp.mean(pull + jnp.log1p(other.astype(jnp.float32).sum(-1)) / 50.0)
-
-    return jax.value_and_grad(loss_of)(params)
-
-
-def similarity_healthy(params, x, labels):
-    def loss_of(params):
-        z = unit(jnp.tanh(x @ params))
-        s = z @ z.T
-        same = labels[:, None] == labels
-        other = jnp.where(same, -jnp.inf, 50.0 * (s - 0.5))
-        near = jnp.where(same, -2.0 * (s - 0.5), -jnp.inf)
-        push = jax.nn.softplus(jax.nn.logsumexp(other, axis=-1)) / 50.0
-        return jnp.mean(jax.nn.softplus(jax.nn.logsumexp(near, axis=-1)) / 2.0 + push)
-
-    return jax.value_and_grad(loss_of)(params)
-
-
-def similarity_arguments():
-    x = normal(9400, 24, 16) + 0.8
-    return weight(9401, 16, 8), x, integers(9402, 6, 24)
-
-
 def supervised_faulty(params, x, labels):
     """SupCon: the mean over the others of a class; one class has one picture."""
 
@@ -311,15 +278,6 @@ def pixels_arguments():
 
 
 FAULTS = (
-    Fault(
-        name="multi-similarity-exponentials-in-half",
-        kinds=("overflow",),
-        faulty=similarity_faulty,
-        healthy=similarity_healthy,
-        arguments=similarity_arguments,
-        policy="fp16",
-        source="metric-learning losses that are NaN under autocast",
-    ),
     Fault(
         name="supervised-contrast-of-single-picture",
         kinds=("non-finite",),

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from benchmarks.faults.case import Fault
-from benchmarks.faults.seen.parts import integers, layer_norm, normal, weight
+from benchmarks.faults.seen.parts import integers, normal, uniform, weight
 
 BODY = nn.Sequential([nn.Dense(32), nn.relu, nn.Dense(24), nn.relu])
 
@@ -27,7 +27,7 @@ def drift_faulty(params, x, actions, advantage, reference):
         k3 = jnp.exp(behind) - 1.0 - behind  # fault
         return jnp.mean(0.1 * jnp.clip(k3, 0.0, 10.0) - advantage * logp)
 
-    optimizer = optax.adam(1e-3)
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(1e-2))
     grads = jax.grad(loss_of)(params)
     updates, _ = optimizer.update(grads, optimizer.init(params), params)
     return updates
@@ -40,7 +40,7 @@ def drift_healthy(params, x, actions, advantage, reference):
         k3 = jnp.expm1(behind) - behind
         return jnp.mean(0.1 * jnp.clip(k3, 0.0, 10.0) - advantage * logp)
 
-    optimizer = optax.adam(1e-3)
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(1e-2))
     grads = jax.grad(loss_of)(params)
     updates, _ = optimizer.update(grads, optimizer.init(params), params)
     return updates
@@ -50,33 +50,6 @@ def drift_arguments():
     params = {"in": weight(9500, 12, 24), "out": weight(9501, 24, 10, 60.0)}
     advantage, reference = normal(9502, 32), -np.abs(normal(9503, 32))
     return params, normal(9504, 32, 12), integers(9505, 10, 32), advantage, reference
-
-
-def episodes_faulty(params, x, actions, returns):
-    """Relative entropy policy search: weights of samples by their advantage."""
-    h = jax.nn.relu(x @ params["in"])
-    advantage = returns - (h @ params["value"])[:, 0]
-    raw = jnp.exp(advantage / 0.05)  # fault
-    share = raw / raw.sum()
-    return share, -jnp.sum(share * log_probability(h @ params["policy"], actions))
-
-
-def episodes_healthy(params, x, actions, returns):
-    h = jax.nn.relu(x @ params["in"])
-    advantage = returns - (h @ params["value"])[:, 0]
-    share = jax.nn.softmax(advantage / 0.05)
-    return share, -jnp.sum(share * log_probability(h @ params["policy"], actions))
-
-
-def episodes_arguments():
-    params = {
-        "in": weight(9510, 16, 32),
-        "value": weight(9511, 32, 1, 0.05),
-        "policy": weight(9512, 32, 6),
-    }
-    returns = 2.0 * normal(9513, 40) + 4.0
-    returns[3:9] = 9.3 + 0.03 * np.arange(6)
-    return params, normal(9514, 40, 16), integers(9515, 6, 40), returns
 
 
 def replay_faulty(params, priorities, slots, x, targets):
@@ -171,25 +144,54 @@ def sequence_arguments():
     return params, old, normal(9543, 4, 1500, 12), integers(9544, 24, 4, 1500)
 
 
-def tsallis_faulty(params, x):
-    """The Tsallis entropy of a policy that is sure, for a bonus on log scale."""
-    h = layer_norm(jax.nn.relu(x @ params["in"]))
-    p = jax.nn.softmax(h @ params["out"] + params["bias"])
-    entropy = 1.0 - jnp.sum(p * p, axis=-1)  # fault
-    return jnp.log(entropy)
+def tail_faulty(params, x, u):
+    """Exploration from the upper tail of a normal, by the inverse of its CDF."""
+    h = jax.nn.relu(x @ params["in"])
+    mean, wide = jnp.tanh(h @ params["mean"]), jax.nn.softplus(h @ params["wide"])
+    low = jax.scipy.stats.norm.cdf(4.8 + 0.2 * mean)
+    high = jax.scipy.stats.norm.cdf(7.0 + mean)
+    p = low + u * (high - low)
+    drawn = jnp.sqrt(2.0) * jax.lax.erf_inv(2.0 * p - 1.0)  # fault
+    return drawn, mean + wide * drawn
 
 
-def tsallis_healthy(params, x):
-    h = layer_norm(jax.nn.relu(x @ params["in"]))
-    p = jax.nn.softmax(h @ params["out"] + params["bias"])
-    pairs = p[:, :, None] * p[:, None] * (1.0 - jnp.eye(p.shape[-1]))
-    return jnp.log(pairs.sum((-2, -1)))
+def tail_healthy(params, x, u):
+    h = jax.nn.relu(x @ params["in"])
+    mean, wide = jnp.tanh(h @ params["mean"]), jax.nn.softplus(h @ params["wide"])
+    above = jax.scipy.stats.norm.cdf(-4.8 - 0.2 * mean)
+    beyond = jax.scipy.stats.norm.cdf(-7.0 - mean)
+    p = above - u * (above - beyond)
+    drawn = -jax.scipy.special.ndtri(p)
+    return drawn, mean + wide * drawn
 
 
-def tsallis_arguments():
-    params = {"in": weight(9550, 12, 24), "out": weight(9551, 24, 6, 0.5)}
-    params["bias"] = np.array([18, 0, 0, 0, 0, 0], np.float32)
-    return params, normal(9552, 16, 12)
+def tail_arguments():
+    params = {n: weight(9560 + i, 12, 12) for i, n in enumerate(("in", "mean", "wide"))}
+    return params, normal(9565, 16, 12), uniform(9566, 16, 12)
+
+
+def renyi_faulty(params, x, old, order):
+    """A trust region by Renyi's divergence, whose order is annealed down to one."""
+    h = jnp.tanh(x @ params["in"])
+    p, q = jax.nn.softmax(h @ params["out"]), jax.nn.softmax(h @ old)
+    moment = jnp.sum(p**order * q ** (1.0 - order), axis=-1)
+    divergence = jnp.log(moment) / (order - 1.0)  # fault
+    return divergence, jnp.mean(jax.nn.relu(divergence - 0.01))
+
+
+def renyi_healthy(params, x, old, order):
+    h = jnp.tanh(x @ params["in"])
+    p = jax.nn.softmax(h @ params["out"])
+    ratio = jax.nn.log_softmax(h @ params["out"]) - jax.nn.log_softmax(h @ old)
+    excess = jnp.sum(p * jnp.expm1((order - 1.0) * ratio), axis=-1)
+    divergence = jnp.log1p(excess) / (order - 1.0)
+    return divergence, jnp.mean(jax.nn.relu(divergence - 0.01))
+
+
+def renyi_arguments():
+    old = weight(9570, 24, 8)
+    params = {"in": weight(9571, 12, 24), "out": old + weight(9572, 24, 8, 0.5)}
+    return params, normal(9573, 16, 12), old, np.float32(1.0 + 2.0**-18)
 
 
 FAULTS = (
@@ -201,15 +203,6 @@ FAULTS = (
         arguments=drift_arguments,
         policy="bf16",
         source="pull request against NaN gradients of a clipped k3 estimator",
-    ),
-    Fault(
-        name="policy-search-weights-by-exponential",
-        kinds=("overflow", "non-finite"),
-        faulty=episodes_faulty,
-        healthy=episodes_healthy,
-        arguments=episodes_arguments,
-        policy="fp32",
-        source="advantage-weighted regression with a low temperature",
     ),
     Fault(
         name="sum-tree-root-by-differences",
@@ -239,12 +232,21 @@ FAULTS = (
         source="sequence-level importance ratios of long answers",
     ),
     Fault(
-        name="tsallis-entropy-of-sure-policy",
-        kinds=("cancellation", "singular"),
-        faulty=tsallis_faulty,
-        healthy=tsallis_healthy,
-        arguments=tsallis_arguments,
+        name="tail-draws-by-inverse-of-upper-cdf",
+        kinds=("singular", "coarse", "non-finite"),
+        faulty=tail_faulty,
+        healthy=tail_healthy,
+        arguments=tail_arguments,
         policy="fp32",
-        source="sparse entropy bonuses late in training",
+        source="truncated normal samplers that return infinity in the upper tail",
+    ),
+    Fault(
+        name="renyi-divergence-of-order-near-one",
+        kinds=("singular", "cancellation"),
+        faulty=renyi_faulty,
+        healthy=renyi_healthy,
+        arguments=renyi_arguments,
+        policy="fp32",
+        source="alpha divergences whose order approaches one",
     ),
 )

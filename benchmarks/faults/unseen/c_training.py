@@ -143,7 +143,7 @@ def total_healthy(params, batches, labels, total):
 def total_arguments():
     params = {"in": weight(9630, 12, 24), "out": weight(9631, 24, 6)}
     batches, labels = normal(9632, 48, 8, 12), integers(9633, 6, 48, 8)
-    return params, batches, labels, np.float32(6.0e7)
+    return params, batches, labels, np.float32(2.0e8)
 
 
 def reduced_faulty(params, shards, labels):
@@ -236,9 +236,8 @@ def probe_healthy(params, x, y):
 
 
 def probe_arguments():
-    """The second direction is the first one but for the last unit, seldom active."""
     params = {"in": weight(9660, 12, 16), "a": normal(9661, 16)}
-    params["b"] = params["a"] + 2e-4 * normal(9662, 16)
+    params["b"] = params["a"] + 1e-4 * normal(9662, 16)
     return params, normal(9663, 64, 12), normal(9664, 64)
 
 
