@@ -157,7 +157,7 @@ CASES = [
     ),
     ("cancellation", "fp32", variance, centred_variance, [normal(4, LONG) + 1000]),
     (
-        "singular",
+        "non-finite",
         "bf16",
         log_of_nothing,
         log_of_something,

@@ -285,6 +285,9 @@ def test_nan_of_finite_numbers_is_told_from_inf():
     def share(part, whole):
         return part / whole
 
-    pair = np.float32([0, 0]), np.float32([0, 1])
-    assert compare(share)(*pair).faults[0].kind == "non-finite"
-    assert compare(share)(pair[1], pair[0]).faults[0].kind == "singular"
+    zeros, ones = np.zeros(2, np.float32), np.ones(2, np.float32)
+    assert compare(share)(zeros, zeros).faults[0].kind == "non-finite"
+    assert compare(share)(ones, zeros).faults[0].kind == "singular"
+    [both] = compare(share)(np.float32([0, 1, 1]), np.zeros(3, np.float32)).faults
+    assert both.kind == "non-finite"
+    assert "1 of 3 are NaN, 2 Inf, of finite operands" in both.evidence

@@ -170,11 +170,13 @@ def _makes_nonfinite(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         )
     if not share.nonfinite or any(x.nonfinite for x in operands):
         return None
-    what = "NaN" if share.nan else "Inf"
-    text = f"{share.nonfinite} of {share.elements} are {what}, of finite operands"
+    counts = [("NaN", share.nan), ("Inf", share.nonfinite - share.nan)]
+    (name, count), *others = [(name, n) for name, n in counts if n]
+    text = f"{count} of {share.elements} are {name}"
+    text += "".join(f", {n} {name}" for name, n in others) + ", of finite operands"
     if share.nonfinite_reference == share.nonfinite:
         text += "; in float64 too"
-    return FaultName(nonfinite_kind(_short(t), share.nan, share.nonfinite), text)
+    return FaultName(nonfinite_kind(_short(t), share.nan > 0), text)
 
 
 def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:

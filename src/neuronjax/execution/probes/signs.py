@@ -45,11 +45,11 @@ def makes_nonfinite(result: Finiteness, operands: Iterable[Finiteness]) -> Finit
     return Finiteness(of_finite, of_numbers)
 
 
-def nonfinite_kind(op: str, nan: Any, nonfinite: Any) -> str:
-    """What an op is called that makes so many NaNs, of so many Inf and NaN."""
-    if op in SINGULAR and nan < nonfinite:
-        return "singular"
-    return "non-finite" if nan else "overflow"
+def nonfinite_kind(op: str, makes_nan: bool) -> str:
+    """What an op is called that makes NaN, or else Inf."""
+    if makes_nan:
+        return "non-finite"
+    return "singular" if op in SINGULAR else "overflow"
 
 
 def absorption_kind(is_running: bool) -> str:

@@ -23,7 +23,7 @@ def fault_kind(sign: str, probe: Probe) -> str:
         return absorption_kind(probe.running)
     if probe.kind == "cast":
         return "overflow"  # to NaN, where a format has no Inf
-    return nonfinite_kind(probe.function, sign == "made_nan", True)
+    return nonfinite_kind(probe.function, sign == "made_nan")
 
 
 def faults_of(
