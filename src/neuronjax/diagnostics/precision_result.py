@@ -177,15 +177,21 @@ class PrecisionSearch(Displayed):
         """
         from neuronjax.report.plots_search import Trial, draw_search
 
-        path = (self.decisions[n] for n in path_to(self.assignment, self.decisions))
+        path = [self.decisions[n] for n in path_to(self.assignment, self.decisions)]
+        changed = {d.assignment: self._change(d) for d in (*self.decisions, *path)}
         return draw_search(
             f"{self.name} on {self.target}: {self.speedup:.2f}x predicted",
             f"{self.metric} against {self.reference}",
             self.tolerance,
             self.margin,
             self.baseline_seconds,
-            tried=[Trial(t.seconds, t.error) for t in self.tried],
-            path=[Trial(d.seconds or 0.0, d.error or 0.0) for d in path],
+            tried=[
+                Trial(t.seconds, t.error, changed.get(t.assignment, ""))
+                for t in self.tried
+            ],
+            path=[
+                Trial(d.seconds or 0.0, d.error or 0.0, self._change(d)) for d in path
+            ],
             found=Trial(self.seconds, self.error),
         )
 
@@ -377,6 +383,11 @@ class PrecisionSearch(Displayed):
             caption="Error and time are those of the whole program.\n"
             f"Tolerated: error{self._margin} <= {self.tolerance:g}",
         )
+
+    def _change(self, d: Decision) -> str:
+        """What a decision did: "all bf16", "head/kernel to bf16"."""
+        name, to = self._names(d.groups), self.candidates[d.candidate]
+        return f"all {to}" if name == "all" else f"{name} to {to}"
 
     def _names(self, groups: Sequence[int]) -> str:
         if len(groups) == len(self.groups):

@@ -43,13 +43,18 @@ def _stages(
     for place, unit in enumerate(plan.units):
         own = {name: layer[place] for name, layer in hbm.temporaries.items()}
         held = Counter(around) + Counter(own)
-        called = isinstance(unit.region.steps[0].instruction, Call | Spmd)
-        if called and unit.inner[0].units:
+        if _is_called(unit) and unit.inner[0].units:
             inner = nested_peak_of(unit.inner[0])
             held["workspace"] -= inner.bytes  # which is there at its fullest
             yield from _stages(unit.inner[0], inner, held)
         else:
             yield Stage(unit, held)
+
+
+def _is_called(unit: Unit) -> bool:
+    """Whether a unit is a function that runs once."""
+    steps = unit.region.steps
+    return bool(unit.inner) and isinstance(steps[0].instruction, Call | Spmd)
 
 
 def stage_edges(

@@ -102,7 +102,7 @@ def _squeeze(axes: Axes, least: float, peak: float) -> None:
     )
     axes.set_ylim(0, heights[-1])
     above = MaxNLocator(4).tick_values(least, peak)
-    room = 0.1 * (heights[-1] - least)
+    room = 0.15 * (heights[-1] - least)
     ticks = [0.0, least, *(y for y in above if least + room < y < heights[-1])]
     axes.set_yticks(ticks, [f"{tick:.4g}" for tick in ticks])
     axes.axhline(least, color="white", linewidth=1.5)
