@@ -11,7 +11,7 @@ from rich.console import Group as Rows, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from neuronjax.diagnostics.precision_groups import OpGroup
+from neuronjax.diagnostics.precision_groups import OpGroup, explained
 from neuronjax.diagnostics.precision_path import became_of, path_to
 from neuronjax.diagnostics.precision_policies import Assignment, policy_code
 from neuronjax.diagnostics.precision_strategies import (
@@ -21,6 +21,7 @@ from neuronjax.diagnostics.precision_strategies import (
     Decision,
 )
 from neuronjax.policy import Policy
+from neuronjax.report.casts import AS_FAST_AS_TF32, NO_FASTER_THAN_TF32
 from neuronjax.report.quantities import seconds as in_words
 from neuronjax.report.tables import (
     NAME,
@@ -228,7 +229,7 @@ class PrecisionSearch(Displayed):
         if self.speedup < 1:
             lines.append('predicted slower: objective="time" keeps what saves time')
         lines += self._better_uniform()
-        return Text("\n".join(lines))
+        return Text("\n".join([*lines, ""]))
 
     def _better_uniform(self) -> Iterator[str]:
         """Where one candidate for all would have been faster, or as fast as makes no
@@ -259,7 +260,8 @@ class PrecisionSearch(Displayed):
             beside = f", and {self.held_out} {kept}: {self.held_out_error:.3g}"
         yield f"judged on {seen} with a margin of {self.margin:g}{beside}"
         if self.batches == 1 and (self.held_out_varied or not self.held_out):
-            yield "no other data was seen, which may err more: batches=, holdout="
+            yield "no other data was seen, which may err more; batches= and holdout= of"
+            yield "nj.search_precision take it"
         for path, times in [*self.worst_where.items()][:1]:
             if path:  # else of a metric of one's own
                 total = sum(self.worst_where.values())
@@ -312,7 +314,8 @@ class PrecisionSearch(Displayed):
     def _groups_table(self) -> Table:
         shown = self.groups[:_SHOWN_GROUPS]
         hidden = len(self.groups) - len(shown)
-        caption = f"and {hidden} more: .precisions" if hidden else None
+        told = [f"and {hidden} more: .precisions"] if hidden else []
+        told += explained(shown, self.groups)
         chosen = [self.candidates[a] for a in self.assignment]
         return new_table(
             "What every group of ops got",
@@ -327,8 +330,19 @@ class PrecisionSearch(Displayed):
                 (group.name, str(group.ops), chosen[n], *self._refused(n))
                 for n, group in enumerate(shown)
             ),
-            caption,
+            "\n".join((*told, *self._casts())) or None,
         )
+
+    def _casts(self) -> Iterator[str]:
+        """Why a narrower type may take longer than TF32."""
+        became = became_of(self.assignment, self.decisions)
+        for d, outcome in zip(self.decisions, became, strict=True):
+            to = self.candidates[d.candidate]
+            instead = {self.candidates[self.assignment[group]] for group in d.groups}
+            lost = outcome == "rejected" and d.why == SAVES_NO_TIME
+            if lost and to in AS_FAST_AS_TF32 and instead == {"tf32"}:
+                yield f"{to} saves no time: {NO_FASTER_THAN_TF32}"
+                return
 
     def _refused(self, group: int) -> tuple[str, str]:
         """The last cheaper candidate that a group did not get, and what decided."""

@@ -25,21 +25,21 @@ from neuronjax.timing.memory_plan import BlockPlan, Category, HbmPeak, MemoryPla
 from neuronjax.timing.timeline import Timeline
 
 
-class Stage(NamedTuple):
+class MemoryStage(NamedTuple):
     """A unit in its place, and what is in HBM then beside the arguments [bytes]."""
 
     unit: Unit
     held: Mapping[Category, int]
 
 
-def stages(memory: MemoryPlan) -> list[Stage]:
+def stages(memory: MemoryPlan) -> list[MemoryStage]:
     """What runs one after the other."""
     return list(_stages(memory.main, memory.hbm, Counter()))
 
 
 def _stages(
     plan: BlockPlan, hbm: HbmPeak, around: Mapping[Category, int]
-) -> Iterator[Stage]:
+) -> Iterator[MemoryStage]:
     for place, unit in enumerate(plan.units):
         own = {name: layer[place] for name, layer in hbm.temporaries.items()}
         held = Counter(around) + Counter(own)
@@ -48,7 +48,7 @@ def _stages(
             held["workspace"] -= inner.bytes  # which is there at its fullest
             yield from _stages(unit.inner[0], inner, held)
         else:
-            yield Stage(unit, held)
+            yield MemoryStage(unit, held)
 
 
 def _is_called(unit: Unit) -> bool:
@@ -58,7 +58,7 @@ def _is_called(unit: Unit) -> bool:
 
 
 def stage_edges(
-    timeline: Timeline, memory: MemoryPlan, shown: Sequence[Stage]
+    timeline: Timeline, memory: MemoryPlan, shown: Sequence[MemoryStage]
 ) -> np.ndarray:
     """Between which times each stage is shown [s].
 

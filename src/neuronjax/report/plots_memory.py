@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from neuronjax.report.memory_samples import Stage, sbuf_of, stage_edges, stages
+from neuronjax.report.memory_samples import MemoryStage, sbuf_of, stage_edges, stages
 from neuronjax.report.plots_labels import HALO, SMALL
 from neuronjax.report.plots_style import INK, annotate, plain
 from neuronjax.report.quantities import binary, time_unit
@@ -110,7 +110,9 @@ def _squeeze(axes: Axes, least: float, peak: float) -> None:
     axes.plot([0], [_SQUEEZED], color=INK, transform=axes.transAxes, **across)
 
 
-def _held(memory: MemoryPlan, shown: Sequence[Stage]) -> dict[Category, np.ndarray]:
+def _held(
+    memory: MemoryPlan, shown: Sequence[MemoryStage]
+) -> dict[Category, np.ndarray]:
     """Bytes at every stage, by category: arguments, then what comes and goes."""
     fixed: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
     for tensor in memory.arguments:
@@ -133,7 +135,7 @@ def _hbm_title(memory: MemoryPlan, capacity: int) -> str:
 
 
 def _edges(
-    axes: Axes, timeline: Timeline, memory: MemoryPlan, shown: Sequence[Stage]
+    axes: Axes, timeline: Timeline, memory: MemoryPlan, shown: Sequence[MemoryStage]
 ) -> np.ndarray:
     """Limits of the stages in the unit of the time axis, which is labelled."""
     unit, name = time_unit(timeline.total_seconds)
