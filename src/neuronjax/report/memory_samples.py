@@ -41,7 +41,9 @@ def _stages(
     plan: BlockPlan, hbm: HbmPeak, around: Mapping[Category, int]
 ) -> Iterator[MemoryStage]:
     for place, unit in enumerate(plan.units):
-        own = {name: layer[place] for name, layer in hbm.temporaries.items()}
+        own: dict[Category, int] = {
+            name: layer[place] for name, layer in hbm.temporaries.items()
+        }
         held = Counter(around) + Counter(own)
         if _is_called(unit) and unit.inner[0].units:
             inner = nested_peak_of(unit.inner[0])

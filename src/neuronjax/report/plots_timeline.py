@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -40,8 +40,8 @@ _HEIGHT = 0.8
 _BAND = 0.36  # of phases and loops
 _BAND_STEP = 0.55
 #: Neither is a phase, nor like one.
-_AROUND = {"color": "#F5EEDF", "linewidth": 0}
-_LOOP = {"color": FAINT, "alpha": 0.18, "linewidth": 0}
+_AROUND: Mapping[str, Any] = {"color": "#F5EEDF", "linewidth": 0}
+_LOOP: Mapping[str, Any] = {"color": FAINT, "alpha": 0.18, "linewidth": 0}
 #: What is named fills this much of its stretch, which is this share of the whole time.
 _FILLED, _NAMED_SHARE = 0.75, 0.01
 #: Of a lane's height, what stands behind a text is more than that; in another colour
@@ -338,7 +338,9 @@ def _within(inner: LoopSpan, outer: LoopSpan) -> bool:
 def _legend(axes: Axes, rows: _TimelineRows) -> None:
     """Colours are the lanes'; what differs within a row, and the greys, need names."""
     present = {run.name for run in rows.phases}
-    looks = {p: {"color": grey} for p, grey in PHASE_COLOURS.items() if p in present}
+    looks: dict[str, Mapping[str, Any]] = {
+        p: {"color": grey} for p, grey in PHASE_COLOURS.items() if p in present
+    }
     if any(_is_spill(event) for event in rows.timeline.of("dma")):
         looks["spills to and from HBM"] = {"color": SPILL_COLOUR}
     if rows.loops:
