@@ -1,7 +1,8 @@
 """The `neuronjax` command: it says so where loading takes long.
 
 Outside the package, because importing `neuronjax` imports JAX, which takes seconds in
-which a terminal would show nothing.
+which a terminal would show nothing. Under `python -m neuronjax` the package is first:
+it imports this, which then begins at once.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from collections.abc import Iterator
 #: From when on somebody may wonder whether it has begun.
 _PATIENCE_SECONDS = 1.0
 _CLEAR = "\r\x1b[K"
+_line = contextlib.ExitStack()
 
 
 def main() -> None:
     """The entry point of the command."""
-    with _loading():
+    if not _is_early:
+        _line.enter_context(_loading())
+    with _line:
         from neuronjax.cli import main as command
 
     command()
@@ -49,5 +53,9 @@ def _loading() -> Iterator[None]:
         shown.join()
 
 
+#: Whether it is `python -m neuronjax`, whose package is being imported.
+_is_early = sys.argv[:1] == ["-m"] and "neuronjax" in sys.orig_argv
+if _is_early:
+    _line.enter_context(_loading())
 if __name__ == "__main__":
     main()

@@ -16,6 +16,9 @@ was found, `testing/` keeps it. Every public function below is a file of `api/`,
 command of `cli/`.
 """
 
+import neuronjax_command  # noqa: F401  # first: in a terminal it says that this loads
+
+# isort: split
 import importlib
 
 import neuronjax.api.readings  # noqa: F401

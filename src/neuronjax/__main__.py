@@ -1,6 +1,6 @@
 """`python -m neuronjax`: the command line."""
 
-from neuronjax.cli import main
+from neuronjax_command import main
 
 if __name__ == "__main__":
     main()

@@ -15,7 +15,7 @@ from neuronjax.api.jit import Emulated
 from neuronjax.api.profile import profile
 from neuronjax.api.profile_result import Profile
 from neuronjax.errors import InvalidProgramError, UnsupportedError
-from neuronjax.report.memory_samples import memory_samples, unit_edges
+from neuronjax.report.memory_samples import memory_samples, stage_edges, stages
 from neuronjax.timing.work import QUEUES
 from tests.zoo import PROGRAMS
 
@@ -222,8 +222,13 @@ def test_what_is_donated_is_not_there_twice(options):
     assert kept.categories["outputs"] - given.categories["outputs"] == 4 * 4096 * 4096
 
 
+def edges_of(profiled):
+    memory = profiled.memory
+    return stage_edges(profiled.timeline, memory, stages(memory))
+
+
 def test_memory_over_time(profiled):
-    edges = unit_edges(profiled.timeline, profiled.memory)
+    edges = edges_of(profiled)
     assert (edges[0], edges[-1]) == (0, profiled.total_seconds)
     assert (np.diff(edges) >= 0).all()
     samples = memory_samples(profiled.timeline, profiled.memory)
@@ -244,7 +249,7 @@ def test_a_loop_is_over_with_its_last_turn():
     w = jax.ShapeDtypeStruct((1024, 1024), X.dtype)
     found = profile(lambda x, w: looped(x, w) + 1)(X, w)
     (loop,) = found.timeline.loops
-    edges = unit_edges(found.timeline, found.memory)
+    edges = edges_of(found)
     assert np.isclose(edges, loop.end_seconds, rtol=1e-6).any()
 
 

@@ -14,6 +14,16 @@ COMMAND = (
     "import sys, neuronjax_command as command; assert 'jax' not in sys.modules; "
     "command._PATIENCE_SECONDS = 0; sys.argv[1:] = ['--version']; command.main()"
 )
+#: However fast the machine is.
+SLOW = """
+import sys, time
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        time.sleep(2 * (name == "jax"))
+
+sys.meta_path.insert(0, Slow())
+"""
 LINE = "neuronjax: loading JAX"
 
 
@@ -37,6 +47,25 @@ def test_a_terminal_is_told_and_cleared():
     assert os.read(ours, 1000).decode() == f"{LINE}\r\x1b[K"
     os.close(ours)
     assert "loading" not in done.stdout
+
+
+def test_the_module_tells_it_too(tmp_path):
+    """`python -m neuronjax` imports the package before anything of its own."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW)
+    paths = (str(tmp_path), str(Path(neuronjax_command.__file__).parent))
+    environment = {"PYTHONPATH": os.pathsep.join(paths)}
+    ours, theirs = pty.openpty()
+    subprocess.run(
+        [sys.executable, "-m", "neuronjax", "--version"],
+        env={**os.environ, **environment},
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        check=True,
+    )
+    os.close(theirs)
+    assert os.read(ours, 1000).decode() == f"{LINE}\r\x1b[K"
+    os.close(ours)
 
 
 def test_a_log_is_not_told():

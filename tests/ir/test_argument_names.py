@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neuronjax.ir.argument_names import modules_of_arguments
+from neuronjax.ir.argument_names import modules_of_arguments, parameters_of
 
 KERNEL = "layers/1/attn/wk/kernel/value"
 
@@ -35,3 +35,9 @@ def test_a_place_among_names_is_a_layer():
     names = ["model/2d_conv/inner/kernel", "model/0/inner/kernel"]
     found = modules_of_arguments(names)
     assert [*found.values()] == ["2d_conv/inner", "0/inner"]
+
+
+def test_what_an_optimizer_has_moments_of_is_a_parameter():
+    params = ["p/layers/down", "p/layers/norm1", "p/out"]
+    state = ["s/0/count", *(f"s/0/{m}/{p[2:]}" for m in ("mu", "nu") for p in params)]
+    assert parameters_of([*params, *state, "batch/x", "out"]) == params

@@ -337,3 +337,30 @@ def test_memory_that_does_not_fit_is_said_in_the_title():
     (_, axes) = profiled.plot("memory").axes
     assert axes.get_title(loc="left") == "HBM: 32 GiB do not fit in 23.8 GiB"
     assert axes.get_ylim()[1] > 32
+
+
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+def test_ops_of_a_roofline_are_seen(example):
+    """A dot is three points wide at least, and ops in one place are one dot."""
+    (axes,) = example().plot("roofline").axes
+    marks = [each for each in axes.collections if each.get_offsets().size]
+    assert min(size for mark in marks for size in mark.get_sizes()) >= 26
+    assert len(marks) <= len(points(example().timeline))
+    sizes = [mark.get_sizes()[0] for mark in marks]
+    assert sizes == sorted(sizes, reverse=True)  # the small ones are drawn on top
+
+
+def test_layers_are_one_dot():
+    ops = [point for point in points(spilled().timeline) if point.is_matmul]
+    (axes,) = spilled().plot("roofline").axes
+    filled = [mark for mark in axes.collections if mark.get_facecolor().size]
+    assert len(filled) < len(ops)
+    largest = max(mark.get_sizes()[0] for mark in filled)
+    assert largest > 2 * 1500 * max(point.share for point in ops)
+
+
+def test_a_greys_name_is_in_the_legend():
+    (axes,) = two_layers().plot("timeline").axes
+    assert "program's start and end" in texts(axes)
+    (axes,) = figure("timeline").axes
+    assert "loop" in texts(axes)

@@ -9,6 +9,8 @@ import pytest
 
 from neuronjax.report.plots_errors import draw_errors
 
+_RUN, _OWN = "in the run (inherited too)", "in isolation (its own)"
+
 
 def row(number, error, scope="jit(step)/jvp()/add", isolation=0.0):
     return {
@@ -94,7 +96,7 @@ def test_marks_are_in_the_legend_and_no_label_is_cut_off():
     marks = [(3, "1. overflow: op 3"), (7, "first divergence: op 7, dot_general")]
     figure = drawn([row(n, 1e-3, isolation=1e-4) for n in range(10)], marks)
     found = labels(figure)
-    assert {"in the run", "in isolation", *(label for _, label in marks)} <= set(found)
+    assert {_RUN, _OWN, *(label for _, label in marks)} <= set(found)
     boxes = [text.get_window_extent() for text in figure.legends[0].get_texts()]
     page = figure.get_window_extent()
     assert all(page.x0 <= box.x0 and box.x1 <= page.x1 for box in boxes)
@@ -114,3 +116,11 @@ def test_what_is_not_finite_is_a_cross_at_the_top():
         if dots.get_transforms().shape and len(dots.get_offsets())
     ]
     assert [[1, pytest.approx(0.98)]] in crosses
+
+
+def test_the_optimizer_is_another_grey():
+    rows = [row(n, 1e-3, "jit(step)/transpose(jvp())/add") for n in range(20)]
+    rows += [{**row(n, 1e-3), "phase": "optimizer"} for n in range(20, 30)]
+    figure = drawn(rows)
+    assert {"backward pass", "optimizer"} <= set(labels(figure))
+    assert len({patch.get_facecolor() for patch in figure.axes[0].patches}) == 2

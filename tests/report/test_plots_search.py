@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import neuronjax as nj
 from neuronjax.report.plots_search import Trial, draw_search
+
+WITHIN, BEYOND = "tried, within the tolerance", "tried, beyond it"
 
 
 def drawn(*errors, tolerance=1e-2, margin=1.0, found=0):
@@ -34,7 +40,7 @@ def written(figure):
 
 def test_an_error_of_zero_is_below_the_axis_and_called_exact():
     figure = drawn(4e-5, 0.0, 3e-3)
-    first, exact, last = heights(figure)["within"]
+    first, exact, last = heights(figure)[WITHIN]
     assert (first, last) == (4e-5, 3e-3)
     assert exact < 4e-5 / 2
     assert "0: exact" in written(figure)
@@ -53,7 +59,7 @@ def test_without_a_zero_there_is_no_such_line():
 
 def test_what_is_not_finite_is_above():
     figure = drawn(4e-5, math.inf, 0.2)
-    first, second = heights(figure)["beyond"]
+    first, second = heights(figure)[BEYOND]
     assert first > 0.2
     assert second == 0.2
     assert "not finite" in written(figure)
@@ -73,14 +79,14 @@ def test_no_tolerance_is_exact(errors):
 
 def test_the_legend_says_what_dots_are():
     labels = {t.get_text() for t in drawn(1e-3, 0.1).legends[0].get_texts()}
-    assert labels == {"within", "beyond", "found", "step by step"}
+    assert labels == {WITHIN, BEYOND, "found", "steps kept"}
 
 
 def test_within_is_what_the_search_takes_for_it():
     figure = drawn(7e-3, 9e-3, 0.1, margin=1.25)
-    assert heights(figure)["within"] == [7e-3]
-    assert heights(figure)["beyond"] == [9e-3, 0.1]
-    assert {"tolerance", "tolerance / 1.25"} <= set(written(figure))
+    assert heights(figure)[WITHIN] == [7e-3]
+    assert heights(figure)[BEYOND] == [9e-3, 0.1]
+    assert {"tolerance", "tolerance / margin of 1.25"} <= set(written(figure))
     assert "tolerance / 1" not in written(drawn(7e-3, 9e-3))
 
 
@@ -89,3 +95,35 @@ def test_times_fill_the_width():
     low, high = axes.get_xlim()
     assert 0 < low < 800
     assert 900 < high < 1000
+
+
+def test_points_are_named_where_there_is_room():
+    """The found one and its path first; one of two in the same place."""
+    start, half = Trial(9e-4, 1e-3, "all fp32"), Trial(5e-4, 2e-3, "layers/0/q to bf16")
+    beside = Trial(5.001e-4, 2e-3, "layers/1/q to bf16")
+    far = Trial(6e-4, 8e-3, f"{'deep/' * 20}kernel to fp8")
+    tried = [start, beside, half, far]
+    figure = draw_search(
+        "step", "loss", 1e-2, 1.0, 9e-4, tried=tried, path=[start, half], found=half
+    )
+    found = written(figure)
+    assert {"all fp32", "layers/0/q to bf16"} <= set(found)
+    assert any(
+        text.startswith("…") and text.endswith("kernel to fp8") for text in found
+    )
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    boxes = [text.get_window_extent() for text in axes.texts]
+    for one, other in itertools.combinations(boxes, 2):
+        assert not one.overlaps(other)
+
+
+def test_a_search_names_what_was_tried():
+    def step(w, x):
+        return jnp.tanh(x @ w["up"]) @ w["down"]
+
+    key = jax.random.key(0)
+    w = {"up": jax.random.normal(key, (64, 64)), "down": jnp.ones((64, 64))}
+    search = nj.search_precision(step, target="trn2", tolerance=0.1, progress=False)
+    found = search(w, jnp.ones((8, 64)))
+    assert "all fp32" in written(found.plot())

@@ -24,6 +24,7 @@ from neuronjax.api.lowered import (
     Lowered,
     may_round_stochastically,
 )
+from neuronjax.api.nnx_ties import tied
 from neuronjax.api.signatures import (
     Named,
     argument_name,
@@ -212,6 +213,7 @@ class Emulated:
         if capturing():
             return self._as_scope(*args, **kwargs)
         host_process.check()
+        args, kwargs = self._once(args, kwargs)
         try:
             context = self._state.context(self._next_index(args, kwargs))
             around = MeshContext.current()
@@ -281,11 +283,13 @@ class Emulated:
 
     def captured(self, *args: Any, **kwargs: Any) -> CapturedProgram:
         """The program for arguments of these types, as all verbs share it."""
+        args, kwargs = self._once(args, kwargs)
         around, (args, kwargs) = MeshContext.of_types((args, kwargs))
         return self._capture(args, kwargs, around)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The program for arguments of these types (arrays or ShapeDtypeStructs)."""
+        args, kwargs = self._once(args, kwargs)
         around, (args, kwargs) = MeshContext.of_types((args, kwargs))
         captured = self._capture(args, kwargs, around)
         _ = captured.instructions  # what cannot be lowered is refused here
@@ -314,6 +318,11 @@ class Emulated:
         return f"<neuronjax.Emulated {self._name} on {self.target.name}>"
 
     # -- inside ------------------------------------------------------------------------
+
+    def _once(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """For a report the arguments with variables that modules share once."""
+        is_report = isinstance(self.__wrapped__, nnx_state.WithState)
+        return tied((args, kwargs)) if is_report else (args, kwargs)
 
     def _as_scope(self, *args: Any, **kwargs: Any) -> Any:
         """Inside another captured function: the function, under this policy."""

@@ -21,6 +21,7 @@ import jax
 from jax.extend.core import Jaxpr, JaxprEqn, Var, jaxpr_as_fun
 from jax.tree_util import DictKey, GetAttrKey
 
+from neuronjax.api.nnx_ties import tied, untied
 from neuronjax.api.signatures import path_name, signature_of
 from neuronjax.errors import NotEmulatedWarning, warn_user
 
@@ -74,7 +75,8 @@ def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
     signature = signature_of(function)
 
     def called(*args: Any, **kwargs: Any) -> Any:
-        found = run(*args, **kwargs)
+        once, named = tied((args, kwargs))
+        found = run(*once, **named)
         if not isinstance(found, Stepped):
             return found
         _write(found.state, signature, (args, kwargs))
@@ -85,17 +87,17 @@ def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
 
 def copied(arguments: Any) -> Any:
     """Arguments whose modules may be written into; the arrays are the same."""
-    return jax.tree.map(lambda leaf: leaf, arguments)
+    return untied(jax.tree.map(lambda leaf: leaf, tied(arguments)))
 
 
 def _write(state: Mapping[str, Any], signature: Any, arguments: Any) -> None:
     nnx: Any = sys.modules["flax.nnx"]
-    for path, node in _modules(arguments):
-        found, tree = jax.tree.flatten_with_path(node)
-        names = [path_name(signature, (*path, *inner)) for inner, _ in found]
-        pairs = zip(names, found, strict=True)
-        leaves = [state.get(name, leaf) for name, (_, leaf) in pairs]
-        nnx.update([node], nnx.state([jax.tree.unflatten(tree, leaves)]))
+    found, tree = jax.tree.flatten_with_path(tied(arguments))
+    leaves = [state.get(path_name(signature, path), leaf) for path, leaf in found]
+    written = untied(jax.tree.unflatten(tree, leaves))
+    pairs = zip(_modules(arguments), _modules(written), strict=True)
+    for (_, node), (_, fresh) in pairs:
+        nnx.update([node], nnx.state([fresh]))
 
 
 def called(function: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
@@ -137,9 +139,9 @@ def _apart(
         given = [*leaves]  # with what is static
         for n, array in zip(places, arrays, strict=True):
             given[n] = array
-        arguments = args, kwargs = jax.tree.unflatten(tree, given)
+        arguments = args, kwargs = untied(jax.tree.unflatten(tree, given))
         results, result_tree = jax.tree.flatten(function(*args, **kwargs))
-        after = _variables(arguments)
+        after = _variables(tied(arguments))
         trees[:] = [result_tree, [*after]]
         return [*results, *after.values()]
 

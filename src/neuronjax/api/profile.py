@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from neuronjax.api.jit import Emulated, jit
 from neuronjax.api.lowered import Lowered
+from neuronjax.api.nnx_ties import tied
 from neuronjax.api.profile_result import Profile
 from neuronjax.api.signatures import function_name
 from neuronjax.diagnostics import kernel_limits as kernels
@@ -92,6 +93,7 @@ def profile(
     name = function_name(step)
 
     def profiled(*args: Any, **kwargs: Any) -> Profile:
+        args, kwargs = tied((args, kwargs))
         with stages.watching(f"{name} on {emulated.target.name}"):
             lowered = emulated.lower(*args, **kwargs)
             with_batch = functools.partial(_scaled, emulated, args, kwargs, batch)

@@ -20,6 +20,7 @@ from neuronjax.diagnostics.limits import Change
 from neuronjax.hardware import Target
 from neuronjax.policy import Policy
 from neuronjax.report import profile_tables as tables, profile_usage as usages
+from neuronjax.report.casts import cast_notes
 from neuronjax.report.memory_display import ShownMemory, shown_memory
 from neuronjax.report.memory_samples import memory_samples
 from neuronjax.report.profile_events import write_csv, write_parquet
@@ -95,9 +96,10 @@ class Profile(Displayed):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What had to be assumed of this program: turns of loops, branches; and what
-        `donate_argnums` would save of HBM."""
-        return (*self.timeline.notes, *self._donation_notes())
+        """What had to be assumed of this program: turns of loops, branches; what casts
+        to 16 bits take, and what `donate_argnums` would save of HBM."""
+        casts = () if self._program is None else cast_notes(self.timeline, self.policy)
+        return (*self.timeline.notes, *casts, *self._donation_notes())
 
     def _donation_notes(self) -> Iterator[str]:
         saved = 0 if self._program is None else donation_saves(self.memory)

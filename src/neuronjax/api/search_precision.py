@@ -19,6 +19,7 @@ import numpy as np
 
 from neuronjax.api.jit import NATIVE_JIT, Emulated, jit
 from neuronjax.api.nnx_state import WithState, copied, in_place
+from neuronjax.api.nnx_ties import tied
 from neuronjax.api.profile import Trips
 from neuronjax.api.searched_program import SearchedProgram
 from neuronjax.api.signatures import function_name
@@ -173,6 +174,7 @@ def search_precision(
     _check_pattern(outputs)
 
     def searched(*args: Any, **kwargs: Any) -> PrecisionSearch:
+        args, kwargs = tied((args, kwargs))
         with SearchProgress(shown=progress) as bar:
             earlier = Compilations.so_far()
             judged = job.judged(args, kwargs)
@@ -323,7 +325,7 @@ class _Measured:
         self, runner: Callable[..., Any], batch: tuple, kwargs: Mapping[str, Any]
     ) -> Any:
         if self.evaluate is None:
-            found = runner(*batch, **kwargs)
+            found = runner(*tied(batch), **kwargs)
         else:
             step = in_place(runner, self.function)
             args, kwargs = copied((batch, kwargs))

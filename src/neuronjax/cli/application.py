@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
+from neuronjax.cli.options import CommandConsole
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 
 
@@ -128,7 +129,7 @@ def show(found: Any, data: Callable[[], Any], as_json: bool) -> None:
     if as_json:
         print_json(data())
     else:
-        Console().print(found)
+        CommandConsole().print(found)
 
 
 def table(title: str, left: Sequence[str] = (), right: Sequence[str] = ()) -> Table:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from neuronjax.api.compare import compare as compare_function, compare_saved
 from neuronjax.api.keep_compiled import keep_compiled
@@ -18,7 +17,7 @@ from neuronjax.cli.application import (
     print_json,
     show,
 )
-from neuronjax.cli.options import options_of
+from neuronjax.cli.options import CommandConsole, options_of
 from neuronjax.cli.sources import (
     FunctionSource,
     InputsOption,
@@ -84,7 +83,7 @@ def compare(
     if as_json:
         print_json(result.to_json_dict())
     else:
-        console = Console()
+        console = CommandConsole()
         console.print(result)
         if sort != "isolation":
             console.print(result.table(sort))

@@ -10,13 +10,12 @@ from typing import Annotated, Any
 
 import jax
 import typer
-from rich.console import Console
 
 from neuronjax.api.judge import judge as judge_kernel
 from neuronjax.api.judge_all import judge_all
 from neuronjax.api.nki_diff import nki_diff as diff_of_kernel
 from neuronjax.cli.application import JsonOption, TargetOption
-from neuronjax.cli.options import Offer, options_of
+from neuronjax.cli.options import CommandConsole, Offer, options_of
 from neuronjax.diagnostics.judging.verdict import KernelVerdict
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 
@@ -136,7 +135,7 @@ def _show(found: Any, as_json: bool) -> None:
     if as_json:
         print(found.to_json())
     else:
-        Console().print(found)
+        CommandConsole().print(found)
 
 
 def _progress(verdict: KernelVerdict) -> None:

@@ -11,14 +11,21 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
 
 import neuronjax as nj
 from neuronjax.errors import NeuronJaxError
 
+#: Keywords that every verb has, and that commands declare for themselves.
+_SHARED = {"target", "policy"}
+_flags: ContextVar[Mapping[str, str]] = ContextVar("_flags")  # of the command
 _SCALARS = {"int": int, "float": float, "bool": bool}
 _ENTRY = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
@@ -56,11 +63,16 @@ def options_of(
         **offers: those that are offered in another way; they come first.
     """
     chosen = {**offers, **dict.fromkeys(keywords, Offer())}
-    flags = {k: o.flag or f"--{k.replace('_', '-')}" for k, o in chosen.items()}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        flags = {name: f"--{name}" for name in _SHARED & own.parameters.keys()} | {
+            k: o.flag or f"--{k.replace('_', '-')}" for k, o in chosen.items()
+        }
+
         @functools.wraps(command)
         def called(**given: Any) -> None:
+            _flags.set(flags)
             for keyword, offer in chosen.items():
                 value = given.pop(keyword)
                 if value is not None:
@@ -73,7 +85,6 @@ def options_of(
                     remedy=error.remedy and in_options(error.remedy, flags),
                 ) from error
 
-        own = inspect.signature(command, eval_str=True)
         before = [
             p for p in own.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD
         ]
@@ -90,12 +101,34 @@ def in_options(text: str, flags: Mapping[str, str]) -> str:
     """A message as the command line writes it: keywords are options, with what they are
     given: "price_per_hour={'trn1.2xlarge': 2}" is "--price trn1.2xlarge=2"."""
     for keyword, flag in flags.items():
+        text = re.sub(rf"\b{keyword}=(['\"])([\w.,=-]+)\1", rf"{flag} \2", text)
+        text = re.sub(rf"\b{keyword}=(?=[\s,;:)]|$)", flag, text)
         text = re.sub(rf"\b{keyword}=\{{'([^']+)': ([^}}]+)\}}", rf"{flag} \1=\2", text)
         text = re.sub(rf"\b{keyword}=(?=\S)", f"{flag} ", text)
         # A word such as "steps" is also one of prose.
         if "_" in keyword:
             text = re.sub(rf"\b{keyword}\b", flag, text)
+        # Where a message names both already.
+        text = re.sub(rf"({flag} \S+) \(\1\)", r"\1", text)
     return text
+
+
+class CommandConsole(Console):
+    """Prints a verb's result in the words of the command: options for keywords."""
+
+    def render_str(self, text: str, **given: Any) -> Text:
+        """A string, of a table say."""
+        return super().render_str(in_options(text, _flags.get({})), **given)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Anything else."""
+        if isinstance(renderable, Text):
+            words = in_options(renderable.plain, _flags.get({}))
+            if words != renderable.plain:
+                renderable = Text(words, style=renderable.style)
+        return super().render(renderable, options)
 
 
 def _parameter(

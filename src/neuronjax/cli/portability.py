@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
 from neuronjax.api.check import check as check_function, check_saved
 from neuronjax.cli.application import JsonOption, PolicyOption, TargetOption
-from neuronjax.cli.options import options_of
+from neuronjax.cli.options import CommandConsole, options_of
 from neuronjax.cli.sources import ShapesOption, SourceArgument, find
 
 
@@ -46,5 +45,5 @@ def check(
     if as_json:
         print(report.to_json())
     else:
-        Console().print(report)
+        CommandConsole().print(report)
     raise typer.Exit(0 if report.ok else 1)

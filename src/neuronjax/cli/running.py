@@ -22,6 +22,7 @@ from rich.table import Table
 import neuronjax as nj
 from neuronjax.api.jit import NATIVE_JIT
 from neuronjax.api.nnx_state import WithState
+from neuronjax.api.nnx_ties import tied
 from neuronjax.api.profile import profile
 from neuronjax.cli.application import (
     CacheOption,
@@ -146,7 +147,7 @@ def _run_function(
     seed: int,
     compare: bool,
 ) -> CommandOutcome:
-    values = source.values(shapes, inputs, seed)
+    values = tied(source.values(shapes, inputs, seed))
     function = WithState(source.function)
     lowered = nj.jit(function, **options).lower(*values)
     native = leaves_of(NATIVE_JIT(function)(*values)) if compare else None

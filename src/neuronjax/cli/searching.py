@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from neuronjax.api.keep_compiled import keep_compiled
 from neuronjax.api.search_precision import search_precision
@@ -17,7 +16,7 @@ from neuronjax.cli.application import (
     check_folders,
     print_json,
 )
-from neuronjax.cli.options import Offer, options_of
+from neuronjax.cli.options import CommandConsole, Offer, options_of
 from neuronjax.cli.sources import (
     InputsOption,
     SeedOption,
@@ -78,6 +77,6 @@ def search(
     if as_json:
         print_json(result.to_json_dict())
         return
-    console = Console()
+    console = CommandConsole()
     console.print(result)
     console.print(result.as_code(), highlight=False, markup=False)

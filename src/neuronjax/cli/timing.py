@@ -23,7 +23,7 @@ from neuronjax.cli.application import (
     print_json,
     table,
 )
-from neuronjax.cli.options import Offer, options_of
+from neuronjax.cli.options import CommandConsole, Offer, options_of
 from neuronjax.cli.sources import Shapes, ShapesOption, SourceArgument, find
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.execution import stages
@@ -140,7 +140,7 @@ def profile(
         changes = [dataclasses.asdict(change) for change in priced]
         print_json({**found.as_dict(), "limits": changes})
         return
-    console = Console()
+    console = CommandConsole()
     console.print(found.headline())
     console.print(groups_table(*_GROUPS[by](found, rows), limit=rows))
     console.print(found.confidence_table())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -220,6 +220,22 @@ def _owned(ops: Mapping[HeardOp, int], named: Selection) -> Groups:
     kept = [g.selectors for g in groups if g.selectors is not None]
     overlap = any(sum(op.matches(s) for s in kept) > 1 for op in ops)
     return Groups(groups=tuple(groups), overlap=overlap)
+
+
+def explained(shown: Sequence[OpGroup], groups: Sequence[OpGroup]) -> Iterator[str]:
+    """What a reader of the groups' names would wonder about; lines of a caption."""
+    if shown and shown[0].selectors is None:
+        yield f"{REST}: ops that are in none of the other groups"
+    names = [group.name for group in groups]
+    for group in shown:
+        inside = [name for name in names if name.startswith(f"{group.name}/")]
+        if inside:
+            yield f"{group.name}: its own ops, without those of {_few(inside)}"
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 1} more inside it" if len(names) > 1 else ""
+    return f"{names[0]}{more}"
 
 
 def _checked(found: Groups, by: Selection) -> Groups:

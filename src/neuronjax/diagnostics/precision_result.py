@@ -11,7 +11,7 @@ from rich.console import Group as Rows, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from neuronjax.diagnostics.precision_groups import OpGroup
+from neuronjax.diagnostics.precision_groups import OpGroup, explained
 from neuronjax.diagnostics.precision_path import became_of, path_to
 from neuronjax.diagnostics.precision_policies import Assignment, policy_code
 from neuronjax.diagnostics.precision_strategies import (
@@ -21,6 +21,7 @@ from neuronjax.diagnostics.precision_strategies import (
     Decision,
 )
 from neuronjax.policy import Policy
+from neuronjax.report.casts import AS_FAST_AS_TF32, NO_FASTER_THAN_TF32
 from neuronjax.report.quantities import seconds as in_words
 from neuronjax.report.tables import (
     NAME,
@@ -177,15 +178,21 @@ class PrecisionSearch(Displayed):
         """
         from neuronjax.report.plots_search import Trial, draw_search
 
-        path = (self.decisions[n] for n in path_to(self.assignment, self.decisions))
+        path = [self.decisions[n] for n in path_to(self.assignment, self.decisions)]
+        changed = {d.assignment: self._change(d) for d in (*self.decisions, *path)}
         return draw_search(
             f"{self.name} on {self.target}: {self.speedup:.2f}x predicted",
             f"{self.metric} against {self.reference}",
             self.tolerance,
             self.margin,
             self.baseline_seconds,
-            tried=[Trial(t.seconds, t.error) for t in self.tried],
-            path=[Trial(d.seconds or 0.0, d.error or 0.0) for d in path],
+            tried=[
+                Trial(t.seconds, t.error, changed.get(t.assignment, ""))
+                for t in self.tried
+            ],
+            path=[
+                Trial(d.seconds or 0.0, d.error or 0.0, self._change(d)) for d in path
+            ],
             found=Trial(self.seconds, self.error),
         )
 
@@ -222,7 +229,7 @@ class PrecisionSearch(Displayed):
         if self.speedup < 1:
             lines.append('predicted slower: objective="time" keeps what saves time')
         lines += self._better_uniform()
-        return Text("\n".join(lines))
+        return Text("\n".join([*lines, ""]))
 
     def _better_uniform(self) -> Iterator[str]:
         """Where one candidate for all would have been faster, or as fast as makes no
@@ -253,7 +260,8 @@ class PrecisionSearch(Displayed):
             beside = f", and {self.held_out} {kept}: {self.held_out_error:.3g}"
         yield f"judged on {seen} with a margin of {self.margin:g}{beside}"
         if self.batches == 1 and (self.held_out_varied or not self.held_out):
-            yield "no other data was seen, which may err more: batches=, holdout="
+            yield "no other data was seen, which may err more; batches= and holdout= of"
+            yield "nj.search_precision take it"
         for path, times in [*self.worst_where.items()][:1]:
             if path:  # else of a metric of one's own
                 total = sum(self.worst_where.values())
@@ -306,7 +314,8 @@ class PrecisionSearch(Displayed):
     def _groups_table(self) -> Table:
         shown = self.groups[:_SHOWN_GROUPS]
         hidden = len(self.groups) - len(shown)
-        caption = f"and {hidden} more: .precisions" if hidden else None
+        told = [f"and {hidden} more: .precisions"] if hidden else []
+        told += explained(shown, self.groups)
         chosen = [self.candidates[a] for a in self.assignment]
         return new_table(
             "What every group of ops got",
@@ -321,8 +330,19 @@ class PrecisionSearch(Displayed):
                 (group.name, str(group.ops), chosen[n], *self._refused(n))
                 for n, group in enumerate(shown)
             ),
-            caption,
+            "\n".join((*told, *self._casts())) or None,
         )
+
+    def _casts(self) -> Iterator[str]:
+        """Why a narrower type may take longer than TF32."""
+        became = became_of(self.assignment, self.decisions)
+        for d, outcome in zip(self.decisions, became, strict=True):
+            to = self.candidates[d.candidate]
+            instead = {self.candidates[self.assignment[group]] for group in d.groups}
+            lost = outcome == "rejected" and d.why == SAVES_NO_TIME
+            if lost and to in AS_FAST_AS_TF32 and instead == {"tf32"}:
+                yield f"{to} saves no time: {NO_FASTER_THAN_TF32}"
+                return
 
     def _refused(self, group: int) -> tuple[str, str]:
         """The last cheaper candidate that a group did not get, and what decided."""
@@ -377,6 +397,11 @@ class PrecisionSearch(Displayed):
             caption="Error and time are those of the whole program.\n"
             f"Tolerated: error{self._margin} <= {self.tolerance:g}",
         )
+
+    def _change(self, d: Decision) -> str:
+        """What a decision did: "all bf16", "head/kernel to bf16"."""
+        name, to = self._names(d.groups), self.candidates[d.candidate]
+        return f"all {to}" if name == "all" else f"{name} to {to}"
 
     def _names(self, groups: Sequence[int]) -> str:
         if len(groups) == len(self.groups):

@@ -7,7 +7,7 @@ moments of an optimizer, "opt/0/mu/blocks/0/attn/q/kernel/value", are that modul
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 _STATE = re.compile(
     r"(^|/)(opt|opt_state|optimizer|optimizer_state|tx_state|mu|nu|momentum|trace"
@@ -16,6 +16,7 @@ _STATE = re.compile(
 _PARAMETERS = re.compile(
     r"(^|/)(params?|parameters|weights?|kernel|bias|embedding|w\d*|b\d*)(/|$)"
 )
+_MOMENT = re.compile(r"(^|/)(mu|nu|momentum|trace)/")
 # What holds the parameters of a whole model.
 _COLLECTIONS = frozenset(("param", "params", "parameters", "weights", "variables"))
 # What Flax NNX calls the array of a variable.
@@ -71,14 +72,21 @@ def _first(path: str) -> str:
 
 
 def parameters_of(names: Iterable[str]) -> list[str]:
-    """The paths of parameters: that of a norm's scale says so by where it is."""
+    """The paths of parameters: that of a norm's scale says so by where it is, and that
+    of what an optimizer has moments of by those."""
     names = list(names)
-    roots = {_root(name) for name in names if is_parameter_name(name)} - {None}
+    moments = {name[found.end() :] for name in names if (found := _MOMENT.search(name))}
+    told = (n for n in names if is_parameter_name(n) or _has_moments(n, moments))
+    roots = {_root(name) for name in told} - {None}
     return [
         name
         for name in names
         if is_parameter_name(name) or (_root(name) in roots and not is_state_name(name))
     ]
+
+
+def _has_moments(name: str, moments: Collection[str]) -> bool:
+    return not is_state_name(name) and name.partition("/")[2] in moments
 
 
 def _root(name: str) -> str | None:

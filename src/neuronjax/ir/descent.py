@@ -22,7 +22,8 @@ MOVES = frozenset(
     ).split()
 )
 """Ops that hand on what they move: a parameter stays one."""
-_CALLEES = {"func.call": "callee", "stablehlo.composite": "decomposition"}
+CALLEES = {"func.call": "callee", "stablehlo.composite": "decomposition"}
+"""Ops that call a function, and the attribute that names it."""
 
 
 class Descent(NamedTuple):
@@ -83,8 +84,8 @@ class _Walk:
         read = _joined(given)
         self.read[op] = self.read[op].join(read)
         backward = is_backward_scope(op.location.scope)
-        if op.name in _CALLEES:
-            found = self._call(op.attributes[_CALLEES[op.name]], given)
+        if op.name in CALLEES:
+            found = self._call(op.attributes[CALLEES[op.name]], given)
             return [f.join(Descent(after_gradients=backward)) for f in found]
         if op.name == "stablehlo.while":
             return self._loop(op, given)

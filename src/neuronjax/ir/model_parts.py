@@ -12,7 +12,7 @@ An optimizer's op belongs to the parameter that it updates.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -20,7 +20,7 @@ from functools import cache
 from neuronjax.ir.argument_names import modules_of_arguments
 from neuronjax.ir.descent import Descent, descent_of_ops
 from neuronjax.ir.name_stack import read_name_stack
-from neuronjax.ir.phases import phases_of
+from neuronjax.ir.phases import phases_of, phases_of_callees
 from neuronjax.ir.program import ANY, Function, Location, Op, Program, Region
 from neuronjax.ir.readers import Readers
 
@@ -38,13 +38,20 @@ def with_parts(program: Program) -> Program:
     roots = frozenset(name.partition("/")[0] for name in names)
     found: dict[Op, Location] = {}
     placed = cache(_with_part)
-    for function in program.functions.values():
-        graph = Readers(function)
-        phases = phases_of(graph, read)
+    graphs = {name: Readers(f) for name, f in program.functions.items()}
+    inside = {name: phases_of(graph, read) for name, graph in graphs.items()}
+    called = phases_of_callees(program, dict(ChainMap(*inside.values())))
+    for name, graph in graphs.items():
+        phases = inside[name]
         own = _own_modules(graph, read, modules, scopes)
         parts = _PartFinder(graph, phases, own, roots).find()
         found |= {
-            op: placed(op.location, _functions(op, graph), parts[op], phases[op])
+            op: placed(
+                op.location,
+                _functions(op, graph),
+                parts[op],
+                phases[op] or called[name],
+            )
             for op in graph.ops
         }
     functions = {

@@ -10,11 +10,12 @@ update alone look alike.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 
-from neuronjax.ir.descent import Descent
+from neuronjax.ir.descent import CALLEES, Descent
 from neuronjax.ir.name_stack import is_backward_scope, is_forward_scope
-from neuronjax.ir.program import Op
+from neuronjax.ir.program import Op, Program
 from neuronjax.ir.readers import Readers
 
 UNKNOWN = ""
@@ -29,8 +30,7 @@ SHORT_PHASES: Mapping[str, str] = {
 
 
 def phases_of(graph: Readers, read: Mapping[Op, Descent]) -> dict[Op, str]:
-    """The phase of each op of a function; "" where it cannot be told, which inside of a
-    callee leaves it to the call."""
+    """The phase of each op of a function; "" where it cannot be told from inside."""
     scopes = [op.location.scope for op in graph.ops]
     has_backward = any(map(is_backward_scope, scopes))
     if not has_backward:
@@ -47,6 +47,28 @@ def phases_of(graph: Readers, read: Mapping[Op, Descent]) -> dict[Op, str]:
         if not found[op] and earlier:
             found[op] = max(earlier, key=PHASES.index)
     return found
+
+
+def phases_of_callees(program: Program, found: Mapping[Op, str]) -> dict[str, str]:
+    """What a function is that all its calls call in one phase, else "": a scan's body,
+    a rematerialised layer, whose own name stacks begin anew.
+
+    `found` has the phases of all ops of the program."""
+    calls: dict[str, list[tuple[str, Op]]] = defaultdict(list)
+    for caller, function in program.functions.items():
+        for op in function.walk():
+            if op.name in CALLEES:
+                calls[op.attributes[CALLEES[op.name]]].append((caller, op))
+    known: dict[str, str] = {}
+
+    def phase(name: str) -> str:
+        if name not in known:
+            known[name] = UNKNOWN  # to itself
+            of_calls = {found[op] or phase(caller) for caller, op in calls[name]}
+            known[name] = of_calls.pop() if len(of_calls) == 1 else UNKNOWN
+        return known[name]
+
+    return {name: phase(name) for name in program.functions}
 
 
 def _own_phase(op: Op, after_gradients: bool) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from neuronjax.ir.descent import CALLEES
 from neuronjax.ir.instruction import Block, View
 from neuronjax.ir.instruction_set import TensorCopy
 from neuronjax.ir.program import Function, Op, Region, Value
@@ -20,7 +21,6 @@ from neuronjax.lowering.registry import lower_region
 
 # Each is commutative, so that the order of the two arguments does not matter.
 COMBINERS = ("add", "multiply", "minimum", "maximum", "and", "or", "xor")
-_CALLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
 
 
 def simple_combiner(region: Region) -> str | None:
@@ -86,7 +86,7 @@ def _read(block: Block) -> Iterator[View]:
 def inlined(region: Region, functions: Mapping[str, Function]) -> Region:
     """The region with the ops of callees in place of calls."""
     names = {op.name for outer in region.ops for op in outer.walk()}
-    return _Inliner(functions, {}).region(region) if names & set(_CALLS) else region
+    return _Inliner(functions, {}).region(region) if names & set(CALLEES) else region
 
 
 class _Inliner:
@@ -115,12 +115,12 @@ class _Inliner:
 
     def _op(self, op: Op) -> Iterator[Op]:
         operands = self._mapped(op.operands)
-        if op.name not in _CALLS:
+        if op.name not in CALLEES:
             regions = tuple([self.region(r) for r in op.regions])
             results = tuple([self._fresh(v) for v in op.results])
             yield Op(op.name, operands, results, op.attributes, regions, op.location)
             return
-        callee = self._functions[op.attributes[_CALLS[op.name]]].body
+        callee = self._functions[op.attributes[CALLEES[op.name]]].body
         inner = _Inliner(
             self._functions, dict(zip(callee.arguments, operands, strict=True))
         )

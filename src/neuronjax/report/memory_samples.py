@@ -1,41 +1,87 @@
 """What is in SBUF and HBM at which time, from a timeline and a memory plan.
 
-The plan knows units of the main block, the timeline knows events: what units hold is
-shown one after the other, each until its last event. Seconds, and bytes of one core.
+The plan knows units, the timeline knows events: what units hold is shown one after the
+other, each until its last event. Those of a function that is called, or that devices
+run alike, stand in the place of the call: a step that was jitted is one call, and what
+comes and goes is inside. A loop is one unit. Seconds, and bytes of one core.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import Call
 from neuronjax.report.event_spans import outermost
+from neuronjax.timing.hbm import nested_peak_of
 from neuronjax.timing.kernel_timeline import KernelMemory
-from neuronjax.timing.memory_plan import MemoryPlan, Unit
+from neuronjax.timing.memory_plan import BlockPlan, Category, HbmPeak, MemoryPlan, Unit
 from neuronjax.timing.timeline import Timeline
 
 
-def unit_edges(timeline: Timeline, memory: MemoryPlan) -> np.ndarray:
-    """Between which times each unit of the main block is shown [s].
+class MemoryStage(NamedTuple):
+    """A unit in its place, and what is in HBM then beside the arguments [bytes]."""
 
-    A unit is over with its last event, all turns of loops included, and never before
-    the unit before it; the next one begins then."""
+    unit: Unit
+    held: Mapping[Category, int]
+
+
+def stages(memory: MemoryPlan) -> list[MemoryStage]:
+    """What runs one after the other."""
+    return list(_stages(memory.main, memory.hbm, Counter()))
+
+
+def _stages(
+    plan: BlockPlan, hbm: HbmPeak, around: Mapping[Category, int]
+) -> Iterator[MemoryStage]:
+    for place, unit in enumerate(plan.units):
+        own: dict[Category, int] = {
+            name: layer[place] for name, layer in hbm.temporaries.items()
+        }
+        held = Counter(around) + Counter(own)
+        if _is_called(unit) and unit.inner[0].units:
+            inner = nested_peak_of(unit.inner[0])
+            held["workspace"] -= inner.bytes  # which is there at its fullest
+            yield from _stages(unit.inner[0], inner, held)
+        else:
+            yield MemoryStage(unit, held)
+
+
+def _is_called(unit: Unit) -> bool:
+    """Whether a unit is a function that runs once."""
+    steps = unit.region.steps
+    return bool(unit.inner) and isinstance(steps[0].instruction, Call | Spmd)
+
+
+def stage_edges(
+    timeline: Timeline, memory: MemoryPlan, shown: Sequence[MemoryStage]
+) -> np.ndarray:
+    """Between which times each stage is shown [s].
+
+    It is over with its last event, all turns of loops included, and never before the
+    one before it; the next one begins then. Events are in the order of the program: an
+    instruction of several stages is that of the next of them."""
     if isinstance(memory, KernelMemory):
         return np.array(memory.edges)
-    units = {
-        id(member): place
-        for place, unit in enumerate(memory.main.units)
-        for member in _instructions(unit)
-    }
-    ends = np.zeros(len(memory.main.units))
+    places: Mapping[int, list[int]] = defaultdict(list)
+    for place, stage in enumerate(shown):
+        for member in _instructions(stage.unit):
+            places[id(member)].append(place)
+    ends, now = np.zeros(len(shown)), 0
     for event, loop in zip(timeline.events, outermost(timeline), strict=True):
         if event.instruction >= 0:
-            place = units.get(id(timeline.instructions[event.instruction]))
-            if place is not None:
+            own = places[id(timeline.instructions[event.instruction])]
+            if own:
+                place = own[min(bisect_left(own, now), len(own) - 1)]
                 end = event.end_seconds if loop is None else loop.end_seconds
                 ends[place] = max(ends[place], end)
+                now = max(now, place)
     ends[-1:] = timeline.total_seconds
     return np.concatenate([[0.0], np.maximum.accumulate(ends)])
 
@@ -59,9 +105,11 @@ def memory_samples(
     timeline: Timeline, memory: MemoryPlan
 ) -> dict[str, list[tuple[float, float]]]:
     """Bytes from a time on, of SBUF and HBM."""
-    starts = unit_edges(timeline, memory)[:-1].tolist()
-    sbuf = [float(sbuf_of(unit)) for unit in memory.main.units]
-    hbm = [float(held) for held in memory.hbm.usage[: len(starts)]]
+    shown = stages(memory)
+    starts = stage_edges(timeline, memory, shown)[:-1].tolist()
+    fixed = sum(tensor.bytes for tensor in memory.arguments)
+    sbuf = [float(sbuf_of(stage.unit)) for stage in shown]
+    hbm = [float(fixed + sum(stage.held.values())) for stage in shown]
     found = {
         "SBUF": list(zip(starts, sbuf, strict=True)),
         "HBM": list(zip(starts, hbm, strict=True)),

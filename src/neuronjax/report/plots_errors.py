@@ -18,18 +18,15 @@ from matplotlib.figure import Figure
 
 from neuronjax.report.plots import Picture
 from neuronjax.report.plots_scale import axis_floor
-from neuronjax.report.plots_style import FAINT, INK, plain
+from neuronjax.report.plots_style import FAINT, INK, plain, shade_phases
 
 _ISOLATION, _ACCUMULATION, _FIRST = "#D55E00", "#0072B2", "#333333"
 _MARKS = (":", "--", "-.", (0, (1, 4)))
-_BACKWARD = "#E0E0E0"
 _DECADES = 1e-5
 _EMPTY = 1e-12, 1.0  # the axis without an error
-#: Of all ops; so few between two parts of the backward pass do not divide it.
-_NARROW = 0.02
 _KINDS = (
-    ("accumulation", _ACCUMULATION, "in the run", 7),
-    ("isolation", _ISOLATION, "in isolation", 16),
+    ("accumulation", _ACCUMULATION, "in the run (inherited too)", 7),
+    ("isolation", _ISOLATION, "in isolation (its own)", 16),
 )
 
 Row = Mapping[str, Any]
@@ -44,12 +41,12 @@ def draw_errors(
     """Relative L2 error by op, in the run and in isolation.
 
     Ops without an error have no dot; an Inf or NaN that the reference lacks is a cross
-    at the top. Grey is the backward pass. Ops that only move, whose numbers are not in
-    `computing`, have no dot; `marks` are numbers and labels of ops that a report
-    names."""
+    at the top. Greys are the backward pass and the optimizer. Ops that only move, whose
+    numbers are not in `computing`, have no dot; `marks` are numbers and labels of ops
+    that a report names."""
     figure = Picture(figsize=(8, 3.6), layout="constrained")
     axes = figure.add_subplot()
-    _shade_backward(axes, ops)
+    shade_phases(axes, [row["phase"] for row in ops])
     arithmetic = [row for row in ops if row["number"] in computing]
     shown = {kind: _finite(arithmetic, kind) for kind, *_ in _KINDS}
     low, high = _limits([error for found in shown.values() for _, error in found])
@@ -71,7 +68,7 @@ def draw_errors(
     axes.set_ylabel("relative L2 error", color=INK, fontsize=9)
     axes.set_xlim(-1, len(ops))
     plain(axes, title)
-    figure.legend(loc="outside lower left", fontsize=8, frameon=False, ncols=4)
+    figure.legend(loc="outside lower left", fontsize=8, frameon=False, ncols=3)
     return figure
 
 
@@ -85,19 +82,6 @@ def _limits(errors: Sequence[float]) -> tuple[float, float]:
     top = ordered[-1 if 2 * held[-1] >= len(held) else most]
     low = max(axis_floor(ordered[ordered <= top].tolist()), top * _DECADES)
     return low / 2, top * 3
-
-
-def _shade_backward(axes: Axes, ops: Sequence[Row]) -> None:
-    spans: list[list[float]] = []
-    for row in ops:
-        if row["phase"] == "backward":
-            start = row["number"] - 0.5
-            if not spans or start - spans[-1][1] > _NARROW * len(ops):
-                spans.append([start, start])
-            spans[-1][1] = start + 1
-    for n, span in enumerate(spans):
-        label = "" if n else "backward pass"
-        axes.axvspan(*span, color=_BACKWARD, linewidth=0, zorder=0, label=label)
 
 
 def _finite(ops: Sequence[Row], kind: str) -> list[tuple[int, float]]:

@@ -1,17 +1,19 @@
 """Memory over time: what is in SBUF, and what HBM holds.
 
-Time is that of the units of the main block, one after the other. What the arguments
-take in HBM is there all the time; results, activations and workspace come and go.
+What the arguments take in HBM is there all the time; results, activations and workspace
+come and go. Where they are little beside it, what is always there is squeezed into a
+part of the height, which the axis says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
-from neuronjax.report.memory_samples import sbuf_of, unit_edges
+from neuronjax.report.memory_samples import MemoryStage, sbuf_of, stage_edges, stages
 from neuronjax.report.plots_labels import HALO, SMALL
 from neuronjax.report.plots_style import INK, annotate, plain
 from neuronjax.report.quantities import binary, time_unit
@@ -29,30 +31,37 @@ CATEGORY_COLOURS: Mapping[Category, str] = dict(
     )
 )
 _SBUF_COLOUR = "#0072B2"
+_FOR_LEGEND = 1.45  # of the height
+#: Of the peak, what comes and goes is no more than that in a flat picture; and of the
+#: height, what is always there gets that much then.
+_FLAT, _SQUEEZED = 0.35, 0.22
 _BINARY = {2**10: "KiB", 2**20: "MiB", 2**30: "GiB", 2**40: "TiB"}
 
 
 def draw_sbuf(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) -> None:
-    """SBUF while each unit runs, in KiB of a partition, under what there is."""
-    partitions = core.spec.partitions * core.lnc
-    used = np.array([sbuf_of(unit) for unit in memory.main.units])
-    edges = _edges(axes, timeline, memory)
+    """SBUF at each time, in KiB of a partition, under what there is."""
+    shown = stages(memory)
+    unit = core.spec.partitions * core.lnc * 2**10
+    used = np.array([sbuf_of(stage.unit) for stage in shown]) / unit
+    edges = _edges(axes, timeline, memory, shown)
     if used.size:
-        heights = used / partitions / 2**10
-        axes.stairs(heights, edges, fill=True, color=_SBUF_COLOUR, alpha=0.8)
-    limit = core.sbuf_bytes / partitions / 2**10
-    axes.set_ylim(0, 1.2 * limit)
-    _capacity(axes, limit, f"{limit:.0f} KiB usable")
+        axes.stairs(used, edges, fill=True, color=_SBUF_COLOUR, alpha=0.8)
+    limit, most = core.sbuf_bytes / unit, used.max(initial=0.0)
+    if _is_near(limit, most) or not most:
+        _capacity(axes, limit, f"{limit:.0f} KiB usable")
+        most = limit
+    axes.set_ylim(0, 1.2 * most)
     axes.set_ylabel("KiB per partition", color=INK, fontsize=9)
-    plain(axes, "SBUF")
+    plain(axes, f"SBUF: at most {used.max(initial=0.0):.3g} of {limit:.0f} KiB")
 
 
 def draw_hbm(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) -> None:
     """HBM over time: what the arguments take, and the rest on top."""
-    count, held = len(memory.main.units), _held(memory)
-    edges = _edges(axes, timeline, memory)
+    shown = stages(memory)
+    held = _held(memory, shown)
+    edges = _edges(axes, timeline, memory, shown)
     size, name = _binary_unit(max(memory.hbm.bytes, 1))
-    base = np.zeros(count)
+    base = np.zeros(len(shown))
     for category, layer in held.items():
         most = "at most " if len(set(layer)) > 1 else ""
         top, label = base + layer / size, f"{category}, {most}{binary(max(layer))}"
@@ -60,30 +69,62 @@ def draw_hbm(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) -> 
         axes.stairs(top, edges, baseline=base, fill=True, color=colour, label=label)
         base = top
     limit, peak = capacity_bytes(core) / size, base.max(initial=1e-12)
-    is_shown = limit < 3 * peak
-    if is_shown:
-        _capacity(axes, limit, f"{limit:.3g} {name} of HBM")
-    axes.set_ylim(0, 1.45 * max(peak, limit if is_shown else 0))
+    least = base.min(initial=peak)
     axes.set_ylabel(name, color=INK, fontsize=9)
+    if _is_near(limit, peak):
+        _capacity(axes, limit, f"{limit:.3g} {name} of HBM")
+        axes.set_ylim(0, _FOR_LEGEND * max(peak, limit))
+    elif 0 < peak - least < _FLAT * peak:
+        _squeeze(axes, least, peak)
+        axes.set_ylabel(f"{name}, squeezed below {least:.4g}", color=INK, fontsize=9)
+    else:
+        axes.set_ylim(0, _FOR_LEGEND * peak)
     if held:
         axes.legend(loc="upper left", fontsize=SMALL, frameon=False, ncols=2)
     plain(axes, _hbm_title(memory, capacity_bytes(core)))
 
 
-def _held(memory: MemoryPlan) -> dict[Category, np.ndarray]:
-    """Bytes after every unit, by category: arguments, then what comes and goes."""
-    count = len(memory.main.units)
+def _is_near(limit: float, most: float) -> bool:
+    """Whether what there is belongs into a picture of what is used."""
+    return limit < 3 * most
+
+
+def _squeeze(axes: Axes, least: float, peak: float) -> None:
+    """Gives what is always there a part of the height, so that the rest is not flat."""
+    heights = 0.0, least, least + _FOR_LEGEND * (peak - least)
+    parts = 0.0, _SQUEEZED, 1.0
+    axes.set_yscale(
+        "function",
+        functions=(
+            lambda y: np.interp(y, heights, parts),
+            lambda part: np.interp(part, parts, heights),
+        ),
+    )
+    axes.set_ylim(0, heights[-1])
+    above = MaxNLocator(4).tick_values(least, peak)
+    room = 0.15 * (heights[-1] - least)
+    ticks = [0.0, least, *(y for y in above if least + room < y < heights[-1])]
+    axes.set_yticks(ticks, [f"{tick:.4g}" for tick in ticks])
+    axes.axhline(least, color="white", linewidth=1.5)
+    across = {"marker": [(-1, -0.6), (1, 0.6)], "markersize": 9, "clip_on": False}
+    axes.plot([0], [_SQUEEZED], color=INK, transform=axes.transAxes, **across)
+
+
+def _held(
+    memory: MemoryPlan, shown: Sequence[MemoryStage]
+) -> dict[Category, np.ndarray]:
+    """Bytes at every stage, by category: arguments, then what comes and goes."""
     fixed: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
     for tensor in memory.arguments:
         fixed[tensor.category] += tensor.bytes
     held: dict[Category, np.ndarray] = {
-        c: np.full(count, float(size)) for c, size in fixed.items() if size
+        c: np.full(len(shown), float(size)) for c, size in fixed.items() if size
     }
     for category in reversed(CATEGORIES):  # results below: they stay
-        if category in memory.hbm.temporaries:
-            layer = np.array(memory.hbm.temporaries[category], float)[:count]
-            held[category] = held.get(category, np.zeros(count)) + layer
-    return held if count else {}
+        layer = np.array([float(stage.held.get(category, 0)) for stage in shown])
+        if layer.any():
+            held[category] = held.get(category, np.zeros(len(shown))) + layer
+    return held if shown else {}
 
 
 def _hbm_title(memory: MemoryPlan, capacity: int) -> str:
@@ -93,12 +134,14 @@ def _hbm_title(memory: MemoryPlan, capacity: int) -> str:
     return f"HBM: {binary(peak)} of {binary(capacity)}"
 
 
-def _edges(axes: Axes, timeline: Timeline, memory: MemoryPlan) -> np.ndarray:
-    """Limits of the units in the unit of the time axis, which is labelled."""
+def _edges(
+    axes: Axes, timeline: Timeline, memory: MemoryPlan, shown: Sequence[MemoryStage]
+) -> np.ndarray:
+    """Limits of the stages in the unit of the time axis, which is labelled."""
     unit, name = time_unit(timeline.total_seconds)
     axes.set_xlim(0, timeline.total_seconds / unit or 1)
     axes.set_xlabel(f"time [{name}]", color=INK, fontsize=9)
-    return unit_edges(timeline, memory) / unit
+    return stage_edges(timeline, memory, shown) / unit
 
 
 def _capacity(axes: Axes, limit: float, text: str) -> None:

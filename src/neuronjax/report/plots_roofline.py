@@ -4,15 +4,16 @@ Filled circles are matmuls: operations of the array, per byte that moves to or f
 on the op's behalf, against the time that the op takes. Open circles are all other ops,
 one operation per element, whose roof is that of VectorE or ScalarE. An op that moves
 nothing stands at the right edge, a rare one that is far slower than all others at the
-bottom. A circle's area is the op's share of the queues' time. Left of the balance, HBM
-cannot bring the bytes fast enough; right of it, the array is what limits.
+bottom. A circle's area is the op's share of the queues' time; ops of one name in one
+place, those of a model's layers say, are one circle. Left of the balance, HBM cannot
+bring the bytes fast enough; right of it, the array is what limits.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -47,6 +48,8 @@ _WORDS = (
     "dotted: balance of BF16"
 )
 _ROOF_LINE = 0.032
+_LEAST_AREA = 26.0
+_IN_A_DECADE = 12  # places that are told apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +87,11 @@ def points(timeline: Timeline) -> tuple[Point, ...]:
     used = by_instruction(timeline)
     trips = {event.instruction: event.count for event in timeline.events}
     whole = sum(each.busy_seconds for each in used.values())
-    # A kernel's transfers are ops of their own: its matmuls share all that it moves.
+    # A kernel's transfers are ops of their own: its matmuls share all that it moves,
+    # and the time that this takes.
     of_kernel = isinstance(timeline.memory, KernelMemory)
     moved = sum(each.hbm_bytes for each in used.values()) if of_kernel else 0
+    moving = timeline.busy_seconds("dma") if of_kernel else 0.0
     found = []
     for index, each in used.items():
         instruction = timeline.instructions[index]
@@ -101,7 +106,7 @@ def points(timeline: Timeline) -> tuple[Point, ...]:
             is_matmul=each.flops > 0,
             operations=operations,
             hbm_bytes=each.hbm_bytes or moved,
-            seconds=each.seconds[queue],
+            seconds=max(each.seconds[queue], 0.0 if each.hbm_bytes else moving),
             share=share,
         )
         found.append(point)
@@ -137,7 +142,7 @@ def draw_roofline(axes: Axes, timeline: Timeline, core: Core) -> Callable[[], No
     _name_tops(axes, tops)
     _draw_slope(axes, slope, top, left)
     _draw_balance(axes, peak_flops_per_second(core, "bf16"), slope)
-    placed = [_place(point, right, bottom) for point in found]
+    placed = _joined([_place(point, right, bottom) for point in found])
     for mark in placed:
         _draw_mark(axes, mark)
     axes.set_xlabel(_WORDS, color=INK, fontsize=9)
@@ -224,13 +229,28 @@ class _Mark:
     @property
     def area(self) -> float:
         """In points squared."""
-        return max(14.0, 900 * self.point.share)
+        return max(_LEAST_AREA, 1500 * self.point.share)
+
+
+def _joined(marks: Sequence[_Mark]) -> list[_Mark]:
+    """Marks of one kind that lie on one another as one, the largest first."""
+    found: dict[tuple, _Mark] = {}
+    for mark in sorted(marks, key=lambda mark: -mark.point.share):
+        point = mark.point
+        places = (round(_IN_A_DECADE * math.log10(each)) for each in mark.at)
+        key = (point.name, point.queue, point.is_matmul, mark.shape, *places)
+        if key in found:
+            joined = found[key].point
+            point = replace(joined, share=joined.share + point.share)
+            mark = replace(found[key], point=point)
+        found[key] = mark
+    return sorted(found.values(), key=lambda mark: -mark.point.share)
 
 
 def _place(point: Point, right: float, bottom: float) -> _Mark:
     """Ops without traffic stand at the right edge, very slow ones at the bottom."""
     is_inside = math.isfinite(point.intensity)
-    x = point.intensity if is_inside else right / 1.15
+    x = point.intensity if is_inside else right / 1.7
     if point.rate < bottom:
         return _Mark(point, (x, bottom * 1.15), "v")
     return _Mark(point, (x, point.rate), "o" if is_inside else ">")
@@ -261,7 +281,7 @@ def _name_largest(
     legend = axes.get_legend()
     taken += [legend.get_window_extent()] if legend else []
     named: set[str] = set()
-    for mark in sorted(placed, key=lambda m: -m.point.share):
+    for mark in placed:
         name = mark.point.name
         if name in named:
             continue

@@ -6,6 +6,7 @@ named "exact", and one that is no number a line above.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,21 +15,26 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from neuronjax.report.plots import Picture
-from neuronjax.report.plots_labels import HALO
+from neuronjax.report.plots_labels import HALO, box_around, boxes_along, write_beside
 from neuronjax.report.plots_style import FAINT, INK, annotate, plain
 from neuronjax.report.quantities import time_unit
 
 _WITHIN, _BEYOND, _FOUND = "#0072B2", "#D55E00", "#009E73"
-_KINDS = ((True, _WITHIN, "o", "within"), (False, _BEYOND, "x", "beyond"))
+_KINDS = (
+    (True, _WITHIN, "o", "tried, within the tolerance"),
+    (False, _BEYOND, "x", "tried, beyond it"),
+)
+_LONGEST_NAME = 34
 #: Where nothing tried has an error, and none is tolerated.
 _UNMEASURABLE = 1e-9
 
 
 class Trial(NamedTuple):
-    """A policy that was run: its predicted time, and its measured error."""
+    """A policy that was run: its predicted time, its measured error, and its name."""
 
     seconds: float
     error: float
+    name: str = ""
 
 
 class _Scale(NamedTuple):
@@ -75,7 +81,8 @@ def draw_search(
     path: Sequence[Trial],
     found: Trial,
 ) -> Figure:
-    """Every policy tried is a dot; the line goes from the baseline to what was found.
+    """Every policy tried is a dot, named where there is room, those of the path first;
+    the line goes from the baseline to what was found.
 
     What is within is so with the margin: the search decides by it.
     """
@@ -89,13 +96,14 @@ def draw_search(
         if chosen:
             look = {"s": 22, "color": colour, "marker": marker, "label": label}
             axes.scatter(*_places(chosen, size, scale), **look)
-    look = {"color": _WITHIN, "linewidth": 1, "zorder": 1, "label": "step by step"}
+    look = {"color": _WITHIN, "linewidth": 1, "zorder": 1, "label": "steps kept"}
     axes.plot(*_places(path, size, scale), **look)
     look = {"s": 110, "marker": "*", "color": _FOUND, "label": "found"}
     axes.scatter(*_places([found], size, scale), zorder=4, linewidths=0, **look)
     _draw_limit(axes, "tolerance", scale.place(tolerance), "bottom")
     if margin > 1 and tolerance:
-        _draw_limit(axes, f"tolerance / {margin:g}", tolerance / margin, "top")
+        name = f"tolerance / margin of {margin:g}"
+        _draw_limit(axes, name, tolerance / margin, "top")
     axes.ticklabel_format(axis="x", useOffset=False)
     axes.set_xlabel(f"predicted time, {unit}", color=INK)
     axes.set_ylabel(metric, color=INK)
@@ -103,7 +111,32 @@ def draw_search(
     axes.grid(axis="y", color=FAINT, linewidth=0.4)
     _draw_ends(axes, scale, [*tried, found])
     figure.legend(loc="outside lower left", frameon=False, fontsize=8, ncols=4)
+    figure.draw_without_rendering()  # names fit or not once the axes have their place
+    _name(axes, path, tried, size, scale)
     return figure
+
+
+def _name(
+    axes: Axes,
+    path: Sequence[Trial],
+    tried: Sequence[Trial],
+    size: float,
+    scale: _Scale,
+) -> None:
+    """Names what there is room for, each place and each name once."""
+    trials = [*path, *tried]
+    places = [*zip(*_places(trials, size, scale), strict=True)]
+    taken = [box_around(axes, at, 5) for at in places]
+    for start, end in itertools.pairwise(places[: len(path)]):
+        taken += boxes_along(axes, start, end)
+    taken += [text.get_window_extent() for text in axes.texts]
+    done: set[object] = set()
+    for trial, at in zip(trials, places, strict=True):
+        name = trial.name
+        if len(name) > _LONGEST_NAME:  # a path: its end tells more
+            name = f"…{name[1 - _LONGEST_NAME :]}"
+        if name and not done & {name, at} and write_beside(axes, name, at, taken):
+            done |= {name, at}
 
 
 def _draw_limit(axes: Axes, name: str, at: float, va: str) -> None:

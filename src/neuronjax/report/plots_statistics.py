@@ -21,9 +21,9 @@ from neuronjax.execution.probes.statistics import Statistics, fraction
 from neuronjax.report.places import place
 from neuronjax.report.plots import Picture
 from neuronjax.report.plots_labels import box_around, write_beside
-from neuronjax.report.plots_style import FAINT, INK, plain
+from neuronjax.report.plots_style import FAINT, INK, plain, shade_phases
 
-_AMAX, _LIMIT, _BACKWARD = "#0072B2", "#333333", "#E0E0E0"
+_AMAX, _LIMIT = "#0072B2", "#333333"
 #: A share: its counters, its colour and mark, and what it is called.
 _LOST: Sequence[tuple[tuple[str, ...], str, str, str]] = (
     (("overflow", "saturated"), "#D55E00", "X", "overflowed or saturated"),
@@ -45,7 +45,7 @@ def draw_statistics(statistics: Statistics) -> Figure:
     above, below = figure.subplots(2, 1, sharex=True)
     records = statistics.records
     for axes in (above, below):
-        _shade_backward(axes, records)
+        shade_phases(axes, [record["phase"] for record in records])
     _draw_sizes(above, statistics, records)
     lost = list(_draw_lost(below, records))
     below.set_xlabel("result, in program order", color=INK, fontsize=9)
@@ -64,16 +64,6 @@ def draw_statistics(statistics: Statistics) -> Figure:
     figure.draw_without_rendering()
     _name_worst(below, records, lost)
     return figure
-
-
-def _shade_backward(axes: Axes, records: Sequence[Record]) -> None:
-    label = "backward pass"
-    for n, record in enumerate(records):
-        if record["phase"] == "backward":
-            axes.axvspan(
-                n - 0.5, n + 0.5, color=_BACKWARD, linewidth=0, zorder=0, label=label
-            )
-            label = ""
 
 
 def _draw_sizes(axes: Axes, statistics: Statistics, records: Sequence[Record]) -> None:

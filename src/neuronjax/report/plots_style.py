@@ -6,7 +6,7 @@ no display.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -28,6 +28,29 @@ COLOURS: Mapping[Queue, str] = {
 SPILL_COLOUR = "#8B1A1A"
 INK = "#333333"
 FAINT = "#BBBBBB"
+
+
+#: What is shaded along a program, and its name: a pause of another phase that is
+#: narrower than that, of all of it, divides nothing.
+_SHADES = (
+    ("backward", "#DDDDDD", "backward pass"),
+    ("optimizer", "#F1F1F1", "optimizer"),
+)
+_NARROW = 0.02
+
+
+def shade_phases(axes: Axes, phases: Sequence[str]) -> None:
+    """Shades the phases after the forward pass, by the phase of every place."""
+    for phase, colour, label in _SHADES:
+        spans: list[list[float]] = []
+        for place, each in enumerate(phases):
+            if each == phase:
+                if not spans or place - 0.5 - spans[-1][1] > _NARROW * len(phases):
+                    spans.append([place - 0.5, place - 0.5])
+                spans[-1][1] = place + 0.5
+        for n, span in enumerate(spans):
+            named = "" if n else label
+            axes.axvspan(*span, color=colour, linewidth=0, zorder=0, label=named)
 
 
 def annotate(

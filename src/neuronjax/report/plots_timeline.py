@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 
 from neuronjax.ir.phases import PHASES, UNKNOWN
 from neuronjax.report.event_spans import busy_shares
-from neuronjax.report.plots_labels import write_within
+from neuronjax.report.plots_labels import SMALL, write_within
 from neuronjax.report.plots_style import COLOURS, FAINT, INK, SPILL_COLOUR, plain
 from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.report.profile_usage import op_name
@@ -39,7 +39,9 @@ _FEWEST_STRETCHES = 5  # of a phase; less belongs to the one before
 _HEIGHT = 0.8
 _BAND = 0.36  # of phases and loops
 _BAND_STEP = 0.55
-_AROUND = "#EFEFEF"
+#: Neither is a phase, nor like one.
+_AROUND: Mapping[str, Any] = {"color": "#F5EEDF", "linewidth": 0}
+_LOOP: Mapping[str, Any] = {"color": FAINT, "alpha": 0.18, "linewidth": 0}
 #: What is named fills this much of its stretch, which is this share of the whole time.
 _FILLED, _NAMED_SHARE = 0.75, 0.01
 #: Of a lane's height, what stands behind a text is more than that; in another colour
@@ -47,6 +49,7 @@ _FILLED, _NAMED_SHARE = 0.75, 0.01
 _HIGH, _LOW = 0.5, 0.1
 _WHOLE = 0.9  # of a run, which a text is about
 _MOST_LOOPS = 8
+_IDLE = 1e-6  # a share that sums of spans leave of nothing
 #: Events of one name are one, if what is between them is less of the whole time.
 _JOINED = 0.004
 
@@ -100,7 +103,7 @@ def draw_timeline(axes: Axes, timeline: Timeline) -> Callable[[], None]:
     _draw_around(axes, rows)
     for loop in rows.loops:
         span = loop.start_seconds / rows.unit, loop.end_seconds / rows.unit
-        axes.axvspan(*span, color=FAINT, alpha=0.18, linewidth=0)
+        axes.axvspan(*span, **_LOOP)
     for queue in rows.queues:
         _draw_lane(axes, rows, queue, edges)
     for run in rows.phases:
@@ -109,7 +112,7 @@ def draw_timeline(axes: Axes, timeline: Timeline) -> Callable[[], None]:
     axes.set_xlim(0, edges[-1] / rows.unit)
     _, name = time_unit(timeline.total_seconds)
     axes.set_xlabel(f"time [{name}]", color=INK, fontsize=9)
-    plain(axes, "Timeline: how busy each queue is")
+    plain(axes, "Timeline: how busy queues are")
     _legend(axes, rows)
     return lambda: _name_all(axes, rows)
 
@@ -184,7 +187,7 @@ def _draw_around(axes: Axes, rows: _TimelineRows) -> None:
     timeline = rows.timeline
     if timeline.around_seconds:
         ends = timeline.scheduled_seconds, timeline.total_seconds
-        axes.axvspan(*(end / rows.unit for end in ends), color=_AROUND, linewidth=0)
+        axes.axvspan(*(end / rows.unit for end in ends), **_AROUND)
 
 
 def _is_spill(event: Event) -> bool:
@@ -235,7 +238,7 @@ def _shares(
 
 def _busiest(busy: np.ndarray) -> list[int]:
     """The row that is most in each column; where all are zero, that of before."""
-    working = np.asarray(busy.any(axis=0))
+    working = np.asarray((busy > _IDLE).any(axis=0))
     places = np.where(working, np.arange(len(working)), -1)
     last = np.maximum.accumulate(places)
     last[last < 0] = working.argmax()
@@ -333,18 +336,26 @@ def _within(inner: LoopSpan, outer: LoopSpan) -> bool:
 
 
 def _legend(axes: Axes, rows: _TimelineRows) -> None:
-    """Colours are the lanes'; what differs within a row needs a name."""
+    """Colours are the lanes'; what differs within a row, and the greys, need names."""
     present = {run.name for run in rows.phases}
-    named = {p: colour for p, colour in PHASE_COLOURS.items() if p in present}
+    looks: dict[str, Mapping[str, Any]] = {
+        p: {"color": grey} for p, grey in PHASE_COLOURS.items() if p in present
+    }
     if any(_is_spill(event) for event in rows.timeline.of("dma")):
-        named |= {"spills to and from HBM": SPILL_COLOUR}
-    if named:
+        looks["spills to and from HBM"] = {"color": SPILL_COLOUR}
+    if rows.loops:
+        looks["loop"] = _LOOP
+    if rows.timeline.around_seconds:
+        looks["program's start and end"] = _AROUND
+    if looks:
         axes.legend(
-            handles=[Patch(color=colour, label=name) for name, colour in named.items()],
+            handles=[Patch(label=name, **look) for name, look in looks.items()],
             loc="lower right",
             bbox_to_anchor=(1.0, 1.0),
             borderaxespad=0.2,
-            fontsize=8,
+            fontsize=SMALL,
             frameon=False,
-            ncols=len(named),
+            ncols=len(looks),
+            handlelength=1.4,
+            columnspacing=1.2,
         )

@@ -41,7 +41,7 @@ def new_table(
     caption: str | None = None,
     **style: Any,
 ) -> Table:
-    """A table in the style of all reports.
+    """A table in the style of all reports, which ends with a blank line.
 
     `columns` says by heading how each looks; `style` is what is different from other
     tables, as `rich.table.Table` takes it."""
@@ -53,6 +53,7 @@ def new_table(
         "min_width": min(WIDTH, len(title)),
         "pad_edge": False,
     }
+    caption = f"{caption}\n" if caption else None  # without one the box has the line
     table = Table(title=title, caption=caption, **(usual | style))
     for heading, look in (columns or {}).items():
         table.add_column(heading, **look)

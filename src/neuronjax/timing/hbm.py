@@ -55,7 +55,9 @@ def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
     tensors = _temporaries(plan)
     fixed = sum(t.bytes for t in arguments)
     count = len(plan.units)
-    inner = [max(map(_inner_peak, u.inner)) if u.inner else 0 for u in plan.units]
+    inner = [
+        max((nested_peak_of(p).bytes for p in u.inner), default=0) for u in plan.units
+    ]
     layers: dict[Category, list[int]] = {
         c: _over_units(tensors, c, count) for c in CATEGORIES
     }
@@ -154,12 +156,12 @@ def _is_backward(i: Instruction) -> bool:
     return i.location.phase == "backward"
 
 
-def _inner_peak(plan: BlockPlan) -> int:
-    """What a nested block has in HBM at a time, its arguments and results apart."""
+def nested_peak_of(plan: BlockPlan) -> HbmPeak:
+    """The peak of a nested block, its arguments and results apart."""
     fused = plan.fused
     results = {r for v in fused.results for r in fused.access[v].roots}
     own = {v: span for v, span in plan.in_hbm.items() if v not in results}
-    return peak_of(dataclasses.replace(plan, in_hbm=own), ()).bytes
+    return peak_of(dataclasses.replace(plan, in_hbm=own), ())
 
 
 def device_bytes(plan: BlockPlan) -> Mapping[int, int]:

@@ -1,0 +1,45 @@
+"""Why BF16 may be predicted slower than TF32."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import neuronjax as nj
+
+
+def profiled(policy, dtype=jnp.float32):
+    def step(w, x):
+        return jnp.tanh(x @ w["up"]) @ w["down"]
+
+    square = jax.ShapeDtypeStruct((512, 512), dtype)
+    found = nj.profile(step, target="trn2", policy=policy)
+    return found({"up": square, "down": square}, square)
+
+
+def casts(found):
+    return [note for note in found.notes if note.startswith("casts of FP32")]
+
+
+def test_what_casts_take_is_a_note():
+    (note,) = casts(profiled("bf16"))
+    assert "to BF16 take " in note
+    assert "TF32 is as fast in the array" in note
+    assert "policy='tf32'" in note
+
+
+def test_the_note_is_true():
+    """The array takes as long, and all else but the casts too."""
+    bf16, tf32 = profiled("bf16"), profiled("tf32")
+    assert tf32.total_seconds < bf16.total_seconds
+    busy = [each.by_op()["nc_matmul"].seconds["tensor"] for each in (bf16, tf32)]
+    assert busy[0] == pytest.approx(busy[1], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("policy", "dtype"),
+    [("tf32", jnp.float32), ("fp32", jnp.float32), ("bf16", jnp.bfloat16)],
+)
+def test_without_casts_there_is_none(policy, dtype):
+    assert casts(profiled(policy, dtype)) == []
