@@ -67,6 +67,16 @@ def gated_in_fp32(gate, up):
     return (opened.astype(jnp.float32) * up.astype(jnp.float32)).sum(-1)
 
 
+def surprise(logits):
+    weights = jnp.exp(logits.astype(jnp.float16))  # here
+    shares = weights / weights.sum(-1, keepdims=True)
+    return -jnp.log(shares[:, 0])
+
+
+def surprise_from_logits(logits):
+    return jax.nn.logsumexp(logits, axis=-1) - logits[:, 0]
+
+
 def chances(tips):
     first = jnp.where(tips[0] > 0.5, 1.0, 0.0)
 
@@ -177,6 +187,10 @@ CASES = [
     ("overflow", "fp16", gated, gated_in_fp32,
      lambda: (normal(12, 64, scale=400.0).astype(np.float16),
               normal(12, 64, scale=150.0).astype(np.float16))),
+    ("coarse", "fp32", kept, kept_in_fp32,
+     lambda: (6 + 0.3 * normal(32), np.float32(400.0))),
+    ("overflow", "fp32", surprise, surprise_from_logits,
+     lambda: (np.concatenate([normal(8, 1), 4 * normal(8, 31) + 4], 1),)),
     ("underflow", "fp32", chances, chances_in_logarithms,
      lambda: (0.2 + 0.1 * np.random.default_rng(5).random((90, 6, 4),
                                                           dtype=np.float32),)),
