@@ -216,3 +216,44 @@ def test_the_kind_and_line_and_its_twin(kind, policy, faulty, healthy, arguments
     on_line = {f.kind for f in report.faults if f.record.source == marked_line(faulty)}
     assert kind in on_line
     assert not compare(healthy, **ask)(*arguments()).faults
+
+
+def first_line(function, *arguments, policy="bf16"):
+    report = compare(function, policy=policy, explain=False)(*arguments)
+    return report.faults[0].record.source
+
+
+def test_what_a_step_is_wrong_by_comes_before_the_step():
+    def step(weights, x):
+        def loss(weights):
+            places = jnp.arange(4096)[:, None]
+            wave = jnp.cos(places.astype(jnp.bfloat16) * 0.37)  # here
+            h = x.astype(jnp.bfloat16) * wave
+            h = h @ weights["in"].astype(jnp.bfloat16)
+            h = h * jax.nn.sigmoid(h)
+            out = (h @ weights["out"].astype(jnp.bfloat16)).astype(jnp.float32)
+            return jnp.square(out - wave.astype(jnp.float32)).mean()
+
+        value, slopes = jax.value_and_grad(loss)(weights)
+        moved = jax.tree.map(lambda w, g: w - 1e-3 * g / (jnp.abs(g) + 1e-8),
+                             weights, slopes)  # fmt: skip
+        return moved, value
+
+    weights = {
+        "in": normal(16, 32, seed=1, scale=0.3),
+        "out": normal(32, 1, seed=2, scale=0.3),
+    }
+    assert first_line(step, weights, normal(4096, 16)) == marked_line(step)
+
+
+def test_an_overflow_is_no_sum_that_stagnates():
+    @jax.jit
+    def shares(scores):
+        weights = jnp.exp(scores)  # here
+        return weights / weights.sum(-1, keepdims=True)
+
+    def twice(scores):
+        return shares(shares(scores) + scores)
+
+    scores = 87 + 0.8 * normal(64, 32)
+    assert first_line(twice, scores, policy="fp32") == marked_line(shares.__wrapped__)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neuronjax.diagnostics.faults.evidence import OpEvidence, flattened
-from neuronjax.diagnostics.faults.judgement import HOPELESS
+from neuronjax.diagnostics.faults.judgement import HOPELESS, UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.search import Suspect
@@ -89,7 +89,7 @@ def named(suspect: Suspect) -> FaultName:
         found = rule(suspect, trace, evidence)
         if found is not None:
             return _advised(found, trace)
-    if suspect.amplifier is not None and trace.own:
+    if suspect.amplifier is not None and trace.own > UNSEEN:
         return FaultName("coarse", f"relative error {_figure(trace.own)} of its own")
     error = _figure(evidence.result.error)
     return FaultName("other", f"relative error {error}")
@@ -140,11 +140,11 @@ def _overflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     share, fmt = e.result, _format(t)
     if not share.beyond or share.nonfinite == 0:
         return None
-    return FaultName(
-        "overflow",
-        f"{_share(share.beyond)} beyond {fmt}'s {_figure(_largest(t))}; the largest "
-        f"should be {_figure(share.largest)}",
-    )
+    should = f"should be {_figure(share.largest)}"
+    if share.nonfinite_reference:
+        should = "is beyond float64's too"
+    text = f"{_share(share.beyond)} beyond {fmt}'s {_figure(_largest(t))}; the largest "
+    return FaultName("overflow", text + should)
 
 
 def _misreads(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:

@@ -144,12 +144,16 @@ class FaultSearch:
         yield from self._wrapping()
         yield from self._misread()
         yield from self._stagnating()
-        for wrong in self.wrong:
-            if wrong.how == "lost":
-                yield from self._losing(wrong)
+        lost = [[*self._losing(w)] for w in self.wrong if w.how == "lost"]
+        for suspects in lost:
+            if suspects and suspects[0].is_update:
+                yield from suspects
         shown = self._shown()
         for moment, trace in shown:
             yield from self._traced_back(trace, moment[2])
+        # A step that was wrong before it was added may be so by what shows earlier.
+        for suspects in lost:
+            yield from suspects
         if not shown:
             yield from self._rounding_whole()
             yield from self._choosing()
@@ -350,7 +354,7 @@ class FaultSearch:
         much as a part of it."""
         carrying = self._carrying()
         for trace in self._recorder.traces.values():
-            loses = trace.own > OF_ROUNDOFF * rounds_to(trace)
+            loses = trace.own > OF_ROUNDOFF * rounds_to(trace) and not trace.is_broken
             if not (loses and trace.first and trace.path.op in carrying):
                 continue
             part = PART * min(trace.worst.result.error, 1.0)
