@@ -1,8 +1,8 @@
 """`make bench`: runs the rows of every `bench_*.py` here and reports them.
 
-Prints a table (or, with `--json`, the results file's text) and writes
-`results/latest.json`. The exit code is 1 if a row crashed or no row was selected, else
-0: a missed target is a figure, not a failure.
+Prints a table, and those of the last count of faults (or, with `--json`, the results
+file's text), and writes `results/latest.json`. The exit code is 1 if a row crashed or
+no row was selected, else 0: a missed target is a figure, not a failure.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import jax  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 from benchmarks import harness  # noqa: E402
+from benchmarks.faults.counted import kept_tables  # noqa: E402
 from benchmarks.harness import Effort, Record, Row  # noqa: E402
 
 OUTPUT = HERE / "results" / "latest.json"
@@ -61,6 +62,8 @@ def show(records: Sequence[Record], about: Mapping[str, Any]) -> None:
     """Prints the table and its footnotes."""
     console = Console(width=80, highlight=False)
     console.print(harness.table(records))
+    for table in kept_tables():
+        console.print(table)
     console.print()
     for line in harness.footnotes(records, about):
         console.print(line, markup=False)

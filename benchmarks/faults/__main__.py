@@ -14,17 +14,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-from rich import box
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from benchmarks import harness, results_file
 from benchmarks.faults import held_out, seen
+from benchmarks.faults.counted import NAME, table
 from benchmarks.faults.found import FEW, Found, found
 from neuronjax.execution.interpreter import forget_kernels
 
-NAME = "faults"
 HELD_OUT = "held out"
 HALVES = {"seen": seen.FAULTS, HELD_OUT: held_out.FAULTS}
 REFERENCES = ("float64", "float32")
@@ -50,17 +48,6 @@ def by_kind(cases: Iterable[Found]) -> dict[str, dict[str, int]]:
         groups[case.fault.kinds[0]].append(case)
     every = [case for group in groups.values() for case in group]
     return {**{k: counts(groups[k]) for k in sorted(groups)}, "all": counts(every)}
-
-
-def table(title: str, rows: dict[str, dict[str, int]]) -> Table:
-    """Of one set against one reference."""
-    out = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    out.add_column("kind")
-    for name in ("faults", "first line", f"first {FEW}", "missed", "kind", "alarms"):
-        out.add_column(name, justify="right")
-    for kind, row in rows.items():
-        out.add_row(kind, *map(str, row.values()))
-    return out
 
 
 def entries(

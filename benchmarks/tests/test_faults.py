@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.console import Console
 
+from benchmarks import results_file
 from benchmarks.faults import __main__ as command, seen
 from benchmarks.faults.case import KINDS, Fault
+from benchmarks.faults.counted import kept_tables
 from benchmarks.faults.found import Found, found
 
 
@@ -71,6 +76,32 @@ def test_what_was_not_counted_again_stays_with_its_commit():
         *[("held out", "older")] * 2,
     ]
     assert command.merged(new, None) == list(new)
+
+
+def test_the_last_count_is_printed_by_kind_with_both_references(tmp_path):
+    console = Console(width=80, file=io.StringIO())
+    rows = command.by_kind([case("overflow", 1, True), case("integer", 0, False)])
+    entries = [
+        entry
+        for reference in ("float64", "float32")
+        for entry in command.entries("seen", reference, "abcdef0123", rows)
+    ]
+    document = results_file.document(
+        "faults", {"entries": entries}, quick=False, seconds=1.0, started="",
+        versions={}, machine={},
+    )  # fmt: skip
+    results_file.write(document, tmp_path / "faults.json")
+    for table in kept_tables(tmp_path):
+        console.print(table)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    titles = [line.rstrip() for line in lines if "against" in line]
+    assert titles == [
+        "numerical faults, seen, against float64, at abcdef01",
+        "numerical faults, seen, against float32, at abcdef01",
+    ]
+    assert [line.split() for line in lines if line.startswith("  overflow")] == [
+        ["overflow", "1", "1", "1", "0", "1", "0"]
+    ] * 2
 
 
 @pytest.mark.parametrize("fault", seen.FAULTS, ids=lambda fault: fault.name)
