@@ -54,7 +54,9 @@ def _loading() -> Iterator[None]:
 
 
 #: Whether it is `python -m neuronjax`, whose package is being imported.
-_is_early = sys.argv[:1] == ["-m"] and "neuronjax" in sys.orig_argv
+_is_early = sys.argv[:1] == ["-m"] and (
+    sys.orig_argv[sys.orig_argv.index("-m") + 1 :][:1] == ["neuronjax"]
+)
 if _is_early:
     _line.enter_context(_loading())
 if __name__ == "__main__":

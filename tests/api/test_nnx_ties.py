@@ -96,3 +96,16 @@ def test_what_is_not_shared_is_as_it_was():
     arguments = (nnx.Linear(2, 2, rngs=nnx.Rngs(0)), {"x": jnp.ones(3)}, 5)
     assert tied(arguments) is arguments
     assert untied(arguments) is arguments
+
+
+def test_a_state_may_be_given_twice():
+    """A target network is the online one at first; both are plain pytrees."""
+    graph, state = nnx.split(nnx.Linear(4, 4, rngs=nnx.Rngs(0)))
+
+    def loss(online, target, x):
+        return ((nnx.merge(graph, online)(x) - nnx.merge(graph, target)(x)) ** 2).mean()
+
+    x = np.ones((2, 4), np.float32)
+    assert not nj.compare(loss, policy="fp32")(state, state, x).faults
+    names = {t.name for t in nj.profile(loss)(state, state, x).memory.arguments}
+    assert {"online/kernel/value", "target/kernel/value"} <= names

@@ -41,3 +41,8 @@ def test_what_an_optimizer_has_moments_of_is_a_parameter():
     params = ["p/layers/down", "p/layers/norm1", "p/out"]
     state = ["s/0/count", *(f"s/0/{m}/{p[2:]}" for m in ("mu", "nu") for p in params)]
     assert parameters_of([*params, *state, "batch/x", "out"]) == params
+
+
+def test_a_batch_that_shares_a_name_with_a_moment_is_none():
+    names = ["latent/x", "opt_state/0/mu/x", "batch/x", "batch/labels"]
+    assert parameters_of(names) == ["latent/x"]

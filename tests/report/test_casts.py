@@ -43,3 +43,9 @@ def test_the_note_is_true():
 )
 def test_without_casts_there_is_none(policy, dtype):
     assert casts(profiled(policy, dtype)) == []
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int16"])
+def test_casts_of_the_program_are_its_own(dtype):
+    profile = nj.profile(lambda x: x.astype(dtype) + x.astype(dtype), policy="bf16")
+    assert casts(profile(jnp.ones((512, 512), jnp.float32))) == []

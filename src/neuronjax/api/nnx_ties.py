@@ -46,5 +46,9 @@ def untied(arguments: Any) -> Any:
 
 
 def _is_place(node: Any) -> bool:
+    """What is looked at as one; a bare state, as `nnx.split` returns, is a plain pytree
+    and may be given twice."""
     nnx = sys.modules.get("flax.nnx")
-    return isinstance(node, Tie) or (nnx is not None and isinstance(node, nnx.Variable))
+    if isinstance(node, Tie) or nnx is None:
+        return isinstance(node, Tie)
+    return isinstance(node, nnx.Variable | nnx.State)

@@ -104,7 +104,8 @@ def in_options(text: str, flags: Mapping[str, str]) -> str:
         text = re.sub(rf"\b{keyword}=(['\"])([\w.,=-]+)\1", rf"{flag} \2", text)
         text = re.sub(rf"\b{keyword}=(?=[\s,;:)]|$)", flag, text)
         text = re.sub(rf"\b{keyword}=\{{'([^']+)': ([^}}]+)\}}", rf"{flag} \1=\2", text)
-        text = re.sub(rf"\b{keyword}=(?=\S)", f"{flag} ", text)
+        # A call is Python that no option takes.
+        text = re.sub(rf"\b{keyword}=(?=[^\s(]+(?:[\s,;)]|$))", f"{flag} ", text)
         # A word such as "steps" is also one of prose.
         if "_" in keyword:
             text = re.sub(rf"\b{keyword}\b", flag, text)
@@ -127,7 +128,8 @@ class CommandConsole(Console):
         if isinstance(renderable, Text):
             words = in_options(renderable.plain, _flags.get({}))
             if words != renderable.plain:
-                renderable = Text(words, style=renderable.style)
+                renderable = renderable.copy()
+                renderable.plain = words
         return super().render(renderable, options)
 
 

@@ -7,7 +7,8 @@ moments of an optimizer, "opt/0/mu/blocks/0/attn/q/kernel/value", are that modul
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 _STATE = re.compile(
     r"(^|/)(opt|opt_state|optimizer|optimizer_state|tx_state|mu|nu|momentum|trace"
@@ -76,17 +77,18 @@ def parameters_of(names: Iterable[str]) -> list[str]:
     of what an optimizer has moments of by those."""
     names = list(names)
     moments = {name[found.end() :] for name in names if (found := _MOMENT.search(name))}
-    told = (n for n in names if is_parameter_name(n) or _has_moments(n, moments))
-    roots = {_root(name) for name in told} - {None}
+    roots = {_root(name) for name in names if is_parameter_name(name)} - {None}
+    inside: dict[str, set[str]] = defaultdict(set)
+    for name in names:
+        if not is_state_name(name):
+            first, _, rest = name.partition("/")
+            inside[first].add(rest)
+    roots |= {first for first, held in inside.items() if moments and held == moments}
     return [
         name
         for name in names
         if is_parameter_name(name) or (_root(name) in roots and not is_state_name(name))
     ]
-
-
-def _has_moments(name: str, moments: Collection[str]) -> bool:
-    return not is_state_name(name) and name.partition("/")[2] in moments
 
 
 def _root(name: str) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from neuronjax.ir.instruction import Instruction
-from neuronjax.ir.instruction_set import TensorCopy
+from neuronjax.ir.instruction_set import NcMatmul, TensorCopy
 from neuronjax.policy import Policy
 from neuronjax.report.quantities import percent
 from neuronjax.timing.timeline import Timeline
@@ -28,12 +28,14 @@ def cast_notes(timeline: Timeline, policy: Policy) -> Iterator[str]:
     """What the casts take that a policy asks for, where that is worth a line."""
     if policy.auto_cast != "matmult" or policy.auto_cast_type not in AS_FAST_AS_TF32:
         return
+    products = {i.location for i in timeline.instructions if isinstance(i, NcMatmul)}
     spent = sum(
         event.queue_seconds * event.count
         for event in timeline.events
         if event.instruction >= 0
         and isinstance(event.source, Work)
         and _narrows(timeline.instructions[event.instruction])
+        and timeline.instructions[event.instruction].location in products
     )
     whole = sum(timeline.busy_seconds(queue) for queue in QUEUES)
     if whole and spent >= _WORTH_A_NOTE * whole:

@@ -8,7 +8,6 @@ comes and goes is inside. A loop is one unit. Seconds, and bytes of one core.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -66,22 +65,26 @@ def stage_edges(
 
     It is over with its last event, all turns of loops included, and never before the
     one before it; the next one begins then. Events are in the order of the program: an
-    instruction of several stages is that of the next of them."""
+    instruction of several stages, of a function that is called as often, is that of one
+    after the other."""
     if isinstance(memory, KernelMemory):
         return np.array(memory.edges)
     places: Mapping[int, list[int]] = defaultdict(list)
     for place, stage in enumerate(shown):
         for member in _instructions(stage.unit):
             places[id(member)].append(place)
-    ends, now = np.zeros(len(shown)), 0
+    ends = np.zeros(len(shown))
+    times = Counter(event.instruction for event in timeline.events)
+    seen: Counter[int] = Counter()
     for event, loop in zip(timeline.events, outermost(timeline), strict=True):
         if event.instruction >= 0:
-            own = places[id(timeline.instructions[event.instruction])]
+            n = event.instruction
+            own = places[id(timeline.instructions[n])]
             if own:
-                place = own[min(bisect_left(own, now), len(own) - 1)]
+                place = own[seen[n] * len(own) // times[n]]
+                seen[n] += 1
                 end = event.end_seconds if loop is None else loop.end_seconds
                 ends[place] = max(ends[place], end)
-                now = max(now, place)
     ends[-1:] = timeline.total_seconds
     return np.concatenate([[0.0], np.maximum.accumulate(ends)])
 

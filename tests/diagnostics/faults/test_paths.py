@@ -257,3 +257,28 @@ def test_an_overflow_is_no_sum_that_stagnates():
 
     scores = 87 + 0.8 * normal(64, 32)
     assert first_line(twice, scores, policy="fp32") == marked_line(shares.__wrapped__)
+
+
+def test_a_sum_above_a_line_is_no_divisor_of_a_callee():
+    """Of a sigmoid, which divides by its sum, the format is too coarse; not here."""
+
+    @jax.jit
+    def divided(x, y):
+        return x / y
+
+    def function(x, e):
+        above = x + e  # here
+        return divided(above, x * x + 1) - 1 / 256
+
+    x, e = (jnp.full(64, number, jnp.bfloat16) for number in (256.0, 0.3))
+    report = compare(function, policy="bf16", explain=False)(x, e)
+    [first, *_] = report.faults
+    assert (first.record.source, first.kind) == (marked_line(function), "absorption")
+
+
+def test_inf_in_the_data_says_nothing_of_float64():
+    def scaled(x):
+        return x.astype(jnp.float16) * 400  # here
+
+    report = compare(scaled, policy="fp16", explain=False)(np.float32([300, -np.inf]))
+    assert "the largest should be 1.2e+05" in report.faults[0].evidence

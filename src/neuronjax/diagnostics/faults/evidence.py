@@ -19,8 +19,9 @@ class OpEvidence:
         result: its worst result.
         operands: its float and integer operands.
         own: relative L2 error on the reference's values.
-        absorbed: share of sums equal to one addend where the other is not zero; the
-            operand that stayed.
+        absorbed: share of sums equal to one addend where the other is not zero, or of
+            the elements that a scatter should add to and does not; the operand that
+            stayed.
         wrapped: integers beyond their type's range.
         misread: unsigned words whose sign is another.
         rounds_whole: whether it rounds whole numbers to floats beside them.

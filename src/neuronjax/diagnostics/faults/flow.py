@@ -118,10 +118,14 @@ class Flow:
 
     def is_divisor(self, op: Op) -> bool:
         """Whether all that reads a result divides by it."""
+
+        def reads(reader: Op, place: int) -> bool:
+            makers = self._makers(reader.operands[place])
+            return any(maker.path.op is op for maker in makers)
+
         readers = self.readers(op.results[0])
         return bool(readers) and all(
-            r.name == "stablehlo.divide"
-            and self._graph.makers.get(r.operands[0]) is not op
+            r.name == "stablehlo.divide" and reads(r, 1) and not reads(r, 0)
             for r in readers
         )
 

@@ -141,7 +141,8 @@ def _overflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if not share.beyond or share.nonfinite == 0:
         return None
     should = f"should be {_figure(share.largest)}"
-    if share.nonfinite_reference:
+    is_finite = not any(x.nonfinite for x in e.operands.values())
+    if share.nonfinite_reference and is_finite:
         should = "is beyond float64's too"
     text = f"{_share(share.beyond)} beyond {fmt}'s {_figure(_largest(t))}; the largest "
     return FaultName("overflow", text + should)

@@ -37,7 +37,7 @@ def buries(trace: OpTrace, evidence: OpEvidence) -> float:
 
 
 def has_offset(trace: OpTrace, evidence: OpEvidence) -> bool:
-    """Whether the larger addend of a sum is one number, added to many."""
+    """Whether the larger addend of a sum is one magnitude, added to many."""
     if trace.path.op.name not in ADDS or len(evidence.operands) != 2:
         return False
     larger = max(evidence.operands.values(), key=lambda s: s.norm)
