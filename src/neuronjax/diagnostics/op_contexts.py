@@ -18,6 +18,7 @@ from neuronjax.diagnostics.facts import Fact, evaluate, unknown
 from neuronjax.diagnostics.findings import Severity
 from neuronjax.diagnostics.loops import carried, invariant, trip_count
 from neuronjax.hardware import Target
+from neuronjax.ir.calls import callee_of
 from neuronjax.ir.program import Function, Op, Program, Region, Value
 
 # Functions of jax.random, whose integer arithmetic is the generator's and not the
@@ -182,15 +183,6 @@ def _call_lines(program: Program) -> dict[str, set[str]]:
         if callee is not None:
             lines.setdefault(callee, set()).add(op.location.source)
     return lines
-
-
-def callee_of(op: Op) -> str | None:
-    """The function that an op calls, or None."""
-    if op.name == "func.call":
-        return op.attributes["callee"]
-    if op.name == "stablehlo.composite":
-        return op.attributes["decomposition"]
-    return None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from neuronjax.ir.calls import callee_of
 from neuronjax.ir.name_stack import is_backward_scope
 from neuronjax.ir.program import Op, Program, Region, Value
 
@@ -22,8 +23,6 @@ MOVES = frozenset(
     ).split()
 )
 """Ops that hand on what they move: a parameter stays one."""
-CALLEES = {"func.call": "callee", "stablehlo.composite": "decomposition"}
-"""Ops that call a function, and the attribute that names it."""
 
 
 class Descent(NamedTuple):
@@ -84,8 +83,8 @@ class _Walk:
         read = _joined(given)
         self.read[op] = self.read[op].join(read)
         backward = is_backward_scope(op.location.scope)
-        if op.name in CALLEES:
-            found = self._call(op.attributes[CALLEES[op.name]], given)
+        if callee := callee_of(op):
+            found = self._call(callee, given)
             return [f.join(Descent(after_gradients=backward)) for f in found]
         if op.name == "stablehlo.while":
             return self._loop(op, given)

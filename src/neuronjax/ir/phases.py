@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from neuronjax.ir.descent import CALLEES, Descent
+from neuronjax.ir.calls import callee_of
+from neuronjax.ir.descent import Descent
 from neuronjax.ir.name_stack import is_backward_scope, is_forward_scope
 from neuronjax.ir.program import Op, Program
 from neuronjax.ir.readers import Readers
@@ -57,8 +58,8 @@ def phases_of_callees(program: Program, found: Mapping[Op, str]) -> dict[str, st
     calls: dict[str, list[tuple[str, Op]]] = defaultdict(list)
     for caller, function in program.functions.items():
         for op in function.walk():
-            if op.name in CALLEES:
-                calls[op.attributes[CALLEES[op.name]]].append((caller, op))
+            if callee := callee_of(op):
+                calls[callee].append((caller, op))
     known: dict[str, str] = {}
 
     def phase(name: str) -> str:

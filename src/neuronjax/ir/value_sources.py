@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 
+from neuronjax.ir.calls import CALLEES, callee_of
 from neuronjax.ir.program import Op, Program, Value
 
 
@@ -34,7 +35,7 @@ class ValueSources:
             if maker is None:
                 passes = bool(sources)
             elif maker.operands:
-                passes = maker.name in through or maker.name in _CALLS
+                passes = maker.name in through or maker.name in CALLEES
             else:
                 passes = maker.name in through or maker.name == "stablehlo.constant"
             if not passes:
@@ -56,9 +57,8 @@ class ValueSources:
         self, op: Op
     ) -> Iterator[tuple[Sequence[tuple[Value, Value]], Sequence[tuple[Value, Value]]]]:
         """(what enters a region, what leaves it), region by region."""
-        if op.name in _CALLS:
-            name = op.attributes.get("callee") or op.attributes["decomposition"]
-            body = self._program.functions[name].body
+        if callee := callee_of(op):
+            body = self._program.functions[callee].body
             yield _pairs(op.operands, body.arguments), _pairs(body.results, op.results)
             return
         if op.name == "stablehlo.while":
@@ -82,9 +82,6 @@ class ValueSources:
         yield [], _pairs(body.results, op.results)
         yield [], _pairs(op.operands, op.results)
         yield [], [(c, r) for c in condition.results for r in op.results]
-
-
-_CALLS = ("func.call", "stablehlo.composite")
 
 
 def _pairs(left: Sequence[Value], right: Sequence[Value]) -> list[tuple[Value, Value]]:

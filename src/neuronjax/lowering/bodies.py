@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from neuronjax.ir.descent import CALLEES
+from neuronjax.ir.calls import CALLEES, callee_of
 from neuronjax.ir.instruction import Block, View
 from neuronjax.ir.instruction_set import TensorCopy
 from neuronjax.ir.program import Function, Op, Region, Value
@@ -115,12 +115,13 @@ class _Inliner:
 
     def _op(self, op: Op) -> Iterator[Op]:
         operands = self._mapped(op.operands)
-        if op.name not in CALLEES:
+        name = callee_of(op)
+        if name is None:
             regions = tuple([self.region(r) for r in op.regions])
             results = tuple([self._fresh(v) for v in op.results])
             yield Op(op.name, operands, results, op.attributes, regions, op.location)
             return
-        callee = self._functions[op.attributes[CALLEES[op.name]]].body
+        callee = self._functions[name].body
         inner = _Inliner(
             self._functions, dict(zip(callee.arguments, operands, strict=True))
         )

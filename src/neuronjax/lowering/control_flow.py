@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from neuronjax.errors import NeuronJaxError, is_library
+from neuronjax.ir.calls import CALLEES
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.ir.name_stack import is_cotangent_scope
 from neuronjax.ir.program import Op, Region
@@ -60,8 +61,7 @@ def case(op: Op, context: Context) -> Instructions:
 
 @lowers("func.call", "stablehlo.composite")
 def call(op: Op, context: Context) -> Instructions:
-    name = op.attributes.get("callee") or op.attributes["decomposition"]
-    callee, results = _callee(op, name, context)
+    callee, results = _callee(op, op.attributes[CALLEES[op.name]], context)
     yield context.make(
         Call,
         context.operands(op),

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.diagnostics.parallel_runs import OpPath
+from neuronjax.ir.calls import callee_of
 from neuronjax.ir.name_stack import read_name_stack
 from neuronjax.ir.program import TOP, Op, Program, Region, Value
 
 #: A value as the calls reach it.
 Key = tuple[tuple[Op, ...], Value]
-_CALLS = ("func.call", "stablehlo.composite")
 _SEPARATORS = re.compile(r"[./:]+")
 #: What frameworks append to the name of a module whose output they save.
 _ENDINGS = ("output", "output_0", "out")
@@ -78,13 +78,13 @@ def _made(
     program: Program, region: Region, calls: tuple[Op, ...]
 ) -> Iterator[NamedValue]:
     for op in region.ops:
-        if op.name in _CALLS:
-            callee = op.attributes.get("callee") or op.attributes["decomposition"]
+        callee = callee_of(op)
+        if callee is not None:
             body = program.functions[callee].body
             yield from _made(program, body, (*calls, op))
         path = OpPath(calls, op)
         for value in op.results:
-            computes = op.name not in MOVING and op.name not in _CALLS
+            computes = op.name not in MOVING and callee is None
             yield NamedValue((calls, value), path, [], computes)
 
 

@@ -14,7 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from neuronjax.diagnostics.edits.flattening import CALLS, CONTROL, FlatOp, FlatProgram
+from neuronjax.diagnostics.edits.flattening import CONTROL, FlatOp, FlatProgram
+from neuronjax.ir.calls import CALLEES
 from neuronjax.ir.program import Value
 
 #: Up to so many pairs the subsequence is the longest; beyond, that of difflib.
@@ -185,11 +186,11 @@ def _read(
             continue
         owner = program.places.get(value, (None, "", 0))[0]
         if owner is not None:
-            yield owner, owner.op.name in CALLS
+            yield owner, owner.op.name in CALLEES
 
 
 def _is_in(inner: FlatOp, op: FlatOp) -> bool:
-    if op.op.name in CALLS:
+    if op.op.name in CALLEES:
         return (*op.path.calls, op.op) == inner.path.calls
     return any(inner.op is o for region in op.op.regions for o in region.ops)
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from neuronjax.diagnostics.parallel_runs import OpPath
+from neuronjax.ir.calls import CALLEES, callee_of
 from neuronjax.ir.name_stack import is_cotangent_scope, read_name_stack
 from neuronjax.ir.program import Op, Program, Region, Value
 
-CALLS = ("func.call", "stablehlo.composite")
 #: What an op has regions for, whose ops run by themselves.
-CONTROL = (*CALLS, "stablehlo.while", "stablehlo.case")
+CONTROL = (*CALLEES, "stablehlo.while", "stablehlo.case")
 #: Attributes that say what something is called, not what it computes.
 NAMES = ("callee", "decomposition", "sym_name", "name")
 
@@ -95,8 +95,7 @@ class _RowOfOps:
             self._ops.append(entry)
             for value in op.results:
                 self._makers.setdefault(value, entry)
-            if op.name in CALLS:
-                callee = op.attributes.get("callee") or op.attributes["decomposition"]
+            if callee := callee_of(op):
                 body = self._program.functions[callee].body
                 self._region(body, entry, "call", (*calls, op))
             elif op.name in CONTROL:

@@ -172,12 +172,7 @@ class FaultSearch:
         off = [w for w in self.wrong if w.how != "lost"]
         behind = {op for w in off for op in self._behind[w.index]}
         broken = self._broken()
-        reaching = {
-            op
-            for w in off
-            for op in self._flow.carrying_nonfinite(self._results[w.index])
-        }
-        carrying = self._carrying()
+        carrying = self._carrying
         makes, carries, aside = [], [], []
         for trace in self._recorder.traces.values():
             op = trace.path.op
@@ -186,6 +181,8 @@ class FaultSearch:
             elif trace.first and op in behind and not hands_on(trace.first[2]):
                 (carries if op in carrying else aside).append((trace.first, trace))
         # An exponential may overflow for what is divided by it to be zero, and rightly.
+        values = [self._results[w.index] for w in off] if makes else []
+        reaching = {op for v in values for op in self._flow.carrying_nonfinite(v)}
         makes = sorted(makes, key=lambda m: (m[1].path.op not in reaching, _number(m)))
         order = makes + sorted(carries, key=_number)
         return order or sorted(aside, key=_number)
@@ -195,7 +192,9 @@ class FaultSearch:
         off = [w.index for w in self.wrong if w.how == "nonfinite"]
         return {op for n in off for op in self._behind[n]}
 
+    @functools.cached_property
     def _carrying(self) -> set[Op]:
+        """The ops through whose results an error reaches a wrong one."""
         off = [w for w in self.wrong if w.how != "lost"]
         return {op for w in off for op in self._flow.carrying(self._results[w.index])}
 
@@ -352,7 +351,7 @@ class FaultSearch:
     def _stagnating(self) -> Iterator[Suspect]:
         """Sums in a loop that leave out most of what is added to them, or round away as
         much as a part of it."""
-        carrying = self._carrying()
+        carrying = self._carrying
         for trace in self._recorder.traces.values():
             loses = trace.own > OF_ROUNDOFF * rounds_to(trace) and not trace.is_broken
             if not (loses and trace.first and trace.path.op in carrying):
