@@ -80,6 +80,7 @@ from neuronjax.errors import (
     InvalidProgramError as InvalidProgramError,
     NeuronJaxError as NeuronJaxError,
     NotEmulatedWarning as NotEmulatedWarning,
+    PrecisionIgnoredWarning as PrecisionIgnoredWarning,
     UnimplementedError as UnimplementedError,
     UnsupportedError as UnsupportedError,
 )

@@ -74,6 +74,12 @@ class IntegersInFP32Warning(UserWarning):
     which of the two is meant."""
 
 
+class PrecisionIgnoredWarning(UserWarning):
+    """A dot or convolution that asks for `precision=HIGH` or `HIGHEST`, whose operands
+    the policy casts all the same. Once for a line; `Policy(dot_precision=...)` says
+    which of the two is meant."""
+
+
 class NotEmulatedWarning(UserWarning):
     """Something inside a scope of ours was JAX's own, with the host's numbers."""
 
@@ -111,6 +117,18 @@ def warn_user(text: str, category: type[Warning]) -> None:
     """Warns, at the innermost line that is the user's and no library's."""
     _, level = _program_frame()
     warnings.warn(text, category, stacklevel=level)
+
+
+_warned: set[tuple[type[Warning], str]] = set()
+
+
+def warn_once(source: str, text: str, category: type[Warning]) -> None:
+    """Warn once for a line "file:number", whose program is lowered for every shape."""
+    if (category, source) in _warned:
+        return
+    file, _, line = source.rpartition(":")
+    warnings.warn_explicit(text, category, file or "<unknown>", int(line or 0))
+    _warned.add((category, source))
 
 
 def _program_frame() -> tuple[FrameType | None, int]:

@@ -115,7 +115,8 @@ def test_fp32_operands_in_groups_of_32_rows():
 @pytest.mark.parametrize("name", WIDE_FORMATS)
 def test_a_zero_result_is_positive(name):
     tiny = np.float32(2.0**-70 if name != "fp16" else 0)
-    pair = (np.float32([[-0.0], [0.0], [-1.0], [-tiny]]), np.float32([[0, -0.0, tiny]]))
+    lhs, rhs = np.float32([[-0.0], [0.0], [-1.0], [-tiny]]), np.float32([0, -0.0, tiny])
+    pair = (np.repeat(lhs, 2, axis=1), np.repeat(rhs[None], 2, axis=0))
     check_dots([pair], PLAIN, "trn2", name, contraction.Array(lhs=name, rhs=name))
 
 
@@ -124,8 +125,9 @@ def test_products_beyond_the_range_meet_the_sum_exact(name):
     rng = np.random.default_rng(2)
     big = np.float32(2.0**70)
     # Only a sum that overflows is infinite.
-    cancelled = (np.float32([[big, big]]), np.float32([[big], [-big]]))
-    rescued = (np.float32([[-(2.0**64), 2.0**64]]), np.float32([[2.0**63], [2.0**64]]))
+    cancelled = (np.float32([[big, big]] * 2), np.float32([[big], [-big]]))
+    ends = [-(2.0**64), 2.0**64]
+    rescued = (np.float32([ends, ends]), np.float32([[2.0**63], [2.0**64]]))
     random = (data.wide(rng, (4, 130)), data.wide(rng, (130, 5)))
     pairs = [cancelled, rescued, random]
     check_dots(pairs, PLAIN, "trn2", name, contraction.Array(lhs=name, rhs=name))
@@ -186,7 +188,7 @@ def test_a_scale_brings_the_largest_number_just_below_the_format_s(target):
     largest = np.float32(floats.FORMATS[FP8[target]].largest)
     edges = [largest, np.nextafter(largest, np.float32(np.inf)), largest - 1]
     column = np.float32([[1.0], [3.0]])
-    pairs = [(np.float32([[edge, 1.0625]]), column) for edge in edges]
+    pairs = [(np.float32([[edge, 1.0625]] * 2), column) for edge in edges]
     array = fp8_array(target, scaled=True)
     check_dots(pairs, PLAIN, target, fp8_policy(scaled=True), array)
 
@@ -252,10 +254,10 @@ def test_declared_narrow_operands_are_one_pass_and_one_rounding():
 
 @pytest.mark.parametrize("name", WIDE_FORMATS)
 def test_matrices_with_few_rows_or_columns(name):
-    """Shapes that XLA takes for matrix-vector products and for sums of products."""
+    """Shapes that XLA takes for matrix-vector products."""
     rng = np.random.default_rng(15)
     # Every pair of an M, a K and an N: all triples would be twice as many.
-    sizes = [(1, 7, 2), (1, 130, 1), (3, 7, 1), (3, 130, 2), (16, 7, 1), (16, 130, 2)]
+    sizes = [(1, 7, 2), (1, 130, 2), (3, 7, 1), (3, 130, 2), (16, 7, 1), (16, 130, 2)]
     pairs = [
         (data.cancelling(rng, (m, k)), data.cancelling(rng, (k, n)))
         for m, k, n in sizes

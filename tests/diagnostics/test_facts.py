@@ -13,6 +13,7 @@ from neuronjax.diagnostics.facts import Fact, unknown
 from neuronjax.diagnostics.loops import trip_count
 from neuronjax.diagnostics.op_contexts import Settings, _Walker
 from neuronjax.hardware import resolve_target
+from neuronjax.policy import Policy
 
 I8, I32 = np.int8, np.int32
 
@@ -23,8 +24,8 @@ def walked(function, *args, look=lambda site: iter(())) -> tuple[Fact, ...]:
     settings = Settings(
         program=program,
         target=resolve_target("trn2"),
+        policy=Policy(),
         sdk=(2, 32),
-        logical_cores_per_chip=4,
     )
     given = [unknown(value.type) for value in program.entry.body.arguments]
     return _Walker(settings, look).function("main", given, "", 1, False).results

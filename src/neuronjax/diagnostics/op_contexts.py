@@ -20,6 +20,7 @@ from neuronjax.diagnostics.loops import carried, invariant, trip_count
 from neuronjax.hardware import Target
 from neuronjax.ir.calls import callee_of
 from neuronjax.ir.program import Function, Op, Program, Region, Value
+from neuronjax.policy import Policy
 
 # Functions of jax.random, whose integer arithmetic is the generator's and not the
 # user's. They are private and keep their names; a suffix tells equal names apart.
@@ -41,13 +42,12 @@ class Settings:
 
     Attributes:
         sdk: the Neuron SDK, (2, 32).
-        logical_cores_per_chip: devices that share the HBM of a chip.
     """
 
     program: Program
     target: Target
+    policy: Policy
     sdk: tuple[int, ...]
-    logical_cores_per_chip: int
 
 
 @dataclass(frozen=True, kw_only=True)

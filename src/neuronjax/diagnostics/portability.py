@@ -49,8 +49,8 @@ def examine(
     settings = Settings(
         program=program,
         target=target,
+        policy=policy,
         sdk=tuple(map(int, version.split("."))),
-        logical_cores_per_chip=target.logical_cores(policy.lnc) // target.chips,
     )
     notes = visit(settings, _notes)
     findings = [

@@ -8,6 +8,7 @@ attributes. Rounding points and accumulation order are stated here and nowhere e
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,6 +36,15 @@ class DotDimensions:
         )
         join = lambda dims: ",".join(map(str, dims))  # noqa: E731
         return "x".join(f"[{join(b)}|{join(c)}]" for b, c in sides)
+
+    def sizes(
+        self, lhs: tuple[int, ...], rhs: tuple[int, ...]
+    ) -> tuple[int, int, int, int]:
+        """Return batch, lhs free, rhs free and contracted size of operands' shapes."""
+        batch = prod(lhs[d] for d in self.lhs_batch)
+        k = prod(lhs[d] for d in self.lhs_contract)
+        m, n = (prod(shape) // max(1, batch * k) for shape in (lhs, rhs))
+        return batch, m, n, k
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -470,7 +480,8 @@ class Im2col(Instruction):
     """The patches a convolution contracts, [groups, batch * positions, K].
 
     K is the kernel positions in row-major order, then the input channel; padding zeros
-    take part. operands: the input as [groups, batch, *spatial, channels].
+    take part. operands: the input as [groups, batch, *spatial, channels]. The engine is
+    "vector" where VectorE reads the patches in the image itself, through strides.
     """
 
     window: Window

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
@@ -21,6 +20,7 @@ from neuronjax.errors import (
     InvalidProgramError,
     UnimplementedError,
     UnsupportedError,
+    warn_once,
 )
 from neuronjax.ir.axis_groups import groups_along
 from neuronjax.ir.collective_set import (
@@ -248,28 +248,14 @@ def _integer_path(op: Op, context: Context, name: str, dtype: np.dtype) -> str:
         return policy.integer_path
     if dtype.itemsize < 4:
         return "exact"
-    _warn_of_fp32(op, dtype)
-    return "fp32"
-
-
-_warned: set[str] = set()
-
-
-def _warn_of_fp32(op: Op, dtype: np.dtype) -> None:
-    """Once for a line of the user's: its program is lowered again for every shape."""
-    source = op.location.source or ""
-    if source in _warned:
-        return
-    file, _, line = source.rpartition(":")
-    warnings.warn_explicit(
+    warn_once(
+        op.location.source or "",
         f"{op.name} of {dtype}: the chip reduces integers over devices in float32, "
         "exact to 2^24, and JAX elsewhere exactly. integer_path='fp32' or 'exact', of "
         "the policy or of a Rule, says which is meant",
         IntegersInFP32Warning,
-        file or "<unknown>",
-        int(line or 0),
     )
-    _warned.add(source)
+    return "fp32"
 
 
 def _bytes(operands: tuple[View, ...], travels: str | None) -> int:

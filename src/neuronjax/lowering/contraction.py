@@ -1,9 +1,10 @@
 """Rules of contractions: what is tiled before TensorE adds it up.
 
 `operand_casts` casts and scales the operands as the policy says, `dot_algorithm` as the
-program says. FP32 operands take four passes of high and low halves. The MX and the
-sparse datapath are in files of their own. `precision` (DEFAULT, HIGH, HIGHEST) changes
-nothing: an FP32 contraction that nobody asked to cast already is the HIGHEST.
+program says; `products` has the contractions that are no matmul. FP32 operands take
+four passes of high and low halves. The MX and the sparse datapath are in files of their
+own. Under a policy that casts, `Policy.dot_precision` says what `precision` (HIGH,
+HIGHEST) is worth; an FP32 contraction that is not cast already is the HIGHEST.
 
 A contraction with an integer result is exact and wraps around, on GpSimdE; under
 `integer_path="fp32"` it is what the vendor's compiler makes of it (EVRF035): operands
@@ -25,7 +26,8 @@ from neuronjax.ir.program import Op
 from neuronjax.lowering import dot_algorithm, microscaling, sparsity
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.operand import FP8, MatmulOperand
-from neuronjax.lowering.operand_casts import is_byte, prepare_operands
+from neuronjax.lowering.operand_casts import as_float, is_byte, prepare_operands
+from neuronjax.lowering.products import is_matmul, products
 from neuronjax.lowering.psum import from_psum, into_psum
 from neuronjax.lowering.registry import lowers
 from neuronjax.lowering.sums import group_rows
@@ -43,13 +45,17 @@ def dot_general(op: Op, context: Context) -> Instructions:
     )
     algorithm = op.attributes.get("algorithm")
     result = context.results(op)[0]
-    if algorithm is not None:
-        a = dot_algorithm.prepare(op, context, dimensions, algorithm)
-        yield from matmul(
-            context, a.lhs, a.rhs, a.dimensions, result, psum=a.psum, k_tile=a.k_tile
-        )
-    else:
+    if algorithm is None:
         yield from contract(op, context, dimensions, result)
+        return
+    a = dot_algorithm.prepare(op, context, dimensions, algorithm)
+    lhs, rhs, is_fp32 = a.lhs, a.rhs, a.psum == np.float32
+    if is_fp32 and not is_matmul(lhs.view, rhs.view, a.dimensions, context.core):
+        yield from products(context, lhs.view, rhs.view, a.dimensions, result)
+        return
+    yield from matmul(
+        context, lhs, rhs, a.dimensions, result, psum=a.psum, k_tile=a.k_tile
+    )
 
 
 @lowers("stablehlo.dot")
@@ -71,11 +77,19 @@ def contract(
         dimensions: of the operands.
         result: the buffer to write, [batch, lhs free, rhs free].
     """
-    if result.type.dtype.kind in "iub":
-        yield integer_matmul(op, context, context.operands(op), dimensions, result)
+    lhs, rhs = context.operands(op)
+    is_integer = result.type.dtype.kind in "iub"
+    through_fp32 = is_integer and context.policy.integer_path == "fp32"
+    if not through_fp32 and not is_matmul(lhs, rhs, dimensions, context.core):
+        if not is_integer:
+            lhs, rhs = (as_float(context, value) for value in op.operands)
+        yield from products(context, lhs, rhs, dimensions, result)
         return
-    lhs, rhs = prepare_operands(op, context)
-    yield from matmul(context, lhs, rhs, dimensions, result)
+    if is_integer:
+        yield integer_matmul(op, context, (lhs, rhs), dimensions, result)
+        return
+    left, right = prepare_operands(op, context)
+    yield from matmul(context, left, right, dimensions, result)
 
 
 def integer_matmul(

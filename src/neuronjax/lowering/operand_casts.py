@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.errors import UnsupportedError
+from neuronjax.errors import PrecisionIgnoredWarning, UnsupportedError, warn_once
 from neuronjax.ir.instruction import View
 from neuronjax.ir.instruction_set import TensorCopy
 from neuronjax.ir.program import Op
@@ -34,10 +34,26 @@ def prepare_operands(op: Op, context: Context) -> tuple[MatmulOperand, MatmulOpe
     """Casts and scales both operands of a contraction as the policy says."""
     weight = weight_index(op, context)
     lhs, rhs = (
-        _prepare(context, as_float(context, v), _role(context, v, i == weight))
+        _prepare(op, context, as_float(context, v), _role(context, v, i == weight))
         for i, v in enumerate(op.operands)
     )
     return compatible(op, context, lhs, rhs)
+
+
+def _is_to_be_kept(op: Op, context: Context) -> bool:
+    """Whether the program asks that operands be uncast, and the policy obeys."""
+    asked = {"HIGH", "HIGHEST"}.intersection(op.attributes.get("precision_config", ()))
+    obeyed = context.policy.dot_precision
+    if asked and obeyed == "auto":
+        warn_once(
+            op.location.source or "",
+            f"{op.name} asks for precision={max(asked)}, and the policy casts its "
+            f"operands to {context.policy.auto_cast_type} all the same. "
+            "dot_precision='obeyed' or 'ignored', of the policy or of a Rule, says "
+            "which is meant",
+            PrecisionIgnoredWarning,
+        )
+    return bool(asked) and obeyed == "obeyed"
 
 
 def compatible(
@@ -84,13 +100,15 @@ def _role(context: Context, value: Any, is_weight: bool) -> str:
     return "weight" if is_weight else "forward"
 
 
-def _prepare(context: Context, view: View, role: str) -> MatmulOperand:
+def _prepare(op: Op, context: Context, view: View, role: str) -> MatmulOperand:
     policy = context.policy
     dtype = view.type.dtype.name
     chip_fp8 = context.shared.target.chip.forward_fp8
     wanted = policy.operand_dtype(role, chip_fp8=chip_fp8)  # type: ignore[arg-type]
     is_mx = wanted in MX_FORMATS
     if policy.auto_cast == "none" or (dtype != "float32" and not is_mx):
+        return MatmulOperand(view, dtype)
+    if _is_to_be_kept(op, context):
         return MatmulOperand(view, dtype)
     if is_mx:
         microscaling.check_chip(context, wanted)

@@ -41,6 +41,7 @@ _COLLECTIVES = (
 LEGAL: Mapping[str, tuple[object, ...]] = {
     "auto_cast": ("none", "matmult", "all"),
     "auto_cast_type": ("bf16", "fp16", "tf32", "fp8", "fp8_e4m3", "mxfp8", "mxfp4"),
+    "dot_precision": ("auto", "ignored", "obeyed"),
     "cotangent_type": ("auto", "same", "bfloat16", "float16", "float8_e5m2"),
     "rounding": ("rne", "stochastic"),
     "scaling": ("none", "current", "delayed"),

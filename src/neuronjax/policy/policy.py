@@ -86,6 +86,7 @@ class Rule:
     module: str | None = None
     auto_cast: str | None = None
     auto_cast_type: str | None = None
+    dot_precision: str | None = None
     cotangent_type: str | None = None
     rounding: str | None = None
     scaling: str | None = None
@@ -163,6 +164,10 @@ class Policy:
         auto_cast: which FP32 operands are cast down: of "none", of matmuls and
             convolutions ("matmult"), or of "all" ops. A dot whose algorithm the
             program spells out (`lax.DotAlgorithm`) rounds as that says, uncast.
+        dot_precision: whether a dot or convolution with `precision=HIGH` or `HIGHEST`
+            keeps its operands uncast ("obeyed") or has them cast like any other
+            ("ignored"). "auto" ignores it with a warning the first time a line asks:
+            the vendor documents casts by compiler flags, and no cast by op.
         auto_cast_type: to what; "fp8" is the chip's own forward format. The MX types
             take operands of every float dtype; "mxfp4" is MXFP4 for weights, prepared
             offline, and MXFP8 for all else, which is what the device can quantize to.
@@ -239,6 +244,7 @@ class Policy:
 
     auto_cast: str = _SDK
     auto_cast_type: str = "bf16"
+    dot_precision: str = "auto"
     cotangent_type: str = "auto"
     rounding: str = "rne"
     seed: int = 0

@@ -33,7 +33,7 @@ from neuronjax.timing.engines.dma import (
 )
 from neuronjax.timing.engines.gpsimd import gather_cycles
 from neuronjax.timing.engines.task import LaneTask, has
-from neuronjax.timing.patches import copied_bytes, fill_rows, run_bytes
+from neuronjax.timing.patches import copied_bytes, read_in_place, run_bytes
 from neuronjax.timing.work import Core, Queue, Transfer, Way, Work
 
 #: Movements that their consumers read through an access pattern.
@@ -192,7 +192,7 @@ def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
     """Channels that fill a tile of the array's rows are read in place; an image of
     fewer is copied by DMA (`patches`)."""
-    if fill_rows(i, core):
+    if read_in_place(i, core):
         return FREE
     return (_dma(core, copied_bytes(i), float(run_bytes(i)), "DMA_DIRECT2D"),)
 

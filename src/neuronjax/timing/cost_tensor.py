@@ -14,7 +14,6 @@ import numpy as np
 
 from neuronjax.ir.instruction import View
 from neuronjax.ir.instruction_set import (
-    DotDimensions,
     NcMatmul,
     NcMatmulMx,
     NcMatmulSparse,
@@ -82,16 +81,6 @@ class ArrayTiling:
     groups: int
     evacuated: int
     read_bytes: float
-
-
-def sizes(lhs: View, rhs: View, dimensions: DotDimensions) -> tuple[int, int, int, int]:
-    """Batch, lhs free, rhs free and contracted size of a contraction."""
-    left, right = lhs.type.shape, rhs.type.shape
-    batch = prod(left[d] for d in dimensions.lhs_batch)
-    k = prod(left[d] for d in dimensions.lhs_contract)
-    m = prod(left) // max(1, batch * k)
-    n = prod(right) // max(1, batch * k)
-    return batch, m, n, k
 
 
 def _tile_size(core: Core, used: int, allowed: bool) -> int:
@@ -272,7 +261,7 @@ def _transposed_first(
 def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
     """The array takes the passes of the dtypes; integers are added in software."""
     lhs, rhs = i.operands[:2]
-    batch, m, n, k = sizes(lhs, rhs, i.dimensions)
+    batch, m, n, k = i.dimensions.sizes(lhs.type.shape, rhs.type.shape)
     if i.accumulation == "integer" or i.engine == "gpsimd":
         return (software(core, i, batch * m * n * k * 2),)
     cycles = column_cycles(core, "bf16") * i.passes
@@ -293,7 +282,8 @@ def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
 @rule.register
 def _(i: NcMatmulMx, core: Core, reading: Reading) -> tuple[Way, ...]:
     """Four products of a cell in one cycle; the array is tiled by rows only."""
-    batch, m, n, k = sizes(i.operands[0], i.operands[1], i.dimensions)
+    lhs, rhs = i.operands[:2]
+    batch, m, n, k = i.dimensions.sizes(lhs.type.shape, rhs.type.shape)
     rows_per_cell = max(1, i.k_tile // core.spec.partitions)
     c = Contraction(
         *(batch, m, n, k, i.k_tile),

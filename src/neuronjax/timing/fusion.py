@@ -41,7 +41,7 @@ from neuronjax.timing.passes import (
     operator as _op,
     two_operations,
 )
-from neuronjax.timing.patches import fill_rows, held_bytes, seen_as
+from neuronjax.timing.patches import held_bytes, read_in_place, seen_as
 from neuronjax.timing.swapping import swap
 from neuronjax.timing.work import Core
 
@@ -124,7 +124,7 @@ class _Fusion:
             self.masks.add(node)
             return True
         if isinstance(i, Im2col):
-            if fill_rows(i, self.core):
+            if read_in_place(i, self.core):
                 access[node.results[0]] = seen_as(i, access[operands[0]])
                 return True
             self.sizes[node.results[0]] = held_bytes(i)

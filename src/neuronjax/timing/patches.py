@@ -18,9 +18,9 @@ from neuronjax.timing.engines.tensor import least_tile
 from neuronjax.timing.work import Core
 
 
-def fill_rows(i: Im2col, core: Core) -> bool:
-    """Whether the channels of an image fill a tile of the array's rows."""
-    return i.operands[0].type.shape[-1] >= least_tile(core)
+def read_in_place(i: Im2col, core: Core) -> bool:
+    """Tell whether VectorE reads the patches, or the array with its rows filled."""
+    return i.engine == "vector" or i.operands[0].type.shape[-1] >= least_tile(core)
 
 
 def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:

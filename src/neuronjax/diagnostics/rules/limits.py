@@ -63,7 +63,8 @@ def _memory(settings: Settings, count: int) -> Verdict | None:
         for result in op.results
     ]
     needed = sum(_bytes(v.type) for v in (*values, *constants))
-    held = settings.target.chip.hbm_bytes // settings.logical_cores_per_chip
+    target, lnc = settings.target, settings.policy.lnc
+    held = target.chip.hbm_bytes * target.chips // target.logical_cores(lnc)
     if needed <= held:
         return None
     return Verdict(f"{needed / 2**30:.1f} GiB of {held / 2**30:g} GiB")

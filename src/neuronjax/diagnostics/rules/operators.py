@@ -73,6 +73,14 @@ def _algorithm(context: OpContext) -> Verdict | None:
     return Verdict(f"asks for {other[0]}, gets {dtypes[0]}") if other else None
 
 
+def _precision(context: OpContext) -> Verdict | None:
+    """Find a precision that a casting policy may ignore."""
+    policy, attributes = context.settings.policy, context.op.attributes
+    asked = {"HIGH", "HIGHEST"}.intersection(attributes.get("precision_config", ()))
+    may_ignore = policy.auto_cast != "none" and policy.dot_precision != "obeyed"
+    return Verdict(f"asks for {max(asked)}") if asked and may_ignore else None
+
+
 # Custom calls that mean something to the compiler or are gone before it.
 KNOWN_CALLS = frozenset(
     {
@@ -185,6 +193,12 @@ respected
 > cast the operands to that dtype
 [JK: lax.DotAlgorithmPreset]
 
+dot-precision: warning in dot_general, convolution
+the compiler's flags decide what is cast, and no document says that the precision of an
+op is asked
+> nothing, or dot_precision="obeyed" to see the numbers of a compiler that asks
+[RN-CC, --auto-cast]
+
 custom-call: error in custom_call
 a custom call that the compiler does not know
 > write it with JAX operations, or compute it on the host
@@ -219,6 +233,7 @@ neuronjax does not run it
         "power-exponent": _exponent,
         "reduce-precision": always,
         "dot-algorithm": _algorithm,
+        "dot-precision": _precision,
         "custom-call": _custom_call,
         "linear-algebra": _linear_algebra,
         "host-callback": _callback,

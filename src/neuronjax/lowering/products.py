@@ -1,0 +1,127 @@
+"""Contractions that are no matmul: products, and sums of products, on VectorE.
+
+XLA's algebraic simplifier makes a multiplication of a dot that contracts nothing or an
+axis of length one, and a multiplication and a sum of a dot of vectors with vectors;
+jaxlib does so on the CPU, for every dtype and `precision`. `einsum` writes such dots
+for elementwise and outer products. They are no matmuls here either: no auto-cast
+changes their operands, and VectorE multiplies in FP32.
+
+Two more kinds take ten times as long on TensorE as on VectorE, by the time model: a
+large batch of tiny matmuls, for each of which the array is loaded, and a depthwise
+convolution, whose patches would be copied. That the vendor's compiler gives them to
+VectorE as well is an ASSUMPTION.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from neuronjax.hardware import CoreSpec
+from neuronjax.ir.instruction import Buffer, View
+from neuronjax.ir.instruction_set import (
+    DotDimensions,
+    Memset,
+    TensorCopy,
+    TensorReduce,
+    TensorTensor,
+)
+from neuronjax.lowering.broadcast import spread
+from neuronjax.lowering.context import Context, Instructions
+from neuronjax.lowering.elementwise import engine_of
+from neuronjax.lowering.moves import reshaped, transposed
+from neuronjax.lowering.sums import vector_tile
+
+Axes = tuple[int, ...]
+
+
+def is_matmul(lhs: View, rhs: View, dimensions: DotDimensions, core: CoreSpec) -> bool:
+    """Tell a matmul, which TensorE takes, from a contraction that VectorE takes."""
+    batch, m, n, k = dimensions.sizes(lhs.type.shape, rhs.type.shape)
+    if k == 1 or m == n == 1:
+        return False
+    lanes = core.partitions
+    return batch < lanes or m * n * k > lanes
+
+
+def products(
+    context: Context, lhs: View, rhs: View, dimensions: DotDimensions, result: Buffer
+) -> Instructions:
+    """Multiply element by element, and add along the contracted axes.
+
+    Floats are multiplied and added in FP32 and the result is rounded once; the sum has
+    the order of `TensorReduce`. Integers and booleans have the dtype of the result
+    throughout.
+
+    Args:
+        context: of the op.
+        lhs: an operand with axes for the batch, its free axes, and contracted axes.
+        rhs: the other operand.
+        dimensions: which axes these are.
+        result: the buffer to write, [batch, lhs free, rhs free].
+    """
+    d, shape = dimensions, result.type.shape
+    contracted = tuple(lhs.type.shape[axis] for axis in d.lhs_contract)
+    if set(contracted) <= {1}:
+        contracted = ()
+    batch, end = len(d.lhs_batch), len(shape)
+    middle = end - len(rhs.type.shape) + batch + len(d.rhs_contract)
+    sums, whole = tuple(range(end, end + len(contracted))), (*shape, *contracted)
+
+    def aligned(view: View, axes: Axes, contract: Axes, free: range) -> View:
+        places = (*range(batch), *free, *sums)
+        view = _ordered(context, view, axes, contract, contracted)
+        return spread(context, view, whole, places)
+
+    operands = (
+        aligned(lhs, d.lhs_batch, d.lhs_contract, range(batch, middle)),
+        aligned(rhs, d.rhs_batch, d.rhs_contract, range(middle, end)),
+    )
+    yield from _summed(context, operands, whole, sums, result)
+
+
+def _ordered(
+    context: Context, view: View, batch: Axes, contract: Axes, contracted: Axes
+) -> View:
+    """Return an operand as [batch, free, contracted], the last axes of these sizes."""
+    rank = len(view.type.shape)
+    free = (axis for axis in range(rank) if axis not in (*batch, *contract))
+    view = transposed(context, view, (*batch, *free, *contract))
+    kept = view.type.shape[: rank - len(contract)]
+    return reshaped(context, view, (*kept, *contracted))
+
+
+def _summed(
+    context: Context,
+    operands: tuple[View, View],
+    shape: Axes,
+    sums: Axes,
+    result: Buffer,
+) -> Instructions:
+    """Multiply two operands of one shape, and add along some axes."""
+    dtype = result.type.dtype
+    fields: dict[str, Any] = dict(engine=engine_of(dtype))
+    wide = np.dtype(np.float32)
+    if dtype.kind in "iub":
+        wide, (a, b) = dtype, operands
+        operands = _integers(context, a, dtype), _integers(context, b, dtype)
+    if not sums:
+        fields["op"] = "multiply"
+        yield context.arithmetic(TensorTensor, operands, (result,), **fields)
+        return
+    terms = context.computed(
+        TensorTensor, operands, shape, wide, op="multiply", **fields
+    )
+    zero = context.computed(Memset, (), (), wide, engine="gpsimd", value=wide.type(0))
+    op = "or" if dtype == np.bool_ else "add"
+    fields |= dict(op=op, axes=sums, tile=vector_tile(context.policy))
+    yield context.arithmetic(TensorReduce, (terms, zero), (result,), **fields)
+
+
+def _integers(context: Context, view: View, dtype: np.dtype) -> View:
+    """Return an operand in the dtype of the result, as StableHLO converts it."""
+    if view.type.dtype == dtype:
+        return view
+    shape = view.type.shape
+    return context.computed(TensorCopy, (view,), shape, dtype, engine="vector")
