@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tests.oracles import floats
+from tests.oracles import floats, reduction
 
 ROWS = 128
 
@@ -39,6 +39,10 @@ class Array:
         return 4 if (self.lhs, self.rhs) == ("fp32", "fp32") else 1
 
 
+#: VectorE in place of the array: products in FP32, and their sum.
+VECTOR = Array()
+
+
 def dot_general(
     lhs: np.ndarray,
     rhs: np.ndarray,
@@ -50,6 +54,8 @@ def dot_general(
     a, a_free = _as_matrices(lhs, lhs_batch, lhs_contract)
     b, b_free = _as_matrices(rhs, rhs_batch, rhs_contract)
     batch = tuple(lhs.shape[d] for d in lhs_batch)
+    if a.shape[2] == 1 or a.shape[1] == b.shape[1] == 1:
+        array = VECTOR  # no matmul, but products or a product of vectors
     (a, b), inverses = _stored((a, b), array)
     out = _rescaled(_accumulate(a, b, array), inverses)
     return out.reshape(batch + a_free + b_free)
@@ -87,7 +93,10 @@ def _rescaled(x: np.ndarray, inverses: Sequence[np.float32]) -> np.ndarray:
 
 
 def _accumulate(lhs: np.ndarray, rhs: np.ndarray, array: Array) -> np.ndarray:
-    """[batch, M, K] and [batch, N, K] to [batch, M, N], every zero positive."""
+    """[batch, M, K] and [batch, N, K] to [batch, M, N], every zero of sums positive."""
+    if array is VECTOR:
+        terms = floats.multiply(lhs[:, :, None], rhs[:, None])
+        return terms[..., 0] if terms.shape[-1] == 1 else reduction.reduce(terms, [3])
     if not lhs.shape[-1]:
         return np.zeros((*lhs.shape[:2], rhs.shape[1]), np.float32)
     paired = array.double_row and lhs.shape[-1] >= 2 * ROWS
