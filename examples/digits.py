@@ -5,7 +5,7 @@ part of that package) twice, on the emulated chip in BF16: as it is, and with ma
 close step by step until 4 of every 16 weights are left (SR-STE). The table compares
 accuracy on images not trained on, and the weights' bytes.
 
-    python examples/digits.py --steps 300
+    python -m examples.digits --steps 300
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import neuronjax as nj
-from neuronjax.numerics.sparse_training import (
+from examples.sparse_training import (
     Schedule,
     cubic,
     magnitude_masks,

@@ -26,6 +26,7 @@ NAMES = {
     "NeuronJaxError",
     "NkiDiff",
     "NotEmulatedWarning",
+    "PrecisionIgnoredWarning",
     "Policy",
     "PortabilityReport",
     "PrecisionSearch",

@@ -108,6 +108,7 @@ GROUPS: dict[str, Group] = {
             *("NeuronJaxError", "UnsupportedError", "UnimplementedError"),
             *("InvalidProgramError", "InternalError", "IntegersInFP32Warning"),
             "NotEmulatedWarning",
+            "PrecisionIgnoredWarning",
         ),
     ),
 }

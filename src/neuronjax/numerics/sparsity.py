@@ -3,7 +3,7 @@
 `sparsify` prunes by magnitude, `SparseArray` holds the kept values and their 4-bit
 positions ("tags"). The stationary operand of a matmul is stored so, along its
 contraction axis (design, section 5). No matmul is done here, and no training: see
-`sparse_training`; the patterns are in `sparsity_pattern`.
+`examples/sparse_training.py`; the patterns are in `sparsity_pattern`.
 """
 
 from __future__ import annotations

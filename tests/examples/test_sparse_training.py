@@ -18,8 +18,7 @@ from hypothesis import given, settings, strategies as st
 from jax import lax
 
 import neuronjax as nj
-from neuronjax.errors import InvalidProgramError
-from neuronjax.numerics.sparse_training import (
+from examples.sparse_training import (
     cubic,
     from_scratch,
     keep_pattern,
@@ -29,6 +28,7 @@ from neuronjax.numerics.sparse_training import (
     masked_params,
     matching,
 )
+from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics.sparsity import PATTERNS, SparseArray, get_pattern, sparsify
 
 each_pattern = pytest.mark.parametrize("pattern", list(PATTERNS))
