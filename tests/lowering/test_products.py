@@ -201,6 +201,13 @@ def test_a_product_has_the_price_of_the_product(
     assert dot.total_seconds == pytest.approx(same.total_seconds, rel=0.05)
 
 
+def test_check_counts_products_as_elements() -> None:
+    """A tile of VectorE has 65,536 of them; as matmuls of 1 x 1 they were too many."""
+    shape = jax.ShapeDtypeStruct((24, 1024, 1024), jnp.float32)
+    report = nj.check(lambda a, b: jnp.einsum("hls,hls->hls", a, b))(shape, shape)
+    assert not report.findings
+
+
 # ---- Depthwise convolutions.
 
 #: Channels, the kernel's positions, and keywords of `lax.conv_general_dilated`.

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from neuronjax.ir.instruction import Block, Instruction, Label
+from neuronjax.ir.program import Op
 from neuronjax.ir.vector_sums import VECTOR_TILE, sum_label
 
 # -- TensorE ---------------------------------------------------------------------------
@@ -45,6 +46,26 @@ class DotDimensions:
         k = prod(lhs[d] for d in self.lhs_contract)
         m, n = (prod(shape) // max(1, batch * k) for shape in (lhs, rhs))
         return batch, m, n, k
+
+    def is_matmul(self, lhs: tuple[int, ...], rhs: tuple[int, ...], lanes: int) -> bool:
+        """Tell a matmul, which TensorE takes, from a contraction that VectorE takes.
+
+        No matmul is a contraction of nothing or of one element, one of vectors with
+        vectors, and a batch of at least as many matrices as VectorE has lanes, of at
+        most so many products each (`lowering.products` has the reasons)."""
+        batch, m, n, k = self.sizes(lhs, rhs)
+        if k == 1 or m == n == 1:
+            return False
+        return batch < lanes or m * n * k > lanes
+
+    @classmethod
+    def of(cls, op: Op) -> DotDimensions:
+        """Return the dimension numbers of a `stablehlo.dot_general`."""
+        numbers = op.attributes["dot_dimension_numbers"]
+        return cls(
+            *(numbers[f"{side}_batching_dimensions"] for side in ("lhs", "rhs")),
+            *(numbers[f"{side}_contracting_dimensions"] for side in ("lhs", "rhs")),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,20 +14,19 @@ in FP32, folded by TensorE, rounded and saturated. Booleans are logic: OR of AND
 from __future__ import annotations
 
 import functools
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from neuronjax.errors import UnsupportedError
-from neuronjax.ir.instruction import Buffer, Instruction
+from neuronjax.ir.instruction import Buffer, Instruction, View
 from neuronjax.ir.instruction_set import DotDimensions, NcMatmul
 from neuronjax.ir.program import Op
 from neuronjax.lowering import dot_algorithm, microscaling, sparsity
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.operand import FP8, MatmulOperand
 from neuronjax.lowering.operand_casts import as_float, is_byte, prepare_operands
-from neuronjax.lowering.products import is_matmul, products
+from neuronjax.lowering.products import products
 from neuronjax.lowering.psum import from_psum, into_psum
 from neuronjax.lowering.registry import lowers
 from neuronjax.lowering.sums import group_rows
@@ -36,13 +35,7 @@ from neuronjax.numerics.microscaling import MX_FORMATS
 
 @lowers("stablehlo.dot_general")
 def dot_general(op: Op, context: Context) -> Instructions:
-    numbers = op.attributes["dot_dimension_numbers"]
-    dimensions = DotDimensions(
-        numbers["lhs_batching_dimensions"],
-        numbers["rhs_batching_dimensions"],
-        numbers["lhs_contracting_dimensions"],
-        numbers["rhs_contracting_dimensions"],
-    )
+    dimensions = DotDimensions.of(op)
     algorithm = op.attributes.get("algorithm")
     result = context.results(op)[0]
     if algorithm is None:
@@ -50,7 +43,7 @@ def dot_general(op: Op, context: Context) -> Instructions:
         return
     a = dot_algorithm.prepare(op, context, dimensions, algorithm)
     lhs, rhs, is_fp32 = a.lhs, a.rhs, a.psum == np.float32
-    if is_fp32 and not is_matmul(lhs.view, rhs.view, a.dimensions, context.core):
+    if is_fp32 and not _is_matmul(context, lhs.view, rhs.view, a.dimensions):
         yield from products(context, lhs.view, rhs.view, a.dimensions, result)
         return
     yield from matmul(
@@ -80,7 +73,7 @@ def contract(
     lhs, rhs = context.operands(op)
     is_integer = result.type.dtype.kind in "iub"
     through_fp32 = is_integer and context.policy.integer_path == "fp32"
-    if not through_fp32 and not is_matmul(lhs, rhs, dimensions, context.core):
+    if not through_fp32 and not _is_matmul(context, lhs, rhs, dimensions):
         if not is_integer:
             lhs, rhs = (as_float(context, value) for value in op.operands)
         yield from products(context, lhs, rhs, dimensions, result)
@@ -90,6 +83,10 @@ def contract(
         return
     left, right = prepare_operands(op, context)
     yield from matmul(context, left, right, dimensions, result)
+
+
+def _is_matmul(context: Context, lhs: View, rhs: View, d: DotDimensions) -> bool:
+    return d.is_matmul(lhs.type.shape, rhs.type.shape, context.core.partitions)
 
 
 def integer_matmul(
@@ -175,7 +172,7 @@ def _dense(
     k_tile: int | None,
 ) -> Instructions:
     core = context.core
-    k = prod(lhs.view.type.shape[d] for d in dimensions.lhs_contract)
+    *_, k = dimensions.sizes(lhs.view.type.shape, rhs.view.type.shape)
     double_row = (
         lhs.format in FP8
         and rhs.format in FP8

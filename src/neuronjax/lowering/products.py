@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.hardware import CoreSpec
 from neuronjax.ir.instruction import Buffer, View
 from neuronjax.ir.instruction_set import (
     DotDimensions,
@@ -34,15 +33,6 @@ from neuronjax.lowering.moves import reshaped, transposed
 from neuronjax.lowering.sums import vector_tile
 
 Axes = tuple[int, ...]
-
-
-def is_matmul(lhs: View, rhs: View, dimensions: DotDimensions, core: CoreSpec) -> bool:
-    """Tell a matmul, which TensorE takes, from a contraction that VectorE takes."""
-    batch, m, n, k = dimensions.sizes(lhs.type.shape, rhs.type.shape)
-    if k == 1 or m == n == 1:
-        return False
-    lanes = core.partitions
-    return batch < lanes or m * n * k > lanes
 
 
 def products(

@@ -119,7 +119,7 @@ def check_obeys(x: Array, pattern: SparsityPattern, axis: int) -> None:
             f"group {index[axis]} of axis {axis}, at group index {list(index)}, has "
             f"{counts[index]} non-zero elements; {pattern} keeps {pattern.kept} of "
             f"{pattern.group}",
-            remedy="prune it with sparsify, or train it as examples/sparse_training.py does",
+            remedy="prune it with sparsify, or train it: examples/sparse_training.py",
         )
 
 

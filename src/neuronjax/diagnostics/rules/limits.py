@@ -12,6 +12,7 @@ import numpy as np
 
 from neuronjax.diagnostics.op_contexts import OpContext, Settings
 from neuronjax.diagnostics.rule import ProgramRule, Verdict, read_entries
+from neuronjax.ir.instruction_set import DotDimensions
 from neuronjax.ir.program import TensorType
 
 # "over the threshold (5000000)": aws-neuron-sdk, issue 987.
@@ -39,13 +40,12 @@ def instructions(context: OpContext) -> int:
 
 def _dot_tiles(context: OpContext) -> int:
     lhs, rhs = (v.type.shape for v in context.op.operands)
-    d = context.op.attributes["dot_dimension_numbers"]
-    batch = [lhs[a] for a in d["lhs_batching_dimensions"]]
-    k = math.prod([lhs[a] for a in d["lhs_contracting_dimensions"]])
-    m = math.prod(lhs) // max(1, k * math.prod(batch))
-    n = math.prod(rhs) // max(1, k * math.prod(batch))
+    d = DotDimensions.of(context.op)
+    batch, m, n, k = d.sizes(lhs, rhs)
+    if not d.is_matmul(lhs, rhs, _ROWS):
+        return math.ceil(batch * m * n * k / (_ROWS * _COLUMNS))
     tiles = math.ceil(k / _ROWS) * math.ceil(m / _ROWS) * math.ceil(n / _COLUMNS)
-    return math.prod(batch) * tiles
+    return batch * tiles
 
 
 def _bytes(type: TensorType) -> int:
