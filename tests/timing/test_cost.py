@@ -284,9 +284,11 @@ def test_patches_are_read_in_place_where_channels_fill_the_rows(channels, free):
         Im2col,
         [((1, 8, 32, 32, channels), BF16)],
         ((1, 8 * 32 * 32, 9 * channels), BF16),
+        engine="dma",
         window=window,
     )
     assert (ways(i, TRN2) == ((),)) is free
+    assert ways(dataclasses.replace(i, engine="vector"), TRN2) == ((),)
 
 
 def test_selecting_counts_tensors():
