@@ -422,6 +422,15 @@ CASES = (
         good=lambda x: lax.dot(x, x, precision=lax.DotAlgorithmPreset.F32_F32_F32),
         args=(f32(8, 8),),
     ),
+    Case(  # this SDK casts by default, the newest does not
+        rule="dot-precision",
+        severity="warning",
+        bad=lambda x: lax.dot(x, x, precision="highest"),
+        good=lambda x: lax.dot(x, x, precision="highest"),
+        args=(f32(8, 8),),
+        sdk="2.26",
+        good_sdk="2.32",
+    ),
     Case(
         rule="linear-algebra",
         bad=lambda x: jnp.linalg.svd(x)[1],

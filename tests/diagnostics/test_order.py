@@ -135,7 +135,7 @@ def test_a_reduction_is_tiles_of_512():
 
 
 def test_a_matmul_is_tiles_of_128():
-    dot = nj.jit(lambda x: x @ jnp.ones((150, 1)), policy="fp32")
+    dot = nj.jit(lambda x: x @ jnp.ones((150, 2)), policy="fp32")
     found = reveal_order(lambda x: dot(jnp.asarray(x, jnp.float32))[0], 150)
     assert str(found) == "0..127 + (128..149)"
 
@@ -147,7 +147,7 @@ def test_double_row_fp8_pairs_rows():
         return jnp.dot(x, w, preferred_element_type=jnp.float32)
 
     dot = nj.jit(fp8_dot, target="trn2", policy="fp32")
-    ones = jnp.ones((rows, 1), jnp.float8_e5m2) * 0.5
+    ones = jnp.ones((rows, 2), jnp.float8_e5m2) * 0.5
     probe = SummationProbe(huge=2.0**15, unit=2.0**-15, exact_units=2**24)
     found = reveal_order(
         lambda x: dot(jnp.asarray(x, jnp.float8_e5m2), ones)[0] * 2, rows, probe=probe
