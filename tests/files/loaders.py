@@ -35,6 +35,7 @@ from neuronjax.testing.archive import npz_bytes, sha256
 from neuronjax.testing.silicon.files import inputs
 from neuronjax.testing.silicon.kit import FORMAT, described, kit_version
 from neuronjax.testing.silicon.results import read_results
+from tests.testing import vector_files
 
 A = np.arange(24, dtype=np.float32).reshape(4, 6)
 ARRAYS = {"a": A, "b": np.asarray([1.5, -2.0], ml_dtypes.bfloat16), "c": np.int32(7)}
@@ -140,7 +141,7 @@ def _vectors(name: str) -> Callable[[Path], Path]:
             inputs={"x": A.view(np.uint32)},
             outputs={"codes": A.astype(ml_dtypes.bfloat16).view(np.uint16)},
         )
-        conformance.write(folder, [case])
+        vector_files.write(folder, [case])
         return folder / name
 
     return write

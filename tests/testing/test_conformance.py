@@ -12,10 +12,11 @@ from neuronjax.cli import app as registered
 from neuronjax.cli.application import app
 from neuronjax.errors import InvalidProgramError
 from neuronjax.testing import conformance
-from neuronjax.testing.conformance import FUNCTIONS, PUBLISHED, VERSION, Case, run
+from neuronjax.testing.conformance import PUBLISHED, VERSION, Case, run
 from neuronjax.testing.runners import MlDtypes, Neuronjax
-from neuronjax.testing.vector_cases import cases
 from tests.testing.oracle_runner import Oracles
+from tests.testing.vector_cases import cases
+from tests.testing.vector_files import FUNCTIONS, encoded
 
 slow = pytest.mark.slow
 
@@ -70,7 +71,7 @@ def test_neuronjax_agrees(published):
 
 @slow
 def test_the_generator_reproduces_the_files():
-    files = conformance.encoded(cases())
+    files = encoded(cases())
     assert set(files) == {path.name for path in PUBLISHED.iterdir()}
     for name, data in files.items():
         assert data == (PUBLISHED / name).read_bytes(), name

@@ -10,7 +10,7 @@ import pytest
 
 from neuronjax.testing import conformance
 from neuronjax.testing.conformance import PUBLISHED
-from neuronjax.testing.conformance_rules import RULES
+from tests.testing.vector_files import RULES
 
 #: Largest number, smallest step, significant bits; what NaN and Inf are; emax.
 FORMATS = {

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from neuronjax.cli.application import JsonOption, show
 from neuronjax.testing import conformance as vectors
-from neuronjax.testing.vector_cases import cases
 
 
 def conformance(
@@ -22,7 +21,7 @@ def conformance(
     ] = vectors.PUBLISHED,
     write: Annotated[
         Path | None,
-        typer.Option("--write", help="Write the vectors to this folder instead."),
+        typer.Option("--write", help="Copy the vectors to this folder instead."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -39,7 +38,7 @@ def conformance(
         neuronjax conformance --write vectors/
     """
     if write is not None:
-        for path in vectors.write(write, cases()):
+        for path in vectors.write(write):
             Console(soft_wrap=True).print(f"{path}  {path.stat().st_size:,} bytes")
         return
     made, held = vectors.load_runner(runner), vectors.read(folder)

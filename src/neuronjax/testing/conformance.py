@@ -5,7 +5,7 @@ parameters, and arrays of unsigned integers, the bit patterns of what goes in an
 out. Arrays are named by their content's hash. The set is versioned: a case never
 changes its meaning under one version. NumPy alone is enough to read it.
 
-A runner is any object with methods of the names in `FUNCTIONS`; what it lacks, or
+A runner is any object with methods named as the manifest's functions; what it lacks, or
 raises NotImplementedError for, is skipped.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,60 +26,15 @@ from neuronjax.ir.array_file import read_npz
 from neuronjax.ir.json_text import json_object
 from neuronjax.report.progress import CaseProgress
 from neuronjax.report.tables import PLAIN, RIGHT, Displayed, new_table
-from neuronjax.testing.archive import npz_bytes, sha256, write_atomically
+from neuronjax.testing.archive import sha256, write_atomically
 from neuronjax.testing.bits import LeafDifference, compared, type_text
-from neuronjax.testing.conformance_rules import RULES
 
-FORMAT, VERSION = "neuronjax-conformance", 1
+VERSION = 1
 MANIFEST = "manifest.json"
 _ARRAYS = ("inputs", "outputs")
 PUBLISHED = Path(__file__).with_name("vectors")
 _SHOWN, _SHOWN_INPUTS, _MX_BLOCK = 8, 8, 32
 Outcome = Literal["passed", "failed", "skipped"]
-
-#: What each function is, for whoever implements it. Arrays are bit patterns.
-FUNCTIONS: Mapping[str, str] = {
-    "cast": (
-        "x: uint32, float32 patterns; format, rounding (rne, rtz, half_away, "
-        "stochastic), overflow (ieee, saturate); random_bits: uint32 of the shape "
-        "of x, for stochastic: up where fraction + random carries out of 32 bits. "
-        "flush_subnormals says that x holds float32 subnormals, which read as "
-        "zeros. -> codes"
-    ),
-    "quantize_mx": (
-        "x: uint32 float32 patterns [rows, n], blocks of 32 along n; format, "
-        "scale_rule. -> elements uint8 [rows, n], scales uint8 [rows, ceil(n / 32)] "
-        "E8M0"
-    ),
-    "sparsify": (
-        "x: uint16 bfloat16 patterns [K, n]; pattern N:M along K; ties to the lower "
-        "index. -> values [K N / M, n], tags uint8 of that shape"
-    ),
-    "matmul": (
-        "lhs [M, K], rhs [K, N]: patterns of `format`; model systolic (K tiles of "
-        "128, left fold of fused multiply-adds, tiles added in K order in float32), "
-        "fp32_4pass (hi = bits & 0xfffff000; hi.hi, hi.lo, lo.hi, lo.lo added in "
-        "PSUM tile by tile) or double_row (tiles of 256, rows k and k + 128 summed "
-        "first). -> result uint32"
-    ),
-    "matmul_mx": (
-        "lhs, rhs uint8 [M, K], [N, K] element codes; lhs_scales, rhs_scales uint8 "
-        "E8M0, blocks of 32; tiles of 512, quads 4p..4p+3 summed first. -> result "
-        "uint32 [M, N]"
-    ),
-    "matmul_sparse": (
-        "x: uint16 bfloat16 patterns [M, K]; w: [K, N], of which `pattern` along K "
-        "is kept; K tiles of 128 kept rows, rows left out take no part. -> result "
-        "uint32 [M, N]"
-    ),
-    "reduce": (
-        "x [ranks, n]: patterns of `format`; stages [[width, hop], ...]: each turns "
-        "`width` neighbours into one by a float32 left fold that is rounded to the "
-        "format after every `hop` (the first alone is a copy); order [chunks, "
-        "ranks]: who meets whom, for chunk c the elements from c ceil(n / chunks) "
-        "on. -> result [n]"
-    ),
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +44,7 @@ class Case:
     Attributes:
         family: casts, mx, sparsity, matmul or collectives.
         name: unique in the set.
-        function: a key of `FUNCTIONS`.
+        function: one of those that the manifest describes.
         parameters: keyword arguments that are no arrays.
         inputs: keyword arguments that are.
         outputs: what comes back, by name.
@@ -176,50 +130,12 @@ class ConformanceReport(Displayed):
 # -- Files -----------------------------------------------------------------------------
 
 
-def encoded(cases: Iterable[Case]) -> dict[str, bytes]:
-    """The files of a set, by name."""
-    families: dict[str, dict[str, np.ndarray]] = {}
-    described = []
-    for case in cases:
-        arrays = families.setdefault(case.family, {})
-        entry: dict[str, Any] = {
-            "family": case.family,
-            "name": case.name,
-            "function": case.function,
-            "parameters": dict(case.parameters),
-        }
-        for kind in _ARRAYS:
-            held = {n: (_key(a), a) for n, a in getattr(case, kind).items()}
-            arrays.update(held.values())
-            entry[kind] = {name: key for name, (key, _) in held.items()}
-        described.append(entry)
-    files = {f"{name}.npz": npz_bytes(arrays) for name, arrays in families.items()}
-    manifest = {
-        "format": FORMAT,
-        "version": VERSION,
-        "functions": dict(FUNCTIONS),
-        "rules": dict(RULES),
-        "files": {name: sha256(data) for name, data in files.items()},
-        "cases": described,
-    }
-    lines = json.dumps(manifest, separators=(",", ":"))
-    lines = lines.replace('{"family"', '\n{"family"')
-    return {**files, MANIFEST: f"{lines}\n".encode()}
-
-
-def _key(array: np.ndarray) -> str:
-    """Type and content."""
-    kind = f"{array.dtype.name}{array.shape}".encode()
-    return sha256(kind + np.ascontiguousarray(array).tobytes())[:24]
-
-
-def write(folder: Path, cases: Iterable[Case]) -> list[Path]:
-    """Writes a set; the manifest last."""
-    paths = []
-    for name, data in encoded(cases).items():
-        paths.append(folder / name)
-        write_atomically(paths[-1], data)
-    return paths
+def write(folder: Path) -> list[Path]:
+    """Write the published set to a folder; the manifest last."""
+    paths = sorted(PUBLISHED.iterdir(), key=lambda path: path.name == MANIFEST)
+    for path in paths:
+        write_atomically(folder / path.name, path.read_bytes())
+    return [folder / path.name for path in paths]
 
 
 def read(folder: Path = PUBLISHED) -> list[Case]:
@@ -273,7 +189,7 @@ def run(
     """Runs an implementation on a set of cases.
 
     Args:
-        runner: an object with methods of the names in `FUNCTIONS`.
+        runner: an object with methods named as the functions of the cases.
         cases: default: the published ones.
         name: of the runner, for the report.
         progress: whether to show a bar, with the case at hand.

@@ -3,7 +3,7 @@
 Inputs are integers from a fixed stream (`testing.inputs`) and every place where a
 format's rounding changes; outputs are what `runners.Neuronjax` returns, which the tests
 compare with oracles that share no code with it. A change of what is generated is a new
-`conformance.VERSION`.
+`conformance.VERSION`; `python -m tests.testing.vector_cases` writes the files anew.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from neuronjax.numerics.float_format import FORMATS, FloatFormat
 from neuronjax.numerics.mx_scales import SCALE_RULES
 from neuronjax.numerics.sparsity_pattern import PATTERNS
 from neuronjax.numerics.widening import decode
-from neuronjax.testing.conformance import Case
+from neuronjax.testing.conformance import PUBLISHED, Case
 from neuronjax.testing.inputs import raw_words
 from neuronjax.testing.runners import Neuronjax
+from tests.testing.vector_files import write
 
 _RUNNER = Neuronjax()
 _SPECIAL = (0, 1 << 31, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC00000, 0x7F7FFFFF)
@@ -260,3 +261,6 @@ def _collectives() -> Iterator[Case]:
 
 
 assert ml_dtypes  # registers the dtypes' names
+
+if __name__ == "__main__":
+    write(PUBLISHED, cases())
