@@ -178,3 +178,11 @@ def test_the_command():
     failed = CliRunner().invoke(app, ["conformance", wrong, "--json"])
     assert failed.exit_code == 1
     assert len(json.loads(failed.output)) == 112
+
+
+def test_the_command_copies_the_published_set(tmp_path, published):
+    paths = conformance.write(tmp_path / "copied")
+    assert {path.name for path in paths} == {path.name for path in PUBLISHED.iterdir()}
+    assert paths[-1].name == conformance.MANIFEST
+    found = conformance.read(tmp_path / "copied")
+    assert [case.name for case in found] == [case.name for case in published]
