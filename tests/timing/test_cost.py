@@ -288,7 +288,7 @@ def test_patches_are_read_in_place_where_channels_fill_the_rows(channels, free):
         window=window,
     )
     assert (ways(i, TRN2) == ((),)) is free
-    assert ways(dataclasses.replace(i, engine="vector"), TRN2) == ((),)
+    assert ways(dataclasses.replace(i, side_by_side=16), TRN2) == ((),)
 
 
 def test_selecting_counts_tensors():

@@ -17,6 +17,9 @@ from neuronjax.ir.instruction import Block, Instruction, Label
 from neuronjax.ir.program import Op
 from neuronjax.ir.vector_sums import VECTOR_TILE, sum_label
 
+#: Batch, lhs free, rhs free and contracted size of a contraction.
+Sizes = tuple[int, int, int, int]
+
 # -- TensorE ---------------------------------------------------------------------------
 
 
@@ -38,10 +41,8 @@ class DotDimensions:
         join = lambda dims: ",".join(map(str, dims))  # noqa: E731
         return "x".join(f"[{join(b)}|{join(c)}]" for b, c in sides)
 
-    def sizes(
-        self, lhs: tuple[int, ...], rhs: tuple[int, ...]
-    ) -> tuple[int, int, int, int]:
-        """Return batch, lhs free, rhs free and contracted size of operands' shapes."""
+    def sizes(self, lhs: tuple[int, ...], rhs: tuple[int, ...]) -> Sizes:
+        """Return the sizes of a contraction of operands of these shapes."""
         batch = prod(lhs[d] for d in self.lhs_batch)
         k = prod(lhs[d] for d in self.lhs_contract)
         m, n = (prod(shape) // max(1, batch * k) for shape in (lhs, rhs))
@@ -84,6 +85,8 @@ class NcMatmul(Instruction):
         group_rows: rows of a tile that make one sum, None for all; the sums of a tile
             are added in order before they reach PSUM.
         accumulation: "host" where XLA chooses the order.
+        held: the sizes that the array multiplies where they are others than those of
+            the operands: batches side by side, as blocks on a diagonal of zeros.
     """
 
     dimensions: DotDimensions
@@ -92,6 +95,7 @@ class NcMatmul(Instruction):
     passes: int = 1
     group_rows: int | None = None
     accumulation: str = "systolic"
+    held: Sizes | None = None
 
     @property
     def label(self) -> Label:  # type: ignore[override]
@@ -501,11 +505,15 @@ class Im2col(Instruction):
     """The patches a convolution contracts, [groups, batch * positions, K].
 
     K is the kernel positions in row-major order, then the input channel; padding zeros
-    take part. operands: the input as [groups, batch, *spatial, channels]. The engine is
-    "vector" where VectorE reads the patches in the image itself, through strides.
+    take part. operands: the input as [groups, batch, *spatial, channels].
+
+    Attributes:
+        window: of the kernel.
+        side_by_side: groups whose channels the array takes at once.
     """
 
     window: Window
+    side_by_side: int = 1
 
 
 # -- control ---------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import numpy as np
 
 from neuronjax.errors import UnsupportedError
 from neuronjax.ir.instruction import Buffer, Instruction, View
-from neuronjax.ir.instruction_set import DotDimensions, NcMatmul
+from neuronjax.ir.instruction_set import DotDimensions, NcMatmul, Sizes
 from neuronjax.ir.program import Op
 from neuronjax.lowering import dot_algorithm, microscaling, sparsity
 from neuronjax.lowering.context import Context, Instructions
@@ -134,15 +134,16 @@ def matmul(
     *,
     psum: np.dtype | None = None,
     k_tile: int | None = None,
+    held: Sizes | None = None,
 ) -> Instructions:
-    """The contraction itself, its rescaling, and the write to the declared dtype.
+    """Multiply on TensorE, rescale, and write in the declared dtype.
 
     `psum` and `k_tile` are those of an explicit algorithm, else the policy's and the
-    array's.
+    array's; `held` is that of `NcMatmul`.
     """
     scales = [o.inverse_scale for o in (lhs, rhs) if o.inverse_scale is not None]
     datapath = functools.partial(
-        _datapath, context, lhs, rhs, dimensions, k_tile=k_tile
+        _datapath, context, lhs, rhs, dimensions, k_tile=k_tile, held=held
     )
     yield from from_psum(context, datapath, scales, result, psum=psum)
 
@@ -155,12 +156,13 @@ def _datapath(
     psum: Buffer,
     *,
     k_tile: int | None,
+    held: Sizes | None,
 ) -> Instructions:
     if lhs.pattern or rhs.pattern:
         return sparsity.matmul(context, lhs, rhs, dimensions, psum)
     if {lhs.format, rhs.format} & MX_FORMATS.keys():
         return microscaling.matmul(context, lhs, rhs, dimensions, psum)
-    return _dense(context, lhs, rhs, dimensions, psum, k_tile)
+    return _dense(context, lhs, rhs, dimensions, psum, k_tile, held)
 
 
 def _dense(
@@ -170,6 +172,7 @@ def _dense(
     dimensions: DotDimensions,
     psum: Buffer,
     k_tile: int | None,
+    held: Sizes | None,
 ) -> Instructions:
     core = context.core
     *_, k = dimensions.sizes(lhs.view.type.shape, rhs.view.type.shape)
@@ -190,4 +193,5 @@ def _dense(
         rows_per_cell=2 if double_row else 1,
         passes=4 if in_passes else 1,
         group_rows=group_rows(context.policy) if in_passes else None,
+        held=held,
     )

@@ -4,9 +4,12 @@ input channel; padding zeros take part.
 Groups become a batch dimension. The input is laid out once as [groups, batch, *spatial,
 channels], its patches are gathered (`Im2col`), the kernel becomes [groups, K, outputs].
 Gradients of convolutions are convolutions with dilations and take the same path.
-Integers take `contraction.integer_matmul`; a depthwise convolution is a sum of shifted
-products (`products`), whose operands no auto-cast changes. Where nothing is multiplied
-(no window fits, an empty kernel) the result is zeros.
+Integers take `contraction.integer_matmul`. Where nothing is multiplied (no window fits,
+an empty kernel) the result is zeros.
+
+Groups of few channels share the array, as XLA's `convolution_group_converter` arranges
+them: side by side, as blocks on the diagonal of one stationary matrix, whose other
+blocks are zeros. That decides the time, and no bit: zeros add nothing to a sum.
 """
 
 from __future__ import annotations
@@ -16,15 +19,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neuronjax.ir.instruction import Buffer, Engine, View
-from neuronjax.ir.instruction_set import DotDimensions, Im2col, Memset, Window
+from neuronjax.ir.instruction import Buffer, View
+from neuronjax.ir.instruction_set import DotDimensions, Im2col, Memset, Sizes, Window
 from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.contraction import integer_matmul, matmul
 from neuronjax.lowering.moves import into, reshaped, reversed_along, transposed
 from neuronjax.lowering.operand import MatmulOperand
-from neuronjax.lowering.operand_casts import as_float, prepare_operands
-from neuronjax.lowering.products import products
+from neuronjax.lowering.operand_casts import prepare_operands
 from neuronjax.lowering.registry import lowers
 
 
@@ -41,12 +43,8 @@ def convolution(op: Op, context: Context) -> Instructions:
         zeros = np.zeros(result.type.shape, result.type.dtype)
         yield context.make(Memset, (), (result,), engine="gpsimd", value=zeros)
         return
-    on_vector = conv.is_depthwise and not is_integer
-    if is_integer or on_vector:
-        views = [
-            context.view(v) if is_integer else as_float(context, v) for v in op.operands
-        ]
-        lhs, rhs = (MatmulOperand(v, v.type.dtype.name) for v in views)
+    if is_integer:
+        lhs, rhs = (MatmulOperand(v, v.type.dtype.name) for v in context.operands(op))
     else:
         lhs, rhs = prepare_operands(op, context)
 
@@ -54,9 +52,14 @@ def convolution(op: Op, context: Context) -> Instructions:
     yield from _group_input(context, conv, lhs.view, grouped)
     rows = (groups, conv.group_batch * positions)
     patches = context.temporary((*rows, k), lhs.view.type.dtype)
-    engine: Engine = "vector" if on_vector else "dma"
+    side_by_side = conv.groups_side_by_side(context.core.partitions)
     yield context.make(
-        Im2col, (View(grouped),), (patches,), engine=engine, window=conv.window
+        Im2col,
+        (View(grouped),),
+        (patches,),
+        engine="dma",
+        window=conv.window,
+        side_by_side=side_by_side if conv.batch_groups == 1 else 1,
     )
     kernel = context.temporary((groups, k, conv.group_outputs), rhs.view.type.dtype)
     yield from _group_kernel(context, conv, rhs.view, kernel)
@@ -64,13 +67,13 @@ def convolution(op: Op, context: Context) -> Instructions:
     product = context.temporary((*rows, conv.group_outputs), result.type.dtype)
     dimensions = DotDimensions((0,), (0,), (2,), (1,))
     lhs, rhs = (o._replace(view=View(b)) for o, b in ((lhs, patches), (rhs, kernel)))
-    views = (lhs.view, rhs.view)
-    if on_vector:
-        yield from products(context, *views, dimensions, product)
-    elif is_integer:
+    if is_integer:
+        views = (lhs.view, rhs.view)
         yield integer_matmul(op, context, views, dimensions, product)
     else:
-        yield from matmul(context, lhs, rhs, dimensions, product)
+        sizes = dimensions.sizes(patches.type.shape, kernel.type.shape)
+        held = conv.sizes_side_by_side(sizes, side_by_side)
+        yield from matmul(context, lhs, rhs, dimensions, product, held=held)
     yield from _ungroup(context, conv, product, result)
 
 
@@ -114,13 +117,20 @@ class _Convolution(NamedTuple):
             tuple(d for d, r in zip(spatial, reversal, strict=False) if r),
         )
 
-    @property
-    def is_depthwise(self) -> bool:
-        """Whether each group has one channel, of the image or of the result; of the
-        kernel's gradient the channels of the image are batch groups."""
+    def groups_side_by_side(self, lanes: int) -> int:
+        """Return how many groups the array takes at once; of the kernel's gradient the
+        channels of the image are batch groups."""
         held = self.group_batch if self.batch_groups > 1 else self.group_channels
         groups = self.feature_groups * self.batch_groups
-        return groups > 1 and 1 in (held, self.group_outputs)
+        return max(1, min(groups, lanes // max(held, self.group_outputs)))
+
+    def sizes_side_by_side(self, sizes: Sizes, count: int) -> Sizes:
+        """Return the sizes of the matmul that has so many groups on its diagonal."""
+        batch, m, n, k = sizes
+        batch = -(-batch // count)
+        if self.batch_groups > 1:
+            return batch, m * count, n * count, k
+        return batch, m, n * count, k * count
 
     @property
     def group_batch(self) -> int:

@@ -6,10 +6,9 @@ jaxlib does so on the CPU, for every dtype and `precision`. `einsum` writes such
 for elementwise and outer products. They are no matmuls here either: no auto-cast
 changes their operands, and VectorE multiplies in FP32.
 
-Two more kinds take ten times as long on TensorE as on VectorE, by the time model: a
-large batch of tiny matmuls, for each of which the array is loaded, and a depthwise
-convolution, whose patches would be copied. That the vendor's compiler gives them to
-VectorE as well is an ASSUMPTION.
+A large batch of tiny matmuls, for each of which TensorE would load its array, takes ten
+times as long there as on VectorE, by the time model. That the vendor's compiler gives
+such a batch to VectorE as well is an ASSUMPTION.
 """
 
 from __future__ import annotations

@@ -153,11 +153,11 @@ tests: conformance/test_oracle_contraction.py conformance/test_matrix.py
 instructions: NcMatmul
 
 modelled: contractions that are no matmul
-without contraction, over an axis of length one, or of vectors with vectors; depthwise
-convolutions, and 128 or more matmuls of up to 128 products each: VectorE multiplies in
-FP32 and adds, and no auto-cast changes the operands
-[XLA's algebraic simplifier, as jaxlib has it; for the last two an ASSUMPTION by the
-time model]
+without contraction, over an axis of length one, or of vectors with vectors; and 128 or
+more matmuls of up to 128 products each: VectorE multiplies in FP32 and adds, and no
+auto-cast changes the operands
+[XLA's algebraic simplifier, as jaxlib has it; for the last an ASSUMPTION by the time
+model]
 tests: lowering/test_products.py conformance/test_oracle_contraction.py
 
 modelled: FP32 operands in TensorE

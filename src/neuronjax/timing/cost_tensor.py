@@ -261,7 +261,8 @@ def _transposed_first(
 def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
     """The array takes the passes of the dtypes; integers are added in software."""
     lhs, rhs = i.operands[:2]
-    batch, m, n, k = i.dimensions.sizes(lhs.type.shape, rhs.type.shape)
+    asked = i.dimensions.sizes(lhs.type.shape, rhs.type.shape)
+    batch, m, n, k = i.held or asked
     if i.accumulation == "integer" or i.engine == "gpsimd":
         return (software(core, i, batch * m * n * k * 2),)
     cycles = column_cycles(core, "bf16") * i.passes
@@ -273,6 +274,7 @@ def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
         column_cycles=cycles,
         item_bytes=float(max(lhs.type.dtype.itemsize, rhs.type.dtype.itemsize)),
         psum_bytes=i.results[0].type.dtype.itemsize,
+        flops_per_k=2.0 * prod(asked) / max(1, batch * m * n * k),
         column_tiles=i.rows_per_cell == 1,  # [A3, ISA]
     )
     before = _transposed_first(i.operands, c, core, reading)

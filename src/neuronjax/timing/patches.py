@@ -19,8 +19,8 @@ from neuronjax.timing.work import Core
 
 
 def read_in_place(i: Im2col, core: Core) -> bool:
-    """Tell whether VectorE reads the patches, or the array with its rows filled."""
-    return i.engine == "vector" or i.operands[0].type.shape[-1] >= least_tile(core)
+    """Tell whether the channels of an image fill a tile of the array's rows."""
+    return i.operands[0].type.shape[-1] * i.side_by_side >= least_tile(core)
 
 
 def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:
@@ -49,9 +49,12 @@ def held_bytes(i: Im2col) -> int:
 
 
 def run_bytes(i: Im2col) -> int:
-    """Contiguous bytes of such a copy: a row of the image, or its channels."""
+    """Return the contiguous bytes of such a copy: a row of the image, or its channels.
+
+    An image of one axis is one row, which has one channel or is copied by pixels."""
     image, window = i.operands[0].type, i.window
-    is_dense = len(window.sizes) > 1 and window.base_dilations[-1] == 1
+    has_rows = len(window.sizes) > 1 or image.shape[-1] == 1
+    is_dense = has_rows and window.base_dilations[-1] == 1
     shape = image.shape[-2:] if is_dense else image.shape[-1:]
     return prod(shape) * image.dtype.itemsize
 
