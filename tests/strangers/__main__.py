@@ -15,8 +15,8 @@ from tests.strangers.program import FAILURES, PROGRAMS, Program, judge
 
 MODULES = (
     "flax_networks",
+    "vision_models",
     "networks",
-    "training",
     "training",
     "probability",
     "solvers",
