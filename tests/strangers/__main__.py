@@ -16,6 +16,8 @@ from tests.strangers.program import FAILURES, PROGRAMS, Program, judge
 MODULES = (
     "flax_networks",
     "vision_models",
+    "vision_transformers",
+    "language_models",
     "networks",
     "training",
     "probability",

@@ -1,4 +1,4 @@
-"""What the small models share: norms, rotations, attention, a cache, a training step."""
+"""What small models share: norms, rotations, attention, a cache, a training step."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
@@ -60,7 +61,7 @@ def token_loss(logits: Array, labels: Array) -> Array:
 
 
 class RMSNorm(nnx.Module):
-    """Division by the root of the mean square; Gemma's scale is what exceeds `offset`."""
+    """Division by the root of the mean square; a scale is `offset` and a parameter."""
 
     def __init__(self, width: int, offset: float = 0.0, epsilon: float = 1e-6):
         self.scale = nnx.Param(jnp.full((width,), 1.0 - offset))
@@ -239,8 +240,12 @@ class Block(nnx.Module):
 
 
 def angles(positions: Array, head: int, base: float = 1e4) -> Array:
-    """Return [B, T, head / 2] angles of positions [B, T]."""
-    frequency = 1.0 / base ** (jnp.arange(0, head, 2, dtype=jnp.float32) / head)
+    """Return [B, T, head / 2] angles of positions [B, T].
+
+    The frequencies are constants: where a position is 2^30, as that of padding, a unit
+    in the last place of a frequency is many turns.
+    """
+    frequency = jnp.asarray(base ** -(np.arange(0, head, 2) / head), jnp.float32)
     return jnp.einsum("BT,k->BTk", positions, frequency)
 
 
