@@ -18,6 +18,8 @@ MODULES = (
     "vision_models",
     "vision_transformers",
     "language_models",
+    "encoder_models",
+    "ppo",
     "networks",
     "training",
     "probability",
