@@ -18,7 +18,6 @@ from tests.strangers.layers import (
     GatedMlp,
     Mlp,
     Turn,
-    called,
     classification,
     grid,
     trained,
@@ -319,13 +318,7 @@ POINTS, KINDS = 0.5 + uniform(4, (2, 3, 2), 0.5), jnp.array([[1, 2, 0], [1, 1, 2
 
 @stranger("flax")
 def sam2() -> Call:
-    """SAM 2: windows, pooled queries and a decoder of masks, called."""
-    return called(Sam2(nnx.Rngs(0)), IMAGES, POINTS, KINDS)
-
-
-@stranger("flax")
-def sam2_training() -> Call:
-    """SAM 2: the best of three masks by focal and dice loss, one step."""
+    """SAM 2: windows, pooled queries, the best of three masks, one step."""
 
     def loss(model, images, points, kinds, truth):
         masks, quality = model(images, points, kinds)
