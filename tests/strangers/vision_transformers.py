@@ -31,12 +31,10 @@ WIDTH = 16
 
 
 class Patches(nnx.Module):
-    """A convolution whose stride is its size, in two dimensions or in three."""
+    """A convolution of 4 x 4 whose stride is its size."""
 
-    def __init__(self, size: tuple[int, ...], rngs: nnx.Rngs, channels: int = 3):
-        self.conv = nnx.Conv(
-            channels, WIDTH, size, strides=size, padding="VALID", rngs=rngs
-        )
+    def __init__(self, rngs: nnx.Rngs):
+        self.conv = nnx.Conv(3, WIDTH, (4, 4), strides=4, padding="VALID", rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
         return self.conv(x).reshape(len(x), -1, WIDTH)
@@ -60,7 +58,7 @@ class Vit(nnx.Module):
     """A class token, and positions that were learned for another size of image."""
 
     def __init__(self, rngs: nnx.Rngs):
-        self.patches = Patches((4, 4), rngs)
+        self.patches = Patches(rngs)
         self.first = learned(rngs, 1, WIDTH)
         self.first_place, self.places = (
             learned(rngs, 1, WIDTH),
@@ -105,7 +103,7 @@ class Dino(nnx.Module):
     REGISTERS = 3
 
     def __init__(self, rngs: nnx.Rngs):
-        self.patches = Patches((4, 4), rngs)
+        self.patches = Patches(rngs)
         self.first = learned(rngs, 1 + self.REGISTERS, WIDTH)
         mlp = partial(GatedMlp, hidden=24)
         self.blocks = nnx.List(
