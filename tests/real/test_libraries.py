@@ -8,11 +8,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.strangers import networks, probability, solvers, training, worlds
+from tests.strangers import (
+    language_models,
+    networks,
+    ppo,
+    probability,
+    solvers,
+    training,
+    worlds,
+)
 from tests.strangers.program import FAILURES, FLOOR, Program, compare, judge, of
 
 #: What `make test` runs, a few seconds each on two cores.
 QUICK = (
+    language_models.qwen3_prefill,
     networks.equinox_mlp,
     networks.haiku_mlp,
     networks.jraph_attention,
@@ -26,8 +35,10 @@ QUICK = (
     worlds.pix_augmentations,
 )
 SLOW = (
+    language_models.mamba2_decoding,
     networks.e3nn_gate,
     networks.penzai_named_axes,
+    ppo.ppo,
     probability.blackjax_mala,
     probability.mctx_gumbel,
     probability.tinygp_likelihood,

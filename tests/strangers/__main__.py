@@ -15,8 +15,12 @@ from tests.strangers.program import FAILURES, PROGRAMS, Program, judge
 
 MODULES = (
     "flax_networks",
+    "vision_models",
+    "vision_transformers",
+    "language_models",
+    "encoder_models",
+    "ppo",
     "networks",
-    "training",
     "training",
     "probability",
     "solvers",
