@@ -19,12 +19,7 @@ import numpy as np
 from jax.core import Tracer
 
 from neuronjax.api.jit import NATIVE_JIT
-from neuronjax.api.lowered import (
-    CallEntry,
-    CallState,
-    Lowered,
-    may_round_stochastically,
-)
+from neuronjax.api.lowered import CallEntry, CallState, Lowered
 from neuronjax.capture.artifacts import Artifact, Source, read_artifact
 from neuronjax.capture.trace import Capture, capturing
 from neuronjax.errors import InvalidProgramError, UnsupportedError
@@ -67,9 +62,19 @@ def load(
             version that this JAX cannot read.
         UnimplementedError: several devices, or an op without a rule.
     """
+    lowered = read_saved(source, target, policy)
+    _ = lowered.captured.instructions  # what cannot be lowered is refused here
+    return lowered
+
+
+def read_saved(
+    source: Source, target: str | None = None, policy: str | Policy | None = None
+) -> Lowered:
+    """Read a saved program as `load` does, and lower it only when that is needed."""
     given = None if policy is None else Policy.resolve(policy)
     chosen = given or active_policy() or Policy.resolve(None)
-    return _Loaded(read_artifact(source), resolve_target(target), chosen).lowered()
+    machine = resolve_target(target or "trn2")
+    return _Loaded(read_artifact(source), machine, chosen).lowered()
 
 
 class _Loaded:
@@ -85,19 +90,21 @@ class _Loaded:
         artifact, emulation = self._artifact, self._emulation
         captured = CapturedProgram(
             emulation=emulation,
-            inputs=artifact.in_avals,
+            inputs=[artifact.in_avals[i] for i in artifact.kept],
             outputs=tuple(artifact.out_avals),
             out_tree=artifact.out_tree,
             program=artifact.program,
-            kept=artifact.kept,
         )
-        _ = captured.instructions  # what cannot be lowered is refused here
         args, kwargs = artifact.in_avals, {}
         if artifact.in_tree is not None:
             args, kwargs = jax.tree.unflatten(artifact.in_tree, artifact.in_avals)
-        entry = CallEntry(CallState(artifact.name), self._compile, self._run)
-        stochastic = may_round_stochastically(emulation.policy)
-        return Lowered(entry, args, kwargs, captured, stochastic=stochastic)
+        return Lowered(self._entry(CallState(artifact.name)), args, kwargs, captured)
+
+    def _entry(self, state: CallState) -> CallEntry:
+        def under(target: Target, policy: Policy) -> CallEntry:
+            return _Loaded(self._artifact, target, policy)._entry(state)
+
+        return CallEntry(state, self._compile, self._run, self._leaves, under)
 
     def _compile(self, context: CallContext) -> Any:
         _check_64_bit(self._artifact)
@@ -113,8 +120,7 @@ class _Loaded:
                 remedy="call it outside, or put jax.export.deserialize(...).call in "
                 "the function",
             )
-        leaves = self._leaves(args, kwargs)
-        used = [leaves[i] for i in self._artifact.kept]
+        used = self._leaves(args, kwargs)
         around = jax.tree.leaves(context)
         traced = any(isinstance(leaf, Tracer) for leaf in [*used, *around])
         # The flag is public, its type stub is not complete.
@@ -129,7 +135,7 @@ class _Loaded:
     # -- arguments and results ---------------------------------------------------------
 
     def _leaves(self, args: tuple, kwargs: dict) -> list[Any]:
-        """The flat arguments, checked against the saved types."""
+        """Return the flat arguments that the program takes, after a check of all."""
         artifact = self._artifact
         leaves: Sequence[Any] = args
         if artifact.in_tree is not None:
@@ -147,10 +153,12 @@ class _Loaded:
                 remedy="pass one array for each of: "
                 + (", ".join(artifact.argument_names) or "nothing"),
             )
-        if list(map(_type, leaves)) == self._types:
-            return list(leaves)
-        wanted = zip(leaves, artifact.in_avals, artifact.argument_names, strict=True)
-        return [_checked(leaf, aval, name) for leaf, aval, name in wanted]
+        if list(map(_type, leaves)) != self._types:
+            wanted = zip(
+                leaves, artifact.in_avals, artifact.argument_names, strict=True
+            )
+            leaves = [_checked(leaf, aval, name) for leaf, aval, name in wanted]
+        return [leaves[i] for i in artifact.kept]
 
     @functools.cached_property
     def _types(self) -> list[Any]:
@@ -158,11 +166,7 @@ class _Loaded:
 
     def _results(self, outcome: Outcome) -> Any:
         """The results as the exported function returns them."""
-        tree, flat = self._artifact.out_tree, outcome.results
-        if tree is not None:
-            results = jax.tree.unflatten(tree, flat)
-        else:
-            results = flat[0] if len(flat) == 1 else tuple(flat)
+        results = jax.tree.unflatten(self._artifact.out_tree, outcome.results)
         history = outcome.amax_history
         return results if history is None else (results, history)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,11 +106,15 @@ class CallEntry:
         compile: what accompanies the arguments (or its types) -> a
             `jax.stages.Compiled`.
         run: (executable, what accompanies the arguments, args, kwargs) -> results.
+        leaves: (args, kwargs) -> the flat arguments that the program's main takes.
+        under: (target, policy) -> the entry of the same program for these.
     """
 
     state: CallState
     compile: Callable[[CallContext], Any]
     run: Callable[[Any, CallContext, tuple, dict], Any]
+    leaves: Callable[[tuple, dict], list[Any]]
+    under: Callable[[Target, Policy], CallEntry]
 
 
 #: What of a program needs the time model or the report, by name. Who only runs programs
@@ -163,6 +167,7 @@ class Lowered(_Readable):
         captured: the program, its arguments and results, and what it was lowered for.
         entry: how it is compiled and called.
         args_info: the arguments it is called with: (args, kwargs) of arrays or types.
+        donated: positions of the program's arguments that a call gives away.
     """
 
     def __init__(
@@ -172,13 +177,13 @@ class Lowered(_Readable):
         kwargs: dict,
         captured: CapturedProgram,
         *,
-        stochastic: bool,
+        donated: frozenset[int] = frozenset(),
     ) -> None:
         self.entry = entry
         self.captured = captured
         self.args_info = args, kwargs
+        self.donated = donated
         self.lowered = self
-        self._stochastic = stochastic
 
     @property
     def target(self) -> Target:
@@ -219,11 +224,35 @@ class Lowered(_Readable):
             f"dialect {dialect!r}", remedy='choose "stablehlo" or "instructions"'
         )
 
-    def under(self, policy: Policy) -> Lowered:
-        """The same program, lowered under another policy."""
-        captured, (args, kwargs) = self.captured.under(policy), self.args_info
-        stochastic = captured.instructions.stochastic
-        return Lowered(self.entry, args, kwargs, captured, stochastic=stochastic)
+    def under(
+        self, *, target: Target | None = None, policy: Policy | None = None
+    ) -> Lowered:
+        """Return the same program, lowered for another target or policy."""
+        if target is None and policy is None:
+            return self
+        setting = target or self.target, policy or self.policy
+        entry, captured = self.entry.under(*setting), self.captured.under(*setting)
+        return Lowered(entry, *self.args_info, captured, donated=self.donated)
+
+    def bound(self, *args: Any, **kwargs: Any) -> CapturedProgram:
+        """Return the program with the arguments of a call as its inputs.
+
+        Raises:
+            InvalidProgramError: they are not of the types that it was lowered for.
+        """
+        leaves = self.entry.leaves(args, kwargs)
+        found, wanted = (
+            [(x.shape, x.dtype) for x in every]
+            for every in (leaves, self.captured.inputs)
+        )
+        if found != wanted:
+            types = _types_text(self.captured.inputs)
+            raise InvalidProgramError(
+                f"arguments {_types_text(leaves)}",
+                op=self.name,
+                remedy=f"give {len(wanted)} arrays: {types}",
+            )
+        return dataclasses.replace(self.captured, inputs=leaves)
 
     def init_amax_history(self) -> jax.Array:
         """The empty amax history for `scaling="delayed"`: zeros, for scales of 1.
@@ -243,16 +272,26 @@ class Lowered(_Readable):
     def _compiled(self) -> Compiled:
         return self.compile()
 
+    @property
+    def _is_stochastic(self) -> bool:
+        instructions = self.captured.instructions
+        return may_round_stochastically(self.policy) or instructions.stochastic
+
     def compile(self) -> Compiled:
         """Compiles for the host."""
         state = self.entry.state
         index, history = state.call_index, state.amax_history
-        if index is None and self._stochastic:
+        if index is None and self._is_stochastic:
             index = jax.ShapeDtypeStruct((), jnp.uint32)
         if history is None and self.captured.instructions.amax_slots:
             history = jax.eval_shape(self.init_amax_history)
         takes = CallContext(index, history)
         return Compiled(self, self.entry.compile(takes), state, takes)
+
+
+def _types_text(arrays: Sequence[Any]) -> str:
+    texts = (f"{x.dtype}[{','.join(map(str, x.shape))}]" for x in arrays)
+    return ", ".join(texts) or "without any array"
 
 
 class Compiled(_Readable):

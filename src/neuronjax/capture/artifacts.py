@@ -40,7 +40,8 @@ class Artifact:
         in_tree: the pytree of (args, kwargs); None for a program of flat arguments.
         in_avals: shape and dtype of every flat argument.
         kept: indices of the arguments that the program takes.
-        out_tree: the pytree of the results; None: one array, or a tuple of several.
+        out_tree: the pytree of the results: without one in the file, one array, or a
+            tuple of several.
         out_avals: shape and dtype of every flat result.
         vjp: the saved derivative of a jax.export artifact, if it has one.
     """
@@ -77,13 +78,14 @@ def read_artifact(source: Source) -> Artifact:
         data = _hlo_module(data)
     program = _decoded(parsing.parse(data, form), name)
     in_avals, out_avals = _types(program)
+    count = len(out_avals)
     return Artifact(
         name=name,
         program=program,
         in_tree=None,
         in_avals=in_avals,
         kept=tuple(range(len(in_avals))),
-        out_tree=None,
+        out_tree=jax.tree.structure(0 if count == 1 else tuple(range(count))),
         out_avals=out_avals,
     )
 

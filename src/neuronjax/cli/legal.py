@@ -9,13 +9,12 @@ import typer
 
 from neuronjax.api.compare_dump import compare_dump as compare_with_dump
 from neuronjax.api.keep_compiled import keep_compiled
-from neuronjax.api.load import load
 from neuronjax.api.tolerance import tolerance as tolerance_of
 from neuronjax.cli.application import (
     CacheOption,
     JsonOption,
+    OwnTargetOption,
     PolicyOption,
-    TargetOption,
     show,
 )
 from neuronjax.cli.options import options_of
@@ -25,14 +24,13 @@ from neuronjax.cli.sources import (
     ShapesOption,
     SourceArgument,
     find,
-    saved_values,
 )
 
 
 @options_of(tolerance_of, "functions", "failure", "samples")
 def tolerance(
     source: SourceArgument,
-    target: TargetOption = "trn2",
+    target: OwnTargetOption = None,
     policy: PolicyOption = None,
     shapes: ShapesOption = None,
     inputs: InputsOption = None,
@@ -55,12 +53,9 @@ def tolerance(
     if cache:
         keep_compiled()
     found = find(source)
-    if isinstance(found, Path):
-        program = load(str(found), target=target, policy=policy)
-        result = tolerance_of(program, **keywords)(*saved_values(found, inputs, seed))
-    else:
-        bounded = tolerance_of(found.function, target=target, policy=policy, **keywords)
-        result = bounded(*found.values(shapes, inputs, seed))
+    bounded = tolerance_of(found.function, target=target, policy=policy, **keywords)
+    arguments, named = found.values(shapes, inputs, seed)
+    result = bounded(*arguments, **named)
     show(result, result.to_json_dict, as_json)
 
 
@@ -73,7 +68,7 @@ def compare_dump(
             help="A .npy, .npz, .safetensors or .parquet file; or a folder."
         ),
     ],
-    target: TargetOption = "trn2",
+    target: OwnTargetOption = None,
     policy: PolicyOption = None,
     shapes: ShapesOption = None,
     inputs: InputsOption = None,
@@ -97,14 +92,9 @@ def compare_dump(
     if cache:
         keep_compiled()
     found = find(source)
-    if isinstance(found, Path):
-        program = load(str(found), target=target, policy=policy)
-        compared = compare_with_dump(program, dump, **keywords)
-        result = compared(*saved_values(found, inputs, seed))
-    else:
-        compared = compare_with_dump(
-            found.function, dump, target=target, policy=policy, **keywords
-        )
-        result = compared(*found.values(shapes, inputs, seed))
+    keywords.update(target=target, policy=policy)
+    compared = compare_with_dump(found.function, dump, **keywords)
+    arguments, named = found.values(shapes, inputs, seed)
+    result = compared(*arguments, **named)
     show(result, result.to_json_dict, as_json)
     raise typer.Exit(0 if result.is_legal else 1)

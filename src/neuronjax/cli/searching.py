@@ -12,7 +12,7 @@ from neuronjax.api.search_precision import search_precision
 from neuronjax.cli.application import (
     CacheOption,
     JsonOption,
-    TargetOption,
+    OwnTargetOption,
     check_folders,
     print_json,
 )
@@ -24,7 +24,6 @@ from neuronjax.cli.sources import (
     SourceArgument,
     find,
 )
-from neuronjax.errors import UnsupportedError
 
 
 @options_of(
@@ -36,7 +35,7 @@ from neuronjax.errors import UnsupportedError
 )
 def search(
     source: SourceArgument,
-    target: TargetOption = "trn2",
+    target: OwnTargetOption = None,
     shapes: ShapesOption = None,
     inputs: InputsOption = None,
     seed: SeedOption = 0,
@@ -63,15 +62,11 @@ def search(
     if cache:
         keep_compiled()
     found = find(source)
-    if isinstance(found, Path):
-        raise UnsupportedError(
-            f"{found}: a search in a saved program",
-            remedy="name the function it was made from: file.py:function",
-        )
     searched = search_precision(
         found.function, target=target, progress=not as_json, **keywords
     )
-    result = searched(*found.values(shapes, inputs, seed))
+    arguments, named = found.values(shapes, inputs, seed)
+    result = searched(*arguments, **named)
     if plot is not None:
         result.plot().savefig(plot)
     if as_json:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from neuronjax.api.jit import Emulated, jit
+from neuronjax.api.asked import Asked
 from neuronjax.ir.program import Program
 from neuronjax.testing import golden_file
 from neuronjax.testing.fingerprint import fingerprint, first_difference
@@ -28,7 +28,7 @@ def assert_same_program(
     count; see `testing.fingerprint`.
 
     Args:
-        function: what `jax.jit` takes, or an `Emulated` function.
+        function: as `neuronjax.compare`.
         expected: another such function, or the path of a golden without its ending.
 
     Returns:
@@ -55,5 +55,4 @@ def assert_same_program(
 
 
 def _captured(function: Callable[..., Any], args: tuple, kwargs: dict) -> Program:
-    emulated = function if isinstance(function, Emulated) else jit(function)
-    return Today.of(emulated.reported(), args, kwargs, with_inputs=False).program
+    return Today.of(Asked.of(function), args, kwargs, with_inputs=False).program
