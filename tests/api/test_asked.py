@@ -54,7 +54,10 @@ THINGS = {
     "static": lambda: (nj.jit(power, static_argnums=2, **OWN), (X, W, 2)),
     "named": lambda: (nj.jit(power, static_argnames="n", **OWN), (X, W, 2)),
     "seeded": lambda: (nj.jit(layer, **OWN).with_rounding_seed(3), (X, W)),
-    "pmap": lambda: (nj.pmap(layer, in_axes=(0, None), **OWN), (X.reshape(2, 16, 64), W)),
+    "pmap": lambda: (
+        nj.pmap(layer, in_axes=(0, None), **OWN),
+        (X.reshape(2, 16, 64), W),
+    ),
     "sharded": lambda: (
         nj.jit(
             layer,

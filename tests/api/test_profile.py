@@ -142,7 +142,7 @@ def test_a_lowered_program_is_lowered_again_for_what_is_named(options):
     assert lowered.timeline().total_seconds > 0
     found, wanted = profile(lowered, **options)(), profile(layer, **options)(X, W)
     assert found.total_seconds == wanted.total_seconds
-    assert found.headline() == wanted.headline()
+    assert found.summary().splitlines()[0] == wanted.summary().splitlines()[0]
 
 
 def test_a_lowered_program_gives_away_what_its_function_does():

@@ -147,8 +147,9 @@ class Asked:
         """
         if isinstance(self.step, Lowered):
             raise UnsupportedError(
-                f"{self.name} as jax.jit runs it: a program has no function",
-                remedy='name a policy instead of "native", such as "fp32"',
+                f"{self.name} as jax.jit runs it: a saved program has no function",
+                remedy='name a policy instead of "native", such as "fp32"; or name the '
+                "function",
             )
         return self._reported.native
 

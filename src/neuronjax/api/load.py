@@ -1,16 +1,18 @@
 """`load`: saved programs, emulated.
 
 A saved program is the same object as `jit(f).lower(...)`: `capture.artifacts` reads and
-parses its file, the rest is the path of every program. What JAX's transformations need
-a function for, a program cannot do: `vmap` is refused, and `grad` works where the file
+parses its file, the rest is the path of every program. In JAX's transformations, and in
+another function that is emulated, it is the function of `capture.saved_call`: `vmap` is
+a loop over the batch, for the program has one size, and `grad` works where the file
 holds the derivative, which only jax.export artifacts can.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
@@ -21,14 +23,15 @@ from jax.core import Tracer
 from neuronjax.api.jit import NATIVE_JIT
 from neuronjax.api.lowered import CallEntry, CallState, Lowered
 from neuronjax.capture.artifacts import Artifact, Source, read_artifact
-from neuronjax.capture.trace import Capture, capturing
-from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.capture.saved_call import function_of
+from neuronjax.capture.trace import Capture
+from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.call import CallContext, Outcome
 from neuronjax.execution.captured import CapturedProgram
-from neuronjax.execution.transformations import Emulation, Leaves, float0, is_inexact
+from neuronjax.execution.transformations import Emulation
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.policy import Policy
-from neuronjax.policy.scopes import active_policy
+from neuronjax.policy.scopes import active_policy, policy_scope
 
 
 def load(
@@ -60,7 +63,7 @@ def load(
             target or policy.
         UnsupportedError: dynamic shapes, effects, ops the chip does not have, or a
             version that this JAX cannot read.
-        UnimplementedError: several devices, or an op without a rule.
+        UnimplementedError: an op without a rule.
     """
     lowered = read_saved(source, target, policy)
     _ = lowered.captured.instructions  # what cannot be lowered is refused here
@@ -72,16 +75,18 @@ def read_saved(
 ) -> Lowered:
     """Read a saved program as `load` does, and lower it only when that is needed."""
     given = None if policy is None else Policy.resolve(policy)
-    chosen = given or active_policy() or Policy.resolve(None)
     machine = resolve_target(target or "trn2")
-    return _Loaded(read_artifact(source), machine, chosen).lowered()
+    return _Loaded(read_artifact(source), machine, given).lowered()
 
 
 class _Loaded:
     """A saved program on one chip under one policy."""
 
-    def __init__(self, artifact: Artifact, target: Target, policy: Policy) -> None:
-        self._artifact = artifact
+    def __init__(
+        self, artifact: Artifact, target: Target, given: Policy | None
+    ) -> None:
+        policy = given or active_policy() or Policy.resolve(None)
+        self._artifact, self._scope = artifact, given
         self._emulation = _SavedEmulation.of(artifact, target, policy)
         self._jitted = NATIVE_JIT(self._emulation.__call__)
 
@@ -104,7 +109,8 @@ class _Loaded:
         def under(target: Target, policy: Policy) -> CallEntry:
             return _Loaded(self._artifact, target, policy)._entry(state)
 
-        return CallEntry(state, self._compile, self._run, self._leaves, under)
+        steps = self._compile, self._run, self._inside, self._leaves
+        return CallEntry(state, *steps, under)
 
     def _compile(self, context: CallContext) -> Any:
         _check_64_bit(self._artifact)
@@ -114,12 +120,6 @@ class _Loaded:
     def _run(
         self, executable: Any, context: CallContext, args: tuple, kwargs: dict
     ) -> Any:
-        if capturing():
-            raise UnsupportedError(
-                f"{self._artifact.name}, a loaded program, inside an emulated function",
-                remedy="call it outside, or put jax.export.deserialize(...).call in "
-                "the function",
-            )
         used = self._leaves(args, kwargs)
         around = jax.tree.leaves(context)
         traced = any(isinstance(leaf, Tracer) for leaf in [*used, *around])
@@ -127,6 +127,13 @@ class _Loaded:
         disabled = jax.config.jax_disable_jit  # type: ignore[attr-defined]
         run = executable if not traced and not disabled else self._traced
         return self._results(run(context, used))
+
+    def _inside(self, args: tuple, kwargs: dict) -> Any:
+        """Call it inside an emulated function, under the policy that it was given when
+        it was loaded, else under the function's."""
+        leaves, scope = self._leaves(args, kwargs), self._scope
+        with policy_scope(scope) if scope else contextlib.nullcontext():
+            return self._results(Outcome(results=self._emulation.function(*leaves)))
 
     def _traced(self, context: CallContext, used: list) -> Outcome:
         """Inside a transformation, or op by op."""
@@ -220,90 +227,34 @@ def _check_64_bit(artifact: Artifact) -> None:
 _WIDE = {np.dtype(name) for name in ("int64", "uint64", "float64", "complex128")}
 
 
-# -- Transformations.
-
-
 @dataclass(frozen=True, kw_only=True)
 class _SavedEmulation(Emulation):
-    """The emulation of a program in place of a function.
+    """The emulation of a program that is captured already.
 
     Attributes:
         saved: the program.
-        artifact: what it came from.
     """
 
     saved: Capture
-    artifact: Artifact
 
     @classmethod
     def of(cls, artifact: Artifact, target: Target, policy: Policy) -> _SavedEmulation:
-        """The emulation of an artifact's program."""
+        """Return the emulation of an artifact's program."""
         return cls(
-            function=_no_function,
+            function=lambda *leaves: function_of(artifact)(*leaves),
             name=artifact.name,
             names=artifact.program.argument_names,
             target=target,
             policy=policy,
             saved=Capture(artifact.program, artifact.out_tree, artifact.out_avals),
-            artifact=artifact,
         )
 
     def capture(self, leaves: Sequence[Any]) -> Capture:
-        """The saved program; arguments have been checked."""
+        """Return the saved program; arguments have been checked."""
         return self.saved
 
-    def _batched(
-        self, axis_size: int, batched: Sequence[bool], leaves: Leaves
-    ) -> tuple[Emulation, list[bool]]:
-        raise UnsupportedError(
-            f"vmap of {self.artifact.name}, a loaded program: it is one batch size",
-            remedy="jax.lax.map(compiled, xs) runs it on one element after another; or "
-            "emulate the function: jax.vmap(nj.jit(f))",
-        )
-
-    def _differentiable(self) -> Callable[..., Outcome]:
-        emulated = jax.custom_vjp(self._batchable())
-        emulated.defvjp(self._forward, self._backward)
-        return emulated
-
-    def _forward(self, context: CallContext, *leaves: Any) -> tuple[Outcome, tuple]:
-        if self.artifact.vjp is None:
-            raise UnsupportedError(
-                f"the derivative of {self.artifact.name}, a loaded program that holds "
-                "none",
-                remedy="export it with exported.serialize(vjp_order=1), or emulate the "
-                "function: jax.grad(nj.jit(f))",
-            )
-        self._refuse_accompanied("grad", context)
-        if self.policy.loss_scale is not None:
-            raise InvalidProgramError(
-                "Policy.loss_scale cannot act inside a saved derivative",
-                remedy="scale the loss in the function and export it again",
-            )
-        return self(context, leaves), (context, leaves)
-
-    def _backward(self, saved: tuple, cotangents: Outcome) -> tuple:
-        """The saved derivative: primal arguments and cotangents in."""
-        context, leaves = saved
-        artifact, vjp = self.artifact, self.artifact.vjp
-        assert vjp is not None
-        unused = (np.zeros(a.shape, a.dtype) for a in artifact.in_avals)
-        primals = list(unused)
-        for i, leaf in zip(artifact.kept, leaves, strict=True):
-            primals[i] = leaf
-        flat = [*primals, *cotangents.results]
-        emulation = replace(
-            _SavedEmulation.of(vjp, self.target, self.policy),
-            cotangents=frozenset(
-                n for n, i in enumerate(vjp.kept) if i >= len(primals)
-            ),
-            derived=True,
-        )
-        gradients = emulation(context, [flat[i] for i in vjp.kept]).results
-        pairs = zip((gradients[i] for i in artifact.kept), leaves, strict=True)
-        # The context has no cotangent.
-        return None, *[g if is_inexact(x) else float0(x) for g, x in pairs]
-
-
-def _no_function(*leaves: Any) -> list[Any]:
-    raise AssertionError("a saved program is not captured")
+    def of_function(self, function: Callable[..., list[Any]]) -> Emulation:
+        """Return the emulation of a function made of this one, which is captured."""
+        names = [field.name for field in fields(Emulation)]
+        plain = Emulation(**{name: getattr(self, name) for name in names})
+        return plain.of_function(function)

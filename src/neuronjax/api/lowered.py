@@ -20,6 +20,7 @@ import numpy as np
 from jax.core import Tracer
 from rich.console import RenderableType
 
+from neuronjax.capture.trace import capturing
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution import host_process
 from neuronjax.execution.call import CallContext
@@ -106,6 +107,7 @@ class CallEntry:
         compile: what accompanies the arguments (or its types) -> a
             `jax.stages.Compiled`.
         run: (executable, what accompanies the arguments, args, kwargs) -> results.
+        inside: of another emulated function, (args, kwargs) -> results.
         leaves: (args, kwargs) -> the flat arguments that the program's main takes.
         under: (target, policy) -> the entry of the same program for these.
     """
@@ -113,6 +115,7 @@ class CallEntry:
     state: CallState
     compile: Callable[[CallContext], Any]
     run: Callable[[Any, CallContext, tuple, dict], Any]
+    inside: Callable[[tuple, dict], Any]
     leaves: Callable[[tuple, dict], list[Any]]
     under: Callable[[Target, Policy], CallEntry]
 
@@ -265,7 +268,9 @@ class Lowered(_Readable):
         return jnp.zeros(shape, jnp.float32)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compiles, at the first call, and runs: see `Compiled`."""
+        """Compile, at the first call, and run: see `Compiled`."""
+        if capturing():
+            return self.entry.inside(args, kwargs)
         return self._compiled(*args, **kwargs)
 
     @functools.cached_property
@@ -310,6 +315,8 @@ class Compiled(_Readable):
         self._takes = takes
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if capturing():
+            return self.lowered.entry.inside(args, kwargs)
         host_process.check()
         context = self._context(args, kwargs)
         return self.lowered.entry.run(self._executable, context, args, kwargs)
