@@ -186,7 +186,7 @@ class Emulation:
         """The emulation of `vmap(f)`, and which of its results have the new axis: all,
         if there is no list."""
         axes = tuple(0 if b else None for b in batched)
-        mapped = jax.vmap(self.function, in_axes=axes, axis_size=axis_size)
+        mapped = jax.vmap(self._by_line, in_axes=axes, axis_size=axis_size)
         if all(batched):
             return self.of_function(mapped), []
         # Of one trace: another may keep other residuals for the backward pass.
@@ -203,6 +203,12 @@ class Emulation:
     def of_function(self, function: Callable[..., list[Any]]) -> Emulation:
         """The same of another function of the same arguments."""
         return replace(self, function=function, traced=None)
+
+    @property
+    def _by_line(self) -> Callable[..., list[Any]]:
+        """The function, of which every op keeps its line: what JAX traces to derive it,
+        it traces as if all of it stood where the emulated function is called."""
+        return jaxpr_as_fun(self.traced.stage.jaxpr) if self.traced else self.function
 
     def _refuse_accompanied(self, transformation: str, context: CallContext) -> None:
         if self.collector is not None:
@@ -261,7 +267,7 @@ class _Derivative:
             full = list(leaves)
             for i, leaf in zip(inexact, floats, strict=True):
                 full[i] = leaf
-            return self.primal.function(*full)
+            return self.primal._by_line(*full)
 
         outputs, pull = jax.vjp(of_inexact, *[leaves[i] for i in inexact])
         residuals, self.vjp_tree = jax.tree.flatten(pull)
