@@ -93,20 +93,24 @@ VERBS = {
 }
 
 
+#: Bounds of errors have no rule for the exchange between devices.
+NO_RULE = {(v, t) for v in ("tolerance", "compare_dump") for t in ("pmap", "sharded")}
+CELLS = [(v, t) for v in VERBS for t in THINGS if (v, t) not in NO_RULE]
+NAMED = ("emulated", "pmap", "method", "lowered", "loaded")
+
+
 def first_line(report) -> str:
     return str(report).splitlines()[0]
 
 
-@pytest.mark.parametrize("thing", THINGS)
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(("verb", "thing"), CELLS)
 def test_a_report_is_about_what_it_was_asked_about(verb, thing):
     function, arguments = THINGS[thing]()
     line = first_line(VERBS[verb](function)(*arguments))
     assert "trn3, LNC 2, policy mxfp8" in line, line
 
 
-@pytest.mark.parametrize("thing", ["emulated", "pmap", "method", "lowered", "loaded"])
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(("verb", "thing"), [c for c in CELLS if c[1] in NAMED])
 def test_what_the_verb_is_told_goes_first(verb, thing):
     function, arguments = THINGS[thing]()
     line = first_line(VERBS[verb](function, **OTHER)(*arguments))

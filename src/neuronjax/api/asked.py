@@ -29,6 +29,7 @@ from neuronjax.execution import stages
 from neuronjax.execution.captured import CapturedProgram
 from neuronjax.execution.transformations import is_key, split_complex
 from neuronjax.hardware import Target, resolve_target
+from neuronjax.lowering.complex_program import holds_complex
 from neuronjax.policy import Policy
 from neuronjax.policy.scopes import active_policy
 from neuronjax.report.setting import policy_name, setting_line
@@ -113,19 +114,19 @@ class Asked:
         """Say on the terminal what is being waited for, if it takes long."""
         return stages.watching(f"{self.name} on {self.target.name}")
 
-    def captured(self, *args: Any, **kwargs: Any) -> CapturedProgram:
+    def captured(
+        self, *args: Any, _alone: bool = False, **kwargs: Any
+    ) -> CapturedProgram:
         """Return the program of a call, with the call's arguments as its inputs; where
-        a lowered program is given none, with those that it was lowered for."""
+        a lowered program is given none, with those that it was lowered for.
+
+        `_alone` leaves out what a function writes into modules.
+        """
         if isinstance(self.step, Lowered):
             given = args or kwargs
             return self.step.bound(*args, **kwargs) if given else self.step.captured
-        return self._reported.captured(*self.first, *args, **kwargs)
-
-    def captured_alone(self, *args: Any, **kwargs: Any) -> CapturedProgram:
-        """Return the same without what a function writes into modules."""
-        if isinstance(self.step, Lowered):
-            return self.captured(*args, **kwargs)
-        return self.step.captured(*self.first, *args, **kwargs)
+        step = self.step if _alone else self._reported
+        return step.captured(*self.first, *args, **kwargs)
 
     def lowered(self, *args: Any, **kwargs: Any) -> Lowered:
         """Return the lowered program of a call."""
@@ -135,9 +136,8 @@ class Asked:
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Call it; what it writes into modules is among the results."""
-        if isinstance(self.step, Lowered):
-            return self.step(*args, **kwargs)
-        return self._reported(*self.first, *args, **kwargs)
+        step = self.step if isinstance(self.step, Lowered) else self._reported
+        return step(*self.first, *args, **kwargs)
 
     def native(self) -> Callable[..., Any]:
         """Return the function as `jax.jit` alone runs it.
@@ -259,6 +259,16 @@ def arrays_of(captured: CapturedProgram) -> list[jax.Array]:
             )
     plain = (jax.random.key_data(x) if is_key(x.dtype) else x for x in captured.inputs)
     return split_complex([jnp.asarray(x) for x in plain])
+
+
+def check_real(captured: CapturedProgram, what: str) -> None:
+    """Refuse programs with complex numbers, for which something is not done."""
+    if holds_complex(captured.program):
+        raise UnsupportedError(
+            what,
+            op=captured.emulation.name,
+            remedy="take real and imaginary parts as arguments of their own",
+        )
 
 
 def output_names(captured: CapturedProgram) -> list[str]:

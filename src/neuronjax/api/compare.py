@@ -13,8 +13,15 @@ from typing import Any, overload
 
 import numpy as np
 
-from neuronjax.api.asked import Askable, Asked, arrays_of, output_names, shared_setting
-from neuronjax.capture.artifacts import Artifact, read_artifact
+from neuronjax.api.asked import (
+    Askable,
+    Asked,
+    arrays_of,
+    check_real,
+    output_names,
+    shared_setting,
+)
+from neuronjax.capture.artifacts import read_artifact
 from neuronjax.diagnostics.compare import (
     REFERENCES,
     Setting,
@@ -25,7 +32,7 @@ from neuronjax.diagnostics.compare import (
 from neuronjax.diagnostics.comparison import Comparison
 from neuronjax.diagnostics.edits.edit_result import ProgramComparison
 from neuronjax.diagnostics.edits.programs import EditedProgram, compare_programs
-from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.captured import CapturedProgram
 from neuronjax.ir.program import Program
 from neuronjax.lowering.complex_program import holds_complex, real_program
@@ -219,10 +226,10 @@ def _edited(
     """Return what compares two functions, or a function and a saved program."""
     policy, own = asked.policy, {"target": asked.target.name}
     is_saved = isinstance(against, str | os.PathLike)
-    other = None if is_saved else Asked.of(against, policy=policy, **own, **static)
+    other = Asked.of(against, policy=policy, **own, **static)
 
     def of(asked: Asked, captured: CapturedProgram) -> EditedProgram:
-        _check_real(captured.program)
+        check_real(captured, "comparing two programs with complex numbers")
         return EditedProgram(
             name=asked.name,
             setting=_setting(captured.program, asked, rounding_seed),
@@ -233,17 +240,17 @@ def _edited(
     def compared(*args: Any, **kwargs: Any) -> ProgramComparison:
         with asked.watching():
             captured = asked.captured(*args, **kwargs)
-            if other is not None:
-                before = of(asked, captured)
-                after = of(other, other.captured(*args, **kwargs))
-            else:
-                artifact = read_artifact(against)  # type: ignore[arg-type]
-                if len(captured.outputs) != len(artifact.out_avals):
+            if is_saved:
+                after = other.captured()
+                if len(captured.outputs) != len(after.outputs):
                     # A golden holds what a function writes into modules, or does not.
-                    captured = asked.captured_alone(*args, **kwargs)
-                before = of(asked, _read_back(captured))
-                after = _saved(artifact, before)
-            return compare_programs(before, after, policy, tolerance, label(policy))
+                    captured = asked.captured(*args, _alone=True, **kwargs)
+                captured = _read_back(captured)
+                after = _with_arguments(after, captured)
+            else:
+                after = other.captured(*args, **kwargs)
+            pair = of(asked, captured), of(other, after)
+            return compare_programs(*pair, policy, tolerance, label(policy))
 
     return compared
 
@@ -256,39 +263,25 @@ def _read_back(captured: CapturedProgram) -> CapturedProgram:
     return dataclasses.replace(captured, program=saved)
 
 
-def _saved(artifact: Artifact, like: EditedProgram) -> EditedProgram:
-    """Return a saved program on the arguments of a function, under its setting."""
-    _check_real(artifact.program)
-    given, taken = (
-        [str(v.type) for v in program.entry.body.arguments]
-        for program in (like.setting.program, artifact.program)
+def _with_arguments(saved: CapturedProgram, like: CapturedProgram) -> CapturedProgram:
+    """Return a saved program with the arguments of a function, and their names."""
+    taken, given = (
+        ", ".join(str(v.type) for v in each.program.entry.body.arguments)
+        for each in (saved, like)
     )
     if given != taken:
         raise InvalidProgramError(
-            f"{artifact.name} takes {', '.join(taken)}, the function "
-            f"{', '.join(given)}",
+            f"{saved.emulation.name} takes {taken}, the function {given}",
             op="compare",
             remedy="give arguments of the types that the program was saved for",
         )
-    names = like.setting.program.argument_names
-    program = dataclasses.replace(artifact.program, argument_names=names)
-    count = len(program.entry.body.results)
-    outputs = like.outputs
-    if len(outputs) != count:
-        outputs = [f"result {n}" for n in range(count)]
-    setting = dataclasses.replace(like.setting, program=program)
+    same = len(saved.outputs) == len(like.outputs)
+    names = like.program.argument_names
     return dataclasses.replace(
-        like, name=artifact.name, setting=setting, outputs=outputs
+        like if same else saved,
+        inputs=like.inputs,
+        program=dataclasses.replace(saved.program, argument_names=names),
     )
-
-
-def _check_real(program: Program) -> None:
-    if holds_complex(program):
-        raise UnsupportedError(
-            "comparing two programs with complex numbers",
-            op="compare",
-            remedy="compare each with its float64 reference",
-        )
 
 
 # "fp32" is a policy: the chip's modelled FP32.

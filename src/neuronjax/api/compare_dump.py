@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from neuronjax.api.asked import Askable, Asked, arrays_of, output_names
-from neuronjax.api.tolerance import check_real
+from neuronjax.api.asked import Askable, Asked, arrays_of, check_real, output_names
 from neuronjax.diagnostics.compare import Setting
 from neuronjax.diagnostics.dumps.comparing import DumpWalk
 from neuronjax.diagnostics.dumps.dump_result import DumpComparison
@@ -83,7 +82,7 @@ def compare_dump(
 
     def compared(*args: Any, **kwargs: Any) -> DumpComparison:
         captured = asked.captured(*args, **kwargs)
-        check_real(captured)
+        check_real(captured, "bounds of complex numbers")
         program = captured.program
         values = named_values(program, output_names(captured))
         matches, unmatched = matched(tensors, values, names or {})

@@ -184,7 +184,8 @@ def estimate(
     numerics = own.get("policy")
     training.check(targets, policies, numerics and Policy.resolve(numerics))
     others = tuple(map(training.cost_of_machine, _machines(against)))
-    profiler = Profiler(step, lnc, trips, static_argnums, static_argnames)
+    static = dict(static_argnums=static_argnums, static_argnames=static_argnames)
+    profiler = Profiler(step, dict(lnc=lnc, trips=trips, **static))
 
     def estimated(*args: Any, **kwargs: Any) -> Estimate:
         found, refused = profiler.all(targets, policies, args, kwargs)

@@ -117,7 +117,8 @@ def estimate_serving(
     targets = targets_of(setting["instance"], instance)
     prices = prices_of(targets, price_per_hour, terms)
     policies = policies_of(setting["policy"])
-    before, after = (Profiler(step, lnc, trips) for step in (prefill, decode))
+    timing = dict(lnc=lnc, trips=trips)
+    before, after = (Profiler(step, timing) for step in (prefill, decode))
 
     def cost(target: Target, first: Profile, then: Profile) -> ServingCost:
         shards = max(shards_of(first), shards_of(then))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuronjax.api.asked import Askable
-from neuronjax.api.profile import Trips, profile
+from neuronjax.api.profile import profile
 from neuronjax.api.profile_result import Profile
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.hardware import INSTANCES, ChipSpec, Target, resolve_target
@@ -70,7 +70,7 @@ class PricedTable(Displayed):
                 rematerialisation or sharding would save.
         """
         for found in self.profiles:
-            error = _misfit(found)
+            error = check_fits(found.memory, found.core)
             if error is not None:
                 raise error
 
@@ -117,10 +117,7 @@ class Profiler:
     """Profiles one step on machines and under policies, each program once."""
 
     step: Askable
-    lnc: int | None
-    trips: Trips | None
-    static_argnums: int | Iterable[int] | None = None
-    static_argnames: str | Iterable[str] | None = None
+    options: Mapping[str, Any]  # of `profile`
 
     def all(
         self,
@@ -138,7 +135,12 @@ class Profiler:
         for target, policy in itertools.product(targets, policies):
             key = (target.chip.name, target.lnc_default, policy)
             try:
-                profiled = known.get(key) or self._one(target, policy, args, kwargs)
+                profiled = known.get(key)
+                if profiled is None:
+                    setting = {"target": target.name, "policy": policy}
+                    profiled = profile(self.step, **setting, **self.options)(
+                        *args, **kwargs
+                    )
             except NeuronJaxError as error:
                 if alone:
                     raise
@@ -155,19 +157,6 @@ class Profiler:
                 remedy="nj.check(step)(*args) says what to change",
             )
         return found, refused
-
-    def _one(
-        self, target: Target, policy: Policy | None, args: tuple, kwargs: dict
-    ) -> Profile:
-        return profile(
-            self.step,
-            target=target.name,
-            policy=policy,
-            lnc=self.lnc,
-            trips=self.trips,
-            static_argnums=self.static_argnums,
-            static_argnames=self.static_argnames,
-        )(*args, **kwargs)
 
 
 def targets_of(own: str | None, instance: Names) -> tuple[Target, ...]:
@@ -277,14 +266,10 @@ def carried(found: Profile) -> list[tuple[int, int]]:
     return matched
 
 
-def _misfit(found: Profile) -> InvalidProgramError | None:
-    return check_fits(found.memory, found.core)
-
-
 def notes_of(profiles: Sequence[Profile]) -> Iterable[str]:
     """What the schedules assumed, and what does not fit."""
     yield from dict.fromkeys(note for found in profiles for note in found.notes)
-    misfits = ((found, _misfit(found)) for found in profiles)
+    misfits = ((found, check_fits(found.memory, found.core)) for found in profiles)
     yield from dict.fromkeys(
         f"{found.name} does not fit a device of {found.core.chip.name}: "
         f"{binary(found.memory.hbm.bytes)} of {binary(capacity_bytes(found.core))}; "

@@ -394,9 +394,6 @@ class Emulated:
             finally:
                 stages.end(self)
 
-        def inside(args: tuple, kwargs: dict) -> Any:
-            return self._as_scope(*args, **kwargs)
-
         def leaves(args: tuple, kwargs: dict) -> list[Any]:
             _, (args, kwargs) = MeshContext.of_types(self._once(args, kwargs))
             return self._bind(args, kwargs, around)[1]
@@ -405,7 +402,7 @@ class Emulated:
             other = self.with_options(target=target.name, policy=policy)
             return other._entry(args, kwargs, around)
 
-        return CallEntry(self._state, compile, run, inside, leaves, under)
+        return CallEntry(self._state, compile, run, self._as_scope, leaves, under)
 
     def _next_index(self, args: tuple, kwargs: dict) -> Any:
         active = active_policy()

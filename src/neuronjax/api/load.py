@@ -10,7 +10,6 @@ holds the derivative, which only jax.export artifacts can.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -21,7 +20,8 @@ import numpy as np
 from jax.core import Tracer
 
 from neuronjax.api.jit import NATIVE_JIT
-from neuronjax.api.lowered import CallEntry, CallState, Lowered
+from neuronjax.api.lowered import CallEntry, CallState, Lowered, types_text
+from neuronjax.api.signatures import as_array
 from neuronjax.capture.artifacts import Artifact, Source, read_artifact
 from neuronjax.capture.saved_call import function_of
 from neuronjax.capture.trace import Capture
@@ -125,19 +125,15 @@ class _Loaded:
         traced = any(isinstance(leaf, Tracer) for leaf in [*used, *around])
         # The flag is public, its type stub is not complete.
         disabled = jax.config.jax_disable_jit  # type: ignore[attr-defined]
-        run = executable if not traced and not disabled else self._traced
+        run = executable if not traced and not disabled else self._jitted
         return self._results(run(context, used))
 
-    def _inside(self, args: tuple, kwargs: dict) -> Any:
+    def _inside(self, *args: Any, **kwargs: Any) -> Any:
         """Call it inside an emulated function, under the policy that it was given when
         it was loaded, else under the function's."""
         leaves, scope = self._leaves(args, kwargs), self._scope
         with policy_scope(scope) if scope else contextlib.nullcontext():
             return self._results(Outcome(results=self._emulation.function(*leaves)))
-
-    def _traced(self, context: CallContext, used: list) -> Outcome:
-        """Inside a transformation, or op by op."""
-        return self._jitted(context, used)
 
     # -- arguments and results ---------------------------------------------------------
 
@@ -160,16 +156,9 @@ class _Loaded:
                 remedy="pass one array for each of: "
                 + (", ".join(artifact.argument_names) or "nothing"),
             )
-        if list(map(_type, leaves)) != self._types:
-            wanted = zip(
-                leaves, artifact.in_avals, artifact.argument_names, strict=True
-            )
-            leaves = [_checked(leaf, aval, name) for leaf, aval, name in wanted]
-        return [leaves[i] for i in artifact.kept]
-
-    @functools.cached_property
-    def _types(self) -> list[Any]:
-        return [(aval.shape, aval.dtype) for aval in self._artifact.in_avals]
+        wanted = zip(leaves, artifact.in_avals, artifact.argument_names, strict=True)
+        checked = [_checked(leaf, aval, name) for leaf, aval, name in wanted]
+        return [checked[i] for i in artifact.kept]
 
     def _results(self, outcome: Outcome) -> Any:
         """The results as the exported function returns them."""
@@ -178,36 +167,21 @@ class _Loaded:
         return results if history is None else (results, history)
 
 
-def _type(leaf: Any) -> Any:
-    """Shape and dtype of a JAX array; nothing for what has to be converted."""
-    return (leaf.shape, leaf.dtype) if isinstance(leaf, jax.Array) else None
-
-
 def _checked(leaf: Any, aval: jax.ShapeDtypeStruct, name: str) -> Any:
     """One argument as the array that the program takes."""
-    try:
-        if type(leaf) in _WEAK and jnp.result_type(aval.dtype, leaf) == aval.dtype:
-            leaf = jnp.asarray(leaf, aval.dtype)
-        array = jnp.asarray(leaf)
-    except TypeError as error:
-        raise InvalidProgramError(
-            f"argument {name} is a {type(leaf).__name__}, not an array",
-            remedy=f"pass {_text(aval)}",
-        ) from error
+    if type(leaf) in _WEAK and jnp.result_type(aval.dtype, leaf) == aval.dtype:
+        leaf = jnp.asarray(leaf, aval.dtype)
+    array = as_array(leaf, name)
     if (array.shape, array.dtype) != (aval.shape, aval.dtype):
         raise InvalidProgramError(
-            f"argument {name} is {_text(array)}, the program was saved for "
-            f"{_text(aval)}",
+            f"argument {name} is {types_text([array])}, the program was saved for "
+            f"{types_text([aval])}",
             remedy="convert the argument, or save the program for this type",
         )
     return array
 
 
 _WEAK = (bool, int, float, complex)
-
-
-def _text(aval: Any) -> str:
-    return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
 
 
 def _check_64_bit(artifact: Artifact) -> None:
@@ -218,8 +192,8 @@ def _check_64_bit(artifact: Artifact) -> None:
     wide = [v for v in values if v.dtype in _WIDE]
     if wide:
         raise InvalidProgramError(
-            f"{artifact.name} takes or returns {_text(wide[0])}, and 64-bit types are "
-            "off in JAX",
+            f"{artifact.name} takes or returns {types_text(wide[:1])}, and 64-bit "
+            "types are off in JAX",
             remedy='compile and call it under "with jax.enable_x64(True):"',
         )
 

@@ -25,7 +25,7 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.execution import host_process
 from neuronjax.execution.call import CallContext
 from neuronjax.execution.captured import CapturedProgram
-from neuronjax.hardware import Target
+from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import Program
 from neuronjax.policy import Policy
@@ -107,7 +107,7 @@ class CallEntry:
         compile: what accompanies the arguments (or its types) -> a
             `jax.stages.Compiled`.
         run: (executable, what accompanies the arguments, args, kwargs) -> results.
-        inside: of another emulated function, (args, kwargs) -> results.
+        inside: the call inside of another emulated function.
         leaves: (args, kwargs) -> the flat arguments that the program's main takes.
         under: (target, policy) -> the entry of the same program for these.
     """
@@ -115,7 +115,7 @@ class CallEntry:
     state: CallState
     compile: Callable[[CallContext], Any]
     run: Callable[[Any, CallContext, tuple, dict], Any]
-    inside: Callable[[tuple, dict], Any]
+    inside: Callable[..., Any]
     leaves: Callable[[tuple, dict], list[Any]]
     under: Callable[[Target, Policy], CallEntry]
 
@@ -146,7 +146,8 @@ class _Readable:
         Returns:
             A `neuronjax.timing.timeline.Timeline`.
         """
-        return READINGS["timeline"](self.lowered, target, lnc)
+        machine = None if target is None else resolve_target(target)
+        return READINGS["timeline"](self.lowered.under(target=machine), lnc)
 
     def __rich__(self) -> RenderableType:
         return READINGS["table"](self.lowered)
@@ -249,9 +250,9 @@ class Lowered(_Readable):
             for every in (leaves, self.captured.inputs)
         )
         if found != wanted:
-            types = _types_text(self.captured.inputs)
+            types = types_text(self.captured.inputs)
             raise InvalidProgramError(
-                f"arguments {_types_text(leaves)}",
+                f"arguments {types_text(leaves)}",
                 op=self.name,
                 remedy=f"give {len(wanted)} arrays: {types}",
             )
@@ -270,7 +271,7 @@ class Lowered(_Readable):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compile, at the first call, and run: see `Compiled`."""
         if capturing():
-            return self.entry.inside(args, kwargs)
+            return self.entry.inside(*args, **kwargs)
         return self._compiled(*args, **kwargs)
 
     @functools.cached_property
@@ -294,7 +295,8 @@ class Lowered(_Readable):
         return Compiled(self, self.entry.compile(takes), state, takes)
 
 
-def _types_text(arrays: Sequence[Any]) -> str:
+def types_text(arrays: Sequence[Any]) -> str:
+    """Return dtypes and shapes, as messages show them."""
     texts = (f"{x.dtype}[{','.join(map(str, x.shape))}]" for x in arrays)
     return ", ".join(texts) or "without any array"
 
@@ -316,7 +318,7 @@ class Compiled(_Readable):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if capturing():
-            return self.lowered.entry.inside(args, kwargs)
+            return self.lowered.entry.inside(*args, **kwargs)
         host_process.check()
         context = self._context(args, kwargs)
         return self.lowered.entry.run(self._executable, context, args, kwargs)

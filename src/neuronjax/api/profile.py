@@ -83,7 +83,8 @@ def profile(
         return kernels.profiler(step, Profile, _values, policy, options)
     static = dict(static_argnums=static_argnums, static_argnames=static_argnames)
     asked = Asked.of(step, target=target, policy=policy, **static)
-    core = _core(asked.target, asked.policy, lnc, peak)
+    core = Core.of(asked.target, asked.policy.lnc if lnc is None else lnc)
+    roofs(core, peak)  # refuses an unknown peak before the work
     batch = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
 
     def profiled(*args: Any, **kwargs: Any) -> Profile:
@@ -104,12 +105,6 @@ def profile(
             )
 
     return profiled
-
-
-def _core(target: Target, policy: Policy, lnc: int | None, peak: str | float) -> Core:
-    core = Core.of(target, policy.lnc if lnc is None else lnc)
-    roofs(core, peak)  # refuses an unknown peak before the work
-    return core
 
 
 def _values(arguments: Any) -> Any:

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from neuronjax.api.asked import Askable, Asked, arrays_of, output_names
+from neuronjax.api.asked import Askable, Asked, arrays_of, check_real, output_names
 from neuronjax.diagnostics.compare import Setting
 from neuronjax.diagnostics.legal.results import LegalOutput, LegalResults, legal_output
 from neuronjax.diagnostics.legal.samples import (
@@ -24,9 +24,6 @@ from neuronjax.diagnostics.legal.samples import (
 from neuronjax.diagnostics.legal.walk import LegalWalk
 from neuronjax.diagnostics.parallel_runs import Side
 from neuronjax.diagnostics.tolerance.model import ErrorModel, error_model
-from neuronjax.errors import UnsupportedError
-from neuronjax.execution.captured import CapturedProgram
-from neuronjax.lowering.complex_program import holds_complex
 from neuronjax.policy import Policy
 
 
@@ -85,7 +82,7 @@ def tolerance(
 
     def bounded(*args: Any, **kwargs: Any) -> LegalResults:
         captured = asked.captured(*args, **kwargs)
-        check_real(captured)
+        check_real(captured, "bounds of complex numbers")
         inputs = arrays_of(captured)
         setting = Setting(program=captured.program, target=asked.target)
         side = setting.emulated(asked.policy)
@@ -133,12 +130,3 @@ def _narrowed(
 def _notes(walk: LegalWalk) -> tuple[str, ...]:
     kept = sorted(walk.kept_in_float32)
     return (f"FP32 in the reference too: {', '.join(kept)}",) if kept else ()
-
-
-def check_real(captured: CapturedProgram) -> None:
-    """Refuse programs with complex numbers."""
-    if holds_complex(captured.program):
-        raise UnsupportedError(
-            "bounds of complex numbers",
-            remedy="take real and imaginary parts as arguments of their own",
-        )

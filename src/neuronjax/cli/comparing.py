@@ -22,6 +22,7 @@ from neuronjax.cli.sources import (
     SeedOption,
     ShapesOption,
     SourceArgument,
+    answered,
     find,
 )
 
@@ -62,12 +63,9 @@ def compare(
     keywords.update(target=target, policy=policy)
     if cache:
         keep_compiled()
-    found = find(source)
     if against is not None:
         keywords["against"] = find(against).function
-    compared = compare_function(found.function, **keywords)
-    arguments, named = found.values(shapes, inputs, seed)
-    result: Any = compared(*arguments, **named)
+    result = answered(compare_function, source, (shapes, inputs, seed), **keywords)
     if against is not None:
         show(result, result.to_json_dict, as_json)
         raise typer.Exit(0 if result.is_same else 1)

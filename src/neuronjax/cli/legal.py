@@ -23,7 +23,7 @@ from neuronjax.cli.sources import (
     SeedOption,
     ShapesOption,
     SourceArgument,
-    find,
+    answered,
 )
 
 
@@ -52,10 +52,8 @@ def tolerance(
     """
     if cache:
         keep_compiled()
-    found = find(source)
-    bounded = tolerance_of(found.function, target=target, policy=policy, **keywords)
-    arguments, named = found.values(shapes, inputs, seed)
-    result = bounded(*arguments, **named)
+    keywords.update(target=target, policy=policy)
+    result = answered(tolerance_of, source, (shapes, inputs, seed), **keywords)
     show(result, result.to_json_dict, as_json)
 
 
@@ -91,10 +89,7 @@ def compare_dump(
     """
     if cache:
         keep_compiled()
-    found = find(source)
-    keywords.update(target=target, policy=policy)
-    compared = compare_with_dump(found.function, dump, **keywords)
-    arguments, named = found.values(shapes, inputs, seed)
-    result = compared(*arguments, **named)
+    keywords.update(dump=dump, target=target, policy=policy)
+    result = answered(compare_with_dump, source, (shapes, inputs, seed), **keywords)
     show(result, result.to_json_dict, as_json)
     raise typer.Exit(0 if result.is_legal else 1)

@@ -22,7 +22,7 @@ from neuronjax.cli.sources import (
     SeedOption,
     ShapesOption,
     SourceArgument,
-    find,
+    answered,
 )
 
 
@@ -61,12 +61,8 @@ def search(
     check_folders([plot])
     if cache:
         keep_compiled()
-    found = find(source)
-    searched = search_precision(
-        found.function, target=target, progress=not as_json, **keywords
-    )
-    arguments, named = found.values(shapes, inputs, seed)
-    result = searched(*arguments, **named)
+    keywords.update(target=target, progress=not as_json)
+    result = answered(search_precision, source, (shapes, inputs, seed), **keywords)
     if plot is not None:
         result.plot().savefig(plot)
     if as_json:

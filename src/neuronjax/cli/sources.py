@@ -29,6 +29,7 @@ import numpy as np
 import typer
 
 from neuronjax.capture.artifacts import read_artifact
+from neuronjax.capture.trace import as_declared, is_key
 from neuronjax.errors import InvalidProgramError, is_library
 from neuronjax.execution import stages
 from neuronjax.ir.array_file import read_npz
@@ -91,27 +92,14 @@ class SavedSource:
         types, names = artifact.in_avals, artifact.argument_names
         words = [jax.eval_shape(_words, type) for type in types]
         arrays = with_values(words, names, inputs, seed)
-        leaves = [_typed(*pair) for pair in zip(arrays, types, strict=True)]
+        leaves = [as_declared(*pair) for pair in zip(arrays, types, strict=True)]
         if artifact.in_tree is None:
             return tuple(leaves), {}
         return jax.tree.unflatten(artifact.in_tree, leaves)
 
 
-def _is_key(x: Any) -> bool:
-    return jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
 def _words(x: Any) -> Any:
-    return jax.random.key_data(x) if _is_key(x) else x
-
-
-def _typed(array: jax.Array, type: jax.ShapeDtypeStruct) -> jax.Array:
-    """Return an array as a program takes it: of words a key."""
-    if not _is_key(type):
-        return array
-    keys = (jax.random.key(0, impl=name) for name in ("threefry2x32", "rbg"))
-    impl = next(jax.random.key_impl(k) for k in keys if k.dtype == type.dtype)
-    return jax.random.wrap_key_data(array, impl=impl)
+    return jax.random.key_data(x) if is_key(x.dtype) else x
 
 
 @dataclass(frozen=True)
@@ -199,6 +187,19 @@ def program(source: str, shapes: Shapes) -> tuple[Any, tuple[Any, ...]]:
     """Return a function or the path of a saved program, and the arguments of a call."""
     found = find(source)
     return found.function, found.arguments(shapes)
+
+
+def answered(
+    verb: Callable[..., Any],
+    source: str,
+    values: tuple[Shapes, Path | None, int],
+    **keywords: Any,
+) -> Any:
+    """Return what a verb answers about a program, given shapes, inputs and a seed."""
+    found = find(source)
+    asked = verb(found.function, **keywords)
+    arguments, named = found.values(*values)
+    return asked(*arguments, **named)
 
 
 def _saved(source: str) -> SavedSource:
