@@ -22,7 +22,6 @@ import jax.numpy as jnp
 from neuronjax.api.jit import Emulated, jit
 from neuronjax.api.load import read_saved
 from neuronjax.api.lowered import Compiled, Lowered
-from neuronjax.api.signatures import function_name
 from neuronjax.diagnostics.kernel_limits import is_kernel
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import stages
@@ -87,7 +86,7 @@ class Asked:
         """What a report calls it."""
         if isinstance(self.step, Lowered):
             return self.step.name
-        return function_name(self.step)
+        return getattr(self.step, "__name__", "function")
 
     @property
     def target(self) -> Target:

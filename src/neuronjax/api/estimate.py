@@ -23,13 +23,13 @@ from neuronjax.api.instance_costs import (
     Names,
     Policies,
     PricedTable,
-    Profiler,
     by_name,
     copies_of,
     notes_of,
     parameter_bytes,
     policies_of,
     prices_of,
+    profiles_of,
     shards_of,
     targets_of,
 )
@@ -185,10 +185,10 @@ def estimate(
     training.check(targets, policies, numerics and Policy.resolve(numerics))
     others = tuple(map(training.cost_of_machine, _machines(against)))
     static = dict(static_argnums=static_argnums, static_argnames=static_argnames)
-    profiler = Profiler(step, dict(lnc=lnc, trips=trips, **static))
+    options = dict(lnc=lnc, trips=trips, **static)
 
     def estimated(*args: Any, **kwargs: Any) -> Estimate:
-        found, refused = profiler.all(targets, policies, args, kwargs)
+        found, refused = profiles_of(step, options, (targets, policies), args, kwargs)
         rows = tuple(training.cost(target, profiled) for target, profiled in found)
         alarms = _alarms(found)
         for alarm in alarms:

@@ -19,7 +19,6 @@ from neuronjax.api.instance_costs import (
     Names,
     Policies,
     PricedTable,
-    Profiler,
     by_name,
     carried,
     copies_of,
@@ -27,6 +26,7 @@ from neuronjax.api.instance_costs import (
     parameter_bytes,
     policies_of,
     prices_of,
+    profiles_of,
     shards_of,
     targets_of,
 )
@@ -111,14 +111,12 @@ def estimate_serving(
     traffic.check()
     for given in watts.values() if isinstance(watts, Mapping) else (watts,):
         check_watts(given)
-    setting = shared_setting(
-        (prefill, decode), {"instance": instance, "policy": policy}
-    )
+    given = {"instance": instance, "policy": policy}
+    setting = shared_setting((prefill, decode), given)
     targets = targets_of(setting["instance"], instance)
     prices = prices_of(targets, price_per_hour, terms)
     policies = policies_of(setting["policy"])
     timing = dict(lnc=lnc, trips=trips)
-    before, after = (Profiler(step, timing) for step in (prefill, decode))
 
     def cost(target: Target, first: Profile, then: Profile) -> ServingCost:
         shards = max(shards_of(first), shards_of(then))
@@ -146,8 +144,11 @@ def estimate_serving(
     def estimated(
         prefill_args: Sequence[Any], decode_args: Sequence[Any]
     ) -> ServingEstimate:
-        firsts, refused = before.all(targets, policies, tuple(prefill_args), {})
-        thens, more = after.all(targets, policies, tuple(decode_args), {})
+        found = (
+            profiles_of(step, timing, (targets, policies), tuple(args), {})
+            for step, args in ((prefill, prefill_args), (decode, decode_args))
+        )
+        (firsts, refused), (thens, more) = found
         pairs = _both(*map(_served, (firsts, thens)))
         profiles = tuple(p for _, *pair in pairs for p in pair)
         return ServingEstimate(

@@ -112,51 +112,44 @@ class PricedTable(Displayed):
 # -- programs and machines -------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Profiler:
-    """Profiles one step on machines and under policies, each program once."""
-
-    step: Askable
-    options: Mapping[str, Any]  # of `profile`
-
-    def all(
-        self,
-        targets: Sequence[Target],
-        policies: Sequence[Policy | None],
-        args: tuple,
-        kwargs: dict[str, Any],
-    ) -> tuple[Found, dict[str, str]]:
-        """Profiles, and of several what the chip refuses, with the reason."""
-        found: Found = []
-        refused: dict[str, str] = {}
-        # A program of one device is the same on all machines with its chip.
-        known: dict[tuple, Profile] = {}
-        alone = len(targets) * len(policies) == 1
-        for target, policy in itertools.product(targets, policies):
-            key = (target.chip.name, target.lnc_default, policy)
-            try:
-                profiled = known.get(key)
-                if profiled is None:
-                    setting = {"target": target.name, "policy": policy}
-                    profiled = profile(self.step, **setting, **self.options)(
-                        *args, **kwargs
-                    )
-            except NeuronJaxError as error:
-                if alone:
-                    raise
-                numerics = policy_name(Policy.resolve(policy))
-                refused[f"{target.name}, {numerics}"] = error.what
-                continue
-            if shards_of(profiled) == 1:
-                known[key] = profiled
-            found.append((target, profiled))
-        if not found:
-            raise InvalidProgramError(
-                "no machine runs this program: "
-                + "; ".join(f"{what}: {why}" for what, why in refused.items()),
-                remedy="nj.check(step)(*args) says what to change",
-            )
-        return found, refused
+def profiles_of(
+    step: Askable,
+    options: Mapping[str, Any],
+    machines: tuple[Sequence[Target], Sequence[Policy | None]],
+    args: tuple,
+    kwargs: dict[str, Any],
+) -> tuple[Found, dict[str, str]]:
+    """Return the profiles of a step on machines and under policies, each program once,
+    and of several what the chip refuses, with the reason."""
+    targets, policies = machines
+    found: Found = []
+    refused: dict[str, str] = {}
+    # A program of one device is the same on all machines with its chip.
+    known: dict[tuple, Profile] = {}
+    alone = len(targets) * len(policies) == 1
+    for target, policy in itertools.product(targets, policies):
+        key = (target.chip.name, target.lnc_default, policy)
+        try:
+            profiled = known.get(key)
+            if profiled is None:
+                setting = {"target": target.name, "policy": policy}
+                profiled = profile(step, **setting, **options)(*args, **kwargs)
+        except NeuronJaxError as error:
+            if alone:
+                raise
+            numerics = policy_name(Policy.resolve(policy))
+            refused[f"{target.name}, {numerics}"] = error.what
+            continue
+        if shards_of(profiled) == 1:
+            known[key] = profiled
+        found.append((target, profiled))
+    if not found:
+        raise InvalidProgramError(
+            "no machine runs this program: "
+            + "; ".join(f"{what}: {why}" for what, why in refused.items()),
+            remedy="nj.check(step)(*args) says what to change",
+        )
+    return found, refused
 
 
 def targets_of(own: str | None, instance: Names) -> tuple[Target, ...]:

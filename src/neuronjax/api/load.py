@@ -85,16 +85,22 @@ class _Loaded:
     def __init__(
         self, artifact: Artifact, target: Target, given: Policy | None
     ) -> None:
-        policy = given or active_policy() or Policy.resolve(None)
         self._artifact, self._scope = artifact, given
-        self._emulation = _SavedEmulation.of(artifact, target, policy)
+        self._emulation = _SavedEmulation(
+            function=lambda *leaves: function_of(artifact)(*leaves),
+            name=artifact.name,
+            names=artifact.program.argument_names,
+            target=target,
+            policy=given or active_policy() or Policy.resolve(None),
+            saved=Capture(artifact.program, artifact.out_tree, artifact.out_avals),
+        )
         self._jitted = NATIVE_JIT(self._emulation.__call__)
 
     def lowered(self) -> Lowered:
         """The program, with the types of the arguments it is called with."""
-        artifact, emulation = self._artifact, self._emulation
+        artifact = self._artifact
         captured = CapturedProgram(
-            emulation=emulation,
+            emulation=self._emulation,
             inputs=[artifact.in_avals[i] for i in artifact.kept],
             outputs=tuple(artifact.out_avals),
             out_tree=artifact.out_tree,
@@ -210,18 +216,6 @@ class _SavedEmulation(Emulation):
     """
 
     saved: Capture
-
-    @classmethod
-    def of(cls, artifact: Artifact, target: Target, policy: Policy) -> _SavedEmulation:
-        """Return the emulation of an artifact's program."""
-        return cls(
-            function=lambda *leaves: function_of(artifact)(*leaves),
-            name=artifact.name,
-            names=artifact.program.argument_names,
-            target=target,
-            policy=policy,
-            saved=Capture(artifact.program, artifact.out_tree, artifact.out_avals),
-        )
 
     def capture(self, leaves: Sequence[Any]) -> Capture:
         """Return the saved program; arguments have been checked."""

@@ -250,11 +250,10 @@ class Lowered(_Readable):
             for every in (leaves, self.captured.inputs)
         )
         if found != wanted:
-            types = types_text(self.captured.inputs)
             raise InvalidProgramError(
                 f"arguments {types_text(leaves)}",
                 op=self.name,
-                remedy=f"give {len(wanted)} arrays: {types}",
+                remedy=f"give {types_text(self.captured.inputs)}",
             )
         return dataclasses.replace(self.captured, inputs=leaves)
 

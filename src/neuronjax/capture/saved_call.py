@@ -70,7 +70,12 @@ def _call(artifact: Artifact) -> Callable[..., list[Any]]:
 
     whole = jax.jit(frame, keep_unused=True)
     exported = export.export(whole, platforms=[PLATFORM])(*map(_type, body.arguments))
-    saved = dataclasses.replace(exported, mlir_module_serialized=_portable(artifact))
+    with make_ir_context():
+        module = ir.Module.parse(artifact.code)
+        _constrain(module)
+        version = stablehlo.get_current_version()
+        code = mlir.serialize_portable_artifact(module, version, True)
+    saved = dataclasses.replace(exported, mlir_module_serialized=code)
 
     def call(*leaves: Any) -> list[Any]:
         words = (jax.random.key_data(x) if is_key(x.dtype) else x for x in leaves)
@@ -82,15 +87,6 @@ def _call(artifact: Artifact) -> Callable[..., list[Any]]:
 
 def _type(value: Value) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(value.type.shape, value.type.dtype)
-
-
-def _portable(artifact: Artifact) -> bytes:
-    with make_ir_context():
-        module = ir.Module.parse(artifact.code)
-        _constrain(module)
-        return mlir.serialize_portable_artifact(
-            module, stablehlo.get_current_version(), use_mixed_serialization=True
-        )
 
 
 def _constrain(module: Any) -> None:

@@ -33,11 +33,8 @@ from neuronjax.cli.application import (
 )
 from neuronjax.cli.script import SUFFIX, run_script, script_arguments
 from neuronjax.cli.sources import (
-    FunctionSource,
     InputsOption,
-    SavedSource,
     SeedOption,
-    Shapes,
     ShapesOption,
     SourceArgument,
     find,
@@ -107,7 +104,14 @@ def run(
         return
     found = find(source)
     asked = Asked.of(found.function, target=target, policy=policy)
-    outcome = _run(found, asked, (shapes, inputs, seed), compare)
+    arguments, named = tied(found.values(shapes, inputs, seed))
+    native = asked.native()(*arguments, **named) if compare else None
+    lowered = asked.lowered(*arguments, **named)
+    outcome = CommandOutcome(
+        results=leaves_of(lowered.compile()(*arguments, **named)),
+        instructions=profile(lowered)().instruction_counts,
+        native=leaves_of(native) if compare else None,
+    )
     if output:
         _save(output, outcome.results)
     if as_json:
@@ -126,23 +130,6 @@ def _refuse_beside_script(options: Mapping[str, Any]) -> None:
             remedy="name the function, file.py:function; or write the script's own "
             "options after its name",
         )
-
-
-# -- running ---------------------------------------------------------------------------
-
-
-def _run(
-    source: FunctionSource | SavedSource,
-    asked: Asked,
-    inputs: tuple[Shapes, Path | None, int],
-    compare: bool,
-) -> CommandOutcome:
-    arguments, named = tied(source.values(*inputs))
-    native = leaves_of(asked.native()(*arguments, **named)) if compare else None
-    lowered = asked.lowered(*arguments, **named)
-    counts = profile(lowered)().instruction_counts
-    results = leaves_of(lowered.compile()(*arguments, **named))
-    return CommandOutcome(results=results, instructions=counts, native=native)
 
 
 def _save(path: Path, results: Mapping[str, np.ndarray]) -> None:

@@ -39,11 +39,14 @@ def assert_same_program(
     """
 
     def check(*args: Any, **kwargs: Any) -> None:
-        now = _captured(function, args, kwargs)
+        def of(function: Any) -> Program:
+            return Today.of(Asked.of(function), args, kwargs, with_inputs=False).program
+
+        now = of(function)
         if isinstance(expected, str | os.PathLike):
             wanted = stored_program(golden_file.read(Path(expected)))
         else:
-            wanted = _captured(expected, args, kwargs)
+            wanted = of(expected)
         if fingerprint(now) == fingerprint(wanted):
             return
         lines = first_difference(wanted, now).split("\n")
@@ -52,7 +55,3 @@ def assert_same_program(
         )
 
     return check
-
-
-def _captured(function: Callable[..., Any], args: tuple, kwargs: dict) -> Program:
-    return Today.of(Asked.of(function), args, kwargs, with_inputs=False).program
