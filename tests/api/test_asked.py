@@ -231,6 +231,16 @@ def test_a_program_has_no_native_function():
         search(X, W)
 
 
+def test_delayed_scaling_is_priced_with_and_without_its_history():
+    policy = nj.Policy(
+        auto_cast="matmult", auto_cast_type="fp8_e4m3", scaling="delayed"
+    )
+    step = nj.jit(layer, policy=policy)
+    given = step.with_amax_history(step.init_amax_history(X, W))
+    first, second = (nj.profile(each)(X, W) for each in (step, given))
+    assert first.total_seconds == second.total_seconds > 0
+
+
 def test_a_plain_function_has_no_setting():
     assert own_setting(layer) == {}
     asked = Asked.of(layer)
