@@ -91,7 +91,7 @@ def run(
     return nj.study(
         train,
         policies=POLICIES,
-        targets="trn2",
+        target="trn2",
         seeds=seeds,
         options={"steps": steps},
         folder=folder,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from neuronjax.api.compare import compare, compare_saved
+from neuronjax.api.compare import compare
 from neuronjax.api.jit import jit
 from neuronjax.capture.trace import capture
 from neuronjax.cli import app
@@ -409,7 +409,7 @@ def test_a_saved_program(tmp_path):
     x = normal(4, 4)
     path = tmp_path / "dot.mlir"
     path.write_text(jit(lambda x: x @ x).lower(x).as_text())
-    comparison = compare_saved(path, [x], policy="bf16")
+    comparison = compare(path, policy="bf16")(x)
     assert by_op(comparison, "dot_general")[0].isolation.differing
 
 

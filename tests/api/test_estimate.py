@@ -375,8 +375,18 @@ def test_a_lowered_program_is_that_of_every_machine_with_its_chip():
     lowered = nj.load(text, target="trn1", policy="bf16")
     (cost,) = estimate(lowered, instance="trn1.2xlarge")().costs
     assert (cost.machine, cost.policy) == ("trn1.2xlarge", "bf16")
-    with pytest.raises(InvalidProgramError, match="lowered for another target"):
-        estimate(lowered, instance="trn2.48xlarge")()
+    (other,) = estimate(lowered, instance="trn2.48xlarge")().costs
+    (same,) = estimate(forward, instance="trn2.48xlarge", policy="bf16")(W, X).costs
+    assert (other.machine, other.step_seconds) == (same.machine, same.step_seconds)
+
+
+@pytest.mark.parametrize(
+    ("chip", "instance"), [("trn1", "trn1.32xlarge"), ("inf2", "inf2.48xlarge")]
+)
+def test_an_instance_with_the_chip_that_a_function_is_made_for(chip, instance):
+    step = nj.jit(forward, target=chip, policy="bf16")
+    (cost,) = estimate(step)(W, X).costs
+    assert (cost.machine, cost.policy) == (instance, "bf16")
 
 
 def test_a_saved_program_is_loaded_for_every_machine(tmp_path: Path):

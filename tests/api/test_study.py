@@ -111,3 +111,29 @@ def test_named_errors(options, message):
 def test_a_loop_that_yields_nothing():
     with pytest.raises(nj.InvalidProgramError, match="yield"):
         nj.study(lambda jit, seed: [], policies=["native"], progress=False)
+
+
+def test_target_and_targets_are_one_keyword():
+    machines = {"policies": ["fp32"], "seeds": 1, "progress": False}
+    first = nj.study(train, target=["trn1", "trn2"], **machines)
+    second = nj.study(train, targets=["trn1", "trn2"], **machines)
+    assert first.settings == second.settings
+    assert len(first.settings) == 2
+    with pytest.raises(nj.InvalidProgramError, match="give one of them"):
+        nj.study(train, target="trn1", targets="trn1", **machines)
+
+
+def test_a_function_that_is_emulated_is_studied_under_every_policy():
+    def train(jit, seed):
+        step = jit(nj.jit(lambda x: jnp.sum(x @ x), target="trn1", policy="fp8"))
+        x = jax.random.normal(jax.random.key(seed), (32, 32))
+        yield float(step(x))
+
+    policies = ["native", "fp32", "bf16", "fp8"]
+    found = nj.study(train, policies=policies, seeds=1, progress=False)
+    x = jax.random.normal(jax.random.key(0), (32, 32))
+    losses = {record["policy"]: record["loss"] for record in found.records}
+    assert losses["native"] == float(jax.jit(lambda x: jnp.sum(x @ x))(x))
+    for policy in policies[1:]:
+        wanted = nj.jit(lambda x: jnp.sum(x @ x), policy=policy)(x)
+        assert losses[policy] == float(wanted)

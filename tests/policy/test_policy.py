@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+import neuronjax as nj
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.policy import Policy, Rule, flags as policy_flags
 from neuronjax.policy.flags import (
@@ -778,3 +779,28 @@ def test_describe_names_only_what_differs_from_the_sdk() -> None:
     assert "outside every promise" in host.describe()
     assert "transcendentals: host" in host.describe()
     assert "loss_scale: 1024.0" in host.describe()
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_idle"),
+    [
+        ({"rules": ({"op": "sine", "auto_cast_type": "bf16"},)}, True),
+        ({"rules": ({"op": "dot_general", "auto_cast_type": "fp16"},)}, True),
+        ({"rules": ({"op": "sine|exp", "auto_cast": "matmult"},)}, True),
+        ({"rules": ({"op": "dot_general", "auto_cast": "matmult"},)}, False),
+        ({"rules": ({"op": "sine", "auto_cast": "all"},)}, False),
+        ({"rules": ({"op": "sine", "auto_cast": "none"},), "auto_cast": "all"}, False),
+        ({"rules": ({"op": "", "auto_cast": "matmult"},)}, False),
+        ({"rules": ({"op": "sine", "transcendentals": "host"},)}, False),
+    ],
+)
+def test_a_rule_that_can_change_nothing_is_an_error(policy, is_idle):
+    rules = tuple(Rule(**rule) for rule in policy["rules"])
+    policy = Policy(**{"auto_cast": "none", **policy, "rules": rules})
+    step = nj.jit(lambda x: jnp.sin(x @ x), policy=policy)
+    if not is_idle:
+        step(jnp.eye(4))
+        return
+    with pytest.raises(InvalidProgramError, match="can change nothing") as raised:
+        step(jnp.eye(4))
+    assert repr(rules[0]) in str(raised.value)

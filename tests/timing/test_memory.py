@@ -286,3 +286,24 @@ def test_a_program_that_does_not_fit_says_why_and_what_helps():
     assert "jax.checkpoint" in text
     assert "sharding parameters" in text
     assert "11.9 GiB" in text
+
+
+@pytest.mark.parametrize(
+    ("shape", "advice"),
+    [
+        ((4, 2**32), "half the batch saves"),
+        ((1, 2**34), "half of the 17179869184 along axis 1 of "),
+        ((1, 1, 2**34), "half of the 17179869184 along axis 2 of "),
+    ],
+)
+def test_what_is_advised_is_possible(shape, advice):
+    plan = plan_of(lambda x, table: x + table.sum(), struct(*shape), struct(8, 2))
+    error = check_fits(plan, CORE)
+    assert error is not None
+    assert advice in (error.remedy or "")
+
+
+def test_a_program_without_inputs_is_not_to_halve_them():
+    error = check_fits(plan_of(lambda one: jnp.zeros(2**34) + one, struct()), CORE)
+    assert error is not None
+    assert "half" not in (error.remedy or "")

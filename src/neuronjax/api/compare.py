@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, overload
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from neuronjax.api.jit import Emulated, jit
-from neuronjax.api.signatures import function_name
-from neuronjax.capture.artifacts import Artifact, Source, read_artifact
+from neuronjax.api.asked import (
+    Askable,
+    Asked,
+    arrays_of,
+    check_real,
+    output_names,
+    shared_setting,
+)
+from neuronjax.capture.artifacts import read_artifact
 from neuronjax.diagnostics.compare import (
     REFERENCES,
     Setting,
@@ -28,25 +32,21 @@ from neuronjax.diagnostics.compare import (
 from neuronjax.diagnostics.comparison import Comparison
 from neuronjax.diagnostics.edits.edit_result import ProgramComparison
 from neuronjax.diagnostics.edits.programs import EditedProgram, compare_programs
-from neuronjax.errors import InvalidProgramError, UnsupportedError
-from neuronjax.execution import stages
+from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.captured import CapturedProgram
-from neuronjax.execution.transformations import is_key, split_complex
-from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.program import Program
-from neuronjax.lowering.complex_program import holds_complex, real_indices, real_program
+from neuronjax.lowering.complex_program import holds_complex, real_program
 from neuronjax.policy import Policy
-from neuronjax.report.setting import setting_line
 
 Reference = str | Policy
 
 
 @overload
 def compare(
-    function: Callable[..., Any],
+    function: Askable,
     *,
     against: None = None,
-    target: str = ...,
+    target: str | None = ...,
     policy: str | Policy | None = ...,
     reference: Reference = ...,
     baseline: Reference | None = ...,
@@ -58,10 +58,10 @@ def compare(
 ) -> Callable[..., Comparison]: ...
 @overload
 def compare(
-    function: Callable[..., Any],
+    function: Askable,
     *,
-    against: Callable[..., Any] | str | os.PathLike[str],
-    target: str = ...,
+    against: Askable,
+    target: str | None = ...,
     policy: str | Policy | None = ...,
     tolerance: float | None = ...,
     rounding_seed: int = ...,
@@ -69,10 +69,10 @@ def compare(
     static_argnames: str | Iterable[str] | None = ...,
 ) -> Callable[..., ProgramComparison]: ...
 def compare(
-    function: Callable[..., Any],
+    function: Askable,
     *,
-    against: Callable[..., Any] | str | os.PathLike[str] | None = None,
-    target: str = "trn2",
+    against: Askable | None = None,
+    target: str | None = None,
     policy: str | Policy | None = None,
     reference: Reference = "float64",
     baseline: Reference | None = None,
@@ -106,14 +106,14 @@ def compare(
     op and without keeping what is no longer read.
 
     Args:
-        function: what `jax.jit` takes, or an `Emulated` function, which is compared
-            for this target and policy and not for its own. What it writes into modules
-            of Flax NNX is among its results, by the path of the argument.
-        against: the function after an edit, or the path of a saved program, of the same
-            arguments; it goes with `tolerance`, `rounding_seed` and the static
-            arguments.
-        target: as `neuronjax.jit`.
-        policy: as `neuronjax.jit`.
+        function: what `jax.jit` takes, a function of `neuronjax.jit`, a program of
+            `neuronjax.load` or of `lower`, or the path of a saved one. What a function
+            writes into modules of Flax NNX is among its results, by the path of the
+            argument.
+        against: likewise, after an edit, of the same arguments; it goes with
+            `tolerance`, `rounding_seed` and the static arguments.
+        target: as `neuronjax.jit`; None for the function's own, else "trn2".
+        policy: as `neuronjax.jit`; None for the function's own, else the SDK's.
         reference: "float64", every float in double precision whatever its declared
             format, or "float64_rounded", rounded to the declared format where that is
             narrower than FP32, as the program's own casts do; "float32", the program
@@ -136,57 +136,78 @@ def compare(
 
     Raises:
         InvalidProgramError: unknown target, policy or reference; `against` with a
-            reference or a baseline; a saved program of other arguments.
+            reference or a baseline, or made for another target or policy where none is
+            named; a saved program of other arguments.
         UnsupportedError: when called, delayed scaling.
     """
-    chosen, reference = Policy.resolve(policy), _resolved(reference)
+    reference = _resolved(reference)
     static: dict[str, Any] = dict(
         static_argnums=static_argnums, static_argnames=static_argnames
     )
-    plain = _emulated(function, target, chosen, **static)
-    emulated = plain.reported()
     if against is not None:
         _check_alone(reference, baseline)
-        error = tolerance or 0.0
-        other: Any = against
-        if not isinstance(against, str | os.PathLike):
-            other = (against, _emulated(against, target, chosen, **static))
-        return _edited((function, plain), other, chosen, error, rounding_seed)
-    limit = default_tolerance(chosen, reference) if tolerance is None else tolerance
-    name = function_name(function)
+        given = {"target": target, "policy": policy}
+        setting = shared_setting((function, against), given)
+        asked = Asked.of(function, **setting, **static)
+        return _edited(asked, against, tolerance or 0.0, rounding_seed, static)
+    asked = Asked.of(function, target=target, policy=policy, **static)
     options: dict[str, Any] = dict(
-        target=emulated.target,
-        policy=chosen,
         reference=reference,
         baseline=None if baseline is None else _resolved(baseline),
-        tolerance=limit,
+        tolerance=default_tolerance(asked.policy, reference)
+        if tolerance is None
+        else tolerance,
         explain=explain,
-        rounding_seed=rounding_seed,
-        name=name,
     )
 
     def compared(*args: Any, **kwargs: Any) -> Comparison:
-        with stages.watching(f"{name} on {emulated.target.name}"):
-            captured = emulated.captured(*args, **kwargs)
-            return compare_program(
-                captured.program,
-                _arrays(captured.inputs),
-                results=_names(captured.out_tree),
-                **options,
-            )
+        with asked.watching():
+            captured = asked.captured(*args, **kwargs)
+            return _compared(asked, captured, rounding_seed, **options)
 
     return compared
 
 
-def _emulated(function: Any, target: str, policy: Policy, **static: Any) -> Emulated:
-    """A function under this target and policy, whatever its own were."""
-    wrapped = getattr(function, "__wrapped__", function)
-    plain = wrapped if isinstance(function, Emulated) else function
-    return jit(plain, target=target, policy=policy, **static)
+def _compared(
+    asked: Asked,
+    captured: CapturedProgram,
+    rounding_seed: int,
+    *,
+    reference: Reference,
+    baseline: Reference | None,
+    **options: Any,
+) -> Comparison:
+    """Compare a captured program and its arrays with a reference."""
+    policy, program = asked.policy, captured.program
+    if holds_complex(program):
+        program = real_program(program, sdk=policy.sdk)
+    setting = _setting(program, asked, rounding_seed)
+    return compare_sides(
+        setting,
+        setting.emulated(policy),
+        setting.side(reference, policy),
+        arrays_of(captured),
+        baseline=None if baseline is None else setting.side(baseline, policy),
+        results=None if isinstance(reference, Policy) else output_names(captured),
+        names={
+            **asked.words,
+            "reference": label(reference),
+            "baseline": "" if baseline is None else label(baseline),
+        },
+        **options,
+    )
+
+
+def _setting(program: Program, asked: Asked, rounding_seed: int) -> Setting:
+    return Setting(
+        program=program,
+        target=asked.target,
+        call_index=np.uint32(rounding_seed),  # type: ignore[arg-type]
+    )
 
 
 def _check_alone(reference: Reference, baseline: Reference | None) -> None:
-    """Refuses a reference beside another program."""
+    """Refuse a reference beside another program."""
     if reference != "float64" or baseline is not None:
         raise InvalidProgramError(
             "`against` is another program under the same policy, and has no reference",
@@ -196,193 +217,71 @@ def _check_alone(reference: Reference, baseline: Reference | None) -> None:
 
 
 def _edited(
-    first: tuple[Any, Emulated],
-    other: tuple[Any, Emulated] | str | os.PathLike[str],
-    policy: Policy,
+    asked: Asked,
+    against: Askable,
     tolerance: float,
     rounding_seed: int,
+    static: Mapping[str, Any],
 ) -> Callable[..., ProgramComparison]:
-    """What compares two functions, or a function and a saved program, on arguments."""
-    function, emulated = first
-    name = function_name(function)
+    """Return what compares two functions, or a function and a saved program."""
+    policy, own = asked.policy, {"target": asked.target.name}
+    is_saved = isinstance(against, str | os.PathLike)
+    other = Asked.of(against, policy=policy, **own, **static)
+
+    def of(asked: Asked, captured: CapturedProgram) -> EditedProgram:
+        check_real(captured, "comparing two programs with complex numbers")
+        return EditedProgram(
+            name=asked.name,
+            setting=_setting(captured.program, asked, rounding_seed),
+            arrays=arrays_of(captured),
+            outputs=output_names(captured),
+        )
 
     def compared(*args: Any, **kwargs: Any) -> ProgramComparison:
-        def of(function: Any, emulated: Emulated) -> EditedProgram:
-            captured = emulated.reported().captured(*args, **kwargs)
-            return _edited_program(function, captured, emulated.target, rounding_seed)
-
-        def as_saved(artifact: Artifact) -> EditedProgram:
-            count = len(artifact.program.entry.body.results)
-            captured = _with_results(count, emulated, args, kwargs)
-            saved = read_artifact(captured.portable()).program
-            names = captured.emulation.names  # which rules of the policy name
-            saved = dataclasses.replace(saved, argument_names=names)
-            captured = dataclasses.replace(captured, program=saved)
-            return _edited_program(function, captured, emulated.target, rounding_seed)
-
-        with stages.watching(f"{name} on {emulated.target.name}"):
-            if isinstance(other, tuple):
-                before, after = of(function, emulated), of(*other)
+        with asked.watching():
+            captured = asked.captured(*args, **kwargs)
+            if is_saved:
+                after = other.captured()
+                if len(captured.outputs) != len(after.outputs):
+                    # A golden holds what a function writes into modules, or does not.
+                    captured = asked.captured(*args, _alone=True, **kwargs)
+                captured = _read_back(captured)
+                after = _with_arguments(after, captured)
             else:
-                artifact = read_artifact(other)
-                before = as_saved(artifact)
-                after = _saved(artifact, before)
-            return compare_programs(before, after, policy, tolerance, label(policy))
+                after = other.captured(*args, **kwargs)
+            pair = of(asked, captured), of(other, after)
+            return compare_programs(*pair, policy, tolerance, label(policy))
 
     return compared
 
 
-def _with_results(
-    count: int, emulated: Emulated, args: tuple, kwargs: dict
-) -> CapturedProgram:
-    """A function as a saved program of so many results has it: what it writes into
-    modules, which a golden holds, is among them or not."""
-    captured = emulated.reported().captured(*args, **kwargs)
-    if len(captured.outputs) == count:
-        return captured
-    return emulated.captured(*args, **kwargs)
+def _read_back(captured: CapturedProgram) -> CapturedProgram:
+    """Return a program as it would be in a file, with the names of its arguments, of
+    which rules speak."""
+    saved = read_artifact(captured.portable()).program
+    saved = dataclasses.replace(saved, argument_names=captured.emulation.names)
+    return dataclasses.replace(captured, program=saved)
 
 
-def _edited_program(
-    function: Any, captured: CapturedProgram, target: Target, rounding_seed: int
-) -> EditedProgram:
-    program, outputs = captured.program, _names(captured.out_tree)
-    _check_real(program)
-    setting = Setting(
-        program=program,
-        target=target,
-        call_index=np.uint32(rounding_seed),  # type: ignore[arg-type]
-    )
-    name = function_name(function)
-    arrays = _arrays(captured.inputs)
-    return EditedProgram(name=name, setting=setting, arrays=arrays, outputs=outputs)
-
-
-def _saved(artifact: Artifact, like: EditedProgram) -> EditedProgram:
-    """A saved program on the arguments of a function, under its setting."""
-    _check_real(artifact.program)
-    given, taken = (
-        [str(v.type) for v in program.entry.body.arguments]
-        for program in (like.setting.program, artifact.program)
+def _with_arguments(saved: CapturedProgram, like: CapturedProgram) -> CapturedProgram:
+    """Return a saved program with the arguments of a function, and their names."""
+    taken, given = (
+        ", ".join(str(v.type) for v in each.program.entry.body.arguments)
+        for each in (saved, like)
     )
     if given != taken:
         raise InvalidProgramError(
-            f"{artifact.name} takes {', '.join(taken)}, the function "
-            f"{', '.join(given)}",
+            f"{saved.emulation.name} takes {taken}, the function {given}",
             op="compare",
             remedy="give arguments of the types that the program was saved for",
         )
-    names = like.setting.program.argument_names
-    program = dataclasses.replace(artifact.program, argument_names=names)
-    count = len(program.entry.body.results)
-    outputs = like.outputs
-    if len(outputs) != count:
-        outputs = [f"result {n}" for n in range(count)]
-    setting = dataclasses.replace(like.setting, program=program)
+    same = len(saved.outputs) == len(like.outputs)
+    names = like.program.argument_names
     return dataclasses.replace(
-        like, name=artifact.name, setting=setting, outputs=outputs
+        like if same else saved,
+        inputs=like.inputs,
+        program=dataclasses.replace(saved.program, argument_names=names),
     )
-
-
-def _check_real(program: Program) -> None:
-    if holds_complex(program):
-        raise UnsupportedError(
-            "comparing two programs with complex numbers",
-            op="compare",
-            remedy="compare each with its float64 reference",
-        )
-
-
-def compare_saved(
-    source: Source,
-    arguments: Sequence[Any],
-    *,
-    target: str = "trn2",
-    policy: str | Policy | None = None,
-    reference: Reference = "float64",
-    tolerance: float | None = None,
-    explain: bool = True,
-) -> Comparison:
-    """As `compare`, for a program saved in any format that `neuronjax.load` reads.
-
-    Args:
-        source: a path, the bytes or an open file.
-        arguments: one array per argument of main.
-        target: as `compare`.
-        policy: as `compare`.
-        reference: as `compare`.
-        tolerance: as `compare`.
-        explain: as `compare`.
-    """
-    artifact = read_artifact(source)
-    chosen, reference = Policy.resolve(policy), _resolved(reference)
-    machine = resolve_target(target)
-    with stages.watching(f"{artifact.name} on {machine.name}"):
-        return compare_program(
-            artifact.program,
-            _arrays(arguments),
-            target=machine,
-            policy=chosen,
-            reference=reference,
-            tolerance=default_tolerance(chosen, reference)
-            if tolerance is None
-            else tolerance,
-            explain=explain,
-            name=artifact.name,
-        )
-
-
-def compare_program(
-    program: Program,
-    arrays: Sequence[Any],
-    *,
-    target: Target,
-    policy: Policy,
-    reference: Reference,
-    tolerance: float | None,
-    name: str,
-    results: Sequence[str] = (),
-    baseline: Reference | None = None,
-    cotangents: frozenset[int] = frozenset(),
-    explain: bool = True,
-    rounding_seed: int = 0,
-) -> Comparison:
-    """As `compare`, of a captured program and the arrays that its lowering takes."""
-    if holds_complex(program):
-        cotangents = real_indices(program, cotangents)
-        program = real_program(program, sdk=policy.sdk)
-    setting = Setting(
-        program=program,
-        target=target,
-        cotangents=cotangents,
-        call_index=np.uint32(rounding_seed),  # type: ignore[arg-type]
-    )
-    return compare_sides(
-        setting,
-        setting.emulated(policy),
-        setting.side(reference, policy),
-        arrays,
-        baseline=None if baseline is None else setting.side(baseline, policy),
-        tolerance=tolerance,
-        explain=explain,
-        results=None if isinstance(reference, Policy) else results,
-        names={
-            "name": name,
-            "target": target.name,
-            "policy": label(policy),
-            "setting": setting_line(target, policy),
-            "reference": label(reference),
-            "baseline": "" if baseline is None else label(baseline),
-        },
-    )
-
-
-def _names(tree: Any) -> list[str]:
-    """The path of every leaf of a pytree."""
-    leaves = jax.tree.unflatten(tree, range(tree.num_leaves))
-    paths, _ = jax.tree.flatten_with_path(leaves)
-    names = [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in paths]
-    return [name or "the result" for name in names]
 
 
 # "fp32" is a policy: the chip's modelled FP32.
@@ -396,9 +295,3 @@ def _resolved(reference: Reference) -> Reference:
         if reference in REFERENCES:
             return reference
     return Policy.resolve(reference)
-
-
-def _arrays(leaves: Sequence[Any]) -> list[jax.Array]:
-    """Arguments as a lowered program takes them."""
-    plain = (jax.random.key_data(x) if is_key(x.dtype) else x for x in leaves)
-    return split_complex([jnp.asarray(x) for x in plain])

@@ -9,15 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from neuronjax.api.lowered import Lowered
-from neuronjax.api.tolerance import (
-    capturer,
-    check_real,
-    name_of,
-    output_names,
-    setting_of,
-)
-from neuronjax.diagnostics.compare import label
+from neuronjax.api.asked import Askable, Asked, arrays_of, check_real, output_names
+from neuronjax.diagnostics.compare import Setting
 from neuronjax.diagnostics.dumps.comparing import DumpWalk
 from neuronjax.diagnostics.dumps.dump_result import DumpComparison
 from neuronjax.diagnostics.dumps.matching import matched
@@ -25,14 +18,13 @@ from neuronjax.diagnostics.dumps.naming import named_values
 from neuronjax.diagnostics.dumps.reading import Dump, read_dump
 from neuronjax.diagnostics.tolerance.model import error_model
 from neuronjax.policy import Policy
-from neuronjax.report.setting import setting_line
 
 
 def compare_dump(
-    function: Callable[..., Any] | Lowered,
+    function: Askable,
     dump: Dump,
     *,
-    target: str = "trn2",
+    target: str | None = None,
     policy: str | Policy | None = None,
     names: Mapping[str, str] | None = None,
     functions: str | Mapping[str, float] = "silicon",
@@ -41,7 +33,7 @@ def compare_dump(
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
 ) -> Callable[..., DumpComparison]:
-    """At which op tensors that were saved elsewhere leave what is legal.
+    """Say at which op tensors that were saved elsewhere leave what is legal.
 
     Every tensor that is a value of the program is held against what `tolerance` allows
     there. What follows is computed from the tensor itself, so that an error is found
@@ -57,15 +49,15 @@ def compare_dump(
     unique on both sides. What is inside a loop runs often and has no tensor.
 
     Args:
-        function: as `tolerance`. A PyTorch model is its exported StableHLO:
+        function: as `compare`. A PyTorch model is its exported StableHLO:
             `nj.load("model.mlir", policy="bf16")`.
         dump: a mapping from names to arrays; or a path: `.npy`, `.npz`, `.safetensors`,
             a folder of `.npy`, or `.parquet` with a row for every tensor, columns name,
             dtype, shape and data (bytes in row-major order). Files are untrusted; none
             is unpickled. A tensor in a narrower format than the program's was rounded
             to it when it was saved.
-        target: as `neuronjax.jit`.
-        policy: as `neuronjax.jit`.
+        target: as `compare`.
+        policy: as `compare`.
         names: tensor to value, where names do not say it; names of values are those of
             the result's `.tensors` and of messages.
         functions: as `tolerance`.
@@ -85,21 +77,20 @@ def compare_dump(
     """
     model = error_model("fp32", None, "fp32", functions, failure)
     tensors = read_dump(dump)
-    capture = capturer(function, target, policy, static_argnums, static_argnames)
+    static = dict(static_argnums=static_argnums, static_argnames=static_argnames)
+    asked = Asked.of(function, target=target, policy=policy, **static)
 
     def compared(*args: Any, **kwargs: Any) -> DumpComparison:
-        captured, inputs, emulated = capture(*args, **kwargs)
-        check_real(captured)
+        captured = asked.captured(*args, **kwargs)
+        check_real(captured, "bounds of complex numbers")
         program = captured.program
         values = named_values(program, output_names(captured))
         matches, unmatched = matched(tensors, values, names or {})
-        side = setting_of(captured, emulated.target).emulated(emulated.policy)
-        found = DumpWalk(program, side, model, matches, samples).run(inputs)
+        side = Setting(program=program, target=asked.target).emulated(asked.policy)
+        walk = DumpWalk(program, side, model, matches, samples)
+        found = walk.run(arrays_of(captured))
         return DumpComparison(
-            name=name_of(function),
-            target=emulated.target.name,
-            policy=label(emulated.policy),
-            setting=setting_line(emulated.target, emulated.policy),
+            **asked.words,
             tensors=tuple(found),
             unmatched=tuple(unmatched),
             values=len(values),

@@ -17,21 +17,19 @@ from typing import Any
 
 from rich.console import Group
 
+from neuronjax.api.asked import Askable, own_setting
 from neuronjax.api.instance_costs import (
     Found,
     Names,
     Policies,
     PricedTable,
-    Profiler,
-    Step,
     by_name,
     copies_of,
-    name_of,
     notes_of,
-    own_policy,
     parameter_bytes,
     policies_of,
     prices_of,
+    profiles_of,
     shards_of,
     targets_of,
 )
@@ -99,7 +97,7 @@ class Machine:
 
 
 def estimate(
-    step: Step,
+    step: Askable,
     *,
     instance: Names = None,
     policy: Policies = None,
@@ -119,12 +117,13 @@ def estimate(
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
 ) -> Callable[..., Estimate]:
-    """Predicts what it costs to run a training step until a model is trained.
+    """Predict what it costs to run a training step until a model is trained.
 
     Args:
-        step: what `profile` takes, or the `Path` of a saved program.
+        step: as `profile`.
         instance: an instance or UltraServer, or several to compare, with ":4" several
-            of one; None for the step's own, else "trn2.48xlarge".
+            of one; None for the step's own, or one with the chip that is its target;
+            else "trn2.48xlarge".
         policy: the numerics, or several to compare; None for the step's own, else the
             SDK's.
         steps: of the optimizer, to the end or to a target loss. Where one policy needs
@@ -168,7 +167,8 @@ def estimate(
         ...                                price_per_hour=55.0, tokens_per_step=2**20),
         ... )(state, batch)
     """
-    targets, policies = targets_of(step, instance), policies_of(policy)
+    own = own_setting(step)
+    targets, policies = targets_of(own.get("target"), instance), policies_of(policy)
     training = _Training(
         run=TrainingRun(
             tokens=tokens, tokens_per_step=tokens_per_step, utilization=utilization
@@ -181,24 +181,26 @@ def estimate(
         overlap=overlap,
         lnc=lnc,
     )
-    training.check(targets, policies, own_policy(step))
+    numerics = own.get("policy")
+    training.check(targets, policies, numerics and Policy.resolve(numerics))
     others = tuple(map(training.cost_of_machine, _machines(against)))
-    profiler = Profiler(step, lnc, trips, static_argnums, static_argnames)
+    static = dict(static_argnums=static_argnums, static_argnames=static_argnames)
+    options = dict(lnc=lnc, trips=trips, **static)
 
     def estimated(*args: Any, **kwargs: Any) -> Estimate:
-        found, refused = profiler.all(targets, policies, args, kwargs)
-        own = tuple(training.cost(target, profiled) for target, profiled in found)
+        found, refused = profiles_of(step, options, (targets, policies), args, kwargs)
+        rows = tuple(training.cost(target, profiled) for target, profiled in found)
         alarms = _alarms(found)
         for alarm in alarms:
             warnings.warn(alarm, ServingChipWarning, stacklevel=2)
         profiles = tuple(profiled for _, profiled in found)
-        notes = [*alarms, *notes_of(profiles), *_data_notes((*own, *others))]
-        notes += _placement_notes(profiles, own)
+        notes = [*alarms, *notes_of(profiles), *_data_notes((*rows, *others))]
+        notes += _placement_notes(profiles, rows)
         if gradient_bytes is None:
-            notes += _gradient_notes(profiles, own)
+            notes += _gradient_notes(profiles, rows)
         return Estimate(
-            name=name_of(step),
-            costs=(*own, *others),
+            name=profiles[0].name,
+            costs=(*rows, *others),
             refused=refused,
             notes=tuple(notes),
             utilization=utilization,

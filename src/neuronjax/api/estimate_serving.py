@@ -13,21 +13,20 @@ from typing import Any
 
 from rich.console import Group
 
+from neuronjax.api.asked import Askable, shared_setting
 from neuronjax.api.instance_costs import (
     Found,
     Names,
     Policies,
     PricedTable,
-    Profiler,
-    Step,
     by_name,
     carried,
     copies_of,
-    name_of,
     notes_of,
     parameter_bytes,
     policies_of,
     prices_of,
+    profiles_of,
     shards_of,
     targets_of,
 )
@@ -48,8 +47,8 @@ from neuronjax.timing.serving_money import (
 
 
 def estimate_serving(
-    prefill: Step,
-    decode: Step,
+    prefill: Askable,
+    decode: Askable,
     *,
     prompt_tokens: int,
     output_tokens: int,
@@ -65,10 +64,10 @@ def estimate_serving(
     lnc: int | None = None,
     trips: Trips | None = None,
 ) -> Callable[..., ServingEstimate]:
-    """Predicts the latency and the price of served tokens.
+    """Predict the latency and the price of served tokens.
 
     Args:
-        prefill: reads a prompt into a KV cache; what `profile` takes, or a `Path`.
+        prefill: reads a prompt into a KV cache; as `profile`.
         decode: makes one token for every sequence of a batch. What it takes and gives
             back (arguments of a result's type that are no parameters) is the KV cache,
             updated in place. It is priced for the whole length of that cache, each call
@@ -93,7 +92,8 @@ def estimate_serving(
         ShapeDtypeStructs), that returns the `ServingEstimate`; nothing is run.
 
     Raises:
-        InvalidProgramError: as `estimate`; traffic that is none.
+        InvalidProgramError: as `estimate`; traffic that is none; two functions that
+            were made for two targets or policies, where none is named.
 
     Example:
         >>> nj.estimate_serving(prefill, decode, instance=["inf2.48xlarge", "trn2"],
@@ -111,10 +111,12 @@ def estimate_serving(
     traffic.check()
     for given in watts.values() if isinstance(watts, Mapping) else (watts,):
         check_watts(given)
-    targets = targets_of(decode, instance)
+    given = {"instance": instance, "policy": policy}
+    setting = shared_setting((prefill, decode), given)
+    targets = targets_of(setting["instance"], instance)
     prices = prices_of(targets, price_per_hour, terms)
-    policies = policies_of(policy)
-    before, after = (Profiler(step, lnc, trips) for step in (prefill, decode))
+    policies = policies_of(setting["policy"])
+    timing = dict(lnc=lnc, trips=trips)
 
     def cost(target: Target, first: Profile, then: Profile) -> ServingCost:
         shards = max(shards_of(first), shards_of(then))
@@ -142,12 +144,15 @@ def estimate_serving(
     def estimated(
         prefill_args: Sequence[Any], decode_args: Sequence[Any]
     ) -> ServingEstimate:
-        firsts, refused = before.all(targets, policies, tuple(prefill_args), {})
-        thens, more = after.all(targets, policies, tuple(decode_args), {})
+        found = (
+            profiles_of(step, timing, (targets, policies), tuple(args), {})
+            for step, args in ((prefill, prefill_args), (decode, decode_args))
+        )
+        (firsts, refused), (thens, more) = found
         pairs = _both(*map(_served, (firsts, thens)))
         profiles = tuple(p for _, *pair in pairs for p in pair)
         return ServingEstimate(
-            name=name_of(decode),
+            name=thens[0][1].name,
             costs=tuple(cost(*pair) for pair in pairs),
             refused={**refused, **more},
             notes=tuple(notes_of(profiles)),

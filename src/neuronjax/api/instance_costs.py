@@ -10,17 +10,13 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from neuronjax.api.jit import Emulated
-from neuronjax.api.load import load
-from neuronjax.api.lowered import Lowered
-from neuronjax.api.profile import Trips, profile
+from neuronjax.api.asked import Askable
+from neuronjax.api.profile import profile
 from neuronjax.api.profile_result import Profile
-from neuronjax.api.signatures import function_name
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
-from neuronjax.hardware import Target, resolve_target
+from neuronjax.hardware import INSTANCES, ChipSpec, Target, resolve_target
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.policy import Policy
 from neuronjax.report.quantities import binary
@@ -31,8 +27,6 @@ from neuronjax.timing.money import Price, PricePerHour, Terms, price_of
 
 DEFAULT_INSTANCE = "trn2.48xlarge"
 
-#: A program: what `profile` takes, or the file of a saved one.
-Step = Callable[..., Any] | Emulated | Lowered | Path
 Names = str | Sequence[str] | None
 Policies = str | Policy | None | Sequence[str | Policy | None]
 #: Profiles of one program on machines; a machine once for every policy.
@@ -76,7 +70,7 @@ class PricedTable(Displayed):
                 rematerialisation or sharding would save.
         """
         for found in self.profiles:
-            error = _misfit(found)
+            error = check_fits(found.memory, found.core)
             if error is not None:
                 raise error
 
@@ -118,79 +112,52 @@ class PricedTable(Displayed):
 # -- programs and machines -------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Profiler:
-    """Profiles one step on machines and under policies, each program once."""
-
-    step: Step
-    lnc: int | None
-    trips: Trips | None
-    static_argnums: int | Iterable[int] | None = None
-    static_argnames: str | Iterable[str] | None = None
-
-    def all(
-        self,
-        targets: Sequence[Target],
-        policies: Sequence[Policy | None],
-        args: tuple,
-        kwargs: dict[str, Any],
-    ) -> tuple[Found, dict[str, str]]:
-        """Profiles, and of several what the chip refuses, with the reason."""
-        found: Found = []
-        refused: dict[str, str] = {}
-        # A program of one device is the same on all machines with its chip.
-        known: dict[tuple, Profile] = {}
-        alone = len(targets) * len(policies) == 1
-        for target, policy in itertools.product(targets, policies):
-            key = (target.chip.name, target.lnc_default, policy)
-            try:
-                profiled = known.get(key) or self._one(target, policy, args, kwargs)
-            except NeuronJaxError as error:
-                if alone:
-                    raise
-                numerics = policy_name(Policy.resolve(policy))
-                refused[f"{target.name}, {numerics}"] = error.what
-                continue
-            if shards_of(profiled) == 1:
-                known[key] = profiled
-            found.append((target, profiled))
-        if not found:
-            raise InvalidProgramError(
-                "no machine runs this program: "
-                + "; ".join(f"{what}: {why}" for what, why in refused.items()),
-                remedy="nj.check(step)(*args) says what to change",
-            )
-        return found, refused
-
-    def _one(
-        self, target: Target, policy: Policy | None, args: tuple, kwargs: dict
-    ) -> Profile:
-        options: dict[str, Any] = dict(lnc=self.lnc, trips=self.trips)
-        if isinstance(self.step, Path):
-            chosen = Policy.resolve(policy)
-            lowered = load(self.step, target=target.name, policy=chosen)
-            return profile(lowered, policy=chosen, **options)()
-        if isinstance(self.step, Lowered):
-            name = None if _is_same(self.step, target) else target.name
-            profiled = profile(self.step, target=name, policy=policy, **options)
-            return profiled(*args, **kwargs)
-        return profile(
-            self.step,
-            target=target.name,
-            policy=policy,
-            static_argnums=self.static_argnums,
-            static_argnames=self.static_argnames,
-            **options,
-        )(*args, **kwargs)
+def profiles_of(
+    step: Askable,
+    options: Mapping[str, Any],
+    machines: tuple[Sequence[Target], Sequence[Policy | None]],
+    args: tuple,
+    kwargs: dict[str, Any],
+) -> tuple[Found, dict[str, str]]:
+    """Return the profiles of a step on machines and under policies, each program once,
+    and of several what the chip refuses, with the reason."""
+    targets, policies = machines
+    found: Found = []
+    refused: dict[str, str] = {}
+    # A program of one device is the same on all machines with its chip.
+    known: dict[tuple, Profile] = {}
+    alone = len(targets) * len(policies) == 1
+    for target, policy in itertools.product(targets, policies):
+        key = (target.chip.name, target.lnc_default, policy)
+        try:
+            profiled = known.get(key)
+            if profiled is None:
+                setting = {"target": target.name, "policy": policy}
+                profiled = profile(step, **setting, **options)(*args, **kwargs)
+        except NeuronJaxError as error:
+            if alone:
+                raise
+            numerics = policy_name(Policy.resolve(policy))
+            refused[f"{target.name}, {numerics}"] = error.what
+            continue
+        if shards_of(profiled) == 1:
+            known[key] = profiled
+        found.append((target, profiled))
+    if not found:
+        raise InvalidProgramError(
+            "no machine runs this program: "
+            + "; ".join(f"{what}: {why}" for what, why in refused.items()),
+            remedy="nj.check(step)(*args) says what to change",
+        )
+    return found, refused
 
 
-def targets_of(step: Step, instance: Names) -> tuple[Target, ...]:
-    """The machines that are asked for, each once; else the step's own."""
+def targets_of(own: str | None, instance: Names) -> tuple[Target, ...]:
+    """Return the machines that are asked for, each once; else the step's own target, or
+    an instance that has its chip."""
     if instance is None:
-        own = getattr(step, "target", None)
-        if isinstance(own, Target) and own.instance is not None:
-            return (own,)
-        return (resolve_target(DEFAULT_INSTANCE),)
+        machine = resolve_target(own or DEFAULT_INSTANCE)
+        return (machine if machine.instance else _largest(machine.chip),)
     names = (instance,) if isinstance(instance, str) else tuple(instance)
     if not names:
         remedy = f"name one, such as {DEFAULT_INSTANCE!r}"
@@ -199,10 +166,16 @@ def targets_of(step: Step, instance: Names) -> tuple[Target, ...]:
     return tuple(found.values())
 
 
-def own_policy(step: Step) -> Policy | None:
-    """The numerics that a program was made with."""
-    own = getattr(step, "policy", None)
-    return own if isinstance(own, Policy) else None
+def _largest(chip: ChipSpec) -> Target:
+    """Return the largest instance with a chip, of one server where there is one."""
+    fitting = [spec for spec in INSTANCES.values() if spec.chip == chip]
+    if not fitting:
+        raise InvalidProgramError(
+            f"no instance with the chip {chip.name} is known",
+            remedy=f"name one, such as instance={DEFAULT_INSTANCE!r}",
+        )
+    largest = max(fitting, key=lambda spec: (spec.hosts == 1, spec.chips))
+    return resolve_target(largest.name)
 
 
 def policies_of(policy: Policies) -> tuple[Policy | None, ...]:
@@ -237,13 +210,6 @@ def by_name(given: Any, name: str, what: str) -> Any:
     return given[name]
 
 
-def name_of(step: Step) -> str:
-    """What a program is called in a title."""
-    if isinstance(step, Path | Lowered):
-        return step.name
-    return function_name(step)
-
-
 def parameter_bytes(found: Profile) -> int:
     """How many bytes of parameters a device holds."""
     tensors = found.memory.arguments
@@ -251,19 +217,10 @@ def parameter_bytes(found: Profile) -> int:
 
 
 def shards_of(found: Profile) -> int:
-    """Devices of the program's own mesh; 1 without one."""
-    return _mesh_size(found.lowered)
-
-
-def _mesh_size(lowered: Lowered) -> int:
-    meshes = (i.mesh.size for i in lowered.instructions if isinstance(i, Spmd))
+    """Return the devices of the program's own mesh; 1 without one."""
+    instructions = found.lowered.instructions
+    meshes = (i.mesh.size for i in instructions if isinstance(i, Spmd))
     return max(meshes, default=1)
-
-
-def _is_same(lowered: Lowered, target: Target) -> bool:
-    """Whether a program of one device was lowered for this machine's chip."""
-    own = lowered.target
-    return own is not None and own.chip == target.chip and _mesh_size(lowered) == 1
 
 
 def copies_of(target: Target, shards: int, devices: int | None, lnc: int | None) -> int:
@@ -302,14 +259,10 @@ def carried(found: Profile) -> list[tuple[int, int]]:
     return matched
 
 
-def _misfit(found: Profile) -> InvalidProgramError | None:
-    return check_fits(found.memory, found.core)
-
-
 def notes_of(profiles: Sequence[Profile]) -> Iterable[str]:
     """What the schedules assumed, and what does not fit."""
     yield from dict.fromkeys(note for found in profiles for note in found.notes)
-    misfits = ((found, _misfit(found)) for found in profiles)
+    misfits = ((found, check_fits(found.memory, found.core)) for found in profiles)
     yield from dict.fromkeys(
         f"{found.name} does not fit a device of {found.core.chip.name}: "
         f"{binary(found.memory.hbm.bytes)} of {binary(capacity_bytes(found.core))}; "

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -143,6 +144,9 @@ _NOT_JAX = ("target", "policy", "collect")
 _OWN = (*_NOT_JAX, *_SHARDINGS, *_STATIC, "donate_argnums", "donate_argnames")
 
 
+_asked_about: ContextVar[Emulated | None] = ContextVar("_asked_about", default=None)
+
+
 class Emulated:
     """A function emulated on a chip; made by `neuronjax.jit`.
 
@@ -199,12 +203,13 @@ class Emulated:
         return Named.of(self._signature, numbers, names)
 
     def with_options(self, **changes: Any) -> Emulated:
-        """The same function with other keywords of `jit`."""
-        return Emulated(self.__wrapped__, **{**self.options, **changes})
+        """Return the same function with other keywords of `jit`."""
+        other = Emulated(self.__wrapped__, **{**self.options, **changes})
+        return other._with(self._state)
 
     def reported(self) -> Emulated:
-        """The same function for a report, with what it writes into the modules of its
-        arguments among its results."""
+        """Return the same function for a report, with what it writes into the modules
+        of its arguments among its results."""
         function = nnx_state.WithState(self.__wrapped__)
         return Emulated(function, **self.options)._with(self._state)
 
@@ -272,6 +277,20 @@ class Emulated:
         """
         return self._with(self._state.with_amax_history(history))
 
+    def asked_about(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function made of this one, such as its gradient, for a verb that has
+        a policy for all of it: this one is then no scope inside."""
+
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            token = _asked_about.set(self)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                _asked_about.reset(token)
+
+        return called
+
     def anew(self) -> Emulated:
         """The same function, with its compiled programs, as if never called before."""
         return self._with(CallState(self._name))
@@ -293,8 +312,14 @@ class Emulated:
         around, (args, kwargs) = MeshContext.of_types((args, kwargs))
         captured = self._capture(args, kwargs, around)
         _ = captured.instructions  # what cannot be lowered is refused here
-        entry = self._entry(args, kwargs, around)
-        return Lowered(entry, args, kwargs, captured, stochastic=self._stochastic)
+        entry, donated = self._entry(args, kwargs, around), self._donated(captured)
+        return Lowered(entry, args, kwargs, captured, donated=donated)
+
+    @property
+    def native(self) -> Callable[..., Any]:
+        """The function as JAX alone would jit it."""
+        shardings = self._chosen(_SHARDINGS)
+        return mesh_context.spread(self.__wrapped__, shardings, self._unsharded)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """The emulation as `jax.jit(f).trace` returns it, a `jax.stages.Traced`; it is
@@ -333,8 +358,8 @@ class Emulated:
                 remedy="give collect= to the outermost nj.jit; with scope= or source= "
                 "it measures the inner function alone",
             )
-        native = self._native
-        if self._given_policy is None:
+        native = self.native
+        if self._given_policy is None or _asked_about.get() is self:
             return native(*args, **kwargs)
         with policy_scope(self._given_policy):
             return native(*args, **kwargs)
@@ -342,12 +367,6 @@ class Emulated:
     @property
     def _setting(self) -> str:
         return setting_line(self.target, self.policy)
-
-    @property
-    def _native(self) -> Callable[..., Any]:
-        """The function as JAX alone would jit it."""
-        shardings = self._chosen(_SHARDINGS)
-        return mesh_context.spread(self.__wrapped__, shardings, self._unsharded)
 
     @property
     def _unsharded(self) -> dict[str, Any]:
@@ -375,7 +394,15 @@ class Emulated:
             finally:
                 stages.end(self)
 
-        return CallEntry(self._state, compile, run)
+        def leaves(args: tuple, kwargs: dict) -> list[Any]:
+            _, (args, kwargs) = MeshContext.of_types(self._once(args, kwargs))
+            return self._bind(args, kwargs, around)[1]
+
+        def under(target: Target, policy: Policy) -> CallEntry:
+            other = self.with_options(target=target.name, policy=policy)
+            return other._entry(args, kwargs, around)
+
+        return CallEntry(self._state, compile, run, self._as_scope, leaves, under)
 
     def _next_index(self, args: tuple, kwargs: dict) -> Any:
         active = active_policy()
@@ -449,9 +476,13 @@ class Emulated:
         leaves = [on_every_device(as_array(leaf, name)) for (_, leaf), name in pairs]
         return emulation, leaves, lambda: found[0]
 
-    def argument_name(self, number: int) -> str:
-        """The parameter's name of a positional argument."""
-        return argument_name(self._signature, number)
+    def _donated(self, captured: CapturedProgram) -> frozenset[int]:
+        """Return the positions of the program's arguments that a call gives away."""
+        given = self.named("donate")
+        named = (argument_name(self._signature, number) for number in given.numbers)
+        chosen = {*given.names, *named}
+        heads = (name.partition("/")[0] for name in captured.program.argument_names)
+        return frozenset(n for n, head in enumerate(heads) if head in chosen)
 
     @property
     def _name(self) -> str:

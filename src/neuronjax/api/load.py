@@ -1,16 +1,17 @@
 """`load`: saved programs, emulated.
 
 A saved program is the same object as `jit(f).lower(...)`: `capture.artifacts` reads and
-parses its file, the rest is the path of every program. What JAX's transformations need
-a function for, a program cannot do: `vmap` is refused, and `grad` works where the file
+parses its file, the rest is the path of every program. In JAX's transformations, and in
+another function that is emulated, it is the function of `capture.saved_call`: `vmap` is
+a loop over the batch, for the program has one size, and `grad` works where the file
 holds the derivative, which only jax.export artifacts can.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
@@ -19,21 +20,18 @@ import numpy as np
 from jax.core import Tracer
 
 from neuronjax.api.jit import NATIVE_JIT
-from neuronjax.api.lowered import (
-    CallEntry,
-    CallState,
-    Lowered,
-    may_round_stochastically,
-)
+from neuronjax.api.lowered import CallEntry, CallState, Lowered, types_text
+from neuronjax.api.signatures import as_array
 from neuronjax.capture.artifacts import Artifact, Source, read_artifact
-from neuronjax.capture.trace import Capture, capturing
-from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.capture.saved_call import function_of
+from neuronjax.capture.trace import Capture
+from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.call import CallContext, Outcome
 from neuronjax.execution.captured import CapturedProgram
-from neuronjax.execution.transformations import Emulation, Leaves, float0, is_inexact
+from neuronjax.execution.transformations import Emulation
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.policy import Policy
-from neuronjax.policy.scopes import active_policy
+from neuronjax.policy.scopes import active_policy, policy_scope
 
 
 def load(
@@ -65,39 +63,60 @@ def load(
             target or policy.
         UnsupportedError: dynamic shapes, effects, ops the chip does not have, or a
             version that this JAX cannot read.
-        UnimplementedError: several devices, or an op without a rule.
+        UnimplementedError: an op without a rule.
     """
+    lowered = read_saved(source, target, policy)
+    _ = lowered.captured.instructions  # what cannot be lowered is refused here
+    return lowered
+
+
+def read_saved(
+    source: Source, target: str | None = None, policy: str | Policy | None = None
+) -> Lowered:
+    """Read a saved program as `load` does, and lower it only when that is needed."""
     given = None if policy is None else Policy.resolve(policy)
-    chosen = given or active_policy() or Policy.resolve(None)
-    return _Loaded(read_artifact(source), resolve_target(target), chosen).lowered()
+    machine = resolve_target(target or "trn2")
+    return _Loaded(read_artifact(source), machine, given).lowered()
 
 
 class _Loaded:
     """A saved program on one chip under one policy."""
 
-    def __init__(self, artifact: Artifact, target: Target, policy: Policy) -> None:
-        self._artifact = artifact
-        self._emulation = _SavedEmulation.of(artifact, target, policy)
+    def __init__(
+        self, artifact: Artifact, target: Target, given: Policy | None
+    ) -> None:
+        self._artifact, self._scope = artifact, given
+        self._emulation = _SavedEmulation(
+            function=lambda *leaves: function_of(artifact)(*leaves),
+            name=artifact.name,
+            names=artifact.program.argument_names,
+            target=target,
+            policy=given or active_policy() or Policy.resolve(None),
+            saved=Capture(artifact.program, artifact.out_tree, artifact.out_avals),
+        )
         self._jitted = NATIVE_JIT(self._emulation.__call__)
 
     def lowered(self) -> Lowered:
         """The program, with the types of the arguments it is called with."""
-        artifact, emulation = self._artifact, self._emulation
+        artifact = self._artifact
         captured = CapturedProgram(
-            emulation=emulation,
-            inputs=artifact.in_avals,
+            emulation=self._emulation,
+            inputs=[artifact.in_avals[i] for i in artifact.kept],
             outputs=tuple(artifact.out_avals),
             out_tree=artifact.out_tree,
             program=artifact.program,
-            kept=artifact.kept,
         )
-        _ = captured.instructions  # what cannot be lowered is refused here
         args, kwargs = artifact.in_avals, {}
         if artifact.in_tree is not None:
             args, kwargs = jax.tree.unflatten(artifact.in_tree, artifact.in_avals)
-        entry = CallEntry(CallState(artifact.name), self._compile, self._run)
-        stochastic = may_round_stochastically(emulation.policy)
-        return Lowered(entry, args, kwargs, captured, stochastic=stochastic)
+        return Lowered(self._entry(CallState(artifact.name)), args, kwargs, captured)
+
+    def _entry(self, state: CallState) -> CallEntry:
+        def under(target: Target, policy: Policy) -> CallEntry:
+            return _Loaded(self._artifact, target, policy)._entry(state)
+
+        steps = self._compile, self._run, self._inside, self._leaves
+        return CallEntry(state, *steps, under)
 
     def _compile(self, context: CallContext) -> Any:
         _check_64_bit(self._artifact)
@@ -107,29 +126,25 @@ class _Loaded:
     def _run(
         self, executable: Any, context: CallContext, args: tuple, kwargs: dict
     ) -> Any:
-        if capturing():
-            raise UnsupportedError(
-                f"{self._artifact.name}, a loaded program, inside an emulated function",
-                remedy="call it outside, or put jax.export.deserialize(...).call in "
-                "the function",
-            )
-        leaves = self._leaves(args, kwargs)
-        used = [leaves[i] for i in self._artifact.kept]
+        used = self._leaves(args, kwargs)
         around = jax.tree.leaves(context)
         traced = any(isinstance(leaf, Tracer) for leaf in [*used, *around])
         # The flag is public, its type stub is not complete.
         disabled = jax.config.jax_disable_jit  # type: ignore[attr-defined]
-        run = executable if not traced and not disabled else self._traced
+        run = executable if not traced and not disabled else self._jitted
         return self._results(run(context, used))
 
-    def _traced(self, context: CallContext, used: list) -> Outcome:
-        """Inside a transformation, or op by op."""
-        return self._jitted(context, used)
+    def _inside(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it inside an emulated function, under the policy that it was given when
+        it was loaded, else under the function's."""
+        leaves, scope = self._leaves(args, kwargs), self._scope
+        with policy_scope(scope) if scope else contextlib.nullcontext():
+            return self._results(Outcome(results=self._emulation.function(*leaves)))
 
     # -- arguments and results ---------------------------------------------------------
 
     def _leaves(self, args: tuple, kwargs: dict) -> list[Any]:
-        """The flat arguments, checked against the saved types."""
+        """Return the flat arguments that the program takes, after a check of all."""
         artifact = self._artifact
         leaves: Sequence[Any] = args
         if artifact.in_tree is not None:
@@ -147,56 +162,32 @@ class _Loaded:
                 remedy="pass one array for each of: "
                 + (", ".join(artifact.argument_names) or "nothing"),
             )
-        if list(map(_type, leaves)) == self._types:
-            return list(leaves)
         wanted = zip(leaves, artifact.in_avals, artifact.argument_names, strict=True)
-        return [_checked(leaf, aval, name) for leaf, aval, name in wanted]
-
-    @functools.cached_property
-    def _types(self) -> list[Any]:
-        return [(aval.shape, aval.dtype) for aval in self._artifact.in_avals]
+        checked = [_checked(leaf, aval, name) for leaf, aval, name in wanted]
+        return [checked[i] for i in artifact.kept]
 
     def _results(self, outcome: Outcome) -> Any:
         """The results as the exported function returns them."""
-        tree, flat = self._artifact.out_tree, outcome.results
-        if tree is not None:
-            results = jax.tree.unflatten(tree, flat)
-        else:
-            results = flat[0] if len(flat) == 1 else tuple(flat)
+        results = jax.tree.unflatten(self._artifact.out_tree, outcome.results)
         history = outcome.amax_history
         return results if history is None else (results, history)
 
 
-def _type(leaf: Any) -> Any:
-    """Shape and dtype of a JAX array; nothing for what has to be converted."""
-    return (leaf.shape, leaf.dtype) if isinstance(leaf, jax.Array) else None
-
-
 def _checked(leaf: Any, aval: jax.ShapeDtypeStruct, name: str) -> Any:
     """One argument as the array that the program takes."""
-    try:
-        if type(leaf) in _WEAK and jnp.result_type(aval.dtype, leaf) == aval.dtype:
-            leaf = jnp.asarray(leaf, aval.dtype)
-        array = jnp.asarray(leaf)
-    except TypeError as error:
-        raise InvalidProgramError(
-            f"argument {name} is a {type(leaf).__name__}, not an array",
-            remedy=f"pass {_text(aval)}",
-        ) from error
+    if type(leaf) in _WEAK and jnp.result_type(aval.dtype, leaf) == aval.dtype:
+        leaf = jnp.asarray(leaf, aval.dtype)
+    array = as_array(leaf, name)
     if (array.shape, array.dtype) != (aval.shape, aval.dtype):
         raise InvalidProgramError(
-            f"argument {name} is {_text(array)}, the program was saved for "
-            f"{_text(aval)}",
+            f"argument {name} is {types_text([array])}, the program was saved for "
+            f"{types_text([aval])}",
             remedy="convert the argument, or save the program for this type",
         )
     return array
 
 
 _WEAK = (bool, int, float, complex)
-
-
-def _text(aval: Any) -> str:
-    return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
 
 
 def _check_64_bit(artifact: Artifact) -> None:
@@ -207,8 +198,8 @@ def _check_64_bit(artifact: Artifact) -> None:
     wide = [v for v in values if v.dtype in _WIDE]
     if wide:
         raise InvalidProgramError(
-            f"{artifact.name} takes or returns {_text(wide[0])}, and 64-bit types are "
-            "off in JAX",
+            f"{artifact.name} takes or returns {types_text(wide[:1])}, and 64-bit "
+            "types are off in JAX",
             remedy='compile and call it under "with jax.enable_x64(True):"',
         )
 
@@ -216,90 +207,22 @@ def _check_64_bit(artifact: Artifact) -> None:
 _WIDE = {np.dtype(name) for name in ("int64", "uint64", "float64", "complex128")}
 
 
-# -- Transformations.
-
-
 @dataclass(frozen=True, kw_only=True)
 class _SavedEmulation(Emulation):
-    """The emulation of a program in place of a function.
+    """The emulation of a program that is captured already.
 
     Attributes:
         saved: the program.
-        artifact: what it came from.
     """
 
     saved: Capture
-    artifact: Artifact
-
-    @classmethod
-    def of(cls, artifact: Artifact, target: Target, policy: Policy) -> _SavedEmulation:
-        """The emulation of an artifact's program."""
-        return cls(
-            function=_no_function,
-            name=artifact.name,
-            names=artifact.program.argument_names,
-            target=target,
-            policy=policy,
-            saved=Capture(artifact.program, artifact.out_tree, artifact.out_avals),
-            artifact=artifact,
-        )
 
     def capture(self, leaves: Sequence[Any]) -> Capture:
-        """The saved program; arguments have been checked."""
+        """Return the saved program; arguments have been checked."""
         return self.saved
 
-    def _batched(
-        self, axis_size: int, batched: Sequence[bool], leaves: Leaves
-    ) -> tuple[Emulation, list[bool]]:
-        raise UnsupportedError(
-            f"vmap of {self.artifact.name}, a loaded program: it is one batch size",
-            remedy="jax.lax.map(compiled, xs) runs it on one element after another; or "
-            "emulate the function: jax.vmap(nj.jit(f))",
-        )
-
-    def _differentiable(self) -> Callable[..., Outcome]:
-        emulated = jax.custom_vjp(self._batchable())
-        emulated.defvjp(self._forward, self._backward)
-        return emulated
-
-    def _forward(self, context: CallContext, *leaves: Any) -> tuple[Outcome, tuple]:
-        if self.artifact.vjp is None:
-            raise UnsupportedError(
-                f"the derivative of {self.artifact.name}, a loaded program that holds "
-                "none",
-                remedy="export it with exported.serialize(vjp_order=1), or emulate the "
-                "function: jax.grad(nj.jit(f))",
-            )
-        self._refuse_accompanied("grad", context)
-        if self.policy.loss_scale is not None:
-            raise InvalidProgramError(
-                "Policy.loss_scale cannot act inside a saved derivative",
-                remedy="scale the loss in the function and export it again",
-            )
-        return self(context, leaves), (context, leaves)
-
-    def _backward(self, saved: tuple, cotangents: Outcome) -> tuple:
-        """The saved derivative: primal arguments and cotangents in."""
-        context, leaves = saved
-        artifact, vjp = self.artifact, self.artifact.vjp
-        assert vjp is not None
-        unused = (np.zeros(a.shape, a.dtype) for a in artifact.in_avals)
-        primals = list(unused)
-        for i, leaf in zip(artifact.kept, leaves, strict=True):
-            primals[i] = leaf
-        flat = [*primals, *cotangents.results]
-        emulation = replace(
-            _SavedEmulation.of(vjp, self.target, self.policy),
-            cotangents=frozenset(
-                n for n, i in enumerate(vjp.kept) if i >= len(primals)
-            ),
-            derived=True,
-        )
-        gradients = emulation(context, [flat[i] for i in vjp.kept]).results
-        pairs = zip((gradients[i] for i in artifact.kept), leaves, strict=True)
-        # The context has no cotangent.
-        return None, *[g if is_inexact(x) else float0(x) for g, x in pairs]
-
-
-def _no_function(*leaves: Any) -> list[Any]:
-    raise AssertionError("a saved program is not captured")
+    def of_function(self, function: Callable[..., list[Any]]) -> Emulation:
+        """Return the emulation of a function made of this one, which is captured."""
+        names = [field.name for field in fields(Emulation)]
+        plain = Emulation(**{name: getattr(self, name) for name in names})
+        return plain.of_function(function)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +20,12 @@ import numpy as np
 from jax.core import Tracer
 from rich.console import RenderableType
 
+from neuronjax.capture.trace import capturing
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution import host_process
 from neuronjax.execution.call import CallContext
 from neuronjax.execution.captured import CapturedProgram
-from neuronjax.hardware import Target
+from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import Program
 from neuronjax.policy import Policy
@@ -106,11 +107,17 @@ class CallEntry:
         compile: what accompanies the arguments (or its types) -> a
             `jax.stages.Compiled`.
         run: (executable, what accompanies the arguments, args, kwargs) -> results.
+        inside: the call inside of another emulated function.
+        leaves: (args, kwargs) -> the flat arguments that the program's main takes.
+        under: (target, policy) -> the entry of the same program for these.
     """
 
     state: CallState
     compile: Callable[[CallContext], Any]
     run: Callable[[Any, CallContext, tuple, dict], Any]
+    inside: Callable[..., Any]
+    leaves: Callable[[tuple, dict], list[Any]]
+    under: Callable[[Target, Policy], CallEntry]
 
 
 #: What of a program needs the time model or the report, by name. Who only runs programs
@@ -139,7 +146,8 @@ class _Readable:
         Returns:
             A `neuronjax.timing.timeline.Timeline`.
         """
-        return READINGS["timeline"](self.lowered, target, lnc)
+        machine = None if target is None else resolve_target(target)
+        return READINGS["timeline"](self.lowered.under(target=machine), lnc)
 
     def __rich__(self) -> RenderableType:
         return READINGS["table"](self.lowered)
@@ -163,6 +171,7 @@ class Lowered(_Readable):
         captured: the program, its arguments and results, and what it was lowered for.
         entry: how it is compiled and called.
         args_info: the arguments it is called with: (args, kwargs) of arrays or types.
+        donated: positions of the program's arguments that a call gives away.
     """
 
     def __init__(
@@ -172,13 +181,13 @@ class Lowered(_Readable):
         kwargs: dict,
         captured: CapturedProgram,
         *,
-        stochastic: bool,
+        donated: frozenset[int] = frozenset(),
     ) -> None:
         self.entry = entry
         self.captured = captured
         self.args_info = args, kwargs
+        self.donated = donated
         self.lowered = self
-        self._stochastic = stochastic
 
     @property
     def target(self) -> Target:
@@ -219,11 +228,34 @@ class Lowered(_Readable):
             f"dialect {dialect!r}", remedy='choose "stablehlo" or "instructions"'
         )
 
-    def under(self, policy: Policy) -> Lowered:
-        """The same program, lowered under another policy."""
-        captured, (args, kwargs) = self.captured.under(policy), self.args_info
-        stochastic = captured.instructions.stochastic
-        return Lowered(self.entry, args, kwargs, captured, stochastic=stochastic)
+    def under(
+        self, *, target: Target | None = None, policy: Policy | None = None
+    ) -> Lowered:
+        """Return the same program, lowered for another target or policy."""
+        if target is None and policy is None:
+            return self
+        setting = target or self.target, policy or self.policy
+        entry, captured = self.entry.under(*setting), self.captured.under(*setting)
+        return Lowered(entry, *self.args_info, captured, donated=self.donated)
+
+    def bound(self, *args: Any, **kwargs: Any) -> CapturedProgram:
+        """Return the program with the arguments of a call as its inputs.
+
+        Raises:
+            InvalidProgramError: they are not of the types that it was lowered for.
+        """
+        leaves = self.entry.leaves(args, kwargs)
+        found, wanted = (
+            [(x.shape, x.dtype) for x in every]
+            for every in (leaves, self.captured.inputs)
+        )
+        if found != wanted:
+            raise InvalidProgramError(
+                f"arguments {types_text(leaves)}",
+                op=self.name,
+                remedy=f"give {types_text(self.captured.inputs)}",
+            )
+        return dataclasses.replace(self.captured, inputs=leaves)
 
     def init_amax_history(self) -> jax.Array:
         """The empty amax history for `scaling="delayed"`: zeros, for scales of 1.
@@ -236,23 +268,36 @@ class Lowered(_Readable):
         return jnp.zeros(shape, jnp.float32)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compiles, at the first call, and runs: see `Compiled`."""
+        """Compile, at the first call, and run: see `Compiled`."""
+        if capturing():
+            return self.entry.inside(*args, **kwargs)
         return self._compiled(*args, **kwargs)
 
     @functools.cached_property
     def _compiled(self) -> Compiled:
         return self.compile()
 
+    @property
+    def _is_stochastic(self) -> bool:
+        instructions = self.captured.instructions
+        return may_round_stochastically(self.policy) or instructions.stochastic
+
     def compile(self) -> Compiled:
         """Compiles for the host."""
         state = self.entry.state
         index, history = state.call_index, state.amax_history
-        if index is None and self._stochastic:
+        if index is None and self._is_stochastic:
             index = jax.ShapeDtypeStruct((), jnp.uint32)
         if history is None and self.captured.instructions.amax_slots:
             history = jax.eval_shape(self.init_amax_history)
         takes = CallContext(index, history)
         return Compiled(self, self.entry.compile(takes), state, takes)
+
+
+def types_text(arrays: Sequence[Any]) -> str:
+    """Return dtypes and shapes, as messages show them."""
+    texts = (f"{x.dtype}[{','.join(map(str, x.shape))}]" for x in arrays)
+    return ", ".join(texts) or "without any array"
 
 
 class Compiled(_Readable):
@@ -271,6 +316,8 @@ class Compiled(_Readable):
         self._takes = takes
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if capturing():
+            return self.lowered.entry.inside(*args, **kwargs)
         host_process.check()
         context = self._context(args, kwargs)
         return self.lowered.entry.run(self._executable, context, args, kwargs)

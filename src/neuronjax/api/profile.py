@@ -9,22 +9,21 @@ logical NeuronCore; `neuronjax constants` lists what they rest on.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from neuronjax.api.jit import Emulated, jit
+from neuronjax.api.asked import Askable, Asked
 from neuronjax.api.lowered import Lowered
 from neuronjax.api.nnx_ties import tied
 from neuronjax.api.profile_result import Profile
-from neuronjax.api.signatures import function_name
 from neuronjax.diagnostics import kernel_limits as kernels
 from neuronjax.diagnostics.limits import Subject, changes
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.execution import stages
-from neuronjax.hardware import Target, resolve_target
+from neuronjax.hardware import Target
 from neuronjax.ir.instruction import InstructionProgram
 from neuronjax.policy import Policy
 from neuronjax.report.profile_summary import roofs
@@ -39,7 +38,7 @@ Trips = Mapping[str | int, int]
 
 
 def profile(
-    step: Callable[..., Any] | Emulated | Lowered,
+    step: Askable,
     *,
     target: str | None = None,
     policy: str | Policy | None = None,
@@ -50,15 +49,13 @@ def profile(
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
 ) -> Callable[..., Profile]:
-    """Predicts where the time of a function goes on a chip.
+    """Predict where the time of a function goes on a chip.
 
     Args:
-        step: what `jax.jit` takes; a function of `neuronjax.jit`; a kernel of
-            `neuronjax.nki.jit`; or a `Lowered` (of `neuronjax.load`, say), whose
-            profile takes no arguments. What a function writes into modules of Flax NNX
-            is among its results.
-        target: as `neuronjax.jit`; None for the step's own, else "trn2".
-        policy: as `neuronjax.jit`; None for the step's own.
+        step: as `compare`, or a kernel of `neuronjax.nki.jit`. The profile of a program
+            needs no arguments.
+        target: as `compare`.
+        policy: as `compare`.
         lnc: physical cores per logical core; None for the policy's, else the target's
             default.
         peak: what MFU refers to: "bf16", "fp32", "fp8", "mx", "sparse", or TFLOPS.
@@ -74,105 +71,40 @@ def profile(
         `Profile`; nothing is run.
 
     Raises:
-        InvalidProgramError: unknown target, policy, peak or LNC size; a `Lowered` with
-            a policy, or for another target.
+        InvalidProgramError: unknown target, policy, peak or LNC size; a kernel with a
+            policy.
 
     Example:
         >>> profiled = nj.profile(train_step, target="trn2")(state, batch)
         >>> print(profiled.summary())
     """
-    statics = dict(static_argnums=static_argnums, static_argnames=static_argnames)
-    if isinstance(step, Lowered):
-        return _profile_lowered(step, target, policy, lnc, peak, trips)
     if kernels.is_kernel(step):
         options = dict(target=target, lnc=lnc, trips=trips, peak=peak)
         return kernels.profiler(step, Profile, _values, policy, options)
-    emulated = _emulated(step, target, policy, statics).reported()
-    core = _core(emulated.target, emulated.policy, lnc, peak)
+    static = dict(static_argnums=static_argnums, static_argnames=static_argnames)
+    asked = Asked.of(step, target=target, policy=policy, **static)
+    core = Core.of(asked.target, asked.policy.lnc if lnc is None else lnc)
+    roofs(core, peak)  # refuses an unknown peak before the work
     batch = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
-    name = function_name(step)
 
     def profiled(*args: Any, **kwargs: Any) -> Profile:
         args, kwargs = tied((args, kwargs))
-        with stages.watching(f"{name} on {emulated.target.name}"):
-            lowered = emulated.lower(*args, **kwargs)
-            with_batch = functools.partial(_scaled, emulated, args, kwargs, batch)
+        with asked.watching():
+            lowered = asked.lowered(*args, **kwargs)
+            with_batch = functools.partial(_scaled, asked, args, kwargs, batch)
             return _profile(
                 lowered,
-                name=name,
-                target=emulated.target,
-                policy=emulated.policy,
+                name=asked.name,
+                target=asked.target,
+                policy=asked.policy,
                 core=core,
                 peak=peak,
                 trips=trips,
-                donated=_donated(emulated, lowered.program.argument_names),
-                _with_batch=with_batch if batch else None,
-                _run=lambda: emulated(*_values(args), **_values(kwargs)),
+                _with_batch=with_batch if batch and args else None,
+                _run=lambda: asked.run(*_values(args), **_values(kwargs)),
             )
 
     return profiled
-
-
-def _emulated(
-    step: Any, target: str | None, policy: str | Policy | None, statics: dict[str, Any]
-) -> Emulated:
-    if not isinstance(step, Emulated):
-        return jit(step, target=target or "trn2", policy=policy, **statics)
-    if target is None and policy is None:
-        return step
-    given = step.options
-    return step.with_options(
-        target=target or given["target"], policy=policy or given["policy"]
-    )
-
-
-def _core(target: Target, policy: Policy, lnc: int | None, peak: str | float) -> Core:
-    core = Core.of(target, policy.lnc if lnc is None else lnc)
-    roofs(core, peak)  # refuses an unknown peak before the work
-    return core
-
-
-def _donated(emulated: Emulated, names: Sequence[str]) -> frozenset[int]:
-    """Positions of the program's arguments that `donate_argnums` gives away."""
-    given = emulated.named("donate")
-    chosen = {*given.names, *(emulated.argument_name(n) for n in given.numbers)}
-    heads = (name.partition("/")[0] for name in names)
-    return frozenset(n for n, head in enumerate(heads) if head in chosen)
-
-
-def _profile_lowered(
-    lowered: Lowered,
-    target: str | None,
-    policy: str | Policy | None,
-    lnc: int | None,
-    peak: str | float,
-    trips: Trips | None,
-) -> Callable[..., Profile]:
-    machine = _same("target", lowered.target, target, resolve_target)
-    own = _same("policy", lowered.policy, policy, Policy.resolve)
-    core = _core(machine, own, lnc, peak)
-    options: dict[str, Any] = dict(
-        name=lowered.name, target=machine, policy=own, core=core, peak=peak, trips=trips
-    )
-
-    def profiled(*args: Any, **kwargs: Any) -> Profile:
-        def run() -> Any:
-            return lowered.compile()(*_values(args), **_values(kwargs))
-
-        return _profile(lowered, _run=run, **options)
-
-    return profiled
-
-
-def _same(what: str, own: Any, given: Any, resolve: Callable[[Any], Any]) -> Any:
-    """What a lowered program was lowered for, which can be named but not changed."""
-    if given is None or resolve(given) == own:
-        return own
-    raise InvalidProgramError(
-        f"this program was lowered for another {what}",
-        remedy=f"lower it again: nj.jit(f, {what}=...).lower(...), or "
-        f"nj.load(file, {what}=...)",
-    )
 
 
 def _values(arguments: Any) -> Any:
@@ -187,7 +119,7 @@ def _values(arguments: Any) -> Any:
 
 
 def _scaled(
-    emulated: Emulated, args: tuple, kwargs: dict, batch: Sequence[int], factor: float
+    asked: Asked, args: tuple, kwargs: dict, batch: Sequence[int], factor: float
 ) -> InstructionProgram | None:
     """The program with another batch; None where the program cannot have it."""
 
@@ -205,7 +137,7 @@ def _scaled(
         jax.tree.map(scaled, arg) if i in batch else arg for i, arg in enumerate(args)
     ]
     try:
-        return emulated.captured(*other, **kwargs).instructions
+        return asked.captured(*other, **kwargs).instructions
     except (TypeError, ValueError, NeuronJaxError):
         return None  # what JAX raises where the program is written for one batch size
 
@@ -217,14 +149,13 @@ def _profile(
     target: Target,
     trips: Trips | None,
     policy: Policy,
-    donated: Collection[int] = (),
     _with_batch: Callable[[float], InstructionProgram | None] | None = None,
     **options: Any,
 ) -> Profile:
     instructions, placement = lowered.captured.instructions, policy.placement
     stages.stage("pricing")
     plan = plan_memory(instructions, core, lowered.program.argument_names)
-    plan = with_donation(plan, donated)
+    plan = with_donation(plan, lowered.donated)
 
     def price(instructions: InstructionProgram, other: Core) -> Timeline:
         # Of another LNC size the numbers of logical cores mean other cores.

@@ -9,7 +9,6 @@ from rich.console import RenderableType
 
 from neuronjax.api.lowered import READINGS, Lowered
 from neuronjax.execution import stages
-from neuronjax.hardware import resolve_target
 from neuronjax.ir.text import instruction_text
 from neuronjax.report.places import place
 from neuronjax.report.program_display import program_table
@@ -21,14 +20,13 @@ from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core
 
 
-def timeline(lowered: Lowered, target: str | None, lnc: int | None) -> Timeline:
-    """When every engine would do what, for one logical core."""
-    machine = lowered.target if target is None else resolve_target(target)
-    core = Core.of(machine, lowered.policy.lnc if lnc is None else lnc)
+def timeline(lowered: Lowered, lnc: int | None) -> Timeline:
+    """Return when every engine would do what, for one logical core."""
+    core = Core.of(lowered.target, lowered.policy.lnc if lnc is None else lnc)
     instructions = lowered.captured.instructions
     plan = plan_memory(instructions, core, lowered.program.argument_names)
     placement = lowered.policy.placement
-    return schedule(instructions, core, machine, plan=plan, placement=placement)
+    return schedule(instructions, core, lowered.target, plan=plan, placement=placement)
 
 
 def table(lowered: Lowered) -> RenderableType:

@@ -8,6 +8,7 @@ because what two policies have in common is then compiled once.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,12 +18,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from neuronjax.api.jit import NATIVE_JIT, Emulated, jit
-from neuronjax.api.nnx_state import WithState, copied, in_place
+from neuronjax.api.asked import Askable, Asked
+from neuronjax.api.nnx_state import copied, in_place
 from neuronjax.api.nnx_ties import tied
 from neuronjax.api.profile import Trips
 from neuronjax.api.searched_program import SearchedProgram
-from neuronjax.api.signatures import function_name
 from neuronjax.diagnostics.compilations import Compilations
 from neuronjax.diagnostics.precision_batches import Batch, JudgedBatches
 from neuronjax.diagnostics.precision_groups import Groups, Selection
@@ -46,22 +46,22 @@ from neuronjax.diagnostics.precision_strategies import (
 )
 from neuronjax.diagnostics.precision_trials import PolicyTrials, program_identity
 from neuronjax.errors import InvalidProgramError
-from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
 from neuronjax.report.progress import SearchProgress
 from neuronjax.report.setting import policy_name, setting_line
 
 NATIVE = "native"
-_DONATION = ("donate_argnums", "donate_argnames")
+#: A search takes its arguments again and again, and measures by itself.
+_KEPT = {"donate_argnums": (), "donate_argnames": (), "collect": False}
 #: The reference and the baseline.
 _FEWEST = 2
 
 
 def search_precision(
-    function: Callable[..., Any],
+    function: Askable,
     *,
     tolerance: float,
-    target: str = "trn2",
+    target: str | None = None,
     metric: str | Metric = "relative_l2",
     outputs: Chooser = None,
     candidates: Sequence[str | Policy] | None = None,
@@ -82,13 +82,13 @@ def search_precision(
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
 ) -> Callable[..., PrecisionSearch]:
-    """Finds which parts of a function can compute in lower precision.
+    """Find which parts of a function can compute in lower precision.
 
     Args:
-        function: what `jax.jit` takes, or an `Emulated` function, whose policy does not
-            count: a forward pass, a loss, a whole train step.
+        function: as `compare`; its policy does not count: a forward pass, a loss, a
+            whole train step.
         tolerance: the largest error; an error that equals it is within.
-        target: as `neuronjax.jit`.
+        target: as `compare`.
         metric: of the error: "relative_l2" (norm of the error over norm of the
             reference) or "max_relative" (largest error over largest magnitude), both of
             the worst array. Or a function of the reference's outputs and the outputs,
@@ -154,16 +154,18 @@ def search_precision(
         >>> print(found)
         >>> step = nj.jit(train_step, target="trn2", policy=found.policy)
     """
-    options, function = _jit_options(function, static_argnums, static_argnames)
+    static = dict(static_argnums=static_argnums, static_argnames=static_argnames)
+    asked = Asked.of(function, target=target, **static, **_KEPT)
     job = _Measured(
-        function=WithState(function),
-        options={**options, "target": target},
+        # Of a bound method the object is an argument, here as everywhere.
+        asked=dataclasses.replace(asked, first=()),
+        first=asked.first,
         metric=metric,
         outputs=outputs,
         reference=reference if reference == NATIVE else Policy.resolve(reference),
         evaluate=evaluate,
-        batches=tuple(map(tuple, batches)),
-        holdout=tuple(map(tuple, holdout)),
+        batches=tuple((*asked.first, *batch) for batch in batches),
+        holdout=tuple((*asked.first, *batch) for batch in holdout),
         variations=variations,
         compiled=compiled,
     )
@@ -174,13 +176,12 @@ def search_precision(
     _check_pattern(outputs)
 
     def searched(*args: Any, **kwargs: Any) -> PrecisionSearch:
-        args, kwargs = tied((args, kwargs))
+        args, kwargs = tied(((*asked.first, *args), kwargs))
         with SearchProgress(shown=progress) as bar:
             earlier = Compilations.so_far()
             judged = job.judged(args, kwargs)
-            program = SearchedProgram.of(
-                job.function, job.options, (args, kwargs), dict(lnc=lnc, trips=trips)
-            )
+            timing = dict(lnc=lnc, trips=trips)
+            program = SearchedProgram.of(job.asked, (args, kwargs), timing)
             if evaluate is None and isinstance(outputs, str):
                 chosen_by(outputs, program.results)
             found = program.groups(given, groups)
@@ -240,19 +241,6 @@ def _check_pattern(outputs: Chooser) -> None:
             ) from error
 
 
-def _jit_options(
-    function: Any, static_argnums: Any, static_argnames: Any
-) -> tuple[dict[str, Any], Callable[..., Any]]:
-    """Those of an emulated function, which takes its arguments again and again."""
-    if not isinstance(function, Emulated):
-        return dict(
-            static_argnums=static_argnums, static_argnames=static_argnames
-        ), function
-    dropped = (*_DONATION, "target", "policy", "collect")
-    options = {k: v for k, v in function.options.items() if k not in dropped}
-    return options, function.__wrapped__
-
-
 # -- runs ------------------------------------------------------------------------------
 
 
@@ -260,8 +248,8 @@ def _jit_options(
 class _Measured:
     """How the function is run and what is measured of it."""
 
-    function: Callable[..., Any]
-    options: Mapping[str, Any]
+    asked: Asked
+    first: tuple[Any, ...]
     metric: str | Metric
     outputs: Chooser
     reference: str | Policy
@@ -327,9 +315,11 @@ class _Measured:
         if self.evaluate is None:
             found = runner(*tied(batch), **kwargs)
         else:
-            step = in_place(runner, self.function)
+            step = in_place(runner, self.asked.step)
             args, kwargs = copied((batch, kwargs))
-            found = self.evaluate(step, *args, **kwargs)
+            first = len(self.first)
+            step = functools.partial(step, *args[:first])
+            found = self.evaluate(step, *args[first:], **kwargs)
         return on_host(found, self.outputs)
 
     def _runner(
@@ -337,13 +327,9 @@ class _Measured:
     ) -> Callable[..., Any]:
         """The function under a policy, its calls counted from 0."""
         if isinstance(policy, str):
-            native = {k: v for k, v in self.options.items() if k != "target"}
-            return NATIVE_JIT(self.function, **native)
-        emulated = jit(self.function, policy=policy, **self.options)
-        if self.compiled:
-            return emulated
-
-        return program.op_by_op(emulated)
+            return self.asked.native()
+        step = self.asked.under(policy)
+        return step if self.compiled else program.op_by_op(policy, step)
 
 
 def _result(
@@ -358,11 +344,9 @@ def _result(
     reference = job.reference
     return PrecisionSearch(
         policy=trials.policy(state),
-        name=function_name(job.function),
-        target=job.options["target"],
-        setting=setting_line(
-            resolve_target(job.options["target"]), trials.policy(state)
-        ),
+        name=job.asked.name,
+        target=job.asked.target.name,
+        setting=setting_line(job.asked.target, trials.policy(state)),
         strategy=goal.strategy,
         metric=_words(job.metric),
         tolerance=goal.tolerance,

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from neuronjax.api.jit import Emulated, jit
+from neuronjax.api.asked import Asked
 from neuronjax.api.lowered import CallState, Lowered, may_round_stochastically
 from neuronjax.api.profile import profile
 from neuronjax.capture.mesh_context import MeshContext
@@ -45,20 +45,25 @@ class SearchedProgram:
     @classmethod
     def of(
         cls,
-        function: Callable[..., Any],
-        options: Mapping[str, Any],
+        asked: Asked,
         arguments: tuple[tuple, dict],
         timing: Mapping[str, Any],
     ) -> SearchedProgram:
-        """The function, under options of `jit`, for arguments of these types."""
+        """Return what a verb is asked about, for arguments of these types."""
         args, kwargs = arguments
-        lowered = jit(function, **options).lower(*args, **kwargs)
+        lowered = asked.lowered(*args, **kwargs)
+
         # What is priced is run soon after, if it is worth that.
-        lower = functools.lru_cache(_KEPT)(lowered.under)
+        @functools.lru_cache(_KEPT)
+        def lower(policy: Policy) -> Lowered:
+            found = lowered.under(policy=policy)
+            _ = found.captured.instructions  # what cannot be lowered is refused here
+            return found
+
         captured = lowered.captured
         around = captured.emulation.around
-        static = any(options.get(f"static_arg{end}") for end in ("nums", "names"))
-        told = around == MeshContext() == MeshContext.current() and not static
+        plain = around == MeshContext() == MeshContext.current()
+        told = plain and not asked.has_static_arguments
         return cls(
             lower=lower,
             timing=timing,
@@ -142,21 +147,21 @@ class SearchedProgram:
         policy = candidates.policy(groups, assignment)
         return program_identity(self.lower(policy).captured.instructions)
 
-    def op_by_op(self, emulated: Emulated) -> Callable[..., Any]:
-        """The function under its policy, its calls counted from 0."""
-        policy = emulated.policy
-        captured = self.lower(policy).captured
+    def op_by_op(self, policy: Policy, step: Any) -> Callable[..., Any]:
+        """Return the function under a policy, its calls counted from 0; `step` is what
+        runs another program than the one that was lowered."""
+        lowered = self.lower(policy)
         state = CallState("the searched function")
         stochastic = may_round_stochastically(policy)
 
         def run(*args: Any, **kwargs: Any) -> Any:
             index = state.next_index(stochastic, args, kwargs)
-            step = emulated.with_rounding_seed(index) if stochastic else emulated
             with jax.disable_jit():
                 if self.types != _types((args, kwargs)):
-                    return step(*args, **kwargs)  # another program
-                leaves = jax.tree.leaves((args, kwargs))
-                outcome = captured.execute(state.context(index), leaves)
+                    chosen = step.with_rounding_seed(index) if stochastic else step
+                    return chosen(*args, **kwargs)
+                captured = lowered.bound(*args, **kwargs)
+                outcome = captured.execute(state.context(index), captured.inputs)
                 return jax.tree.unflatten(captured.out_tree, outcome.results)
 
         return run

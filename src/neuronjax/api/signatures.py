@@ -12,11 +12,6 @@ import jax.numpy as jnp
 from neuronjax.errors import InvalidProgramError
 
 
-def function_name(function: Any) -> str:
-    """What reports call a function."""
-    return getattr(function, "__name__", "function")
-
-
 def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
     """The signature, or None for a function that does not tell its own."""
     try:

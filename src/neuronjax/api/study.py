@@ -23,7 +23,8 @@ import numpy as np
 from rich.console import RenderableType
 from rich.table import Table
 
-from neuronjax.api.jit import NATIVE_JIT, Emulated, jit as emulated_jit
+from neuronjax.api.asked import Asked
+from neuronjax.api.jit import NATIVE_JIT, Emulated
 from neuronjax.diagnostics.code_fingerprint import code_fingerprint
 from neuronjax.diagnostics.run_files import (
     Record,
@@ -56,7 +57,8 @@ def study(
     train: Train,
     *,
     policies: Policies,
-    targets: str | Sequence[str] = "trn2",
+    target: str | Sequence[str] | None = None,
+    targets: str | Sequence[str] | None = None,
     seeds: int | Iterable[int] = 3,
     options: Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
@@ -74,7 +76,8 @@ def study(
             that is defined outside of `train` is compiled once for all seeds.
         policies: presets' names, named policies, or a dict from names to either.
             "native" is `jax.jit` on the host; "trn3/mxfp8" is for that target alone.
-        targets: as `target` of `neuronjax.jit`; one, or several.
+        target: as `neuronjax.jit`; one, or several; None for "trn2".
+        targets: the same by another name.
         seeds: so many (0, 1, ...), or which.
         options: more keywords of `train`, the same for all runs.
         folder: where each run is a file of JSON lines. What is complete there is read
@@ -103,7 +106,11 @@ def study(
         >>> print(found)
         >>> found.plot().savefig("losses.png")
     """
-    machines = _machines(policies, targets)
+    if target is not None and targets is not None:
+        raise InvalidProgramError(
+            "target= and targets=, which mean the same", remedy="give one of them"
+        )
+    machines = _machines(policies, target or targets or "trn2")
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     reference = _baseline(baseline, machines)
     if not chosen:
@@ -155,7 +162,7 @@ class _StudyMachine:
 
     def jit(self) -> Callable[..., Any]:
         """What `train` compiles with."""
-        return _StudyJit(self.target, self.numerics) if self.numerics else NATIVE_JIT
+        return _StudyJit(self.target, self.numerics) if self.numerics else _native
 
 
 def _machines(policies: Policies, targets: str | Sequence[str]) -> list[_StudyMachine]:
@@ -223,6 +230,13 @@ def _baseline(wanted: str | None, machines: Sequence[_StudyMachine]) -> _StudyMa
     )
 
 
+@functools.wraps(NATIVE_JIT)
+def _native(*function: Any, **options: Any) -> Any:
+    """JAX's own, of an emulated function too."""
+    plain = (f.__wrapped__ if isinstance(f, Emulated) else f for f in function)
+    return NATIVE_JIT(*plain, **options)
+
+
 class _StudyJit:
     """What `train` compiles with on an emulated machine; keeps what it compiled.
 
@@ -232,7 +246,7 @@ class _StudyJit:
 
     def __init__(self, target: str, policy: Policy) -> None:
         self._machine: dict[str, Any] = dict(target=target, policy=policy)
-        self._compiled: dict[Any, Emulated] = {}
+        self._compiled: dict[Any, Any] = {}
 
     def __call__(self, function: Any = None, **jit_options: Any) -> Any:
         if function is None:
@@ -240,7 +254,7 @@ class _StudyJit:
         key = (function, code_fingerprint(jit_options))
         if key not in self._compiled:
             options = {**self._machine, **jit_options}
-            self._compiled[key] = emulated_jit(function, **options)
+            self._compiled[key] = Asked.of(function, **options).step
         return self._compiled[key].anew()
 
 

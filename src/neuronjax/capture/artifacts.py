@@ -37,16 +37,19 @@ class Artifact:
     Attributes:
         name: of the function or file, for messages.
         program: its `main` takes the arguments `kept` and returns flat results.
+        code: the same as MLIR bytecode of this version of StableHLO.
         in_tree: the pytree of (args, kwargs); None for a program of flat arguments.
         in_avals: shape and dtype of every flat argument.
         kept: indices of the arguments that the program takes.
-        out_tree: the pytree of the results; None: one array, or a tuple of several.
+        out_tree: the pytree of the results: without one in the file, one array, or a
+            tuple of several.
         out_avals: shape and dtype of every flat result.
         vjp: the saved derivative of a jax.export artifact, if it has one.
     """
 
     name: str
     program: Program
+    code: bytes
     in_tree: Any
     in_avals: tuple[jax.ShapeDtypeStruct, ...]
     kept: tuple[int, ...]
@@ -67,7 +70,6 @@ def read_artifact(source: Source) -> Artifact:
     Raises:
         InvalidProgramError: no such file, an unknown format, or malformed.
         UnsupportedError: what the emulator or this version of JAX cannot read.
-        UnimplementedError: a program of several devices.
     """
     data, name = _read(source)
     form = recognized(data)
@@ -75,15 +77,18 @@ def read_artifact(source: Source) -> Artifact:
         return _from_exported(read_exported(data), name)
     if form == "HLO proto":
         data = _hlo_module(data)
-    program = _decoded(parsing.parse(data, form), name)
+    code = parsing.parse(data, form)
+    program = _decoded(code, name)
     in_avals, out_avals = _types(program)
+    count = len(out_avals)
     return Artifact(
         name=name,
         program=program,
+        code=code,
         in_tree=None,
         in_avals=in_avals,
         kept=tuple(range(len(in_avals))),
-        out_tree=None,
+        out_tree=jax.tree.structure(0 if count == 1 else tuple(range(count))),
         out_avals=out_avals,
     )
 
@@ -149,7 +154,7 @@ def recognized(data: bytes) -> str:
     raise InvalidProgramError(
         f"the file {start}, which no known format does",
         remedy="save StableHLO (text, bytecode or a portable artifact), a jax.export "
-        "artifact, or HLO (text or proto)",
+        "artifact, or HLO (text or proto); write a file again that was cut off",
     )
 
 
@@ -232,6 +237,7 @@ def _from_exported(exported: Exported, file: str) -> Artifact:
     return Artifact(
         name=exported.name,
         program=program,
+        code=code,
         in_tree=exported.in_tree,
         in_avals=exported.in_avals,
         kept=exported.kept,

@@ -259,8 +259,8 @@ class _Locations:
 
 
 def decode_location(location: Any) -> Location:
-    """The name stack, the innermost frame outside of libraries, or the innermost, and
-    the functions."""
+    """Return the name stack, the innermost frame outside of libraries, or of another
+    library than this one, and the functions."""
     scope = ""
     while not scope and isinstance(location, ir.NameLoc):
         scope, location = location.name_str, location.child_loc
@@ -271,11 +271,12 @@ def decode_location(location: Any) -> Location:
     inside: list[_Frame] = []
     is_inside = True
     for frame in _frames(location):
-        innermost = innermost or frame
+        is_ours = frame.file.startswith(_EMULATOR)
+        innermost = innermost or (None if is_ours else frame)
         if own is None and not is_library(frame.file):
             own = frame
         # What called the emulator does not belong to the program.
-        is_inside = is_inside and not frame.file.startswith(_EMULATOR)
+        is_inside = is_inside and not is_ours
         if is_inside:
             inside.append(frame)
         elif own is not None:

@@ -11,7 +11,6 @@ offsets have been checked.
 from __future__ import annotations
 
 import functools
-import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -22,12 +21,7 @@ import numpy as np
 from jax import export
 
 from neuronjax.capture.flatbuffer import FlatBuffer, Table, malformed
-from neuronjax.errors import (
-    InvalidProgramError,
-    NeuronJaxError,
-    UnimplementedError,
-    UnsupportedError,
-)
+from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnsupportedError
 
 PLATFORM = "neuron"
 DEEPEST_TREE = 100
@@ -84,15 +78,20 @@ class _Field:
     """Fields of the table Exported."""
 
     NAME, IN_TREE, IN_AVALS, OUT_TREE, OUT_AVALS = 1, 2, 3, 4, 5
-    DEVICES_SHORT, PLATFORMS, ORDERED, UNORDERED = 6, 9, 10, 11
+    PLATFORMS, ORDERED, UNORDERED = 9, 10, 11
     MODULE, CONVENTION, KEPT, VJP = 13, 14, 15, 17
-    DEVICES, AVALS, MESHES, IN_INDICES, OUT_INDICES = 18, 19, 20, 22, 23
+    AVALS, IN_INDICES, OUT_INDICES = 19, 22, 23
+
+
+_ALWAYS = (_Field.NAME, _Field.IN_TREE, _Field.OUT_TREE, _Field.MODULE)
 
 
 def looks_exported(data: bytes) -> bool:
-    """Whether the bytes are a flatbuffer that holds an MLIR program."""
+    """Say whether the bytes are a flatbuffer with the fields that every artifact has;
+    what they hold may be damaged or cut off."""
     try:
-        return FlatBuffer(data).root().bytes(_Field.MODULE).startswith(b"ML\xefR")
+        root = FlatBuffer(data).root()
+        return all(map(root.has, _ALWAYS))
     except NeuronJaxError:
         return False
 
@@ -102,7 +101,6 @@ def read_exported(data: bytes) -> Exported:
 
     Raises:
         InvalidProgramError: it is malformed.
-        UnimplementedError: it is for several devices.
         UnsupportedError: it has effects, dynamic shapes, or is of a newer convention.
     """
     return _exported(FlatBuffer(data).root(), data, 0)
@@ -110,7 +108,6 @@ def read_exported(data: bytes) -> Exported:
 
 def _exported(root: Table, data: bytes, depth: int) -> Exported:
     _check_convention(root)
-    _check_devices(root)
     _check_effects(root)
     in_avals = _avals(root, _Field.IN_AVALS, _Field.IN_INDICES)
     out_avals = _avals(root, _Field.OUT_AVALS, _Field.OUT_INDICES)
@@ -148,18 +145,6 @@ def _check_convention(root: Table) -> None:
             f"{oldest} to {newest}",
             remedy="export it again with this version of JAX, or install the one that "
             "wrote it",
-        )
-
-
-def _check_devices(root: Table) -> None:
-    meshes = [math.prod(m.integers(0, 4)) for m in root.tables(_Field.MESHES)]
-    devices = root.unsigned(_Field.DEVICES, 4) or root.unsigned(_Field.DEVICES_SHORT, 2)
-    most = max([devices, *meshes])
-    if most > 1:
-        raise UnimplementedError(
-            f"the jax.export artifact is for {most} devices, and collectives between "
-            "emulated devices are not built yet",
-            remedy="export the function of one device",
         )
 
 
@@ -207,8 +192,9 @@ def _dimension(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", text):
         raise UnsupportedError(
             f"the jax.export artifact has the symbolic dimension {text[:40]!r}",
-            remedy="Trainium programs have static shapes: export the function for the "
-            "shapes it will run with",
+            remedy="Trainium programs have static shapes: export it once more for the "
+            "arguments it will run with, saved = jax.export.deserialize(blob), then "
+            "jax.export.export(jax.jit(saved.call), platforms=saved.platforms)(*args)",
         )
     return int(text)
 

@@ -23,7 +23,7 @@ TEXT_RATIO, TEXT_BYTES = 16, 1 << 20
 def malformed(what: str) -> NoReturn:
     """Refuses the buffer."""
     raise InvalidProgramError(
-        f"this jax.export artifact is malformed: {what}",
+        f"this jax.export artifact is malformed, or was cut off: {what}",
         remedy="write it again: jax.export.export(...)(...).serialize()",
     )
 
@@ -92,6 +92,10 @@ class Table:
             return None
         relative = self._buffer.unsigned(self._vtable + entry, 2)
         return self._at + relative if relative else None
+
+    def has(self, slot: int) -> bool:
+        """Say whether a field stands in the buffer."""
+        return self._field(slot) is not None
 
     def unsigned(self, slot: int, width: int) -> int:
         """An unsigned scalar of `width` bytes, 0 by default."""

@@ -134,6 +134,10 @@ def normalized(module: ir.Module, platform_index: int | None) -> ir.Module:
         _fix_platform(module, platform_index)
     if dynamic:
         _run(_REFINE_SHAPES, module)
+        # What jax.export asserts of symbolic sizes: known by now, and then removed.
+        if found(module, lambda op: _call_target(op) == "shape_assertion"):
+            refined = _jax.mlir.refine_polymorphic_shapes(bytecode(module))
+            module = ir.Module.parse(refined)
     if "stablehlo.tuple" in names:
         _fold_tuples(module)
     return module
@@ -216,12 +220,14 @@ def _without_mhlo(module: ir.Module) -> ir.Module:
 
 def _mhlo_name(op: Any) -> str | None:
     """The MHLO op that an operation is or, as a custom call, stands for."""
-    if op.name.startswith("mhlo."):
-        return op.name.removeprefix("mhlo.")
+    name = op.name if op.name != CUSTOM_CALL else _call_target(op)
+    return name.removeprefix("mhlo.") if name.startswith("mhlo.") else None
+
+
+def _call_target(op: Any) -> str:
     if op.name != CUSTOM_CALL:
-        return None
-    target = ir.StringAttr(op.attributes["call_target_name"]).value
-    return target.removeprefix("mhlo.") if target.startswith("mhlo.") else None
+        return ""
+    return ir.StringAttr(op.attributes["call_target_name"]).value
 
 
 _CHLO_NAMES = {"topk": "top_k"}

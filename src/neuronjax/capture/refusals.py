@@ -53,9 +53,12 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
     hits = (hit for hit in located if re.search(wanted, str(hit[0].primitive)))
     equation, source = next(hits, (None, None))
     if equation is None:
+        remedy = "move what the message names out of the emulated function"
+        if "was exported for platforms" in str(error):
+            remedy = "call nj.load(exported.serialize()) in place of exported.call"
         return UnimplementedError(
             f"JAX cannot lower this function for platform neuron: {error}",
-            remedy="move what the message names out of the emulated function",
+            remedy=remedy,
         )
     found = str(equation.primitive)
     return UnsupportedError(

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 import neuronjax.capture.exports  # noqa: F401  lowers an identity
@@ -176,6 +177,27 @@ def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(
         aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False)
     )
+
+
+def is_key(dtype: Any) -> bool:
+    """Say whether a dtype is that of typed PRNG keys."""
+    return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def float0(leaf: Any) -> np.ndarray:
+    """Return the gradient of an integer."""
+    return np.zeros(leaf.shape, jax.dtypes.float0)
+
+
+def as_declared(array: jax.Array, aval: jax.ShapeDtypeStruct) -> jax.Array:
+    """Return a result with what plain arrays lack: key types and weak types."""
+    if is_key(aval.dtype):
+        return jax.random.wrap_key_data(array, impl=aval.dtype._impl)  # type: ignore
+    if aval.weak_type:
+        return lax.convert_element_type_p.bind(
+            array, new_dtype=np.dtype(aval.dtype), weak_type=True, sharding=None
+        )
+    return array
 
 
 def check_argument(leaf: Any, name: str) -> None:

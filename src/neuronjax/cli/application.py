@@ -93,12 +93,21 @@ TargetOption = Annotated[
     str,
     typer.Option("--target", help="A chip, instance or UltraServer: `neuronjax ls`."),
 ]
+OwnTargetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        help="A chip, instance or UltraServer: `neuronjax ls`; default: the "
+        "function's own, else trn2.",
+    ),
+]
 PolicyOption = Annotated[
     str | None,
     typer.Option(
         "--policy",
         help="fp32, bf16, fp16, tf32, fp8, mxfp8, mxfp4, or one with fields of Policy "
-        "changed, bf16,rounding=stochastic; default: the SDK's.",
+        "changed, bf16,rounding=stochastic; default: the function's own, else the "
+        "SDK's.",
     ),
 ]
 CacheOption = Annotated[

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from neuronjax.api.compare import compare as compare_function, compare_saved
+from neuronjax.api.compare import compare as compare_function
 from neuronjax.api.keep_compiled import keep_compiled
 from neuronjax.cli.application import (
     CacheOption,
     JsonOption,
+    OwnTargetOption,
     PolicyOption,
-    TargetOption,
     print_json,
     show,
 )
 from neuronjax.cli.options import CommandConsole, options_of
 from neuronjax.cli.sources import (
-    FunctionSource,
     InputsOption,
     SeedOption,
     ShapesOption,
     SourceArgument,
+    answered,
     find,
-    saved_values,
 )
-from neuronjax.errors import InvalidProgramError
 
 
 @options_of(compare_function, "reference", "tolerance")
 def compare(
     source: SourceArgument,
-    target: TargetOption = "trn2",
+    target: OwnTargetOption = None,
     policy: PolicyOption = None,
     shapes: ShapesOption = None,
     inputs: InputsOption = None,
@@ -66,20 +63,12 @@ def compare(
     keywords.update(target=target, policy=policy)
     if cache:
         keep_compiled()
-    found = find(source)
     if against is not None:
-        other = find(against)
-        keywords["against"] = other if isinstance(other, Path) else other.function
-        before = _function(found, source)
-        compared = compare_function(before.function, **keywords)
-        edited = compared(*before.values(shapes, inputs, seed))
-        show(edited, edited.to_json_dict, as_json)
-        raise typer.Exit(0 if edited.is_same else 1)
-    if isinstance(found, Path):
-        result = compare_saved(found, saved_values(found, inputs, seed), **keywords)
-    else:
-        compared = compare_function(found.function, **keywords)
-        result = compared(*found.values(shapes, inputs, seed))
+        keywords["against"] = find(against).function
+    result = answered(compare_function, source, (shapes, inputs, seed), **keywords)
+    if against is not None:
+        show(result, result.to_json_dict, as_json)
+        raise typer.Exit(0 if result.is_same else 1)
     if as_json:
         print_json(result.to_json_dict())
     else:
@@ -88,12 +77,3 @@ def compare(
         if sort != "isolation":
             console.print(result.table(sort))
     raise typer.Exit(1 if result.faults or result.first_divergence else 0)
-
-
-def _function(found: Path | FunctionSource, source: str) -> FunctionSource:
-    if isinstance(found, Path):
-        raise InvalidProgramError(
-            f"{source} is a saved program, and --against begins with a function",
-            remedy="name it first, train.py:step, and the program after --against",
-        )
-    return found

@@ -9,13 +9,12 @@ import typer
 
 from neuronjax.api.compare_dump import compare_dump as compare_with_dump
 from neuronjax.api.keep_compiled import keep_compiled
-from neuronjax.api.load import load
 from neuronjax.api.tolerance import tolerance as tolerance_of
 from neuronjax.cli.application import (
     CacheOption,
     JsonOption,
+    OwnTargetOption,
     PolicyOption,
-    TargetOption,
     show,
 )
 from neuronjax.cli.options import options_of
@@ -24,15 +23,14 @@ from neuronjax.cli.sources import (
     SeedOption,
     ShapesOption,
     SourceArgument,
-    find,
-    saved_values,
+    answered,
 )
 
 
 @options_of(tolerance_of, "functions", "failure", "samples")
 def tolerance(
     source: SourceArgument,
-    target: TargetOption = "trn2",
+    target: OwnTargetOption = None,
     policy: PolicyOption = None,
     shapes: ShapesOption = None,
     inputs: InputsOption = None,
@@ -54,13 +52,8 @@ def tolerance(
     """
     if cache:
         keep_compiled()
-    found = find(source)
-    if isinstance(found, Path):
-        program = load(str(found), target=target, policy=policy)
-        result = tolerance_of(program, **keywords)(*saved_values(found, inputs, seed))
-    else:
-        bounded = tolerance_of(found.function, target=target, policy=policy, **keywords)
-        result = bounded(*found.values(shapes, inputs, seed))
+    keywords.update(target=target, policy=policy)
+    result = answered(tolerance_of, source, (shapes, inputs, seed), **keywords)
     show(result, result.to_json_dict, as_json)
 
 
@@ -73,7 +66,7 @@ def compare_dump(
             help="A .npy, .npz, .safetensors or .parquet file; or a folder."
         ),
     ],
-    target: TargetOption = "trn2",
+    target: OwnTargetOption = None,
     policy: PolicyOption = None,
     shapes: ShapesOption = None,
     inputs: InputsOption = None,
@@ -96,15 +89,7 @@ def compare_dump(
     """
     if cache:
         keep_compiled()
-    found = find(source)
-    if isinstance(found, Path):
-        program = load(str(found), target=target, policy=policy)
-        compared = compare_with_dump(program, dump, **keywords)
-        result = compared(*saved_values(found, inputs, seed))
-    else:
-        compared = compare_with_dump(
-            found.function, dump, target=target, policy=policy, **keywords
-        )
-        result = compared(*found.values(shapes, inputs, seed))
+    keywords.update(dump=dump, target=target, policy=policy)
+    result = answered(compare_with_dump, source, (shapes, inputs, seed), **keywords)
     show(result, result.to_json_dict, as_json)
     raise typer.Exit(0 if result.is_legal else 1)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import typer
 
-from neuronjax.api.check import check as check_function, check_saved
-from neuronjax.cli.application import JsonOption, PolicyOption, TargetOption
+from neuronjax.api.check import check as check_function
+from neuronjax.cli.application import JsonOption, OwnTargetOption, PolicyOption
 from neuronjax.cli.options import CommandConsole, options_of
-from neuronjax.cli.sources import ShapesOption, SourceArgument, find
+from neuronjax.cli.sources import ShapesOption, SourceArgument, program
 
 
 @options_of(check_function, "sdk")
 def check(
     source: SourceArgument,
-    target: TargetOption = "trn2",
+    target: OwnTargetOption = None,
     policy: PolicyOption = None,
     shapes: ShapesOption = None,
     *,
@@ -36,12 +35,8 @@ def check(
         neuronjax check package.model:forward --sdk 2.29 --json
     """
     keywords.update(target=target, policy=policy)
-    found = find(source)
-    if isinstance(found, Path):
-        report = check_saved(found, **keywords)
-    else:
-        checked = check_function(found.function, **keywords)
-        report = checked(*found.arguments(shapes))
+    function, arguments = program(source, shapes)
+    report = check_function(function, **keywords)(*arguments)
     if as_json:
         print(report.to_json())
     else:

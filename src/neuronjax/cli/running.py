@@ -8,48 +8,40 @@ exactly.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
 import neuronjax as nj
-from neuronjax.api.jit import NATIVE_JIT
-from neuronjax.api.nnx_state import WithState
+from neuronjax.api.asked import Asked
 from neuronjax.api.nnx_ties import tied
 from neuronjax.api.profile import profile
 from neuronjax.cli.application import (
     CacheOption,
     JsonOption,
+    OwnTargetOption,
     PolicyOption,
-    TargetOption,
     check_folders,
     print_json,
     table,
 )
 from neuronjax.cli.script import SUFFIX, run_script, script_arguments
 from neuronjax.cli.sources import (
-    FunctionSource,
     InputsOption,
     SeedOption,
-    Shapes,
     ShapesOption,
     SourceArgument,
     find,
-    with_values,
 )
 from neuronjax.diagnostics.differences import Difference, difference
-from neuronjax.hardware import resolve_target
-from neuronjax.policy import Policy
 from neuronjax.report.profile_tables import QUEUE_TITLES
-from neuronjax.report.setting import setting_line
-from neuronjax.testing.bits import leaves_of, path_text
+from neuronjax.testing.bits import leaves_of
 from neuronjax.timing.work import Queue
 
 
@@ -65,7 +57,7 @@ class CommandOutcome:
 def run(
     context: typer.Context,
     source: SourceArgument,
-    target: TargetOption = "trn2",
+    target: OwnTargetOption = None,
     policy: PolicyOption = None,
     shapes: ShapesOption = None,
     inputs: InputsOption = None,
@@ -108,21 +100,25 @@ def run(
                 "--json": as_json,
             }
         )
-        run_script(Path(source), script_arguments(context), target, policy)
+        run_script(Path(source), script_arguments(context), target or "trn2", policy)
         return
     found = find(source)
-    options = {"target": target, "policy": policy}
-    if isinstance(found, Path):
-        outcome = _run_saved(found, options, inputs, seed, compare)
-    else:
-        outcome = _run_function(found, options, shapes, inputs, seed, compare)
+    asked = Asked.of(found.function, target=target, policy=policy)
+    arguments, named = tied(found.values(shapes, inputs, seed))
+    native = asked.native()(*arguments, **named) if compare else None
+    lowered = asked.lowered(*arguments, **named)
+    outcome = CommandOutcome(
+        results=leaves_of(lowered.compile()(*arguments, **named)),
+        instructions=profile(lowered)().instruction_counts,
+        native=leaves_of(native) if compare else None,
+    )
     if output:
         _save(output, outcome.results)
     if as_json:
-        print_json({"source": source, **options, **_as_json(outcome)})
+        words = {name: asked.words[name] for name in ("target", "policy")}
+        print_json({"source": source, **words, **_as_json(outcome)})
     else:
-        setting = setting_line(resolve_target(target), Policy.resolve(policy))
-        _print(f"{source} on {setting}", outcome)
+        _print(f"{source} on {asked.words['setting']}", outcome)
 
 
 def _refuse_beside_script(options: Mapping[str, Any]) -> None:
@@ -134,52 +130,6 @@ def _refuse_beside_script(options: Mapping[str, Any]) -> None:
             remedy="name the function, file.py:function; or write the script's own "
             "options after its name",
         )
-
-
-# -- running ---------------------------------------------------------------------------
-
-
-def _run_function(
-    source: FunctionSource,
-    options: dict[str, Any],
-    shapes: Shapes,
-    inputs: Path | None,
-    seed: int,
-    compare: bool,
-) -> CommandOutcome:
-    values = tied(source.values(shapes, inputs, seed))
-    function = WithState(source.function)
-    lowered = nj.jit(function, **options).lower(*values)
-    native = leaves_of(NATIVE_JIT(function)(*values)) if compare else None
-    return _outcome(lowered, values, {}, native)
-
-
-def _run_saved(
-    path: Path, options: dict[str, Any], inputs: Path | None, seed: int, compare: bool
-) -> CommandOutcome:
-    if compare:
-        raise nj.UnsupportedError(
-            "--compare runs the function with jax.jit, and a saved program has none",
-            remedy="name the function, file.py:function; or compare two policies: run "
-            "with --policy fp32 --output and load both files",
-        )
-    lowered = nj.load(path, **options)
-    leaves, tree = jax.tree.flatten_with_path(lowered.args_info)
-    names = [path_text(path[1:]) for path, _ in leaves]
-    values = with_values([leaf for _, leaf in leaves], names, inputs, seed)
-    args, kwargs = jax.tree.unflatten(tree, values)
-    return _outcome(lowered, args, kwargs, None)
-
-
-def _outcome(
-    lowered: nj.Lowered,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    native: Mapping[str, np.ndarray] | None,
-) -> CommandOutcome:
-    counts = profile(lowered)().instruction_counts
-    results = leaves_of(lowered.compile()(*args, **kwargs))
-    return CommandOutcome(results=results, instructions=counts, native=native)
 
 
 def _save(path: Path, results: Mapping[str, np.ndarray]) -> None:

@@ -12,7 +12,7 @@ from neuronjax.api.search_precision import search_precision
 from neuronjax.cli.application import (
     CacheOption,
     JsonOption,
-    TargetOption,
+    OwnTargetOption,
     check_folders,
     print_json,
 )
@@ -22,9 +22,8 @@ from neuronjax.cli.sources import (
     SeedOption,
     ShapesOption,
     SourceArgument,
-    find,
+    answered,
 )
-from neuronjax.errors import UnsupportedError
 
 
 @options_of(
@@ -36,7 +35,7 @@ from neuronjax.errors import UnsupportedError
 )
 def search(
     source: SourceArgument,
-    target: TargetOption = "trn2",
+    target: OwnTargetOption = None,
     shapes: ShapesOption = None,
     inputs: InputsOption = None,
     seed: SeedOption = 0,
@@ -62,16 +61,8 @@ def search(
     check_folders([plot])
     if cache:
         keep_compiled()
-    found = find(source)
-    if isinstance(found, Path):
-        raise UnsupportedError(
-            f"{found}: a search in a saved program",
-            remedy="name the function it was made from: file.py:function",
-        )
-    searched = search_precision(
-        found.function, target=target, progress=not as_json, **keywords
-    )
-    result = searched(*found.values(shapes, inputs, seed))
+    keywords.update(target=target, progress=not as_json)
+    result = answered(search_precision, source, (shapes, inputs, seed), **keywords)
     if plot is not None:
         result.plot().savefig(plot)
     if as_json:

@@ -29,6 +29,7 @@ import numpy as np
 import typer
 
 from neuronjax.capture.artifacts import read_artifact
+from neuronjax.capture.trace import as_declared, is_key
 from neuronjax.errors import InvalidProgramError, is_library
 from neuronjax.execution import stages
 from neuronjax.ir.array_file import read_npz
@@ -62,6 +63,45 @@ Shapes = str | Sequence[str] | None
 SeedOption = Annotated[int, typer.Option(help="Of inputs that are not given.")]
 
 
+#: Positional arguments and keywords.
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class SavedSource:
+    """A saved program, which knows the types of its arguments."""
+
+    name: str
+
+    @property
+    def function(self) -> Path:
+        """What a verb takes."""
+        return Path(self.name)
+
+    def arguments(self, shapes: Shapes) -> tuple[Any, ...]:
+        """Return the arguments that a verb without values needs: none."""
+        return ()
+
+    def values(self, shapes: Shapes, inputs: Path | None, seed: int) -> Call:
+        """Return the arguments as arrays, from a file or drawn.
+
+        Raises:
+            InvalidProgramError: as `with_values`.
+        """
+        artifact = read_artifact(self.name)
+        types, names = artifact.in_avals, artifact.argument_names
+        words = [jax.eval_shape(_words, type) for type in types]
+        arrays = with_values(words, names, inputs, seed)
+        leaves = [as_declared(*pair) for pair in zip(arrays, types, strict=True)]
+        if artifact.in_tree is None:
+            return tuple(leaves), {}
+        return jax.tree.unflatten(artifact.in_tree, leaves)
+
+
+def _words(x: Any) -> Any:
+    return jax.random.key_data(x) if is_key(x.dtype) else x
+
+
 @dataclass(frozen=True)
 class FunctionSource:
     """A Python function, and its name as the user wrote it."""
@@ -89,8 +129,8 @@ class FunctionSource:
         found: Any = example() if callable(example) else example
         return self._fitting(tuple(found))
 
-    def values(self, shapes: Shapes, inputs: Path | None, seed: int) -> tuple[Any, ...]:
-        """The arguments as arrays: from a file, as they are, or drawn.
+    def values(self, shapes: Shapes, inputs: Path | None, seed: int) -> Call:
+        """Return the arguments as arrays: from a file, as they are, or drawn.
 
         Raises:
             InvalidProgramError: as `arguments` and `with_values`.
@@ -101,7 +141,7 @@ class FunctionSource:
             x if isinstance(x, jax.ShapeDtypeStruct) else jnp.asarray(x)
             for _, x in leaves
         ]
-        return jax.tree.unflatten(tree, with_values(types, names, inputs, seed))
+        return jax.tree.unflatten(tree, with_values(types, names, inputs, seed)), {}
 
     def _fitting(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
@@ -121,8 +161,8 @@ class FunctionSource:
         return arguments
 
 
-def find(source: str) -> FunctionSource | Path:
-    """The function or saved program that a user names.
+def find(source: str) -> FunctionSource | SavedSource:
+    """Return the function or saved program that a user names.
 
     Raises:
         InvalidProgramError: no such file, module or function.
@@ -144,14 +184,25 @@ def find(source: str) -> FunctionSource | Path:
 
 
 def program(source: str, shapes: Shapes) -> tuple[Any, tuple[Any, ...]]:
-    """A function or the path of a saved program, and the arguments of its call."""
+    """Return a function or the path of a saved program, and the arguments of a call."""
     found = find(source)
-    if isinstance(found, Path):
-        return found, ()
     return found.function, found.arguments(shapes)
 
 
-def _saved(source: str) -> Path:
+def answered(
+    verb: Callable[..., Any],
+    source: str,
+    values: tuple[Shapes, Path | None, int],
+    **keywords: Any,
+) -> Any:
+    """Return what a verb answers about a program, given shapes, inputs and a seed."""
+    found = find(source)
+    asked = verb(found.function, **keywords)
+    arguments, named = found.values(*values)
+    return asked(*arguments, **named)
+
+
+def _saved(source: str) -> SavedSource:
     path = Path(source)
     if not path.is_file():
         raise InvalidProgramError(
@@ -165,7 +216,7 @@ def _saved(source: str) -> Path:
             remedy=f"{source}:FUNCTION; it has: "
             f"{', '.join(_functions(_from_file(source))) or 'none'}",
         )
-    return path
+    return SavedSource(source)
 
 
 def _functions(module: ModuleType) -> list[str]:
@@ -295,14 +346,6 @@ def with_values(
     given = read_npz(inputs, "give an .npz file, as np.savez writes it")
     numbered = enumerate(zip(types, names, strict=True))
     return [_given(given, *of, index) for index, of in numbered]
-
-
-def saved_values(path: Path, inputs: Path | None, seed: int) -> list[jax.Array]:
-    """As `with_values`, the arguments of a saved program's main."""
-    program = read_artifact(path).program
-    types = [v.type for v in program.entry.body.arguments]
-    shapes = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
-    return with_values(shapes, program.argument_names, inputs, seed)
 
 
 def _given(

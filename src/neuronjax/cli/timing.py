@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,19 +12,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-import neuronjax as nj
+from neuronjax.api.asked import own_setting
 from neuronjax.api.profile import profile as profile_step
 from neuronjax.api.profile_result import Profile
 from neuronjax.cli.application import (
     JsonOption,
+    OwnTargetOption,
     PolicyOption,
-    TargetOption,
     check_folders,
     print_json,
     table,
 )
 from neuronjax.cli.options import CommandConsole, Offer, options_of
-from neuronjax.cli.sources import Shapes, ShapesOption, SourceArgument, find
+from neuronjax.cli.sources import ShapesOption, SourceArgument, program
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.execution import stages
 from neuronjax.policy import Policy
@@ -88,7 +88,7 @@ _GROUPS: Mapping[str, Any] = {
 )
 def profile(
     source: SourceArgument,
-    target: TargetOption = "trn2",
+    target: OwnTargetOption = None,
     policy: PolicyOption = None,
     shapes: ShapesOption = None,
     *,
@@ -131,7 +131,9 @@ def profile(
     if by not in _GROUPS:
         raise InvalidProgramError(f"--by {by}", remedy=f"one of {', '.join(_GROUPS)}")
     with stages.watching(source, "loading"):
-        found = _profile(source, shapes, target=target, policy=policy, **keywords)
+        function, arguments = program(source, shapes)
+        profiled = profile_step(function, target=target, policy=policy, **keywords)
+        found = profiled(*arguments)
         stages.stage("pricing changes")
         priced = found.limits() if limits else ()
         stages.stage("writing")
@@ -158,24 +160,6 @@ def profile(
 def _short(lines: Mapping[str, Usage]) -> dict[str, Usage]:
     shown = places(lines)
     return {shown[line]: used for line, used in lines.items()}
-
-
-def _profile(
-    source: str,
-    shapes: Shapes,
-    *,
-    target: str,
-    policy: str | None,
-    batch_argnums: Sequence[int] = (),
-    **keywords: Any,
-) -> Profile:
-    found = find(source)
-    if isinstance(found, Path):
-        chosen = Policy.resolve(policy)
-        lowered = nj.load(found, target=target, policy=chosen)
-        return profile_step(lowered, target=target, policy=chosen, **keywords)()
-    keywords.update(target=target, policy=policy, batch_argnums=batch_argnums)
-    return profile_step(found.function, **keywords)(*found.arguments(shapes))
 
 
 def _write(
@@ -215,20 +199,21 @@ def compare_targets(
         neuronjax compare-targets train.py:step --args 'f32[8,16]' --policy bf16
     """
     with stages.watching(source, "loading"):
-        found = [_row(source, shapes, name, policy) for name in targets or _TARGETS]
+        function, arguments = program(source, shapes)
+        numerics = Policy.resolve(policy or own_setting(function).get("policy"))
+        names = targets or _TARGETS
+        found = [_row(function, arguments, name, numerics) for name in names]
     if as_json:
         print_json(found)
     else:
-        Console().print(
-            _comparison(f"{source}, {numerics_of(Policy.resolve(policy))}", found)
-        )
+        Console().print(_comparison(f"{source}, {numerics_of(numerics)}", found))
 
 
 def _row(
-    source: str, shapes: Shapes, target: str, policy: str | None
+    function: Any, arguments: tuple[Any, ...], target: str, policy: Policy
 ) -> dict[str, Any]:
     try:
-        found = _profile(source, shapes, target=target, policy=policy)
+        found = profile_step(function, target=target, policy=policy)(*arguments)
     except NeuronJaxError as error:
         return {"target": target, "error": str(error)}
     needed, held = found.memory.hbm.bytes, capacity_bytes(found.core)

@@ -74,13 +74,11 @@ class Setting:
 
     Attributes:
         program: captured StableHLO without complex numbers.
-        cotangents: indices of main's arguments that carry gradients.
         call_index: of stochastic rounding.
     """
 
     program: Program
     target: Target
-    cotangents: frozenset[int] = frozenset()
     call_index: jax.Array | None = None
     signatures: Signatures = field(default_factory=Signatures)
 
@@ -113,7 +111,6 @@ class Setting:
             self.program,
             target=self.target,
             policy=policy,
-            cotangents=self.cotangents,
             obeys_scopes=obeys_scopes,
         )
 

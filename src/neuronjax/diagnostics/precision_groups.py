@@ -61,7 +61,7 @@ class ListeningPolicy(Policy):
     def like(cls, policy: Policy) -> ListeningPolicy:
         """The same numerics, with a rule that matches every op and alters none."""
         fields = {name: getattr(policy, name) for name in policy.__dataclass_fields__}
-        fields["rules"] = (Rule(op="", auto_cast=policy.auto_cast),)
+        fields["rules"] = (Rule(op="", overflow=policy.overflow),)
         return cls(**fields)
 
     def for_op(

@@ -14,6 +14,7 @@ from neuronjax.capture.portable import portable_artifact
 from neuronjax.capture.trace import Capture
 from neuronjax.execution.call import CallContext, Outcome
 from neuronjax.execution.transformations import Emulation, abstract
+from neuronjax.hardware import Target
 from neuronjax.ir.instruction import InstructionProgram
 from neuronjax.ir.program import Program
 from neuronjax.policy import Policy
@@ -25,11 +26,10 @@ class CapturedProgram:
 
     Attributes:
         emulation: the function of flat arguments, its target and policy.
-        inputs: the flat arguments, arrays or their types.
+        inputs: the flat arguments that main takes, arrays or their types.
         outputs: shape, dtype and weak type of every flat result.
         out_tree: the pytree of the results.
         program: the StableHLO program.
-        kept: indices of the inputs that its main takes; None for all.
     """
 
     emulation: Emulation
@@ -37,7 +37,6 @@ class CapturedProgram:
     outputs: tuple[jax.ShapeDtypeStruct, ...]
     out_tree: Any
     program: Program
-    kept: tuple[int, ...] | None = None
 
     @functools.cached_property
     def instructions(self) -> InstructionProgram:
@@ -60,7 +59,7 @@ class CapturedProgram:
         captured = Capture(self.program, self.out_tree, self.outputs)
         return self.emulation.execute(captured, self.instructions, context, leaves)
 
-    def under(self, policy: Policy) -> CapturedProgram:
-        """The same program under another policy."""
-        emulation = dataclasses.replace(self.emulation, policy=policy)
+    def under(self, target: Target, policy: Policy) -> CapturedProgram:
+        """Return the same program for a target, under a policy."""
+        emulation = dataclasses.replace(self.emulation, target=target, policy=policy)
         return dataclasses.replace(self, emulation=emulation)

@@ -24,7 +24,15 @@ from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
 
 from neuronjax.capture.forward_mode import not_transposed, reverse_mode_only
 from neuronjax.capture.mesh_context import MeshContext
-from neuronjax.capture.trace import Capture, Traced, abstract, trace
+from neuronjax.capture.trace import (
+    Capture,
+    Traced,
+    abstract,
+    as_declared,
+    float0,
+    is_key,
+    trace,
+)
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import interpreter, stages
 from neuronjax.execution.call import CallContext, Outcome
@@ -137,7 +145,7 @@ class Emulation:
             plan = self.collector.plan(program, captured.program.argument_names)
         outcome = interpreter.run(program, arrays, context, plan=plan)
         results = join_complex(outcome.results, captured.program)
-        declared = map(_as_declared, results, captured.out_avals)
+        declared = map(as_declared, results, captured.out_avals)
         return replace(outcome, results=list(declared))
 
     # -- transformations ---------------------------------------------------------------
@@ -178,9 +186,9 @@ class Emulation:
         """The emulation of `vmap(f)`, and which of its results have the new axis: all,
         if there is no list."""
         axes = tuple(0 if b else None for b in batched)
-        mapped = jax.vmap(self.function, in_axes=axes, axis_size=axis_size)
+        mapped = jax.vmap(self._by_line, in_axes=axes, axis_size=axis_size)
         if all(batched):
-            return self._of(mapped), []
+            return self.of_function(mapped), []
         # Of one trace: another may keep other residuals for the backward pass.
         with self._surrounded():
             traced = trace(mapped, leaves)
@@ -190,11 +198,17 @@ class Emulation:
             outputs = zip(jaxpr_as_fun(traced)(*leaves), depends, strict=True)
             return [x if d else x[0] for x, d in outputs]
 
-        return self._of(function), depends
+        return self.of_function(function), depends
 
-    def _of(self, function: Callable[..., list[Any]]) -> Emulation:
+    def of_function(self, function: Callable[..., list[Any]]) -> Emulation:
         """The same of another function of the same arguments."""
         return replace(self, function=function, traced=None)
+
+    @property
+    def _by_line(self) -> Callable[..., list[Any]]:
+        """The function, of which every op keeps its line: what JAX traces to derive it,
+        it traces as if all of it stood where the emulated function is called."""
+        return jaxpr_as_fun(self.traced.stage.jaxpr) if self.traced else self.function
 
     def _refuse_accompanied(self, transformation: str, context: CallContext) -> None:
         if self.collector is not None:
@@ -241,7 +255,7 @@ class _Derivative:
             outputs, residuals = self._trace_forward(leaves)
             return [*outputs, *residuals]
 
-        outcome = self.primal._of(function)(context, leaves)
+        outcome = self.primal.of_function(function)(context, leaves)
         flat, count = outcome.results, len(self.outputs)
         return replace(outcome, results=flat[:count]), (context, flat[count:])
 
@@ -253,7 +267,7 @@ class _Derivative:
             full = list(leaves)
             for i, leaf in zip(inexact, floats, strict=True):
                 full[i] = leaf
-            return self.primal.function(*full)
+            return self.primal._by_line(*full)
 
         outputs, pull = jax.vjp(of_inexact, *[leaves[i] for i in inexact])
         residuals, self.vjp_tree = jax.tree.flatten(pull)
@@ -270,7 +284,7 @@ class _Derivative:
         count = len(residuals)
         scale = self.primal.policy.loss_scale
         emulation = replace(
-            self.primal._of(self._backward_function(count, scale)),
+            self.primal.of_function(self._backward_function(count, scale)),
             names=(
                 *self.residual_names,
                 *[f"cotangent/{i}" for i in range(len(floats))],
@@ -380,16 +394,6 @@ def is_inexact(leaf: Any) -> bool:
     return dtypes.issubdtype(leaf.dtype, np.inexact)
 
 
-def float0(leaf: Any) -> np.ndarray:
-    """The gradient of an integer."""
-    return np.zeros(leaf.shape, dtypes.float0)
-
-
-def is_key(dtype: Any) -> bool:
-    """Whether a dtype is that of typed PRNG keys."""
-    return dtypes.issubdtype(dtype, dtypes.prng_key)
-
-
 def split_complex(arrays: Sequence[jax.Array]) -> list[jax.Array]:
     """Arguments as a lowered program takes them: a complex one as its two parts."""
     return [
@@ -416,14 +420,3 @@ def _without_key(leaf: Any) -> jax.Array:
     if is_key(leaf.dtype):
         return jax.random.key_data(leaf)
     return jnp.asarray(leaf)
-
-
-def _as_declared(array: jax.Array, aval: jax.ShapeDtypeStruct) -> jax.Array:
-    """A result with what arrays of the interpreter lack: key types and weak types."""
-    if is_key(aval.dtype):
-        return jax.random.wrap_key_data(array, impl=aval.dtype._impl)  # type: ignore
-    if aval.weak_type:
-        return lax.convert_element_type_p.bind(
-            array, new_dtype=np.dtype(aval.dtype), weak_type=True, sharding=None
-        )
-    return array

@@ -27,7 +27,7 @@ from neuronjax.ir.name_stack import is_cotangent_scope
 from neuronjax.ir.program import Location, Op, Program, Region, TensorType, Value
 from neuronjax.numerics.float_format import FORMATS
 from neuronjax.policy import Policy
-from neuronjax.policy.policy import unmatched_rule_error
+from neuronjax.policy.policy import idle_rule_error, unmatched_rule_error
 from neuronjax.policy.scopes import active_policy, has_policy_scope, policy_from_scope
 
 # What a rule yields.
@@ -91,6 +91,7 @@ class ProgramContext:
         self.mesh: DeviceMesh | None = None
         self._buffers = 0
         self._matched: set[int] = set()
+        self._changing: set[int] = set()
         self._seen: dict[str, set[str]] = {
             name: set() for name in ("op", "param", "scope", "source", "module")
         }
@@ -140,6 +141,7 @@ class ProgramContext:
         matched = policy.matching_rules(op.name, **texts)
         if policy is self.policy:
             self._matched.update(matched)
+            self._changing |= {n for n in matched if policy.can_change(n, op.name)}
             self._seen["op"].add(op.name)
             self._seen["param"].update(parameters)
             self._seen["scope"].add(scope)
@@ -149,10 +151,16 @@ class ProgramContext:
         return policy.for_op(op.name, **texts), pattern
 
     def check_rules(self) -> None:
-        """Raises InvalidProgramError for a rule that matched no op."""
+        """Refuse a rule that matches no op, or that can change nothing about any.
+
+        Raises:
+            InvalidProgramError: names the rule.
+        """
         for index, rule in enumerate(self.policy.rules):
             if index not in self._matched:
                 raise unmatched_rule_error(rule, self._seen)
+            if index not in self._changing:
+                raise idle_rule_error(rule)
 
     @property
     def tracks_provenance(self) -> bool:

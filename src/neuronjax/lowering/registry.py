@@ -80,7 +80,6 @@ def lower_by_op(
     *,
     target: Target,
     policy: Policy,
-    cotangents: frozenset[int] = frozenset(),
     obeys_scopes: bool = True,
 ) -> tuple[InstructionProgram, Mapping[Block, LoweredRegion]]:
     """As `lower`, with which op every instruction comes from.
@@ -91,14 +90,13 @@ def lower_by_op(
         program: captured StableHLO without complex numbers.
         target: as `lower`.
         policy: as `lower`.
-        cotangents: as `lower`.
         obeys_scopes: whether a `policy_scope` in the program goes before the policy.
 
     Returns:
         The instructions, and for every block the region it was made from.
     """
     shared = ProgramContext(program, target, policy, obeys_scopes=obeys_scopes)
-    lowered = _lowered(shared, policy, cotangents)
+    lowered = _lowered(shared, policy, frozenset())
     shared.check_rules()
     return lowered, shared.regions
 

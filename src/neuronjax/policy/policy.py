@@ -408,6 +408,16 @@ class Policy:
         matched = self.matching_rules(op_name, **texts)
         return _under_rule(self, matched[-1] if matched else None)
 
+    def can_change(self, index: int, op_name: str) -> bool:
+        """Say whether a rule may change an op of this name that it matches: one about
+        casts changes what is cast, matmuls and convolutions unless it is all."""
+        under, overrides = _under_rule(self, index), self.rules[index].overrides
+        if not _ABOUT_CASTS.issuperset(overrides) or under.auto_cast == "all":
+            return True
+        if op_name in _CAST_ALONE:
+            return under.auto_cast != "none" or "auto_cast" in overrides
+        return self.auto_cast == "all"
+
     def describe(self) -> str:
         """A few lines for people: what is cast, how it rounds, how sums are taken."""
         return "\n".join(_description(self))
@@ -417,6 +427,23 @@ class Policy:
 def _under_rule(policy: Policy, index: int | None) -> Policy:
     overrides = {} if index is None else policy.rules[index].overrides
     return dataclasses.replace(policy, rules=(), **overrides)
+
+
+_ABOUT_CASTS = frozenset({"auto_cast", "auto_cast_type", "cotangent_type", "scaling"})
+_CAST_ALONE = {
+    f"stablehlo.{name}" for name in ("dot_general", "convolution", "custom_call")
+}
+
+
+def idle_rule_error(rule: Rule) -> InvalidProgramError:
+    """Return the error for a rule that matches ops, and can change none of them."""
+    casts = ", ".join(rule.overrides)
+    return InvalidProgramError(
+        f"{rule!r} can change nothing about the ops that it matches: {casts} is about "
+        "what is cast, and none of them is",
+        remedy='match matmuls or convolutions, and name auto_cast="matmult" where the '
+        'policy casts nothing; or give auto_cast="all"',
+    )
 
 
 def unmatched_rule_error(

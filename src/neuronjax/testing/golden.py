@@ -22,7 +22,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from neuronjax.api.jit import Emulated, jit
+from neuronjax.api.asked import Asked
 from neuronjax.errors import InternalError, InvalidProgramError
 from neuronjax.policy import Policy
 from neuronjax.testing import golden_file
@@ -142,10 +142,10 @@ def golden(
     Args:
         name: of the files; letters, digits and `_.+=,[]-`.
         function: what `jax.jit` takes, or an `Emulated` function, which brings its
-            own target and policy. What it writes into modules of Flax NNX is among its
-            results.
-        target: as `neuronjax.jit`; default "trn2".
-        policy: as `neuronjax.jit`.
+            own target and policy where none is named here. What it writes into modules
+            of Flax NNX is among its results.
+        target: as `neuronjax.compare`.
+        policy: as `neuronjax.compare`.
         directory: where the files are; made if need be.
         update: write the files anew; None: as `pytest --neuronjax-update-golden` says.
         changed_program: when today's program is not the stored one: "warn" only,
@@ -169,7 +169,8 @@ def golden(
         raise InvalidProgramError(
             f"golden {name!r}", remedy="use letters, digits and _.+=,[]-"
         )
-    emulated = _emulated(function, target, policy, jit_options)
+    setting = {"target": target, "policy": policy, **jit_options}
+    asked = Asked.of(function, **setting)
     path = Path(directory) / name
     writes = bool(os.environ.get(UPDATE)) if update is None else update
     choice = changed_program or os.environ.get(CHANGED) or "warn"
@@ -178,10 +179,10 @@ def golden(
             f"changed_program is {choice!r}", remedy=f"choose of {', '.join(_CHOICES)}"
         )
 
-    @functools.wraps(emulated.__wrapped__)
+    @functools.wraps(asked.step)
     def check(*args: Any, **kwargs: Any) -> GoldenReport:
         __tracebackhide__ = True
-        today = Today.of(emulated, args, kwargs, input_seed)
+        today = Today.of(asked, args, kwargs, input_seed)
         if writes:
             return _write(name, path, today, rounding_seed)
         report = _compare(name, path, today, choice)
@@ -209,23 +210,6 @@ def check_stored(path: str | os.PathLike[str]) -> GoldenReport:
     stored = golden_file.read(where)
     _check_bits(where.name, stored, stored_inputs(stored))
     return GoldenReport(name=where.name, path=where, provenance=dict(stored.provenance))
-
-
-def _emulated(
-    function: Callable[..., Any],
-    target: str | None,
-    policy: str | Policy | None,
-    jit_options: dict[str, Any],
-) -> Emulated:
-    if not isinstance(function, Emulated):
-        made = jit(function, target=target or "trn2", policy=policy, **jit_options)
-        return made.reported()
-    if target is not None or policy is not None or jit_options:
-        raise InvalidProgramError(
-            "golden of an emulated function with options of its own",
-            remedy="give them to neuronjax.jit, or pass the plain function",
-        )
-    return function.reported()
 
 
 # -- Writing ---------------------------------------------------------------------------

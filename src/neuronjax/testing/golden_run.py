@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from neuronjax.api.jit import NATIVE_JIT, Emulated
+from neuronjax.api.asked import Asked
+from neuronjax.api.jit import NATIVE_JIT
 from neuronjax.capture.artifacts import read_artifact
 from neuronjax.diagnostics.edits.changed_attributes import CONSTANT
 from neuronjax.execution import interpreter
@@ -55,14 +56,14 @@ class Today:
     @classmethod
     def of(
         cls,
-        emulated: Emulated,
+        asked: Asked,
         args: tuple,
         kwargs: dict,
         seed: int = 0,
         with_inputs: bool = True,
     ) -> Today:
         """Captures; arguments without values are drawn from the seed."""
-        captured = emulated.captured(*args, **kwargs)
+        captured = asked.captured(*args, **kwargs)
         emulation, leaves = captured.emulation, captured.inputs
         code = captured.portable()
         outputs = jax.tree.unflatten(captured.out_tree, captured.outputs)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from neuronjax.api.jit import Emulated, jit
+from neuronjax.api.asked import Asked
 from neuronjax.ir.program import Program
 from neuronjax.testing import golden_file
 from neuronjax.testing.fingerprint import fingerprint, first_difference
@@ -28,7 +28,7 @@ def assert_same_program(
     count; see `testing.fingerprint`.
 
     Args:
-        function: what `jax.jit` takes, or an `Emulated` function.
+        function: as `neuronjax.compare`.
         expected: another such function, or the path of a golden without its ending.
 
     Returns:
@@ -39,11 +39,14 @@ def assert_same_program(
     """
 
     def check(*args: Any, **kwargs: Any) -> None:
-        now = _captured(function, args, kwargs)
+        def of(function: Any) -> Program:
+            return Today.of(Asked.of(function), args, kwargs, with_inputs=False).program
+
+        now = of(function)
         if isinstance(expected, str | os.PathLike):
             wanted = stored_program(golden_file.read(Path(expected)))
         else:
-            wanted = _captured(expected, args, kwargs)
+            wanted = of(expected)
         if fingerprint(now) == fingerprint(wanted):
             return
         lines = first_difference(wanted, now).split("\n")
@@ -52,8 +55,3 @@ def assert_same_program(
         )
 
     return check
-
-
-def _captured(function: Callable[..., Any], args: tuple, kwargs: dict) -> Program:
-    emulated = function if isinstance(function, Emulated) else jit(function)
-    return Today.of(emulated.reported(), args, kwargs, with_inputs=False).program

@@ -120,7 +120,7 @@ def lane_task(
     """One instruction of nki.isa on every element of a result, or of a `shape`.
 
     What streams in are the `operands`; without them, the first that is a tensor."""
-    result = i.results[0].type
+    result = (*i.results, *i.operands)[0].type  # what is only recorded has no result
     free = columns(result.shape if shape is None else shape, core)
     if operands is None:
         every = range(len(i.operands))

@@ -209,11 +209,12 @@ def check_fits(plan: MemoryPlan, core: Core) -> InvalidProgramError | None:
         f"the program needs {_size(peak.bytes)} of HBM; a logical NeuronCore of "
         f"{core.chip.name} (LNC {core.lnc}) has {_size(room)}: {by_category}; the "
         f"biggest tensors:{tensors}",
-        remedy=_remedies(peak, room),
+        remedy=_remedies(plan, room),
     )
 
 
-def _remedies(peak: HbmPeak, room: int) -> str:
+def _remedies(plan: MemoryPlan, room: int) -> str:
+    peak, half = plan.hbm, _half(plan)
     totals = peak.categories
     found = []
     if totals["activations"]:
@@ -231,9 +232,25 @@ def _remedies(peak: HbmPeak, room: int) -> str:
             f"leaves {left}"
         )
     other = totals["activations"] + totals["workspace"] + totals["inputs"]
-    if other:
-        found.append(f"half the batch saves up to {_size(other / 2)}")
+    if other and half:
+        found.append(f"{half} saves up to {_size(other / 2)}")
     return "; ".join(found) or "use more devices"
+
+
+def _half(plan: MemoryPlan) -> str:
+    """Say of what there can be half as much: of the batch, else of the first axis that
+    can be halved of the largest input; "" where there is none."""
+    fused = plan.main.fused
+    pairs = zip(plan.arguments, fused.arguments, strict=False)
+    inputs = [(t, fused.types[value].shape) for t, value in pairs]
+    inputs = [each for each in inputs if each[0].category == "inputs"]
+    largest, shape = max(inputs, key=lambda each: each[0].bytes, default=(None, ()))
+    axis = next((n for n, size in enumerate(shape) if size > 1), None)
+    if largest is None or axis is None:
+        return ""
+    if axis == 0:
+        return "half the batch"
+    return f"half of the {shape[axis]} along axis {axis} of {largest.name}"
 
 
 def _size(count: float) -> str:

@@ -1,0 +1,278 @@
+"""What a verb is asked about: a function, an emulated function, or a program.
+
+Every verb takes all of them, and from all of them it gets the same: a captured program,
+arrays, and the target and policy of its report. These are the arguments of the verb;
+without one, what the function or the program was made with; else "trn2" and the
+defaults of the SDK.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from neuronjax.api.jit import Emulated, jit
+from neuronjax.api.load import read_saved
+from neuronjax.api.lowered import Compiled, Lowered
+from neuronjax.diagnostics.kernel_limits import is_kernel
+from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.execution import stages
+from neuronjax.execution.captured import CapturedProgram
+from neuronjax.execution.transformations import is_key, split_complex
+from neuronjax.hardware import Target, resolve_target
+from neuronjax.lowering.complex_program import holds_complex
+from neuronjax.policy import Policy
+from neuronjax.policy.scopes import active_policy
+from neuronjax.report.setting import policy_name, setting_line
+
+#: A function, or a program that was lowered, compiled, loaded, or saved in a file.
+Askable = Callable[..., Any] | Lowered | Compiled | str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a verb is asked about, for one target under one policy.
+
+    Attributes:
+        step: the emulated function, or the lowered program.
+        first: the arguments that a bound method puts in front of those of a call.
+    """
+
+    step: Emulated | Lowered
+    first: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        item: Askable,
+        *,
+        target: str | None = None,
+        policy: str | Policy | None = None,
+        **options: Any,
+    ) -> Asked:
+        """Return something for the target and policy given, else for its own.
+
+        Args:
+            item: what the verb was given.
+            target: as `jit`; None for its own, else "trn2".
+            policy: as `jit`; None for its own, else the SDK's defaults.
+            **options: further keywords of `jit`; None leaves a function its own.
+        """
+        numerics = None if policy is None else Policy.resolve(policy)
+        if isinstance(item, str | os.PathLike):
+            return cls(read_saved(item, target, numerics))
+        if isinstance(item, Lowered | Compiled):
+            machine = None if target is None else resolve_target(target)
+            return cls(item.lowered.under(target=machine, policy=numerics))
+        given = {"target": target, "policy": numerics, **options}
+        given = {name: value for name, value in given.items() if value is not None}
+        function, first = _unbound(item)
+        if isinstance(function, Emulated):
+            return cls(function.with_options(**given), first)
+        setting = {"target": "trn2", **own_setting(item), **given}
+        inner = _emulated_in(item)
+        return cls(jit(inner.asked_about(item) if inner else item, **setting))
+
+    @property
+    def name(self) -> str:
+        """What a report calls it."""
+        if isinstance(self.step, Lowered):
+            return self.step.name
+        return getattr(self.step, "__name__", "function")
+
+    @property
+    def target(self) -> Target:
+        """The machine of the report."""
+        return self.step.target
+
+    @property
+    def policy(self) -> Policy:
+        """The numerics of the report: those of a `policy_scope` around the call, which
+        goes before all others."""
+        return active_policy() or self.step.policy
+
+    @property
+    def words(self) -> dict[str, str]:
+        """The fields with which every report says what it is about."""
+        return {
+            "name": self.name,
+            "target": self.target.name,
+            "policy": policy_name(self.policy),
+            "setting": setting_line(self.target, self.policy),
+        }
+
+    def watching(self) -> contextlib.AbstractContextManager[Any]:
+        """Say on the terminal what is being waited for, if it takes long."""
+        return stages.watching(f"{self.name} on {self.target.name}")
+
+    def captured(
+        self, *args: Any, _alone: bool = False, **kwargs: Any
+    ) -> CapturedProgram:
+        """Return the program of a call, with the call's arguments as its inputs; where
+        a lowered program is given none, with those that it was lowered for.
+
+        `_alone` leaves out what a function writes into modules.
+        """
+        if isinstance(self.step, Lowered):
+            given = args or kwargs
+            return self.step.bound(*args, **kwargs) if given else self.step.captured
+        step = self.step if _alone else self._reported
+        return step.captured(*self.first, *args, **kwargs)
+
+    def lowered(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Return the lowered program of a call."""
+        if isinstance(self.step, Lowered):
+            return self.step
+        return self._reported.lower(*self.first, *args, **kwargs)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it; what it writes into modules is among the results."""
+        step = self.step if isinstance(self.step, Lowered) else self._reported
+        return step(*self.first, *args, **kwargs)
+
+    def native(self) -> Callable[..., Any]:
+        """Return the function as `jax.jit` alone runs it.
+
+        Raises:
+            UnsupportedError: a program has none.
+        """
+        if isinstance(self.step, Lowered):
+            raise UnsupportedError(
+                f"{self.name} as jax.jit runs it: a saved program has no function",
+                remedy='name a policy instead of "native", such as "fp32"; or name the '
+                "function",
+            )
+        return self._reported.native
+
+    def under(self, policy: Policy) -> Emulated | Lowered:
+        """Return what runs it under another policy."""
+        if isinstance(self.step, Lowered):
+            return self.step.under(policy=policy)
+        return self._reported.with_options(policy=policy).anew()
+
+    @property
+    def has_static_arguments(self) -> bool:
+        """Whether the types of its arguments do not tell the program."""
+        if isinstance(self.step, Lowered):
+            return False
+        static = self.step.named("static")
+        return bool(static.numbers or static.names)
+
+    @functools.cached_property
+    def _reported(self) -> Emulated:
+        assert isinstance(self.step, Emulated)
+        return self.step.reported()
+
+
+def _unbound(item: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the function behind a bound method, and the arguments in front of it."""
+    if isinstance(item, functools.partial) and not item.keywords:
+        return item.func, item.args
+    return item, ()
+
+
+def _emulated_in(item: Any) -> Emulated | None:
+    """Return the emulated function that something is, or that it was made of."""
+    function: Any = item.func if isinstance(item, functools.partial) else item
+    function = inspect.unwrap(function, stop=lambda f: isinstance(f, Emulated))
+    return function if isinstance(function, Emulated) else None
+
+
+def own_setting(item: Askable) -> dict[str, Any]:
+    """Return the target and the policy that something was made with, by keyword: also a
+    gradient, or a batch, of an emulated function."""
+    if isinstance(item, Lowered | Compiled):
+        lowered = item.lowered
+        own: dict[str, Any] = {"target": lowered.target.name, "policy": lowered.policy}
+    elif is_kernel(item):
+        own = {"target": _name(getattr(item, "target", None))}
+    elif callable(item):
+        inner = _emulated_in(item)
+        options = inner.options if inner else {}
+        own = {name: options.get(name) for name in ("target", "policy")}
+    else:
+        own = {}
+    return {name: value for name, value in own.items() if value is not None}
+
+
+def shared_setting(
+    several: Sequence[Askable], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the one target and policy of things that are asked about together.
+
+    Args:
+        several: the things.
+        given: what the verb was given, by its keywords: the target first, then the
+            policy.
+
+    Raises:
+        InvalidProgramError: each has its own, and the caller names none.
+    """
+    shared = dict(given)
+    for keyword, what in zip(given, ("target", "policy"), strict=True):
+        own = [own_setting(each).get(what) for each in several]
+        own = [each for each in own if each is not None]
+        names = [*dict.fromkeys(map(_name, own))]
+        if given[keyword] is not None or not own:
+            continue
+        if len(names) > 1:
+            raise InvalidProgramError(
+                f"the {what} of one is {' and that of the other '.join(names)}",
+                remedy=f"name the one that is meant: {keyword}={names[0]!r}",
+            )
+        shared[keyword] = own[0]
+    return shared
+
+
+def _name(setting: Any) -> str:
+    """Return the name of a target, or of a policy."""
+    if isinstance(setting, Policy):
+        return policy_name(setting)
+    return getattr(setting, "name", setting)
+
+
+# -- captured programs -----------------------------------------------------------------
+
+
+def arrays_of(captured: CapturedProgram) -> list[jax.Array]:
+    """Return the inputs as a lowered program takes them: keys as their words, complex
+    numbers as pairs.
+
+    Raises:
+        InvalidProgramError: an input is a type, which has no values.
+    """
+    for leaf, name in zip(captured.inputs, captured.emulation.names, strict=True):
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            raise InvalidProgramError(
+                f"the argument {name} is a type, which has no values",
+                op=captured.emulation.name,
+                remedy="give an array for each argument of the program",
+            )
+    plain = (jax.random.key_data(x) if is_key(x.dtype) else x for x in captured.inputs)
+    return split_complex([jnp.asarray(x) for x in plain])
+
+
+def check_real(captured: CapturedProgram, what: str) -> None:
+    """Refuse programs with complex numbers, for which something is not done."""
+    if holds_complex(captured.program):
+        raise UnsupportedError(
+            what,
+            op=captured.emulation.name,
+            remedy="take real and imaginary parts as arguments of their own",
+        )
+
+
+def output_names(captured: CapturedProgram) -> list[str]:
+    """Return the path of every output."""
+    outputs = jax.tree.unflatten(captured.out_tree, captured.outputs)
+    paths, _ = jax.tree.flatten_with_path(outputs)
+    names = [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in paths]
+    return [name or "the result" for name in names]

@@ -1,0 +1,116 @@
+"""A saved program as a JAX function: it can be traced, captured and differentiated.
+
+JAX calls programs that `jax.export` has written. An export of another function of the
+same types is the frame, which is right in every version of JAX; the saved program takes
+the place of its module. One batch size was saved, so that `vmap` is a loop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import dtypes, export
+from jax.custom_batching import sequential_vmap
+from jax.extend import mlir
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy, stablehlo
+from jax.interpreters.mlir import make_ir_context
+
+from neuronjax.capture.artifacts import Artifact
+from neuronjax.capture.trace import PLATFORM, as_declared, float0, is_key
+from neuronjax.errors import UnsupportedError
+from neuronjax.ir.program import Value
+
+
+def function_of(artifact: Artifact) -> Callable[..., list[Any]]:
+    """Return the function of flat leaves, those that the program takes, to flat leaves.
+
+    Its derivative is the saved one.
+    """
+    call = sequential_vmap(_call(artifact))
+    with_derivative = jax.custom_vjp(call)
+
+    def forward(*leaves: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        if artifact.vjp is None:
+            raise UnsupportedError(
+                f"the derivative of {artifact.name}, a loaded program that holds none",
+                remedy="export it with exported.serialize(vjp_order=1), or emulate the "
+                "function: jax.grad(nj.jit(f))",
+            )
+        return call(*leaves), leaves
+
+    def backward(leaves: tuple[Any, ...], cotangents: Sequence[Any]) -> tuple[Any, ...]:
+        derivative = artifact.vjp
+        assert derivative is not None
+        flat: list[Any] = [np.zeros(a.shape, a.dtype) for a in artifact.in_avals]
+        for place, leaf in zip(artifact.kept, leaves, strict=True):
+            flat[place] = leaf
+        flat += cotangents
+        gradients = function_of(derivative)(*(flat[n] for n in derivative.kept))
+        pairs = zip((gradients[n] for n in artifact.kept), leaves, strict=True)
+        return tuple(
+            g if dtypes.issubdtype(x.dtype, np.inexact) else float0(x) for g, x in pairs
+        )
+
+    with_derivative.defvjp(forward, backward)
+    return with_derivative
+
+
+def _call(artifact: Artifact) -> Callable[..., list[Any]]:
+    """Return the program as JAX calls it."""
+    body = artifact.program.entry.body
+    results = [_type(value) for value in body.results]
+
+    def frame(*arrays: Any) -> list[Any]:
+        return [jax.numpy.zeros(type.shape, type.dtype) for type in results]
+
+    whole = jax.jit(frame, keep_unused=True)
+    exported = export.export(whole, platforms=[PLATFORM])(*map(_type, body.arguments))
+    with make_ir_context():
+        module = ir.Module.parse(artifact.code)
+        _constrain(module)
+        version = stablehlo.get_current_version()
+        code = mlir.serialize_portable_artifact(module, version, True)
+    saved = dataclasses.replace(exported, mlir_module_serialized=code)
+
+    def call(*leaves: Any) -> list[Any]:
+        words = (jax.random.key_data(x) if is_key(x.dtype) else x for x in leaves)
+        pairs = zip(saved.call(*words), artifact.out_avals, strict=True)
+        return [as_declared(*pair) for pair in pairs]
+
+    return call
+
+
+def _type(value: Value) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(value.type.shape, value.type.dtype)
+
+
+def _constrain(module: Any) -> None:
+    """Say inside of main how its arguments and results are sharded: a call says
+    nothing of it."""
+    names = [(ir.StringAttr(op.attributes["sym_name"]), op) for op in module.body]
+    main = next(op for name, op in names if name.value == "main")
+    block = main.regions[0].blocks[0]
+    last = block.operations[len(block.operations) - 1]
+    for number, sharding in _shardings(main, "arg_attrs"):
+        value = block.arguments[number]
+        with ir.InsertionPoint.at_block_begin(block), last.location:
+            op = sdy.ShardingConstraintOp(value, sharding)
+        value.replace_all_uses_except(op.result, op.operation)
+    for number, sharding in _shardings(main, "res_attrs"):
+        with ir.InsertionPoint(last), last.location:
+            op = sdy.ShardingConstraintOp(last.operands[number], sharding)
+        last.operands[number] = op.result
+
+
+def _shardings(main: Any, attributes: str) -> list[tuple[int, Any]]:
+    """Return the shardings of arguments or results, by their numbers."""
+    if attributes not in main.attributes:
+        return []
+    found = enumerate(ir.ArrayAttr(main.attributes[attributes]))
+    name = "sdy.sharding"
+    return [(n, ir.DictAttr(d)[name]) for n, d in found if name in ir.DictAttr(d)]
