@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.custom_batching import custom_vmap
 
 from neuronjax.execution.host_kernels import fold_kernel
 from neuronjax.execution.host_kernels.fold_kernel import FoldKind
 from neuronjax.execution.host_kernels.plan import FoldBlocks, FoldShape, Stored
 from neuronjax.numerics.float_format import FORMATS
 from neuronjax.numerics.host_kernels import compiled
-from neuronjax.numerics.host_kernels.work import threads, words
+from neuronjax.numerics.host_kernels.work import by_rows, threads, words
 from neuronjax.numerics.portable import host_call
 
 #: Multiply-adds below which another thread takes longer to wake than to help.
@@ -41,11 +39,6 @@ def fold(
         rhs: the right one.
         shape: of the contraction.
     """
-    return _call(lhs, rhs, shape)(*arrays)
-
-
-def _call(lhs: Stored, rhs: Stored, shape: FoldShape) -> Callable[..., jax.Array]:
-    """The call of a kernel; more of a batch is one call of a larger batch."""
     kind = FoldKind(
         lhs=lhs.dtype,
         rhs=rhs.dtype,
@@ -56,28 +49,18 @@ def _call(lhs: Stored, rhs: Stored, shape: FoldShape) -> Callable[..., jax.Array
         lhs_scaled=lhs.is_scaled,
         rhs_scaled=rhs.is_scaled,
     )
+    result = jax.ShapeDtypeStruct((shape.batch, shape.m, shape.n), jnp.float32)
+    target = host_call(_registered(kind), result)
 
-    @custom_vmap
-    def call(*arrays: jax.Array) -> jax.Array:
-        a, b, *scales = arrays
+    def call(a: jax.Array, b: jax.Array, *scales: jax.Array) -> jax.Array:
         tables = [_table(x.format) for x in (lhs, rhs) if x.format]
-        result = jax.ShapeDtypeStruct((shape.batch, shape.m, shape.n), jnp.float32)
-        target = host_call(_registered(kind), result)
-        return target(a, b, *tables, *scales, plan=_plan(lhs, rhs, arrays, shape, kind))
+        plan = _plan(lhs, rhs, (a, b, *scales), shape, kind)
+        return target(a, b, *tables, *scales, plan=plan)
 
-    @call.def_vmap
-    def batched(size: int, mapped: list[bool], *arrays: jax.Array) -> Any:
-        together = [
-            (x if is_mapped else jnp.broadcast_to(x, (size, *x.shape))).reshape(
-                -1, *x.shape[1 + is_mapped :]
-            )
-            for x, is_mapped in zip(arrays, mapped, strict=True)
-        ]
-        larger = shape._replace(batch=size * shape.batch)
-        out = _call(lhs, rhs, larger)(*together)
-        return out.reshape(size, shape.batch, shape.m, shape.n), True
+    def again(*arrays: jax.Array) -> jax.Array:
+        return fold(arrays, lhs, rhs, shape._replace(batch=arrays[0].shape[0]))
 
-    return call
+    return by_rows(call, again)(*arrays)
 
 
 def _registered(kind: FoldKind) -> str:

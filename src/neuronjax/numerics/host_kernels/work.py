@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_batching import custom_vmap
 
 #: Elements below which another thread takes longer to wake than to help.
 FEW = 1 << 15
@@ -52,16 +53,27 @@ def element_words(blocks: int, elements: int, plan: Any) -> np.ndarray[Any, Any]
     return words(blocks, threads() if elements > FEW else 1, 128, plan)
 
 
-def more_rows(
-    count: int, mapped: Sequence[bool], *arrays: jax.Array
-) -> list[jax.Array]:
-    """The operands of so many calls, those that are mapped stacked in front, as those
-    of one call with more rows."""
-    stacked = (
-        x if has else jnp.broadcast_to(x, (count, *x.shape))
-        for x, has in zip(arrays, mapped, strict=True)
-    )
-    return [x.reshape(count * x.shape[1], *x.shape[2:]) for x in stacked]
+def by_rows(call: Callable[..., Any], again: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a call of a kernel that `vmap` turns into one call with more rows.
+
+    Args:
+        call: the kernel's; all its arrays and results have rows in front.
+        again: plans and calls the kernel for any number of rows.
+    """
+    mappable = custom_vmap(call)
+
+    @mappable.def_vmap
+    def batched(count: int, mapped: Sequence[bool], *arrays: jax.Array) -> Any:
+        stacked = [
+            x if has else jnp.broadcast_to(x, (count, *x.shape))
+            for x, has in zip(arrays, mapped, strict=True)
+        ]
+        rows = stacked[0].shape[1]
+        found = again(*(x.reshape(count * rows, *x.shape[2:]) for x in stacked))
+        split = jax.tree.map(lambda x: x.reshape(count, rows, *x.shape[1:]), found)
+        return split, jax.tree.map(lambda _: True, found)
+
+    return mappable
 
 
 @functools.cache
