@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, write
+from neuronjax.execution.engines import host_fold
+from neuronjax.execution.engines.dispatch import (
+    Arrays,
+    Registers,
+    bits_of,
+    execute,
+    write,
+)
 from neuronjax.ir.instruction_set import (
     BitcastCopy,
     DmaCopy,
@@ -21,7 +30,7 @@ from neuronjax.ir.instruction_set import (
     Memset,
     Window,
 )
-from neuronjax.numerics.exact import opaque
+from neuronjax.numerics.exact import opaque, own_kernel
 
 
 def _broadcast(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
@@ -156,13 +165,12 @@ def local_gather(i: LocalGather, x: Sequence[jax.Array], r: Registers) -> Arrays
 
 def dilated_and_padded(x: jax.Array, window: Window, fill: jax.Array) -> jax.Array:
     """The base of a sliding window: dilated, then padded (or cropped) with `fill`."""
-    config = [
-        (low, high, dilation - 1)
-        for (low, high), dilation in zip(
-            window.padding, window.base_dilations, strict=True
-        )
-    ]
-    return lax.pad(x, fill, config)
+    return lax.pad(x, fill, _dilation_and_padding(window))
+
+
+def _dilation_and_padding(window: Window) -> list[tuple[int, int, int]]:
+    pairs = zip(window.padding, window.base_dilations, strict=True)
+    return [(low, high, dilation - 1) for (low, high), dilation in pairs]
 
 
 def window_counts(shape: tuple[int, ...], window: Window) -> tuple[int, ...]:
@@ -197,56 +205,45 @@ def at_position(
 
 @execute.register
 def im2col(i: Im2col, x: Sequence[jax.Array], r: Registers) -> Arrays:
-    """Gathers patches by the shorter list of slices: kernel or output positions."""
-    operand = x[0]
-    window = _with_outer_dimensions(i.window)
-    base = dilated_and_padded(operand, window, jnp.zeros((), operand.dtype))
-    counts = window_counts(base.shape, window)
-    groups, batch, *spatial, channels = counts
-    positions = prod(i.window.sizes)
-    if positions <= prod(spatial):
-        slices = [
-            at_position(base, p, counts, window) for p in window_positions(window)
-        ]
-        patches = jnp.stack(slices, axis=-2)
+    """Gather the patches, with the groups as more of a batch."""
+    window, (groups, batch, *spatial, channels) = i.window, x[0].shape
+    rows = lax.reshape(x[0], (groups * batch, *spatial, channels))
+    none, fill = (0, 0, 0), jnp.zeros((), rows.dtype)
+    base = lax.pad(rows, fill, [none, *_dilation_and_padding(window), none])
+    counts = window_counts(base.shape[1:-1], window)
+    positions = prod(window.sizes)
+    if positions == prod(window.strides) == 1:
+        patches = base
+    elif _by_kernel(window, base.dtype):
+        from neuronjax.execution.host_kernels.patches import patches as copied
+
+        patches = copied(base, window, counts)
     else:
-        outputs = itertools.product(*map(range, spatial))
-        slices = [_one_window(base, o, window) for o in outputs]
-        patches = jnp.stack(slices, axis=2)
-    shape = (groups, batch * prod(spatial), positions * channels)
+        gather = functools.partial(_gathered, window=window, counts=counts)
+        patches = own_kernel(gather)(base)
+    shape = (groups, batch * prod(counts), positions * channels)
     return (lax.reshape(patches, shape),)
 
 
-def _one_window(base: jax.Array, output: tuple[int, ...], window: Window) -> jax.Array:
-    """All positions and channels of one window: [groups, batch, K]."""
-    inner = slice(2, -1)
-    starts = [
-        0,
-        0,
-        *[o * s for o, s in zip(output, window.strides[inner], strict=True)],
-    ]
-    extents = [
-        (n - 1) * d + 1
-        for n, d in zip(
-            window.sizes[inner], window.window_dilations[inner], strict=True
-        )
-    ]
-    limits = [
-        *base.shape[:2],
-        *[s + e for s, e in zip(starts[2:], extents, strict=True)],
-        base.shape[-1],
-    ]
-    strides = (1, 1, *window.window_dilations[inner], 1)
-    patch = lax.slice(base, [*starts, 0], limits, strides)
-    return lax.reshape(patch, (*base.shape[:2], prod(patch.shape[2:])))
+def _by_kernel(window: Window, dtype: Any) -> bool:
+    """Return whether the host's kernel copies patches of this window and dtype."""
+    whole_bytes = jax.dtypes.itemsize_bits(dtype) >= 8
+    return host_fold.usable() and len(window.sizes) <= 3 and whole_bytes
 
 
-def _with_outer_dimensions(window: Window) -> Window:
-    """Adds groups and batch in front and channels behind, all windows of one."""
-    return Window(
-        sizes=(1, 1, *window.sizes, 1),
-        strides=(1, 1, *window.strides, 1),
-        base_dilations=(1, 1, *window.base_dilations, 1),
-        window_dilations=(1, 1, *window.window_dilations, 1),
-        padding=((0, 0), (0, 0), *window.padding, (0, 0)),
+def _gathered(base: jax.Array, window: Window, counts: tuple[int, ...]) -> jax.Array:
+    """Return [outer, *counts, *window.sizes, channels], along one dimension at a time.
+
+    What is gathered are bits, for XLA widens floats of fewer to move them.
+    """
+    is_float = base.dtype.kind not in "iub"
+    out = bits_of(base) if is_float else base
+    steps = zip(
+        counts, window.strides, window.sizes, window.window_dilations, strict=True
     )
+    for d, (count, stride, size, dilation) in enumerate(steps):
+        places = np.arange(count)[:, None] * stride + np.arange(size) * dilation
+        out = jnp.take(out, places.astype(np.int32), axis=1 + 2 * d, mode="clip")
+    last = out.ndim - 1
+    out = lax.transpose(out, (0, *range(1, last, 2), *range(2, last, 2), last))
+    return lax.bitcast_convert_type(out, base.dtype) if is_float else out
