@@ -6,7 +6,6 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -188,21 +187,6 @@ def window_positions(window: Window) -> list[tuple[int, ...]]:
     return list(itertools.product(*map(range, window.sizes)))
 
 
-def at_position(
-    base: jax.Array,
-    position: tuple[int, ...],
-    counts: tuple[int, ...],
-    window: Window,
-) -> jax.Array:
-    """What every window sees at one of its positions: a strided slice of the base."""
-    starts = [p * d for p, d in zip(position, window.window_dilations, strict=True)]
-    limits = [
-        s + (c - 1) * stride + 1
-        for s, c, stride in zip(starts, counts, window.strides, strict=True)
-    ]
-    return lax.slice(base, starts, limits, window.strides)
-
-
 @execute.register
 def im2col(i: Im2col, x: Sequence[jax.Array], r: Registers) -> Arrays:
     """Gather the patches, with the groups as more of a batch."""
@@ -212,10 +196,11 @@ def im2col(i: Im2col, x: Sequence[jax.Array], r: Registers) -> Arrays:
     base = lax.pad(rows, fill, [none, *_dilation_and_padding(window), none])
     counts = window_counts(base.shape[1:-1], window)
     positions = prod(window.sizes)
+    copies = jax.dtypes.itemsize_bits(base.dtype) >= 8 and len(counts) <= 3
     if positions == prod(window.strides) == 1:
         patches = base
-    elif _by_kernel(window, base.dtype):
-        from neuronjax.execution.host_kernels.patches import patches as copied
+    elif copies and host_fold.usable():
+        from neuronjax.execution.host_kernels.patches import copied  # it needs llvmlite
 
         patches = copied(base, window, counts)
     else:
@@ -223,12 +208,6 @@ def im2col(i: Im2col, x: Sequence[jax.Array], r: Registers) -> Arrays:
         patches = own_kernel(gather)(base)
     shape = (groups, batch * prod(counts), positions * channels)
     return (lax.reshape(patches, shape),)
-
-
-def _by_kernel(window: Window, dtype: Any) -> bool:
-    """Return whether the host's kernel copies patches of this window and dtype."""
-    whole_bytes = jax.dtypes.itemsize_bits(dtype) >= 8
-    return host_fold.usable() and len(window.sizes) <= 3 and whole_bytes
 
 
 def _gathered(base: jax.Array, window: Window, counts: tuple[int, ...]) -> jax.Array:

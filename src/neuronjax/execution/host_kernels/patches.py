@@ -8,6 +8,7 @@ shapes and dtypes share one kernel, where XLA compiles a loop for every position
 from __future__ import annotations
 
 import functools
+import itertools
 from math import prod
 
 import jax
@@ -34,7 +35,7 @@ MOST_AXES = 7
 FIELDS = len(ROW_FIELDS) + 1 + 2 * MOST_AXES
 
 
-def patches(base: jax.Array, window: Window, counts: tuple[int, ...]) -> jax.Array:
+def copied(base: jax.Array, window: Window, counts: tuple[int, ...]) -> jax.Array:
     """Return [outer, *counts, *window.sizes, channels] of a base that is padded.
 
     Args:
@@ -49,13 +50,12 @@ def patches(base: jax.Array, window: Window, counts: tuple[int, ...]) -> jax.Arr
     rows, row = prod(size for size, _ in axes[:-1]), axes[-1][0] * run
     each = max(1, MANY * base.dtype.itemsize // row)
     plan = RowParts(size=rows, parts=-(-rows // each), each=each)
-    told = [element_words(plan.parts, prod(shape), plan), (run,), *axes]
     target = compiled.registered(NAME, write)
     call = functools.partial(
         host_call(target, jax.ShapeDtypeStruct(shape, base.dtype)),
-        plan=np.concatenate(told, dtype=np.int64),
+        plan=element_words(plan.parts, prod(shape), plan, run, *itertools.chain(*axes)),
     )
-    return by_rows(call, functools.partial(patches, window=window, counts=counts))(base)
+    return by_rows(call, functools.partial(copied, window=window, counts=counts))(base)
 
 
 def _runs(

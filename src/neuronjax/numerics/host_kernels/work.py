@@ -37,20 +37,20 @@ ROW_FIELDS = tuple(field.name for field in fields(RowParts))
 
 
 def words(
-    blocks: int, threads: int, scratch_bytes: int, plan: Any
+    blocks: int, threads: int, scratch_bytes: int, plan: Any, *more: int
 ) -> np.ndarray[Any, Any]:
-    """A plan as it travels: `handler.PLAN`, then the fields of a dataclass.
+    """Return a plan as it travels: `handler.PLAN`, the fields of a dataclass, and more.
 
     The caller is one of the threads, without blocks too.
     """
     helpers = max(min(threads, blocks) - 1, 0)
     own = [getattr(plan, field.name) for field in fields(plan)]
-    return np.array([blocks, helpers, scratch_bytes, *own], np.int64)
+    return np.array([blocks, helpers, scratch_bytes, *own, *more], np.int64)
 
 
-def element_words(blocks: int, elements: int, plan: Any) -> np.ndarray[Any, Any]:
-    """The same where a thread is worth its while from so many elements on."""
-    return words(blocks, threads() if elements > FEW else 1, 128, plan)
+def element_words(blocks: int, elements: int, plan: Any, *more: int) -> np.ndarray:
+    """Return the same where threads are worth waking from so many elements on."""
+    return words(blocks, threads() if elements > FEW else 1, 128, plan, *more)
 
 
 def by_rows(call: Callable[..., Any], again: Callable[..., Any]) -> Callable[..., Any]:
