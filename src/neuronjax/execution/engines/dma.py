@@ -189,9 +189,15 @@ def window_positions(window: Window) -> list[tuple[int, ...]]:
 
 @execute.register
 def im2col(i: Im2col, x: Sequence[jax.Array], r: Registers) -> Arrays:
-    """Gather the patches, with the groups as more of a batch."""
+    """Gather the patches, with the groups as more of a batch.
+
+    What moves are bits: XLA widens floats of fewer than 32 of them on the way, which
+    changes the bits of a NaN.
+    """
     window, (groups, batch, *spatial, channels) = i.window, x[0].shape
-    rows = lax.reshape(x[0], (groups * batch, *spatial, channels))
+    dtype, is_float = x[0].dtype, x[0].dtype.kind not in "iub"
+    rows = bits_of(x[0]) if is_float else x[0]
+    rows = lax.reshape(rows, (groups * batch, *spatial, channels))
     none, fill = (0, 0, 0), jnp.zeros((), rows.dtype)
     base = lax.pad(rows, fill, [none, *_dilation_and_padding(window), none])
     counts = window_counts(base.shape[1:-1], window)
@@ -207,16 +213,12 @@ def im2col(i: Im2col, x: Sequence[jax.Array], r: Registers) -> Arrays:
         gather = functools.partial(_gathered, window=window, counts=counts)
         patches = own_kernel(gather)(base)
     shape = (groups, batch * prod(counts), positions * channels)
-    return (lax.reshape(patches, shape),)
+    out = lax.reshape(patches, shape)
+    return (lax.bitcast_convert_type(out, dtype) if is_float else out,)
 
 
-def _gathered(base: jax.Array, window: Window, counts: tuple[int, ...]) -> jax.Array:
-    """Return [outer, *counts, *window.sizes, channels], along one dimension at a time.
-
-    What is gathered are bits, for XLA widens floats of fewer to move them.
-    """
-    is_float = base.dtype.kind not in "iub"
-    out = bits_of(base) if is_float else base
+def _gathered(out: jax.Array, window: Window, counts: tuple[int, ...]) -> jax.Array:
+    """Return [outer, *counts, *window.sizes, channels], dimension by dimension."""
     steps = zip(
         counts, window.strides, window.sizes, window.window_dilations, strict=True
     )
@@ -224,5 +226,4 @@ def _gathered(base: jax.Array, window: Window, counts: tuple[int, ...]) -> jax.A
         places = np.arange(count)[:, None] * stride + np.arange(size) * dilation
         out = jnp.take(out, places.astype(np.int32), axis=1 + 2 * d, mode="clip")
     last = out.ndim - 1
-    out = lax.transpose(out, (0, *range(1, last, 2), *range(2, last, 2), last))
-    return lax.bitcast_convert_type(out, base.dtype) if is_float else out
+    return lax.transpose(out, (0, *range(1, last, 2), *range(2, last, 2), last))

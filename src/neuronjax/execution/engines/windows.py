@@ -97,7 +97,7 @@ def _reduced_windows(
     result = tuple(jnp.broadcast_to(init, counts) for init in inits)
     if 0 in counts:
         return result
-    positions = window_positions(window)
+    positions = np.array(window_positions(window), np.int32)
     size = tile or len(positions) + 1
     whole = len(positions) // size
 
@@ -107,14 +107,13 @@ def _reduced_windows(
         return body(first, *result, *tile), None
 
     if whole:
-        tiles = np.array(positions[: whole * size], np.int32).reshape(whole, size, -1)
+        tiles = positions[: whole * size].reshape(whole, size, -1)
         firsts = jnp.arange(whole, dtype=jnp.uint32) * size
         result, _ = lax.scan(whole_tile, result, (firsts, jnp.asarray(tiles)))
     rest, first = positions[whole * size :], jnp.uint32(whole * size)
-    if not rest:
+    if not len(rest):
         return result
-    places = np.array(rest, np.int32).reshape(len(rest), -1)
-    return body(first, *result, *_fold(bases, places, counts, window, body, first))
+    return body(first, *result, *_fold(bases, rest, counts, window, body, first))
 
 
 def _fold(
