@@ -132,12 +132,12 @@ def _fold(
     places = positions * np.array(window.window_dilations, np.int32)
     seen = lambda place: tuple(_seen(b, place, counts, window.strides) for b in bases)  # noqa: E731
 
-    def step(total: Arrays, row: Arrays) -> tuple[Arrays, None]:
+    def step(total: Arrays, row: tuple) -> tuple[Arrays, None]:
         number, place = row
         return body(first + number, *total, *seen(place)), None
 
     total = seen(places[0])
-    rows = (np.arange(1, len(places), dtype=np.uint32), places[1:])
+    rows: tuple = (np.arange(1, len(places), dtype=np.uint32), places[1:])
     if len(places) > UNROLLED_POSITIONS:
         return lax.scan(step, total, rows)[0]
     for row in zip(*rows, strict=True):
