@@ -130,6 +130,6 @@ class ScaleFactors:
 
 
 #: The fields of a plan, in the order in which the kernel reads them.
-FOLD_FIELDS = (*(field.name for field in fields(FoldBlocks)), *FoldShape._fields)
+FOLD_FIELDS = (*(x.name for x in fields(FoldBlocks)), *FoldShape.__annotations__)
 QUANTIZE_FIELDS = tuple(field.name for field in fields(QuantizeRows))
 FACTOR_FIELDS = tuple(field.name for field in fields(ScaleFactors))
