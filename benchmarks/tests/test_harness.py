@@ -185,6 +185,7 @@ def test_every_row_of_the_benchmark_is_found():
         "large/memory_100M": 1.5,
         "sum/last_axis": 3,
         "sum/first_axis": 3,
+        "convolutions/compile": 4,
         "matmul/bf16": 1.3,
         "matmul/fp8": 2,
         "matmul/mxfp8": 2.2,

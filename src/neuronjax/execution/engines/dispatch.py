@@ -87,4 +87,6 @@ def write(x: jax.Array, instruction: Instruction, registers: Registers) -> jax.A
 
 def bits_of(x: jax.Array) -> jax.Array:
     """The bits of a float array as unsigned integers of its width."""
-    return lax.bitcast_convert_type(x, jnp.dtype(f"uint{x.dtype.itemsize * 8}"))
+    return lax.bitcast_convert_type(
+        x, jnp.dtype(f"uint{jax.dtypes.itemsize_bits(x.dtype)}")
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from math import prod
@@ -11,7 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, write
+from neuronjax.execution.engines import host_fold
+from neuronjax.execution.engines.dispatch import (
+    Arrays,
+    Registers,
+    bits_of,
+    execute,
+    write,
+)
 from neuronjax.ir.instruction_set import (
     BitcastCopy,
     DmaCopy,
@@ -21,7 +29,7 @@ from neuronjax.ir.instruction_set import (
     Memset,
     Window,
 )
-from neuronjax.numerics.exact import opaque
+from neuronjax.numerics.exact import opaque, own_kernel
 
 
 def _broadcast(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
@@ -156,13 +164,12 @@ def local_gather(i: LocalGather, x: Sequence[jax.Array], r: Registers) -> Arrays
 
 def dilated_and_padded(x: jax.Array, window: Window, fill: jax.Array) -> jax.Array:
     """The base of a sliding window: dilated, then padded (or cropped) with `fill`."""
-    config = [
-        (low, high, dilation - 1)
-        for (low, high), dilation in zip(
-            window.padding, window.base_dilations, strict=True
-        )
-    ]
-    return lax.pad(x, fill, config)
+    return lax.pad(x, fill, _dilation_and_padding(window))
+
+
+def _dilation_and_padding(window: Window) -> list[tuple[int, int, int]]:
+    pairs = zip(window.padding, window.base_dilations, strict=True)
+    return [(low, high, dilation - 1) for (low, high), dilation in pairs]
 
 
 def window_counts(shape: tuple[int, ...], window: Window) -> tuple[int, ...]:
@@ -180,73 +187,43 @@ def window_positions(window: Window) -> list[tuple[int, ...]]:
     return list(itertools.product(*map(range, window.sizes)))
 
 
-def at_position(
-    base: jax.Array,
-    position: tuple[int, ...],
-    counts: tuple[int, ...],
-    window: Window,
-) -> jax.Array:
-    """What every window sees at one of its positions: a strided slice of the base."""
-    starts = [p * d for p, d in zip(position, window.window_dilations, strict=True)]
-    limits = [
-        s + (c - 1) * stride + 1
-        for s, c, stride in zip(starts, counts, window.strides, strict=True)
-    ]
-    return lax.slice(base, starts, limits, window.strides)
-
-
 @execute.register
 def im2col(i: Im2col, x: Sequence[jax.Array], r: Registers) -> Arrays:
-    """Gathers patches by the shorter list of slices: kernel or output positions."""
-    operand = x[0]
-    window = _with_outer_dimensions(i.window)
-    base = dilated_and_padded(operand, window, jnp.zeros((), operand.dtype))
-    counts = window_counts(base.shape, window)
-    groups, batch, *spatial, channels = counts
-    positions = prod(i.window.sizes)
-    if positions <= prod(spatial):
-        slices = [
-            at_position(base, p, counts, window) for p in window_positions(window)
-        ]
-        patches = jnp.stack(slices, axis=-2)
+    """Gather the patches, with the groups as more of a batch.
+
+    What moves are bits: XLA widens floats of fewer than 32 of them on the way, which
+    changes the bits of a NaN.
+    """
+    window, (groups, batch, *spatial, channels) = i.window, x[0].shape
+    dtype, is_float = x[0].dtype, x[0].dtype.kind not in "iub"
+    rows = bits_of(x[0]) if is_float else x[0]
+    rows = lax.reshape(rows, (groups * batch, *spatial, channels))
+    none, fill = (0, 0, 0), jnp.zeros((), rows.dtype)
+    base = lax.pad(rows, fill, [none, *_dilation_and_padding(window), none])
+    counts = window_counts(base.shape[1:-1], window)
+    positions = prod(window.sizes)
+    copies = jax.dtypes.itemsize_bits(base.dtype) >= 8 and len(counts) <= 3
+    if positions == prod(window.strides) == 1:
+        patches = base
+    elif copies and host_fold.usable():
+        from neuronjax.execution.host_kernels.patches import copied  # it needs llvmlite
+
+        patches = copied(base, window, counts)
     else:
-        outputs = itertools.product(*map(range, spatial))
-        slices = [_one_window(base, o, window) for o in outputs]
-        patches = jnp.stack(slices, axis=2)
-    shape = (groups, batch * prod(spatial), positions * channels)
-    return (lax.reshape(patches, shape),)
+        gather = functools.partial(_gathered, window=window, counts=counts)
+        patches = own_kernel(gather)(base)
+    shape = (groups, batch * prod(counts), positions * channels)
+    out = lax.reshape(patches, shape)
+    return (lax.bitcast_convert_type(out, dtype) if is_float else out,)
 
 
-def _one_window(base: jax.Array, output: tuple[int, ...], window: Window) -> jax.Array:
-    """All positions and channels of one window: [groups, batch, K]."""
-    inner = slice(2, -1)
-    starts = [
-        0,
-        0,
-        *[o * s for o, s in zip(output, window.strides[inner], strict=True)],
-    ]
-    extents = [
-        (n - 1) * d + 1
-        for n, d in zip(
-            window.sizes[inner], window.window_dilations[inner], strict=True
-        )
-    ]
-    limits = [
-        *base.shape[:2],
-        *[s + e for s, e in zip(starts[2:], extents, strict=True)],
-        base.shape[-1],
-    ]
-    strides = (1, 1, *window.window_dilations[inner], 1)
-    patch = lax.slice(base, [*starts, 0], limits, strides)
-    return lax.reshape(patch, (*base.shape[:2], prod(patch.shape[2:])))
-
-
-def _with_outer_dimensions(window: Window) -> Window:
-    """Adds groups and batch in front and channels behind, all windows of one."""
-    return Window(
-        sizes=(1, 1, *window.sizes, 1),
-        strides=(1, 1, *window.strides, 1),
-        base_dilations=(1, 1, *window.base_dilations, 1),
-        window_dilations=(1, 1, *window.window_dilations, 1),
-        padding=((0, 0), (0, 0), *window.padding, (0, 0)),
+def _gathered(out: jax.Array, window: Window, counts: tuple[int, ...]) -> jax.Array:
+    """Return [outer, *counts, *window.sizes, channels], dimension by dimension."""
+    steps = zip(
+        counts, window.strides, window.sizes, window.window_dilations, strict=True
     )
+    for d, (count, stride, size, dilation) in enumerate(steps):
+        places = np.arange(count)[:, None] * stride + np.arange(size) * dilation
+        out = jnp.take(out, places.astype(np.int32), axis=1 + 2 * d, mode="clip")
+    last = out.ndim - 1
+    return lax.transpose(out, (0, *range(1, last, 2), *range(2, last, 2), last))

@@ -8,6 +8,7 @@ padding takes part. A running fold, which cumulative sums are, has one state per
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -18,7 +19,6 @@ from jax import lax
 from neuronjax.execution.engines.bodies import Body, on_elements
 from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide, write
 from neuronjax.execution.engines.dma import (
-    at_position,
     dilated_and_padded,
     window_counts,
     window_positions,
@@ -97,70 +97,64 @@ def _reduced_windows(
     result = tuple(jnp.broadcast_to(init, counts) for init in inits)
     if 0 in counts:
         return result
-    positions = window_positions(window)
+    positions = np.array(window_positions(window), np.int32)
     size = tile or len(positions) + 1
     whole = len(positions) // size
 
     def whole_tile(result: Arrays, row: Arrays) -> tuple[Arrays, None]:
         first, places = row
-        tile = _looped_fold(bases, places, counts, window, body, first)
+        tile = _fold(bases, places, counts, window, body, first)
         return body(first, *result, *tile), None
 
     if whole:
-        tiles = np.array(positions[: whole * size], np.int32).reshape(whole, size, -1)
+        tiles = positions[: whole * size].reshape(whole, size, -1)
         firsts = jnp.arange(whole, dtype=jnp.uint32) * size
         result, _ = lax.scan(whole_tile, result, (firsts, jnp.asarray(tiles)))
     rest, first = positions[whole * size :], jnp.uint32(whole * size)
-    if not rest:
+    if not len(rest):
         return result
-    fold = _looped_fold if len(rest) > UNROLLED_POSITIONS else _unrolled_fold
-    return body(first, *result, *fold(bases, rest, counts, window, body, first))
+    return body(first, *result, *_fold(bases, rest, counts, window, body, first))
 
 
-def _unrolled_fold(
+def _fold(
     bases: Sequence[jax.Array],
-    places: Sequence[tuple[int, ...]],
+    positions: jax.Array | np.ndarray,
     counts: tuple[int, ...],
     window: Window,
     body: Body,
     first: jax.Array,
 ) -> Arrays:
-    """The left fold of every window over some positions, the first has number `first`.
+    """Return the left fold of every window over positions, which are [P, rank].
 
-    Every use of the body has the number of its position; where a tile meets the result,
-    that of the tile's first.
+    Every use of the body has the number of its position, from `first` on; where a tile
+    meets the result, that of the tile's first.
     """
-    see = lambda place: [at_position(b, place, counts, window) for b in bases]  # noqa: E731
-    total = tuple(see(places[0]))
-    for number, place in enumerate(places[1:], 1):
-        total = body(first + jnp.uint32(number), *total, *see(place))
+    places = positions * np.array(window.window_dilations, np.int32)
+    seen = lambda place: tuple(_seen(b, place, counts, window.strides) for b in bases)  # noqa: E731
+
+    def step(total: Arrays, row: tuple) -> tuple[Arrays, None]:
+        number, place = row
+        return body(first + number, *total, *seen(place)), None
+
+    total = seen(places[0])
+    rows: tuple = (np.arange(1, len(places), dtype=np.uint32), places[1:])
+    if len(places) > UNROLLED_POSITIONS:
+        return lax.scan(step, total, rows)[0]
+    for row in zip(*rows, strict=True):
+        total, _ = step(total, row)
     return total
 
 
-def _looped_fold(
-    bases: Sequence[jax.Array],
-    positions: jax.Array | Sequence[tuple[int, ...]],
-    counts: tuple[int, ...],
-    window: Window,
-    body: Body,
-    first: jax.Array,
-) -> Arrays:
-    """As `_unrolled_fold`, as a loop; positions [P, rank]."""
-    places = jnp.asarray(positions, jnp.int32)
-    dilations = jnp.asarray(window.window_dilations, jnp.int32)
-    extents = _extents(counts, window.strides)
-    none = [0] * len(extents)
-
-    def see(place: jax.Array) -> list[jax.Array]:
-        parts = [lax.dynamic_slice(b, list(place * dilations), extents) for b in bases]
-        return [lax.slice(part, none, extents, window.strides) for part in parts]
-
-    def step(total: Arrays, row: Arrays) -> tuple[Arrays, None]:
-        number, place = row
-        return body(number, *total, *see(place)), None
-
-    numbers = first + lax.iota(jnp.uint32, places.shape[0])
-    return lax.scan(step, tuple(see(places[0])), (numbers[1:], places[1:]))[0]
+def _seen(
+    base: jax.Array,
+    place: jax.Array | np.ndarray,
+    counts: Sequence[int],
+    strides: Sequence[int],
+) -> jax.Array:
+    """Return what all windows see at a place: a strided part of the base."""
+    extents = _extents(counts, strides)
+    part = lax.dynamic_slice(base, list(place), extents)
+    return lax.slice(part, [0] * len(extents), extents, strides)
 
 
 def _extents(counts: Sequence[int], strides: Sequence[int]) -> list[int]:
@@ -286,22 +280,18 @@ def _selected(
     keeps: Body,
 ) -> jax.Array:
     """The number of the position that each window selects; -1 for one all padding."""
-    extents, none = _extents(counts, strides), [0] * base.ndim
-
-    def see(x: jax.Array, place: jax.Array) -> jax.Array:
-        part = lax.dynamic_slice(x, list(place), extents)
-        return lax.slice(part, none, extents, strides)
+    seen = functools.partial(_seen, counts=counts, strides=strides)
 
     def step(carry: tuple, row: tuple) -> tuple[tuple, None]:
         best, chosen = carry
         number, place = row
-        value, real = see(base, place), see(inside, place)
+        value, real = seen(base, place), seen(inside, place)
         (keep,) = keeps(number.astype(jnp.uint32), best, value)
         change = real & ((chosen < 0) | ~keep)
         best = jnp.where(change, value, best)
         return (best, jnp.where(change, number, chosen)), None
 
-    start = (see(base, places[0]), jnp.full(counts, -1, jnp.int32))
+    start = (seen(base, places[0]), jnp.full(counts, -1, jnp.int32))
     rows = (lax.iota(jnp.int32, len(places)), places)
     return lax.scan(step, start, rows)[0][1]
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.custom_batching import custom_vmap
 
 from neuronjax.execution.host_kernels import fold_kernel
-from neuronjax.execution.host_kernels.fold_kernel import FoldKind
+from neuronjax.execution.host_kernels.fold_kernel import FoldKind, RegisterTile
 from neuronjax.execution.host_kernels.plan import FoldBlocks, FoldShape, Stored
 from neuronjax.numerics.float_format import FORMATS
 from neuronjax.numerics.host_kernels import compiled
-from neuronjax.numerics.host_kernels.work import threads, words
+from neuronjax.numerics.host_kernels.work import by_rows, threads, words
 from neuronjax.numerics.portable import host_call
 
 #: Multiply-adds below which another thread takes longer to wake than to help.
@@ -41,11 +39,6 @@ def fold(
         rhs: the right one.
         shape: of the contraction.
     """
-    return _call(lhs, rhs, shape)(*arrays)
-
-
-def _call(lhs: Stored, rhs: Stored, shape: FoldShape) -> Callable[..., jax.Array]:
-    """The call of a kernel; more of a batch is one call of a larger batch."""
     kind = FoldKind(
         lhs=lhs.dtype,
         rhs=rhs.dtype,
@@ -56,35 +49,20 @@ def _call(lhs: Stored, rhs: Stored, shape: FoldShape) -> Callable[..., jax.Array
         lhs_scaled=lhs.is_scaled,
         rhs_scaled=rhs.is_scaled,
     )
-
-    @custom_vmap
-    def call(*arrays: jax.Array) -> jax.Array:
-        a, b, *scales = arrays
-        tables = [_table(x.format) for x in (lhs, rhs) if x.format]
-        result = jax.ShapeDtypeStruct((shape.batch, shape.m, shape.n), jnp.float32)
-        target = host_call(_registered(kind), result)
-        return target(a, b, *tables, *scales, plan=_plan(lhs, rhs, arrays, shape, kind))
-
-    @call.def_vmap
-    def batched(size: int, mapped: list[bool], *arrays: jax.Array) -> Any:
-        together = [
-            (x if is_mapped else jnp.broadcast_to(x, (size, *x.shape))).reshape(
-                -1, *x.shape[1 + is_mapped :]
-            )
-            for x, is_mapped in zip(arrays, mapped, strict=True)
-        ]
-        larger = shape._replace(batch=size * shape.batch)
-        out = _call(lhs, rhs, larger)(*together)
-        return out.reshape(size, shape.batch, shape.m, shape.n), True
-
-    return call
-
-
-def _registered(kind: FoldKind) -> str:
+    result = jax.ShapeDtypeStruct((shape.batch, shape.m, shape.n), jnp.float32)
     registers = fold_kernel.register_tile(kind, compiled.lanes())
-    return compiled.registered(
-        kind.name, lambda module: fold_kernel.write(module, kind, registers)
-    )
+    write = functools.partial(fold_kernel.write, kind=kind, registers=registers)
+    target = host_call(compiled.registered(kind.name, write), result)
+
+    def call(a: jax.Array, b: jax.Array, *scales: jax.Array) -> jax.Array:
+        tables = [_table(x.format) for x in (lhs, rhs) if x.format]
+        plan = _plan(lhs, rhs, (a, b, *scales), shape, kind, registers)
+        return target(a, b, *tables, *scales, plan=plan)
+
+    def again(*arrays: jax.Array) -> jax.Array:
+        return fold(arrays, lhs, rhs, shape._replace(batch=arrays[0].shape[0]))
+
+    return by_rows(call, again)(*arrays)
 
 
 @functools.cache
@@ -100,11 +78,11 @@ def _plan(
     arrays: Sequence[jax.Array],
     s: FoldShape,
     kind: FoldKind,
+    registers: RegisterTile,
 ) -> np.ndarray:
     lhs_batch, rhs_batch, *scales = (int(np.prod(x.shape[1:])) for x in arrays)
     lhs_scales = scales.pop(0) if lhs.is_scaled else 0
     rhs_scales = scales.pop(0) if rhs.is_scaled else 0
-    registers = fold_kernel.register_tile(kind, compiled.lanes())
     available = threads() if s.batch * s.m * s.n * s.k * s.passes > FEW else 1
     depth = s.cells * s.rows_per_cell * (2 if s.passes == 4 else 1)
     fitting = max(1, PANELS // depth)
@@ -115,9 +93,7 @@ def _plan(
     blocks_m, blocks_n = -(-s.m // block_m), -(-s.n // block_n)
     blocks = s.batch * blocks_m * blocks_n
     plan = FoldBlocks(
-        batch=s.batch, m=s.m, n=s.n, k=s.k, k_tile=s.k_tile,
-        tiles=-(-s.k // s.k_tile), cells=s.cells, group=s.group,
-        cell_stride=s.cell_stride, row_stride=s.row_stride,
+        tiles=-(-s.k // s.k_tile),
         lhs_batch=lhs_batch, lhs_k=lhs.k, lhs_free=lhs.free,
         lhs_scale_batch=lhs_scales, lhs_scale_k=lhs.scale_k,
         lhs_scale_free=lhs.scale_free,
@@ -125,10 +101,9 @@ def _plan(
         rhs_scale_batch=rhs_scales, rhs_scale_k=rhs.scale_k,
         rhs_scale_free=rhs.scale_free,
         block_m=block_m, block_n=block_n, blocks_m=blocks_m, blocks_n=blocks_n,
-        settles=int(s.settles),
     )  # fmt: skip
-    scratch = fold_kernel.scratch_bytes(kind, registers, plan)
-    return words(blocks, available, scratch, plan)
+    scratch = fold_kernel.scratch_bytes(kind, registers, plan, s.cells)
+    return words(blocks, available, scratch, plan, *s)
 
 
 def _part(size: int, most: int, multiple: int) -> int:

@@ -27,7 +27,7 @@ from neuronjax.execution.host_kernels.panels import (
     PanelTile,
     pack,
 )
-from neuronjax.execution.host_kernels.plan import FOLD_FIELDS
+from neuronjax.execution.host_kernels.plan import FOLD_FIELDS, FoldBlocks
 from neuronjax.numerics.host_kernels import handler
 from neuronjax.numerics.host_kernels.code import (
     F32,
@@ -116,12 +116,14 @@ def write(module: ir.Module, kind: FoldKind, registers: RegisterTile) -> str:
     return handler.build(module, kind.name, block, arguments, 1, len(FOLD_FIELDS))
 
 
-def scratch_bytes(kind: FoldKind, registers: RegisterTile, plan: Any) -> int:
+def scratch_bytes(
+    kind: FoldKind, registers: RegisterTile, plan: FoldBlocks, cells: int
+) -> int:
     """What one thread needs beside the operands."""
     halves = 2 if kind.passes == 4 else 1
     wide = -(-plan.block_n // registers.columns) * registers.columns
     high = -(-plan.block_m // registers.rows) * registers.rows
-    depth = plan.cells * kind.rows_per_cell * halves
+    depth = cells * kind.rows_per_cell * halves
     tile = registers.rows * registers.columns
     return WORD * ((wide + high) * depth + 2 * tile) + 64 * 8
 

@@ -38,7 +38,9 @@ class Stored(NamedTuple):
 
 
 class FoldShape(NamedTuple):
-    """A contraction in passes of the array.
+    """A contraction [batch, m, k] x [batch, k, n] in passes of the array.
+
+    Row j of cell p of a K tile is row `p * cell_stride + j * row_stride` of it.
 
     Attributes:
         batch, m, n, k: sizes.
@@ -68,29 +70,17 @@ class FoldShape(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FoldBlocks:
-    """A contraction [batch, m, k] x [batch, k, n], and how it is cut into blocks.
+    """How a contraction is cut into blocks; its `FoldShape` follows in the plan.
 
-    Strides are in elements. Row j of cell p of a K tile is row `p * cell_stride + j *
-    row_stride` of it.
+    Strides are in elements.
 
     Attributes:
-        k_tile: rows of one pass of the array; `cells` of them, and `group` cells to a
-            sum.
+        tiles: passes of the array.
         block_m, block_n: rows and columns of a block of the result.
         blocks_m, blocks_n: how many there are.
-        settles: 1 where zeros of the result are +0 and NaNs have one bit pattern.
     """
 
-    batch: int
-    m: int
-    n: int
-    k: int
-    k_tile: int
     tiles: int
-    cells: int
-    group: int
-    cell_stride: int
-    row_stride: int
     lhs_batch: int
     lhs_k: int
     lhs_free: int
@@ -107,7 +97,6 @@ class FoldBlocks:
     block_n: int
     blocks_m: int
     blocks_n: int
-    settles: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +130,6 @@ class ScaleFactors:
 
 
 #: The fields of a plan, in the order in which the kernel reads them.
-FOLD_FIELDS = tuple(field.name for field in fields(FoldBlocks))
+FOLD_FIELDS = (*(x.name for x in fields(FoldBlocks)), *FoldShape.__annotations__)
 QUANTIZE_FIELDS = tuple(field.name for field in fields(QuantizeRows))
 FACTOR_FIELDS = tuple(field.name for field in fields(ScaleFactors))

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 from math import prod
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.custom_batching import custom_vmap
 
 from neuronjax.execution.host_kernels import quantize_kernel
 from neuronjax.execution.host_kernels.panels import BLOCK
 from neuronjax.execution.host_kernels.plan import QuantizeRows
 from neuronjax.execution.host_kernels.quantize_kernel import QuantizeKind
 from neuronjax.numerics.host_kernels import compiled
-from neuronjax.numerics.host_kernels.work import MANY, element_words
+from neuronjax.numerics.host_kernels.work import MANY, by_rows, element_words
 from neuronjax.numerics.portable import host_call
 
 
@@ -31,29 +29,30 @@ def quantize(
         rule: of `plan.BOUNDED_RULES`.
     """
     axis %= x.ndim
-    outer, inner = prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
+    before, k, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    rows = x.reshape(prod(before), k, prod(after))
+    codes, scales = _of_rows(rows, element, rule)
+    return codes.reshape(x.shape), scales.reshape(*before, -(-k // BLOCK), *after)
+
+
+def _of_rows(x: jax.Array, element: str, rule: str) -> tuple[jax.Array, jax.Array]:
+    """Return the same of [outer, k, inner], along k."""
+    outer, k, inner = x.shape
     kind = QuantizeKind(x.dtype.name, element, rule, contiguous=inner == 1)
     target = compiled.registered(
         kind.name,
         lambda module: quantize_kernel.write(module, kind, compiled.lanes()),
     )
-    k = x.shape[axis]
     blocks = -(-k // BLOCK)
     rows = max(1, MANY // max(1, k * inner))
     plan = QuantizeRows(outer=outer, k=k, inner=inner, blocks=blocks, rows=rows)
     parts = -(-outer // rows)
-    scales = (*x.shape[:axis], blocks, *x.shape[axis + 1 :])
-    results = [jax.ShapeDtypeStruct(s, jnp.uint8) for s in (x.shape, scales)]
+    shapes = (x.shape, (outer, blocks, inner))
+    results = [jax.ShapeDtypeStruct(shape, jnp.uint8) for shape in shapes]
+    told = element_words(parts, x.size, plan)
 
-    @custom_vmap
-    def call(x: jax.Array) -> Sequence[jax.Array]:
-        plan_words = element_words(parts, x.size, plan)
-        return tuple(host_call(target, results)(x, plan=plan_words))
+    def call(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        codes, scales = host_call(target, results)(x, plan=told)
+        return codes, scales
 
-    @call.def_vmap
-    def batched(size: int, mapped: list[bool], x: jax.Array) -> Any:
-        del size, mapped
-        return quantize(x, axis + 1, element, rule), (True, True)
-
-    codes, found = call(x)
-    return codes, found
+    return by_rows(call, functools.partial(_of_rows, element=element, rule=rule))(x)

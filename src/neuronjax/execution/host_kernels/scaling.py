@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
 
 import jax
 import jax.numpy as jnp
-from jax.custom_batching import custom_vmap
 
 from neuronjax.execution.host_kernels import factor_kernel, scale_kernel
 from neuronjax.execution.host_kernels.plan import ScaleFactors
 from neuronjax.execution.host_kernels.scale_kernel import ScaleKind
 from neuronjax.numerics.host_kernels import compiled
-from neuronjax.numerics.host_kernels.work import (
-    MANY,
-    RowParts,
-    element_words,
-    more_rows,
-)
+from neuronjax.numerics.host_kernels.work import MANY, RowParts, by_rows, element_words
 from neuronjax.numerics.portable import host_call
 
 #: Parts of a row, of which another call finds the largest.
@@ -37,19 +31,13 @@ def largest_magnitudes(x: jax.Array) -> jax.Array:
     target = _registered(ScaleKind(x.dtype.name))
     result = jax.ShapeDtypeStruct((outer, parts), jnp.float32)
 
-    @custom_vmap
+    told = element_words(outer * parts, x.size, plan)
+
     def call(x: jax.Array) -> jax.Array:
-        told = element_words(outer * parts, x.size, plan)
         found = host_call(target, result)(x, plan=told)
         return found[:, 0] if parts == 1 else largest_magnitudes(found)
 
-    @call.def_vmap
-    def batched(count: int, mapped: list[bool], x: jax.Array) -> Any:
-        del mapped
-        found = largest_magnitudes(x.reshape(count * outer, size))
-        return found.reshape(count, outer), True
-
-    return call(x)
+    return by_rows(call, largest_magnitudes)(x)
 
 
 def factors(amaxes: jax.Array, carry: int, top: int) -> tuple[jax.Array, jax.Array]:
@@ -65,19 +53,13 @@ def factors(amaxes: jax.Array, carry: int, top: int) -> tuple[jax.Array, jax.Arr
     result = jax.ShapeDtypeStruct((count,), jnp.float32)
     plan = ScaleFactors(count=count, carry=carry, top=top)
 
-    @custom_vmap
+    told = element_words(1, count, plan)
+
     def call(amaxes: jax.Array) -> tuple[jax.Array, jax.Array]:
-        told = element_words(1, count, plan)
         scales, inverses = host_call(target, [result] * 2)(amaxes, plan=told)
         return scales, inverses
 
-    @call.def_vmap
-    def batched(size: int, mapped: list[bool], amaxes: jax.Array) -> Any:
-        del mapped
-        found = factors(amaxes.reshape(size * count), carry, top)
-        return tuple(v.reshape(size, count) for v in found), (True, True)
-
-    return call(amaxes)
+    return by_rows(call, functools.partial(factors, carry=carry, top=top))(amaxes)
 
 
 def scaled_codes(
@@ -97,18 +79,10 @@ def scaled_codes(
     target = _registered(ScaleKind(x.dtype.name, element, saturates))
     result = jax.ShapeDtypeStruct(x.shape, jnp.uint8)
 
-    @custom_vmap
-    def call(x: jax.Array, scale: jax.Array) -> jax.Array:
-        told = element_words(outer * parts, x.size, plan)
-        return host_call(target, result)(x, scale, plan=told)
-
-    @call.def_vmap
-    def batched(count: int, mapped: list[bool], x: jax.Array, scale: jax.Array) -> Any:
-        x, scale = more_rows(count, mapped, x, scale)
-        codes = scaled_codes(x, scale, element, saturates)
-        return codes.reshape(count, outer, size), True
-
-    return call(x, scale)
+    told = element_words(outer * parts, x.size, plan)
+    call = functools.partial(host_call(target, result), plan=told)
+    again = functools.partial(scaled_codes, element=element, saturates=saturates)
+    return by_rows(call, again)(x, scale)
 
 
 def _registered(kind: ScaleKind) -> str:

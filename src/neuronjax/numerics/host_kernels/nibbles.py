@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
 
 import jax
-from jax.custom_batching import custom_vmap
 from jax.typing import DTypeLike
 
 from neuronjax.numerics.host_kernels import compiled, nibbles_kernel
-from neuronjax.numerics.host_kernels.work import MANY, RowParts, element_words
+from neuronjax.numerics.host_kernels.work import MANY, RowParts, by_rows, element_words
 from neuronjax.numerics.portable import host_call
 
 
@@ -21,17 +20,10 @@ def packed(codes: jax.Array, dtype: DTypeLike) -> jax.Array:
     )
     parts = -(-codes.size // MANY)
     plan = RowParts(size=codes.size, parts=parts, each=MANY)
+    flat = codes.reshape(-1)
     # As a type of its own: inside `shard_map` it varies as the codes do.
-    result = jax.eval_shape(lambda codes: codes.astype(dtype), codes)
-
-    @custom_vmap
-    def call(codes: jax.Array) -> jax.Array:
-        told = element_words(parts, codes.size, plan)
-        return host_call(target, result)(codes, plan=told)
-
-    @call.def_vmap
-    def batched(size: int, mapped: list[bool], codes: jax.Array) -> Any:
-        del size, mapped
-        return packed(codes, dtype), True
-
-    return call(codes)
+    result = jax.eval_shape(lambda codes: codes.astype(dtype), flat)
+    told = element_words(parts, codes.size, plan)
+    call = functools.partial(host_call(target, result), plan=told)
+    again = functools.partial(packed, dtype=dtype)
+    return by_rows(call, again)(flat).reshape(codes.shape)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
 
 import jax
 import jax.numpy as jnp
-from jax.custom_batching import custom_vmap
 
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.host_kernels import compiled, stochastic_kernel
 from neuronjax.numerics.host_kernels.stochastic_kernel import StochasticKind
-from neuronjax.numerics.host_kernels.work import (
-    MANY,
-    RowParts,
-    element_words,
-    more_rows,
-)
+from neuronjax.numerics.host_kernels.work import MANY, RowParts, by_rows, element_words
 from neuronjax.numerics.portable import host_call
 
 
@@ -45,17 +39,10 @@ def rounded(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax
     dtype = fmt.dtype if fmt.width == 8 else fmt.code_dtype
     result = jax.eval_shape(lambda x, keys: _some(x, keys).astype(dtype), x, keys)
 
-    @custom_vmap
-    def call(x: jax.Array, keys: jax.Array) -> jax.Array:
-        told = element_words(outer * parts, x.size, plan)
-        return host_call(target, result)(x, keys, plan=told)
-
-    @call.def_vmap
-    def batched(count: int, mapped: list[bool], x: jax.Array, keys: jax.Array) -> Any:
-        x, keys = more_rows(count, mapped, x, keys)
-        return rounded(x, keys, element, saturates).reshape(count, outer, size), True
-
-    return call(x, keys)
+    told = element_words(outer * parts, x.size, plan)
+    call = functools.partial(host_call(target, result), plan=told)
+    again = functools.partial(rounded, element=element, saturates=saturates)
+    return by_rows(call, again)(x, keys)
 
 
 def _some(x: jax.Array, keys: jax.Array) -> jax.Array:

@@ -1,0 +1,101 @@
+"""The patches of a convolution, copied by a kernel of this processor.
+
+A patch is made of runs, bytes that follow one another in the padded input. Where a run
+begins is a sum over axes, and the sizes and steps of these are told at the call: all
+shapes and dtypes share one kernel, where XLA compiles a loop for every position.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from math import prod
+
+import jax
+import numpy as np
+from llvmlite import ir
+
+from neuronjax.ir.instruction_set import Window
+from neuronjax.numerics.host_kernels import compiled, handler
+from neuronjax.numerics.host_kernels.code import I64, POINTER, Code
+from neuronjax.numerics.host_kernels.work import (
+    MANY,
+    ROW_FIELDS,
+    RowParts,
+    by_rows,
+    element_words,
+)
+from neuronjax.numerics.portable import host_call
+
+NAME = "neuronjax_patches"
+#: Batch, and outputs and kernel positions of three dimensions.
+MOST_AXES = 7
+# Of a plan: how the indices of all axes but the last are shared out, the bytes of a
+# run, then the size and the step of each axis.
+FIELDS = len(ROW_FIELDS) + 1 + 2 * MOST_AXES
+
+
+def copied(base: jax.Array, window: Window, counts: tuple[int, ...]) -> jax.Array:
+    """Return [outer, *counts, *window.sizes, channels] of a base that is padded.
+
+    Args:
+        base: [outer, *spatial, channels], of elements of whole bytes.
+        window: of at most three dimensions.
+        counts: of windows along each dimension.
+    """
+    outer, *_, channels = base.shape
+    shape = (outer, *counts, *window.sizes, channels)
+    run, axes = _runs(base, window, counts)
+    axes = [(1, 0)] * (MOST_AXES - len(axes)) + axes
+    rows, row = prod(size for size, _ in axes[:-1]), axes[-1][0] * run
+    each = max(1, MANY * base.dtype.itemsize // row)
+    plan = RowParts(size=rows, parts=-(-rows // each), each=each)
+    target = compiled.registered(NAME, write)
+    call = functools.partial(
+        host_call(target, jax.ShapeDtypeStruct(shape, base.dtype)),
+        plan=element_words(plan.parts, prod(shape), plan, run, *itertools.chain(*axes)),
+    )
+    return by_rows(call, functools.partial(copied, window=window, counts=counts))(base)
+
+
+def _runs(
+    base: jax.Array, window: Window, counts: tuple[int, ...]
+) -> tuple[int, list[tuple[int, int]]]:
+    """Return the bytes of a run, and the axes as sizes and steps in bytes."""
+    pitches = np.cumprod((base.dtype.itemsize, *base.shape[:0:-1])).tolist()
+    run, (whole, *spatial) = pitches[1], pitches[:0:-1]
+    axes = [(base.shape[0], whole)]
+    for sizes, steps in (
+        (counts, window.strides),
+        (window.sizes, window.window_dilations),
+    ):
+        pairs = zip(sizes, steps, spatial, strict=True)
+        axes += [(size, step * pitch) for size, step, pitch in pairs if size > 1]
+    while axes and axes[-1][1] == run:
+        run *= axes.pop()[0]
+    return run, axes
+
+
+def write(module: ir.Module) -> str:
+    """Return the module, as text."""
+    function = handler.block(module, NAME)
+    index, operands, plan, _ = function.args
+    c = Code.of(function)
+    rows, _, each, run, *axes = (
+        c.read(I64, c.at(plan, n, 8), 8) for n in range(FIELDS)
+    )
+    source, target = (c.read(POINTER, c.at(operands, n, 8), 8) for n in range(2))
+    copy = c.external("memcpy", POINTER, POINTER, POINTER, I64)
+    *outer, (runs, between) = zip(axes[::2], axes[1::2], strict=True)
+    first = c.mul(index, each)
+    with c.loop(c.smaller(c.add(first, each), rows), first) as row:
+        begin, rest = source, row
+        for size, step in reversed(outer):
+            begin = c.at(begin, c.mul(c.srem(rest, size), step))
+            rest = c.sdiv(rest, size)
+        made = c.mul(row, runs)
+        with c.loop(runs) as n:
+            to = c.at(target, c.mul(c.add(made, n), run))
+            c.call(copy, [to, c.at(begin, c.mul(n, between)), run])
+    c.ret_void()
+    return handler.build(module, NAME, function, 1, 1, FIELDS)
