@@ -155,6 +155,7 @@ class Emulated:
     __wrapped__: Callable[..., Any]
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        function = nnx_state.kept(function, options)
         functools.update_wrapper(self, function)
         host_process.check_compiler_options(options.get("compiler_options"))
         given = options["policy"]
@@ -209,11 +210,13 @@ class Emulated:
         return Emulated(function, **self.options)._with(self._state)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function on the emulated chip."""
-        if capturing():
-            return self._as_scope(*args, **kwargs)
+        """Call the function on the emulated chip."""
+        once, named = self._once(args, kwargs)
+        run = self._as_scope if capturing() else self._run
+        return self._settled(run(*once, **named), (args, kwargs))
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
         host_process.check()
-        args, kwargs = self._once(args, kwargs)
         try:
             context = self._state.context(self._next_index(args, kwargs))
             around = MeshContext.current()
@@ -306,9 +309,10 @@ class Emulated:
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Shapes and dtypes of the results, as `jax.eval_shape` of the function."""
-        return jax.eval_shape(
-            NATIVE_JIT(self.__wrapped__, **self._unsharded), *args, **kwargs
-        )
+        args, kwargs = self._once(args, kwargs)
+        native = NATIVE_JIT(self.__wrapped__, **self._unsharded)
+        found = jax.eval_shape(native, *args, **kwargs)
+        return found.result if isinstance(found, nnx_state.Stepped) else found
 
     def clear_cache(self) -> None:
         """Forgets the compiled programs, as that of a jitted function."""
@@ -320,9 +324,16 @@ class Emulated:
     # -- inside ------------------------------------------------------------------------
 
     def _once(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        """For a report the arguments with variables that modules share once."""
-        is_report = isinstance(self.__wrapped__, nnx_state.WithState)
-        return tied((args, kwargs)) if is_report else (args, kwargs)
+        """For a `WithState` the arguments with variables that modules share once."""
+        has_state = isinstance(self.__wrapped__, nnx_state.WithState)
+        return tied((args, kwargs)) if has_state else (args, kwargs)
+
+    def _settled(self, found: Any, arguments: Any) -> Any:
+        """The results; of what runs in place the state is in the modules, not there."""
+        function = self.__wrapped__
+        if isinstance(function, nnx_state.InPlace):
+            return nnx_state.settled(found, function, arguments)
+        return found
 
     def _as_scope(self, *args: Any, **kwargs: Any) -> Any:
         """Inside another captured function: the function, under this policy."""
@@ -362,10 +373,12 @@ class Emulated:
         def run(
             executable: Any, context: CallContext, args: tuple, kwargs: dict
         ) -> Any:
+            once = self._once(args, kwargs)
             if static.names or static.numbers:
-                (args, kwargs), _ = static.split(args, kwargs)
+                once, _ = static.split(*once)
             with around.outside():
-                return executable(context, around, *args, **kwargs)
+                found = executable(context, around, *once[0], **once[1])
+            return self._settled(found, (args, kwargs))
 
         def compile(context: CallContext) -> Any:
             try:

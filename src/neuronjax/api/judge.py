@@ -206,8 +206,8 @@ def _correct(job: _Job, found: Mapping[str, Any]) -> tuple[bool | None, str]:
     return None, (
         "The bounds that are derived from the reference are too wide: an error of "
         f"{most:.3g} times the result's norm passes, and only a larger one would have "
-        f"been caught. They decide where this is at most {_DECIDES:g}. Give the relative "
-        "L2 error that you allow: tolerance=0.02"
+        f"been caught. They decide where this is at most {_DECIDES:g}. Give the "
+        "relative L2 error that you allow: tolerance=0.02"
     )
 
 

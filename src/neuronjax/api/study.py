@@ -24,6 +24,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from neuronjax.api.jit import NATIVE_JIT, Emulated, jit as emulated_jit
+from neuronjax.api.nnx_state import InPlace, in_place
 from neuronjax.diagnostics.code_fingerprint import code_fingerprint
 from neuronjax.diagnostics.run_files import (
     Record,
@@ -70,8 +71,9 @@ def study(
         train: a generator function `train(jit, seed, **options)` that yields after
             every step its loss, or a dict of numbers ({"loss": ..., "accuracy": ...};
             "step" overrides the count from 0). It compiles with the given `jit`, which
-            is `jax.jit` or `neuronjax.jit` for one machine. A function given to `jit`
-            that is defined outside of `train` is compiled once for all seeds.
+            is `jax.jit` or `neuronjax.jit` for one machine, and keeps what a function
+            writes into modules of Flax NNX, as `nnx.jit` does. A function given to
+            `jit` that is defined outside of `train` is compiled once for all seeds.
         policies: presets' names, named policies, or a dict from names to either.
             "native" is `jax.jit` on the host; "trn3/mxfp8" is for that target alone.
         targets: as `target` of `neuronjax.jit`; one, or several.
@@ -155,7 +157,7 @@ class _StudyMachine:
 
     def jit(self) -> Callable[..., Any]:
         """What `train` compiles with."""
-        return _StudyJit(self.target, self.numerics) if self.numerics else NATIVE_JIT
+        return _StudyJit(self.target, self.numerics)
 
 
 def _machines(policies: Policies, targets: str | Sequence[str]) -> list[_StudyMachine]:
@@ -224,24 +226,32 @@ def _baseline(wanted: str | None, machines: Sequence[_StudyMachine]) -> _StudyMa
 
 
 class _StudyJit:
-    """What `train` compiles with on an emulated machine; keeps what it compiled.
+    """What `train` compiles with on a machine; keeps what it compiled.
 
-    A function given again is the one compiled before with its calls counted from 0:
-    the random bits of stochastic rounding do not depend on the runs before.
+    What a function writes into modules is in them afterwards, or a study would train
+    nothing. A function given again is the one compiled before, with its calls counted
+    from 0: the random bits of stochastic rounding do not depend on the runs before.
     """
 
-    def __init__(self, target: str, policy: Policy) -> None:
-        self._machine: dict[str, Any] = dict(target=target, policy=policy)
-        self._compiled: dict[Any, Emulated] = {}
+    def __init__(self, target: str, policy: Policy | None) -> None:
+        self._target, self._policy = target, policy
+        self._compiled: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, function: Any = None, **jit_options: Any) -> Any:
         if function is None:
             return functools.partial(self, **jit_options)
         key = (function, code_fingerprint(jit_options))
         if key not in self._compiled:
-            options = {**self._machine, **jit_options}
-            self._compiled[key] = emulated_jit(function, **options)
-        return self._compiled[key].anew()
+            self._compiled[key] = self._made(function, jit_options)
+        made = self._compiled[key]
+        return made.anew() if isinstance(made, Emulated) else made
+
+    def _made(self, function: Any, options: Mapping[str, Any]) -> Callable[..., Any]:
+        step = InPlace(function, options)
+        if self._policy is None:
+            return in_place(NATIVE_JIT(step, **options), function)
+        machine = {"target": self._target, "policy": self._policy}
+        return emulated_jit(step, **{**machine, **options})
 
 
 # -- runs ------------------------------------------------------------------------------
