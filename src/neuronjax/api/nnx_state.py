@@ -1,12 +1,12 @@
 """State of Flax NNX that a function writes into the modules of its arguments.
 
 To `jax.jit`, and so to `jit`, a module is a pytree: the function gets a copy, and what
-it writes into the copy's variables is lost. `nnx.jit` splits and merges modules around
-`jax.jit`, so it is what keeps them, in `emulated` too.
+it writes into the copy's variables and does not return is lost. `nnx.jit` splits and
+merges modules around `jax.jit`, so it is what keeps them, in `emulated` too; and `jit`
+keeps them for what `nnx.jit` has made, which runs `InPlace`.
 
 Reports judge, price and measure all that a function writes: they take it `WithState`,
-and what it writes is among its results. To whom calls it for several steps it is
-`in_place`, as `nnx.jit` is.
+and what it writes is among its results.
 """
 
 from __future__ import annotations

@@ -431,8 +431,9 @@ class Study(Displayed):
             last: of how many steps the mean is a run's final value.
 
         Returns:
-            A dict for each machine: mean and std over seeds, and the mean and std of
-            the differences to the baseline, seed by seed.
+            A dict for each machine: mean and std over seeds, the mean and std of the
+            differences to the baseline, seed by seed, and the seeds whose metric ends
+            where it began, within its noise ("unmoved").
         """
         name = self._metric(metric)
         return final_figures(self.curves(name), self.baseline, last)
