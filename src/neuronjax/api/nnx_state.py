@@ -111,14 +111,23 @@ def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         once, named = tied((args, kwargs))
-        return settled(run(*once, **named), function, (args, kwargs))
+        return settled(run(*once, **named), InPlace(function, {}), (args, kwargs))
 
     return called
 
 
+def once(function: Callable[..., Any], arguments: Any) -> Any:
+    """Return the arguments of a function; for a `WithState` variables that modules
+    share are there once."""
+    return tied(arguments) if isinstance(function, WithState) else arguments
+
+
 def settled(found: Any, function: Callable[..., Any], arguments: Any) -> Any:
-    """Return results without the state in them, which is written into the modules of
-    the arguments."""
+    """Return the results of what is `InPlace` without the state in them, which is
+    written into the modules of the arguments; and those of others as they are."""
+
+    if not isinstance(function, InPlace):
+        return found
 
     def settle(part: Any) -> Any:
         if not isinstance(part, Stepped):

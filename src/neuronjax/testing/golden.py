@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import os
 import re
 import warnings
@@ -40,11 +41,12 @@ from neuronjax.testing.golden_run import (
 from neuronjax.testing.op_hashes import FirstChange, first_change
 from neuronjax.testing.program_change import ProgramChange, moved_versions
 
-ChangedProgram = Literal["warn", "bits", "fail"]
+ChangedProgram = Literal["warn", "bits", "fail", "edits"]
 #: What `update` and `changed_program` are where they are not given: the pytest plugin
-#: sets these, for the processes of pytest-xdist too.
+#: sets these, for the processes of pytest-xdist too, and says which session it is.
 UPDATE, CHANGED = "NEURONJAX_UPDATE_GOLDEN", "NEURONJAX_GOLDEN_PROGRAM"
-_CHOICES = ("warn", "bits", "fail")
+SESSION = "NEURONJAX_GOLDEN_SESSION"
+_CHOICES = ("warn", "bits", "fail", "edits")
 _NAME = re.compile(r"[\w.+=,\[\]-]+")
 _UPDATE_REMEDY = (
     "  if it is intended: pytest --neuronjax-update-golden, and review the difference"
@@ -148,9 +150,12 @@ def golden(
         policy: as `neuronjax.jit`.
         directory: where the files are; made if need be.
         update: write the files anew; None: as `pytest --neuronjax-update-golden` says.
-        changed_program: when today's program is not the stored one: "warn" only,
-            fail if its "bits" differ, or "fail" in any case. None: as the plugin is
-            configured, else "warn".
+            With False a function is only compared, and the name may be another's.
+        changed_program: when today's program is not the stored one: with "edits" fail
+            if its bits differ, and only warn if they do because another JAX makes
+            another program of the same source; "warn" only; fail if its "bits" differ,
+            whoever changed it; or "fail" in any case. None: as the plugin is
+            configured, else "edits".
         rounding_seed: call index of stochastic rounding.
         input_seed: of arguments that are `ShapeDtypeStruct`s: uniform in [-1, 1), made
             anew on every run and not stored.
@@ -163,7 +168,8 @@ def golden(
     Raises:
         GoldenMismatch: (when called) there is no golden, the arguments are not those
             stored, the bits differ, or the program does and that is a failure.
-        InvalidProgramError: a bad name or option, or damaged files.
+        InvalidProgramError: a bad name or option, a name that another function, or in
+            a session of pytest another program, has taken before; or damaged files.
     """
     if not _NAME.fullmatch(name):
         raise InvalidProgramError(
@@ -172,7 +178,7 @@ def golden(
     emulated = _emulated(function, target, policy, jit_options)
     path = Path(directory) / name
     writes = bool(os.environ.get(UPDATE)) if update is None else update
-    choice = changed_program or os.environ.get(CHANGED) or "warn"
+    choice = changed_program or os.environ.get(CHANGED) or "edits"
     if choice not in _CHOICES:
         raise InvalidProgramError(
             f"changed_program is {choice!r}", remedy=f"choose of {', '.join(_CHOICES)}"
@@ -182,9 +188,17 @@ def golden(
     def check(*args: Any, **kwargs: Any) -> GoldenReport:
         __tracebackhide__ = True
         today = Today.of(emulated, args, kwargs, input_seed)
+        twice = None if update is False else _GoldenUse.of(emulated, today).take(path)
         if writes:
+            _raise_if(twice)
             return _write(name, path, today, rounding_seed)
-        report = _compare(name, path, today, choice)
+        try:
+            report = _compare(name, path, today, choice)
+        except GoldenMismatch as error:
+            if twice:
+                error.add_note(str(twice))
+            raise
+        _raise_if(twice)
         if report.change is not None:
             text = _changed_text(report, report.change)
             warnings.warn(text, ProgramChangedWarning, stacklevel=2)
@@ -226,6 +240,60 @@ def _emulated(
             remedy="give them to neuronjax.jit, or pass the plain function",
         )
     return function.reported()
+
+
+# -- Names ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _GoldenUse:
+    """Who uses a golden's name.
+
+    Attributes:
+        function: its module, name, and of a lambda its line.
+        asked: of a test what it guards: the program, the machine and the arguments;
+            None elsewhere, for the function may be edited between two calls.
+        test: which is running, "" outside of pytest.
+    """
+
+    function: str
+    asked: Any
+    test: str = dataclasses.field(compare=False)
+
+    @classmethod
+    def of(cls, emulated: Emulated, today: Today) -> _GoldenUse:
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+        asked = (fingerprint(today.program), today.target, today.policy, today.leaves)
+        function: Any = inspect.unwrap(emulated)
+        function = getattr(function, "func", function)  # of a partial
+        named = function if hasattr(function, "__qualname__") else type(function)
+        name = f"{named.__module__}.{named.__qualname__}"
+        if name.endswith("<lambda>"):
+            name += f":{function.__code__.co_firstlineno}"
+        return cls(function=name, asked=asked if test else None, test=test)
+
+    def take(self, path: Path) -> InvalidProgramError | None:
+        """Take the name for this session; return an error if another use has it."""
+        key = os.environ.get(SESSION, ""), path.resolve()
+        other = _taken.setdefault(key, self)
+        if other == self:
+            return None
+        users = (f"{u.function}{u.test and f' in {u.test}'}" for u in (other, self))
+        return InvalidProgramError(
+            f"golden {path.name} is used twice: {' and '.join(users)} ask for "
+            "different things by one name",
+            remedy="give each golden a name of its own, and each policy too; to "
+            "compare another function with a golden, update=False",
+        )
+
+
+def _raise_if(error: InvalidProgramError | None) -> None:
+    __tracebackhide__ = True
+    if error is not None:
+        raise error
+
+
+_taken: dict[tuple[str, Path], _GoldenUse] = {}
 
 
 # -- Writing ---------------------------------------------------------------------------
@@ -407,7 +475,8 @@ def _changed(
         leaves=tuple(leaves),
         change=change,
     )
-    if choice == "warn" or (choice == "bits" and not leaves):
+    fails = {"edits": change.cause != "jax", "bits": True, "warn": False}
+    if not (choice == "fail" or (leaves and fails[choice])):
         return found
     head = f"golden {name}: the function is another program now, with {found.today}"
     compare = [_COMPARE.format(path=f"{report.path}.mlirbc")]
