@@ -52,8 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--neuronjax-golden-program",
         choices=_CHOICES,
         help="where a function is another program than its golden: warn, fail if its "
-        "bits differ, fail, or (edits, the default) fail if they differ, unless another "
-        "JAX alone is why",
+        "bits differ, fail, or fail if an edit changed its bits (edits, the default)",
     )
     group.addoption(
         "--neuronjax-target",
@@ -68,9 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="policy of tests without a marker; may be repeated (default: the SDK's)",
     )
     parser.addini(
-        "neuronjax_golden_program",
-        "warn, bits, fail or edits; see the option",
-        default="edits",
+        "neuronjax_golden_program", "of the option, or edits", default="edits"
     )
     parser.addini(
         "neuronjax_golden_directory",

@@ -256,7 +256,7 @@ def test_a_name_that_is_used_twice_is_an_error(pytester, monkeypatch):
         result = pytester.runpytest_subprocess(*PLUGIN, *options)
         result.assert_outcomes(passed=len(names) + 4, failed=len(names))
         for name in names:
-            result.stdout.fnmatch_lines_random([f"*golden {name}* is used twice: *"])
+            result.stdout.fnmatch_lines_random([f"*golden {name}* is used twice, by *"])
     pytester.makepyfile(test_once=HEAD + ONCE.replace("double", "twice"))
     again = pytester.runpytest_subprocess(*PLUGIN, "test_once.py")
     again.assert_outcomes(passed=4)

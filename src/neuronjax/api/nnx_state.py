@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -186,22 +186,17 @@ class _Call:
     Attributes:
         result: what the function returns.
         variables: the arrays of the modules afterwards, by their paths.
-        changed: the names of those that the function has written.
-        returned: the names of those that are among the results.
+        written: those of them that the function has written.
+        returned: the paths of those that are among the results.
         rebuilt: what the call has made another of: variables that were not there, and
             "what is static".
     """
 
     result: Any
     variables: Mapping[str, Any] = field(default_factory=dict)
-    changed: frozenset[str] = frozenset()
-    returned: frozenset[str] = frozenset()
+    written: Mapping[str, Any] = field(default_factory=dict)
+    returned: Container[str] = ()
     rebuilt: Sequence[str] = ()
-
-    @property
-    def written(self) -> dict[str, Any]:
-        """The arrays that the function has written, by their paths."""
-        return {k: v for k, v in self.variables.items() if k in self.changed}
 
     @classmethod
     def traced(cls, function: Callable[..., Any], args: tuple, kwargs: dict) -> _Call:
@@ -230,17 +225,21 @@ class _Call:
         result_tree, paths, tree_after = trees
         names = [path_name(signature_of(function), path) for path in paths]
         count, same = result_tree.num_leaves, _origins(closed.jaxpr, {})
-        given = zip(places, closed.jaxpr.invars, strict=True)
-        before = {found[n][0]: var for n, var in given}
-        after = [*zip(names, paths, same[count:], strict=True)]
-        new = [name for name, path, _ in after if path not in before]
-        static = ["what is static"] if tree_after != tree else []
+        pairs = zip(places, closed.jaxpr.invars, strict=True)
+        before = {found[n][0]: var for n, var in pairs}
+        of = dict(zip(names, zip(paths, same[count:], strict=True), strict=True))
+        variables = dict(zip(names, outputs[count:], strict=True))
+        new = [name for name, (path, _) in of.items() if path not in before]
         return cls(
             jax.tree.unflatten(result_tree, outputs[:count]),
-            variables=dict(zip(names, outputs[count:], strict=True)),
-            changed=frozenset(n for n, path, var in after if before.get(path) != var),
-            returned=frozenset(n for n, _, var in after if var in same[:count]),
-            rebuilt=new or static,
+            variables=variables,
+            written={
+                name: variables[name]
+                for name, (path, var) in of.items()
+                if before.get(path) != var
+            },
+            returned={name for name, (_, var) in of.items() if var in same[:count]},
+            rebuilt=new or ["what is static"] * (tree_after != tree),
         )
 
 

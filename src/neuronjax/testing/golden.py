@@ -188,17 +188,20 @@ def golden(
     def check(*args: Any, **kwargs: Any) -> GoldenReport:
         __tracebackhide__ = True
         today = Today.of(emulated, args, kwargs, input_seed)
-        twice = None if update is False else _GoldenUse.of(emulated, today).take(path)
-        if writes:
-            _raise_if(twice)
-            return _write(name, path, today, rounding_seed)
+        twice = "" if update is False else _used_twice(path, emulated, today)
         try:
-            report = _compare(name, path, today, choice)
+            report = None if writes else _compare(name, path, today, choice)
         except GoldenMismatch as error:
-            if twice:
-                error.add_note(str(twice))
+            error.add_note(twice)
             raise
-        _raise_if(twice)
+        if twice:
+            raise InvalidProgramError(
+                twice,
+                remedy="give each golden a name of its own, and each policy too; to "
+                "compare another function with a golden, update=False",
+            )
+        if report is None:
+            return _write(name, path, today, rounding_seed)
         if report.change is not None:
             text = _changed_text(report, report.change)
             warnings.warn(text, ProgramChangedWarning, stacklevel=2)
@@ -242,58 +245,31 @@ def _emulated(
     return function.reported()
 
 
-# -- Names ---------------------------------------------------------------------------
+# -- Names -----------------------------------------------------------------------------
+
+#: Of every golden that this process has used: by whom, and for what.
+_taken: dict[tuple[str, Path], tuple[str, Any]] = {}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _GoldenUse:
-    """Who uses a golden's name.
+def _used_twice(path: Path, emulated: Emulated, today: Today) -> str:
+    """Take a name for this session; return what is wrong if another use has it, or "".
 
-    Attributes:
-        function: its module, name, and of a lambda its line.
-        asked: of a test what it guards: the program, the machine and the arguments;
-            None elsewhere, for the function may be edited between two calls.
-        test: which is running, "" outside of pytest.
-    """
-
-    function: str
-    asked: Any
-    test: str = dataclasses.field(compare=False)
-
-    @classmethod
-    def of(cls, emulated: Emulated, today: Today) -> _GoldenUse:
-        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
-        asked = (fingerprint(today.program), today.target, today.policy, today.leaves)
-        function: Any = inspect.unwrap(emulated)
-        function = getattr(function, "func", function)  # of a partial
-        named = function if hasattr(function, "__qualname__") else type(function)
-        name = f"{named.__module__}.{named.__qualname__}"
-        if name.endswith("<lambda>"):
-            name += f":{function.__code__.co_firstlineno}"
-        return cls(function=name, asked=asked if test else None, test=test)
-
-    def take(self, path: Path) -> InvalidProgramError | None:
-        """Take the name for this session; return an error if another use has it."""
-        key = os.environ.get(SESSION, ""), path.resolve()
-        other = _taken.setdefault(key, self)
-        if other == self:
-            return None
-        users = (f"{u.function}{u.test and f' in {u.test}'}" for u in (other, self))
-        return InvalidProgramError(
-            f"golden {path.name} is used twice: {' and '.join(users)} ask for "
-            "different things by one name",
-            remedy="give each golden a name of its own, and each policy too; to "
-            "compare another function with a golden, update=False",
-        )
-
-
-def _raise_if(error: InvalidProgramError | None) -> None:
-    __tracebackhide__ = True
-    if error is not None:
-        raise error
-
-
-_taken: dict[tuple[str, Path], _GoldenUse] = {}
+    Of a function outside of pytest the program may change, for it may be edited."""
+    function: Any = inspect.unwrap(emulated)
+    function = getattr(function, "func", function)  # of a partial
+    named = function if hasattr(function, "__qualname__") else type(function)
+    user = f"{named.__module__}.{named.__qualname__}"
+    if user.endswith("<lambda>"):
+        user += f":{function.__code__.co_firstlineno}"
+    asked = (fingerprint(today.program), today.target, today.policy, today.leaves)
+    use = user, asked if os.environ.get("PYTEST_CURRENT_TEST") else None
+    other = _taken.setdefault((os.environ.get(SESSION, ""), path.resolve()), use)
+    if other == use:
+        return ""
+    return (
+        f"golden {path.name} is used twice, by {other[0]} and by {user}, for different "
+        "things"
+    )
 
 
 # -- Writing ---------------------------------------------------------------------------
