@@ -53,7 +53,7 @@ def judge(
     tolerance: float | None = None,
     timeout: float = 120.0,
 ) -> KernelVerdict:
-    """Judges a kernel that somebody wrote: is it legal, is it right, how fast is it.
+    """Judge a kernel that somebody wrote: is it legal, is it right, how fast is it.
 
     The candidate is traced from types in a child process: no value of an input or of
     the reference ever reaches it, and only instructions come back. The child has none

@@ -74,7 +74,7 @@ def judge_all(
     shown: Callable[[KernelVerdict], None] | None = None,
     **options: Any,
 ) -> KernelVerdicts:
-    """Judges every Python file of a folder that is not the reference or the baseline.
+    """Judge every Python file of a folder that is not the reference or the baseline.
 
     Args:
         folder: of candidates; subfolders are not looked into.

@@ -66,11 +66,11 @@ class WithState:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
-        call = _Call.traced(self.__wrapped__, args, kwargs)
+        call = _SteppedCall.traced(self.__wrapped__, args, kwargs)
         state = self._state(call)
         return Stepped(call.result, state) if state else call.result
 
-    def _state(self, call: _Call) -> Mapping[str, Any]:
+    def _state(self, call: _SteppedCall) -> Mapping[str, Any]:
         return call.written
 
 
@@ -85,7 +85,7 @@ class InPlace(WithState):
         super().__init__(function)
         self._donates = any("donate" in k and v is not None for k, v in options.items())
 
-    def _state(self, call: _Call) -> Mapping[str, Any]:
+    def _state(self, call: _SteppedCall) -> Mapping[str, Any]:
         if call.rebuilt:
             name = getattr(self.__wrapped__, "__name__", "the function")
             raise UnsupportedError(
@@ -125,7 +125,6 @@ def once(function: Callable[..., Any], arguments: Any) -> Any:
 def settled(found: Any, function: Callable[..., Any], arguments: Any) -> Any:
     """Return the results of what is `InPlace` without the state in them, which is
     written into the modules of the arguments; and those of others as they are."""
-
     if not isinstance(function, InPlace):
         return found
 
@@ -158,7 +157,7 @@ def called(function: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
     not return."""
     if isinstance(function, WithState) or _of_nnx_jit(function, whole=False):
         return function(*args, **kwargs)
-    call = _Call.traced(function, args, kwargs)
+    call = _SteppedCall.traced(function, args, kwargs)
     lost = [name for name in call.written if name not in call.returned]
     if lost:
         name = getattr(function, "__name__", "the function")
@@ -180,7 +179,7 @@ def _of_nnx_jit(function: Any, *, whole: bool) -> bool:
 
 
 @dataclass(frozen=True)
-class _Call:
+class _SteppedCall:
     """A call that is being traced, of a function that may write into modules.
 
     Attributes:
@@ -199,7 +198,9 @@ class _Call:
     rebuilt: Sequence[str] = ()
 
     @classmethod
-    def traced(cls, function: Callable[..., Any], args: tuple, kwargs: dict) -> _Call:
+    def traced(
+        cls, function: Callable[..., Any], args: tuple, kwargs: dict
+    ) -> _SteppedCall:
         """Call the function, whose arguments hold tracers."""
         if not _variables((args, kwargs)):
             return cls(function(*args, **kwargs))

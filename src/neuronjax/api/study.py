@@ -65,7 +65,7 @@ def study(
     baseline: str | None = None,
     progress: bool = True,
 ) -> Study:
-    """Trains under every policy, on every target, with every seed.
+    """Train under every policy, on every target, with every seed.
 
     Args:
         train: a generator function `train(jit, seed, **options)` that yields after

@@ -139,7 +139,7 @@ def golden(
     input_seed: int = 0,
     **jit_options: Any,
 ) -> Callable[..., GoldenReport]:
-    """Guards the bits of a function's results.
+    """Guard the bits of a function's results.
 
     Args:
         name: of the files; letters, digits and `_.+=,[]-`.
@@ -192,7 +192,8 @@ def golden(
         try:
             report = None if writes else _compare(name, path, today, choice)
         except GoldenMismatch as error:
-            error.add_note(twice)
+            if twice:
+                error.add_note(twice)
             raise
         if twice:
             raise InvalidProgramError(
@@ -211,7 +212,7 @@ def golden(
 
 
 def check_stored(path: str | os.PathLike[str]) -> GoldenReport:
-    """Checks the bits of a stored program alone, without its function.
+    """Check the bits of a stored program alone, without its function.
 
     Args:
         path: of the golden's files, with or without an ending.
