@@ -29,7 +29,7 @@ from benchmarks.validation import corpus as corpora
 NAME = "judge_kernels"
 LIMIT_SECONDS = 900
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
-HEAD = f"{'':62}{'s':>6}{'GiB':>6}"
+HEAD = f"{'':63}{'s':>6}{'GiB':>6}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,7 @@ class JudgedKernel:
         op: what it computes.
         kernel: its file in its repository.
         accepted, correct: as the verdict says; `correct` is None where none was run.
+        undecided: whether derived bounds were too wide to tell.
         why: the first problem, if there is one.
         seconds: by the clock, starting a process included.
         largest_bytes: of memory.
@@ -49,6 +50,7 @@ class JudgedKernel:
     kernel: str
     accepted: bool
     correct: bool | None
+    undecided: bool
     why: str
     seconds: float
     largest_bytes: int
@@ -85,13 +87,15 @@ def judged(op: str, path: Path, corpus: Path, limit: float) -> JudgedKernel:
     found = json.loads(said) if said.startswith("{") else {}
     problems = [*found.get("limits", ()), *found.get("hazards", ())]
     why = next((f"{p['rule']}: {p['message']}" for p in problems), "")
-    wrong = next((s["why"] for s in found.get("seeds", ()) if s["why"]), "")
+    vague = found.get("undecided", "")
+    wrong = next((s["why"] for s in found.get("seeds", ()) if s["why"]), vague)
     ended = f"status {child.returncode}: {complaint[-200:].strip()}"
     return JudgedKernel(
         op=op,
         kernel=str(path.relative_to(corpus)),
         accepted=bool(found.get("accepted")),
         correct=found.get("correct"),
+        undecided=bool(vague),
         why=(why or wrong) if found else ended,
         seconds=time.monotonic() - start,
         largest_bytes=usage.ru_maxrss * _MAXRSS_BYTES,
@@ -100,11 +104,12 @@ def judged(op: str, path: Path, corpus: Path, limit: float) -> JudgedKernel:
 
 def line(found: JudgedKernel) -> str:
     """A line of the table."""
-    word = "accepted" if found.accepted else "refused"
+    word = "undecided" if found.undecided else "refused"
+    word = "accepted" if found.accepted else word
     size = f"{found.largest_bytes / (1 << 30):6.1f}"
     name = found.kernel.rpartition("/")[2].removesuffix(".py")
     return (
-        f"{word:9}{name[:52]:53}{found.seconds:6.1f}{size}  {found.why[:80]}".rstrip()
+        f"{word:10}{name[:52]:53}{found.seconds:6.1f}{size}  {found.why[:80]}".rstrip()
     )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 # As in `neuronjax.testing.golden`, which is not to be imported here.
 UPDATE, CHANGED = "NEURONJAX_UPDATE_GOLDEN", "NEURONJAX_GOLDEN_PROGRAM"
-_CHOICES = ("warn", "bits", "fail")
+SESSION = "NEURONJAX_GOLDEN_SESSION"
+_CHOICES = ("warn", "bits", "fail", "edits")
 _VARIED = {"neuron_target": "trn2", "neuron_policy": None}
 _MARKERS = (
     "neuron_target(*names): run the test once for each target, 'trn2', 'trn3', ...",
@@ -50,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--neuronjax-golden-program",
         choices=_CHOICES,
         help="where a function is another program than its golden: warn, fail if its "
-        "bits differ, or fail",
+        "bits differ, fail, or fail if an edit changed its bits (edits, the default)",
     )
     group.addoption(
         "--neuronjax-target",
@@ -65,7 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="policy of tests without a marker; may be repeated (default: the SDK's)",
     )
     parser.addini(
-        "neuronjax_golden_program", "warn, bits or fail; see the option", default="warn"
+        "neuronjax_golden_program", "of the option, or edits", default="edits"
     )
     parser.addini(
         "neuronjax_golden_directory",
@@ -84,8 +86,10 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"neuronjax_golden_program is {changed!r}: choose of {', '.join(_CHOICES)}"
         )
-    config.stash[_SAVED] = {name: os.environ.get(name) for name in (UPDATE, CHANGED)}
+    names = (UPDATE, CHANGED, SESSION)
+    config.stash[_SAVED] = {name: os.environ.get(name) for name in names}
     os.environ[CHANGED] = changed
+    os.environ[SESSION] = str(time.monotonic_ns())
     if config.getoption("neuronjax_update_golden"):
         os.environ[UPDATE] = "1"
     config.stash[_APPROX] = pytest.approx

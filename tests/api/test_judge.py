@@ -153,6 +153,78 @@ def test_where_no_tolerance_is_derived_the_verdict_says_so(
     assert verdict.accepted
 
 
+#: Errors grow fourfold with every turn: no bound of a result can be kept small.
+CHAOS = """
+import numpy as np
+
+
+def get_inputs():
+    return [np.random.uniform(0.1, 0.9, size=(128, 64)).astype(np.float32)]
+
+
+def forward(x):
+    for _ in range(14):
+        x = np.float32(3.9) * x * (np.float32(1) - x)
+    return x
+"""
+CHAOTIC = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def kernel(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    a = nl.load(x)
+    for _ in range(TURNS):
+        a = nl.multiply(nl.multiply(a, 3.9), nl.subtract(1.0, a))
+    nl.store(out, a)
+    return out
+"""
+
+
+@pytest.mark.parametrize("turns", [0, 14])
+def test_bounds_that_catch_nothing_decide_nothing(turns: int, tmp_path: Path) -> None:
+    """A kernel that copies its input is not accepted, nor is a right one refused."""
+    reference = tmp_path / "chaos.py"
+    reference.write_text(CHAOS)
+    text = CHAOTIC.replace("TURNS", str(turns))
+    verdict = judged(tmp_path, text, reference=reference, seeds=(0, 1))
+    assert verdict.seeds[0].allowed > 0.1
+    assert (verdict.word, verdict.accepted, verdict.correct) == (
+        "undecided",
+        False,
+        None,
+    )
+    assert f"{max(s.allowed for s in verdict.seeds):.3g} times" in verdict.undecided
+    assert "tolerance=0.02" in verdict.undecided
+    assert verdict.as_text().startswith("undecided: candidate.py, kernel")
+    assert from_json(verdict.to_json()) == verdict
+    # The remedy: a tolerance of the user's own decides as ever.
+    given = judged(tmp_path, text, reference=reference, seeds=(0, 1), tolerance=0.02)
+    assert given.word == ("accepted" if turns else "refused")
+
+
+def test_what_wide_bounds_do_catch_is_wrong(tmp_path: Path) -> None:
+    reference = tmp_path / "chaos.py"
+    reference.write_text(CHAOS)
+    text = CHAOTIC.replace("TURNS", "0").replace("3.9", "3.9e30")
+    huge = text.replace("nl.load(x)", "nl.multiply(nl.load(x), 1e30)")
+    verdict = judged(tmp_path, huge, reference=reference, seeds=(0,))
+    assert (verdict.word, verdict.correct, verdict.undecided) == ("refused", False, "")
+
+
+def test_a_limit_is_refused_whatever_the_bounds_are(tmp_path: Path) -> None:
+    reference = tmp_path / "chaos.py"
+    reference.write_text(CHAOS)
+    half = CHAOTIC.replace("TURNS", "0").replace(
+        "store(out, a)", "store(out[:9], a[:9])"
+    )
+    verdict = judged(tmp_path, half, reference=reference, seeds=(0,))
+    assert (verdict.word, verdict.undecided) == ("refused", "")
+
+
 def test_without_a_reference_nothing_is_compared(tmp_path: Path) -> None:
     verdict = judged(tmp_path, RIGHT + REFERENCE)
     assert verdict.accepted

@@ -224,11 +224,6 @@ def test_a_search_for_no_output_names_those_there_are_and_runs_nothing(monkeypat
     assert not ran
 
 
-def test_nj_jit_of_nnx_jit_says_what_is_lost():
-    with pytest.warns(nj.NotEmulatedWarning, match="model/layers/0/bias"):
-        nj.jit(nnx.jit(healthy))(*made(), X)
-
-
 # -- names -----------------------------------------------------------------------------
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import nnx
 
 import neuronjax as nj
+from neuronjax.report.study_curves import Curve
 
 
 def step(x, noise):
@@ -137,3 +140,94 @@ def test_a_function_that_is_emulated_is_studied_under_every_policy():
     for policy in policies[1:]:
         wanted = nj.jit(lambda x: jnp.sum(x @ x), policy=policy)(x)
         assert losses[policy] == float(wanted)
+
+
+# -- loops that train, and loops that do not -------------------------------------------
+
+
+class Scaled(nnx.Module):
+    def __init__(self, seed):
+        self.scale = nnx.Param(jax.random.normal(jax.random.key(seed), (8,)) + 3)
+
+
+def nnx_step(model, optimizer, x):
+    loss, gradients = nnx.value_and_grad(lambda m: jnp.mean((m.scale * x) ** 2))(model)
+    optimizer.update(model, gradients)
+    return loss
+
+
+def nnx_loop(made):
+    """A loop over new batches whose step is `made` by what the study gives."""
+
+    def train(jit, seed, *, steps=12):
+        model = Scaled(seed)
+        optimizer = nnx.Optimizer(model, optax.adam(0.2), wrt=nnx.Param)
+        run = made(jit)
+        for n in range(steps):
+            yield run(model, optimizer, jax.random.normal(jax.random.key(n), (4, 8)))
+
+    return train
+
+
+NNX_LOOPS = {
+    "nnx.jit": lambda jit: jit(nnx.jit(nnx_step)),
+    "plain": lambda jit: jit(nnx_step),
+    "donated": lambda jit: jit(nnx_step, donate_argnums=(0, 1)),
+    "decorator": lambda jit: jit(keep_unused=True)(nnx.jit(nnx_step)),
+}
+
+
+@pytest.mark.parametrize("made", NNX_LOOPS.values(), ids=NNX_LOOPS)
+def test_what_a_step_writes_into_modules_is_trained(made):
+    policies = ["native", "bf16"]
+    found = nj.study(nnx_loop(made), policies=policies, seeds=2, progress=False)
+    alone = nj.study(
+        nnx_loop(lambda jit: nnx.jit(nnx_step)),
+        policies=["native"],
+        seeds=2,
+        progress=False,
+    )
+    native = [r for r in found.records if r["policy"] == "native"]
+    expected = [r["loss"] for r in alone.records]
+    np.testing.assert_allclose([r["loss"] for r in native], expected, rtol=1e-5)
+    for figures in found.final():
+        assert figures["mean"] < 0.6 * np.mean([expected[0], expected[12]])
+        assert figures["unmoved"] == ()
+    assert "where it began" not in str(found)
+
+
+def forgetful(jit, seed, *, steps=12):
+    """Every step gets the first state."""
+    compiled, rng = jit(step), np.random.default_rng(seed)
+    for _ in range(steps):
+        yield compiled(jnp.linspace(-1, 1, 8), rng.normal(size=8).astype(np.float32))[1]
+
+
+def test_a_run_that_ends_where_it_began_says_so():
+    found = nj.study(forgetful, policies=["native", "bf16"], seeds=2, progress=False)
+    told = " ".join(str(found).split("native.")[-1].split())
+    assert "loss ends where it began, within its noise, in" in told
+    assert "native with seed 0, 1; bf16 with seed 0, 1." in told
+    assert [row["unmoved"] for row in found.final()] == [(0, 1), (0, 1)]
+
+
+NOISE = np.random.default_rng(0).normal(size=40)
+CURVES = {
+    "noise alone": (2.4 + 0.25 * NOISE, True),
+    "noise, and it falls": (2.4 + 0.25 * NOISE - np.linspace(0, 1, 40), False),
+    "it rises": (np.linspace(0, 1, 9) ** 2, False),
+    "it falls a little on one batch": (2.4 - 1e-6 * np.arange(40), False),
+    "equal": (np.full(40, 2.4), True),
+    "two equal": (np.full(2, 2.4), True),
+    "three that fall": (np.array([3.0, 2.0, 1.0]), False),
+    "one": (np.array([2.4]), False),
+    "the same batches in every epoch": (np.tile([2.4, 2.6, 2.2, 2.5], 5), True),
+    "diverged": (np.array([2.4] * 8 + [np.nan]), False),
+}
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_which_curves_end_where_they_began(name):
+    values, is_still = CURVES[name]
+    curve = Curve((7,), np.arange(len(values)), values[None])
+    assert curve.unmoved == ((7,) if is_still else ())

@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from neuronjax import cli
+from neuronjax.diagnostics.judging.verdict import EXIT_STATUS
+from tests.api.test_judge import CHAOS, CHAOTIC
 from tests.diagnostics.judging import kernels
 
 
@@ -33,6 +35,33 @@ def test_every_line_has_an_answer(folder: Path) -> None:
     assert (first["accepted"], first["correct"]) == (True, True)
     assert "no file nowhere.py" in second["error"]
     assert (third["accepted"], third["correct"]) == (False, False)
+
+
+@pytest.mark.parametrize("turns", [0, 14])
+def test_what_is_undecided_has_a_status_of_its_own(folder: Path, turns: int) -> None:
+    kernels.written(folder, CHAOS, "reference.py")
+    kernels.written(folder, CHAOTIC.replace("TURNS", str(turns)), "chaotic.py")
+    result = run("chaotic.py")
+    assert result.exit_code == 3
+    assert result.stdout.startswith("undecided: chaotic.py")
+    assert "--tolerance 0.02" in result.stdout
+    answered = json.loads(run("--serve", typed="chaotic.py\n").stdout)
+    assert not answered["accepted"]
+    assert "--tolerance 0.02" not in answered["undecided"]
+    decided = run("chaotic.py", "--tolerance", "0.02")
+    assert decided.exit_code == (0 if turns else 1)
+
+
+def test_the_status_of_a_folder_is_that_of_its_best(folder: Path) -> None:
+    kernels.written(folder, CHAOS, "reference.py")
+    every = folder / "every"
+    every.mkdir()
+    kernels.written(every, CHAOTIC.replace("TURNS", "3"), "a_chaotic.py")
+    kernels.written(every, "import nki", "b_nothing.py")
+    result = run("every")
+    assert result.exit_code == 3
+    words = [word for word in result.stdout.split() if word in EXIT_STATUS]
+    assert words == ["undecided", "refused"]
 
 
 def test_a_candidate_or_a_line(folder: Path) -> None:

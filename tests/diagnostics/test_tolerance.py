@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from neuronjax.diagnostics.tolerance import Judged, error_bounds
+from neuronjax.diagnostics.tolerance import Judged, Tolerance, error_bounds
 from neuronjax.errors import InvalidProgramError, UnimplementedError
 
 F32 = np.float32
@@ -474,3 +474,21 @@ def test_the_chance_of_a_false_alarm_is_chosen():
         error_bounds(np.matmul, [a, b], failure=p).bound for p in (1e-3, 1e-12)
     )
     np.testing.assert_allclose(wide / narrow, 1.93, rtol=0.01)
+
+
+# -- What passes -----------------------------------------------------------------------
+
+
+def test_elements_without_a_bound_may_be_wrong_by_all_of_their_size():
+    value, none = np.array([3.0, 4.0]), np.float32(np.inf)
+
+    def passing(bound, value=value, norm=0.0):
+        bound = np.array(bound, np.float32)
+        return Tolerance(value=value, bound=bound, l2_bound=norm).largest_passing
+
+    assert passing([0.5, 0.0], norm=0.5) == 0.1
+    assert passing([none, 0.0]) == 0.6
+    assert passing([none, 3.0], norm=4.0) == 1.0
+    assert passing([none, none], value=np.zeros(2)) == np.inf  # an index that ties
+    assert passing([], value=np.zeros(0)) == 0.0
+    assert passing([0.0, 0.0], value=np.zeros(2)) == 0.0

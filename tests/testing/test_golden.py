@@ -148,17 +148,16 @@ def scaled(params, x):
     return {"y": jnp.tanh(x @ params["w"]) * 2, "sum": jnp.sum(x)}
 
 
-def test_another_program_is_a_warning_unless_asked(folder):
+def test_another_program_is_a_warning_where_asked(folder):
     with pytest.warns(ProgramChangedWarning, match=r"other bits: y\[0, 0\]") as caught:
-        report = check(folder, scaled)(*arguments())
+        report = check(folder, scaled, changed_program="warn")(*arguments())
     assert caught[0].filename == __file__
     assert (report.program, report.today) == ("changed", "other bits")
     assert report.records[0]["path"] == "y"
 
 
-@slow
-@pytest.mark.parametrize("choice", ["bits", "fail"])
-def test_another_program_is_a_failure_where_asked(folder, choice):
+@pytest.mark.parametrize("choice", [None, "edits", "bits", "fail"])
+def test_another_program_of_other_bits_is_a_failure(folder, choice):
     with pytest.raises(GoldenMismatch, match=r"then: added multiply") as caught:
         check(folder, scaled, changed_program=choice)(*arguments())
     assert caught.value.kind == "program"
@@ -172,9 +171,10 @@ def same_bits(params, x):
 
 @slow
 def test_another_program_of_the_same_bits(folder):
-    with pytest.warns(ProgramChangedWarning, match="with same bits"):
-        report = check(folder, same_bits, changed_program="bits")(*arguments())
-    assert report.today == "same bits"
+    for choice in ("bits", "edits"):
+        with pytest.warns(ProgramChangedWarning, match="with same bits"):
+            report = check(folder, same_bits, changed_program=choice)(*arguments())
+        assert report.today == "same bits"
     with pytest.raises(GoldenMismatch, match="with same bits"):
         check(folder, same_bits, changed_program="fail")(*arguments())
 

@@ -160,10 +160,34 @@ def test_a_failure_and_a_warning_say_all_this(guard, tmp_path):
     program = tmp_path / "step.mlirbc"
     assert f'neuronjax.compare(function, against="{program}")' in str(caught.value)
     with pytest.warns(ProgramChangedWarning, match="was edited, model.py:34") as told:
-        report = guard("penalty")
+        report = guard("penalty", changed_program="warn")
     assert "JAX" not in str(told[0].message)
     assert report.change is not None
     assert report.change.cause == "source"
+
+
+def newer(monkeypatch):
+    """As if another JAX had captured the golden."""
+    versions = golden_file.provenance() | {"jax": "0.0.1"}
+    monkeypatch.setattr(golden_file, "provenance", lambda: versions)
+
+
+def test_an_edit_fails_and_another_jax_alone_warns(guard, tmp_path, monkeypatch):
+    with pytest.raises(GoldenMismatch, match="its source was edited"):
+        guard("penalty")
+    newer(monkeypatch)
+    with pytest.raises(GoldenMismatch, match=r"was edited, .*, and jax .* -> 0.0.1"):
+        guard("penalty")
+    # The same source, and a program that another JAX would have made.
+    stored = golden_file.read(tmp_path / "step")
+    text, edits, arguments = MODELS["block"]
+    edited = step_of(text.replace(*edits["penalty"]), tmp_path / "model.py")
+    now = Today.of(nj.jit(edited, policy="bf16"), arguments(), {})
+    dataclasses.replace(stored, sources=now.sources).write(tmp_path / "step")
+    with pytest.warns(ProgramChangedWarning, match=r"jax .* -> 0.0.1: this JAX makes"):
+        assert guard("penalty").today == "other bits"
+    with pytest.raises(GoldenMismatch, match="this JAX makes another program"):
+        guard("penalty", changed_program="bits")
 
 
 def test_a_golden_without_lines_is_read(guard, tmp_path):
@@ -171,7 +195,7 @@ def test_a_golden_without_lines_is_read(guard, tmp_path):
     assert stored.sources is not None
     dataclasses.replace(stored, sources=None).write(tmp_path / "step")
     assert golden_file.read(tmp_path / "step").sources is None
-    with pytest.warns(ProgramChangedWarning, match="JAX is the same: its source, or"):
+    with pytest.raises(GoldenMismatch, match="JAX is the same: its source, or"):
         guard("penalty")
     assert guard(update=True).written
     assert golden_file.read(tmp_path / "step").sources == stored.sources

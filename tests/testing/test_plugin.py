@@ -13,6 +13,7 @@ import neuronjax_pytest
 
 pytest_plugins = ["pytester"]
 slow = pytest.mark.slow
+
 PLUGIN = ("-p", "neuronjax_pytest")
 
 GUARDED = """
@@ -112,7 +113,7 @@ def test_the_environment_is_left_alone(pytester, monkeypatch):
 
         def test_inside():
             assert os.environ["NEURONJAX_UPDATE_GOLDEN"] == "1"
-            assert os.environ["NEURONJAX_GOLDEN_PROGRAM"] == "warn"
+            assert os.environ["NEURONJAX_GOLDEN_PROGRAM"] == "edits"
     """)
     result = pytester.runpytest_inprocess(*PLUGIN, "--neuronjax-update-golden")
     result.assert_outcomes(passed=1)
@@ -137,14 +138,128 @@ def test_goldens_are_made_checked_and_updated(pytester):
     }
     run().assert_outcomes(passed=2)
     path.write_text(path.read_text().replace("* 2", "* 3"))
-    run().assert_outcomes(passed=2, warnings=2)
-    result = run("--neuronjax-golden-program", "bits")
+    run("--neuronjax-golden-program", "warn").assert_outcomes(passed=2, warnings=2)
+    result = run()
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["*result[[]1]: 3 (0x40400000), expected 2 (0x4000*"])
     run("--neuronjax-update-golden", "-k", "trn2").assert_outcomes(
         passed=1, deselected=1
     )
     run("--neuronjax-golden-program", "fail").assert_outcomes(failed=1, passed=1)
+
+
+TWICE = {
+    "another function": """
+        def test_one(golden):
+            golden(NAME, lambda x: x * 2)(X)
+
+        def test_other(golden):
+            golden(NAME, lambda x: x * 3)(X)
+    """,
+    "the same bits": """
+        def test_one(golden):
+            golden(NAME, lambda x: x * 2)(X)
+
+        def test_other(golden):
+            golden(NAME, lambda x: x + x)(X)
+    """,
+    "without the fixture": """
+        from neuronjax.testing import golden
+
+        def test_one(tmp_path_factory):
+            golden(NAME, lambda x: x * 2, directory="kept")(X)
+
+        def test_other():
+            golden(NAME, lambda x: x * 3, directory="../" + CWD + "/kept")(X)
+    """,
+    "another value": """
+        @pytest.mark.parametrize("scale", [2, 3])
+        def test_both(golden, scale):
+            golden(NAME, lambda x: x * scale)(X)
+    """,
+    "a loop, and partials": """
+        def scaled(scale, x):
+            return x * scale
+
+        def test_one(golden):
+            golden(NAME, functools.partial(scaled, 2))(X)
+
+        def test_other(golden):
+            golden(NAME, functools.partial(scaled, 3))(X)
+    """,
+    "other arguments": """
+        @pytest.mark.parametrize("shift", [0, 1])
+        def test_both(golden, shift):
+            golden(NAME, lambda x: x * 2)(X + np.float32(shift))
+    """,
+    "policies without names": """
+        POLICIES = (nj.Policy(psum_dtype="bfloat16"), nj.Policy(rounding="rne"))
+
+        @pytest.mark.neuron_policy(*POLICIES)
+        def test_both(golden):
+            golden(NAME, lambda x: x * 2)(X)
+    """,
+    "a label as a name": """
+        @pytest.mark.neuron_target("trn2")
+        def test_one(golden):
+            golden(NAME, lambda x: x * 2)(X)
+
+        def test_other(golden):
+            golden(NAME + ".trn2", lambda x: x * 3)(X)
+    """,
+}
+HEAD = """
+        import functools
+        import os
+        import numpy as np
+        import pytest
+        import neuronjax as nj
+
+        X = np.arange(3, dtype=np.float32)
+        CWD = os.path.basename(os.getcwd())
+        NAME = "{name}"
+"""
+ONCE = """
+        from neuronjax.testing import golden as compared
+
+        def double(x):
+            return x * 2
+
+        @pytest.mark.parametrize("turn", range(2))
+        def test_one(golden, turn):
+            golden("once", double)(X)
+            golden("once", double)(X)
+
+        def test_other(golden):
+            golden("once", double)(X)
+            golden("other", double)(X)
+
+        def test_last(request):
+            folder = request.path.parent / "golden"
+            as_it_is = {"directory": folder, "update": False}
+            compared("once", lambda x: x * 2, **as_it_is)(X)
+            with pytest.raises(AssertionError, match="other bits"):
+                compared("once", lambda x: x * 3, **as_it_is)(X)
+"""
+
+
+def test_a_name_that_is_used_twice_is_an_error(pytester, monkeypatch):
+    """And not that of one function in two tests, nor that of one in two sessions."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(neuronjax_pytest.__file__).parent))
+    names = {name.replace(" ", "_"): text for name, text in TWICE.items()}
+    files = {
+        f"test_{name}": HEAD.replace("{name}", name) + text
+        for name, text in names.items()
+    }
+    pytester.makepyfile(**files, test_once=HEAD + ONCE)
+    for options in (["--neuronjax-update-golden"], []):
+        result = pytester.runpytest_subprocess(*PLUGIN, *options)
+        result.assert_outcomes(passed=len(names) + 4, failed=len(names))
+        for name in names:
+            result.stdout.fnmatch_lines_random([f"*golden {name}* is used twice, by *"])
+    pytester.makepyfile(test_once=HEAD + ONCE.replace("double", "twice"))
+    again = pytester.runpytest_subprocess(*PLUGIN, "test_once.py")
+    again.assert_outcomes(passed=4)
 
 
 @slow

@@ -25,7 +25,6 @@ from neuronjax.api.lowered import (
     Lowered,
     may_round_stochastically,
 )
-from neuronjax.api.nnx_ties import tied
 from neuronjax.api.signatures import (
     Named,
     argument_name,
@@ -175,12 +174,7 @@ class Emulated:
         self._collect = Collect.of(options["collect"])
         self._signature = signature_of(function)
         self._static = self.named("static")
-        # On the emulated devices the arrays are sharded, not on those of the host.
-        self._captured = function
-        if shardings := self._chosen(_SHARDINGS):
-            self._captured = mesh_context.spread(
-                function, shardings, self._chosen(_STATIC)
-            )
+        self._step = nnx_state.kept(function, options)
         donated = self.named("donate")
         # In front of the user's arguments are the context and the mesh context.
         self._jitted = NATIVE_JIT(
@@ -213,12 +207,20 @@ class Emulated:
         function = nnx_state.WithState(self.__wrapped__)
         return Emulated(function, **self.options)._with(self._state)
 
+    def in_place(self) -> Emulated:
+        """Return the same function, which leaves what it writes into the modules of its
+        arguments there."""
+        function = nnx_state.InPlace(self.__wrapped__, self.options)
+        return Emulated(function, **self.options)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function on the emulated chip."""
-        if capturing():
-            return self._as_scope(*args, **kwargs)
+        """Call the function on the emulated chip."""
+        once, named = nnx_state.once(self._step, (args, kwargs))
+        run = self._as_scope if capturing() else self._run
+        return nnx_state.settled(run(*once, **named), self._step, (args, kwargs))
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
         host_process.check()
-        args, kwargs = self._once(args, kwargs)
         try:
             context = self._state.context(self._next_index(args, kwargs))
             around = MeshContext.current()
@@ -227,7 +229,7 @@ class Emulated:
                 return self._jitted(context, around, *args, **kwargs)
         except TypeError as error:
             if "abstract array" in str(error):
-                self._bind(args, kwargs)  # names the argument that is not an array
+                self._bind(self._step, args, kwargs)  # names what is not an array
             raise
         finally:
             stages.end(self)
@@ -260,7 +262,7 @@ class Emulated:
                 f"{self._name} collects no statistics",
                 remedy="make it with nj.jit(..., collect=True)",
             )
-        captured = self.captured(*args, **kwargs)
+        captured = self._capture(self._step, args, kwargs)
         names = captured.program.argument_names
         plan = ProbePlan.of(captured.instructions, self._collect, names)
         return Statistics.empty(plan, self._setting)
@@ -301,17 +303,16 @@ class Emulated:
         return other
 
     def captured(self, *args: Any, **kwargs: Any) -> CapturedProgram:
-        """The program for arguments of these types, as all verbs share it."""
-        args, kwargs = self._once(args, kwargs)
-        around, (args, kwargs) = MeshContext.of_types((args, kwargs))
-        return self._capture(args, kwargs, around)
+        """The program for arguments of these types, as all verbs share it: of what
+        `nnx.jit` has made the results alone, where the function is not `reported`."""
+        return self._capture(self.__wrapped__, args, kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The program for arguments of these types (arrays or ShapeDtypeStructs)."""
-        args, kwargs = self._once(args, kwargs)
-        around, (args, kwargs) = MeshContext.of_types((args, kwargs))
-        captured = self._capture(args, kwargs, around)
+        captured = self._capture(self._step, args, kwargs)
         _ = captured.instructions  # what cannot be lowered is refused here
+        args, kwargs = nnx_state.once(self._step, (args, kwargs))
+        around, (args, kwargs) = MeshContext.of_types((args, kwargs))
         entry, donated = self._entry(args, kwargs, around), self._donated(captured)
         return Lowered(entry, args, kwargs, captured, donated=donated)
 
@@ -319,7 +320,7 @@ class Emulated:
     def native(self) -> Callable[..., Any]:
         """The function as JAX alone would jit it."""
         shardings = self._chosen(_SHARDINGS)
-        return mesh_context.spread(self.__wrapped__, shardings, self._unsharded)
+        return mesh_context.spread(self._step, shardings, self._unsharded)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """The emulation as `jax.jit(f).trace` returns it, a `jax.stages.Traced`; it is
@@ -331,9 +332,10 @@ class Emulated:
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Shapes and dtypes of the results, as `jax.eval_shape` of the function."""
-        return jax.eval_shape(
-            NATIVE_JIT(self.__wrapped__, **self._unsharded), *args, **kwargs
-        )
+        once, named = nnx_state.once(self._step, (args, kwargs))
+        native = NATIVE_JIT(self._step, **self._unsharded)
+        found = jax.eval_shape(native, *once, **named)
+        return found.result if isinstance(found, nnx_state.Stepped) else found
 
     def clear_cache(self) -> None:
         """Forgets the compiled programs, as that of a jitted function."""
@@ -343,11 +345,6 @@ class Emulated:
         return f"<neuronjax.Emulated {self._name} on {self.target.name}>"
 
     # -- inside ------------------------------------------------------------------------
-
-    def _once(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        """For a report the arguments with variables that modules share once."""
-        is_report = isinstance(self.__wrapped__, nnx_state.WithState)
-        return tied((args, kwargs)) if is_report else (args, kwargs)
 
     def _as_scope(self, *args: Any, **kwargs: Any) -> Any:
         """Inside another captured function: the function, under this policy."""
@@ -381,10 +378,12 @@ class Emulated:
         def run(
             executable: Any, context: CallContext, args: tuple, kwargs: dict
         ) -> Any:
+            once = nnx_state.once(self._step, (args, kwargs))
             if static.names or static.numbers:
-                (args, kwargs), _ = static.split(args, kwargs)
+                once, _ = static.split(*once)
             with around.outside():
-                return executable(context, around, *args, **kwargs)
+                found = executable(context, around, *once[0], **once[1])
+            return nnx_state.settled(found, self._step, (args, kwargs))
 
         def compile(context: CallContext) -> Any:
             try:
@@ -395,8 +394,9 @@ class Emulated:
                 stages.end(self)
 
         def leaves(args: tuple, kwargs: dict) -> list[Any]:
-            _, (args, kwargs) = MeshContext.of_types(self._once(args, kwargs))
-            return self._bind(args, kwargs, around)[1]
+            once = nnx_state.once(self._step, (args, kwargs))
+            _, (args, kwargs) = MeshContext.of_types(once)
+            return self._bind(self._step, args, kwargs, around)[1]
 
         def under(target: Target, policy: Policy) -> CallEntry:
             other = self.with_options(target=target.name, policy=policy)
@@ -418,7 +418,7 @@ class Emulated:
         """
         context, around = _context, _around
         stages.start(f"{self._name} on {self.target.name}", self)
-        emulation, leaves, out_tree = self._bind(args, kwargs, around)
+        emulation, leaves, out_tree = self._bind(self._step, args, kwargs, around)
         collector = (
             None if self._collect is None else Collector(self._collect, self._setting)
         )
@@ -433,9 +433,11 @@ class Emulated:
         return result if history is None else (result, history)
 
     def _capture(
-        self, args: tuple, kwargs: dict, around: MeshContext
+        self, function: Callable[..., Any], args: tuple, kwargs: dict
     ) -> CapturedProgram:
-        emulation, leaves, out_tree = self._bind(args, kwargs, around)
+        args, kwargs = nnx_state.once(function, (args, kwargs))
+        around, (args, kwargs) = MeshContext.of_types((args, kwargs))
+        emulation, leaves, out_tree = self._bind(function, args, kwargs, around)
         found = emulation.capture(leaves)
         return CapturedProgram(
             emulation=emulation,
@@ -446,21 +448,26 @@ class Emulated:
         )
 
     def _bind(
-        self, args: tuple, kwargs: dict, around: MeshContext = MeshContext()
+        self,
+        called: Callable[..., Any],
+        args: tuple,
+        kwargs: dict,
+        around: MeshContext = MeshContext(),
     ) -> tuple[Emulation, list, Callable]:
-        """Flattens the call: an emulation of flat leaves, the leaves, the out tree."""
+        """Flatten the call: an emulation of flat leaves, the leaves, the out tree."""
         host_process.check()
         dynamic, rebuild = self._static.split(args, kwargs)
         paths, in_tree = jax.tree.flatten_with_path(dynamic)
         static = self._static.numbers
         names = tuple(path_name(self._signature, path, static) for path, _ in paths)
         found: list[Any] = []
+        # On the emulated devices the arrays are sharded, not on those of the host.
+        if shardings := self._chosen(_SHARDINGS):
+            called = mesh_context.spread(called, shardings, self._chosen(_STATIC))
 
         def function(*leaves: Any) -> list[Any]:
             args, kwargs = rebuild(jax.tree.unflatten(in_tree, around.placed(leaves)))
-            flat, tree = jax.tree.flatten(
-                nnx_state.called(self._captured, args, kwargs)
-            )
+            flat, tree = jax.tree.flatten(nnx_state.called(called, args, kwargs))
             found[:] = [tree]
             return flat
 

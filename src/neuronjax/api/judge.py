@@ -35,6 +35,8 @@ from neuronjax.timing.work import QUEUES
 #: NKIBench's seeds, and the relative L2 error that it allows: where none is derived.
 SEEDS = (0, 21, 42, 63, 84)
 RELATIVE_L2 = 2e-5
+#: Derived bounds that let a larger error pass, of the result's norm, decide nothing.
+_DECIDES = 0.1
 _SHOWN_CHANGES = 3
 
 
@@ -51,7 +53,7 @@ def judge(
     tolerance: float | None = None,
     timeout: float = 120.0,
 ) -> KernelVerdict:
-    """Judges a kernel that somebody wrote: is it legal, is it right, how fast is it.
+    """Judge a kernel that somebody wrote: is it legal, is it right, how fast is it.
 
     The candidate is traced from types in a child process: no value of an input or of
     the reference ever reaches it, and only instructions come back. The child has none
@@ -83,7 +85,8 @@ def judge(
             reference gives: bounds of every element and of the norm that hold for every
             order of addition, see `neuronjax.diagnostics.tolerance`; 2e-5 as NKIBench
             has it where a function of the reference has no rule, which the verdict
-            says.
+            says. Where the bounds let more than a tenth of a result pass, a kernel
+            that they find nothing wrong with is undecided, and not accepted.
         timeout: Seconds that tracing may take, and that executing may take where loops
             of the device turn as often as the run decides.
 
@@ -119,12 +122,14 @@ def judge(
     )
     sandbox.prepare()
     found = _judged(job)
-    correct = _correct(job, found)
+    refused = bool(found["limits"] or found["hazards"])
+    correct, vague = _correct(job, found)
     return KernelVerdict(
         candidate=str(job.candidate),
         target=target,
         nki="" if release is None else release.name,
-        accepted=not (found["limits"] or found["hazards"]) and correct is not False,
+        accepted=not (refused or correct is False or vague),
+        undecided="" if refused else vague,
         correct=correct,
         judging_seconds=time.monotonic() - start,
         **found,
@@ -186,12 +191,24 @@ def _allowed(case: ReferenceCase, job: _Job) -> tuple[float | None, str]:
     return None, "derived from the reference"
 
 
-def _correct(job: _Job, found: Mapping[str, Any]) -> bool | None:
-    """None where nothing was compared."""
+def _correct(job: _Job, found: Mapping[str, Any]) -> tuple[bool | None, str]:
+    """Return whether every seed is right, None where that is not known; and why the
+    bounds do not tell, "" where they do."""
     done = found.get("seeds", ())
     if job.case is None or not done:
-        return None
-    return len(done) >= len(job.seeds) and all(s.correct for s in done)
+        return None, ""
+    if len(done) < len(job.seeds) or not all(s.correct for s in done):
+        return False, ""
+    # An error that is larger than what is allowed is in elements without a bound.
+    most = max(max(s.allowed, s.relative_l2) for s in done)
+    if job.tolerance is not None or most <= _DECIDES:
+        return True, ""
+    return None, (
+        "The bounds that are derived from the reference are too wide: an error of "
+        f"{most:.3g} times the result's norm passes, and only a larger one would have "
+        f"been caught. They decide where this is at most {_DECIDES:g}. Give the "
+        "relative L2 error that you allow: tolerance=0.02"
+    )
 
 
 def _judged(job: _Job) -> dict[str, Any]:

@@ -17,7 +17,12 @@ from typing import Any
 
 from rich.table import Table
 
-from neuronjax.diagnostics.judging.verdict import KernelVerdict, Problem, from_json
+from neuronjax.diagnostics.judging.verdict import (
+    EXIT_STATUS,
+    KernelVerdict,
+    Problem,
+    from_json,
+)
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.nki.releases.release import resolve_release
@@ -28,7 +33,8 @@ from neuronjax.report.tables import NAME, NUMBER, TEXT, WORD, Displayed, new_tab
 
 
 class KernelVerdicts(Displayed, tuple[KernelVerdict, ...]):
-    """KernelVerdicts: what is accepted first, the quickest first."""
+    """The verdicts of a folder: what is accepted first, then what is undecided, the
+    quickest first."""
 
     __slots__ = ()
 
@@ -38,10 +44,7 @@ class KernelVerdicts(Displayed, tuple[KernelVerdict, ...]):
 
     def __rich__(self) -> Table:
         columns = {"": WORD, "kernel": NAME, "ms": NUMBER, "why": TEXT}
-        rows = (
-            ("accepted" if v.accepted else "refused", place(v.candidate), *_told(v))
-            for v in self
-        )
+        rows = ((v.word, place(v.candidate), *_told(v)) for v in self)
         title = f"{len(self)} kernels"
         for v in self[:1]:  # all are judged for the same machine and rules
             title += f" on {kernel_line(resolve_target(v.target), nki=v.nki)}"
@@ -56,7 +59,7 @@ class KernelVerdicts(Displayed, tuple[KernelVerdict, ...]):
 def _told(verdict: KernelVerdict) -> tuple[str, str]:
     times = verdict.times
     first = next((p for p in (*verdict.limits, *verdict.hazards)), None)
-    wrong = next((s.why for s in verdict.seeds if s.why), "")
+    wrong = next((s.why for s in verdict.seeds if s.why), verdict.undecided)
     why = wrong if first is None else f"{first.rule}: {first.message}"
     if not why and times is not None and times.speedup is not None:
         why = f"{times.speedup:.3g} times the baseline"
@@ -71,7 +74,7 @@ def judge_all(
     shown: Callable[[KernelVerdict], None] | None = None,
     **options: Any,
 ) -> KernelVerdicts:
-    """Judges every Python file of a folder that is not the reference or the baseline.
+    """Judge every Python file of a folder that is not the reference or the baseline.
 
     Args:
         folder: of candidates; subfolders are not looked into.
@@ -102,9 +105,9 @@ def judge_all(
     return KernelVerdicts(sorted(found, key=_rank))
 
 
-def _rank(verdict: KernelVerdict) -> tuple[bool, float, str]:
+def _rank(verdict: KernelVerdict) -> tuple[int, float, str]:
     time_ms = float("inf") if verdict.times is None else verdict.times.predicted_ms
-    return not verdict.accepted, time_ms, verdict.candidate
+    return [*EXIT_STATUS].index(verdict.word), time_ms, verdict.candidate
 
 
 def _in_child(path: Path, limit: float, options: dict[str, Any]) -> KernelVerdict:
@@ -121,7 +124,7 @@ def _in_child(path: Path, limit: float, options: dict[str, Any]) -> KernelVerdic
     except subprocess.TimeoutExpired:
         told = f"no verdict within {seconds(limit)}"
         return _without(path, told, time.monotonic() - start, options)
-    if done.returncode in (0, 1) and done.stdout:
+    if done.returncode in EXIT_STATUS.values() and done.stdout:
         return from_json(done.stdout)
     if done.returncode == 2:
         raise InvalidProgramError(done.stderr.strip(), op="judge")

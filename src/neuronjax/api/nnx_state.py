@@ -1,29 +1,29 @@
 """State of Flax NNX that a function writes into the modules of its arguments.
 
 To `jax.jit`, and so to `jit`, a module is a pytree: the function gets a copy, and what
-it writes into the copy's variables is lost. `nnx.jit` splits and merges modules around
-`jax.jit`, so it is what keeps them, in `emulated` too.
+it writes into the copy's variables and does not return is lost. `nnx.jit` splits and
+merges modules around `jax.jit`, so it is what keeps them, in `emulated` too; and `jit`
+keeps them for what `nnx.jit` has made, which runs `InPlace`.
 
 Reports judge, price and measure all that a function writes: they take it `WithState`,
-and what it writes is among its results. To whom calls it for several steps it is
-`in_place`, as `nnx.jit` is.
+and what it writes is among its results.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from jax.extend.core import Jaxpr, JaxprEqn, Var, jaxpr_as_fun
+from jax.extend.core import Jaxpr, Var, jaxpr_as_fun
 from jax.tree_util import DictKey, GetAttrKey
 
 from neuronjax.api.nnx_ties import tied, untied
 from neuronjax.api.signatures import path_name, signature_of
-from neuronjax.errors import NotEmulatedWarning, warn_user
+from neuronjax.errors import NotEmulatedWarning, UnsupportedError, warn_user
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -61,28 +61,80 @@ class WithState:
     __wrapped__: Callable[..., Any]
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        functools.update_wrapper(self, function)
+        has_state = isinstance(function, WithState)
+        functools.update_wrapper(self, function.__wrapped__ if has_state else function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As the function's own."""
-        result, state = _apart(self.__wrapped__, args, kwargs)
-        return Stepped(result, state) if state else result
+        """Call the function."""
+        call = _SteppedCall.traced(self.__wrapped__, args, kwargs)
+        state = self._state(call)
+        return Stepped(call.result, state) if state else call.result
+
+    def _state(self, call: _SteppedCall) -> Mapping[str, Any]:
+        return call.written
+
+
+class InPlace(WithState):
+    """A function whose state is to be written back into the modules of its arguments.
+
+    Where a caller donates them, what it leaves as it was is written back too."""
+
+    def __init__(
+        self, function: Callable[..., Any], options: Mapping[str, Any]
+    ) -> None:
+        super().__init__(function)
+        self._donates = any("donate" in k and v is not None for k, v in options.items())
+
+    def _state(self, call: _SteppedCall) -> Mapping[str, Any]:
+        if call.rebuilt:
+            name = getattr(self.__wrapped__, "__name__", "the function")
+            raise UnsupportedError(
+                f"{name} makes in its modules another {', '.join(call.rebuilt[:4])}: a "
+                "compiled step keeps only arrays that were there before",
+                remedy="make every variable before the first step, and keep in an "
+                "nnx.Variable what a step changes",
+            )
+        return call.variables if self._donates else call.written
+
+
+def kept(function: Callable[..., Any], options: Mapping[str, Any]) -> Callable:
+    """Return what `nnx.jit` has made `InPlace`, as it is itself, and others as given.
+
+    `options` are those of `jit`."""
+    return InPlace(function, options) if _of_nnx_jit(function, whole=True) else function
 
 
 def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
-    """What runs a `WithState` of a function, as the function itself: what it writes is
-    in the modules of the arguments afterwards."""
-    signature = signature_of(function)
+    """Return what runs a `WithState` of a function as the function itself: what it
+    writes is in the modules of the arguments afterwards."""
 
+    @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         once, named = tied((args, kwargs))
-        found = run(*once, **named)
-        if not isinstance(found, Stepped):
-            return found
-        _write(found.state, signature, (args, kwargs))
-        return found.result
+        return settled(run(*once, **named), InPlace(function, {}), (args, kwargs))
 
     return called
+
+
+def once(function: Callable[..., Any], arguments: Any) -> Any:
+    """Return the arguments of a function; for a `WithState` variables that modules
+    share are there once."""
+    return tied(arguments) if isinstance(function, WithState) else arguments
+
+
+def settled(found: Any, function: Callable[..., Any], arguments: Any) -> Any:
+    """Return the results of what is `InPlace` without the state in them, which is
+    written into the modules of the arguments; and those of others as they are."""
+    if not isinstance(function, InPlace):
+        return found
+
+    def settle(part: Any) -> Any:
+        if not isinstance(part, Stepped):
+            return part
+        _write(part.state, signature_of(function), arguments)
+        return part.result
+
+    return jax.tree.map(settle, found, is_leaf=lambda part: isinstance(part, Stepped))
 
 
 def copied(arguments: Any) -> Any:
@@ -101,63 +153,95 @@ def _write(state: Mapping[str, Any], signature: Any, arguments: Any) -> None:
 
 
 def called(function: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
-    """Calls a function that is being traced; a warning where it changes variables."""
-    if isinstance(function, WithState) or _is_inside_nnx(function):
+    """Call a function that is being traced; warn of variables that it changes and does
+    not return."""
+    if isinstance(function, WithState) or _of_nnx_jit(function, whole=False):
         return function(*args, **kwargs)
-    result, state = _apart(function, args, kwargs)
-    if state:
-        name, lost = getattr(function, "__name__", "the function"), [*state]
+    call = _SteppedCall.traced(function, args, kwargs)
+    lost = [name for name in call.written if name not in call.returned]
+    if lost:
+        name = getattr(function, "__name__", "the function")
         warn_user(
             f"{name} changes NNX variables of its arguments, which are lost, as under "
             f"jax.jit: {', '.join(lost[:4])}{', ...' if lost[4:] else ''}\n"
-            "  remedy: with nj.emulated(target=..., policy=...): step = nnx.jit(step)",
+            "  remedy: jit what nnx.jit has made, nj.jit(nnx.jit(step)); or return the "
+            "changed module",
             NotEmulatedWarning,
         )
-    return result
+    return call.result
 
 
-def _is_inside_nnx(function: Any) -> bool:
-    """Whether it is what `nnx.jit` has made to be jitted: it returns the next state."""
+def _of_nnx_jit(function: Any, *, whole: bool) -> bool:
+    """Whether `nnx.jit` has made it: the whole, or the inner function, which returns
+    the next state."""
     is_made = type(function).__module__.startswith("flax.")
-    return is_made and not hasattr(function, "jitted_fn")
+    return is_made and hasattr(function, "jitted_fn") == whole
 
 
-def _apart(
-    function: Callable[..., Any], args: tuple, kwargs: dict
-) -> tuple[Any, dict[str, Any]]:
-    """The result of a call that is being traced, and the arrays that it has written,
-    by their paths."""
-    if not _variables((args, kwargs)):
-        return function(*args, **kwargs), {}
-    found, tree = jax.tree.flatten_with_path((args, kwargs))
-    leaves = [leaf for _, leaf in found]
-    places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
-    arrays = [leaves[n] for n in places]
-    trees: list[Any] = []
+@dataclass(frozen=True)
+class _SteppedCall:
+    """A call that is being traced, of a function that may write into modules.
 
-    def flat(*arrays: Any) -> list[Any]:
-        given = [*leaves]  # with what is static
-        for n, array in zip(places, arrays, strict=True):
-            given[n] = array
-        arguments = args, kwargs = untied(jax.tree.unflatten(tree, given))
-        results, result_tree = jax.tree.flatten(function(*args, **kwargs))
-        after = _variables(tied(arguments))
-        trees[:] = [result_tree, [*after]]
-        return [*results, *after.values()]
+    Attributes:
+        result: what the function returns.
+        variables: the arrays of the modules afterwards, by their paths.
+        written: those of them that the function has written.
+        returned: the paths of those that are among the results.
+        rebuilt: what the call has made another of: variables that were not there, and
+            "what is static".
+    """
 
-    closed = jax.make_jaxpr(flat)(*arrays)
-    outputs = jaxpr_as_fun(closed)(*arrays)
-    result_tree, paths = trees
-    count = result_tree.num_leaves
-    jaxpr, signature, origins = closed.jaxpr, signature_of(function), _Origins()
-    before = {found[n][0]: var for n, var in zip(places, jaxpr.invars, strict=True)}
-    after = zip(paths, jaxpr.outvars[count:], outputs[count:], strict=True)
-    state = {
-        path_name(signature, path): array
-        for path, var, array in after
-        if before.get(path) is not origins.of(jaxpr, var)
-    }
-    return jax.tree.unflatten(result_tree, outputs[:count]), state
+    result: Any
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    written: Mapping[str, Any] = field(default_factory=dict)
+    returned: Container[str] = ()
+    rebuilt: Sequence[str] = ()
+
+    @classmethod
+    def traced(
+        cls, function: Callable[..., Any], args: tuple, kwargs: dict
+    ) -> _SteppedCall:
+        """Call the function, whose arguments hold tracers."""
+        if not _variables((args, kwargs)):
+            return cls(function(*args, **kwargs))
+        found, tree = jax.tree.flatten_with_path((args, kwargs))
+        leaves = [leaf for _, leaf in found]
+        places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+        arrays = [leaves[n] for n in places]
+        trees: list[Any] = []
+
+        def flat(*arrays: Any) -> list[Any]:
+            given = [*leaves]  # with what is static
+            for n, array in zip(places, arrays, strict=True):
+                given[n] = array
+            arguments = args, kwargs = untied(jax.tree.unflatten(tree, given))
+            results, result_tree = jax.tree.flatten(function(*args, **kwargs))
+            arguments = tied(arguments)
+            after = _variables(arguments)
+            trees[:] = [result_tree, [*after], jax.tree.structure(arguments)]
+            return [*results, *after.values()]
+
+        closed = jax.make_jaxpr(flat)(*arrays)
+        outputs = jaxpr_as_fun(closed)(*arrays)
+        result_tree, paths, tree_after = trees
+        names = [path_name(signature_of(function), path) for path in paths]
+        count, same = result_tree.num_leaves, _origins(closed.jaxpr, {})
+        pairs = zip(places, closed.jaxpr.invars, strict=True)
+        before = {found[n][0]: var for n, var in pairs}
+        of = dict(zip(names, zip(paths, same[count:], strict=True), strict=True))
+        variables = dict(zip(names, outputs[count:], strict=True))
+        new = [name for name, (path, _) in of.items() if path not in before]
+        return cls(
+            jax.tree.unflatten(result_tree, outputs[:count]),
+            variables=variables,
+            written={
+                name: variables[name]
+                for name, (path, var) in of.items()
+                if before.get(path) != var
+            },
+            returned={name for name, (_, var) in of.items() if var in same[:count]},
+            rebuilt=new or ["what is static"] * (tree_after != tree),
+        )
 
 
 def _modules(arguments: Any) -> list[tuple[tuple, Any]]:
@@ -184,24 +268,28 @@ def _variables(arguments: Any) -> dict[tuple, Any]:
     }
 
 
-class _Origins:
-    """What results are that inner jits only pass on, as `nnx.jit` does every variable
-    that is read and not written."""
+#: What passes its operands on to one jaxpr, and that jaxpr's results back.
+_CALLS = ("jit", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 
-    def __init__(self) -> None:
-        self._makers: dict[Jaxpr, dict[Var, JaxprEqn]] = {}
 
-    def of(self, jaxpr: Jaxpr, result: Any) -> Any:
-        """A value of the jaxpr that is the same; the result itself, if it is made."""
-        if jaxpr not in self._makers:
-            jits = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "jit"]
-            self._makers[jaxpr] = {var: eqn for eqn in jits for var in eqn.outvars}
-        makers = self._makers[jaxpr]
-        while isinstance(result, Var) and result in makers:
-            maker = makers[result]
-            inner = maker.params["jaxpr"].jaxpr
-            within = self.of(inner, inner.outvars[maker.outvars.index(result)])
-            if within not in inner.invars:
-                break
-            result = maker.invars[inner.invars.index(within)]
-        return result
+def _origins(jaxpr: Jaxpr, known: dict[Jaxpr, list[Any]]) -> list[Any]:
+    """Return of every result the first value of the jaxpr that is the same.
+
+    A call only passes some values on, as `nnx.jit` does every variable that is read and
+    not written, and may return one twice. A literal is its text."""
+    if jaxpr in known:
+        return known[jaxpr]
+    same: dict[Any, Any] = {}
+
+    def first(value: Any) -> Any:
+        return same.get(value, value) if isinstance(value, Var) else str(value)
+
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in _CALLS:
+            called = eqn.params.get("jaxpr") or eqn.params["call_jaxpr"]
+            inner = getattr(called, "jaxpr", called)
+            outer = dict(zip(inner.invars, map(first, eqn.invars), strict=True))
+            for var, origin in zip(eqn.outvars, _origins(inner, known), strict=True):
+                same[var] = outer.setdefault(origin, var)
+    known[jaxpr] = [first(value) for value in jaxpr.outvars]
+    return known[jaxpr]

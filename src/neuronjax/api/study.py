@@ -24,7 +24,8 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from neuronjax.api.asked import Asked
-from neuronjax.api.jit import NATIVE_JIT, Emulated
+from neuronjax.api.jit import Emulated
+from neuronjax.api.nnx_state import in_place
 from neuronjax.diagnostics.code_fingerprint import code_fingerprint
 from neuronjax.diagnostics.run_files import (
     Record,
@@ -66,14 +67,15 @@ def study(
     baseline: str | None = None,
     progress: bool = True,
 ) -> Study:
-    """Trains under every policy, on every target, with every seed.
+    """Train under every policy, on every target, with every seed.
 
     Args:
         train: a generator function `train(jit, seed, **options)` that yields after
             every step its loss, or a dict of numbers ({"loss": ..., "accuracy": ...};
             "step" overrides the count from 0). It compiles with the given `jit`, which
-            is `jax.jit` or `neuronjax.jit` for one machine. A function given to `jit`
-            that is defined outside of `train` is compiled once for all seeds.
+            is `jax.jit` or `neuronjax.jit` for one machine, and keeps what a function
+            writes into modules of Flax NNX, as `nnx.jit` does. A function given to
+            `jit` that is defined outside of `train` is compiled once for all seeds.
         policies: presets' names, named policies, or a dict from names to either.
             "native" is `jax.jit` on the host; "trn3/mxfp8" is for that target alone.
         target: as `neuronjax.jit`; one, or several; None for "trn2".
@@ -162,7 +164,7 @@ class _StudyMachine:
 
     def jit(self) -> Callable[..., Any]:
         """What `train` compiles with."""
-        return _StudyJit(self.target, self.numerics) if self.numerics else _native
+        return _StudyJit(self.target, self.numerics)
 
 
 def _machines(policies: Policies, targets: str | Sequence[str]) -> list[_StudyMachine]:
@@ -230,32 +232,34 @@ def _baseline(wanted: str | None, machines: Sequence[_StudyMachine]) -> _StudyMa
     )
 
 
-@functools.wraps(NATIVE_JIT)
-def _native(*function: Any, **options: Any) -> Any:
-    """JAX's own, of an emulated function too."""
-    plain = (f.__wrapped__ if isinstance(f, Emulated) else f for f in function)
-    return NATIVE_JIT(*plain, **options)
-
-
 class _StudyJit:
-    """What `train` compiles with on an emulated machine; keeps what it compiled.
+    """What `train` compiles with on a machine; keeps what it compiled.
 
-    A function given again is the one compiled before with its calls counted from 0:
-    the random bits of stochastic rounding do not depend on the runs before.
+    What a function writes into modules is in them afterwards, or a study would train
+    nothing. A function given again is the one compiled before, with its calls counted
+    from 0: the random bits of stochastic rounding do not depend on the runs before.
     """
 
-    def __init__(self, target: str, policy: Policy) -> None:
-        self._machine: dict[str, Any] = dict(target=target, policy=policy)
-        self._compiled: dict[Any, Any] = {}
+    def __init__(self, target: str, policy: Policy | None) -> None:
+        named = {"target": target, "policy": policy}
+        self._machine: dict[str, Any] = named if policy else {}
+        self._compiled: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, function: Any = None, **jit_options: Any) -> Any:
         if function is None:
             return functools.partial(self, **jit_options)
         key = (function, code_fingerprint(jit_options))
         if key not in self._compiled:
-            options = {**self._machine, **jit_options}
-            self._compiled[key] = Asked.of(function, **options).step
-        return self._compiled[key].anew()
+            self._compiled[key] = self._made(function, jit_options)
+        made = self._compiled[key]
+        return made.anew() if isinstance(made, Emulated) else made
+
+    def _made(self, function: Any, options: Mapping[str, Any]) -> Callable[..., Any]:
+        asked = Asked.of(function, **self._machine, **options)
+        assert isinstance(asked.step, Emulated)
+        step = asked.step.in_place()
+        made = step if self._machine else in_place(step.native, function)
+        return functools.partial(made, *asked.first) if asked.first else made
 
 
 # -- runs ------------------------------------------------------------------------------
@@ -435,8 +439,9 @@ class Study(Displayed):
             last: of how many steps the mean is a run's final value.
 
         Returns:
-            A dict for each machine: mean and std over seeds, and the mean and std of
-            the differences to the baseline, seed by seed.
+            A dict for each machine: mean and std over seeds, the mean and std of the
+            differences to the baseline, seed by seed, and the seeds whose metric ends
+            where it began, within its noise ("unmoved").
         """
         name = self._metric(metric)
         return final_figures(self.curves(name), self.baseline, last)

@@ -16,7 +16,7 @@ from neuronjax.api.judge_all import judge_all
 from neuronjax.api.nki_diff import nki_diff as diff_of_kernel
 from neuronjax.cli.application import JsonOption, TargetOption
 from neuronjax.cli.options import CommandConsole, Offer, options_of
-from neuronjax.diagnostics.judging.verdict import KernelVerdict
+from neuronjax.diagnostics.judging.verdict import EXIT_STATUS, KernelVerdict
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 
 _FORGETS_AFTER = 20
@@ -61,8 +61,9 @@ def judge(
     """Judges an NKI kernel: is it legal, is it right, is it safe, how fast is it.
 
     The kernel is traced in a fenced child process and never sees the reference. The
-    exit status is 0 if it is accepted, 1 if not (of a folder: if none is), 2 where a
-    file of yours cannot be read.
+    exit status is 0 if it is accepted, 1 if it is refused, 3 if the bounds that are
+    derived from the reference are too wide to tell, and 2 where a file of yours cannot
+    be read. Of a folder it is that of the best kernel.
 
     Examples:
 
@@ -86,10 +87,10 @@ def judge(
             candidate, jobs=jobs, shown=_progress, target=target, **keywords
         )
         _show(found, as_json)
-        raise typer.Exit(0 if any(v.accepted for v in found) else 1)
+        raise typer.Exit(EXIT_STATUS[found[0].word])
     verdict = judge_kernel(candidate, target=target, **keywords)
     _show(verdict, as_json)
-    raise typer.Exit(0 if verdict.accepted else 1)
+    raise typer.Exit(EXIT_STATUS[verdict.word])
 
 
 def _serve(judged: Callable[[str], KernelVerdict]) -> None:
@@ -139,6 +140,5 @@ def _show(found: Any, as_json: bool) -> None:
 
 
 def _progress(verdict: KernelVerdict) -> None:
-    """A line on standard error, for verdicts of a folder take a while."""
-    word = "accepted" if verdict.accepted else "refused"
-    print(f"{Path(verdict.candidate).name}: {word}", file=sys.stderr)
+    """Print a line on standard error, for verdicts of a folder take a while."""
+    print(f"{Path(verdict.candidate).name}: {verdict.word}", file=sys.stderr)

@@ -25,6 +25,16 @@ class Curve:
     steps: np.ndarray
     values: np.ndarray
 
+    @property
+    def unmoved(self) -> tuple[int, ...]:
+        """The seeds that end where they began: all values are equal, or the means of
+        the first and the last quarter differ by less than three standard errors."""
+        return tuple(
+            seed
+            for seed, row in zip(self.seeds, self.values, strict=True)
+            if _is_still(row)
+        )
+
     def minus(self, other: Curve) -> Curve:
         """The difference of equal seeds at equal steps."""
         seeds = tuple(s for s in self.seeds if s in other.seeds)
@@ -43,6 +53,17 @@ class Curve:
 
 
 Curves = Mapping[str, Curve]
+
+
+def _is_still(row: np.ndarray) -> bool:
+    quarter = len(row) // 4
+    if len(row) < 2 or not np.isfinite(row).all():
+        return False
+    if quarter < 2:  # too short to know the noise
+        return bool(np.ptp(row) == 0)
+    ends = row[:quarter], row[-quarter:]
+    noise = sum(np.var(end, ddof=1) / quarter for end in ends) ** 0.5
+    return bool(abs(ends[0].mean() - ends[1].mean()) <= 3 * noise)
 
 
 def _at(curve: Curve, seeds: Sequence[int], steps: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ def _figures(label: str, found: Curves, baseline: str, last: int) -> dict[str, A
         "difference": differences[0],
         "difference_std": differences[1],
         "diverged": int(np.sum(~np.isfinite(values))),
+        "unmoved": own.unmoved,
     }
 
 
@@ -55,17 +56,31 @@ def final_table(
     settings: Mapping[str, str],
 ) -> Table:
     """`final_figures` as a table of at most 80 columns, and what the machines are."""
-    machines = [f"{label} is {setting}." for label, setting in settings.items()]
+    notes = [f"{label} is {setting}." for label, setting in settings.items()]
+    notes.append(f"Differences are taken seed by seed against {baseline}.")
+    notes += _unmoved(figures, metric)
     of = f"mean of the last {last} steps" if last > 1 else "at the last step"
     headings = ("seeds", "steps", metric, f"− {baseline}", "diverged")
     return new_table(
         f"{metric}, {of}, mean ± std over seeds",
         {"machine": {"overflow": "fold"}} | dict.fromkeys(headings, RIGHT),
         [_cells(row, baseline) for row in figures],
-        caption="\n".join(
-            [*machines, f"Differences are taken seed by seed against {baseline}."]
-        ),
+        caption="\n".join(notes),
     )
+
+
+def _unmoved(figures: Sequence[Mapping[str, Any]], metric: str) -> Iterator[str]:
+    """Say which runs train nothing that their numbers show."""
+    still = [
+        f"{row['machine']} with seed {', '.join(map(str, row['unmoved']))}"
+        for row in figures
+        if row["unmoved"]
+    ]
+    if still:
+        yield (
+            f"{metric} ends where it began, within its noise, in: {'; '.join(still)}. "
+            "Does every step get the state that the step before it made?"
+        )
 
 
 def _cells(row: Mapping[str, Any], baseline: str) -> tuple[str, ...]:

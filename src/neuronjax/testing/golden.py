@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import os
 import re
 import warnings
@@ -40,11 +41,12 @@ from neuronjax.testing.golden_run import (
 from neuronjax.testing.op_hashes import FirstChange, first_change
 from neuronjax.testing.program_change import ProgramChange, moved_versions
 
-ChangedProgram = Literal["warn", "bits", "fail"]
+ChangedProgram = Literal["warn", "bits", "fail", "edits"]
 #: What `update` and `changed_program` are where they are not given: the pytest plugin
-#: sets these, for the processes of pytest-xdist too.
+#: sets these, for the processes of pytest-xdist too, and says which session it is.
 UPDATE, CHANGED = "NEURONJAX_UPDATE_GOLDEN", "NEURONJAX_GOLDEN_PROGRAM"
-_CHOICES = ("warn", "bits", "fail")
+SESSION = "NEURONJAX_GOLDEN_SESSION"
+_CHOICES = ("warn", "bits", "fail", "edits")
 _NAME = re.compile(r"[\w.+=,\[\]-]+")
 _UPDATE_REMEDY = (
     "  if it is intended: pytest --neuronjax-update-golden, and review the difference"
@@ -137,7 +139,7 @@ def golden(
     input_seed: int = 0,
     **jit_options: Any,
 ) -> Callable[..., GoldenReport]:
-    """Guards the bits of a function's results.
+    """Guard the bits of a function's results.
 
     Args:
         name: of the files; letters, digits and `_.+=,[]-`.
@@ -148,9 +150,12 @@ def golden(
         policy: as `neuronjax.compare`.
         directory: where the files are; made if need be.
         update: write the files anew; None: as `pytest --neuronjax-update-golden` says.
-        changed_program: when today's program is not the stored one: "warn" only,
-            fail if its "bits" differ, or "fail" in any case. None: as the plugin is
-            configured, else "warn".
+            With False a function is only compared, and the name may be another's.
+        changed_program: when today's program is not the stored one: with "edits" fail
+            if its bits differ, and only warn if they do because another JAX makes
+            another program of the same source; "warn" only; fail if its "bits" differ,
+            whoever changed it; or "fail" in any case. None: as the plugin is
+            configured, else "edits".
         rounding_seed: call index of stochastic rounding.
         input_seed: of arguments that are `ShapeDtypeStruct`s: uniform in [-1, 1), made
             anew on every run and not stored.
@@ -163,7 +168,8 @@ def golden(
     Raises:
         GoldenMismatch: (when called) there is no golden, the arguments are not those
             stored, the bits differ, or the program does and that is a failure.
-        InvalidProgramError: a bad name or option, or damaged files.
+        InvalidProgramError: a bad name or option, a name that another function, or in
+            a session of pytest another program, has taken before; or damaged files.
     """
     if not _NAME.fullmatch(name):
         raise InvalidProgramError(
@@ -173,7 +179,7 @@ def golden(
     asked = Asked.of(function, **setting)
     path = Path(directory) / name
     writes = bool(os.environ.get(UPDATE)) if update is None else update
-    choice = changed_program or os.environ.get(CHANGED) or "warn"
+    choice = changed_program or os.environ.get(CHANGED) or "edits"
     if choice not in _CHOICES:
         raise InvalidProgramError(
             f"changed_program is {choice!r}", remedy=f"choose of {', '.join(_CHOICES)}"
@@ -183,9 +189,21 @@ def golden(
     def check(*args: Any, **kwargs: Any) -> GoldenReport:
         __tracebackhide__ = True
         today = Today.of(asked, args, kwargs, input_seed)
-        if writes:
+        twice = "" if update is False else _used_twice(path, asked.step, today)
+        try:
+            report = None if writes else _compare(name, path, today, choice)
+        except GoldenMismatch as error:
+            if twice:
+                error.add_note(twice)
+            raise
+        if twice:
+            raise InvalidProgramError(
+                twice,
+                remedy="give each golden a name of its own, and each policy too; to "
+                "compare another function with a golden, update=False",
+            )
+        if report is None:
             return _write(name, path, today, rounding_seed)
-        report = _compare(name, path, today, choice)
         if report.change is not None:
             text = _changed_text(report, report.change)
             warnings.warn(text, ProgramChangedWarning, stacklevel=2)
@@ -195,7 +213,7 @@ def golden(
 
 
 def check_stored(path: str | os.PathLike[str]) -> GoldenReport:
-    """Checks the bits of a stored program alone, without its function.
+    """Check the bits of a stored program alone, without its function.
 
     Args:
         path: of the golden's files, with or without an ending.
@@ -210,6 +228,33 @@ def check_stored(path: str | os.PathLike[str]) -> GoldenReport:
     stored = golden_file.read(where)
     _check_bits(where.name, stored, stored_inputs(stored))
     return GoldenReport(name=where.name, path=where, provenance=dict(stored.provenance))
+
+
+# -- Names -----------------------------------------------------------------------------
+
+#: Of every golden that this process has used: by whom, and for what.
+_taken: dict[tuple[str, Path], tuple[str, Any]] = {}
+
+
+def _used_twice(path: Path, step: Any, today: Today) -> str:
+    """Take a name for this session; return what is wrong if another use has it, or "".
+
+    Of a function outside of pytest the program may change, for it may be edited."""
+    function: Any = inspect.unwrap(step)
+    function = getattr(function, "func", function)  # of a partial
+    named = function if hasattr(function, "__qualname__") else type(function)
+    user = f"{named.__module__}.{named.__qualname__}"
+    if user.endswith("<lambda>"):
+        user += f":{function.__code__.co_firstlineno}"
+    asked = (fingerprint(today.program), today.target, today.policy, today.leaves)
+    use = user, asked if os.environ.get("PYTEST_CURRENT_TEST") else None
+    other = _taken.setdefault((os.environ.get(SESSION, ""), path.resolve()), use)
+    if other == use:
+        return ""
+    return (
+        f"golden {path.name} is used twice, by {other[0]} and by {user}, for different "
+        "things"
+    )
 
 
 # -- Writing ---------------------------------------------------------------------------
@@ -391,7 +436,8 @@ def _changed(
         leaves=tuple(leaves),
         change=change,
     )
-    if choice == "warn" or (choice == "bits" and not leaves):
+    fails = {"edits": change.cause != "jax", "bits": True, "warn": False}
+    if not (choice == "fail" or (leaves and fails[choice])):
         return found
     head = f"golden {name}: the function is another program now, with {found.today}"
     compare = [_COMPARE.format(path=f"{report.path}.mlirbc")]

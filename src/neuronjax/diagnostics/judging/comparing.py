@@ -36,7 +36,7 @@ def compared(
         )
     error, worst = _distance(actual, expected)
     if isinstance(allowed, tuple):
-        most = max(t.relative_l2_bound for t in allowed)
+        most = max(t.largest_passing for t in allowed)
         judged = [t.check(a) for t, a in zip(allowed, actual, strict=True)]
         why = _beyond(judged)
         worst = worst and (_furthest(judged, actual, expected) or worst)

@@ -22,6 +22,8 @@ from neuronjax.ir.json_text import json_object
 from neuronjax.report.tables import Displayed, as_text
 
 SCHEMA = "neuronjax.verdict/1"
+#: The verdicts, best first, and the exit status of the command that gives each.
+EXIT_STATUS = {"accepted": 0, "undecided": 3, "refused": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,8 @@ class SeedVerdict:
         relative_l2: of the worst result; inf where one is not finite and the reference
             is. Where tolerances are derived, the reference is what they are derived
             for, which is not rounded after every function.
-        allowed: what that error may be.
+        allowed: what that error may be. Where tolerances are derived, an element that
+            has no bound counts as wrong by all of its size.
         worst: the element that is furthest off, in bounds where tolerances are derived:
             result, index, what it is and what it should be; None where all are equal.
         why: what is wrong, "" if nothing.
@@ -106,7 +109,10 @@ class KernelVerdict(Displayed):
         nki: the NKI release by whose rules it is judged; "" where none was named.
         accepted: no limit is broken, nothing is left to chance, nothing forbidden was
             tried, and it is correct if there is a reference.
-        correct: of every seed; None where nothing could be compared.
+        undecided: why a kernel that would be accepted is not: the bounds that were
+            derived let too large an error pass; and what to do. Else "".
+        correct: of every seed; None where nothing was compared, or bounds that let too
+            large an error pass found nothing wrong.
         tolerance: where the tolerances of the seeds come from: "derived" from the
             reference, "given", or why none could be derived; "" where nothing was
             compared.
@@ -125,6 +131,7 @@ class KernelVerdict(Displayed):
     target: str
     nki: str = ""
     accepted: bool
+    undecided: str = ""
     correct: bool | None
     tolerance: str
     seeds: tuple[SeedVerdict, ...] = ()
@@ -135,6 +142,13 @@ class KernelVerdict(Displayed):
     fidelity: Mapping[str, int] = dataclasses.field(default_factory=dict)
     judging_seconds: float = 0.0
     schema: str = SCHEMA
+
+    @property
+    def word(self) -> str:
+        """The verdict in a word, one of `EXIT_STATUS`."""
+        if self.accepted:
+            return "accepted"
+        return "undecided" if self.undecided else "refused"
 
     def to_json(self, indent: int | None = 2) -> str:
         """The verdict as JSON; numbers that are not finite are strings.
@@ -149,11 +163,10 @@ class KernelVerdict(Displayed):
         return as_text(self.__rich__())
 
     def __rich__(self) -> Group:
-        return verdict_tables.page(dataclasses.asdict(self))
+        return verdict_tables.page(self.word, dataclasses.asdict(self))
 
     def __repr__(self) -> str:
-        word = "accepted" if self.accepted else "refused"
-        return f"<neuronjax.KernelVerdict {Path(self.candidate).name} {word}>"
+        return f"<neuronjax.KernelVerdict {Path(self.candidate).name} {self.word}>"
 
 
 def _finite(value: Any) -> Any:

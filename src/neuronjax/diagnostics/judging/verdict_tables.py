@@ -21,9 +21,14 @@ _KINDS = {
 }
 
 
-def page(verdict: Mapping[str, Any]) -> Group:
-    """The whole verdict, most important first."""
-    parts: list[RenderableType] = [_headline(verdict)]
+_STYLES = {"accepted": "bold green", "undecided": "bold yellow", "refused": "bold red"}
+
+
+def page(word: str, verdict: Mapping[str, Any]) -> Group:
+    """Return the whole verdict, most important first."""
+    parts: list[RenderableType] = [_headline(word, verdict)]
+    if verdict["undecided"]:
+        parts.append(Text(verdict["undecided"]))
     for field, (title, style) in _KINDS.items():
         if verdict[field]:
             parts.append(_problems(title, style, verdict[field]))
@@ -35,14 +40,13 @@ def page(verdict: Mapping[str, Any]) -> Group:
     return Group(*parts)
 
 
-def _headline(verdict: Mapping[str, Any]) -> Text:
-    accepted = verdict["accepted"]
-    word = "accepted" if accepted else "refused"
+def _headline(word: str, verdict: Mapping[str, Any]) -> Text:
     told = {True: "correct", False: "wrong", None: "not compared"}[verdict["correct"]]
+    told = "neither right nor wrong" if verdict["undecided"] else told
     line = f"{word}: {place(verdict['candidate'])}"
     setting = kernel_line(resolve_target(verdict["target"]), nki=verdict["nki"])
     line += f", {verdict['kernel'] or 'no kernel'} on {setting}, {told}"
-    return Text(line, style="bold green" if accepted else "bold red")
+    return Text(line, style=_STYLES[word])
 
 
 def _problems(

@@ -84,6 +84,18 @@ class Tolerance:
         """The bound of the norm, over the norm of the reference."""
         return _ratio(self.l2_bound, self._norm)
 
+    @property
+    def largest_passing(self) -> float:
+        """The largest relative L2 error that passes; an element that has no bound
+        counts as wrong by all of its size, and where none has one all passes."""
+        if self.bound.size and np.isposinf(self.bound).all():
+            return math.inf
+        bounded, unbounded = self._squares
+        return _ratio(
+            math.hypot(self.l2_bound, math.sqrt(unbounded)),
+            math.sqrt(bounded + unbounded),
+        )
+
     def check(self, actual: object) -> Judged:
         """Compares a candidate's result.
 
@@ -101,15 +113,22 @@ class Tolerance:
             )
         return self._verdict(found.reshape(-1))
 
-    @functools.cached_property
+    @property
     def _norm(self) -> float:
-        """Of the elements that have a finite value and a bound."""
+        return math.sqrt(self._squares[0])
+
+    @functools.cached_property
+    def _squares(self) -> tuple[float, float]:
+        """Of the finite elements that have a bound the sum of squares, and of those
+        that have none."""
         value, bound = self.value.reshape(-1), self.bound.reshape(-1)
-        squares = 0.0
+        sums = [0.0, 0.0]
         for block in flat_blocks(value.size):
-            has = np.isfinite(value[block]) & np.isfinite(bound[block])
-            squares += sum_of_squares(np.where(has, value[block], 0.0))
-        return math.sqrt(squares)
+            finite = np.where(np.isfinite(value[block]), value[block], 0.0)
+            has = np.isfinite(bound[block])
+            for n, kind in enumerate((has, ~has)):
+                sums[n] += sum_of_squares(np.where(kind, finite, 0.0))
+        return sums[0], sums[1]
 
     def _verdict(self, found: np.ndarray) -> Judged:
         value, bound = self.value.reshape(-1), self.bound.reshape(-1)
