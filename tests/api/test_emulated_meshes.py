@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import (
-    AbstractMesh,
     AxisType,
     NamedSharding,
     PartitionSpec as P,
@@ -19,7 +18,7 @@ import neuronjax as nj
 X = np.random.default_rng(0).standard_normal((8, 2)).astype(np.float32)
 W = jnp.ones((2, 3))
 MESH = nj.make_mesh((4,), ("dp",))
-NAMES = ("make_mesh", "set_mesh", "device_put", "jit", "pmap")
+NAMES = ("make_mesh", "jit", "pmap")
 
 
 def loss(w, x):
@@ -30,9 +29,9 @@ def total(x):
     return jax.lax.psum(x.sum(0), "dp")
 
 
-def program(mesh=None):
+def program(kind):
     """As a program for four devices is written."""
-    mesh = mesh or jax.make_mesh((4,), ("dp",))
+    mesh = jax.make_mesh((4,), ("dp",), (kind,))
     with jax.set_mesh(mesh):
         w = jax.device_put(W, NamedSharding(mesh, P()))
         x = jax.device_put(X, P("dp"))
@@ -44,11 +43,13 @@ def program(mesh=None):
     return gradient, sums
 
 
-@pytest.mark.parametrize("mesh", [None, MESH])
-def test_a_program_for_many_devices_runs_as_it_stands(mesh):
-    """With the bits of the same two functions of `nj.jit`."""
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_a_program_for_many_devices_runs_as_it_stands(kind):
+    """With the bits of the same two functions of `nj.jit`, on a mesh of none."""
     with nj.emulated(policy="bf16"):
-        gradient, sums = program(mesh)
+        gradient, sums = program(kind)
+    assert gradient.sharding.is_fully_replicated
+    assert len(gradient.sharding.device_set) == len(sums.sharding.device_set) == 4
     placed = (NamedSharding(MESH, P()), NamedSharding(MESH, P("dp")))
     options = {"in_shardings": placed, "out_shardings": placed[0], "policy": "bf16"}
     np.testing.assert_array_equal(gradient, nj.jit(jax.grad(loss), **options)(W, X))
@@ -61,6 +62,7 @@ def test_a_mesh_is_set_for_good():
         jax.set_mesh(jax.make_mesh((4,), ("dp",)))
         try:
             assert jax.sharding.get_abstract_mesh().shape == {"dp": 4}
+            assert jax.typeof(jnp.ones((8, 2))).sharding.spec == P(None, None)
         finally:
             jax.set_mesh(None)
     assert jax.sharding.get_abstract_mesh().empty
@@ -76,18 +78,20 @@ def test_a_partition_spec_is_over_the_mesh_around_it():
 
 def test_axis_types_and_devices_are_the_programs():
     with nj.emulated():
-        explicit = jax.make_mesh((2,), ("x",), (AxisType.Explicit,))
+        explicit = jax.make_mesh((2,), ("x",))
+        auto = jax.make_mesh((2,), ("x",), (AxisType.Auto,))
         real = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
-    assert isinstance(explicit, AbstractMesh)
     assert explicit.axis_types == (AxisType.Explicit,)
-    assert real.devices.size == 1
+    assert auto.axis_types == (AxisType.Auto,)
+    assert real.devices.item() == jax.devices()[0]
 
 
 def test_what_means_the_host_is_jaxs_own():
     device = jax.devices()[0]
     with nj.emulated():
         on_host = jax.device_put(X, device)
-        tree = jax.device_put({"a": X, "b": 1.0}, NamedSharding(MESH, P()))
+        mesh = jax.make_mesh((4,), ("dp",))
+        tree = jax.device_put({"a": X, "b": 1.0}, NamedSharding(mesh, P()))
     assert on_host.sharding.device_set == {device}
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(tree))
 

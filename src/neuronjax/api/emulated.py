@@ -3,8 +3,8 @@
 While a scope is open the public names `jax.jit` and `jax.pmap` are ours, which asks
 nothing of JAX but that libraries look these names up where they use them, as Flax and
 Equinox do: `nnx.jit` lifts the state of its modules as ever, and hands a function of
-plain arrays to what it takes for `jax.jit`. So are the names that make meshes and place
-arrays on them (`emulated_meshes`). This package's own calls get JAX's.
+plain arrays to what it takes for `jax.jit`. `jax.make_mesh` is ours too, for meshes of
+more devices than the host has. This package's own calls get JAX's.
 
 A scope is the process's: what any thread jits while it is open is emulated, of several
 the one that was opened last counts.
@@ -16,14 +16,15 @@ import contextlib
 import functools
 import gc
 import inspect
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+from jaxlib.xla_client import make_cpu_client
 
-from neuronjax.api import emulated_meshes
 from neuronjax.api.jit import NATIVE_JIT, jit
 from neuronjax.api.pmap import pmap
 from neuronjax.capture.decode import LIBRARY
@@ -32,7 +33,7 @@ from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
 
 NATIVE_PMAP = jax.pmap
-_NATIVE_MESHES = {name: getattr(jax, name) for name in emulated_meshes.OURS}
+NATIVE_MAKE_MESH = jax.make_mesh
 
 #: Of every open scope the target and the policy, the last one opened at the end.
 _open: list[Mapping[str, Any]] = []
@@ -53,9 +54,10 @@ def emulated(
             train.main()
 
     `jax.jit` is `nj.jit`, `jax.pmap` is `nj.pmap`, for every thread. The outermost of
-    nested functions is emulated, whole. `jax.make_mesh` is `nj.make_mesh`, which
-    `jax.set_mesh` and `jax.device_put` take too: arrays stay whole. What was jitted
-    inside stays emulated outside; what was jitted before is JAX's, and if it runs a
+    nested functions is emulated, whole. `jax.make_mesh` finds as many devices as it is
+    asked for: where the host has fewer, a mesh is over others, made for it. Meshes and
+    arrays on them are JAX's own, and results lie where `jax.jit` places them. What was
+    jitted inside stays emulated outside; what was jitted before is JAX's, and if it runs a
     warning says so. Ops outside of any jit run on the host. `neuronjax run
     script.py` does this for a script.
 
@@ -134,23 +136,27 @@ def _pmap(
     return pmap(function, axis_name, devices=count, **setting, **options)
 
 
-def _mesh_function(name: str) -> Callable[..., Any]:
-    native, ours = _NATIVE_MESHES[name], emulated_meshes.OURS[name]
+@functools.wraps(NATIVE_MAKE_MESH)
+def _make_mesh(axis_shapes: Sequence[int], *args: Any, **options: Any) -> Any:
+    setting = _setting(sys._getframe(1).f_globals)
+    count = math.prod(axis_shapes)
+    if setting and options.get("devices") is None and count > jax.device_count():
+        options["devices"] = _other_devices(count)
+    return NATIVE_MAKE_MESH(axis_shapes, *args, **options)
 
-    @functools.wraps(native, updated=())
-    def called(*args: Any, **kwargs: Any) -> Any:
-        if _setting(sys._getframe(1).f_globals) is None:
-            return native(*args, **kwargs)
-        return ours(native, *args, **kwargs)
 
-    return called
+@functools.cache
+def _other_devices(count: int) -> Sequence[Any]:
+    """Return devices for a mesh that the host has too few for: a host counts its own
+    once, when it starts, so these are of another client of XLA for the same host."""
+    return make_cpu_client(num_devices=count).devices()
 
 
 #: Public names of JAX: JAX's own, and ours while a scope is open.
 _NAMES = {
     "jit": (NATIVE_JIT, _jit),
     "pmap": (NATIVE_PMAP, _pmap),
-    **{name: (f, _mesh_function(name)) for name, f in _NATIVE_MESHES.items()},
+    "make_mesh": (NATIVE_MAKE_MESH, _make_mesh),
 }
 
 

@@ -34,11 +34,13 @@ from neuronjax.api.signatures import (
 )
 from neuronjax.capture import mesh_context
 from neuronjax.capture.mesh_context import MeshContext, on_every_device
+from neuronjax.capture.placement import Results
 from neuronjax.capture.trace import capturing
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import host_process, stages
 from neuronjax.execution.call import CallContext
 from neuronjax.execution.captured import CapturedProgram
+from neuronjax.execution.device_sharding import active_real_devices
 from neuronjax.execution.probes.collect import Collect
 from neuronjax.execution.probes.plan import Collector, ProbePlan
 from neuronjax.execution.probes.statistics import Statistics
@@ -171,12 +173,6 @@ class Emulated:
         self._collect = Collect.of(options["collect"])
         self._signature = signature_of(function)
         self._static = self.named("static")
-        # On the emulated devices the arrays are sharded, not on those of the host.
-        self._captured = function
-        if shardings := self._chosen(_SHARDINGS):
-            self._captured = mesh_context.spread(
-                function, shardings, self._chosen(_STATIC)
-            )
         donated = self.named("donate")
         # In front of the user's arguments are the context and the mesh context.
         self._jitted = NATIVE_JIT(
@@ -216,10 +212,10 @@ class Emulated:
         args, kwargs = self._once(args, kwargs)
         try:
             context = self._state.context(self._next_index(args, kwargs))
-            around = MeshContext.current()
-            around.check_untraced((args, kwargs))
+            around, args, kwargs = self._whole(args, kwargs)
             with around.outside():
-                return self._jitted(context, around, *args, **kwargs)
+                results = self._jitted(context, around, *args, **kwargs)
+            return results.placed()
         except TypeError as error:
             if "abstract array" in str(error):
                 self._bind(args, kwargs)  # names the argument that is not an array
@@ -283,14 +279,12 @@ class Emulated:
 
     def captured(self, *args: Any, **kwargs: Any) -> CapturedProgram:
         """The program for arguments of these types, as all verbs share it."""
-        args, kwargs = self._once(args, kwargs)
-        around, (args, kwargs) = MeshContext.of_types((args, kwargs))
+        around, args, kwargs = self._whole(*self._once(args, kwargs))
         return self._capture(args, kwargs, around)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The program for arguments of these types (arrays or ShapeDtypeStructs)."""
-        args, kwargs = self._once(args, kwargs)
-        around, (args, kwargs) = MeshContext.of_types((args, kwargs))
+        around, args, kwargs = self._whole(*self._once(args, kwargs))
         captured = self._capture(args, kwargs, around)
         _ = captured.instructions  # what cannot be lowered is refused here
         entry = self._entry(args, kwargs, around)
@@ -323,6 +317,14 @@ class Emulated:
         """For a report the arguments with variables that modules share once."""
         is_report = isinstance(self.__wrapped__, nnx_state.WithState)
         return tied((args, kwargs)) if is_report else (args, kwargs)
+
+    def _whole(self, args: tuple, kwargs: dict) -> tuple[MeshContext, tuple, dict]:
+        """Return the context of a call, and its arguments as the emulation takes them."""
+        if active_real_devices():
+            return MeshContext.around(), args, kwargs
+        dynamic, rebuild = self._static.split(args, kwargs)
+        around, whole = MeshContext.of(dynamic)
+        return around, *rebuild(whole)
 
     def _as_scope(self, *args: Any, **kwargs: Any) -> Any:
         """Inside another captured function: the function, under this policy."""
@@ -362,10 +364,12 @@ class Emulated:
         def run(
             executable: Any, context: CallContext, args: tuple, kwargs: dict
         ) -> Any:
+            _, args, kwargs = self._whole(args, kwargs)
             if static.names or static.numbers:
                 (args, kwargs), _ = static.split(args, kwargs)
             with around.outside():
-                return executable(context, around, *args, **kwargs)
+                results = executable(context, around, *args, **kwargs)
+            return results.placed()
 
         def compile(context: CallContext) -> Any:
             try:
@@ -401,9 +405,11 @@ class Emulated:
         result = jax.tree.unflatten(out_tree(), outcome.results)
         if collector is not None:
             result = (result, Statistics.of(outcome.statistics, collector))
-        stages.stage("compiling")
         history = outcome.amax_history
-        return result if history is None else (result, history)
+        whole = result if history is None else (result, history)
+        shardings = emulation.placements()
+        stages.stage("compiling")
+        return Results(whole, shardings)
 
     def _capture(
         self, args: tuple, kwargs: dict, around: MeshContext
@@ -429,11 +435,15 @@ class Emulated:
         names = tuple(path_name(self._signature, path, static) for path, _ in paths)
         found: list[Any] = []
 
+        def typed() -> tuple[tuple, dict]:
+            types = around.typed([leaf for _, leaf in paths])
+            return rebuild(jax.tree.unflatten(in_tree, types))
+
+        spread = self._spread(around, typed)
+
         def function(*leaves: Any) -> list[Any]:
             args, kwargs = rebuild(jax.tree.unflatten(in_tree, around.placed(leaves)))
-            flat, tree = jax.tree.flatten(
-                nnx_state.called(self._captured, args, kwargs)
-            )
+            flat, tree = jax.tree.flatten(nnx_state.called(spread, args, kwargs))
             found[:] = [tree]
             return flat
 
@@ -448,6 +458,25 @@ class Emulated:
         pairs = zip(paths, names, strict=True)
         leaves = [on_every_device(as_array(leaf, name)) for (_, leaf), name in pairs]
         return emulation, leaves, lambda: found[0]
+
+    def _spread(
+        self, around: MeshContext, typed: Callable[[], tuple[tuple, dict]]
+    ) -> Callable[..., Any]:
+        """Return what is captured: with shardings the function, spread over the
+        emulated devices; `typed` gives the types of its arguments."""
+        shardings, tree = self._chosen(_SHARDINGS), None
+        if not shardings:
+            return self.__wrapped__
+        out = shardings.get("out_shardings")
+        first = next(iter(jax.tree.leaves(out)), out)
+        if first is not out:
+            # Two traces of one function may differ in what is no array, as functions
+            # that an optimizer holds do. JAX keeps the trace, so it tells which one.
+            args, kwargs = typed()
+            with around.inside():
+                tree = jax.tree.structure(self.eval_shape(*args, **kwargs))
+        options = self._chosen(_STATIC)
+        return mesh_context.spread(self.__wrapped__, shardings, options, tree)
 
     def argument_name(self, number: int) -> str:
         """The parameter's name of a positional argument."""

@@ -34,8 +34,8 @@ class _Refusal:
 
 
 _NO_MESH = (
-    "call it in the block of `with jax.sharding.use_abstract_mesh(mesh):`, or in that "
-    "of jax.set_mesh(mesh) inside `with nj.emulated():`"
+    "call it in the block of `with jax.set_mesh(mesh):`, the mesh of jax.make_mesh, or "
+    "in that of `with jax.sharding.use_abstract_mesh(mesh):`, of neuronjax.make_mesh"
 )
 _AUTO = (
     "use neuronjax.make_mesh, whose axes are Auto, or a mesh with "

@@ -9,6 +9,7 @@ scans would be unrolled and calls inlined, which is another program.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +18,15 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.interpreters.partial_eval import dce_jaxpr
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 import neuronjax.capture.exports  # noqa: F401  lowers an identity
 from neuronjax.capture import mesh_refusals, partition
 from neuronjax.capture.callbacks import keep_callbacks_whole, unordered
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.host_calls import keep_linear_algebra_whole
+from neuronjax.capture.placement import placements
 from neuronjax.capture.refusals import refusal
 from neuronjax.capture.scaled_matmul import keep_whole
 from neuronjax.errors import InternalError, UnsupportedError
@@ -77,10 +81,12 @@ class Traced:
 
     Attributes:
         types: of the arguments.
+        names: the pytree path of each argument, for rules and errors.
         stage: what `jax.jit(function).trace` returns.
     """
 
     types: tuple[jax.ShapeDtypeStruct, ...]
+    names: Sequence[str]
     stage: Any
 
     @classmethod
@@ -107,13 +113,20 @@ class Traced:
             keep_linear_algebra_whole(PLATFORM)
             keep_callbacks_whole(PLATFORM)
             with mesh_refusals.named():
-                return cls(types, jax.jit(function, keep_unused=True).trace(*types))
+                stage = jax.jit(function, keep_unused=True).trace(*types)
+                return cls(types, names, stage)
 
     @property
     def closes_over_tracers(self) -> bool:
         """Whether the function uses values of an enclosing trace that are not its
         arguments: JAX has put them in front of these."""
         return len(self.stage.jaxpr.in_avals) != len(self.types)
+
+    @property
+    def used(self) -> list[bool]:
+        """Which arguments the results or an effect depend on."""
+        jaxpr = self.stage.jaxpr.jaxpr
+        return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1]
 
     def module(self) -> Any:
         """The MLIR module for platform "neuron"."""
@@ -123,6 +136,17 @@ class Traced:
             except (NotImplementedError, ValueError, IndexError) as error:
                 raise refusal(self.stage.jaxpr, error) from error
             return lowered.compiler_ir()
+
+    def placements(
+        self, devices: Mesh | AbstractMesh | None
+    ) -> tuple[NamedSharding, ...]:
+        """Return where `jax.jit` would place each result; see `placement`.
+
+        Args:
+            devices: those that the call names.
+        """
+        closed, results = self.stage.jaxpr, jax.tree.leaves(self.stage.out_info)
+        return placements(closed.jaxpr, results, self.captured.program, devices)
 
     def _without_tokens(self) -> Any:
         """The stage; of a program with effects another, which orders none of them."""
@@ -135,14 +159,11 @@ class Traced:
 
         return jax.jit(function, keep_unused=True).trace(*closed.in_avals)
 
-    def capture(self, names: Sequence[str]) -> Capture:
-        """The program, of a function that closes over no tracers.
-
-        Args:
-            names: the pytree path of each argument, for rules.
-        """
+    @functools.cached_property
+    def captured(self) -> Capture:
+        """The program, of a function that closes over no tracers."""
         module = self.module()
-        program = decode_module(module, tuple(names))
+        program = decode_module(module, tuple(self.names))
         if partition.needs_partitioner(program):
             program = partition.partition(program, module)
         found = len(program.entry.body.arguments)
@@ -165,7 +186,7 @@ def capture(
     names: Sequence[str],
 ) -> Capture:
     """Captures a function of flat arguments; see `Traced`."""
-    return Traced.of(function, types, names).capture(names)
+    return Traced.of(function, types, names).captured
 
 
 def abstract(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -1,0 +1,108 @@
+"""Where the results of an emulated function belong: on the devices that `jax.jit` would
+place them on, and in its shardings."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.core import Tracer
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
+
+from neuronjax.capture.refusals import equations
+from neuronjax.ir.program import Program, Sharding
+from neuronjax.policy.scopes import is_tracing
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["whole"], meta_fields=["shardings"]
+)
+@dataclass(frozen=True)
+class Results:
+    """What the emulation returns.
+
+    Attributes:
+        whole: the results, and behind them what else a call returns.
+        shardings: of each flat result; () where they stay as they are.
+    """
+
+    whole: Any
+    shardings: tuple[NamedSharding, ...] = ()
+
+    def placed(self) -> Any:
+        """Return the results where they belong, and the rest as it is."""
+        if not self.shardings:
+            return self.whole
+        leaves, tree = jax.tree.flatten(self.whole)
+        count = len(self.shardings)
+        moved = map(_moved, leaves[:count], self.shardings)
+        return jax.tree.unflatten(tree, [*moved, *leaves[count:]])
+
+
+def placements(
+    jaxpr: Any, types: list[Any], program: Program, devices: Mesh | AbstractMesh | None
+) -> tuple[NamedSharding, ...]:
+    """Return the sharding of each flat result; () for a function without devices.
+
+    Explicit axes say it in the type of the result, of Auto axes the partitioner has
+    decided it. What neither says lies whole on every device.
+
+    Args:
+        jaxpr: of the function, which may name devices itself.
+        types: of the results.
+        program: captured of the function.
+        devices: those that the call names.
+    """
+    if devices is None and (program.meshes or any(program.result_shardings)):
+        devices = next(_devices(jaxpr), None)
+    if devices is None:
+        return ()
+    decided = program.result_shardings or _of_shard_map(program)
+    specs = map(_spec, types, decided, [devices] * len(types))
+    return tuple(NamedSharding(devices, spec) for spec in specs)
+
+
+def _spec(result: Any, decided: Sharding | None, devices: Mesh | AbstractMesh) -> P:
+    over = result.sharding
+    if over is not None and AxisType.Explicit in over.mesh.axis_types:
+        return over.spec
+    axes = () if decided is None else decided.dimensions
+    # The partitioner may split along a part of an axis, which has no name.
+    known = all(name in devices.axis_names for names in axes for name in names)
+    return P(*(names or None for names in axes)) if known else P()
+
+
+def _of_shard_map(program: Program) -> list[Sharding | None]:
+    """Return the shardings of results that come straight from a `shard_map`."""
+    body = program.entry.body
+    found = {
+        value.number: sharding
+        for op in body.ops
+        if "out_shardings" in op.attributes
+        for value, sharding in zip(
+            op.results, op.attributes["out_shardings"], strict=True
+        )
+    }
+    return [found.get(value.number) for value in body.results]
+
+
+def _devices(jaxpr: Any) -> Iterator[Mesh]:
+    """Yield the meshes of devices that the shardings in a function are over."""
+    for equation, _ in equations(jaxpr):
+        for value in jax.tree.leaves(list(equation.params.values())):
+            mesh = getattr(value, "mesh", value)
+            if isinstance(mesh, Mesh) and not mesh.empty:
+                yield mesh
+
+
+def _moved(array: Any, sharding: NamedSharding) -> Any:
+    """Return an array in a sharding. A traced one keeps the devices of its trace."""
+    if not isinstance(array, Tracer):
+        has_devices = isinstance(sharding.mesh, Mesh)
+        return jax.device_put(array, sharding) if has_devices else array
+    if AxisType.Explicit in sharding.mesh.axis_types:
+        return jax.reshard(array, sharding)
+    return array if is_tracing() else jax.device_put(array, sharding)
