@@ -78,7 +78,7 @@ class MeshContext:
             here.devices or next(iter(over), None),
             shardings if meshes else (),
         )
-        return found, jax.tree.unflatten(tree, list(map(_whole, leaves)))
+        return found, jax.tree.unflatten(tree, _whole(leaves, shardings))
 
     def inside(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which the function is traced and lowered."""
@@ -181,10 +181,14 @@ def _check_untraced(mesh: AbstractMesh | None, leaves: list, shardings: tuple) -
         )
 
 
-def _whole(leaf: Any) -> Any:
-    """Return an array on one device of the host, or a type without its sharding."""
-    if isinstance(leaf, Tracer):
-        return _whole_tracer(leaf)
+def _whole(leaves: list[Any], shardings: tuple) -> list[Any]:
+    """Return arrays on one device of the host, and types without their shardings."""
+    if any(isinstance(leaf, Tracer) for leaf in leaves):
+        return leaves if is_tracing() else list(map(_transformed, leaves, shardings))
+    return list(map(_gathered, leaves))
+
+
+def _gathered(leaf: Any) -> Any:
     if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding:
         weak = leaf.weak_type
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak)
@@ -195,10 +199,12 @@ def _whole(leaf: Any) -> Any:
     return leaf
 
 
-def _whole_tracer(leaf: Tracer) -> Any:
-    """Return a tracer, whose array `jax.grad` or `jax.vmap` may hold on many devices;
-    what has Explicit axes is put together inside the emulation."""
-    if _sharding(leaf) or is_tracing():
+def _transformed(leaf: Any, sharding: NamedSharding | None) -> Any:
+    """Return an argument of a call inside `jax.grad` or `jax.vmap`, where the devices
+    of the mesh around it cannot be left. What has Explicit axes is put together inside
+    the emulation."""
+    explicit = sharding and AxisType.Explicit in sharding.mesh.axis_types
+    if explicit or not isinstance(leaf, jax.Array):
         return leaf
     if jax.sharding.get_abstract_mesh().empty:
         return jax.device_put(leaf, jax.local_devices()[0])

@@ -181,7 +181,7 @@ def shardings(hlo: Any, module: ir.Module, devices: int) -> dict[str, Any]:
     several = _hlo.HloSharding.from_proto(output).tuple_elements()
     outputs = [s.to_proto() for s in several] or [output] * len(kind.results)
     pairs = {
-        "arguments": zip(hlo.spmd_parameters_shardings, kind.inputs, strict=True),
+        "arguments": zip(hlo.spmd_parameters_shardings or (), kind.inputs, strict=True),
         "results": zip(outputs, kind.results, strict=True),
     }
     return {

@@ -47,8 +47,9 @@ def placements(
 ) -> tuple[NamedSharding, ...]:
     """Return the sharding of each flat result; () for a function without devices.
 
-    Explicit axes say it in the type of the result, of Auto axes the partitioner has
-    decided it. What neither says lies whole on every device.
+    The function may say it, or Explicit axes in the type of the result; of Auto axes
+    the partitioner has decided it. A result of which nobody says anything lies whole on
+    every device.
 
     Args:
         jaxpr: of the function, which may name devices itself.
@@ -60,33 +61,52 @@ def placements(
         devices = next(_devices(jaxpr), None)
     if devices is None:
         return ()
-    decided = program.result_shardings or _of_shard_map(program)
-    specs = map(_spec, types, decided, [devices] * len(types))
+    decided = program.result_shardings or [None] * len(types)
+    rows = zip(jaxpr.outvars, types, decided, strict=True)
+    specs = [
+        _said(jaxpr, variable) or _of_type(result) or _of_partitioner(split, devices)
+        for variable, result, split in rows
+    ]
     return tuple(NamedSharding(devices, spec) for spec in specs)
 
 
-def _spec(result: Any, decided: Sharding | None, devices: Mesh | AbstractMesh) -> P:
+def _said(jaxpr: Any, variable: Any) -> P | None:
+    """Return the sharding that the operation which makes a result gives it."""
+    for equation in jaxpr.eqns:
+        if variable not in equation.outvars:
+            continue
+        number, given = equation.outvars.index(variable), equation.params
+        if equation.primitive.name == "sharding_constraint":
+            return _without_end(given["sharding"].spec)
+        if equation.primitive.name == "shard_map":
+            return _without_end(given["out_specs"][number])
+        if equation.primitive.name == "jit":
+            sharding, inner = given["out_shardings"][number], given["jaxpr"].jaxpr
+            if isinstance(sharding, NamedSharding):
+                return sharding.spec
+            return _said(inner, inner.outvars[number])
+    return None
+
+
+def _of_type(result: Any) -> P | None:
     over = result.sharding
-    if over is not None and AxisType.Explicit in over.mesh.axis_types:
-        return over.spec
+    is_said = over is not None and AxisType.Explicit in over.mesh.axis_types
+    return over.spec if is_said else None
+
+
+def _of_partitioner(decided: Sharding | None, devices: Mesh | AbstractMesh) -> P:
     axes = () if decided is None else decided.dimensions
     # The partitioner may split along a part of an axis, which has no name.
     known = all(name in devices.axis_names for names in axes for name in names)
-    return P(*(names or None for names in axes)) if known else P()
+    return _without_end(P(*(names or None for names in axes))) if known else P()
 
 
-def _of_shard_map(program: Program) -> list[Sharding | None]:
-    """Return the shardings of results that come straight from a `shard_map`."""
-    body = program.entry.body
-    found = {
-        value.number: sharding
-        for op in body.ops
-        if "out_shardings" in op.attributes
-        for value, sharding in zip(
-            op.results, op.attributes["out_shardings"], strict=True
-        )
-    }
-    return [found.get(value.number) for value in body.results]
+def _without_end(spec: P) -> P:
+    """Return a spec without its last entries that are None, as XLA gives it back."""
+    axes = [*spec]
+    while axes and axes[-1] is None:
+        axes.pop()
+    return P(*axes)
 
 
 def _devices(jaxpr: Any) -> Iterator[Mesh]:

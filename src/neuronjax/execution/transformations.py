@@ -24,7 +24,7 @@ from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
 from jax.sharding import NamedSharding
 
 from neuronjax.capture.forward_mode import not_transposed, reverse_mode_only
-from neuronjax.capture.mesh_context import MeshContext
+from neuronjax.capture.mesh_context import MeshContext, on_every_device
 from neuronjax.capture.trace import Capture, Traced, abstract, trace
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import interpreter, stages
@@ -275,7 +275,7 @@ class _Derivative:
         """custom_vjp's backward: one cotangent per argument of the forward."""
         context, residuals = saved
         pairs = zip(cotangents.results, self.outputs, strict=True)
-        floats = [cotangent for cotangent, o in pairs if is_inexact(o)]
+        floats = [on_every_device(c) for c, o in pairs if is_inexact(o)]
         count = len(residuals)
         scale = self.primal.policy.loss_scale
         emulation = replace(
