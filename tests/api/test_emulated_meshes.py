@@ -101,3 +101,107 @@ def test_the_names_are_jaxs_again():
     with nj.emulated():
         assert all(getattr(jax, n) is not f for n, f in zip(NAMES, native, strict=True))
     assert [getattr(jax, name) for name in NAMES] == native
+
+
+# -- where results lie -----------------------------------------------------------------
+
+
+def column(x):
+    return jax.lax.with_sharding_constraint(jnp.sin(x), P(None, "dp"))
+
+
+PLACED = {
+    "by the partitioner": lambda mesh: jax.jit(lambda x: (x * 2, x.T, x.sum(0))),
+    "by a constraint": lambda mesh: jax.jit(column),
+    "as the program says": lambda mesh: jax.jit(
+        lambda x: {"a": x.T * 2, "b": x.sum()},
+        out_shardings={"a": NamedSharding(mesh, P(None, "dp")), "b": None},
+    ),
+    "by a shard_map": lambda mesh: jax.jit(
+        jax.shard_map(lambda x: x * 2, mesh=mesh, in_specs=P("dp"), out_specs=P("dp"))
+    ),
+    "of no arguments": lambda mesh: jax.jit(
+        lambda *_: jnp.arange(8.0), out_shardings=NamedSharding(mesh, P("dp"))
+    ),
+}
+
+
+# Along Explicit axes JAX takes a constraint for a check of the type.
+CASES = [(name, AxisType.Auto) for name in PLACED]
+CASES += [(name, AxisType.Explicit) for name in PLACED if "constraint" not in name]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_results_lie_where_jax_places_them(name, kind):
+    with nj.emulated():
+        mesh = jax.make_mesh((4,), ("dp",), (kind,))
+        emulated = PLACED[name](mesh)
+    x = np.arange(32, dtype=np.float32).reshape(8, 4)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(x, P("dp"))
+        got, want = emulated(x), PLACED[name](mesh)(x)
+    for ours, native in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert jax.typeof(ours) == jax.typeof(native)
+        assert ours.sharding.is_equivalent_to(native.sharding, ours.ndim)
+        np.testing.assert_allclose(ours, native, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_set"),
+    [(AxisType.Auto, True), (AxisType.Auto, False), (AxisType.Explicit, True)],
+)
+def test_transformations_outside_of_a_function(kind, is_set):
+    def wave(x, w):
+        return jnp.sin(x @ w)
+
+    with nj.emulated():
+        mesh = jax.make_mesh((4,), ("dp",), (kind,))
+        emulated = jax.jit(wave)
+    x, w = (
+        jax.device_put(a, NamedSharding(mesh, s)) for a, s in ((X, P("dp")), (W, P()))
+    )
+    with jax.set_mesh(mesh if is_set else None):
+        results = [
+            jax.grad(lambda *a: of(*a).sum(), (0, 1))(x, w)  # noqa: B023
+            + (jax.vmap(of, (None, 2))(x, w[:, :, None]),)
+            for of in (emulated, wave)
+        ]
+    for ours, native in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, native, rtol=2e-5, atol=1e-6)
+        if kind is AxisType.Explicit:
+            assert jax.typeof(ours) == jax.typeof(native)
+
+
+def test_arrays_of_every_process_and_by_callback():
+    with nj.emulated():
+        mesh = jax.make_mesh((4,), ("dp",))
+        doubled = jax.jit(lambda x: x * 2)
+    rows = NamedSharding(mesh, P("dp"))
+    own = jax.make_array_from_process_local_data(rows, X)
+    asked = jax.make_array_from_callback(X.shape, rows, lambda index: X[index])
+    for x in (own, asked, jax.jit(lambda x: x, out_shardings=rows)(X)):
+        np.testing.assert_array_equal(doubled(x), 2 * X)
+        assert jax.typeof(doubled(x)) == jax.typeof(x)
+
+
+def test_the_mesh_of_a_with_block():
+    with nj.emulated():
+        mesh = jax.make_mesh((4,), ("dp",), (AxisType.Auto,))
+        constrained = jax.jit(lambda x: jax.lax.with_sharding_constraint(x, P("dp")))
+    with pytest.warns(DeprecationWarning, match="with mesh"), mesh:
+        found = constrained(X)
+    assert found.sharding == NamedSharding(mesh, P("dp"))
+
+
+def test_a_compiled_program_takes_arrays_in_parts():
+    with nj.emulated():
+        mesh = jax.make_mesh((4,), ("dp",))
+        emulated = jax.jit(lambda x, power: x**power, static_argnums=1)
+    x = jax.device_put(X, NamedSharding(mesh, P("dp")))
+    compiled = emulated.lower(x, 2).compile()
+    np.testing.assert_array_equal(compiled(x, 2), X * X)
+    assert jax.typeof(compiled(x, 2)) == jax.typeof(x)
+    shape = jax.ShapeDtypeStruct(X.shape, X.dtype, sharding=x.sharding)
+    assert emulated.lower(shape, 2).as_text() == emulated.lower(x, 2).as_text()
+    with jax.disable_jit():
+        np.testing.assert_array_equal(emulated(x, 2), X * X)

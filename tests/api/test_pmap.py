@@ -364,7 +364,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a name in a tree": (
         lambda: nj.pmap(lambda x, y: x)(EIGHT, {"a": [EIGHT[:2]]}),
-        r"y\['a'\]\[0\] 2",
+        "y/a/0 2",
     ),
     "nothing mapped": (
         lambda: nj.pmap(identity, in_axes=None)(EIGHT),

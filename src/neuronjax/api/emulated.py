@@ -32,9 +32,6 @@ from neuronjax.errors import NotEmulatedWarning, warn_user
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
 
-NATIVE_PMAP = jax.pmap
-NATIVE_MAKE_MESH = jax.make_mesh
-
 #: Of every open scope the target and the policy, the last one opened at the end.
 _open: list[Mapping[str, Any]] = []
 _lock = threading.Lock()
@@ -85,7 +82,7 @@ def emulated(
 def _enter(setting: Mapping[str, Any]) -> None:
     with _lock:
         _open.append(setting)
-        for name, (_, ours) in _NAMES.items():
+        for name, ours in _OURS.items():
             setattr(jax, name, ours)
         _forget_jitted()
 
@@ -93,10 +90,10 @@ def _enter(setting: Mapping[str, Any]) -> None:
 def _leave(setting: Mapping[str, Any]) -> None:
     with _lock:
         _open[:] = [each for each in _open if each is not setting]
-        for name, (native, ours) in _NAMES.items():
+        for name, ours in _OURS.items():
             # Another library may have put its own in front of ours, and keeps it.
             if not _open and getattr(jax, name) is ours:
-                setattr(jax, name, native)
+                setattr(jax, name, _NATIVE[name])
         _forget_jitted()
 
 
@@ -110,16 +107,15 @@ def _forget_jitted() -> None:
 # -- in the place of JAX's names -------------------------------------------------------
 
 
-@functools.wraps(NATIVE_JIT)
-def _jit(*function: Callable[..., Any], **options: Any) -> Any:
-    setting = _setting(sys._getframe(1).f_globals)
-    if setting is None:
-        return NATIVE_JIT(*function, **options)
+Setting = Mapping[str, Any]
+
+
+def _jit(setting: Setting, *function: Callable[..., Any], **options: Any) -> Any:
     return jit(*function, **setting, **options)
 
 
-@functools.wraps(NATIVE_PMAP)
 def _pmap(
+    setting: Setting,
     function: Callable[..., Any],
     axis_name: Any = None,
     *,
@@ -127,22 +123,20 @@ def _pmap(
     backend: str | None = None,
     **options: Any,
 ) -> Any:
-    setting = _setting(sys._getframe(1).f_globals)
-    if setting is None:
-        given = {"devices": devices, "backend": backend, **options}
-        return NATIVE_PMAP(function, axis_name, **given)
+    del backend
     # Devices of the host are not those of the chip; what counts is how many.
     count = None if devices is None else len(devices)
     return pmap(function, axis_name, devices=count, **setting, **options)
 
 
-@functools.wraps(NATIVE_MAKE_MESH)
-def _make_mesh(axis_shapes: Sequence[int], *args: Any, **options: Any) -> Any:
-    setting = _setting(sys._getframe(1).f_globals)
+def _make_mesh(
+    setting: Setting, axis_shapes: Sequence[int], *args: Any, **options: Any
+) -> Any:
+    del setting
     count = math.prod(axis_shapes)
-    if setting and options.get("devices") is None and count > jax.device_count():
+    if options.get("devices") is None and count > jax.device_count():
         options["devices"] = _other_devices(count)
-    return NATIVE_MAKE_MESH(axis_shapes, *args, **options)
+    return _NATIVE["make_mesh"](axis_shapes, *args, **options)
 
 
 @functools.cache
@@ -152,11 +146,24 @@ def _other_devices(count: int) -> Sequence[Any]:
     return make_cpu_client(num_devices=count).devices()
 
 
-#: Public names of JAX: JAX's own, and ours while a scope is open.
-_NAMES = {
-    "jit": (NATIVE_JIT, _jit),
-    "pmap": (NATIVE_PMAP, _pmap),
-    "make_mesh": (NATIVE_MAKE_MESH, _make_mesh),
+def _in_scope(native: Callable[..., Any], ours: Callable[..., Any]) -> Any:
+    """Return what stands in the place of JAX's function while a scope is open."""
+
+    @functools.wraps(native, updated=())
+    def called(*args: Any, **kwargs: Any) -> Any:
+        setting = _setting(sys._getframe(1).f_globals)
+        if setting is None:
+            return native(*args, **kwargs)
+        return ours(setting, *args, **kwargs)
+
+    return called
+
+
+_NATIVE = {"jit": NATIVE_JIT, "pmap": jax.pmap, "make_mesh": jax.make_mesh}
+#: Public names of JAX, and what stands there while a scope is open.
+_OURS = {
+    name: _in_scope(_NATIVE[name], ours)
+    for name, ours in {"jit": _jit, "pmap": _pmap, "make_mesh": _make_mesh}.items()
 }
 
 

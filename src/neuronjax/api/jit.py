@@ -81,9 +81,9 @@ def jit(
         static_argnames: as `jax.jit`.
         donate_argnums: as `jax.jit`.
         donate_argnames: as `jax.jit`.
-        in_shardings: as `jax.jit`, `NamedSharding`s over a mesh of `make_mesh`: XLA's
-            partitioner spreads the program over its devices. Arguments and results are
-            whole arrays.
+        in_shardings: as `jax.jit`, `NamedSharding`s over a mesh of `make_mesh`, with
+            arguments and results that are whole arrays, or over one of `jax.make_mesh`,
+            on whose devices they lie. XLA's partitioner spreads the program.
         out_shardings: likewise, of the results.
         collect: what is measured while it runs, True or a `Collect`: a call then
             returns `(outputs, Statistics)`. Put transformations inside: such a function
@@ -434,12 +434,10 @@ class Emulated:
         static = self._static.numbers
         names = tuple(path_name(self._signature, path, static) for path, _ in paths)
         found: list[Any] = []
-
-        def typed() -> tuple[tuple, dict]:
-            types = around.typed([leaf for _, leaf in paths])
-            return rebuild(jax.tree.unflatten(in_tree, types))
-
-        spread = self._spread(around, typed)
+        pairs = zip(paths, names, strict=True)
+        arrays = [as_array(leaf, name) for (_, leaf), name in pairs]
+        types = jax.tree.unflatten(in_tree, around.typed(arrays))
+        spread = self._spread(around, *rebuild(types))
 
         def function(*leaves: Any) -> list[Any]:
             args, kwargs = rebuild(jax.tree.unflatten(in_tree, around.placed(leaves)))
@@ -455,26 +453,20 @@ class Emulated:
             policy=self.policy,
             around=around,
         )
-        pairs = zip(paths, names, strict=True)
-        leaves = [on_every_device(as_array(leaf, name)) for (_, leaf), name in pairs]
-        return emulation, leaves, lambda: found[0]
+        return emulation, list(map(on_every_device, arrays)), lambda: found[0]
 
-    def _spread(
-        self, around: MeshContext, typed: Callable[[], tuple[tuple, dict]]
-    ) -> Callable[..., Any]:
-        """Return what is captured: with shardings the function, spread over the
-        emulated devices; `typed` gives the types of its arguments."""
+    def _spread(self, around: MeshContext, args: tuple, kwargs: dict) -> Callable:
+        """Return what is captured for arguments of these types: the function, which
+        shardings spread over the emulated devices."""
         shardings, tree = self._chosen(_SHARDINGS), None
-        if not shardings:
-            return self.__wrapped__
         out = shardings.get("out_shardings")
-        first = next(iter(jax.tree.leaves(out)), out)
-        if first is not out:
+        if next(iter(jax.tree.leaves(out)), out) is not out:
             # Two traces of one function may differ in what is no array, as functions
             # that an optimizer holds do. JAX keeps the trace, so it tells which one.
-            args, kwargs = typed()
             with around.inside():
                 tree = jax.tree.structure(self.eval_shape(*args, **kwargs))
+        if not shardings:
+            return self.__wrapped__
         options = self._chosen(_STATIC)
         return mesh_context.spread(self.__wrapped__, shardings, options, tree)
 

@@ -58,7 +58,7 @@ class SearchedProgram:
         captured = lowered.captured
         around = captured.emulation.around
         static = any(options.get(f"static_arg{end}") for end in ("nums", "names"))
-        told = around == MeshContext() == MeshContext.current() and not static
+        told = around == MeshContext() == MeshContext.around() and not static
         return cls(
             lower=lower,
             timing=timing,

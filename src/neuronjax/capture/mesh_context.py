@@ -71,7 +71,9 @@ class MeshContext:
         shardings = tuple(map(_sharding, leaves))
         _check_untraced(here.mesh, leaves, shardings)
         meshes = [s.mesh for s in shardings if s]
-        explicit = (m.abstract_mesh for m in meshes if AxisType.Explicit in m.axis_types)
+        explicit = (
+            m.abstract_mesh for m in meshes if AxisType.Explicit in m.axis_types
+        )
         over = [mesh for mesh in meshes if isinstance(mesh, Mesh)] or meshes
         found = cls(
             here.mesh or next(explicit, None),

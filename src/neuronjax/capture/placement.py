@@ -14,7 +14,6 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from neuronjax.capture.refusals import equations
 from neuronjax.ir.program import Program, Sharding
-from neuronjax.policy.scopes import is_tracing
 
 
 @functools.partial(
@@ -119,10 +118,9 @@ def _devices(jaxpr: Any) -> Iterator[Mesh]:
 
 
 def _moved(array: Any, sharding: NamedSharding) -> Any:
-    """Return an array in a sharding. A traced one keeps the devices of its trace."""
+    """Return an array in a sharding. A traced one moves where its type has to say so."""
     if not isinstance(array, Tracer):
         has_devices = isinstance(sharding.mesh, Mesh)
         return jax.device_put(array, sharding) if has_devices else array
-    if AxisType.Explicit in sharding.mesh.axis_types:
-        return jax.reshard(array, sharding)
-    return array if is_tracing() else jax.device_put(array, sharding)
+    explicit = AxisType.Explicit in sharding.mesh.axis_types
+    return jax.reshard(array, sharding) if explicit else array

@@ -7,9 +7,7 @@ from jax.sharding import PartitionSpec as P
 
 jax.config.update("jax_num_cpu_devices", 4)
 EXPERTS, TOKENS, WIDTH, CAPACITY = 4, 32, 8, 8
-mesh = jax.make_mesh(
-    (EXPERTS,), ("expert",), axis_types=(jax.sharding.AxisType.Auto,)
-)
+mesh = jax.make_mesh((EXPERTS,), ("expert",), axis_types=(jax.sharding.AxisType.Auto,))
 keys = jax.random.split(jax.random.key(7), 3)
 x = jax.random.normal(keys[0], (TOKENS, WIDTH))
 router = jax.random.normal(keys[1], (WIDTH, EXPERTS))

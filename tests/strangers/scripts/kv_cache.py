@@ -31,8 +31,8 @@ class Cache:
 
 def new_cache(config, batch):
     shape = batch, config.heads, config.length, config.width // config.heads
-    empty = lambda: jnp.zeros(shape, jnp.float32, out_sharding=P("x", "y"))
-    return Cache(empty(), empty(), jnp.zeros((), jnp.int32))
+    keys, values = (jnp.zeros(shape, out_sharding=P("x", "y")) for _ in range(2))
+    return Cache(keys, values, jnp.zeros((), jnp.int32))
 
 
 def new_weights(key, config):
