@@ -6,12 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import (
-    AxisType,
-    NamedSharding,
-    PartitionSpec as P,
-    use_abstract_mesh,
-)
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P, use_abstract_mesh
 
 import neuronjax as nj
 
@@ -162,8 +157,10 @@ def test_transformations_outside_of_a_function(kind, is_set):
     )
     with jax.set_mesh(mesh if is_set else None):
         results = [
-            jax.grad(lambda *a: of(*a).sum(), (0, 1))(x, w)  # noqa: B023
-            + (jax.vmap(of, (None, 2))(x, w[:, :, None]),)
+            [
+                *jax.grad(lambda *a: of(*a).sum(), (0, 1))(x, w),
+                jax.vmap(of, (None, 2))(x, w[:, :, None]),
+            ]
             for of in (emulated, wave)
         ]
     for ours, native in zip(*results, strict=True):

@@ -54,8 +54,8 @@ def emulated(
     nested functions is emulated, whole. `jax.make_mesh` finds as many devices as it is
     asked for: where the host has fewer, a mesh is over others, made for it. Meshes and
     arrays on them are JAX's own, and results lie where `jax.jit` places them. What was
-    jitted inside stays emulated outside; what was jitted before is JAX's, and if it runs a
-    warning says so. Ops outside of any jit run on the host. `neuronjax run
+    jitted inside stays emulated outside; what was jitted before is JAX's, and if it
+    runs a warning says so. Ops outside of any jit run on the host. `neuronjax run
     script.py` does this for a script.
 
     Args:

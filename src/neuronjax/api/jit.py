@@ -319,7 +319,7 @@ class Emulated:
         return tied((args, kwargs)) if is_report else (args, kwargs)
 
     def _whole(self, args: tuple, kwargs: dict) -> tuple[MeshContext, tuple, dict]:
-        """Return the context of a call, and its arguments as the emulation takes them."""
+        """Return the context of a call, and its arguments for the emulation."""
         if active_real_devices():
             return MeshContext.around(), args, kwargs
         dynamic, rebuild = self._static.split(args, kwargs)

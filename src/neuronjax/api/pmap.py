@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -135,8 +136,9 @@ def pmap(
     if function is None:
         return lambda f: pmap(f, axis_name, **options)
     static = _numbers(static_broadcasted_argnums)
+    _axes_of("out_axes", out_axes)
     mapped = _Mapped(
-        function,
+        function=function,
         axis_name="devices" if axis_name is None else axis_name,
         in_axes=tuple(in_axes) if isinstance(in_axes, list) else in_axes,
         out_axes=out_axes,
@@ -185,40 +187,30 @@ def _count(
 _WHOLE = object()
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Mapped:
-    """`function` over global arrays: a shard_map over one axis."""
+    """`function` over global arrays: a shard_map over one axis. `pmap` says what the
+    fields are; `count` is that of the devices, where it is given."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        *,
-        axis_name: Any,
-        in_axes: Any,
-        out_axes: Any,
-        static: tuple[int, ...],
-        count: int | None,
-    ) -> None:
-        self._function = function
-        self._axis_name = axis_name
-        self._in_axes = in_axes
-        self._out_axes = out_axes
-        self._static = static
-        self._count = count
-        self._signature = signature_of(function)
-        _axes_of("out_axes", out_axes)
+    function: Callable[..., Any]
+    axis_name: Any
+    in_axes: Any
+    out_axes: Any
+    static: tuple[int, ...]
+    count: int | None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         _refuse_nesting()
-        count = len(args)
-        static = {n % count for n in self._static if -count <= n < count}
+        count, in_axes = len(args), self.in_axes
+        static = {n % count for n in self.static if -count <= n < count}
         dynamic, rebuild = Named(tuple(static), ()).split(args, kwargs)
-        given = self._argument_axes(count)
-        in_axes = tuple(axis for n, axis in enumerate(given) if n not in static)
+        if isinstance(in_axes, tuple):
+            in_axes = tuple(axis for n, axis in enumerate(in_axes) if n not in static)
         flat_axes = _spread("in_axes", (in_axes, 0), dynamic)
         paths, structure = jax.tree.flatten_with_path(dynamic)
         leaves = [leaf for _, leaf in paths]
-        names = [path_name(self._signature, path, static) for path, _ in paths]
-        self._check_leaves(leaves, flat_axes, names)
+        signature = signature_of(self.function)
+        names = [path_name(signature, path, static) for path, _ in paths]
 
         def body(*leaves: Any) -> Any:
             """What one device runs; mapped axes have length 1, in and out."""
@@ -227,41 +219,26 @@ class _Mapped:
                 for x, axis in zip(leaves, flat_axes, strict=True)
             ]
             args, kwargs = rebuild(jax.tree.unflatten(structure, own))
-            out, tree = jax.tree.flatten(outputs := self._function(*args, **kwargs))
-            axes = _spread("out_axes", self._out_axes, outputs)
+            out, tree = jax.tree.flatten(outputs := self.function(*args, **kwargs))
+            axes = _spread("out_axes", self.out_axes, outputs)
             return jax.tree.unflatten(tree, list(map(_expanded, out, axes)))
 
-        mesh = make_mesh((self._size(leaves, flat_axes),), (self._axis_name,))
+        mesh = make_mesh((self._size(leaves, flat_axes, names),), (self.axis_name,))
         return jax.shard_map(
             body,
             mesh=mesh,
             in_specs=tuple(self._spec(axis) for axis in flat_axes),
-            out_specs=_map_axes(self._spec, self._out_axes),
+            out_specs=_map_axes(self._spec, self.out_axes),
             check_vma=False,
         )(*leaves)
 
     def _spec(self, axis: Any) -> PartitionSpec:
         if axis is _WHOLE:
             return PartitionSpec()
-        return PartitionSpec(*[None] * axis, self._axis_name)
+        return PartitionSpec(*[None] * axis, self.axis_name)
 
-    def _argument_axes(self, count: int) -> Sequence[Any]:
-        """The in_axes of each positional argument."""
-        axes = self._in_axes
-        if not isinstance(axes, tuple):
-            return [axes] * count
-        if len(axes) != count:
-            raise InvalidProgramError(
-                f"pmap: in_axes has {len(axes)} entries for {count} positional "
-                "arguments",
-                remedy="give one axis for all, or one entry for each",
-            )
-        return axes
-
-    # -- sizes -------------------------------------------------------------------------
-
-    def _check_leaves(self, leaves: list, axes: list, names: list[str]) -> None:
-        """Every mapped axis exists, and all are of one length."""
+    def _size(self, leaves: list, axes: list, names: list[str]) -> int:
+        """Return how many devices there are, of which all mapped axes are one."""
         sizes: dict[str, int] = {}
         for x, axis, name in zip(leaves, axes, names, strict=True):
             if axis is _WHOLE:
@@ -273,33 +250,21 @@ class _Mapped:
                     remedy="add the axis, or map it nowhere: in_axes=None",
                 )
             sizes[name] = shape[axis]
-        wrong = {n: s for n, s in sizes.items() if self._count not in (None, s)}
-        if wrong:
-            found = ", ".join(f"{n} has {s}" for n, s in wrong.items())
-            raise InvalidProgramError(
-                f"pmap over {self._count} devices: argument {found}",
-                remedy="make mapped axes as long as there are devices",
-            )
-        if len(set(sizes.values())) > 1:
-            found = ", ".join(f"{n} {s}" for n, s in sizes.items())
-            raise InvalidProgramError(
-                f"pmap: mapped axes are of different lengths: {found}",
-                remedy="make all as long as there are devices",
-            )
-
-    def _size(self, leaves: list, axes: list) -> int:
-        if self._count is not None:
-            return self._count
-        pairs = zip(leaves, axes, strict=True)
-        found = (jnp.shape(x)[a] for x, a in pairs if a is not _WHOLE)
-        size = next(found, None)
-        if size is None:
+        found = {*sizes.values(), self.count} - {None}
+        if not found:
             raise InvalidProgramError(
                 "pmap: no argument has a mapped axis, so nothing says how many devices "
                 "there are",
                 remedy="give devices, or map an argument",
             )
-        return size
+        if len(found) > 1:
+            over = "" if self.count is None else f" over {self.count} devices"
+            lengths = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            raise InvalidProgramError(
+                f"pmap{over}: the lengths of the mapped axes differ: {lengths}",
+                remedy="make all as long as there are devices",
+            )
+        return found.pop()
 
 
 def _refuse_nesting() -> None:

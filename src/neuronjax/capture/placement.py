@@ -118,7 +118,7 @@ def _devices(jaxpr: Any) -> Iterator[Mesh]:
 
 
 def _moved(array: Any, sharding: NamedSharding) -> Any:
-    """Return an array in a sharding. A traced one moves where its type has to say so."""
+    """Return an array in a sharding, a traced one where its type has to say it."""
     if not isinstance(array, Tracer):
         has_devices = isinstance(sharding.mesh, Mesh)
         return jax.device_put(array, sharding) if has_devices else array

@@ -21,7 +21,6 @@ try:
 except RuntimeError as error:  # a backend has been started
     print("too late:", str(error)[:40])
 
-import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 mesh = jax.make_mesh((jax.device_count(),), ("batch",))
