@@ -202,3 +202,12 @@ def test_a_compiled_program_takes_arrays_in_parts():
     assert emulated.lower(shape, 2).as_text() == emulated.lower(x, 2).as_text()
     with jax.disable_jit():
         np.testing.assert_array_equal(emulated(x, 2), X * X)
+
+
+def test_transformations_around_a_mesh_without_devices():
+    spread = nj.jit(loss, in_shardings=(P(), P("dp")))
+    with use_abstract_mesh(MESH):
+        gradient = jax.grad(spread)(W, X)
+        rows = jax.vmap(spread, (None, 0))(W, X[None])
+    np.testing.assert_allclose(gradient, jax.grad(loss)(W, X), rtol=1e-5)
+    np.testing.assert_allclose(rows, [loss(W, X)], rtol=1e-6)

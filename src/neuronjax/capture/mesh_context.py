@@ -68,6 +68,8 @@ class MeshContext:
         """
         here = cls.around()
         leaves, tree = jax.tree.flatten(arguments)
+        if not here.mesh and all(map(_is_on_one_device, leaves)):
+            return here, arguments
         shardings = tuple(map(_sharding, leaves))
         _check_untraced(here.mesh, leaves, shardings)
         meshes = [s.mesh for s in shardings if s]
@@ -160,6 +162,12 @@ def _set_mesh() -> Mesh | None:
     return None if mesh.empty else mesh
 
 
+def _is_on_one_device(leaf: Any) -> bool:
+    """Return whether an argument is an array, and as the emulation takes it."""
+    is_array = isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)
+    return is_array and isinstance(leaf.sharding, _OneDevice)
+
+
 def _sharding(leaf: Any) -> NamedSharding | None:
     """Return how an argument lies on a mesh: of a tracer what its type says."""
     if isinstance(leaf, Tracer):
@@ -194,7 +202,7 @@ def _gathered(leaf: Any) -> Any:
     if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding:
         weak = leaf.weak_type
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak)
-    if isinstance(leaf, jax.Array) and not isinstance(leaf.sharding, _OneDevice):
+    if isinstance(leaf, jax.Array) and not _is_on_one_device(leaf):
         # The type of the copy still tells the mesh; that of its only part does not.
         copy = jax.device_put(leaf, jax.local_devices()[0])
         return copy.addressable_shards[0].data
@@ -208,9 +216,9 @@ def _transformed(leaf: Any, sharding: NamedSharding | None) -> Any:
     explicit = sharding and AxisType.Explicit in sharding.mesh.axis_types
     if explicit or not isinstance(leaf, jax.Array):
         return leaf
-    if jax.sharding.get_abstract_mesh().empty:
-        return jax.device_put(leaf, jax.local_devices()[0])
-    return jax.lax.with_sharding_constraint(leaf, P())
+    if jax.sharding.get_abstract_mesh().abstract_device:
+        return jax.lax.with_sharding_constraint(leaf, P())
+    return jax.device_put(leaf, jax.local_devices()[0])
 
 
 def _constrained(array: Any, over: NamedSharding) -> Any:

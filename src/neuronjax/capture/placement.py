@@ -89,8 +89,7 @@ def _said(jaxpr: Any, variable: Any) -> P | None:
 
 def _of_type(result: Any) -> P | None:
     over = result.sharding
-    is_said = over is not None and AxisType.Explicit in over.mesh.axis_types
-    return over.spec if is_said else None
+    return over.spec if over and AxisType.Explicit in over.mesh.axis_types else None
 
 
 def _of_partitioner(decided: Sharding | None, devices: Mesh | AbstractMesh) -> P:
