@@ -42,7 +42,7 @@ class Results:
 
 
 def placements(
-    jaxpr: Any, types: list[Any], program: Program, devices: Mesh | AbstractMesh | None
+    stage: Any, program: Program, devices: Mesh | AbstractMesh | None
 ) -> tuple[NamedSharding, ...]:
     """Return the sharding of each flat result; () for a function without devices.
 
@@ -51,11 +51,11 @@ def placements(
     every device.
 
     Args:
-        jaxpr: of the function, which may name devices itself.
-        types: of the results.
-        program: captured of the function.
+        stage: the function, traced, which may name devices itself.
+        program: captured of it.
         devices: those that the call names.
     """
+    jaxpr, types = stage.jaxpr.jaxpr, jax.tree.leaves(stage.out_info)
     if devices is None and (program.meshes or any(program.result_shardings)):
         devices = next(_devices(jaxpr), None)
     if devices is None:

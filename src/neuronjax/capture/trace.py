@@ -19,14 +19,12 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 import neuronjax.capture.exports  # noqa: F401  lowers an identity
 from neuronjax.capture import mesh_refusals, partition
 from neuronjax.capture.callbacks import keep_callbacks_whole, unordered
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.host_calls import keep_linear_algebra_whole
-from neuronjax.capture.placement import placements
 from neuronjax.capture.refusals import refusal
 from neuronjax.capture.scaled_matmul import keep_whole
 from neuronjax.errors import InternalError, UnsupportedError
@@ -136,17 +134,6 @@ class Traced:
             except (NotImplementedError, ValueError, IndexError) as error:
                 raise refusal(self.stage.jaxpr, error) from error
             return lowered.compiler_ir()
-
-    def placements(
-        self, devices: Mesh | AbstractMesh | None
-    ) -> tuple[NamedSharding, ...]:
-        """Return where `jax.jit` would place each result; see `placement`.
-
-        Args:
-            devices: those that the call names.
-        """
-        closed, results = self.stage.jaxpr, jax.tree.leaves(self.stage.out_info)
-        return placements(closed.jaxpr, results, self.captured.program, devices)
 
     def _without_tokens(self) -> Any:
         """The stage; of a program with effects another, which orders none of them."""

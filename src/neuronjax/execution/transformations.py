@@ -25,6 +25,7 @@ from jax.sharding import NamedSharding
 
 from neuronjax.capture.forward_mode import not_transposed, reverse_mode_only
 from neuronjax.capture.mesh_context import MeshContext, on_every_device
+from neuronjax.capture.placement import placements
 from neuronjax.capture.trace import Capture, Traced, abstract, trace
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import interpreter, stages
@@ -100,9 +101,10 @@ class Emulation:
     def placements(self) -> tuple[NamedSharding, ...]:
         """Return where the results belong: see `capture.placement`. On real devices
         they lie already, and in a trace that is closed over they stay."""
-        if self.traced is None or active_real_devices():
+        traced = self.traced
+        if traced is None or active_real_devices():
             return ()
-        return self.traced.placements(self.around.devices)
+        return placements(traced.stage, traced.captured.program, self.around.devices)
 
     @contextlib.contextmanager
     def _surrounded(self) -> Iterator[None]:

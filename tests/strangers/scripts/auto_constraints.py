@@ -30,7 +30,7 @@ print(hidden.sum(), sums.max())
 step = jax.jit(
     jax.grad(lambda w, x: (jnp.sin(x @ w) ** 2).mean()),
     in_shardings=(NamedSharding(mesh, P(None, "model")), rows),
-    out_shardings=NamedSharding(mesh, P("model", None)),
+    out_shardings=NamedSharding(mesh, P("model")),
     donate_argnums=0,
 )
 gradient = step(jnp.asarray(w), x)

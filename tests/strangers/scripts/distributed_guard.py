@@ -45,4 +45,4 @@ for value in step(batch, lookup):
     if jax.process_index() == 0:
         print(f"{value:.6f}", value.sharding.is_fully_replicated)
 shards = [(shard.index, shard.data.shape) for shard in batch.addressable_shards]
-print(shards[-1], (batch * 2).sum())
+print(f"{shards[-1]} {(batch * 2).sum()}")
