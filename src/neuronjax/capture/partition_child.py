@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -190,6 +191,44 @@ def shardings(hlo: Any, module: ir.Module, devices: int) -> dict[str, Any]:
     }
 
 
+# -- Devices in another order.
+
+#: A collective over axes of a mesh whose devices are not 0, 1, 2, ...: its channel, the
+#: axes, and the devices, as an array of numbers that is transposed, or one by one.
+ORDERED = re.compile(
+    r"channel_id=(\d+), replica_groups=mesh\[([^\]]*)\], "
+    r"device_ids=\((?:\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))\)"
+)
+
+
+def order_devices(module: ir.Module, text: str) -> None:
+    """Gives collectives the order of devices that the way to StableHLO loses.
+
+    Args:
+        module: what `hlo_to_stablehlo` makes.
+        text: of the HLO.
+    """
+    orders = {}
+    for channel, axes, shape, turned, listed in ORDERED.findall(text):
+        numbers = np.array([*map(int, (listed or shape).split(","))])
+        if not listed:
+            turn = [*map(int, turned.split(","))] if turned else range(numbers.size)
+            numbers = np.arange(numbers.prod()).reshape(numbers).transpose(turn)
+        sizes = re.findall(r"'(.*?)'=(\d+)", axes)
+        attributes = [stablehlo.MeshAxisAttr.get(name, int(n)) for name, n in sizes]
+        ids = ir.DenseIntElementsAttr.get(np.ascontiguousarray(numbers.ravel()))
+        orders[int(channel)] = stablehlo.MeshAttr.get(ir.ArrayAttr.get(attributes), ids)
+    if text.count("device_ids=(") != len(orders):
+        raise RuntimeError("a collective over devices in an order that nobody reads")
+    for op in found(module, lambda op: "channel_handle" in op.attributes):
+        channel = stablehlo.ChannelHandle(op.attributes["channel_handle"]).handle
+        if channel in orders:
+            groups = stablehlo.ReplicaGroupMeshAxesAttr(op.attributes["replica_groups"])
+            op.attributes["replica_groups"] = stablehlo.ReplicaGroupMeshAxesAttr.get(
+                orders[channel], ir.ArrayAttr.get(list(groups.axes))
+            )
+
+
 # -- What XLA would rewrite on the way to the partitioner.
 
 HIDDEN = "neuronjax.op"
@@ -293,6 +332,7 @@ def answer(data: bytes, devices: int, dump: Path) -> tuple[dict[str, Any], bytes
             hlo = partitioned(bytecode(module), options(module, devices), dump)
             proto = hlo.as_serialized_hlo_module_proto()
             local = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(proto))
+            order_devices(local, hlo.to_string())
             header = shardings(hlo, local, devices)
             local = normalized(local, None)
             show(local)
