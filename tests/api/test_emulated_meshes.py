@@ -211,3 +211,13 @@ def test_transformations_around_a_mesh_without_devices():
         rows = jax.vmap(spread, (None, 0))(W, X[None])
     np.testing.assert_allclose(gradient, jax.grad(loss)(W, X), rtol=1e-5)
     np.testing.assert_allclose(rows, [loss(W, X)], rtol=1e-6)
+
+
+def test_axes_of_both_kinds():
+    with nj.emulated():
+        kinds = AxisType.Explicit, AxisType.Auto
+        mesh = jax.make_mesh((2, 2), ("a", "b"), kinds)
+        doubled = jax.jit(lambda x: x * 2)
+    x = jax.device_put(X, NamedSharding(mesh, P("a", "b")))
+    np.testing.assert_array_equal(doubled(x), 2 * X)
+    assert jax.typeof(doubled(x)).sharding.spec == P("a", None)

@@ -222,7 +222,13 @@ def _transformed(leaf: Any, sharding: NamedSharding | None) -> Any:
 
 
 def _constrained(array: Any, over: NamedSharding) -> Any:
-    """Return an array, inside the function, with a sharding."""
-    if AxisType.Explicit in over.mesh.axis_types:
-        return jax.reshard(array, NamedSharding(over.mesh.abstract_mesh, over.spec))
-    return jax.lax.with_sharding_constraint(array, over)
+    """Return an array, inside the function, with a sharding: beside Explicit axes Auto
+    ones are the partitioner's."""
+    mesh = over.mesh.abstract_mesh
+    pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    explicit = {name for name, kind in pairs if kind is AxisType.Explicit}
+    if not explicit:
+        return jax.lax.with_sharding_constraint(array, over)
+    axes = ((names,) if isinstance(names, str) else names or () for names in over.spec)
+    spec = P(*(tuple(n for n in names if n in explicit) or None for names in axes))
+    return jax.reshard(array, NamedSharding(mesh, spec))

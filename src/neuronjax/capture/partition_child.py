@@ -216,7 +216,8 @@ def order_devices(module: ir.Module, text: str) -> None:
             numbers = np.arange(numbers.prod()).reshape(numbers).transpose(turn)
         sizes = re.findall(r"'(.*?)'=(\d+)", axes)
         attributes = [stablehlo.MeshAxisAttr.get(name, int(n)) for name, n in sizes]
-        ids = ir.DenseIntElementsAttr.get(np.ascontiguousarray(numbers.ravel()))
+        ids: Any = np.ascontiguousarray(numbers.ravel())
+        ids = ir.DenseIntElementsAttr.get(ids)
         orders[int(channel)] = stablehlo.MeshAttr.get(ir.ArrayAttr.get(attributes), ids)
     if text.count("device_ids=(") != len(orders):
         raise RuntimeError("a collective over devices in an order that nobody reads")
@@ -224,8 +225,9 @@ def order_devices(module: ir.Module, text: str) -> None:
         channel = stablehlo.ChannelHandle(op.attributes["channel_handle"]).handle
         if channel in orders:
             groups = stablehlo.ReplicaGroupMeshAxesAttr(op.attributes["replica_groups"])
+            along: Any = groups.axes
             op.attributes["replica_groups"] = stablehlo.ReplicaGroupMeshAxesAttr.get(
-                orders[channel], ir.ArrayAttr.get(list(groups.axes))
+                orders[channel], ir.ArrayAttr.get(list(along))
             )
 
 
