@@ -221,3 +221,19 @@ def test_axes_of_both_kinds():
     x = jax.device_put(X, NamedSharding(mesh, P("a", "b")))
     np.testing.assert_array_equal(doubled(x), 2 * X)
     assert jax.typeof(doubled(x)).sharding.spec == P("a", None)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_a_print_in_a_shard_map_of_an_array_in_parts(kind, capfd):
+    def printing(x):
+        jax.debug.print("sum {}", x.sum())
+        return x
+
+    rows = {"in_specs": P("dp"), "out_specs": P("dp")}
+    with nj.emulated():
+        mesh = jax.make_mesh((2,), ("dp",), (kind,))
+        printed = jax.jit(jax.shard_map(printing, mesh=mesh, **rows))
+    x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, P("dp")))
+    np.testing.assert_array_equal(printed(x), x)
+    jax.effects_barrier()
+    assert capfd.readouterr().out.split() == ["sum", "6.0", "sum", "22.0"]

@@ -238,6 +238,7 @@ FRONTEND = "mhlo.frontend_attributes"
 #: By the number of operands: elementwise, not told apart by the partitioner.
 CARRIERS = {1: "stablehlo.cbrt", 2: "stablehlo.atan2"}
 BARRIER = "stablehlo.optimization_barrier"
+CALL = "stablehlo.custom_call"
 #: Their regions say how elements combine; constants in them stay as they are.
 COMBINING = {
     f"stablehlo.{name}"
@@ -258,6 +259,8 @@ def hide(module: ir.Module) -> None:
     """
     for op in found(module, _is_elementwise):
         replace(op, CARRIERS[len(op.operands)], own(op) | marked(op.name))
+    for op in found(module, lambda op: op.name == CALL and not len(op.results)):
+        printing(op, [ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))])
     for op in found(module, _is_constant):
         for use in list(op.results[0].uses):
             if _is_float(op) or use.owner.name == "stablehlo.convert":
@@ -273,10 +276,30 @@ def show(module: ir.Module) -> None:
         if op.name in CARRIERS.values():
             left = {name: a for name, a in own(op).items() if name != FRONTEND}
             replace(op, ir.StringAttr(marks[HIDDEN]).value, left)
+        elif op.name == CALL:
+            printing(op, [])
         elif op.name == BARRIER:
             for result, operand in zip(op.results, op.operands, strict=True):
                 result.replace_all_uses_with(operand)
             op.erase()
+
+
+def printing(op: Any, results: list[Any]) -> None:
+    """Puts a call that prints in the place of one: with a result, for without one it
+    comes back with a tuple of nothing; or again without."""
+    nothing: Any = np.zeros(0, np.int64)
+    whole = ir.DenseIntElementsAttr.get(nothing, type=ir.IndexType.get())
+    layouts = {"result_layouts": ir.ArrayAttr.get([whole] * len(results))}
+    left = {name: a for name, a in own(op).items() if name != FRONTEND}
+    ir.Operation.create(
+        op.name,
+        results=results,
+        operands=list(op.operands),
+        attributes={**left, **layouts, **(marked(op.name) if results else {})},
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
+    op.erase()
 
 
 def _is_elementwise(op: Any) -> bool:
