@@ -81,3 +81,19 @@ def test_it_lies_beside_the_verdicts(configured, tmp_path, monkeypatch):
 
 def test_a_folder_that_is_named_wins(configured, tmp_path):
     assert nj.keep_compiled(tmp_path / "mine").parent == tmp_path / "mine"
+
+
+def test_a_program_may_still_say_how_many_devices_there_are(tmp_path):
+    program = f"""
+import jax
+import neuronjax as nj
+nj.keep_compiled({str(tmp_path)!r})
+jax.config.update("jax_num_cpu_devices", 3)
+print(jax.device_count())
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    command = [sys.executable, "-c", program]
+    found = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    )
+    assert found.stdout == "3\n"

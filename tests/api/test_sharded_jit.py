@@ -187,6 +187,21 @@ def test_the_way_through_xla_changes_no_bit(name, policy):
     bits.assert_same(sharded(*arguments), alone(*arguments), name)
 
 
+SPECS = [P("a", "b"), P("b", "a"), P(("b", "a")), P(None, "b"), P("b"), P()]
+PAIRS = (0, 4), (0, 1), (0, 2), (2, 1), (3, 4), (1, 5)
+WAYS = [(SPECS[i], SPECS[j]) for i, j in PAIRS]
+
+
+@pytest.mark.parametrize(("before", "after"), WAYS, ids=str)
+def test_what_is_sharded_anew_keeps_its_values(before, after):
+    """Over axes of unlike sizes, the partitioner numbers devices in another order."""
+    mesh = nj.make_mesh((3, 2), ("a", "b"))
+    of, to = (over(*spec, mesh=mesh) for spec in (before, after))
+    moved = emulated(lambda x: x * 2, in_shardings=of, out_shardings=to)
+    x = np.arange(72, dtype=np.float32).reshape(12, 6)
+    np.testing.assert_array_equal(moved(x), 2 * x)
+
+
 # -- other ways to say it --------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from neuronjax.api.callers import asked_about
 from neuronjax.api.jit import Emulated, jit
 from neuronjax.api.load import read_saved
 from neuronjax.api.lowered import Compiled, Lowered
@@ -79,7 +80,7 @@ class Asked:
             return cls(function.with_options(**given), first)
         setting = {"target": "trn2", **own_setting(item), **given}
         inner = _emulated_in(item)
-        return cls(jit(inner.asked_about(item) if inner else item, **setting))
+        return cls(jit(asked_about(inner, item) if inner else item, **setting))
 
     @property
     def name(self) -> str:

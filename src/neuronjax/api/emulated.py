@@ -3,8 +3,8 @@
 While a scope is open the public names `jax.jit` and `jax.pmap` are ours, which asks
 nothing of JAX but that libraries look these names up where they use them, as Flax and
 Equinox do: `nnx.jit` lifts the state of its modules as ever, and hands a function of
-plain arrays to what it takes for `jax.jit`. So are the names that make meshes and place
-arrays on them (`emulated_meshes`). This package's own calls get JAX's.
+plain arrays to what it takes for `jax.jit`. `jax.make_mesh` is ours too, for meshes of
+more devices than the host has. This package's own calls get JAX's.
 
 A scope is the process's: what any thread jits while it is open is emulated, of several
 the one that was opened last counts.
@@ -16,23 +16,21 @@ import contextlib
 import functools
 import gc
 import inspect
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+from jaxlib.xla_client import make_cpu_client
 
-from neuronjax.api import emulated_meshes
 from neuronjax.api.jit import NATIVE_JIT, jit
 from neuronjax.api.pmap import pmap
 from neuronjax.capture.decode import LIBRARY
 from neuronjax.errors import NotEmulatedWarning, warn_user
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
-
-NATIVE_PMAP = jax.pmap
-_NATIVE_MESHES = {name: getattr(jax, name) for name in emulated_meshes.OURS}
 
 #: Of every open scope the target and the policy, the last one opened at the end.
 _open: list[Mapping[str, Any]] = []
@@ -53,10 +51,11 @@ def emulated(
             train.main()
 
     `jax.jit` is `nj.jit`, `jax.pmap` is `nj.pmap`, for every thread. The outermost of
-    nested functions is emulated, whole. `jax.make_mesh` is `nj.make_mesh`, which
-    `jax.set_mesh` and `jax.device_put` take too: arrays stay whole. What was jitted
-    inside stays emulated outside; what was jitted before is JAX's, and if it runs a
-    warning says so. Ops outside of any jit run on the host. `neuronjax run
+    nested functions is emulated, whole. `jax.make_mesh` finds as many devices as it is
+    asked for: where the host has fewer, a mesh is over others, made for it. Meshes and
+    arrays on them are JAX's own, and results lie where `jax.jit` places them. What was
+    jitted inside stays emulated outside; what was jitted before is JAX's, and if it
+    runs a warning says so. Ops outside of any jit run on the host. `neuronjax run
     script.py` does this for a script.
 
     Args:
@@ -83,7 +82,7 @@ def emulated(
 def _enter(setting: Mapping[str, Any]) -> None:
     with _lock:
         _open.append(setting)
-        for name, (_, ours) in _NAMES.items():
+        for name, ours in _OURS.items():
             setattr(jax, name, ours)
         _forget_jitted()
 
@@ -91,10 +90,10 @@ def _enter(setting: Mapping[str, Any]) -> None:
 def _leave(setting: Mapping[str, Any]) -> None:
     with _lock:
         _open[:] = [each for each in _open if each is not setting]
-        for name, (native, ours) in _NAMES.items():
+        for name, ours in _OURS.items():
             # Another library may have put its own in front of ours, and keeps it.
             if not _open and getattr(jax, name) is ours:
-                setattr(jax, name, native)
+                setattr(jax, name, _NATIVE[name])
         _forget_jitted()
 
 
@@ -108,16 +107,15 @@ def _forget_jitted() -> None:
 # -- in the place of JAX's names -------------------------------------------------------
 
 
-@functools.wraps(NATIVE_JIT)
-def _jit(*function: Callable[..., Any], **options: Any) -> Any:
-    setting = _setting(sys._getframe(1).f_globals)
-    if setting is None:
-        return NATIVE_JIT(*function, **options)
+Setting = Mapping[str, Any]
+
+
+def _jit(setting: Setting, *function: Callable[..., Any], **options: Any) -> Any:
     return jit(*function, **setting, **options)
 
 
-@functools.wraps(NATIVE_PMAP)
 def _pmap(
+    setting: Setting,
     function: Callable[..., Any],
     axis_name: Any = None,
     *,
@@ -125,32 +123,47 @@ def _pmap(
     backend: str | None = None,
     **options: Any,
 ) -> Any:
-    setting = _setting(sys._getframe(1).f_globals)
-    if setting is None:
-        given = {"devices": devices, "backend": backend, **options}
-        return NATIVE_PMAP(function, axis_name, **given)
+    del backend
     # Devices of the host are not those of the chip; what counts is how many.
     count = None if devices is None else len(devices)
     return pmap(function, axis_name, devices=count, **setting, **options)
 
 
-def _mesh_function(name: str) -> Callable[..., Any]:
-    native, ours = _NATIVE_MESHES[name], emulated_meshes.OURS[name]
+def _make_mesh(
+    setting: Setting, axis_shapes: Sequence[int], *args: Any, **options: Any
+) -> Any:
+    del setting
+    count = math.prod(axis_shapes)
+    if options.get("devices") is None and count > jax.device_count():
+        options["devices"] = _other_devices(count)
+    return _NATIVE["make_mesh"](axis_shapes, *args, **options)
+
+
+@functools.cache
+def _other_devices(count: int) -> Sequence[Any]:
+    """Return devices for a mesh that the host has too few for: a host counts its own
+    once, when it starts, so these are of another client of XLA for the same host."""
+    return make_cpu_client(num_devices=count).devices()
+
+
+def _in_scope(native: Callable[..., Any], ours: Callable[..., Any]) -> Any:
+    """Return what stands in the place of JAX's function while a scope is open."""
 
     @functools.wraps(native, updated=())
     def called(*args: Any, **kwargs: Any) -> Any:
-        if _setting(sys._getframe(1).f_globals) is None:
+        setting = _setting(sys._getframe(1).f_globals)
+        if setting is None:
             return native(*args, **kwargs)
-        return ours(native, *args, **kwargs)
+        return ours(setting, *args, **kwargs)
 
     return called
 
 
-#: Public names of JAX: JAX's own, and ours while a scope is open.
-_NAMES = {
-    "jit": (NATIVE_JIT, _jit),
-    "pmap": (NATIVE_PMAP, _pmap),
-    **{name: (f, _mesh_function(name)) for name, f in _NATIVE_MESHES.items()},
+_NATIVE = {"jit": NATIVE_JIT, "pmap": jax.pmap, "make_mesh": jax.make_mesh}
+#: Public names of JAX, and what stands there while a scope is open.
+_OURS = {
+    name: _in_scope(_NATIVE[name], ours)
+    for name, ours in {"jit": _jit, "pmap": _pmap, "make_mesh": _make_mesh}.items()
 }
 
 

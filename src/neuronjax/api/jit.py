@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any
 
 import jax
 
 from neuronjax.api import nnx_state
+from neuronjax.api.callers import asked_for_jaxs, is_asked_about
 from neuronjax.api.lowered import (
     CallEntry,
     CallState,
@@ -34,11 +33,13 @@ from neuronjax.api.signatures import (
 )
 from neuronjax.capture import mesh_context
 from neuronjax.capture.mesh_context import MeshContext, on_every_device
+from neuronjax.capture.placement import Results
 from neuronjax.capture.trace import capturing
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import host_process, stages
 from neuronjax.execution.call import CallContext
 from neuronjax.execution.captured import CapturedProgram
+from neuronjax.execution.device_sharding import active_real_devices
 from neuronjax.execution.probes.collect import Collect
 from neuronjax.execution.probes.plan import Collector, ProbePlan
 from neuronjax.execution.probes.statistics import Statistics
@@ -79,9 +80,9 @@ def jit(
         static_argnames: as `jax.jit`.
         donate_argnums: as `jax.jit`.
         donate_argnames: as `jax.jit`.
-        in_shardings: as `jax.jit`, `NamedSharding`s over a mesh of `make_mesh`: XLA's
-            partitioner spreads the program over its devices. Arguments and results are
-            whole arrays.
+        in_shardings: as `jax.jit`, `NamedSharding`s over a mesh of `make_mesh`, with
+            arguments and results that are whole arrays, or over one of `jax.make_mesh`,
+            on whose devices they lie. XLA's partitioner spreads the program.
         out_shardings: likewise, of the results.
         collect: what is measured while it runs, True or a `Collect`: a call then
             returns `(outputs, Statistics)`. Put transformations inside: such a function
@@ -107,28 +108,10 @@ def jit(
         collect=collect,
         **jit_options,
     )
-    make = _native if _asked_for_jaxs() else Emulated
+    make = _native if asked_for_jaxs() else Emulated
     if function is None:
         return lambda f: make(f, **options)
     return make(function, **options)
-
-
-#: The rooms that know `nj.jit`; "" is the package itself.
-_KNOW_IT = ("api", "testing", "cli", "")
-
-
-def _asked_for_jaxs() -> bool:
-    """Whether one of our rooms that know no `nj.jit` asks, for `jax.jit`: a program has
-    set `jax.jit = functools.partial(nj.jit, ...)`, or to a function of its own."""
-    frame = sys._getframe(2)  # the caller of `jit`, or that function's
-    for _ in range(2):
-        package, _, rooms = (frame.f_globals.get("__name__") or "").partition(".")
-        if package == "neuronjax":
-            return rooms.partition(".")[0] not in _KNOW_IT
-        if frame.f_back is None:
-            return False
-        frame = frame.f_back
-    return False
 
 
 def _native(function: Callable[..., Any], **options: Any) -> Any:
@@ -141,9 +124,6 @@ _SHARDINGS = ("in_shardings", "out_shardings")
 _NOT_JAX = ("target", "policy", "collect")
 #: What `jax.jit` of the emulation is given by other means, or not at all.
 _OWN = (*_NOT_JAX, *_SHARDINGS, *_STATIC, "donate_argnums", "donate_argnames")
-
-
-_asked_about: ContextVar[Emulated | None] = ContextVar("_asked_about", default=None)
 
 
 class Emulated:
@@ -223,10 +203,10 @@ class Emulated:
         host_process.check()
         try:
             context = self._state.context(self._next_index(args, kwargs))
-            around = MeshContext.current()
-            around.check_untraced((args, kwargs))
+            around, args, kwargs = self._whole(self._step, args, kwargs)
             with around.outside():
-                return self._jitted(context, around, *args, **kwargs)
+                results = self._jitted(context, around, *args, **kwargs)
+            return results.placed()
         except TypeError as error:
             if "abstract array" in str(error):
                 self._bind(self._step, args, kwargs)  # names what is not an array
@@ -279,20 +259,6 @@ class Emulated:
         """
         return self._with(self._state.with_amax_history(history))
 
-    def asked_about(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function made of this one, such as its gradient, for a verb that has
-        a policy for all of it: this one is then no scope inside."""
-
-        @functools.wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            token = _asked_about.set(self)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                _asked_about.reset(token)
-
-        return called
-
     def anew(self) -> Emulated:
         """The same function, with its compiled programs, as if never called before."""
         return self._with(CallState(self._name))
@@ -311,8 +277,7 @@ class Emulated:
         """The program for arguments of these types (arrays or ShapeDtypeStructs)."""
         captured = self._capture(self._step, args, kwargs)
         _ = captured.instructions  # what cannot be lowered is refused here
-        args, kwargs = nnx_state.once(self._step, (args, kwargs))
-        around, (args, kwargs) = MeshContext.of_types((args, kwargs))
+        around, args, kwargs = self._whole(self._step, args, kwargs)
         entry, donated = self._entry(args, kwargs, around), self._donated(captured)
         return Lowered(entry, args, kwargs, captured, donated=donated)
 
@@ -346,8 +311,19 @@ class Emulated:
 
     # -- inside ------------------------------------------------------------------------
 
+    def _whole(
+        self, function: Callable, args: tuple, kwargs: dict
+    ) -> tuple[MeshContext, tuple, dict]:
+        """Return the context of a call, and its arguments for the emulation."""
+        args, kwargs = nnx_state.once(function, (args, kwargs))
+        if active_real_devices():
+            return MeshContext.around(), args, kwargs
+        dynamic, rebuild = self._static.split(args, kwargs)
+        around, whole = MeshContext.of(dynamic)
+        return around, *rebuild(whole)
+
     def _as_scope(self, *args: Any, **kwargs: Any) -> Any:
-        """Inside another captured function: the function, under this policy."""
+        """Call the function inside another captured function, under this policy."""
         if self._collect is not None:
             raise UnsupportedError(
                 f"{self._name}, which collects statistics, inside another emulated "
@@ -355,11 +331,10 @@ class Emulated:
                 remedy="give collect= to the outermost nj.jit; with scope= or source= "
                 "it measures the inner function alone",
             )
-        native = self.native
-        if self._given_policy is None or _asked_about.get() is self:
-            return native(*args, **kwargs)
+        if self._given_policy is None or is_asked_about(self):
+            return self.native(*args, **kwargs)
         with policy_scope(self._given_policy):
-            return native(*args, **kwargs)
+            return self.native(*args, **kwargs)
 
     @property
     def _setting(self) -> str:
@@ -378,12 +353,12 @@ class Emulated:
         def run(
             executable: Any, context: CallContext, args: tuple, kwargs: dict
         ) -> Any:
-            once = nnx_state.once(self._step, (args, kwargs))
+            _, positional, named = self._whole(self._step, args, kwargs)
             if static.names or static.numbers:
-                once, _ = static.split(*once)
+                (positional, named), _ = static.split(positional, named)
             with around.outside():
-                found = executable(context, around, *once[0], **once[1])
-            return nnx_state.settled(found, self._step, (args, kwargs))
+                results = executable(context, around, *positional, **named)
+            return nnx_state.settled(results.placed(), self._step, (args, kwargs))
 
         def compile(context: CallContext) -> Any:
             try:
@@ -394,8 +369,7 @@ class Emulated:
                 stages.end(self)
 
         def leaves(args: tuple, kwargs: dict) -> list[Any]:
-            once = nnx_state.once(self._step, (args, kwargs))
-            _, (args, kwargs) = MeshContext.of_types(once)
+            _, args, kwargs = self._whole(self._step, args, kwargs)
             return self._bind(self._step, args, kwargs, around)[1]
 
         def under(target: Target, policy: Policy) -> CallEntry:
@@ -428,15 +402,16 @@ class Emulated:
         result = jax.tree.unflatten(out_tree(), outcome.results)
         if collector is not None:
             result = (result, Statistics.of(outcome.statistics, collector))
-        stages.stage("compiling")
         history = outcome.amax_history
-        return result if history is None else (result, history)
+        whole = result if history is None else (result, history)
+        shardings = emulation.placements()
+        stages.stage("compiling")
+        return Results(whole, shardings)
 
     def _capture(
         self, function: Callable[..., Any], args: tuple, kwargs: dict
     ) -> CapturedProgram:
-        args, kwargs = nnx_state.once(function, (args, kwargs))
-        around, (args, kwargs) = MeshContext.of_types((args, kwargs))
+        around, args, kwargs = self._whole(function, args, kwargs)
         emulation, leaves, out_tree = self._bind(function, args, kwargs, around)
         found = emulation.capture(leaves)
         return CapturedProgram(
@@ -461,13 +436,14 @@ class Emulated:
         static = self._static.numbers
         names = tuple(path_name(self._signature, path, static) for path, _ in paths)
         found: list[Any] = []
-        # On the emulated devices the arrays are sharded, not on those of the host.
-        if shardings := self._chosen(_SHARDINGS):
-            called = mesh_context.spread(called, shardings, self._chosen(_STATIC))
+        pairs = zip(paths, names, strict=True)
+        arrays = [as_array(leaf, name) for (_, leaf), name in pairs]
+        types = jax.tree.unflatten(in_tree, around.typed(arrays))
+        spread = self._spread(called, around, *rebuild(types))
 
         def function(*leaves: Any) -> list[Any]:
             args, kwargs = rebuild(jax.tree.unflatten(in_tree, around.placed(leaves)))
-            flat, tree = jax.tree.flatten(nnx_state.called(called, args, kwargs))
+            flat, tree = jax.tree.flatten(nnx_state.called(spread, args, kwargs))
             found[:] = [tree]
             return flat
 
@@ -479,9 +455,24 @@ class Emulated:
             policy=self.policy,
             around=around,
         )
-        pairs = zip(paths, names, strict=True)
-        leaves = [on_every_device(as_array(leaf, name)) for (_, leaf), name in pairs]
-        return emulation, leaves, lambda: found[0]
+        return emulation, list(map(on_every_device, arrays)), lambda: found[0]
+
+    def _spread(
+        self, called: Callable, around: MeshContext, args: tuple, kwargs: dict
+    ) -> Callable:
+        """Return what is captured for arguments of these types: the function, which
+        shardings spread over the emulated devices."""
+        shardings, tree = self._chosen(_SHARDINGS), None
+        out = shardings.get("out_shardings")
+        if next(iter(jax.tree.leaves(out)), out) is not out:
+            # Two traces of one function may differ in what is no array, as functions
+            # that an optimizer holds do. JAX keeps the trace, so it tells which one.
+            with around.inside():
+                tree = jax.tree.structure(self.eval_shape(*args, **kwargs))
+        if not shardings:
+            return called
+        options = self._chosen(_STATIC)
+        return mesh_context.spread(called, shardings, options, tree)
 
     def _donated(self, captured: CapturedProgram) -> frozenset[int]:
         """Return the positions of the program's arguments that a call gives away."""

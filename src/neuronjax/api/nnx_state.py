@@ -62,7 +62,9 @@ class WithState:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         has_state = isinstance(function, WithState)
-        functools.update_wrapper(self, function.__wrapped__ if has_state else function)
+        function = function.__wrapped__ if has_state else function
+        # The attributes of what an emulated function was wrapped by are not ours.
+        functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""

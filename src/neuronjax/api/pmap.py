@@ -8,8 +8,8 @@ there are. `jax.shard_map` over a mesh of `make_mesh` needs nothing from here bu
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from neuronjax.api.jit import jit
+from neuronjax.api.signatures import Named, path_name, signature_of
 from neuronjax.errors import InvalidProgramError, UnimplementedError
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
@@ -27,8 +28,8 @@ def make_mesh(shape: Sequence[int], names: Sequence[str]) -> AbstractMesh:
 
     There are no devices in it for JAX to set or to put arrays on: whole arrays are what
     an emulated function takes. `with jax.sharding.use_abstract_mesh(mesh):` makes it
-    the mesh around calls; `jax.set_mesh(mesh)` and `jax.device_put` to a sharding over
-    it are for the block of `emulated`, and JAX's own ValueError elsewhere.
+    the mesh around calls. A program that calls `jax.set_mesh` and `jax.device_put`
+    needs a mesh with devices: `jax.make_mesh` in the block of `emulated`.
 
     Args:
         shape: the size of every axis.
@@ -135,8 +136,9 @@ def pmap(
     if function is None:
         return lambda f: pmap(f, axis_name, **options)
     static = _numbers(static_broadcasted_argnums)
+    _axes_of("out_axes", out_axes)
     mapped = _Mapped(
-        function,
+        function=function,
         axis_name="devices" if axis_name is None else axis_name,
         in_axes=tuple(in_axes) if isinstance(in_axes, list) else in_axes,
         out_axes=out_axes,
@@ -185,149 +187,84 @@ def _count(
 _WHOLE = object()
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Mapped:
-    """`function` over global arrays: a shard_map over one axis."""
+    """`function` over global arrays: a shard_map over one axis. `pmap` says what the
+    fields are; `count` is that of the devices, where it is given."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        *,
-        axis_name: Any,
-        in_axes: Any,
-        out_axes: Any,
-        static: tuple[int, ...],
-        count: int | None,
-    ) -> None:
-        self._function = function
-        self._axis_name = axis_name
-        self._in_axes = in_axes
-        self._out_axes = out_axes
-        self._static = static
-        self._count = count
-        self._parameters = _positional_names(function)
-        _axes_of("out_axes", out_axes)
+    function: Callable[..., Any]
+    axis_name: Any
+    in_axes: Any
+    out_axes: Any
+    static: tuple[int, ...]
+    count: int | None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         _refuse_nesting()
-        static = {n % len(args) for n in self._static if -len(args) <= n < len(args)}
-        dynamic = [i for i in range(len(args)) if i not in static]
-        in_axes = self._argument_axes(len(args))
-        trees = [args[i] for i in dynamic], kwargs
-        flat_axes = [
-            axis for i in dynamic for axis in _spread("in_axes", in_axes[i], args[i])
-        ]
-        flat_axes += [0] * len(jax.tree.leaves(kwargs))
-        leaves, structure = jax.tree.flatten(trees)
-        self._check_leaves(leaves, flat_axes, trees, dynamic)
-        count = self._size(leaves, flat_axes)
-        body = self._body(args, dynamic, structure, flat_axes)
-        mesh = make_mesh((count,), (self._axis_name,))
-        return jax.shard_map(
-            body,
-            mesh=mesh,
-            in_specs=tuple(self._spec(axis) for axis in flat_axes),
-            out_specs=_map_axes(self._spec, self._out_axes),
-            check_vma=False,
-        )(*leaves)
-
-    def _body(
-        self, args: tuple, dynamic: list[int], structure: Any, flat_axes: list
-    ) -> Callable[..., Any]:
-        """What one device runs: arrays whose mapped axis has length 1, in and out."""
+        count, in_axes = len(args), self.in_axes
+        static = {n % count for n in self.static if -count <= n < count}
+        dynamic, rebuild = Named(tuple(static), ()).split(args, kwargs)
+        if isinstance(in_axes, tuple):
+            in_axes = tuple(axis for n, axis in enumerate(in_axes) if n not in static)
+        flat_axes = _spread("in_axes", (in_axes, 0), dynamic)
+        paths, structure = jax.tree.flatten_with_path(dynamic)
+        leaves = [leaf for _, leaf in paths]
+        signature = signature_of(self.function)
+        names = [path_name(signature, path, static) for path, _ in paths]
 
         def body(*leaves: Any) -> Any:
+            """What one device runs; mapped axes have length 1, in and out."""
             own = [
                 x if axis is _WHOLE else jnp.squeeze(x, axis)
                 for x, axis in zip(leaves, flat_axes, strict=True)
             ]
-            given, kwargs = jax.tree.unflatten(structure, own)
-            full = list(args)
-            for i, value in zip(dynamic, given, strict=True):
-                full[i] = value
-            outputs = self._function(*full, **kwargs)
-            axes = _spread("out_axes", self._out_axes, outputs)
-            out, tree = jax.tree.flatten(outputs)
-            placed = [
-                x if axis is _WHOLE else _expanded(x, axis)
-                for x, axis in zip(out, axes, strict=True)
-            ]
-            return jax.tree.unflatten(tree, placed)
+            args, kwargs = rebuild(jax.tree.unflatten(structure, own))
+            out, tree = jax.tree.flatten(outputs := self.function(*args, **kwargs))
+            axes = _spread("out_axes", self.out_axes, outputs)
+            return jax.tree.unflatten(tree, list(map(_expanded, out, axes)))
 
-        return body
+        mesh = make_mesh((self._size(leaves, flat_axes, names),), (self.axis_name,))
+        return jax.shard_map(
+            body,
+            mesh=mesh,
+            in_specs=tuple(self._spec(axis) for axis in flat_axes),
+            out_specs=_map_axes(self._spec, self.out_axes),
+            check_vma=False,
+        )(*leaves)
 
     def _spec(self, axis: Any) -> PartitionSpec:
         if axis is _WHOLE:
             return PartitionSpec()
-        return PartitionSpec(*[None] * axis, self._axis_name)
+        return PartitionSpec(*[None] * axis, self.axis_name)
 
-    def _argument_axes(self, count: int) -> Sequence[Any]:
-        """The in_axes of each positional argument."""
-        axes = self._in_axes
-        if not isinstance(axes, tuple):
-            return [axes] * count
-        if len(axes) != count:
-            raise InvalidProgramError(
-                f"pmap: in_axes has {len(axes)} entries for {count} positional "
-                "arguments",
-                remedy="give one axis for all, or one entry for each",
-            )
-        return axes
-
-    # -- sizes -------------------------------------------------------------------------
-
-    def _check_leaves(
-        self, leaves: list, axes: list, trees: Any, dynamic: list[int]
-    ) -> None:
-        """Every mapped axis exists, and all are of one length."""
-        paths = [path for path, _ in jax.tree.leaves_with_path(trees)]
+    def _size(self, leaves: list, axes: list, names: list[str]) -> int:
+        """Return how many devices there are, of which all mapped axes are one."""
         sizes: dict[str, int] = {}
-        for x, axis, path in zip(leaves, axes, paths, strict=True):
+        for x, axis, name in zip(leaves, axes, names, strict=True):
             if axis is _WHOLE:
                 continue
-            name, shape = self._name(path, dynamic), jnp.shape(x)
+            shape = jnp.shape(x)
             if axis >= len(shape):
                 raise InvalidProgramError(
                     f"pmap maps axis {axis} of argument {name}, of shape {shape}",
                     remedy="add the axis, or map it nowhere: in_axes=None",
                 )
             sizes[name] = shape[axis]
-        wrong = {n: s for n, s in sizes.items() if self._count not in (None, s)}
-        if wrong:
-            found = ", ".join(f"{n} has {s}" for n, s in wrong.items())
-            raise InvalidProgramError(
-                f"pmap over {self._count} devices: argument {found}",
-                remedy="make mapped axes as long as there are devices",
-            )
-        if len(set(sizes.values())) > 1:
-            found = ", ".join(f"{n} {s}" for n, s in sizes.items())
-            raise InvalidProgramError(
-                f"pmap: mapped axes are of different lengths: {found}",
-                remedy="make all as long as there are devices",
-            )
-
-    def _size(self, leaves: list, axes: list) -> int:
-        if self._count is not None:
-            return self._count
-        pairs = zip(leaves, axes, strict=True)
-        found = (jnp.shape(x)[a] for x, a in pairs if a is not _WHOLE)
-        size = next(found, None)
-        if size is None:
+        found = {*sizes.values(), self.count} - {None}
+        if not found:
             raise InvalidProgramError(
                 "pmap: no argument has a mapped axis, so nothing says how many devices "
                 "there are",
                 remedy="give devices, or map an argument",
             )
-        return size
-
-    def _name(self, path: tuple, dynamic: list[int]) -> str:
-        """The pytree path of a leaf of (positional, keyword) arguments."""
-        _, first, *rest = path
-        name = getattr(first, "key", None)
-        if name is None:
-            number = dynamic[first.idx]
-            known = number < len(self._parameters)
-            name = self._parameters[number] if known else f"args[{number}]"
-        return str(name) + jax.tree_util.keystr(tuple(rest))
+        if len(found) > 1:
+            over = "" if self.count is None else f" over {self.count} devices"
+            lengths = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            raise InvalidProgramError(
+                f"pmap{over}: the lengths of the mapped axes differ: {lengths}",
+                remedy="make all as long as there are devices",
+            )
+        return found.pop()
 
 
 def _refuse_nesting() -> None:
@@ -367,35 +304,21 @@ def _axes_of(name: str, axes: Any) -> Any:
 
 def _spread(name: str, axes: Any, tree: Any) -> list[Any]:
     """The axis of every leaf of a tree, of which `axes` is a prefix."""
-    axes = _axes_of(name, axes)
-    found: list[Any] = []
-
-    def extend(axis: Any, part: Any) -> None:
-        found.extend([axis] * len(jax.tree.leaves(part)))
-
     try:
-        jax.tree.map(extend, axes, tree)
+        return jax.tree.leaves(jax.tree.broadcast(_axes_of(name, axes), tree))
     except ValueError as error:
         raise InvalidProgramError(
             f"pmap: {name} is no pytree prefix of what it describes: {error}",
             remedy="give one axis for the whole, or a tree of the same structure",
         ) from error
-    return found
 
 
-def _expanded(x: Any, axis: int) -> jax.Array:
+def _expanded(x: Any, axis: Any) -> jax.Array:
+    if axis is _WHOLE:
+        return x
     if axis > jnp.ndim(x):
         raise InvalidProgramError(
             f"pmap: out_axes is {axis} for a result of shape {jnp.shape(x)}",
             remedy=f"use an axis from 0 to {jnp.ndim(x)}",
         )
     return jnp.expand_dims(x, axis)
-
-
-def _positional_names(function: Callable[..., Any]) -> tuple[str, ...]:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return ()
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return tuple(p.name for p in parameters if p.kind in kinds)

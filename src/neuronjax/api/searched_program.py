@@ -62,7 +62,7 @@ class SearchedProgram:
 
         captured = lowered.captured
         around = captured.emulation.around
-        plain = around == MeshContext() == MeshContext.current()
+        plain = around == MeshContext() == MeshContext.around()
         told = plain and not asked.has_static_arguments
         return cls(
             lower=lower,

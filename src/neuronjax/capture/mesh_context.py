@@ -1,8 +1,9 @@
-"""The mesh with Explicit axes that a function is captured under.
+"""The mesh that a function is captured under, and how its arrays lie on devices.
 
-With `jax.sharding.use_abstract_mesh(mesh)` around a call, or arguments whose types have
-shardings over one, shardings are part of types inside the function. Outside of it, the
-emulation runs on arrays of the host, which know of no mesh.
+Inside a captured function a mesh, its axes and the shardings of arguments mean what
+they mean to JAX. The emulation itself runs on one device of the host, on whole arrays:
+what lies on several devices is put together before a call, and `placement` says where
+the results belong.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from jax.core import Tracer
 from jax.sharding import (
     AbstractMesh,
     AxisType,
+    Mesh,
     NamedSharding,
     PartitionSpec as P,
+    SingleDeviceSharding as _OneDevice,
     use_abstract_mesh,
 )
 
+from neuronjax.capture.trace import abstract
 from neuronjax.errors import UnsupportedError
+from neuronjax.policy.scopes import is_tracing
 
 _NOTHING = AbstractMesh((), ())
 
@@ -34,68 +39,81 @@ class MeshContext:
     """What a function is captured under; static in a call of the emulation.
 
     Attributes:
-        mesh: has Explicit axes; None for no mesh.
-        shardings: of every flat argument; () for none.
+        mesh: around the function; None for no mesh.
+        devices: where the results belong: the mesh that is set, or that of an argument;
+            without devices only for arguments that are traced. None for no mesh.
+        shardings: of every flat argument that is not static; () for none.
     """
 
     mesh: AbstractMesh | None = None
+    devices: Mesh | AbstractMesh | None = None
     shardings: tuple[NamedSharding | None, ...] = ()
 
     @classmethod
-    def current(cls) -> MeshContext:
-        """The context of the caller."""
+    def around(cls) -> MeshContext:
+        """Return the context of the caller, whatever the arguments are."""
         mesh = jax.sharding.get_abstract_mesh()
-        return cls(mesh) if AxisType.Explicit in mesh.axis_types else cls()
+        if mesh.empty or AxisType.Manual in mesh.axis_types:
+            return cls()
+        return cls(mesh, _set_mesh())
 
     @classmethod
-    def of_types(cls, arguments: Any) -> tuple[MeshContext, Any]:
-        """The context of the caller and the arguments, and types without shardings."""
-        here = cls.current()
-        leaves, tree = jax.tree.flatten(arguments)
-        shardings = tuple(map(_explicit, leaves))
-        mesh = next((s.mesh.abstract_mesh for s in shardings if s), None)
-        if mesh is None:
-            return here, arguments
-        bare = [
-            jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) if s else x
-            for x, s in zip(leaves, shardings, strict=True)
-        ]
-        return cls(here.mesh or mesh, shardings), jax.tree.unflatten(tree, bare)
-
-    def check_untraced(self, arguments: Any) -> None:
-        """Refuses a call inside a transformation: its types have the mesh in them.
+    def of(cls, arguments: Any) -> tuple[MeshContext, Any]:
+        """Return the context of a call, and its arguments as the emulation takes them:
+        arrays that are whole, and types without shardings.
 
         Raises:
-            UnsupportedError: names the mesh.
+            UnsupportedError: a transformation of a call under a mesh with Explicit axes
+                and without devices; names the mesh.
         """
-        leaves = jax.tree.leaves(arguments) if self.mesh else ()
-        if any(isinstance(leaf, Tracer) for leaf in leaves):
-            raise UnsupportedError(
-                "jax.jit, jax.grad or jax.vmap of an emulated function under a mesh "
-                f"with Explicit axes, {self.mesh}",
-                remedy="put the transformation inside the emulated function, or use "
-                "neuronjax.make_mesh, whose axes are Auto, and in_shardings",
-            )
+        here = cls.around()
+        leaves, tree = jax.tree.flatten(arguments)
+        if not here.mesh and all(map(_is_on_one_device, leaves)):
+            return here, arguments
+        shardings = tuple(map(_sharding, leaves))
+        _check_untraced(here.mesh, leaves, shardings)
+        meshes = [s.mesh for s in shardings if s]
+        explicit = (
+            m.abstract_mesh for m in meshes if AxisType.Explicit in m.axis_types
+        )
+        over = [mesh for mesh in meshes if isinstance(mesh, Mesh)] or meshes
+        found = cls(
+            here.mesh or next(explicit, None),
+            here.devices or next(iter(over), None),
+            shardings if meshes else (),
+        )
+        return found, jax.tree.unflatten(tree, _whole(leaves, shardings))
 
     def inside(self) -> contextlib.AbstractContextManager[Any]:
-        """Where the function is traced and lowered."""
+        """Return the context in which the function is traced and lowered."""
         return use_abstract_mesh(self.mesh) if self.mesh else contextlib.nullcontext()
 
     def outside(self) -> contextlib.AbstractContextManager[Any]:
-        """Where the emulation is."""
-        return use_abstract_mesh(_NOTHING) if self.mesh else contextlib.nullcontext()
+        """Return the context in which the emulation runs; enter it at once."""
+        if not self.mesh:
+            return contextlib.nullcontext()
+        return jax.set_mesh(None) if _set_mesh() else use_abstract_mesh(_NOTHING)
+
+    def typed(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """Return the types of the arguments, with their shardings."""
+        over = self.shardings or [None] * len(leaves)
+        types = zip(map(abstract, leaves), over, strict=True)
+        return [
+            jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type, sharding=s)
+            for x, s in types
+        ]
 
     def placed(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        """Inside: the arguments with their shardings."""
+        """Return the arguments with their shardings, inside the function."""
         if not self.shardings:
             return leaves
         pairs = zip(leaves, self.shardings, strict=True)
-        return [jax.reshard(x, s) if s else x for x, s in pairs]
+        return [_constrained(x, s) if s else x for x, s in pairs]
 
 
 def on_every_device(array: Any) -> Any:
-    """An array; one that Explicit axes split, as its type says, whole on each device:
-    the emulation's own operations are on whole arrays."""
+    """Return an array whole on each device, where Explicit axes split it, as its type
+    says: the emulation's own operations are on whole arrays."""
     over = jax.typeof(array).sharding
     if AxisType.Explicit in over.mesh.axis_types and any(over.spec):
         return jax.reshard(array, NamedSharding(over.mesh, P()))
@@ -103,27 +121,114 @@ def on_every_device(array: Any) -> Any:
 
 
 def spread(
-    function: Callable[..., Any], shardings: Mapping[str, Any], options: Mapping
+    function: Callable[..., Any],
+    shardings: Mapping[str, Any],
+    options: Mapping,
+    tree: Any = None,
 ) -> Callable[..., Any]:
-    """`jax.jit` with shardings of which a `PartitionSpec` is over the mesh around the
-    call: JAX itself takes only meshes of devices there."""
+    """Return `jax.jit` with shardings of which a `PartitionSpec` is over the mesh
+    around the call: JAX itself takes only meshes of devices there.
+
+    Args:
+        function: what is jitted.
+        shardings: `in_shardings` and `out_shardings`, where they are given.
+        options: other keywords of `jax.jit`.
+        tree: the structure of the results that `out_shardings` is made for; None for
+            that of any trace.
+    """
+
+    @functools.wraps(function)
+    def of_tree(*args: Any, **kwargs: Any) -> Any:
+        return jax.tree.unflatten(tree, jax.tree.leaves(function(*args, **kwargs)))
 
     @functools.wraps(function)
     def placed(*args: Any, **kwargs: Any) -> Any:
         mesh = jax.sharding.get_abstract_mesh()
         named = lambda s: NamedSharding(mesh, s) if isinstance(s, P) else s  # noqa: E731
         over = shardings if mesh.empty else jax.tree.map(named, dict(shardings))
-        return jax.jit(function, **options, **over)(*args, **kwargs)
+        traced = function if tree is None else of_tree
+        return jax.jit(traced, **options, **over)(*args, **kwargs)
 
     return placed
 
 
-def _explicit(leaf: Any) -> NamedSharding | None:
-    """The sharding of a type, over a mesh with Explicit axes."""
-    sharding = getattr(leaf, "sharding", None)
-    if not isinstance(leaf, jax.ShapeDtypeStruct):
+def _set_mesh() -> Mesh | None:
+    """Return the mesh of `jax.set_mesh`: None without one, and inside of a
+    transformation, where JAX does not tell it."""
+    try:
+        mesh = jax.sharding.get_mesh()
+    except ValueError:
         return None
-    if not isinstance(sharding, NamedSharding):
-        return None
-    explicit = AxisType.Explicit in sharding.mesh.axis_types
-    return sharding if explicit else None
+    return None if mesh.empty else mesh
+
+
+def _is_on_one_device(leaf: Any) -> bool:
+    """Return whether an argument is an array, and as the emulation takes it."""
+    is_array = isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)
+    return is_array and isinstance(leaf.sharding, _OneDevice)
+
+
+def _sharding(leaf: Any) -> NamedSharding | None:
+    """Return how an argument lies on a mesh: of a tracer what its type says."""
+    if isinstance(leaf, Tracer):
+        over = jax.typeof(leaf).sharding
+        return over if AxisType.Explicit in over.mesh.axis_types else None
+    over = getattr(leaf, "sharding", None)
+    return over if isinstance(over, NamedSharding) else None
+
+
+def _check_untraced(mesh: AbstractMesh | None, leaves: list, shardings: tuple) -> None:
+    """Refuse tracers whose types have no sharding though the axes are Explicit."""
+    if mesh is None or AxisType.Explicit not in mesh.axis_types:
+        return
+    pairs = zip(leaves, shardings, strict=True)
+    if any(isinstance(x, Tracer) and s is None for x, s in pairs):
+        raise UnsupportedError(
+            "jax.jit, jax.grad or jax.vmap of an emulated function under a mesh with "
+            f"Explicit axes, {mesh}",
+            remedy="put the transformation inside the emulated function, or use "
+            "neuronjax.make_mesh, whose axes are Auto, and in_shardings",
+        )
+
+
+def _whole(leaves: list[Any], shardings: tuple) -> list[Any]:
+    """Return arrays on one device of the host, and types without their shardings."""
+    if any(isinstance(leaf, Tracer) for leaf in leaves):
+        return leaves if is_tracing() else list(map(_transformed, leaves, shardings))
+    return list(map(_gathered, leaves))
+
+
+def _gathered(leaf: Any) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding:
+        weak = leaf.weak_type
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak)
+    if isinstance(leaf, jax.Array) and not _is_on_one_device(leaf):
+        # The type of the copy still tells the mesh; that of its only part does not.
+        copy = jax.device_put(leaf, jax.local_devices()[0])
+        return copy.addressable_shards[0].data
+    return leaf
+
+
+def _transformed(leaf: Any, sharding: NamedSharding | None) -> Any:
+    """Return an argument of a call inside `jax.grad` or `jax.vmap`, where the devices
+    of the mesh around it cannot be left. What has Explicit axes is put together inside
+    the emulation."""
+    explicit = sharding and AxisType.Explicit in sharding.mesh.axis_types
+    if explicit or not isinstance(leaf, jax.Array):
+        return leaf
+    if jax.sharding.get_abstract_mesh().abstract_device:
+        return jax.lax.with_sharding_constraint(leaf, P())
+    return jax.device_put(leaf, jax.local_devices()[0])
+
+
+def _constrained(array: Any, over: NamedSharding) -> Any:
+    """Return an array, inside the function, with a sharding: beside Explicit axes Auto
+    ones are the partitioner's."""
+    mesh = over.mesh.abstract_mesh
+    pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    explicit = {name for name, kind in pairs if kind is AxisType.Explicit}
+    if not explicit:
+        return jax.lax.with_sharding_constraint(array, over)
+    axes = ((names,) if isinstance(names, str) else names or () for names in over.spec)
+    spec = P(*(tuple(n for n in names if n in explicit) or None for names in axes))
+    return jax.reshard(array, NamedSharding(mesh, spec))

@@ -34,8 +34,8 @@ class _Refusal:
 
 
 _NO_MESH = (
-    "call it in the block of `with jax.sharding.use_abstract_mesh(mesh):`, or in that "
-    "of jax.set_mesh(mesh) inside `with nj.emulated():`"
+    "call it in the block of `with jax.set_mesh(mesh):`, the mesh of jax.make_mesh, or "
+    "in that of `with jax.sharding.use_abstract_mesh(mesh):`, of neuronjax.make_mesh"
 )
 _AUTO = (
     "use neuronjax.make_mesh, whose axes are Auto, or a mesh with "
@@ -51,9 +51,9 @@ _REFUSALS = (
         r"_specs refers to (?s:.)*Check the \w+ values passed to shard_map",
         "name axes of the mesh in in_specs and out_specs, with axis_names= of these",
     ),
-    _Refusal(r"requires a non-empty mesh in context", _NO_MESH),
-    _Refusal(r"context mesh cannot be empty", _NO_MESH),
-    _Refusal(r"not under a mesh context", _NO_MESH),
+    _Refusal(
+        r"requires a non-empty mesh|context mesh cannot be|not under a mesh", _NO_MESH
+    ),
     _Refusal(
         r"cannot contain axis names that are of type Auto",
         "use jax.lax.with_sharding_constraint, or a mesh with Explicit axes",

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -181,13 +182,53 @@ def shardings(hlo: Any, module: ir.Module, devices: int) -> dict[str, Any]:
     several = _hlo.HloSharding.from_proto(output).tuple_elements()
     outputs = [s.to_proto() for s in several] or [output] * len(kind.results)
     pairs = {
-        "arguments": zip(hlo.spmd_parameters_shardings, kind.inputs, strict=True),
+        "arguments": zip(hlo.spmd_parameters_shardings or (), kind.inputs, strict=True),
         "results": zip(outputs, kind.results, strict=True),
     }
     return {
         what: [tiles(s, ir.RankedTensorType(t).rank, devices) for s, t in found]
         for what, found in pairs.items()
     }
+
+
+# -- Devices in another order.
+
+#: A collective over axes of a mesh whose devices are not 0, 1, 2, ...: its channel, the
+#: axes, and the devices, as an array of numbers that is transposed, or one by one.
+ORDERED = re.compile(
+    r"channel_id=(\d+), replica_groups=mesh\[([^\]]*)\], "
+    r"device_ids=\((?:\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))\)"
+)
+
+
+def order_devices(module: ir.Module, text: str) -> None:
+    """Gives collectives the order of devices that the way to StableHLO loses.
+
+    Args:
+        module: what `hlo_to_stablehlo` makes.
+        text: of the HLO.
+    """
+    orders = {}
+    for channel, axes, shape, turned, listed in ORDERED.findall(text):
+        numbers = np.array([*map(int, (listed or shape).split(","))])
+        if not listed:
+            turn = [*map(int, turned.split(","))] if turned else range(numbers.size)
+            numbers = np.arange(numbers.prod()).reshape(numbers).transpose(turn)
+        sizes = re.findall(r"'(.*?)'=(\d+)", axes)
+        attributes = [stablehlo.MeshAxisAttr.get(name, int(n)) for name, n in sizes]
+        ids: Any = np.ascontiguousarray(numbers.ravel())
+        ids = ir.DenseIntElementsAttr.get(ids)
+        orders[int(channel)] = stablehlo.MeshAttr.get(ir.ArrayAttr.get(attributes), ids)
+    if text.count("device_ids=(") != len(orders):
+        raise RuntimeError("a collective over devices in an order that nobody reads")
+    for op in found(module, lambda op: "channel_handle" in op.attributes):
+        channel = stablehlo.ChannelHandle(op.attributes["channel_handle"]).handle
+        if channel in orders:
+            groups = stablehlo.ReplicaGroupMeshAxesAttr(op.attributes["replica_groups"])
+            along: Any = groups.axes
+            op.attributes["replica_groups"] = stablehlo.ReplicaGroupMeshAxesAttr.get(
+                orders[channel], ir.ArrayAttr.get(list(along))
+            )
 
 
 # -- What XLA would rewrite on the way to the partitioner.
@@ -197,6 +238,7 @@ FRONTEND = "mhlo.frontend_attributes"
 #: By the number of operands: elementwise, not told apart by the partitioner.
 CARRIERS = {1: "stablehlo.cbrt", 2: "stablehlo.atan2"}
 BARRIER = "stablehlo.optimization_barrier"
+CALL = "stablehlo.custom_call"
 #: Their regions say how elements combine; constants in them stay as they are.
 COMBINING = {
     f"stablehlo.{name}"
@@ -217,6 +259,8 @@ def hide(module: ir.Module) -> None:
     """
     for op in found(module, _is_elementwise):
         replace(op, CARRIERS[len(op.operands)], own(op) | marked(op.name))
+    for op in found(module, lambda op: op.name == CALL and not len(op.results)):
+        printing(op, [ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))])
     for op in found(module, _is_constant):
         for use in list(op.results[0].uses):
             if _is_float(op) or use.owner.name == "stablehlo.convert":
@@ -232,10 +276,30 @@ def show(module: ir.Module) -> None:
         if op.name in CARRIERS.values():
             left = {name: a for name, a in own(op).items() if name != FRONTEND}
             replace(op, ir.StringAttr(marks[HIDDEN]).value, left)
+        elif op.name == CALL:
+            printing(op, [])
         elif op.name == BARRIER:
             for result, operand in zip(op.results, op.operands, strict=True):
                 result.replace_all_uses_with(operand)
             op.erase()
+
+
+def printing(op: Any, results: list[Any]) -> None:
+    """Puts a call that prints in the place of one: with a result, for without one it
+    comes back with a tuple of nothing; or again without."""
+    nothing: Any = np.zeros(0, np.int64)
+    whole = ir.DenseIntElementsAttr.get(nothing, type=ir.IndexType.get())
+    layouts = {"result_layouts": ir.ArrayAttr.get([whole] * len(results))}
+    left = {name: a for name, a in own(op).items() if name != FRONTEND}
+    ir.Operation.create(
+        op.name,
+        results=results,
+        operands=list(op.operands),
+        attributes={**left, **layouts, **(marked(op.name) if results else {})},
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
+    op.erase()
 
 
 def _is_elementwise(op: Any) -> bool:
@@ -293,6 +357,7 @@ def answer(data: bytes, devices: int, dump: Path) -> tuple[dict[str, Any], bytes
             hlo = partitioned(bytecode(module), options(module, devices), dump)
             proto = hlo.as_serialized_hlo_module_proto()
             local = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(proto))
+            order_devices(local, hlo.to_string())
             header = shardings(hlo, local, devices)
             local = normalized(local, None)
             show(local)

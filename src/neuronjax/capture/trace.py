@@ -9,6 +9,7 @@ scans would be unrolled and calls inlined, which is another program.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import jax
 import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.interpreters.partial_eval import dce_jaxpr
 
 import neuronjax.capture.exports  # noqa: F401  lowers an identity
 from neuronjax.capture import mesh_refusals, partition
@@ -78,10 +80,12 @@ class Traced:
 
     Attributes:
         types: of the arguments.
+        names: the pytree path of each argument, for rules and errors.
         stage: what `jax.jit(function).trace` returns.
     """
 
     types: tuple[jax.ShapeDtypeStruct, ...]
+    names: Sequence[str]
     stage: Any
 
     @classmethod
@@ -108,13 +112,20 @@ class Traced:
             keep_linear_algebra_whole(PLATFORM)
             keep_callbacks_whole(PLATFORM)
             with mesh_refusals.named():
-                return cls(types, jax.jit(function, keep_unused=True).trace(*types))
+                stage = jax.jit(function, keep_unused=True).trace(*types)
+                return cls(types, names, stage)
 
     @property
     def closes_over_tracers(self) -> bool:
         """Whether the function uses values of an enclosing trace that are not its
         arguments: JAX has put them in front of these."""
         return len(self.stage.jaxpr.in_avals) != len(self.types)
+
+    @property
+    def used(self) -> list[bool]:
+        """Which arguments the results or an effect depend on."""
+        jaxpr = self.stage.jaxpr.jaxpr
+        return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1]
 
     def module(self) -> Any:
         """The MLIR module for platform "neuron"."""
@@ -136,14 +147,11 @@ class Traced:
 
         return jax.jit(function, keep_unused=True).trace(*closed.in_avals)
 
-    def capture(self, names: Sequence[str]) -> Capture:
-        """The program, of a function that closes over no tracers.
-
-        Args:
-            names: the pytree path of each argument, for rules.
-        """
+    @functools.cached_property
+    def captured(self) -> Capture:
+        """The program, of a function that closes over no tracers."""
         module = self.module()
-        program = decode_module(module, tuple(names))
+        program = decode_module(module, tuple(self.names))
         if partition.needs_partitioner(program):
             program = partition.partition(program, module)
         found = len(program.entry.body.arguments)
@@ -166,7 +174,7 @@ def capture(
     names: Sequence[str],
 ) -> Capture:
     """Captures a function of flat arguments; see `Traced`."""
-    return Traced.of(function, types, names).capture(names)
+    return Traced.of(function, types, names).captured
 
 
 def abstract(leaf: Any) -> jax.ShapeDtypeStruct:

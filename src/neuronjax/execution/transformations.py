@@ -21,9 +21,11 @@ from jax import dtypes, lax
 from jax.core import Tracer
 from jax.custom_batching import custom_vmap
 from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
+from jax.sharding import NamedSharding
 
 from neuronjax.capture.forward_mode import not_transposed, reverse_mode_only
-from neuronjax.capture.mesh_context import MeshContext
+from neuronjax.capture.mesh_context import MeshContext, on_every_device
+from neuronjax.capture.placement import placements
 from neuronjax.capture.trace import (
     Capture,
     Traced,
@@ -36,6 +38,7 @@ from neuronjax.capture.trace import (
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import interpreter, stages
 from neuronjax.execution.call import CallContext, Outcome
+from neuronjax.execution.device_sharding import active_real_devices
 from neuronjax.execution.probes.plan import Collector
 from neuronjax.hardware import Target
 from neuronjax.ir.collection import no_collection
@@ -87,7 +90,7 @@ class Emulation:
             traced = self.traced
             if traced is None or traced.types != types:
                 traced = Traced.of(self.function, types, self.names)
-            return traced.capture(self.names)
+            return traced.captured
 
     @no_collection()
     def closed(self, leaves: Leaves) -> tuple[Emulation, Leaves]:
@@ -97,11 +100,19 @@ class Emulation:
         with self._surrounded():
             traced = Traced.of(self.function, types, self.names)
             if not traced.closes_over_tracers:
-                return replace(self, traced=traced), leaves
+                return replace(self, traced=traced), _without_unused(traced, leaves)
             function, closure = with_closure(self.function, types)
         names = tuple(f"closure/{i}" for i in range(len(closure)))
         emulation = replace(self, function=function, names=names + self.names)
         return emulation, [*closure, *leaves]
+
+    def placements(self) -> tuple[NamedSharding, ...]:
+        """Return where the results belong: see `capture.placement`. On real devices
+        they lie already, and in a trace that is closed over they stay."""
+        traced = self.traced
+        if traced is None or active_real_devices():
+            return ()
+        return placements(traced.stage, traced.captured.program, self.around.devices)
 
     @contextlib.contextmanager
     def _surrounded(self) -> Iterator[None]:
@@ -280,7 +291,7 @@ class _Derivative:
         """custom_vjp's backward: one cotangent per argument of the forward."""
         context, residuals = saved
         pairs = zip(cotangents.results, self.outputs, strict=True)
-        floats = [cotangent for cotangent, o in pairs if is_inexact(o)]
+        floats = [on_every_device(c) for c, o in pairs if is_inexact(o)]
         count = len(residuals)
         scale = self.primal.policy.loss_scale
         emulation = replace(
@@ -387,6 +398,15 @@ def with_closure(
 
 
 # -- leaves ----------------------------------------------------------------------------
+
+
+def _without_unused(traced: Traced, leaves: Leaves) -> Leaves:
+    """The arguments, zeros for those that the function does not use, so that JAX, which
+    asks for no array there either, sees that nothing uses them."""
+    return [
+        x if is_used or is_key(x.dtype) else jnp.zeros(x.shape, x.dtype)
+        for x, is_used in zip(leaves, traced.used, strict=True)
+    ]
 
 
 def is_inexact(leaf: Any) -> bool:

@@ -59,7 +59,9 @@ class HostCache(Generic[Finding]):
     @property
     def path(self) -> Path:
         """The file of this jaxlib, device, processor and thread count."""
-        return cache_folder() / f"{self._name}-{host_fingerprint()}.json"
+        device = jax.devices()[0]
+        host = _hash(f"{host_fingerprint()} {device.platform} {device.device_kind}")
+        return cache_folder() / f"{self._name}-{host}.json"
 
     def find(
         self,
@@ -109,7 +111,7 @@ class HostCache(Generic[Finding]):
             return  # a read-only home or a full disk costs time, not correctness
 
     def _digest(self, findings: dict[str, Finding]) -> str:
-        about = [REVISION, self._name, host_fingerprint(), findings]
+        about = [REVISION, self.path.stem, findings]
         return _hash(json.dumps(about, sort_keys=True))
 
 
@@ -119,13 +121,11 @@ def _hash(text: str) -> str:
 
 @functools.cache
 def host_fingerprint() -> str:
-    """A short hash of everything that may change the order or speed of XLA's code."""
-    device = jax.devices()[0]
+    """Return a short hash of what of the host may change the order or speed of XLA's
+    code. It asks for no device: a program may still say how many there are."""
     parts = (
         jax.__version__,
         jax.lib.__version__,
-        device.platform,
-        device.device_kind,
         platform.machine(),
         _processor(),
         str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0),
