@@ -237,3 +237,14 @@ def test_a_print_in_a_shard_map_of_an_array_in_parts(kind, capfd):
     np.testing.assert_array_equal(printed(x), x)
     jax.effects_barrier()
     assert capfd.readouterr().out.split() == ["sum", "6.0", "sum", "22.0"]
+
+
+def test_reports_under_a_mesh_that_is_set():
+    """They run outside of the mesh, as the emulation does."""
+    with nj.emulated(policy="bf16"):
+        mesh = jax.make_mesh((4,), ("d",))
+        with jax.set_mesh(mesh):
+            x = jax.device_put(jnp.ones((8, 6)), NamedSharding(mesh, P("d")))
+            step = jax.jit(lambda x: jnp.tanh(x @ jnp.ones((6, 4))).sum())
+            for verb in (nj.compare, nj.profile, nj.check):
+                assert "policy bf16" in str(verb(step)(x)).splitlines()[0]

@@ -163,7 +163,8 @@ def compare(
     def compared(*args: Any, **kwargs: Any) -> Comparison:
         with asked.watching():
             captured = asked.captured(*args, **kwargs)
-            return _compared(asked, captured, rounding_seed, **options)
+            with captured.outside():
+                return _compared(asked, captured, rounding_seed, **options)
 
     return compared
 
@@ -249,8 +250,9 @@ def _edited(
                 after = _with_arguments(after, captured)
             else:
                 after = other.captured(*args, **kwargs)
-            pair = of(asked, captured), of(other, after)
-            return compare_programs(*pair, policy, tolerance, label(policy))
+            with captured.outside():
+                pair = of(asked, captured), of(other, after)
+                return compare_programs(*pair, policy, tolerance, label(policy))
 
     return compared
 

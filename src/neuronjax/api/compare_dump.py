@@ -88,7 +88,8 @@ def compare_dump(
         matches, unmatched = matched(tensors, values, names or {})
         side = Setting(program=program, target=asked.target).emulated(asked.policy)
         walk = DumpWalk(program, side, model, matches, samples)
-        found = walk.run(arrays_of(captured))
+        with captured.outside():
+            found = walk.run(arrays_of(captured))
         return DumpComparison(
             **asked.words,
             tensors=tuple(found),

@@ -83,17 +83,19 @@ def tolerance(
     def bounded(*args: Any, **kwargs: Any) -> LegalResults:
         captured = asked.captured(*args, **kwargs)
         check_real(captured, "bounds of complex numbers")
-        inputs = arrays_of(captured)
         setting = Setting(program=captured.program, target=asked.target)
         side = setting.emulated(asked.policy)
         walk = LegalWalk(side, model)
-        results = walk.run(inputs)
-        names = output_names(captured)
-        found = [
-            legal_output(held, name, of.dtype, model)
-            for held, name, of in zip(results, names, captured.outputs, strict=True)
-        ]
-        outputs = _narrowed(found, side, model, inputs, samples)
+        with captured.outside():
+            inputs = arrays_of(captured)
+            results = walk.run(inputs)
+            triples = zip(
+                results, output_names(captured), captured.outputs, strict=True
+            )
+            found = [
+                legal_output(held, name, of.dtype, model) for held, name, of in triples
+            ]
+            outputs = _narrowed(found, side, model, inputs, samples)
         return LegalResults(
             **asked.words,
             outputs=tuple(outputs),

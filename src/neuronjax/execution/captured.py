@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -53,6 +54,10 @@ class CapturedProgram:
             return portable_artifact(
                 self.emulation.function, types, self.emulation.names
             )
+
+    def outside(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which instructions run, outside of a mesh."""
+        return self.emulation.around.outside()
 
     def execute(self, context: CallContext, leaves: Sequence[Any]) -> Outcome:
         """Runs the instructions on arrays of the types of `inputs`."""
