@@ -391,7 +391,8 @@ def _page() -> Iterator[str]:
     yield ZEROS
     yield f"## {scalar_engine.TITLE}"
     yield ""
-    yield scalar_engine.TEXT
+    yield "[What they compute, and what shows it](scalar-engine.md)."
+    yield ""
     yield from _table(scalar_engine.HEADS, scalar_engine.section())
     yield "## INT8 on TensorE"
     yield ""

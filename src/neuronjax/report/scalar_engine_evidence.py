@@ -1,6 +1,7 @@
-"""What is known of ScalarE's functions, one by one: a section of docs/exactness.md.
+"""How far ScalarE's functions err, one by one: a table of docs/exactness.md.
 
-The tables say how far each function may err; here stands where that size comes from.
+The tables of the numerics say how far each function may err; this one says where that
+size comes from. docs/scalar-engine.md has the evidence.
 """
 
 from __future__ import annotations
@@ -35,46 +36,6 @@ SIZES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "sin": (GUESS, "beyond pi the documented cubic"),
     }
 )
-
-TEXT = """\
-Under `transcendentals="scalar_engine"` the functions that ScalarE has are piecewise
-Taylor polynomials of degree 3 about the middles of segments of equal width, a power of
-two of them to an octave of |x|, evaluated in FP32 by Horner's rule, every product and
-sum rounded. In kernels that holds for every function in the table below, in programs
-for those that one instruction computes; `sine`, `cosine`, `log_plus_one` and others
-that the compiler makes of several stay as under `"exact"`. Special values are those of
-`"exact"`. Where a function is below 2^-110, products are lost below 2^-126, and
-accuracy with them.
-
-The evidence is one author's kernels on Trainium2: relative L2 distances of results from
-FP32 NumPy. `test_scalar_engine_silicon.py` draws the same inputs.
-
-- RMSNorm, then a matmul: 1.4635e-5. A matmul, then RMSNorm: 1.4799e-5. Cubics about the
-  middles of four segments to an octave make 1.4628e-5 and 1.4807e-5. Nothing else in
-  the kernels is near: epsilon, were it dropped, is 2.5e-6 in one and nothing in the
-  other, sums in any order err by 1e-6 at most. Of 360 other arrangements (degrees 1 to
-  3, 1 to 256 segments to an octave or two, expanded in the middle, at an end, or near
-  minimax) one comes within 1 %, five near-minimax cubics to two octaves; the others are
-  5 % off or more, arguments or results cut to 13 to 17 bits 7 %. A square of ScalarE
-  that is 3e-5 too large or small would do it too.
-- Softmax attention in three forms: 2.874e-6, 5.422e-6, 5.448e-6. BF16 products of the
-  scores make 4.59e-6 of the last two, segments a quarter wide 2.62e-6, 2.63e-6 and
-  2.68e-6. 1.18e-6 to 1.20e-6 is left in each; this emulator's other errors in the first
-  are 7.6e-7. Segments of half or twice the width, and a range reduced to halves or
-  quarters of ln 2, do not fit; thirds leave 2.1e-6.
-- A gated layer with `silu`: 6.36e-7 in all. Two segments to an octave would add 1.0e-6.
-- The documented `sin(9.0)` of about 27.65 is the cubic about pi.
-- US patent 10,740,432 describes the circuit: a table of base values and Taylor
-  coefficients, a subtraction, products and sums.
-
-For making it the default of chips: with it these kernels' errors, 34 and 4 times those
-of `"exact"`, are predicted, and by one mechanism. Against it: the sizes of the other
-functions' errors are guesses, and so are all on chips other than Trainium2; the order
-of the rounding steps, and so every bit inside a segment, is ours; what compilers make
-of functions that ScalarE lacks is not known. The default is `"exact"`. Whether a
-program cares, `nj.compare` and `nj.study` say: [find the first
-divergence](how-to/divergence.md#does-the-precision-of-scalare-matter).
-"""
 
 
 def section() -> Iterator[tuple[str, ...]]:

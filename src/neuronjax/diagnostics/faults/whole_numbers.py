@@ -17,6 +17,7 @@ from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.shares import Seen, Share, wide
 from neuronjax.diagnostics.faults.units import Cast
 from neuronjax.execution.probes.integers import is_word
+from neuronjax.ir.instruction_set import DotDimensions
 from neuronjax.ir.program import Op
 
 #: Above this every float64 number is whole.
@@ -106,15 +107,11 @@ def _contracted(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
     left, right = (
         [f"{side}{n}" for n in range(a.ndim)] for side, a in zip("lr", x, strict=True)
     )
-    numbers = op.attributes["dot_dimension_numbers"]
-    groups = [
-        [numbers[f"{side}_{what}_dimensions"] for side in ("lhs", "rhs")]
-        for what in ("batching", "contracting")
-    ]
-    for pairs in groups:
-        for m, n in zip(*pairs, strict=True):
-            right[n] = left[m]
-    batch, summed = ([left[m] for m in pairs[0]] for pairs in groups)
+    d = DotDimensions.of(op)
+    shared = (*d.lhs_batch, *d.lhs_contract), (*d.rhs_batch, *d.rhs_contract)
+    for m, n in zip(*shared, strict=True):
+        right[n] = left[m]
+    batch, summed = ([left[m] for m in axes] for axes in (d.lhs_batch, d.lhs_contract))
     kept = [a for a in (*left, *right) if a not in batch + summed]
     letters = dict(zip(dict.fromkeys(left + right), ascii_letters, strict=False))
     lhs, rhs, out = (
