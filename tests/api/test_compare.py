@@ -220,10 +220,10 @@ def test_a_loop_that_runs_longer_is_an_error_of_the_loop():
 
         return jax.lax.while_loop(small, grow, (x, 0))
 
-    x, w = jnp.full((1, 1), 1.0), jnp.full((1, 1), 2.5150)  # 2.515625 in BF16
+    x, w = jnp.ones((1, 2)), jnp.eye(2) * 2.5150  # 2.515625 in BF16
     power = compare(function, policy="bf16", reference="float32")(x, w)
     assert by_op(power, "while")[0].accumulation.differing == 0  # 4 iterations each
-    limit = jnp.full((1, 1), 40 / 2.5150**3 * 0.9999)
+    limit = jnp.full((1, 2), 40 / 2.5150**3 * 0.9999)
     longer = compare(function, policy="bf16", reference="float32")(limit, w)
     [loop] = by_op(longer, "while")
     assert loop.accumulation.differing == 1
@@ -233,7 +233,7 @@ def test_another_branch_is_an_error_of_the_branch():
     def function(x, w):
         return jax.lax.cond((x @ w)[0, 0] > 2.515, jnp.sin, jnp.cos, x)
 
-    x, w = jnp.full((1, 1), 1.0), jnp.full((1, 1), 2.5150)
+    x, w = jnp.ones((1, 2)), jnp.eye(2) * 2.5150
     comparison = compare(function, policy="bf16")(x, w)
     [case] = by_op(comparison, "case")
     assert case.accumulation.differing == 1
