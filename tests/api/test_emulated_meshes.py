@@ -229,10 +229,10 @@ def test_a_print_in_a_shard_map_of_an_array_in_parts(kind, capfd):
         jax.debug.print("sum {}", x.sum())
         return x
 
-    rows = {"in_specs": P("dp"), "out_specs": P("dp")}
     with nj.emulated():
         mesh = jax.make_mesh((2,), ("dp",), (kind,))
-        printed = jax.jit(jax.shard_map(printing, mesh=mesh, **rows))
+        rows: dict = {"in_specs": P("dp"), "out_specs": P("dp"), "mesh": mesh}
+        printed = jax.jit(jax.shard_map(printing, **rows))
     x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, P("dp")))
     np.testing.assert_array_equal(printed(x), x)
     jax.effects_barrier()

@@ -332,7 +332,9 @@ def test_a_lowered_program_keeps_its_policy():
     assert allowed.target == "trn1"
     assert allowed.allows(nj.jit(dot, policy="bf16")(a, b))
     assert not allowed.allows(nj.jit(dot, policy="fp32")(a, b))
-    with pytest.raises(InvalidProgramError, match=r"give float32\[8,16\], float32\[16,8\]"):
+    with pytest.raises(
+        InvalidProgramError, match=r"give float32\[8,16\], float32\[16,8\]"
+    ):
         nj.tolerance(lowered)(a)
     key = jax.random.key(0)
     drawing = nj.jit(lambda k: jax.random.uniform(k, (3,))).lower(key)

@@ -115,8 +115,9 @@ def test_fp32_operands_in_groups_of_32_rows():
 @pytest.mark.parametrize("name", WIDE_FORMATS)
 def test_a_zero_result_is_positive(name):
     tiny = np.float32(2.0**-70 if name != "fp16" else 0)
-    lhs, rhs = np.float32([[-0.0], [0.0], [-1.0], [-tiny]]), np.float32([0, -0.0, tiny])
-    pair = (np.repeat(lhs, 2, axis=1), np.repeat(rhs[None], 2, axis=0))
+    lhs = np.array([[-0.0], [0.0], [-1.0], [-tiny]], np.float32)
+    rhs = np.array([[0, -0.0, tiny]], np.float32)
+    pair = (np.repeat(lhs, 2, axis=1), np.repeat(rhs, 2, axis=0))
     check_dots([pair], PLAIN, "trn2", name, contraction.Array(lhs=name, rhs=name))
 
 

@@ -228,7 +228,7 @@ def test_what_the_algebraic_simplifier_makes(
     """The rule follows XLA; a jaxlib that does otherwise is reported."""
     args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     compiled = jax.jit(lambda a, b: jnp.einsum(text, a, b)).lower(*args).compile()
-    if bool(re.search(r" dot\(", compiled.as_text())) != is_dot:
+    if bool(re.search(r" dot\(", compiled.as_text() or "")) != is_dot:
         pytest.skip(f"this jaxlib simplifies {text} otherwise")
     operands = [np.ones(shape, np.float32) for shape in shapes]
     emulated = engines(lambda a, b: jnp.einsum(text, a, b), *operands)
