@@ -194,14 +194,13 @@ def _group_kernel(
     source = reversed_along(context, source, conv.reversal)
     n = conv.numbers
     order = (
-        n["kernel_output_feature_dimension"],
         *n["kernel_spatial_dimensions"],
         n["kernel_input_feature_dimension"],
+        n["kernel_output_feature_dimension"],
     )
+    groups, k, outputs = target.type.shape
     view = transposed(context, source, order)
-    groups = conv.feature_groups * conv.batch_groups
-    sizes = (groups, conv.group_outputs, target.type.shape[1])
-    view = transposed(context, reshaped(context, view, sizes), (0, 2, 1))
+    view = transposed(context, reshaped(context, view, (k, groups, outputs)), (1, 0, 2))
     yield into(context, view, target)
 
 
