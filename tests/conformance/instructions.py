@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import jax
@@ -9,7 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from neuronjax.execution import interpreter
-from neuronjax.ir.instruction import Block, Buffer, InstructionProgram, View
+from neuronjax.ir import (
+    algebra_set,
+    block_set,
+    collective_set,
+    instruction_set,
+    kernel_call,
+)
+from neuronjax.ir.instruction import (
+    Block,
+    Buffer,
+    Instruction,
+    InstructionProgram,
+    View,
+)
 from neuronjax.ir.program import TensorType
 from tests.conformance import bits
 
@@ -45,3 +59,21 @@ def run(
         alone = interpreter.run(program, arrays).results
     bits.assert_same(list(compiled), list(alone), cls.__name__)
     return [np.asarray(x) for x in compiled]
+
+
+def instruction_classes() -> dict[str, type[Instruction]]:
+    """Return every instruction by the name of its class."""
+    return {
+        name: cls
+        for module in (
+            instruction_set,
+            block_set,
+            algebra_set,
+            collective_set,
+            kernel_call,
+        )
+        for name, cls in inspect.getmembers(module, inspect.isclass)
+        if issubclass(cls, Instruction)
+        and not cls.__subclasses__()
+        and not name.startswith("_")
+    }

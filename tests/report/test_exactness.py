@@ -16,8 +16,9 @@ from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import TensorType
 from neuronjax.ir.vector_sums import sum_label
 from neuronjax.policy import Policy
-from neuronjax.report.exactness import CLAIMS, as_markdown, instruction_classes
+from neuronjax.report.exactness import CLAIMS, as_markdown
 from neuronjax.report.silicon import EVIDENCE, SILENT
+from tests.conformance.instructions import instruction_classes
 
 ROOT = Path(__file__).parent.parent.parent
 #: Its functions (power, atan2, ...) are in the claim on elementary functions.

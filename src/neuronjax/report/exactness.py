@@ -10,20 +10,12 @@ docs/exactness.md of both.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from neuronjax.hardware import CONTRADICTIONS
-from neuronjax.ir import (
-    algebra_set,
-    block_set,
-    collective_set,
-    instruction_set,
-    kernel_call,
-)
-from neuronjax.ir.instruction import Instruction, Label
+from neuronjax.ir.instruction import Label
 from neuronjax.numerics.elementary import MAX_ULP
 from neuronjax.report import scalar_engine_evidence as scalar_engine
 from neuronjax.report.silicon import EVIDENCE, SILENT
@@ -341,24 +333,6 @@ GpSimd (`integer_path="auto"` or `"exact"`), or go through FP32 as the compiler 
 exact to 2^24 (`integer_path="fp32"`). Reductions of 32- and 64-bit integers over
 devices go through FP32 by default: that is all that their hardware can do.
 """
-
-
-def instruction_classes() -> dict[str, type[Instruction]]:
-    """Every instruction by the name of its class."""
-    return {
-        name: cls
-        for module in (
-            instruction_set,
-            block_set,
-            algebra_set,
-            collective_set,
-            kernel_call,
-        )
-        for name, cls in inspect.getmembers(module, inspect.isclass)
-        if issubclass(cls, Instruction)
-        and not cls.__subclasses__()
-        and not name.startswith("_")
-    }
 
 
 def as_markdown() -> str:

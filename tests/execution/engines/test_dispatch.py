@@ -8,7 +8,7 @@ from neuronjax.execution.engines.dispatch import execute
 from neuronjax.ir.collective_set import Collective, PartitionId, Spmd
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import Branch, Call, Loop, ReadAmax, RecordAmax
-from neuronjax.report.exactness import instruction_classes
+from tests.conformance.instructions import instruction_classes
 
 # Control flow, exchanges, and what reads or writes the state of a run.
 INTERPRETED = (Branch, Call, Collective, Loop, PartitionId, ReadAmax, RecordAmax, Spmd)
