@@ -199,7 +199,13 @@ def test_what_is_sharded_anew_keeps_its_values(before, after):
     of, to = (over(*spec, mesh=mesh) for spec in (before, after))
     moved = emulated(lambda x: x * 2, in_shardings=of, out_shardings=to)
     x = np.arange(72, dtype=np.float32).reshape(12, 6)
-    np.testing.assert_array_equal(moved(x), 2 * x)
+    try:
+        found = moved(x)
+    except nj.UnsupportedError as error:  # jaxlib 0.12.0.1 kills native programs too
+        if "partitioner crashes" not in str(error):
+            raise
+        pytest.skip("this jaxlib's partitioner crashes, natively too")
+    np.testing.assert_array_equal(found, 2 * x)
 
 
 # -- other ways to say it --------------------------------------------------------------
