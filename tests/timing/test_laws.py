@@ -49,7 +49,7 @@ def attention(batch, width, layers):
     return run, (struct(batch, 256, width), weights)
 
 
-def convolutions(batch, width, layers, image=14):
+def convolutions(batch, width, layers, image=28):
     def run(x, weights):
         for w in weights:
             dimensions = ("NHWC", "HWIO", "NHWC")
