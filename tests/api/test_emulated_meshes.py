@@ -248,3 +248,14 @@ def test_reports_under_a_mesh_that_is_set():
             step = jax.jit(lambda x: jnp.tanh(x @ jnp.ones((6, 4))).sum())
             for verb in (nj.compare, nj.profile, nj.check):
                 assert "policy bf16" in str(verb(step)(x)).splitlines()[0]
+
+
+def test_auto_axes_of_one_device_change_no_program():
+    """Rounding keys count instructions, so that constraints would change the bits."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("d",))
+    x = jax.random.normal(jax.random.key(0), (8, 6))
+    lies = jax.device_put(x, NamedSharding(mesh, P("d")))
+    step = nj.jit(lambda x: x @ x.T, policy="bf16,rounding=stochastic")
+    assert (step.with_rounding_seed(1)(lies) == step.with_rounding_seed(1)(x)).all()
+    names = [[i.name for i in step.lower(a).instructions] for a in (x, lies)]
+    assert names[0] == names[1]

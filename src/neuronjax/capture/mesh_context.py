@@ -169,12 +169,16 @@ def _is_on_one_device(leaf: Any) -> bool:
 
 
 def _sharding(leaf: Any) -> NamedSharding | None:
-    """Return how an argument lies on a mesh: of a tracer what its type says."""
+    """Return how an argument lies on a mesh: of a tracer what its type says. On Auto
+    axes of one device it lies whole, as without a mesh."""
     if isinstance(leaf, Tracer):
         over = jax.typeof(leaf).sharding
         return over if AxisType.Explicit in over.mesh.axis_types else None
     over = getattr(leaf, "sharding", None)
-    return over if isinstance(over, NamedSharding) else None
+    if not isinstance(over, NamedSharding):
+        return None
+    says = over.mesh.size > 1 or AxisType.Explicit in over.mesh.axis_types
+    return over if says else None
 
 
 def _check_untraced(mesh: AbstractMesh | None, leaves: list, shardings: tuple) -> None:
