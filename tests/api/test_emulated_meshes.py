@@ -255,7 +255,14 @@ def test_auto_axes_of_one_device_change_no_program():
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("d",))
     x = jax.random.normal(jax.random.key(0), (8, 6))
     lies = jax.device_put(x, NamedSharding(mesh, P("d")))
-    step = nj.jit(lambda x: x @ x.T, policy="bf16,rounding=stochastic")
+    inside: dict = {"in_specs": P("dp"), "out_specs": P(), "check_vma": False}
+    mapped = jax.shard_map(
+        lambda x: jax.lax.psum(x @ x.T, "dp"),
+        mesh=nj.make_mesh((4,), ("dp",)),
+        **inside,
+    )
+    policy = "bf16,rounding=stochastic"
+    step = nj.jit(mapped, target="trn2.48xlarge", policy=policy)
     assert (step.with_rounding_seed(1)(lies) == step.with_rounding_seed(1)(x)).all()
     names = [[i.name for i in step.lower(a).instructions] for a in (x, lies)]
     assert names[0] == names[1]
