@@ -215,7 +215,7 @@ def shared_setting(
             policy.
 
     Raises:
-        InvalidProgramError: each has its own, and the caller names none.
+        InvalidProgramError: their settings differ, and the caller names none.
     """
     shared = dict(given)
     for keyword, what in zip(given, ("target", "policy"), strict=True):

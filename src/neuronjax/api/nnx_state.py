@@ -275,7 +275,7 @@ _CALLS = ("jit", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 
 
 def _origins(jaxpr: Jaxpr, known: dict[Jaxpr, list[Any]]) -> list[Any]:
-    """Return of every result the first value of the jaxpr that is the same.
+    """Return the first value of the jaxpr that each result is equal to.
 
     A call only passes some values on, as `nnx.jit` does every variable that is read and
     not written, and may return one twice. A literal is its text."""

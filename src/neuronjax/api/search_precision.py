@@ -157,7 +157,7 @@ def search_precision(
     static = dict(static_argnums=static_argnums, static_argnames=static_argnames)
     asked = Asked.of(function, target=target, **static, **_KEPT)
     job = _Measured(
-        # Of a bound method the object is an argument, here as everywhere.
+        # The object of a bound method is one of the arguments.
         asked=dataclasses.replace(asked, first=()),
         first=asked.first,
         metric=metric,

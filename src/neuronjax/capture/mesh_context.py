@@ -207,7 +207,7 @@ def _gathered(leaf: Any) -> Any:
         weak = leaf.weak_type
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak)
     if isinstance(leaf, jax.Array) and not _is_on_one_device(leaf):
-        # The type of the copy still tells the mesh; that of its only part does not.
+        # The type of the copy still names the mesh; the type of its shard does not.
         copy = jax.device_put(leaf, jax.local_devices()[0])
         return copy.addressable_shards[0].data
     return leaf

@@ -46,9 +46,9 @@ def placements(
 ) -> tuple[NamedSharding, ...]:
     """Return the sharding of each flat result; () for a function without devices.
 
-    The function may say it, or Explicit axes in the type of the result; of Auto axes
-    the partitioner has decided it. A result of which nobody says anything lies whole on
-    every device.
+    The function may name it, or the type of the result, where axes are Explicit; the
+    partitioner decides it where axes are Auto. A result without any of these lies whole
+    on every device.
 
     Args:
         stage: the function, traced, which may name devices itself.

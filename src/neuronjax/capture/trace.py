@@ -149,7 +149,7 @@ class Traced:
 
     @functools.cached_property
     def captured(self) -> Capture:
-        """The program, of a function that closes over no tracers."""
+        """The program of a function that closes over no tracers."""
         module = self.module()
         program = decode_module(module, tuple(self.names))
         if partition.needs_partitioner(program):

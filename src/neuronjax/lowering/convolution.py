@@ -9,7 +9,8 @@ an empty kernel) the result is zeros.
 
 Groups of few channels share the array, as XLA's `convolution_group_converter` arranges
 them: side by side, as blocks on the diagonal of one stationary matrix, whose other
-blocks are zeros. That decides the time, and no bit: zeros add nothing to a sum.
+blocks are zeros. That decides the time, and no bit: zeros add nothing to a sum. That
+the vendor's compiler arranges them so is an ASSUMPTION.
 """
 
 from __future__ import annotations
