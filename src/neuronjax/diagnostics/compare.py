@@ -194,6 +194,7 @@ class _First(NamedTuple):
 
     path: OpPath
     iterations: tuple[int, ...]
+    device: int
     errors: Errors
     alone: bool
 
@@ -219,7 +220,7 @@ class ErrorRecorder:
             return
         if exceeds(errors, path, limit):
             alone = exceeds(found.isolation or Errors(), path, limit)
-            self.first = _First(path, iterations, errors, alone)
+            self.first = _First(path, iterations, found.device, errors, alone)
 
     def suspects(self, program: Program) -> list[OpPath]:
         """What may have caused the first divergence: the op itself, then the ancestors
@@ -273,7 +274,7 @@ def _is_explained(
 
     def heard(path: OpPath, iterations: tuple[int, ...], found: Compared) -> None:
         nonlocal diverged
-        if (path, iterations) == (first.path, first.iterations):
+        if (path, iterations, found.device) == first[:3]:
             errors = found.accumulation
             diverged = errors is not None and exceeds(errors, path, tolerance)
             raise _ReachedError

@@ -14,8 +14,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from neuronjax.execution.exchange import is_same_for_all
 from neuronjax.execution.stepper import Stepper
+from neuronjax.ir.collective_set import Collective
 from neuronjax.ir.instruction import Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Call
 from neuronjax.numerics.random_bits import fold
@@ -38,6 +41,22 @@ class RoundingKey(NamedTuple):
             return RoundingKey(
                 fold(self.array, jnp.uint32(number)), (*self.path, number)
             )
+
+
+def stacked_operands(operands: Sequence[Sequence[Any]]) -> list[np.ndarray]:
+    """Return [devices, *local shape] of every operand."""
+    return [np.stack([*map(np.asarray, x)]) for x in zip(*operands, strict=True)]
+
+
+def by_device(
+    i: Instruction, results: Sequence[Any], devices: int
+) -> list[list[np.ndarray]]:
+    """Return the results of every device; what all of them get is one array."""
+    arrays = [np.asarray(x) for x in results]
+    alike = isinstance(i, Collective) and is_same_for_all(i, devices)
+    if alike:
+        return [[x[0] for x in arrays]] * devices
+    return [[x[device] for x in arrays] for device in range(devices)]
 
 
 @dataclass
@@ -106,6 +125,25 @@ class Emulator:
     ) -> Sequence[Any]:
         """On the engine that the instruction names."""
         return self._stepper.execute(i, operands, key.array)
+
+    def exchange(
+        self,
+        i: Instruction,
+        operands: Sequence[Sequence[Any]],
+        key: RoundingKey,
+        position: Position,
+    ) -> list[list[Any]]:
+        """Return what every device gets of an instruction that joins them.
+
+        Args:
+            i: a collective, or a kernel with collectives.
+            operands: those of every device.
+            key: of the block of all devices.
+            position: where the walk is.
+        """
+        stacked = stacked_operands(operands)
+        results = self._stepper.exchange(i, stacked, len(operands), key.array)
+        return by_device(i, results, len(operands))
 
     def enter(self, array: Any) -> Any:
         """The emulator holds arrays as they are declared."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,15 +30,20 @@ _REPEATS = frozenset(
 
 
 class Compared(NamedTuple):
-    """The errors of one execution of one op; a pair that was not run is absent."""
+    """The errors of one execution of one op; a pair that was not run is absent.
+
+    Attributes:
+        device: that has executed it; 0 outside of a mesh.
+    """
 
     isolation: Errors | None = None
     accumulation: Errors | None = None
     expected: Errors | None = None
     actual: Errors | None = None
+    device: int = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class LaneErrors:
     """The lanes of a walk, by what they are for, and their errors.
 
@@ -58,6 +63,15 @@ class LaneErrors:
     baseline: Lane | None = None
     perturbed: Lane | None = None
     _known: dict[Value, Compared] = field(default_factory=dict)
+
+    def on_device(self, device: int) -> LaneErrors:
+        """Return new lanes for the same, on a device."""
+        own = {
+            f.name: lane and Lane(lane.name, lane.side, device=device)
+            for f in fields(self)
+            if isinstance(lane := getattr(self, f.name), Lane | None)
+        }
+        return LaneErrors(**own)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Lane]:
         """In the order of execution: what the reference did is there to be shared. A
@@ -94,10 +108,10 @@ class LaneErrors:
             self._known[value] = found
             total = [
                 t if f is None else f if t is None else t + f
-                for t, f in zip(total, found, strict=True)
+                for t, f in zip(total, found[:4], strict=True)
             ]
             self._feed(views, value, lanes)
-        return Compared(*total)
+        return Compared(*total, device=self.reference.device)
 
     def _compared(self, value: Value, views: Views, lanes: Lanes) -> Compared:
         def errors(left: Lane | None, right: Lane | None) -> Errors | None:
@@ -121,7 +135,7 @@ class LaneErrors:
         times = _size(value) // max(1, _size(operand))
         own, *others = (
             None if e is None else e.repeated(times)
-            for e in (self._known[operand].accumulation, *self._known[operand][1:])
+            for e in (self._known[operand].accumulation, *self._known[operand][1:4])
         )
         assert own is not None
         norm2 = own.sum_reference2

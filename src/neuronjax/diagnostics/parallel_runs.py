@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from neuronjax.diagnostics.executors import Emulator
 from neuronjax.diagnostics.reference64 import Reference64
+from neuronjax.execution.uniformity import Uniformity
 from neuronjax.ir.instruction import Block, Buffer, Instruction, InstructionProgram
 from neuronjax.ir.program import Location, Op, Value
 from neuronjax.lowering.context import LoweredRegion
@@ -57,6 +58,18 @@ class Side:
     program: InstructionProgram
     regions: Mapping[Block, LoweredRegion]
     executor: Executor
+
+    @functools.cached_property
+    def _uniformity(self) -> Uniformity:
+        return Uniformity(self.program.functions)
+
+    def joins(self, i: Instruction) -> bool:
+        """Return whether an instruction is a collective or runs one."""
+        return self._uniformity.joins(i)
+
+    def reads(self, i: Instruction) -> frozenset[int]:
+        """Return the buffers that an instruction and all that it runs read."""
+        return self._uniformity.reads(i)
 
     @functools.cached_property
     def _split(self) -> dict[Block, Split]:
@@ -124,11 +137,18 @@ def _read(instructions: Iterable[Instruction]) -> Iterable[int]:
 
 @dataclass(eq=False)
 class Lane:
-    """One run of one side: its arrays by number of the buffer."""
+    """One run of one side on one device.
+
+    Attributes:
+        name: what the run is for.
+        arrays: by number of the buffer.
+        device: its number in the mesh; 0 outside of one.
+    """
 
     name: str
     side: Side
     arrays: dict[int, Any] = field(default_factory=dict)
+    device: int = 0
 
     def take(self, arguments: Sequence[Any], buffers: Sequence[Buffer]) -> None:
         """Puts arguments of a block where it expects them."""

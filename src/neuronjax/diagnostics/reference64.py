@@ -19,14 +19,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from neuronjax.diagnostics.executors import Emulator, Position, RoundingKey, Signatures
+from neuronjax.diagnostics.executors import (
+    Emulator,
+    Position,
+    RoundingKey,
+    Signatures,
+    by_device,
+    stacked_operands,
+)
 from neuronjax.diagnostics.facts import comparison
 from neuronjax.diagnostics.reference64_tables import BINARY, REDUCTIONS, UNARY
 from neuronjax.errors import InternalError
 from neuronjax.execution.engines import Registers, execute
 from neuronjax.execution.engines.dma import index_vectors_last
 from neuronjax.execution.engines.scattering import SCATTERS
+from neuronjax.execution.exchange import exchange
 from neuronjax.ir.block_set import MapBlock, ReduceBlock
+from neuronjax.ir.collective_set import Collective, ReduceScatter, Reduction
 from neuronjax.ir.instruction import (
     Block,
     Instruction,
@@ -119,6 +128,24 @@ class Reference64:
         types = [b.type.dtype for b in i.results]
         return [self._held(x, t) for x, t in zip(results, types, strict=True)]
 
+    def exchange(
+        self,
+        i: Instruction,
+        operands: Sequence[Sequence[Any]],
+        key: RoundingKey,
+        position: Position,
+    ) -> list[list[Any]]:
+        """In float64, but for kernels; reductions in any order."""
+        if not _has_floats(i) or not isinstance(i, Collective):
+            declared = [self._left(i, x) for x in operands]
+            results = self._emulator.exchange(i, declared, key, position)
+            return [[self.enter(x) for x in own] for own in results]
+        x = stacked_operands(operands)
+        made = _reduced(i, x) if isinstance(i, Reduction) else _moved(i, x)
+        pairs = zip(made, i.results, strict=True)
+        held = [self._held(a, b.type.dtype) for a, b in pairs]
+        return by_device(i, held, len(operands))
+
     def enter(self, array: Any) -> Any:
         """Floats as float64, all else as it is."""
         x = np.asarray(array)
@@ -145,14 +172,15 @@ class Reference64:
         key: RoundingKey,
         position: Position,
     ) -> Sequence[Any]:
+        results = self._emulator.execute(i, self._left(i, operands), key, position)
+        return [self.enter(x) for x in results]
+
+    def _left(self, i: Instruction, operands: Sequence[Any]) -> list[Any]:
+        """Return the operands of the emulator, which keeps floats in FP32."""
         if _has_floats(i):
             self.kept_in_float32.add(i.name)
-        declared = [
-            self.leave(x, v.type.dtype)
-            for x, v in zip(operands, i.operands, strict=True)
-        ]
-        results = self._emulator.execute(i, declared, key, position)
-        return [self.enter(x) for x in results]
+        pairs = zip(operands, i.operands, strict=True)
+        return [self.leave(x, v.type.dtype) for x, v in pairs]
 
 
 def _has_floats(i: Instruction) -> bool:
@@ -292,6 +320,22 @@ def _body(block: Block, x: Arrays) -> list[Any]:
     return [arrays[v.buffer.number] for v in block.results]
 
 
+def _reduced(i: Reduction, x: Arrays) -> list[np.ndarray]:
+    """[devices, *local shape] of a reduction over groups of devices."""
+    return [_reduced_one(i, a) for a in x]
+
+
+def _reduced_one(i: Reduction, x: np.ndarray) -> np.ndarray:
+    rows: dict[int, np.ndarray] = {}
+    for group in i.groups:
+        total = REDUCTIONS[i.op].reduce(x[list(group)], axis=0)
+        parts = [total] * len(group)
+        if isinstance(i, ReduceScatter):
+            parts = np.split(total, len(group), i.dimension)
+        rows.update(zip(group, parts, strict=True))
+    return np.stack([rows[device] for device in range(len(x))])
+
+
 # -- movement, as the engines do it ----------------------------------------------------
 
 
@@ -310,6 +354,8 @@ def _kernel(signed: SignedInstruction) -> Callable[..., Any]:
         if isinstance(i, Pool):
             return [_pool(i, *x)]
         zero, key = jnp.asarray(np.float32(-0.0)), jnp.asarray(np.uint32(0))
+        if isinstance(i, Collective):
+            return exchange(i, x, len(x[0]), zero, key)
         return execute(i, x, Registers(zero, key))
 
     return jax.jit(body)

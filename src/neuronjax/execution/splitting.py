@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import jax
+import numpy as np
 from jax import lax
 
 from neuronjax.ir.collective_set import DeviceMesh, Split
@@ -70,6 +72,43 @@ def join_array(x: jax.Array, split: Split, mesh: DeviceMesh) -> jax.Array:
         order.append(len(present) + dimension)
         shape.append(prod(sizes[name] for name in names) * local[dimension])
     return lax.reshape(lax.transpose(x, order), shape)
+
+
+# -- one device's part -----------------------------------------------------------------
+
+
+def places_of(split: Split, mesh: DeviceMesh) -> list[tuple[int, ...]]:
+    """Return for every device which part it has, by number along each dimension."""
+    sizes = [size for _, size in mesh.axes]
+    at = dict(zip((name for name, _ in mesh.axes), np.indices(sizes), strict=True))
+    numbers = [np.zeros(mesh.size, int)]
+    for names in split:
+        along = np.zeros(sizes, int)
+        for name in names:
+            along = along * dict(mesh.axes)[name] + at[name]
+        numbers.append(along.reshape(-1))
+    return [tuple(map(int, place[1:])) for place in zip(*numbers, strict=True)]
+
+
+def part_at(place: tuple[int, ...], local: tuple[int, ...]) -> tuple[slice, ...]:
+    """Return the index of a part of this shape in the global array."""
+    return tuple(slice(k * n, (k + 1) * n) for k, n in zip(place, local, strict=True))
+
+
+def join_parts(parts: Sequence[np.ndarray], last: tuple[int, ...]) -> np.ndarray:
+    """Return the global array of its parts, which are in the order of their places.
+
+    Args:
+        parts: one of every place.
+        last: the place of the last one.
+    """
+    joined = list(parts)
+    for axis in reversed(range(len(last))):
+        n = last[axis] + 1
+        groups = [joined[k : k + n] for k in range(0, len(joined), n)]
+        joined = [np.concatenate(g, axis) if n > 1 else g[0] for g in groups]
+    [whole] = joined
+    return whole
 
 
 # -- parts of the devices --------------------------------------------------------------

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 
 from neuronjax.execution import inputs_outputs
 from neuronjax.execution.interpreter import Arrays, Interpretation, first_key
+from neuronjax.ir.collective_set import Collective
 from neuronjax.ir.instruction import Instruction, InstructionProgram
+from neuronjax.numerics.random_bits import fold
 
 
 class Stepper:
@@ -37,4 +40,22 @@ class Stepper:
             key: of the block that the instruction is in.
         """
         with jax.disable_jit(False):
+            return self._run.execute(i, operands, {}, key)
+
+    def exchange(
+        self, i: Instruction, operands: Arrays, devices: int, key: jax.Array
+    ) -> Arrays:
+        """Return the results of an instruction that joins the devices of a mesh.
+
+        Args:
+            i: a collective, or a kernel with collectives.
+            operands: [devices, *local shape] each.
+            devices: how many there are.
+            key: of the block that the instruction is in.
+        """
+        with jax.disable_jit(False):
+            if self._run.stochastic and i.ordinal:
+                key = fold(key, jnp.uint32(i.ordinal))
+            if isinstance(i, Collective):
+                return self._run.exchange(i, operands, devices, key)
             return self._run.execute(i, operands, {}, key)

@@ -16,8 +16,13 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnimplementedE
 from neuronjax.hardware import INSTANCES, TARGETS, Target
 from neuronjax.ir.collective_set import DeviceMesh, Split, Spmd
 from neuronjax.ir.instruction import Block
-from neuronjax.ir.program import Mesh, Op, Sharding, TensorType
-from neuronjax.lowering.context import Context, Instructions, ProgramContext
+from neuronjax.ir.program import Mesh, Op, Region, Sharding, TensorType
+from neuronjax.lowering.context import (
+    Context,
+    Instructions,
+    LoweredRegion,
+    ProgramContext,
+)
 from neuronjax.lowering.control_flow import carried_facts
 from neuronjax.lowering.registry import lower_region, lowers
 
@@ -97,13 +102,17 @@ def alone(
     child.enter(op)
     with _devices(context.shared, _ALONE):
         instructions = tuple(child.collected(rule(op, child)))
+    body = Block(arguments, instructions, tuple(map(child.view, op.results)))
+    region = Region(operands, (op,), op.results)
+    ends = (len(instructions),)
+    context.shared.regions[body] = LoweredRegion(region, ends, child.views)
     yield context.make(
         Spmd,
         tuple([context.view(value) for value in operands]),
         context.results(op),
         engine="cc",
         ordinal=context.nested_ordinal(),
-        body=Block(arguments, instructions, tuple(map(child.view, op.results))),
+        body=body,
         mesh=_ALONE,
         splits=tuple([((),) * len(v.type.shape) for v in operands]),
         joins=tuple([((),) * len(v.type.shape) for v in op.results]),

@@ -17,8 +17,9 @@ from neuronjax.diagnostics.op_walk import Compared, ParallelWalk
 from neuronjax.diagnostics.parallel_runs import OpPath, Side
 from neuronjax.ir.program import Op, Value
 
-#: An execution of an op: which, and in which iteration of the loops around it.
-_Moment = tuple[FlatOp, tuple[int, ...]]
+#: An execution of an op: which, in which iteration of the loops around it, and on which
+#: device.
+_Moment = tuple[FlatOp, tuple[int, ...], int]
 _Arrays = list[np.ndarray]
 
 
@@ -56,11 +57,12 @@ class _Notes:
         own: float,
         *,
         repeats: bool = False,
+        device: int = 0,
     ) -> None:
         """After every op."""
         op = self._ops[path]
         read = [operands[v].actual for v in path.op.operands if v in operands]
-        self._heard((op, iterations), read, [x.actual for x in results])
+        self._heard((op, iterations, device), read, [x.actual for x in results])
 
     def ended(self, results: Sequence[Seen]) -> None:
         """Keeps the results of main."""
@@ -118,11 +120,11 @@ class PairedRuns:
         return results, others
 
     def _after(self, moment: _Moment, read: _Arrays, made: _Arrays) -> None:
-        op, iterations = moment
+        op, iterations, device = moment
         pair = self._partner.get(op)
         if pair is None:
             return
-        known = self._known.pop((pair.before, iterations), None)
+        known = self._known.pop((pair.before, iterations, device), None)
         if known is None:  # an iteration that the program before has not
             return
         sums = self.found.setdefault(pair, PairErrors(order=len(self.found)))

@@ -43,9 +43,11 @@ class Witness(Protocol):
         own: float,
         *,
         repeats: bool = False,
+        device: int = 0,
     ) -> None:
         """After every op that both runs execute; one that `repeats` has every number of
-        its operand equally often."""
+        its operand equally often. Of a mesh every device is seen that holds numbers of
+        its own."""
 
     def ended(self, results: Sequence[Seen]) -> None:
         """After the last op, with the results of main."""
@@ -185,7 +187,8 @@ class Recorder:
     traces: dict[OpPath, OpTrace] = field(default_factory=dict)
     results: tuple[Seen, ...] = ()
     _count: int = 0
-    _shares: dict[Value, Share] = field(default_factory=dict)
+    # Of every device, as values are.
+    _shares: dict[int, dict[Value, Share]] = field(default_factory=dict)
 
     def saw(
         self,
@@ -196,12 +199,14 @@ class Recorder:
         own: float,
         *,
         repeats: bool = False,
+        device: int = 0,
     ) -> None:
         """Adds an execution."""
         if not results:
             return
         self._count += 1
-        evidence = self._evidence(path.op, operands, results, own, repeats)
+        known = self._shares.setdefault(device, {})
+        evidence = self._evidence(path.op, operands, results, own, repeats, known)
         trace = self.traces.get(path)
         if trace is None:
             cast = self.contractions.get(path.op)
@@ -247,10 +252,11 @@ class Recorder:
         results: Sequence[Seen],
         own: float,
         repeats: bool,
+        known: dict[Value, Share],
     ) -> OpEvidence:
-        unit, shares = self.unit(op), self._shares
+        unit = self.unit(op)
         read = {
-            v: shares[v] if v in shares else self._share(v, x, unit)
+            v: known[v] if v in known else self._share(v, x, unit)
             for v, x in operands.items()
         }
         if repeats:
@@ -259,7 +265,7 @@ class Recorder:
         else:
             pairs = zip(op.results, results, strict=True)
             shares = [self._share(v, x, unit) for v, x in pairs]
-        self._shares.update(zip(op.results, shares, strict=True))
+        known.update(zip(op.results, shares, strict=True))
         arrays = [operands[v] for v in op.operands if v in operands]
         own = own if math.isfinite(own) else math.inf
         largest = max((share.largest for share in read.values()), default=0.0)

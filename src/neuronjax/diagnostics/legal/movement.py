@@ -54,7 +54,7 @@ def _(i: Iota | Rng, x: Sequence[Held], at: Executors) -> list[Held]:
 # -- one operand -----------------------------------------------------------------------
 
 
-def _rearranged(held: Held, function: Callable[[np.ndarray], np.ndarray]) -> Held:
+def rearranged(held: Held, function: Callable[[np.ndarray], np.ndarray]) -> Held:
     """A function that only moves elements, on all that is held of them."""
     x = held.wide()
     hard = held.hard
@@ -102,7 +102,7 @@ def _(i: DmaCopy, x: Sequence[Held], at: Executors) -> list[Held]:
     if i.kind == "broadcast":
         return [_broadcast(i, x[0])]
     if i.kind in _OF_ONE:
-        return [_rearranged(x[0], _OF_ONE[i.kind](i))]
+        return [rearranged(x[0], _OF_ONE[i.kind](i))]
     data = {"dynamic_slice": 1, "concatenate": len(x)}.get(i.kind, 2)
     return _moved(i, x, at, range(data))
 
@@ -111,7 +111,7 @@ def _(i: DmaCopy, x: Sequence[Held], at: Executors) -> list[Held]:
 def _(i: NcTranspose, x: Sequence[Held], at: Executors) -> list[Held]:
     if not is_float(i.results[0].type.dtype):
         return of_exact(i, x, at)
-    return [_rearranged(x[0], lambda v: np.swapaxes(v, -1, -2))]
+    return [rearranged(x[0], lambda v: np.swapaxes(v, -1, -2))]
 
 
 @legal.register

@@ -1,0 +1,342 @@
+"""One walk over a lowered program: regions, loops, branches, calls and meshes.
+
+A walk executes a program op by op, on concrete values, in one lane or in several side
+by side, and frees values after their last use. On a mesh every lane becomes one lane a
+device. An op that joins no devices runs on one device after the other, and only once
+for devices that hold the same arrays; a collective runs on the arrays of all devices.
+
+What an op makes of the values is not said here. A subclass says it: `compare` brings
+arrays in several lanes, `tolerance` values that carry their errors.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.executors import Position, RoundingKey
+from neuronjax.diagnostics.parallel_runs import Lane, OpPath, Side, Span
+from neuronjax.execution.splitting import join_parts, part_at, places_of
+from neuronjax.ir.collective_set import Spmd
+from neuronjax.ir.instruction import Block, Instruction, View
+from neuronjax.ir.instruction_set import Branch, Call, Loop
+from neuronjax.ir.program import Op
+from neuronjax.ir.traversal import entries
+
+Lanes = Sequence[Lane]
+Blocks = Mapping[Side, Block]
+Keys = Mapping[Side, RoundingKey]
+Spans = Mapping[Side, Span]
+Views = Mapping[Side, Mapping[Any, View]]
+#: The loop, branch, call or mesh that an op is on every side.
+Controls = Mapping[Side, Any]
+
+
+class Walk(abc.ABC):
+    """One pass over a program.
+
+    Attributes:
+        position: the op that is being executed.
+        calls: those that lead to it, the outermost first.
+        on_mesh: whether it is one of every device of a mesh.
+    """
+
+    def __init__(self) -> None:
+        self.position = Position()
+        self.calls: tuple[Op, ...] = ()
+        self.on_mesh = False
+        # Whether the lanes are those of all devices of a mesh.
+        self._is_joint = False
+        # Of every device that was met the lanes by their names.
+        self._devices: dict[int, dict[str, Lane]] = {}
+
+    # -- what a reader brings ----------------------------------------------------------
+
+    @abc.abstractmethod
+    def leaf(
+        self, path: OpPath, spans: Spans, views: Views, keys: Keys, lanes: Lanes
+    ) -> None:
+        """Execute an op that runs no other ops.
+
+        Args:
+            path: the op.
+            spans: its instructions on every side.
+            views: where every side holds the values of the region.
+            keys: of stochastic rounding.
+            lanes: of one device; of all devices where the op joins them.
+        """
+
+    @abc.abstractmethod
+    def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:
+        """Return the number that decides how a program goes on."""
+
+    @abc.abstractmethod
+    def cut(self, value: Any, part: tuple[slice, ...]) -> Any:
+        """Return a part of a value."""
+
+    @abc.abstractmethod
+    def joined(
+        self, values: Sequence[Any], join: Callable[[Sequence[Any]], np.ndarray]
+    ) -> Any:
+        """Return the value that a function of arrays makes of several."""
+
+    @abc.abstractmethod
+    def on_device(self, device: int) -> Iterable[Lane]:
+        """Return new lanes of a device, with the names of those of the program."""
+
+    def leader(self, name: str) -> str:
+        """Return the name of the lane whose decisions a lane follows."""
+        return name
+
+    def decided(self, op: Op, lanes: Lanes, decisions: Mapping[Lane, int]) -> None:
+        """Hear how often a loop ran in every lane, or which branch was taken."""
+
+    # -- regions -----------------------------------------------------------------------
+
+    def main(self, lanes: Lanes) -> None:
+        """Execute main, whose arguments the lanes hold."""
+        sides = dict.fromkeys(lane.side for lane in lanes)
+        blocks = {side: side.program.main for side in sides}
+        keys = {side: side.executor.first_key for side in sides}
+        with np.errstate(all="ignore"):  # Inf and NaN are what is looked for
+            self._region(blocks, keys, lanes)
+
+    def _region(self, blocks: Blocks, keys: Keys, lanes: Lanes) -> None:
+        sides = dict.fromkeys(lane.side for lane in lanes)
+        spans = {side: side.spans(blocks[side]) for side in sides}
+        regions = {side: side.regions[blocks[side]] for side in sides}
+        views = {side: region.views for side, region in regions.items()}
+        for n, op in enumerate(next(iter(regions.values())).region.ops):
+            own = {side: spans[side][n] for side in sides}
+            if self._is_joint and not _joins(own):
+                self._one_by_one(op, own, views, keys, lanes)
+            else:
+                self._op(op, own, views, keys, lanes)
+            for lane in lanes:
+                for number in own[lane.side].frees:
+                    lane.arrays.pop(number, None)
+
+    def _op(self, op: Op, spans: Spans, views: Views, keys: Keys, lanes: Lanes) -> None:
+        control = {side: _control(span) for side, span in spans.items()}
+        if None not in control.values():
+            kind = type(next(iter(control.values())))
+            _HANDLERS[kind](self, op, control, keys, lanes)
+            return
+        self.position.path = path = OpPath(self.calls, op)
+        self.leaf(path, spans, views, keys, lanes)
+
+    def _one_by_one(
+        self, op: Op, spans: Spans, views: Views, keys: Keys, lanes: Lanes
+    ) -> None:
+        """Execute an op on one device after the other."""
+        self._is_joint = False
+        done: dict[tuple[int, ...], Lanes] = {}
+        for device in dict.fromkeys(lane.device for lane in lanes):
+            own = [lane for lane in lanes if lane.device == device]
+            same = _identity(spans, own)
+            if same is not None and same in done:
+                _repeat(spans, done[same], own)
+                continue
+            folded = {s: self._folded(s, key, device) for s, key in keys.items()}
+            self._op(op, spans, views, folded, own)
+            if same is not None:
+                done[same] = own
+        self._is_joint = True
+
+    # -- control -----------------------------------------------------------------------
+
+    def _groups(
+        self, lanes: Lanes, decide: Callable[[Lane], int]
+    ) -> dict[int, list[Lane]]:
+        """Return the lanes by what they decide; devices together follow the first."""
+        first: dict[str, Lane] = {}
+        for lane in lanes:
+            first.setdefault(lane.name, lane)
+        decided = {name: decide(lane) for name, lane in first.items()}
+        groups: dict[int, list[Lane]] = {}
+        for lane in lanes:
+            groups.setdefault(decided[self.leader(lane.name)], []).append(lane)
+        return groups
+
+    def _loop(self, op: Op, instructions: Controls, keys: Keys, lanes: Lanes) -> None:
+        conditions = {s: i.condition for s, i in instructions.items()}
+        bodies = {s: i.body for s, i in instructions.items()}
+        keys = self._inner_keys(instructions, keys)
+        carries = {lane: lane.read(instructions[lane.side].operands) for lane in lanes}
+        outer, iteration, active = self.position.iterations, 0, list(lanes)
+        trips: dict[Lane, int] = dict.fromkeys(lanes, 0)
+
+        def goes_on(lane: Lane) -> int:
+            [view] = conditions[lane.side].results
+            return self.decision(lane, view, op, "how often a loop runs")
+
+        while active:
+            self.position.iterations = (*outer, iteration)
+            _enter(conditions, carries, active)
+            self._region(conditions, keys, active)
+            left, active = active, self._groups(active, goes_on).get(1, [])
+            for lane in left:
+                lane.leave(conditions[lane.side])
+            if not active:
+                break
+            _enter(bodies, carries, active)
+            numbered = {s: self._folded(s, k, iteration) for s, k in keys.items()}
+            self._region(bodies, numbered, active)
+            for lane in active:
+                carries[lane] = lane.leave(bodies[lane.side])
+                trips[lane] += 1
+            iteration += 1
+        self.position.iterations = outer
+        for lane in lanes:
+            lane.take(carries[lane], instructions[lane.side].results)
+        self.decided(op, lanes, trips)
+
+    def _branch(self, op: Op, instructions: Controls, keys: Keys, lanes: Lanes) -> None:
+        def decide(lane: Lane) -> int:
+            i = instructions[lane.side]
+            index = self.decision(lane, i.operands[0], op, "which branch is taken")
+            last = len(i.branches) - 1
+            return index if 0 <= index <= last else last
+
+        keys = self._inner_keys(instructions, keys)
+        groups = self._groups(lanes, decide)
+        for index, group in groups.items():
+            blocks = {s: i.branches[index] for s, i in instructions.items()}
+            self._region(blocks, keys, group)
+            for lane in group:
+                results = lane.leave(blocks[lane.side])
+                lane.take(results, instructions[lane.side].results)
+        taken = {lane: index for index, group in groups.items() for lane in group}
+        self.decided(op, lanes, taken)
+
+    def _call(self, op: Op, instructions: Controls, keys: Keys, lanes: Lanes) -> None:
+        blocks = {s: s.program.functions[i.callee] for s, i in instructions.items()}
+        for lane in lanes:
+            arguments = lane.read(instructions[lane.side].operands)
+            lane.take(arguments, blocks[lane.side].arguments)
+        outer, self.calls = self.calls, (*self.calls, op)
+        self._region(blocks, self._inner_keys(instructions, keys), lanes)
+        self.calls = outer
+        for lane in lanes:
+            results = lane.leave(blocks[lane.side])
+            lane.take(results, instructions[lane.side].results)
+
+    def _spmd(self, op: Op, instructions: Controls, keys: Keys, lanes: Lanes) -> None:
+        """Execute a block on every device of a mesh."""
+        devices = range(next(iter(instructions.values())).mesh.size)
+        for device in devices:
+            if device not in self._devices:
+                self._devices[device] = {x.name: x for x in self.on_device(device)}
+        own = {lane: [self._devices[d][lane.name] for d in devices] for lane in lanes}
+        for lane in lanes:
+            self._scatter(instructions[lane.side], lane, own[lane])
+        blocks = {s: i.body for s, i in instructions.items()}
+        together = [own[lane][device] for device in devices for lane in lanes]
+        self.on_mesh = self._is_joint = True
+        self._region(blocks, self._inner_keys(instructions, keys), together)
+        self.on_mesh = self._is_joint = False
+        for lane in lanes:
+            self._gather(instructions[lane.side], lane, own[lane])
+
+    def _scatter(self, i: Spmd, lane: Lane, own: Lanes) -> None:
+        """Give every device its parts of the operands; equal parts are one array."""
+        for value, buffer, split in zip(
+            lane.read(i.operands), i.body.arguments, i.splits, strict=True
+        ):
+            places = places_of(split, i.mesh)
+            parts = {place: value for place in places}
+            if len(parts) > 1:
+                shape = buffer.type.shape
+                parts = {p: self.cut(value, part_at(p, shape)) for p in parts}
+            for device, place in zip(own, places, strict=True):
+                device.arrays[buffer.number] = parts[place]
+
+    def _gather(self, i: Spmd, lane: Lane, own: Lanes) -> None:
+        """Join the results of the devices; of copies the first device's is taken."""
+        left = [device.leave(i.body) for device in own]
+        for n, (buffer, split) in enumerate(zip(i.results, i.joins, strict=True)):
+            places = places_of(split, i.mesh)
+            parts = {p: left[d][n] for d, p in reversed([*enumerate(places)])}
+            order = sorted(parts)
+            values = [parts[place] for place in order]
+            join = functools.partial(join_parts, last=order[-1])
+            whole = values[0] if len(values) == 1 else self.joined(values, join)
+            lane.arrays[buffer.number] = whole
+
+    def _inner_keys(self, instructions: Controls, keys: Keys) -> Keys:
+        return {s: self._folded(s, keys[s], i.ordinal) for s, i in instructions.items()}
+
+    def own_key(self, lane: Lane, keys: Keys) -> RoundingKey:
+        """Return the key of an instruction of one device."""
+        key = keys[lane.side]
+        return self._folded(lane.side, key, lane.device) if self._is_joint else key
+
+    @staticmethod
+    def _folded(side: Side, key: RoundingKey, number: int) -> RoundingKey:
+        return key.folded(number) if side.executor.stochastic else key
+
+
+_HANDLERS: dict[type, Callable[..., None]] = {
+    Loop: Walk._loop,
+    Branch: Walk._branch,
+    Call: Walk._call,
+    Spmd: Walk._spmd,
+}
+
+
+def _control(span: Span) -> Instruction | None:
+    """Return the loop, branch, call or mesh that an op is, if it is one."""
+    first, *others = (*span.instructions, None)
+    is_control = len(others) == 1 and isinstance(first, tuple(_HANDLERS))
+    return first if is_control else None
+
+
+def _joins(spans: Spans) -> bool:
+    """Return whether an op is a collective or runs one."""
+    return any(side.joins(i) for side, span in spans.items() for i in span.instructions)
+
+
+def _identity(spans: Spans, lanes: Lanes) -> tuple[int, ...] | None:
+    """Return which arrays an op reads; None where it must run on every device: it draws
+    random bits, or has nothing but effects."""
+    if not any(i.results for span in spans.values() for i in span.instructions):
+        return None
+    if any(side.executor.stochastic for side in spans):
+        return None
+    return tuple(
+        id(lane.arrays[number])
+        for lane in lanes
+        for i in spans[lane.side].instructions
+        for number in sorted(lane.side.reads(i))
+        if number in lane.arrays
+    )
+
+
+def _repeat(spans: Spans, done: Lanes, lanes: Lanes) -> None:
+    """Take what an op made on another device."""
+    for lane, other in zip(lanes, done, strict=True):
+        for i in spans[lane.side].instructions:
+            for number in (buffer.number for buffer in i.results):
+                if number in other.arrays:
+                    lane.arrays[number] = other.arrays[number]
+
+
+def _enter(blocks: Blocks, carries: Mapping[Lane, Any], lanes: Lanes) -> None:
+    for lane in lanes:
+        lane.take(carries[lane], blocks[lane.side].arguments)
+
+
+def count_ops(side: Side, block: Block) -> int:
+    """Return how many ops a walk executes at most, those of a loop once."""
+    controls = [_control(span) for span in side.spans(block)]
+    inside = (
+        count_ops(side, entry.block)
+        for control in controls
+        if control is not None
+        for entry in entries(control, side.program.functions)
+    )
+    return controls.count(None) + sum(inside)
