@@ -116,9 +116,13 @@ def _total(i: Reduction, k: int, x: Sequence[Held], at: Executors) -> Held:
 def _tracked(x: Sequence[Held], at: Executors) -> list[Tracked]:
     """Return the terms of a reduction; the errors of equal ones are the same error."""
     terms = [held.tracked(at.model) for held in x]
-    if len({id(held) for held in x}) == len(x):
+    if len({id(held) for held in x}) == len(x) or terms[0].is_exact:
         return terms
-    return [Tracked(t.value, t.model, t.dtype, None, t.correlated()) for t in terms]
+    scales = [np.asarray(t.scale(), np.float32) for t in terms]
+    return [
+        Tracked(t.value, t.model, t.dtype, None, np.broadcast_to(scale, t.shape))
+        for t, scale in zip(terms, scales, strict=True)
+    ]
 
 
 def _rounded_sums(x: Tracked, unit: float) -> Tracked:

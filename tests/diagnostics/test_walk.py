@@ -1,0 +1,231 @@
+"""The walk of compare and tolerance runs programs of a mesh as the chips would."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import neuronjax as nj
+from neuronjax.capture.trace import capture
+from neuronjax.diagnostics.compare import Setting
+from neuronjax.diagnostics.executors import Emulator
+from neuronjax.diagnostics.op_walk import ParallelWalk
+from neuronjax.hardware import resolve_target
+
+TARGET = "trn2.48xlarge"
+DEVICES = 4
+MESH = nj.make_mesh((DEVICES,), ("dp",))
+GRID = nj.make_mesh((2, 2), ("dp", "tp"))
+
+
+def sharded(f, mesh=MESH, ins=P("dp"), outs=P()):
+    return jax.shard_map(f, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=False)
+
+
+def variance(x):
+    return (x * x).mean() - x.mean() ** 2  # the fault
+
+
+FAULT = "test_walk.py:28"
+
+
+def data(mean=0.0, seed=0, shape=(16, 8)):
+    normal = np.random.default_rng(seed).normal(size=shape)
+    return (normal + mean).astype(np.float32)
+
+
+def in_scan(x):
+    def turn(total, _):
+        return total + lax.psum(variance(x), "dp"), None
+
+    return lax.scan(turn, jnp.float32(0), None, length=3)[0]
+
+
+def own_trips(x):
+    """Every device turns its loop as often as its number says."""
+
+    def turn(carry):
+        return carry[0] + 1, carry[1] + variance(x)
+
+    count = lax.axis_index("dp") + 1
+    done = lax.while_loop(lambda carry: carry[0] < count, turn, (0, jnp.float32(0)))
+    return lax.psum(done[1], "dp")
+
+
+def own_branch(x):
+    chosen = lax.cond(lax.axis_index("dp") > 1, variance, lambda x: 0 * x.sum(), x)
+    return lax.psum(chosen, "dp")
+
+
+def ring(x):
+    pairs = [(n, (n + 1) % DEVICES) for n in range(DEVICES)]
+    return lax.pmean(variance(lax.ppermute(x, "dp", pairs)), "dp")
+
+
+def over_two_axes(x):
+    row = lax.all_gather(lax.pmean(variance(x), "dp")[None], "tp", tiled=True)
+    return row.mean()
+
+
+PROGRAMS = {
+    "psum": sharded(lambda x: lax.psum(variance(x), "dp")),
+    "scan": sharded(in_scan),
+    "while": sharded(own_trips),
+    "cond": sharded(own_branch),
+    "ppermute": sharded(ring),
+    "all_gather": sharded(lambda x: variance(lax.all_gather(x, "dp", tiled=True))),
+    "all_to_all": sharded(
+        lambda x: lax.pmean(variance(lax.all_to_all(x, "dp", 1, 0, tiled=True)), "dp")
+    ),
+    "psum_scatter": sharded(
+        lambda x: lax.pmean(
+            variance(lax.psum_scatter(x.T, "dp", tiled=True) / DEVICES), "dp"
+        )
+    ),
+    "two axes": sharded(over_two_axes, GRID, P("dp", "tp")),
+    "sharded result": sharded(lambda x: variance(x)[None], outs=P("dp")),
+    "one device": sharded(
+        lambda x: lax.pmean(variance(x), "dp"), nj.make_mesh((1,), ("dp",))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_fault_on_a_mesh_is_named_at_its_line(name):
+    found = nj.compare(PROGRAMS[name], target=TARGET, policy="bf16")(data(mean=1e3))
+    assert found.faults[0].record.source.endswith(FAULT)
+
+
+def captured(function, *arrays):
+    types = tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays)
+    names = [f"x{n}" for n in range(len(types))]
+    return capture(lambda *x: jax.tree.leaves(function(*x)), types, names).program
+
+
+STOCHASTIC = nj.Policy(
+    auto_cast="all", rounding="stochastic", seed=5, name="stochastic"
+)
+
+
+def gradient(x, w):
+    """Weights are replicated, their gradient is reduced in BF16."""
+
+    def loss(w):
+        return jnp.square(jnp.tanh(x @ w)).mean()
+
+    def turn(w, _):
+        update = lax.pmean(jax.grad(loss)(w).astype(jnp.bfloat16), "dp")
+        scattered = lax.psum_scatter(update, "dp", tiled=True)
+        gathered = lax.all_gather(scattered, "dp", tiled=True)
+        return w - 0.1 * gathered.astype(jnp.float32), None
+
+    return lax.scan(turn, w, None, length=2)[0]
+
+
+TRAIN = sharded(gradient, ins=(P("dp"), P()))
+
+
+@pytest.mark.parametrize("policy", ["fp8", STOCHASTIC], ids=["fp8", "stochastic"])
+def test_the_actual_lane_has_the_bits_of_the_run(policy):
+    x, w = data(), data(seed=1, shape=(8, 8))
+    program = captured(TRAIN, x, w)
+    target, policy = resolve_target(TARGET), nj.Policy.resolve(policy)
+    setting = Setting(program=program, target=target, call_index=np.uint32(7))
+    sides = setting.side("float32", policy), setting.emulated(policy)
+    [ours] = ParallelWalk(*sides, lambda *heard: None).run([x, w])
+    run = nj.jit(TRAIN, target=TARGET, policy=policy)
+    if policy is STOCHASTIC:
+        run = run.with_rounding_seed(7)
+    assert np.asarray(ours).tobytes() == np.asarray(run(x, w)).tobytes()
+
+
+def test_the_reference_of_a_mesh_is_in_double_precision():
+    """An error beyond FP32's would be seen beside the float64 of NumPy."""
+
+    def moments(x):
+        x = lax.all_to_all(x, "dp", 1, 0, tiled=True)
+        total = lax.psum(x, "dp")
+        part = lax.psum_scatter(x, "dp", scatter_dimension=0, tiled=True)
+        return total, part, lax.pmax(x, "dp")
+
+    x = data(mean=1e3)
+    program = captured(sharded(moments, outs=(P(), P("dp"), P())), x)
+    setting = Setting(program=program, target=resolve_target(TARGET))
+    side = setting.side("float64", nj.Policy.resolve("fp32"))
+    results = ParallelWalk(side, side, lambda *heard: None).run([x])
+    blocks = np.split(x.astype(np.float64), DEVICES, axis=1)
+    total = np.sum(blocks, axis=0)
+    for found, expected in zip(results, (total, total, np.max(blocks, axis=0))):
+        np.testing.assert_allclose(found, expected, rtol=1e-15)
+    assert not side.executor.kept_in_float32
+
+
+def test_what_devices_hold_alike_runs_once(monkeypatch):
+    executed = []
+    execute = Emulator.execute
+
+    def counted(self, i, *args):
+        executed.append(i.name)
+        return execute(self, i, *args)
+
+    monkeypatch.setattr(Emulator, "execute", counted)
+
+    def replicated(x, w):
+        for _ in range(5):
+            w = jnp.tanh(w)
+        return lax.psum((x * w).sum(), "dp")
+
+    function = sharded(replicated, ins=(P("dp"), P()))
+    x, w = data(), data(shape=(8,))
+    nj.compare(function, target=TARGET, policy="fp32", reference="fp32")(x, w)
+    assert executed.count("activation") == 5
+
+
+@pytest.mark.parametrize("policy", ["fp32", "bf16"])
+def test_results_of_a_mesh_are_within_their_bounds_and_faults_are_not(policy):
+    x, w = data(), data(seed=1, shape=(8, 8))
+
+    def layer(x, w):
+        y = jnp.tanh(x @ w)
+        pairs = [(n, n ^ 1) for n in range(DEVICES)]
+        sent = lax.ppermute(y, "dp", pairs)
+        gradient = lax.psum_scatter(x.T @ y, "dp", tiled=True)
+        low = lax.psum(y.astype(jnp.bfloat16), "dp")
+        return lax.psum(x.T @ y, "dp"), gradient, sent, low, lax.pmax(y, "dp")
+
+    outs = (P(), P("dp"), P("dp"), P(), P())
+    function = sharded(layer, ins=(P("dp"), P()), outs=outs)
+    bounds = nj.tolerance(function, target=TARGET, policy=policy)(x, w)
+    results = nj.jit(function, target=TARGET, policy=policy)(x, w)
+    assert bounds.allows(results)
+    for n, result in enumerate(results):
+        wrong = np.asarray(result).astype(np.float32)
+        wrong.flat[5] += 0.3 * np.abs(wrong).max()
+        assert not bounds.allows([*results[:n], wrong, *results[n + 1 :]])
+
+
+def test_one_error_on_all_devices_adds_up_with_its_sign():
+    """What every device rounds alike is N times as wrong in a sum over N devices."""
+
+    def total(w):
+        return lax.psum(jnp.exp(w), "dp")
+
+    def alone(w):
+        return jnp.exp(w) * DEVICES
+
+    w = data()
+    many = nj.tolerance(sharded(total, ins=P()), target=TARGET, policy="fp32")(w)
+    one = nj.tolerance(alone, policy="fp32")(w)
+    assert np.all(many.atol >= 0.99 * one.atol)
+
+
+def test_a_decision_in_doubt_on_a_mesh_is_refused_at_its_line():
+    def doubtful(x):
+        mean = lax.pmean(jnp.exp(x).sum(), "dp")
+        return lax.cond(mean - mean * 1.0000001 > 0, jnp.sin, jnp.cos, mean)
+
+    with pytest.raises(nj.UnsupportedError, match="which branch is taken") as error:
+        nj.tolerance(sharded(doubtful), target=TARGET, policy="fp32")(data())
+    assert "test_walk.py" in error.value.location
