@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from neuronjax.api.compare import compare
 from neuronjax.api.jit import jit
+from neuronjax.api.tolerance import tolerance
 from neuronjax.capture.trace import capture
 from neuronjax.cli import app
 from neuronjax.diagnostics.compare import Setting
@@ -314,10 +315,25 @@ def test_the_command(tmp_path):
     assert json.loads(found.output)["first_divergence"]["causes"] == [0]
 
 
-def test_delayed_scaling_is_refused_by_name():
-    policy = Policy(auto_cast="matmult", auto_cast_type="fp8", scaling="delayed")
-    with pytest.raises(UnsupportedError, match="current"):
-        compare(two_layers, policy=policy)(normal(*SIZE), normal(*SIZE))
+def test_delayed_scaling_reads_the_history_that_the_function_was_given():
+    """FP8 ends at 240: without a history the scale is 1, and all is out of range."""
+    policy = Policy(
+        auto_cast="matmult",
+        auto_cast_type="fp8",
+        scaling="delayed",
+        amax_history_length=2,
+    )
+    x, w = 1000 * normal(*SIZE), normal(*SIZE, seed=1)
+    step = jit(lambda x, w: x @ w, policy=policy)
+    first = compare(step)(x, w)
+    assert first.faults[0].kind == "non-finite"
+    _, history = step.with_amax_history(step.init_amax_history(x, w))(x, w)
+    second = compare(step.with_amax_history(history))(x, w)
+    assert not second.faults
+    out, _ = step.with_amax_history(history)(x, w)
+    bounds = tolerance(step.with_amax_history(history))(x, w)
+    assert bounds.allows(out)
+    assert not bounds.allows(1.2 * out)
 
 
 def test_rules_and_scopes_are_the_policys_and_not_the_references():

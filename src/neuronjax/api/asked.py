@@ -110,6 +110,11 @@ class Asked:
             "setting": setting_line(self.target, self.policy),
         }
 
+    @property
+    def amax_history(self) -> jax.Array | None:
+        """The state of delayed scaling that the function was given."""
+        return self.step.amax_history if isinstance(self.step, Emulated) else None
+
     def watching(self) -> contextlib.AbstractContextManager[Any]:
         """Say on the terminal what is being waited for, if it takes long."""
         return stages.watching(f"{self.name} on {self.target.name}")

@@ -127,6 +127,8 @@ def compare(
         explain: search the smallest set of ops that explains the first divergence; each
             trial is a run up to it.
         rounding_seed: the call index of stochastic rounding, the same on all sides.
+            Delayed scaling reads the history that the function was given
+            (`with_amax_history`); without one its scales are 1, as in a first step.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 
@@ -138,7 +140,6 @@ def compare(
         InvalidProgramError: unknown target, policy or reference; `against` with a
             reference or a baseline, or made for another target or policy where none is
             named; a saved program of other arguments.
-        UnsupportedError: when called, delayed scaling.
     """
     reference = _resolved(reference)
     static: dict[str, Any] = dict(
@@ -204,6 +205,7 @@ def _setting(program: Program, asked: Asked, rounding_seed: int) -> Setting:
         program=program,
         target=asked.target,
         call_index=np.uint32(rounding_seed),  # type: ignore[arg-type]
+        amax_history=asked.amax_history,
     )
 
 

@@ -86,7 +86,10 @@ def compare_dump(
         program = captured.program
         values = named_values(program, output_names(captured))
         matches, unmatched = matched(tensors, values, names or {})
-        side = Setting(program=program, target=asked.target).emulated(asked.policy)
+        setting = Setting(
+            program=program, target=asked.target, amax_history=asked.amax_history
+        )
+        side = setting.emulated(asked.policy)
         walk = DumpWalk(program, side, model, matches, samples)
         with captured.outside():
             found = walk.run(arrays_of(captured))

@@ -247,6 +247,11 @@ class Emulated:
         plan = ProbePlan.of(captured.instructions, self._collect, names)
         return Statistics.empty(plan, self._setting)
 
+    @property
+    def amax_history(self) -> jax.Array | None:
+        """The state of delayed scaling that a call begins with, if it was given one."""
+        return self._state.amax_history
+
     def with_amax_history(self, history: jax.Array) -> Emulated:
         """The same function with delayed scaling's state.
 

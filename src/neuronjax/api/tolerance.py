@@ -72,8 +72,8 @@ def tolerance(
 
     Raises:
         InvalidProgramError: unknown target, policy or table, or no probability.
-        UnsupportedError: when called, delayed scaling, complex numbers, or a loop or
-            branch that depends on numbers which are closer than their bounds.
+        UnsupportedError: when called, complex numbers, or a loop or branch that depends
+            on numbers which are closer than their bounds.
         UnimplementedError: when called, an op without a rule.
     """
     model = error_model("fp32", None, "fp32", functions, failure)
@@ -83,7 +83,11 @@ def tolerance(
     def bounded(*args: Any, **kwargs: Any) -> LegalResults:
         captured = asked.captured(*args, **kwargs)
         check_real(captured, "bounds of complex numbers")
-        setting = Setting(program=captured.program, target=asked.target)
+        setting = Setting(
+            program=captured.program,
+            target=asked.target,
+            amax_history=asked.amax_history,
+        )
         side = setting.emulated(asked.policy)
         walk = LegalWalk(side, model)
         with captured.outside():

@@ -28,8 +28,8 @@ from neuronjax.diagnostics.op_records import FirstDivergence, Iteration, OpRecor
 from neuronjax.diagnostics.op_walk import ParallelWalk
 from neuronjax.diagnostics.parallel_runs import Executor, OpPath, Side
 from neuronjax.diagnostics.reference64 import Reference64
-from neuronjax.errors import UnsupportedError
 from neuronjax.execution import stages
+from neuronjax.execution.call import CallContext
 from neuronjax.hardware import Target
 from neuronjax.ir.program import Program
 from neuronjax.ir.value_sources import ValueSources
@@ -75,27 +75,20 @@ class Setting:
     Attributes:
         program: captured StableHLO without complex numbers.
         call_index: of stochastic rounding.
+        amax_history: of delayed scaling; None for the empty one, of scales of 1.
     """
 
     program: Program
     target: Target
     call_index: jax.Array | None = None
+    amax_history: jax.Array | None = None
     signatures: Signatures = field(default_factory=Signatures)
 
     def emulated(self, policy: Policy, *, obeys_scopes: bool = True) -> Side:
-        """The program under a policy.
-
-        Raises:
-            UnsupportedError: delayed scaling, whose history a comparison lacks.
-        """
+        """The program under a policy."""
         program, regions = self._lower(policy, obeys_scopes)
-        if program.amax_slots:
-            raise UnsupportedError(
-                'compare with scaling="delayed": its amax history is that of the steps '
-                "before",
-                remedy='compare with scaling="current"',
-            )
-        executor = Emulator(program, self.signatures, self.call_index)
+        context = CallContext(self.call_index, self.amax_history)
+        executor = Emulator(program, self.signatures, context)
         return Side(program, regions, executor)
 
     def double(self, policy: Policy, *, rounds: bool) -> Side:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from neuronjax.execution.call import CallContext
 from neuronjax.execution.exchange import is_same_for_all
 from neuronjax.execution.stepper import Stepper
 from neuronjax.ir.collective_set import Collective
@@ -98,9 +99,9 @@ class Emulator:
         self,
         program: InstructionProgram,
         signatures: Signatures,
-        call_index: jax.Array | None = None,
+        context: CallContext = CallContext(),
     ) -> None:
-        self._stepper = Stepper(program, call_index)
+        self._stepper = Stepper(program, context)
         self._signatures = signatures
         self.stochastic = program.stochastic
         self.first_key = RoundingKey(self._stepper.first_key, (program.seed,))

@@ -18,7 +18,7 @@ from neuronjax.diagnostics.facts import Fact, evaluate, unknown
 from neuronjax.diagnostics.findings import Severity
 from neuronjax.diagnostics.loops import carried, invariant, trip_count
 from neuronjax.hardware import Target
-from neuronjax.ir.calls import callee_of
+from neuronjax.ir.calls import CHOICES, CONTROL_FLOW, callee_of
 from neuronjax.ir.program import Function, Op, Program, Region, Value
 from neuronjax.policy import Policy
 
@@ -29,11 +29,6 @@ _GENERATORS = re.compile(
     r"|gamma|beta|cauchy|laplace|poisson|shuffle|truncated|rademacher|categorical"
     r"|orthogonal|ball|binomial|geometric|dirichlet)\w*"
 )
-
-
-# Ops whose regions are program text; the regions of all others are combiners.
-_CHOICES = ("stablehlo.case", "stablehlo.if")
-_PROGRAM_REGIONS = (*_CHOICES, "sdy.manual_computation")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +239,7 @@ class _FunctionWalk:
         if op.name == "stablehlo.while":
             results, inner = self._while(op, operands, facts, loop)
             return results, notes + inner
-        if op.name not in _PROGRAM_REGIONS:
+        if op.name not in CONTROL_FLOW:
             return evaluate(op, operands), notes
         return self._branches(op, operands, facts, notes)
 
@@ -264,7 +259,7 @@ class _FunctionWalk:
         notes: list[Noted],
     ) -> tuple[Sequence[Fact], list[Noted]]:
         """All regions, or the one that a constant index selects."""
-        chosen = branch_taken(op, operands[0]) if op.name in _CHOICES else None
+        chosen = branch_taken(op, operands[0]) if op.name in CHOICES else None
         if chosen is not None:
             called = self.region(op.regions[chosen], dict(facts))
             return called.results, [*notes, *called.notes]

@@ -92,6 +92,9 @@ class Walk(abc.ABC):
         """Return the name of the lane whose decisions a lane follows."""
         return name
 
+    def did(self, path: OpPath, views: Views, lanes: Lanes) -> None:
+        """Hear of an op, whose results the lanes hold."""
+
     def decided(self, op: Op, lanes: Lanes, decisions: Mapping[Lane, int]) -> None:
         """Hear how often a loop ran in every lane, or which branch was taken."""
 
@@ -122,12 +125,14 @@ class Walk(abc.ABC):
 
     def _op(self, op: Op, spans: Spans, views: Views, keys: Keys, lanes: Lanes) -> None:
         control = {side: _control(span) for side, span in spans.items()}
-        if None not in control.values():
+        path = OpPath(self.calls, op)
+        if None in control.values():
+            self.position.path = path
+            self.leaf(path, spans, views, keys, lanes)
+        else:
             kind = type(next(iter(control.values())))
             _HANDLERS[kind](self, op, control, keys, lanes)
-            return
-        self.position.path = path = OpPath(self.calls, op)
-        self.leaf(path, spans, views, keys, lanes)
+        self.did(path, views, lanes)
 
     def _one_by_one(
         self, op: Op, spans: Spans, views: Views, keys: Keys, lanes: Lanes

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from neuronjax.execution import inputs_outputs
+from neuronjax.execution.call import CallContext
 from neuronjax.execution.interpreter import Arrays, Interpretation, first_key
 from neuronjax.ir.collective_set import Collective
 from neuronjax.ir.instruction import Instruction, InstructionProgram
@@ -23,13 +24,18 @@ class Stepper:
     """
 
     def __init__(
-        self, program: InstructionProgram, call_index: jax.Array | None = None
+        self, program: InstructionProgram, context: CallContext = CallContext()
     ) -> None:
+        history = context.amax_history
+        if history is None:
+            shape = (program.amax_history_length, program.amax_slots)
+            history = jnp.zeros(shape, jnp.float32)
         with jax.disable_jit(False):
-            self.first_key = first_key(program, call_index)
+            self.first_key = first_key(program, context.call_index)
             self._run = Interpretation(
                 program, inputs_outputs.make_zero(True), True, ()
             )
+            self._run.start_amaxes(history)
 
     def execute(self, i: Instruction, operands: Arrays, key: jax.Array) -> Arrays:
         """The results of one instruction that captures nothing.

@@ -10,7 +10,7 @@ from neuronjax.ir.program import Op, Program, Value
 
 
 class ValueSources:
-    """The edges of a program's values, through calls, loops and branches.
+    """The edges of a program's values, through calls, loops, branches and meshes.
 
     Calls are not told apart: what one call of a function depends on, all do.
 
@@ -63,6 +63,10 @@ class ValueSources:
             return
         if op.name == "stablehlo.while":
             yield from self._loop(op)
+            return
+        if op.name == "sdy.manual_computation":
+            [body] = op.regions
+            yield _pairs(op.operands, body.arguments), _pairs(body.results, op.results)
             return
         everything = [(v, r) for v in op.operands for r in op.results]
         yield [], everything

@@ -34,6 +34,7 @@ from neuronjax.diagnostics.parallel_runs import OpPath, Side
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.tolerance.model import ErrorModel, roundoff
 from neuronjax.diagnostics.tolerance.tracked import Tracked
+from neuronjax.ir.calls import CALLEES
 from neuronjax.ir.program import Op, Program, Value
 from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS
@@ -246,7 +247,7 @@ class _Behind:
                     left.append(source)
 
 
-_PASSING = MOVING | {"func.call", "stablehlo.composite"}
+_PASSING = MOVING | {*CALLEES, "sdy.manual_computation"}
 
 
 def _place(path: OpPath | None) -> OpPlace | None:

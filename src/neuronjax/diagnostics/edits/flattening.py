@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from neuronjax.diagnostics.parallel_runs import OpPath
-from neuronjax.ir.calls import CALLEES, callee_of
+from neuronjax.ir.calls import CALLEES, CONTROL_FLOW, callee_of
 from neuronjax.ir.name_stack import is_cotangent_scope, read_name_stack
 from neuronjax.ir.program import Op, Program, Region, Value
 
-#: What an op has regions for, whose ops run by themselves.
-CONTROL = (*CALLEES, "stablehlo.while", "stablehlo.case")
+#: Ops that run other ops.
+CONTROL = (*CALLEES, *CONTROL_FLOW)
 #: Attributes that say what something is called, not what it computes.
 NAMES = ("callee", "decomposition", "sym_name", "name")
 

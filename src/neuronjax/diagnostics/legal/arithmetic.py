@@ -42,6 +42,8 @@ from neuronjax.ir.instruction_set import (
     Activation,
     BitcastCopy,
     Compare,
+    ReadAmax,
+    RecordAmax,
     ReducePrecision,
     ScaleFromAmax,
     Select,
@@ -311,8 +313,10 @@ def _(i: BitcastCopy, x: Sequence[Held], at: Executors) -> list[Held]:
     return [Held(Tracked(values, model, np.float32, None, joint), values.shape)]
 
 
-@legal.register
-def _(i: ScaleFromAmax, x: Sequence[Held], at: Executors) -> list[Held]:
+@legal.register(ScaleFromAmax)
+@legal.register(ReadAmax)
+@legal.register(RecordAmax)
+def _(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
     """A scale is divided out again: it has no error that a result could see."""
-    results = exactly(i, [x[0].values], at)
+    results = exactly(i, [h.values for h in x], at)
     return [Held(exact(r, at.model), ()) for r in results]

@@ -56,7 +56,7 @@ class LegalWalk(Walk):
         self._at = Executors(
             model,
             Reference64(side.program, signatures),
-            Emulator(side.program, signatures),
+            side.executor,  # type: ignore[arg-type]
             self._scalars,
         )
 
@@ -103,8 +103,6 @@ class LegalWalk(Walk):
                 if error.op == i.name and not error.location:
                     raise error.changed(location=path.source or None) from None
                 raise
-        if self._made is not None and not self.on_mesh:
-            self._tell(self._made, path, views[self._side], *lanes)
 
     def _step(self, i: Instruction, lanes: Lanes) -> None:
         given = [lane.read(i.operands) for lane in lanes]
@@ -118,15 +116,17 @@ class LegalWalk(Walk):
                 results = [self._draw(h, is_drawn) for h in results]
             lane.take(results, i.results)
 
-    def _tell(
-        self, made: Made, path: OpPath, views: Mapping[Value, Any], lane: Lane
-    ) -> None:
-        at = {v: views[v].buffer.number for v in path.op.results if v in views}
+    def did(self, path: OpPath, views: Views, lanes: Lanes) -> None:
+        """Tell what an op has made, outside of meshes, and take what is said to it."""
+        if self._made is None or self.on_mesh:
+            return
+        [lane], known = lanes, views[self._side]
+        at = {v: known[v].buffer.number for v in path.op.results if v in known}
         found = {v: lane.arrays[n] for v, n in at.items() if n in lane.arrays}
-        changed = made(path, self.position.iterations, found) or {}
+        changed = self._made(path, self.position.iterations, found) or {}
         for value, held in changed.items():
-            known = held if self._draw is None else self._draw(held, False)
-            lane.arrays[at[value]] = known
+            drawn = held if self._draw is None else self._draw(held, False)
+            lane.arrays[at[value]] = drawn
 
     def _scalars(self, block: Block, x: Sequence[Held]) -> list[Held]:
         """A block of scalar instructions, on whole tensors."""
