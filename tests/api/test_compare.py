@@ -17,7 +17,7 @@ from neuronjax.capture.trace import capture
 from neuronjax.cli import app
 from neuronjax.diagnostics.compare import Setting
 from neuronjax.diagnostics.op_walk import ParallelWalk
-from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy, Rule
 

@@ -13,7 +13,7 @@ import neuronjax.diagnostics.legal.sums
 import neuronjax.diagnostics.legal.windows
 import neuronjax.diagnostics.tolerance.bounds
 import neuronjax.diagnostics.tolerance.movement  # noqa: F401
-from neuronjax.diagnostics.executors import Emulator, Signatures
+from neuronjax.diagnostics.executors import Signatures
 from neuronjax.diagnostics.legal.arithmetic import legal
 from neuronjax.diagnostics.legal.exchange import exchanged
 from neuronjax.diagnostics.legal.held import Executors, Held, exact, is_doubtful
