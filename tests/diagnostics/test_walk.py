@@ -229,3 +229,46 @@ def test_a_decision_in_doubt_on_a_mesh_is_refused_at_its_line():
     with pytest.raises(nj.UnsupportedError, match="which branch is taken") as error:
         nj.tolerance(sharded(doubtful), target=TARGET, policy="fp32")(data())
     assert "test_walk.py" in error.value.location
+
+
+def rows(outs=P("dp")):
+    """A layer on a mesh, on a line of its own, and the same with another factor."""
+
+    def layer(x, w):
+        return jnp.tanh(x @ w)
+
+    def edited(x, w):
+        return jnp.tanh(x @ w * 1.01)
+
+    return [sharded(f, ins=(P("dp"), P()), outs=outs) for f in (layer, edited)]
+
+
+def test_an_edit_on_a_mesh_is_named():
+    before, after = rows()
+    x, w = data(), data(seed=1, shape=(8, 8))
+    found = nj.compare(before, against=after, target=TARGET, policy="bf16")(x, w)
+    assert "multiply" in str(found)
+    assert found.first is not None
+    same = nj.compare(before, against=rows()[0], target=TARGET, policy="bf16")(x, w)
+    assert same.first is None
+
+
+def test_a_dump_of_a_mesh_is_held_against_its_results():
+    function, edited = rows()
+    x, w = data(), data(seed=1, shape=(8, 8))
+    run, wrong = (
+        np.asarray(nj.jit(f, target=TARGET, policy="bf16")(x, w))
+        for f in (function, edited)
+    )
+    wrong = wrong + 0.05
+
+    def first(found):
+        ask = nj.compare_dump(
+            function, {"the result": found}, target=TARGET, policy="bf16"
+        )
+        compared = ask(x, w)
+        assert len(compared.tensors) == 1
+        return compared.first
+
+    assert first(run) is None
+    assert first(wrong) is not None

@@ -44,7 +44,7 @@ class RoundingKey(NamedTuple):
             )
 
 
-def stacked_operands(operands: Sequence[Sequence[Any]]) -> list[np.ndarray]:
+def stacked_operands(operands: Sequence[Sequence[Any]]) -> list[Any]:
     """Return [devices, *local shape] of every operand."""
     return [np.stack([*map(np.asarray, x)]) for x in zip(*operands, strict=True)]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-from neuronjax.ir.program import Op, Program, Value
+from neuronjax.ir.program import Op, Program
 from neuronjax.ir.value_sources import ValueSources
 
 # Trials that one explanation may take.
@@ -26,20 +26,9 @@ def ancestors(program: Program, op: Op) -> set[Op]:
 
     Calls are not told apart: what one call of a function depends on, all do.
     """
-    readers = ValueSources(program)
-    found, values = {op}, [*op.operands]
-    for region in op.regions:
-        values.extend(region.results)
-    seen: set[Value] = set()
-    while values:
-        value = values.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        values.extend(readers.sources[value])
-        if value in readers.makers:
-            found.add(readers.makers[value])
-    return found
+    graph = ValueSources(program)
+    values = graph.behind([*op.operands, *(v for r in op.regions for v in r.results)])
+    return {op} | {graph.makers[v] for v in values if v in graph.makers}
 
 
 def smallest_set(

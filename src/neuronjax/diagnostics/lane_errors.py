@@ -99,7 +99,7 @@ class LaneErrors:
 
     def compare(self, op: Op, views: Views, lanes: Lanes, repeats: bool) -> Compared:
         """An execution of an op; then its lanes are fed the reference's results."""
-        total: list[Errors | None] = [None] * 4
+        total: list[Any] = [None] * 4
         for value in op.results:
             if repeats:
                 found = self._repeated(value, op.operands[0])
@@ -132,10 +132,10 @@ class LaneErrors:
 
     def _repeated(self, value: Value, operand: Value) -> Compared:
         """As `_compared`, from what is known of the operand."""
-        times = _size(value) // max(1, _size(operand))
-        own, *others = (
+        times, known = _size(value) // max(1, _size(operand)), self._known[operand]
+        own, expected, actual = (
             None if e is None else e.repeated(times)
-            for e in (self._known[operand].accumulation, *self._known[operand][1:4])
+            for e in (known.accumulation, known.expected, known.actual)
         )
         assert own is not None
         norm2 = own.sum_reference2
@@ -145,7 +145,7 @@ class LaneErrors:
             sum_actual2=norm2,
             sum_product=norm2,
         )
-        return Compared(alone, *others)
+        return Compared(alone, own, expected, actual)
 
     def _feed(self, views: Views, value: Value, lanes: Lanes) -> None:
         """Gives the reference's value to the lanes that are fed it."""

@@ -143,7 +143,7 @@ class ParallelWalk(Walk):
 
     def decided(self, op: Op, lanes: Lanes, decisions: Mapping[Lane, int]) -> None:
         """A loop that runs longer, or another branch, is an error of the op itself."""
-        by_name = {lane.name: n for lane, n in reversed(decisions.items())}
+        by_name = {lane.name: n for lane, n in reversed([*decisions.items()])}
         if "actual" not in by_name or "reference" not in by_name:
             return
         pair = np.asarray([by_name["actual"]]), np.asarray([by_name["reference"]])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 from neuronjax.ir.calls import CALLEES, callee_of
 from neuronjax.ir.program import Op, Program, Value
+
+#: (a value, a value beside it) -> whether a search goes on to that.
+Follows = Callable[[Value, Value], bool]
 
 
 class ValueSources:
@@ -16,33 +19,50 @@ class ValueSources:
 
     Attributes:
         sources: of each value, those it is computed from.
+        readers: of each value, those that are computed from it.
         makers: the op whose result a value is.
     """
 
     def __init__(self, program: Program) -> None:
         self.sources: dict[Value, list[Value]] = defaultdict(list)
+        self.readers: dict[Value, list[Value]] = defaultdict(list)
         self.makers: dict[Value, Op] = {}
         self._program = program
         for op in program.walk():
             self._add(op)
+        for value, sources in self.sources.items():
+            for source in sources:
+                self.readers[source].append(value)
+
+    def behind(
+        self, values: Iterable[Value], follows: Follows = lambda value, source: True
+    ) -> list[Value]:
+        """Return values and all that they are computed from.
+
+        Args:
+            values: where the search begins.
+            follows: whether it goes from a value to one that it is computed from.
+        """
+        return _reached(self.sources, values, follows)
+
+    def ahead(
+        self, values: Iterable[Value], follows: Follows = lambda value, reader: True
+    ) -> list[Value]:
+        """Return values and all that is computed from them; `follows` as in `behind`,
+        from a value to one that is computed from it."""
+        return _reached(self.readers, values, follows)
 
     def is_constant(self, value: Value, through: Container[str]) -> bool:
         """Whether a value is made of constants, by ops of these names and calls."""
-        seen, left = {value}, [value]
-        while left:
-            value = left.pop()
-            maker, sources = self.makers.get(value), self.sources.get(value, ())
+
+        def passes(value: Value) -> bool:
+            maker = self.makers.get(value)
             if maker is None:
-                passes = bool(sources)
-            elif maker.operands:
-                passes = maker.name in through or maker.name in CALLEES
-            else:
-                passes = maker.name in through or maker.name == "stablehlo.constant"
-            if not passes:
-                return False
-            left += [v for v in sources if v not in seen]
-            seen.update(sources)
-        return True
+                return bool(self.sources.get(value))
+            also = CALLEES if maker.operands else ("stablehlo.constant",)
+            return maker.name in through or maker.name in also
+
+        return all(map(passes, self.behind([value], lambda v, _: passes(v))))
 
     def _add(self, op: Op) -> None:
         for result in op.results:
@@ -86,6 +106,21 @@ class ValueSources:
         yield [], _pairs(body.results, op.results)
         yield [], _pairs(op.operands, op.results)
         yield [], [(c, r) for c in condition.results for r in op.results]
+
+
+def _reached(
+    edges: Mapping[Value, Sequence[Value]], values: Iterable[Value], follows: Follows
+) -> list[Value]:
+    left = list(values)
+    seen, found = set(left), []
+    while left:
+        value = left.pop()
+        found.append(value)
+        for other in edges.get(value, ()):
+            if other not in seen and follows(value, other):
+                seen.add(other)
+                left.append(other)
+    return found
 
 
 def _pairs(left: Sequence[Value], right: Sequence[Value]) -> list[tuple[Value, Value]]:

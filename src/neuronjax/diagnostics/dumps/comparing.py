@@ -9,7 +9,7 @@ that are known.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,7 +223,10 @@ class _Behind:
         _, value = key
         since: dict[str, None] = {}
         ops: dict[Op, int] = {}
-        for inner in self._reached(value):
+        inside = self._graph.behind(
+            [value], lambda v, _: v is value or v not in self._known
+        )
+        for inner in inside:
             if inner is not value and inner in self._known:
                 since[self._known[inner]] = None
             elif inner in self._arguments:
@@ -233,18 +236,6 @@ class _Behind:
         ordered = sorted(ops, key=lambda op: ops[op])
         places = [_place(OpPath((), op)) for op in ordered if op.name not in _PASSING]
         return list(since), [p for p in places if p is not None]
-
-    def _reached(self, value: Value) -> Iterator[Value]:
-        seen, left = {value}, [value]
-        while left:
-            inner = left.pop()
-            yield inner
-            if inner is not value and inner in self._known:
-                continue
-            for source in self._graph.sources.get(inner, ()):
-                if source not in seen:
-                    seen.add(source)
-                    left.append(source)
 
 
 _PASSING = MOVING | {*CALLEES, "sdy.manual_computation"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -48,10 +47,6 @@ class Flow:
             known = self._by_op.setdefault(path.op, trace)
             if _error(trace) > _error(known):
                 self._by_op[path.op] = trace
-        self._readers: dict[Value, list[Value]] = defaultdict(list)
-        for value, sources in graph.sources.items():
-            for source in sources:
-                self._readers[source].append(value)
 
     def trace(self, value: Value) -> OpTrace | None:
         """Of the op whose result a value is, as it stands in the program."""
@@ -80,18 +75,9 @@ class Flow:
     ) -> list[Value]:
         """All values on which a value depends, as far as they let pass, and do not
         leave out what they are computed from."""
-        seen, left, found = {value}, [value], []
-        while left:
-            value = left.pop()
-            found.append(value)
-            if not passes(value):
-                continue
-            out = leaves_out(value)
-            for source in self._graph.sources.get(value, ()):
-                if source not in seen and source not in out:
-                    seen.add(source)
-                    left.append(source)
-        return found
+        return self._graph.behind(
+            [value], lambda v, source: passes(v) and source not in leaves_out(v)
+        )
 
     def named(self, trace: OpTrace, names: Mapping[Value, str], steps: int) -> str:
         """The name of the nearest value behind an op that has one, or ""."""
@@ -104,17 +90,13 @@ class Flow:
 
     def readers(self, value: Value) -> set[Op]:
         """The ops that read a value, inside of calls and loops too."""
-        found: set[Op] = set()
-        seen, left = {value}, [value]
-        while left:
-            for reader in self._readers[left.pop()]:
-                maker = self._graph.makers.get(reader)
-                if maker is not None and maker in self._by_op:
-                    found.add(maker)
-                elif reader not in seen:
-                    seen.add(reader)
-                    left.append(reader)
-        return found
+
+        def was_run(v: Value) -> bool:
+            return self._graph.makers.get(v) in self._by_op
+
+        through = self._graph.ahead([value], lambda _, reader: not was_run(reader))
+        readers = (r for v in through for r in self._graph.readers.get(v, ()))
+        return {self._graph.makers[r] for r in readers if was_run(r)}
 
     def is_divisor(self, op: Op) -> bool:
         """Whether all that reads a result divides by it."""

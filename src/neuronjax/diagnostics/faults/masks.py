@@ -33,10 +33,6 @@ _KEEPS = (
 def masked_values(graph: ValueSources) -> frozenset[Value]:
     """What a mask may be in: floats that a constant was chosen for, or multiplied by,
     and what sums and movement make of these."""
-    readers: dict[Value, list[Value]] = {}
-    for value, sources in graph.sources.items():
-        for source in sources:
-            readers.setdefault(source, []).append(value)
     found = {
         value
         for value, maker in graph.makers.items()
@@ -44,15 +40,13 @@ def masked_values(graph: ValueSources) -> frozenset[Value]:
         and value.type.dtype.kind not in "iub"
         and any(graph.is_constant(v, CONSTANT) for v in maker.operands)
     }
-    left = list(found)
-    while left:
-        for reader in readers.get(left.pop(), ()):
-            maker = graph.makers.get(reader)
-            keeps = maker is None or maker.name in _KEEPS
-            if reader not in found and keeps and reader.type.dtype.kind not in "iub":
-                found.add(reader)
-                left.append(reader)
-    return frozenset(found)
+
+    def keeps(_: Value, reader: Value) -> bool:
+        maker = graph.makers.get(reader)
+        is_kept = maker is None or maker.name in _KEEPS
+        return is_kept and reader.type.dtype.kind not in "iub"
+
+    return frozenset(graph.ahead(found, keeps))
 
 
 def unmasked(seen: Seen, share: Share) -> Seen:

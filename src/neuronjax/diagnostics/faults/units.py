@@ -87,18 +87,12 @@ def path_units(
         )
         for value, maker in graph.makers.items()
     }
-    readers: dict[Value, list[Value]] = {}
-    for value, sources in graph.sources.items():
-        for source in sources:
-            readers.setdefault(source, []).append(value)
-    for source in readers:
-        own.setdefault(source, unit_of(source.type.dtype))
-    for value in graph.sources:
+    for value in (*graph.readers, *graph.sources):
         own.setdefault(value, unit_of(value.type.dtype))
     left = list(own)
     while left:
         value = left.pop()
-        for reader in readers.get(value, ()):
+        for reader in graph.readers.get(value, ()):
             if own[value] > own[reader]:
                 own[reader] = own[value]
                 left.append(reader)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -105,7 +106,7 @@ def _total(i: Reduction, k: int, x: Sequence[Held], at: Executors) -> Held:
         rounding=i.rounding,
         location=i.location,
     )
-    whole = np.stack(terms)  # type: ignore[call-overload]
+    whole: Any = np.stack(terms)  # type: ignore[call-overload]
     if travels.unit > model.sums.unit and i.op == "add":
         whole = _rounded_sums(whole, travels.unit)
     begins = Tracked(np.asarray(_STARTS[i.op]), model)

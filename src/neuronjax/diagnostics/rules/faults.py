@@ -227,7 +227,7 @@ def _running_sum(graph: ValueSources, result: Value, carry: Value) -> Op | None:
         return None
     (addend,) = [maker.operands[n] for n, o in enumerate(origins) if o is not carry]
     is_rounded = result.type.dtype == carry.type.dtype
-    return maker if is_rounded and carry not in _behind(graph, addend) else None
+    return maker if is_rounded and carry not in graph.behind([addend]) else None
 
 
 def _origin(graph: ValueSources, value: Value, stop: Value) -> Value:
@@ -240,16 +240,6 @@ def _origin(graph: ValueSources, value: Value, stop: Value) -> Value:
             return value
         value = sources[0]
     return value
-
-
-def _behind(graph: ValueSources, value: Value) -> set[Value]:
-    found, left = {value}, [value]
-    while left:
-        for source in graph.sources.get(left.pop(), ()):
-            if source not in found:
-                found.add(source)
-                left.append(source)
-    return found
 
 
 RULES = read_rules(
