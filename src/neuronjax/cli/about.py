@@ -13,6 +13,7 @@ from rich.console import Console
 
 import neuronjax as nj
 from neuronjax.cli.application import JsonOption, print_json, table
+from neuronjax.report import exactness as said
 
 
 def exactness(
@@ -26,31 +27,26 @@ def exactness(
     Examples:
 
         neuronjax exactness
-        neuronjax exactness --markdown > docs/exactness.md
+        neuronjax exactness --markdown > exactness.md
     """
-    from neuronjax.report.exactness import CLAIMS, MEANINGS, as_markdown
-    from neuronjax.report.silicon import EVIDENCE
-
     if markdown:
-        print(as_markdown())
+        print(said.page(), end="")
         return
     console = Console()
-    for label, meaning in MEANINGS.items():
+    for label, meaning in said.meanings().items():
         rows = table(f"{label}: {meaning}")
         for heading in ("what", "rule", "switch"):
             rows.add_column(heading, ratio=1 if heading != "rule" else 2)
-        for claim in CLAIMS:
-            if claim.label == label:
-                rows.add_row(claim.subject, claim.rule, claim.switch)
+        for claim in said.claims(label):
+            rows.add_row(claim["what"], claim["rule"], claim["switch"])
         console.print(rows)
     found = table("measurements of chips: relative L2 distances from FP32 NumPy")
     for heading in ("claim", "chip", "the chip", "here", "open"):
         ratio = None if heading == "chip" else 1
         found.add_column(heading, ratio=ratio, overflow="fold")
-    for e in EVIDENCE:
-        found.add_row(
-            f"{e.subject}: {e.verdict}", e.chip, e.device, e.here, e.unexplained
-        )
+    for row in said.measurements():
+        shown = (row[heading] for heading in ("chip", "the chip", "here", "open"))
+        found.add_row(f"{row['claim']}: {row['']}", *shown)
     console.print(found)
 
 

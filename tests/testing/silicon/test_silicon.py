@@ -13,11 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 import neuronjax.nki  # noqa: F401  what `import nki` is to mean
+from docs.made.exactness import CLAIMS
 from neuronjax import cli
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.engines import fold
 from neuronjax.execution.tiles import accumulators, matmul
-from neuronjax.report.exactness import CLAIMS
 from neuronjax.testing import check_silicon, write_silicon_kit
 from neuronjax.testing.silicon import kernel_text, probes
 from neuronjax.testing.silicon.files import inputs

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from neuronjax.diagnostics.order import reveal_order
 from neuronjax.errors import InvalidProgramError
-from neuronjax.report.exactness import CLAIMS
+from neuronjax.report.exactness import claims, meanings
 from neuronjax.report.tables import NUMBER, TEXT, WORD, Displayed, new_table
 from neuronjax.testing.bits import element_text
 from neuronjax.testing.silicon import functions
@@ -89,7 +89,8 @@ class SiliconReport(Displayed):
     def claims(self) -> dict[str, Verdict | Literal["not asked"]]:
         """Every claim of docs/exactness.md: contradicted if one of its questions is,
         confirmed if all are; one that no probe is about is not asked."""
-        return {claim.subject: self._of_claim(claim.subject) for claim in CLAIMS}
+        subjects = [row["what"] for label in meanings() for row in claims(label)]
+        return {subject: self._of_claim(subject) for subject in subjects}
 
     def _of_claim(self, subject: str) -> Verdict | Literal["not asked"]:
         found = {f.verdict for f in self.findings if f.claim == subject}
