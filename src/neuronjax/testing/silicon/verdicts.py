@@ -21,9 +21,8 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.report.exactness import claims, meanings
 from neuronjax.report.tables import NUMBER, TEXT, WORD, Displayed, new_table
 from neuronjax.testing.bits import element_text
-from neuronjax.testing.silicon import functions
+from neuronjax.testing.silicon import functions, inputs
 from neuronjax.testing.silicon.cases import ProbeCase
-from neuronjax.testing.silicon.files import inputs
 from neuronjax.testing.silicon.question import Question
 from neuronjax.testing.silicon.questions_rounding import casts, others, subnormals
 from neuronjax.testing.silicon.questions_sums import sums, tensor_sums
