@@ -14,7 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from neuronjax.diagnostics.edits.flattening import CONTROL, FlatOp, FlatProgram
+from neuronjax.diagnostics.edits.canonical_text import CONTROL
+from neuronjax.diagnostics.edits.flattening import FlatOp, FlatProgram
 from neuronjax.ir.calls import CALLEES
 from neuronjax.ir.program import Value
 
