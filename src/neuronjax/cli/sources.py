@@ -189,19 +189,6 @@ def program(source: str, shapes: Shapes) -> tuple[Any, tuple[Any, ...]]:
     return found.function, found.arguments(shapes)
 
 
-def answered(
-    verb: Callable[..., Any],
-    source: str,
-    values: tuple[Shapes, Path | None, int],
-    **keywords: Any,
-) -> Any:
-    """Return what a verb answers about a program, given shapes, inputs and a seed."""
-    found = find(source)
-    asked = verb(found.function, **keywords)
-    arguments, named = found.values(*values)
-    return asked(*arguments, **named)
-
-
 def _saved(source: str) -> SavedSource:
     path = Path(source)
     if not path.is_file():
