@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from docs.made import exactness, operations
+from docs.made import exactness, operations, verdict_schema
 from docs.made.silicon_kit import kit
 
 ROOT = Path(__file__).parents[2]
@@ -15,6 +15,7 @@ def made() -> dict[str, bytes]:
     page = exactness.page().encode()
     return {
         "docs/exactness.md": page,
+        "docs/verdict.schema.json": verdict_schema.as_json().encode(),
         "src/neuronjax/report/exactness.md": page,
         "src/neuronjax/report/operations.json": operations.as_json().encode(),
         "src/neuronjax/testing/silicon/kit.zip": kit.archive(),
