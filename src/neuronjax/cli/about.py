@@ -14,6 +14,7 @@ from rich.console import Console
 import neuronjax as nj
 from neuronjax.cli.application import JsonOption, print_json, table
 from neuronjax.report import exactness as said
+from neuronjax.report.tables import TEXT
 
 
 def exactness(
@@ -34,20 +35,15 @@ def exactness(
         return
     console = Console()
     for label, meaning in said.meanings().items():
-        rows = table(f"{label}: {meaning}")
-        for heading in ("what", "rule", "switch"):
-            rows.add_column(heading, ratio=1 if heading != "rule" else 2)
-        for claim in said.claims(label):
-            rows.add_row(claim["what"], claim["rule"], claim["switch"])
-        console.print(rows)
-    found = table("measurements of chips: relative L2 distances from FP32 NumPy")
-    for heading in ("claim", "chip", "the chip", "here", "open"):
-        ratio = None if heading == "chip" else 1
-        found.add_column(heading, ratio=ratio, overflow="fold")
-    for row in said.measurements():
-        shown = (row[heading] for heading in ("chip", "the chip", "here", "open"))
-        found.add_row(f"{row['claim']}: {row['']}", *shown)
-    console.print(found)
+        columns = {"what": {"ratio": 1}, "rule": {"ratio": 2}, "switch": {"ratio": 1}}
+        rows = ([claim[head] for head in columns] for claim in said.claims(label))
+        console.print(table(f"{label}: {meaning}", columns, rows))
+    columns = {"claim": TEXT, "chip": {"overflow": "fold"}}
+    columns |= dict.fromkeys(("the chip", "here", "open"), TEXT)
+    found = said.measurements()
+    rows = ({**row, "claim": f"{row['claim']}: {row['']}"} for row in found)
+    title = "measurements of chips: relative L2 distances from FP32 NumPy"
+    console.print(table(title, columns, ([row[h] for h in columns] for row in rows)))
 
 
 def bench(context: typer.Context) -> None:
