@@ -329,7 +329,12 @@ def with_values(
     """
     generator = np.random.default_rng(seed)
     if inputs is None:
-        return [jnp.asarray(_drawn(type, generator)) for type in types]
+        return [
+            jnp.asarray(
+                draw(x, generator) if isinstance(x, jax.ShapeDtypeStruct) else x
+            )
+            for x in types
+        ]
     given = read_npz(inputs, "give an .npz file, as np.savez writes it")
     numbered = enumerate(zip(types, names, strict=True))
     return [_given(given, *of, index) for index, of in numbered]
@@ -351,10 +356,6 @@ def _given(
             remedy="give an array of that shape",
         )
     return jnp.asarray(array.astype(type.dtype))
-
-
-def _drawn(type: Any, generator: np.random.Generator) -> Any:
-    return draw(type, generator) if isinstance(type, jax.ShapeDtypeStruct) else type
 
 
 def draw(type: jax.ShapeDtypeStruct, generator: np.random.Generator) -> np.ndarray:

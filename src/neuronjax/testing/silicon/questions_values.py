@@ -79,7 +79,8 @@ def _specials() -> Iterator[Question]:
             {"the first": "yx", "the second": "xy"},
             lambda order, c, f=better: _kept(f, c[order[0]], c[order[1]]),
         )
-        yield ask(f"{name} with NaN", "NaNs", probe, found, where=_no_zeros)
+        no_zeros = {"where": lambda case: ~_both_zero(case)}
+        yield ask(f"{name} with NaN", "NaNs", probe, found, **no_zeros)
         zeros: dict[str, Answer] = {
             "-0 is below +0": lambda c, op=op: _of_zeros(op, c["x"], c["y"]),
             "the first": lambda c: c["x"],
@@ -106,10 +107,6 @@ def _specials() -> Iterator[Question]:
 def _kept(better: np.ufunc, other: np.ndarray, kept: np.ndarray) -> np.ndarray:
     """What stays unless the other is better: so also beside a NaN."""
     return np.where(better(other, kept), other, kept)
-
-
-def _no_zeros(case: ProbeCase) -> np.ndarray:
-    return ~_both_zero(case)
 
 
 def _both_zero(case: ProbeCase) -> np.ndarray:
