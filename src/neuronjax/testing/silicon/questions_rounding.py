@@ -163,8 +163,10 @@ def others() -> Iterator[Question]:
     rules = {str(rule): str(rule) for rule in LEGAL["mx_scale_rule"]}
     name, claim = "VectorE: scales of quantize_mx", "microscaling"
     found = each(rules, _quantized)
-    codes = {"observed": lambda case: _codes(case["xq"], case["xs"])}
-    yield ask(name, claim, "mx_quantize", found, "neuron", **codes)
+    yield ask(
+        *(name, claim, "mx_quantize", found, "neuron"),
+        observed=lambda case: _codes(case["xq"], case["xs"]),
+    )
 
 
 def _share_raised(case: ProbeCase) -> np.ndarray:

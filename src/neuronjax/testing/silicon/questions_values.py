@@ -79,8 +79,9 @@ def _specials() -> Iterator[Question]:
             {"the first": "yx", "the second": "xy"},
             lambda order, c, f=better: _kept(f, c[order[0]], c[order[1]]),
         )
-        no_zeros = {"where": lambda case: ~_both_zero(case)}
-        yield ask(f"{name} with NaN", "NaNs", probe, found, **no_zeros)
+        yield ask(
+            f"{name} with NaN", "NaNs", probe, found, where=lambda c: ~_both_zero(c)
+        )
         zeros: dict[str, Answer] = {
             "-0 is below +0": lambda c, op=op: _of_zeros(op, c["x"], c["y"]),
             "the first": lambda c: c["x"],
