@@ -156,6 +156,7 @@ docs: $(DOCS_STAMP)
 	$(PYTEST) docs $(ARGS)
 
 docs-update: $(DOCS_STAMP)
+	$(BIN)/python -m docs.made
 	NEURONJAX_UPDATE_DOCS=1 $(PYTEST) docs $(ARGS)
 
 clean:

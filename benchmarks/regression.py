@@ -29,8 +29,8 @@ import jax
 import neuronjax as nj
 from benchmarks import results_file
 from benchmarks.harness import progress
+from neuronjax.diagnostics.edits.canonical_text import fingerprint
 from neuronjax.testing import GoldenMismatch, check_stored
-from neuronjax.testing.fingerprint import fingerprint
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = Path(__file__).with_name("golden_hashes.json")

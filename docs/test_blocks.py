@@ -27,7 +27,7 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipP
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 README = ROOT / "README.md"
-PAGES = (README, *sorted(DOCS.rglob("*.md")))
+PAGES = (README, *(p for p in sorted(DOCS.rglob("*.md")) if "made" not in p.parts))
 UPDATE = bool(os.environ.get("NEURONJAX_UPDATE_DOCS"))
 #: README shows what is printed below the word, indented by four.
 _PRINTS = re.compile(r"(?<=^prints\n\n)(?:    .*\n|\n(?=    ))+", re.MULTILINE)

@@ -16,7 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 import neuronjax as nj
-from neuronjax.cli.searching import search as search_command
+from neuronjax.cli.asking import search as search_command
 from neuronjax.diagnostics.precision_batches import VARIATION, JudgedBatches
 from neuronjax.diagnostics.precision_groups import HeardOp, find_groups
 from neuronjax.diagnostics.precision_metrics import measured, on_host

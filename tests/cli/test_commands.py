@@ -11,11 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 import neuronjax as nj
+from docs.made.operations import NAMES
 from neuronjax import cli
 from neuronjax.cli import about
 from neuronjax.cli.hardware import neighbours
 from neuronjax.hardware import INSTANCES, TARGETS
-from neuronjax.report.operations import NAMES, operations
+from neuronjax.report.operations import operations
 
 
 @pytest.fixture

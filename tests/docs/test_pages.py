@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import neuronjax.hardware as machines
+from docs.made.operations import NAMES
 from docs.pages import (
     citations,
     command_line,
@@ -25,7 +26,6 @@ from docs.pages import (
 )
 from neuronjax.hardware import chips
 from neuronjax.policy.flags import FLAGS, UNSUPPORTED_VARIABLES
-from neuronjax.report.operations import NAMES
 
 ROOT = Path(__file__).parents[2]
 

@@ -32,8 +32,8 @@ from neuronjax.nki import isa as nisa, language as nl, neuron_profile
 from neuronjax.nki.releases.uses import uses_of_file
 from neuronjax.testing import conformance, golden_file
 from neuronjax.testing.archive import npz_bytes, sha256
-from neuronjax.testing.silicon.files import inputs
-from neuronjax.testing.silicon.kit import FORMAT, described, kit_version
+from neuronjax.testing.silicon import inputs
+from neuronjax.testing.silicon.kit import FORMAT, described, kit_version, outputs_of
 from neuronjax.testing.silicon.results import read_results
 from tests.testing import vector_files
 
@@ -171,13 +171,11 @@ def _silicon(name: str) -> Callable[[Path], Path]:
         (folder / "manifest.json").write_text(json.dumps(manifest))
         return folder / name.format(file=file)
 
-    from neuronjax.testing.silicon.results import _types
-
     probe = next(iter(described().values()))
     chip, file = probe["chips"][0], f"{probe['name']}.npz"
     bits = {
         n: np.zeros(shape, f"u{np.dtype(getattr(ml_dtypes, d, d)).itemsize}")
-        for n, (shape, d) in _types(probe).items()
+        for n, (shape, d) in outputs_of(probe["name"]).items()
     }
     arrays = npz_bytes(bits)
     return write

@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 
+from docs.made.collective_samples import SAMPLES
+from docs.made.operation_samples import KIND_DTYPES, program
 from neuronjax.errors import NeuronJaxError
 from neuronjax.hardware import CHIPS, resolve_target
 from neuronjax.lowering import lower
 from neuronjax.policy import Policy
-from neuronjax.report.collective_samples import SAMPLES
-from neuronjax.report.operation_samples import KIND_DTYPES, program
 from neuronjax.timing.cost import SCHEDULED, own_seconds, ways
 from neuronjax.timing.work import QUEUES, Core
 

@@ -347,8 +347,9 @@ class _Training:
     def _time(
         self, target: Target, found: Profile, copies: int, shards: int
     ) -> StepTime:
-        given = self.gradient_bytes
-        size = _gradient_bytes(found) if given is None else given
+        size = self.gradient_bytes
+        if size is None:  # gradients have the types of the parameters
+            size = parameter_bytes(found) if _trains(found) else 0
         reduce = _all_reduce_seconds(size, copies, shards, target, found)
         hidden = min(reduce, self.overlap * _backward_seconds(found))
         # Copies that exchange nothing do not wait for each other.
@@ -381,11 +382,6 @@ class _Training:
         time = StepTime(compute_seconds=machine.step_seconds)
         price = Price(machine.price_per_hour, "given")
         return training_cost(machine.name, time, price, run, copies=copies)
-
-
-def _gradient_bytes(found: Profile) -> int:
-    """Those of the parameters: gradients have their types; 0 of what does not train."""
-    return parameter_bytes(found) if _trains(found) else 0
 
 
 def _all_reduce_seconds(

@@ -1,13 +1,13 @@
 """The `neuronjax` command, one file per family of commands.
 
     running.py     run          a program or a script, on an emulated chip
-    portability.py check        what the real compiler would refuse
+    asking.py      check        what the real compiler would refuse
+                   compare      which op errs, and where the errors begin
+                   tolerance    how far off results may be, and still be right
+                   compare-dump  tensors of a chip or another framework
+                   search       the lowest precision within a tolerance
     judging.py     judge        a kernel: right, legal, safe, how fast
                    nki-diff     what a kernel loses by another NKI release
-    comparing.py   compare      which op errs, and where the errors begin
-    legal.py       tolerance    how far off results may be, and still be right
-                   compare-dump  tensors of a chip or another framework
-    searching.py   search       the lowest precision within a tolerance
     hardware.py    ls           chips, instances, engines
     collectives.py cc-test      what a collective would take
     timing.py      profile      where the time of a program goes
@@ -27,18 +27,15 @@ with status 2.
 
 from neuronjax.cli.about import bench, exactness, version
 from neuronjax.cli.application import app, main
+from neuronjax.cli.asking import check, compare, compare_dump, search, tolerance
 from neuronjax.cli.collectives import cc_test
-from neuronjax.cli.comparing import compare
 from neuronjax.cli.conformance import conformance
 from neuronjax.cli.coverage import ops
 from neuronjax.cli.hardware import ls
 from neuronjax.cli.judging import judge, nki_diff
-from neuronjax.cli.legal import compare_dump, tolerance
 from neuronjax.cli.money import estimate, estimate_serving
-from neuronjax.cli.portability import check
 from neuronjax.cli.running import run
 from neuronjax.cli.script import ScriptCommand
-from neuronjax.cli.searching import search
 from neuronjax.cli.silicon import silicon_check, silicon_kit
 from neuronjax.cli.timing import compare_targets, constants, profile
 from neuronjax.cli.tour import quickstart

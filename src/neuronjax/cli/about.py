@@ -13,6 +13,8 @@ from rich.console import Console
 
 import neuronjax as nj
 from neuronjax.cli.application import JsonOption, print_json, table
+from neuronjax.report import exactness as said
+from neuronjax.report.tables import TEXT
 
 
 def exactness(
@@ -26,32 +28,22 @@ def exactness(
     Examples:
 
         neuronjax exactness
-        neuronjax exactness --markdown > docs/exactness.md
+        neuronjax exactness --markdown > exactness.md
     """
-    from neuronjax.report.exactness import CLAIMS, MEANINGS, as_markdown
-    from neuronjax.report.silicon import EVIDENCE
-
     if markdown:
-        print(as_markdown())
+        print(said.page(), end="")
         return
     console = Console()
-    for label, meaning in MEANINGS.items():
-        rows = table(f"{label}: {meaning}")
-        for heading in ("what", "rule", "switch"):
-            rows.add_column(heading, ratio=1 if heading != "rule" else 2)
-        for claim in CLAIMS:
-            if claim.label == label:
-                rows.add_row(claim.subject, claim.rule, claim.switch)
-        console.print(rows)
-    found = table("measurements of chips: relative L2 distances from FP32 NumPy")
-    for heading in ("claim", "chip", "the chip", "here", "open"):
-        ratio = None if heading == "chip" else 1
-        found.add_column(heading, ratio=ratio, overflow="fold")
-    for e in EVIDENCE:
-        found.add_row(
-            f"{e.subject}: {e.verdict}", e.chip, e.device, e.here, e.unexplained
-        )
-    console.print(found)
+    for label, meaning in said.meanings().items():
+        columns = {"what": {"ratio": 1}, "rule": {"ratio": 2}, "switch": {"ratio": 1}}
+        rows = ([claim[head] for head in columns] for claim in said.claims(label))
+        console.print(table(f"{label}: {meaning}", columns, rows))
+    columns = {"claim": TEXT, "chip": {"overflow": "fold"}}
+    columns |= dict.fromkeys(("the chip", "here", "open"), TEXT)
+    found = said.measurements()
+    rows = ({**row, "claim": f"{row['claim']}: {row['']}"} for row in found)
+    title = "measurements of chips: relative L2 distances from FP32 NumPy"
+    console.print(table(title, columns, ([row[h] for h in columns] for row in rows)))
 
 
 def bench(context: typer.Context) -> None:

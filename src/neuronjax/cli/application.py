@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
 from neuronjax.cli.options import CommandConsole
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
+from neuronjax.report.tables import Look, new_table
 
 
 class _Commands(TyperGroup):
@@ -141,27 +141,14 @@ def show(found: Any, data: Callable[[], Any], as_json: bool) -> None:
         CommandConsole().print(found)
 
 
-def table(title: str, left: Sequence[str] = (), right: Sequence[str] = ()) -> Table:
-    """An empty table in the style of all commands.
-
-    Args:
-        title: above it.
-        left: headings of columns that no line breaks.
-        right: headings of more such columns, of numbers.
-    """
-    made = Table(
-        title=title,
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        collapse_padding=True,
-        pad_edge=False,
-    )
-    for heading in left:
-        made.add_column(heading, no_wrap=True)
-    for heading in right:
-        made.add_column(heading, justify="right", no_wrap=True)
-    return made
+def table(
+    title: str,
+    columns: Mapping[str, Look],
+    rows: Iterable[Sequence[RenderableType]] = (),
+    **style: Any,
+) -> Table:
+    """Return a table of a command; as `new_table`, but a long title is folded."""
+    return new_table(title, columns, rows, min_width=None, **style)
 
 
 def check_folders(paths: Sequence[Path | None]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from neuronjax.api.collective_bench import collective_bench
-from neuronjax.cli.application import JsonOption, TargetOption, print_json, table
+from neuronjax.cli.application import JsonOption, TargetOption, show
 from neuronjax.cli.options import options_of
+from neuronjax.cli.timing import constants_table
 from neuronjax.errors import InvalidProgramError
 from neuronjax.timing.collective_constants import CONSTANTS
 
@@ -43,7 +43,9 @@ def cc_test(
         neuronjax cc-test --constants
     """
     if constants:
-        _print_constants(as_json)
+        figures = list(CONSTANTS.values())
+        title = "Figures of the time of collectives"
+        show(constants_table(title, figures), lambda: [*map(vars, figures)], as_json)
         return
     if op is None:
         raise InvalidProgramError(
@@ -52,22 +54,3 @@ def cc_test(
     sizes = f"{smallest}:{largest}:x{factor}"
     found = collective_bench(op, target, sizes=sizes, **keywords)
     print(found.to_json() if as_json else found)
-
-
-def _print_constants(as_json: bool) -> None:
-    found = [vars(constant) for constant in CONSTANTS.values()]
-    if as_json:
-        print_json(found)
-        return
-    rows = table("Figures of the time of collectives", left=("name", "value", "unit"))
-    rows.add_column("source")
-    for constant in CONSTANTS.values():
-        fitted = f"; fitted to {constant.fitted_to}" if constant.fitted_to else ""
-        guess = "ASSUMPTION: " if constant.is_assumption else ""
-        rows.add_row(
-            constant.name,
-            f"{constant.value:g}",
-            constant.unit,
-            f"{guess}{constant.source}{fitted}",
-        )
-    Console().print(rows)

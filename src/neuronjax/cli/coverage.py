@@ -13,6 +13,7 @@ from neuronjax.cli.application import JsonOption, TargetOption, print_json, tabl
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.report.operations import KINDS, MEANINGS, Operation, Use, select
+from neuronjax.report.tables import TEXT, WORD
 
 if TYPE_CHECKING:
     from neuronjax.report.nki_operations import KernelOperation
@@ -86,10 +87,12 @@ _LEGEND = (
 
 
 def _emulated(title: str, rows: Sequence[Operation]) -> Table:
-    found = table(title, left=("op", *KINDS))
-    for operation in rows:
-        cells = [_cell(operation.uses.get(kind)) for kind in KINDS]
-        found.add_row(operation.name, *(cells if operation.uses else "0" * len(KINDS)))
+    cells = (
+        [_cell(o.uses.get(kind)) for kind in KINDS] if o.uses else "0" * len(KINDS)
+        for o in rows
+    )
+    named = ((o.name, *own) for o, own in zip(rows, cells, strict=True))
+    found = table(title, dict.fromkeys(("op", *KINDS), WORD), named)
     found.caption = _LEGEND
     return found
 
@@ -106,13 +109,8 @@ def _absent(title: str, rows: Sequence[Operation]) -> Table:
     reasons: dict[str, list[str]] = {}
     for operation in rows:
         reasons.setdefault(operation.note, []).append(operation.name)
-    found = table(title)
-    found.leading = 1
-    found.add_column("ops", ratio=1, overflow="fold")
-    found.add_column("why", ratio=1)
-    for reason, names in reasons.items():
-        found.add_row("\n".join(names), reason)
-    return found
+    cells = (("\n".join(names), reason) for reason, names in reasons.items())
+    return table(title, {"ops": TEXT, "why": {"ratio": 1}}, cells, leading=1)
 
 
 # -- kernels ---------------------------------------------------------------------------
@@ -150,11 +148,17 @@ _KERNEL_LEGEND = (
 
 def _instructions(rows: Sequence[KernelOperation]) -> Table:
     columns = ("instruction", "engines", "since", "kernels", "runs", "timed")
-    found = table(f"nki.isa: instructions ({len(rows)})", left=columns)
-    for o in rows:
-        engines = o.engines + "~" * (o.label == "modelled")
-        states = map(_state, (o.front_end, o.semantics, o.cost))
-        found.add_row(o.name, engines, o.generation, *states)
+    cells = (
+        (
+            o.name,
+            o.engines + "~" * (o.label == "modelled"),
+            o.generation,
+            *map(_state, (o.front_end, o.semantics, o.cost)),
+        )
+        for o in rows
+    )
+    title = f"nki.isa: instructions ({len(rows)})"
+    found = table(title, dict.fromkeys(columns, WORD), cells)
     found.caption = _KERNEL_LEGEND
     return found
 
@@ -164,9 +168,7 @@ def _state(value: bool | None) -> str:
 
 
 def _names(title: str, rows: Sequence[KernelOperation]) -> Table:
-    found = table(title, left=["kind"])
-    found.leading = 1
-    found.add_column("names", ratio=1)
+    found = table(title, {"kind": WORD, "names": {"ratio": 1}}, leading=1)
     for kind in ("function", "constant"):
         for there, word in ((True, ""), (False, "missing ")):
             names = [o.name for o in rows if (o.kind, o.front_end) == (kind, there)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -26,6 +26,7 @@ from neuronjax.hardware import (
     Topology,
     resolve_target,
 )
+from neuronjax.report.tables import NAME, NUMBER, PLAIN, RIGHT, WORD
 
 
 def ls(
@@ -108,20 +109,19 @@ def neighbours(topology: Topology, index: int) -> list[int]:
 
 
 def _devices_table(target: Target) -> Table:
-    rows = table("Devices, as neuron-ls shows them", right=["device"])
-    rows.add_column("cores", no_wrap=True)
-    rows.add_column("memory", justify="right", no_wrap=True)
-    rows.add_column("connected to")
-    for index in range(target.chips // target.instances):
-        device = _device(target, index)
-        ids = device["neuroncore_ids"]
-        rows.add_row(
-            str(index),
-            f"{ids[0]}-{ids[-1]}" if len(ids) > 1 else str(ids[0]),
-            _binary(device["memory_size"]),
-            _ranges(device["connected_to"]) or "-",
-        )
-    return rows
+    columns = {"device": NUMBER, "cores": WORD, "memory": NUMBER, "connected to": PLAIN}
+    devices = (_device(target, n) for n in range(target.chips // target.instances))
+    return table("Devices, as neuron-ls shows them", columns, map(_device_row, devices))
+
+
+def _device_row(device: Mapping[str, Any]) -> tuple[str, ...]:
+    ids = device["neuroncore_ids"]
+    return (
+        str(device["neuron_device"]),
+        f"{ids[0]}-{ids[-1]}" if len(ids) > 1 else str(ids[0]),
+        _binary(device["memory_size"]),
+        _ranges(device["connected_to"]) or "-",
+    )
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -140,20 +140,22 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def _targets_table() -> Table:
+    words, numbers = ("target", "chip", "core"), ("chips", "devices", "HBM")
     rows = table(
         "Targets (chips first, then what can be rented)",
-        left=("target", "chip", "core"),
-        right=("chips", "devices", "HBM"),
+        dict.fromkeys(words, WORD) | dict.fromkeys(numbers, NUMBER),
+        (
+            (
+                name,
+                target.chip.name,
+                target.core.name.split()[0],
+                str(target.chips),
+                str(target.logical_cores()),
+                _binary(target.chips * target.chip.hbm_bytes),
+            )
+            for name, target in TARGETS.items()
+        ),
     )
-    for name, target in TARGETS.items():
-        rows.add_row(
-            name,
-            target.chip.name,
-            target.core.name.split()[0],
-            str(target.chips),
-            str(target.logical_cores()),
-            _binary(target.chips * target.chip.hbm_bytes),
-        )
     rows.caption = "A device is a logical NeuronCore, as JAX on Neuron counts them."
     return rows
 
@@ -167,13 +169,8 @@ def _describe(target: Target) -> Iterator[Table]:
 
 
 def _facts(title: str, facts: dict[str, str]) -> Table:
-    rows = table(title)
-    rows.show_header = False
-    rows.add_column(style="bold", no_wrap=True)
-    rows.add_column()
-    for row in facts.items():
-        rows.add_row(*row)
-    return rows
+    columns = {"fact": NAME, "value": PLAIN}
+    return table(title, columns, facts.items(), show_header=False)
 
 
 def _target_facts(target: Target) -> dict[str, str]:
@@ -216,20 +213,17 @@ def _core_facts(core: CoreSpec, chip: ChipSpec) -> dict[str, str]:
 
 
 def _engines_table(core: CoreSpec) -> Table:
-    rows = table("Engines")
-    rows.add_column("engine", style="bold")
-    rows.add_column("clock", justify="right")
-    rows.add_column("elements/cycle")
-    rows.add_column("dtypes")
-    for engine in core.engines:
-        width = engine.elements_per_cycle
-        rows.add_row(
+    columns = {"engine": {"style": "bold"}, "clock": RIGHT}
+    rows = (
+        (
             engine.name,
             f"{engine.clock_hz / 1e9:g} GHz",
-            _by_dtype(width, "\n") if width else "-",
+            _by_dtype(width, "\n") if (width := engine.elements_per_cycle) else "-",
             ", ".join(engine.dtypes) or "-",
         )
-    return rows
+        for engine in core.engines
+    )
+    return table("Engines", columns | {"elements/cycle": PLAIN, "dtypes": PLAIN}, rows)
 
 
 def _by_dtype(values: ByDtype, separator: str = ", ") -> str:

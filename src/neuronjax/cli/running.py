@@ -41,8 +41,11 @@ from neuronjax.cli.sources import (
 )
 from neuronjax.diagnostics.differences import Difference, difference
 from neuronjax.report.profile_tables import QUEUE_TITLES
+from neuronjax.report.tables import NUMBER, RIGHT
 from neuronjax.testing.bits import leaves_of
 from neuronjax.timing.work import Queue
+
+_RESULT = {"style": "bold", "overflow": "fold"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,10 +189,13 @@ def _print(title: str, outcome: CommandOutcome) -> None:
 
 
 def _results_table(title: str, outcome: CommandOutcome) -> Table:
-    rows = table(title)
-    rows.add_column("result", style="bold", overflow="fold")
-    for heading in ("type", "min", "max", "NaN", "Inf"):
-        rows.add_column(heading, justify="right", overflow="fold")
+    rows = table(
+        title,
+        {"result": _RESULT}
+        | dict.fromkeys(
+            ("type", "min", "max", "NaN", "Inf"), RIGHT | {"overflow": "fold"}
+        ),
+    )
     for name, array in outcome.results.items():
         facts = _summary(array)
         kind = f"{facts['dtype']}[{','.join(map(str, array.shape))}]"
@@ -199,10 +205,11 @@ def _results_table(title: str, outcome: CommandOutcome) -> Table:
 
 
 def _differences_table(outcome: CommandOutcome) -> Table:
-    rows = table("Against jax.jit on this computer")
-    rows.add_column("result", style="bold", overflow="fold")
-    for heading in ("differing", "largest", "in ULP", "relative L2"):
-        rows.add_column(heading, justify="right")
+    headings = ("differing", "largest", "in ULP", "relative L2")
+    rows = table(
+        "Against jax.jit on this computer",
+        {"result": _RESULT} | dict.fromkeys(headings, RIGHT),
+    )
     for name, array in outcome.results.items():
         found = _difference(outcome, name)
         assert found is not None
@@ -217,9 +224,9 @@ def _differences_table(outcome: CommandOutcome) -> Table:
 
 
 def _instructions_table(counts: Mapping[Queue, int]) -> Table:
-    rows = table("Instructions by engine", right=[QUEUE_TITLES[q] for q in counts])
-    rows.add_row(*[f"{count:,}" for count in counts.values()])
-    return rows
+    columns = dict.fromkeys((QUEUE_TITLES[queue] for queue in counts), NUMBER)
+    row = [f"{count:,}" for count in counts.values()]
+    return table("Instructions by engine", columns, [row])
 
 
 def _number(value: float | None) -> str:

@@ -189,19 +189,6 @@ def program(source: str, shapes: Shapes) -> tuple[Any, tuple[Any, ...]]:
     return found.function, found.arguments(shapes)
 
 
-def answered(
-    verb: Callable[..., Any],
-    source: str,
-    values: tuple[Shapes, Path | None, int],
-    **keywords: Any,
-) -> Any:
-    """Return what a verb answers about a program, given shapes, inputs and a seed."""
-    found = find(source)
-    asked = verb(found.function, **keywords)
-    arguments, named = found.values(*values)
-    return asked(*arguments, **named)
-
-
 def _saved(source: str) -> SavedSource:
     path = Path(source)
     if not path.is_file():
@@ -342,7 +329,12 @@ def with_values(
     """
     generator = np.random.default_rng(seed)
     if inputs is None:
-        return [jnp.asarray(_drawn(type, generator)) for type in types]
+        return [
+            jnp.asarray(
+                draw(x, generator) if isinstance(x, jax.ShapeDtypeStruct) else x
+            )
+            for x in types
+        ]
     given = read_npz(inputs, "give an .npz file, as np.savez writes it")
     numbered = enumerate(zip(types, names, strict=True))
     return [_given(given, *of, index) for index, of in numbered]
@@ -364,10 +356,6 @@ def _given(
             remedy="give an array of that shape",
         )
     return jnp.asarray(array.astype(type.dtype))
-
-
-def _drawn(type: Any, generator: np.random.Generator) -> Any:
-    return draw(type, generator) if isinstance(type, jax.ShapeDtypeStruct) else type
 
 
 def draw(type: jax.ShapeDtypeStruct, generator: np.random.Generator) -> np.ndarray:

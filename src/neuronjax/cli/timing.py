@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +21,7 @@ from neuronjax.cli.application import (
     PolicyOption,
     check_folders,
     print_json,
+    show,
     table,
 )
 from neuronjax.cli.options import CommandConsole, Offer, options_of
@@ -38,6 +39,7 @@ from neuronjax.report.profile_tables import (
 from neuronjax.report.profile_usage import Usage
 from neuronjax.report.quantities import binary, percent, seconds
 from neuronjax.report.setting import numerics_of
+from neuronjax.report.tables import NAME, NUMBER, PLAIN
 from neuronjax.timing.assumptions import CONSTANTS as RULES
 from neuronjax.timing.collective_constants import CONSTANTS as COLLECTIVES
 from neuronjax.timing.constant import Constant
@@ -234,12 +236,12 @@ def _row(
 
 
 def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
-    rows = table(title)
-    rows.add_column("target", style="bold", no_wrap=True)
-    for heading in ("LNC", "time", "× first", "MFU", "MBU"):
-        rows.add_column(heading, justify="right", no_wrap=True)
-    rows.add_column("busiest queue")
-    rows.add_column("HBM needed", justify="right", no_wrap=True)
+    rows = table(
+        title,
+        {"target": NAME}
+        | dict.fromkeys(("LNC", "time", "× first", "MFU", "MBU"), NUMBER)
+        | {"busiest queue": PLAIN, "HBM needed": NUMBER},
+    )
     known = [row for row in found if "error" not in row]
     for row in known:
         memory = f"{binary(row['hbm_bytes'])}, {_share(row)}"
@@ -296,10 +298,9 @@ def constants(
             f"no constant has {text!r} in its name",
             remedy="list all: neuronjax constants",
         )
-    if as_json:
-        print_json([dataclasses.asdict(constant) for constant in chosen])
-        return
-    Console().print(_constants_table(chosen))
+    assumed = sum(constant.is_assumption for constant in chosen)
+    title = f"The time model: {len(chosen)} figures, {assumed} of them assumptions"
+    show(constants_table(title, chosen), lambda: [*map(vars, chosen)], as_json)
 
 
 def _constants() -> Iterator[Constant]:
@@ -314,15 +315,17 @@ def _value(constant: Constant) -> str:
     return f"{constant.value:.6g} {constant.unit}"
 
 
-def _constants_table(chosen: list[Constant]) -> Table:
-    assumed = sum(constant.is_assumption for constant in chosen)
+def constants_table(title: str, chosen: Sequence[Constant]) -> Table:
+    """Return figures with their sources."""
     rows = table(
-        f"The time model: {len(chosen)} figures, {assumed} of them assumptions"
+        title,
+        {
+            "name": {"style": "bold", "overflow": "fold", "max_width": 24},
+            "value": NUMBER,
+            "source": {"overflow": "fold"},
+        },
+        leading=1,
     )
-    rows.leading = 1
-    rows.add_column("name", style="bold", overflow="fold", max_width=24)
-    rows.add_column("value", justify="right", no_wrap=True)
-    rows.add_column("source", overflow="fold")
     for constant in chosen:
         mark = "[yellow]ASSUMPTION[/yellow]: " if constant.is_assumption else ""
         fitted = (

@@ -36,13 +36,18 @@ def alike(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a == b) | (np.isnan(a) & np.isnan(b))
 
 
+def ratio(error: float, size: float) -> float:
+    """Return an error over the size of the reference: 0 without one, Inf of nothing."""
+    if error == 0:
+        return 0.0
+    return float(error / size) if size else math.inf
+
+
 def difference(actual: np.ndarray, reference: np.ndarray) -> Difference:
     """Compares arrays of one shape and dtype.
 
     Complex numbers are compared as their two parts."""
-    if actual.dtype.kind == "c":
-        part = f"f{actual.dtype.itemsize // 2}"
-        actual, reference = (_parts(x, part) for x in (actual, reference))
+    actual, reference = parts(actual), parts(reference)
     a, b = (np.asarray(x, np.float64) for x in (actual, reference))
     with np.errstate(invalid="ignore", over="ignore"):
         same = alike(a, b)
@@ -50,34 +55,32 @@ def difference(actual: np.ndarray, reference: np.ndarray) -> Difference:
         error = np.where(np.isnan(error), np.inf, error)
         norm = float(np.linalg.norm(np.where(np.isfinite(b), b, 0.0)))
         distance = float(np.linalg.norm(error))
+    has_steps = actual.dtype.kind not in "iub"
+    steps = steps_apart(actual, reference) if has_steps else None
     return Difference(
         equal=bool(same.all()),
         differing=int((~same).sum()),
         max_abs=float(error.max(initial=0.0)),
-        max_ulp=_max_ulp(actual, reference, same, error),
-        relative_l2=_ratio(distance, norm),
+        max_ulp=None if steps is None else float(steps.max(initial=0.0)),
+        relative_l2=ratio(distance, norm),
     )
 
 
-def _parts(array: np.ndarray, part: str) -> np.ndarray:
+def parts(array: np.ndarray) -> np.ndarray:
+    """Return the real numbers of an array, flat, where it is complex."""
+    if array.dtype.kind != "c":
+        return array
+    part = f"f{array.dtype.itemsize // 2}"
     return np.ascontiguousarray(array).reshape(-1).view(part)
 
 
-def _ratio(distance: float, norm: float) -> float:
-    if norm == 0.0:
-        return 0.0 if distance == 0.0 else math.inf
-    return distance / norm
-
-
-def _max_ulp(
-    actual: np.ndarray, reference: np.ndarray, same: np.ndarray, error: np.ndarray
-) -> float | None:
-    if actual.dtype.kind in "iub":
-        return None
-    if np.isinf(error).any():
-        return math.inf
-    steps = np.abs(_ordered(actual) - _ordered(reference))
-    return float(np.where(same, 0, steps).max(initial=0))
+def steps_apart(actual: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Return how many numbers of their format the elements of two arrays are apart."""
+    a, b = (np.asarray(x, np.float64) for x in (actual, reference))
+    with np.errstate(invalid="ignore", over="ignore"):
+        same, is_far = alike(a, b), ~np.isfinite(a - b)
+    steps = np.abs(_ordered(actual) - _ordered(reference)).astype(np.float64)
+    return np.where(same, 0.0, np.where(is_far, np.inf, steps))
 
 
 def _ordered(values: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from neuronjax.diagnostics.differences import alike
+from neuronjax.diagnostics.differences import alike, ratio
 from neuronjax.errors import InvalidProgramError
 
 #: How many paths an error names.
@@ -35,22 +35,17 @@ Chooser = str | Callable[[Any], Any] | None
 
 def relative_l2(reference: np.ndarray, actual: np.ndarray) -> float:
     """Norm of the error over the norm of the reference."""
-    return _ratio(np.linalg.norm(actual - reference), np.linalg.norm(reference))
+    error, size = np.linalg.norm(actual - reference), np.linalg.norm(reference)
+    return ratio(float(error), float(size))
 
 
 def max_relative(reference: np.ndarray, actual: np.ndarray) -> float:
     """The largest error over the largest magnitude of the reference."""
-    return _ratio(_largest(actual - reference), _largest(reference))
+    return ratio(_largest(actual - reference), _largest(reference))
 
 
 def _largest(array: np.ndarray) -> float:
     return float(np.max(np.abs(array), initial=0.0))
-
-
-def _ratio(error: Any, size: Any) -> float:
-    if error == 0:
-        return 0.0
-    return float(error / size) if size else math.inf
 
 
 OF_ARRAYS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {

@@ -2,7 +2,7 @@
 
 On trn1 `nisa.tensor_reduce` of 127 and of 128 FP32 numbers along the free axis is one
 left fold, bit for bit, in each of 16,384 published sums (kernel-grader, see
-`report.silicon`). Nothing public says what happens to longer ones.
+docs/exactness.md). Nothing public says what happens to longer ones.
 """
 
 from __future__ import annotations

@@ -49,10 +49,6 @@ def _energy(value: float | None, share: float = 1.0) -> str:
     return _NOBODY if value is None else f"{value * share:.3g}"
 
 
-def _whole(value: int | None) -> str:
-    return _NOBODY if value is None else f"{value:,}"
-
-
 def _machine(cost: TrainingCost | ServingCost) -> str:
     """Its name, a long one on lines that end with a hyphen."""
     return textwrap.fill(cost.machine, 17, break_long_words=False)
@@ -150,7 +146,9 @@ def serving_tables(
         "weights": lambda cost: binary(cost.weights_bytes),
         "KV cache": lambda cost: binary(cost.kv_cache_bytes),
         "HBM": _hbm,
-        "largest batch": lambda cost: _whole(cost.max_batch),
+        "largest batch": lambda cost: (
+            _NOBODY if cost.max_batch is None else f"{cost.max_batch:,}"
+        ),
         "$/Mtok": lambda cost: _per_million(cost.dollars_per_million_tokens),
     }
     held = "What a device holds; dollars for all tokens, prompts included"

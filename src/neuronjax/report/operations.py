@@ -1,77 +1,28 @@
 """Which StableHLO and CHLO ops are emulated, on which engines, with which dtypes.
 
-One row per op of both dialects. The status is read from the lowering's own tables;
-engines, labels and dtypes come from lowering a sample program (`operation_samples`), so
-that the table cannot disagree with the emulator. Nothing is run.
+One row per op of both dialects, in `operations.json`. The file is made by lowering a
+sample of every op (docs/made), and a test holds it against the lowering, so that the
+table cannot disagree with the emulator. Nothing is lowered or run here.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
-from neuronjax.errors import NeuronJaxError, UnimplementedError
-from neuronjax.hardware import EMULATOR_ONLY_DTYPES, Target, resolve_target
-from neuronjax.lowering import lower
-from neuronjax.lowering.refused import REFUSED
-from neuronjax.lowering.registry import RULES
-from neuronjax.policy import Policy
-from neuronjax.report.collective_samples import SAMPLES
-from neuronjax.report.operation_samples import KIND_DTYPES, Build, program
+from neuronjax.hardware import EMULATOR_ONLY_DTYPES, Target
 
 Status = Literal["emulated", "refused", "missing"]
+KINDS = ("float", "integer", "bool", "complex")
 MEANINGS: dict[Status, str] = {
     "emulated": "runs",
     "refused": "not run, by decision; the note says why",
     "missing": "no rule yet",
 }
-
-# Ops that are no computation of their own.
-STRUCTURE = {"stablehlo.return": "ends a region"}
-_NOTES = {
-    "stablehlo.custom_call": "__op$block_scaled_dot, QuantizeMX, linear algebra; "
-    "others are refused",
-    "stablehlo.composite": "what its decomposition needs",
-    "stablehlo.reshape": "no instruction where only the view changes",
-    "stablehlo.while": "the body's instructions, and one loop",
-}
-_STABLEHLO = """
-abs add after_all all_gather all_reduce all_to_all and async_done async_start atan2
-batch_norm_grad batch_norm_inference batch_norm_training bitcast_convert broadcast
-broadcast_in_dim case cbrt ceil cholesky clamp collective_broadcast collective_permute
-collective_reduce compare complex composite concatenate constant convert convolution
-cosine count_leading_zeros create_token cross-replica-sum custom_call divide dot
-dot_general dynamic_broadcast_in_dim dynamic_conv dynamic_gather dynamic_iota
-dynamic_pad dynamic_reshape dynamic_slice dynamic_update_slice einsum exponential
-exponential_minus_one fft floor gather get_dimension_size get_tuple_element if imag
-infeed iota is_finite log log_plus_one logistic map maximum minimum multiply negate not
-optimization_barrier or outfeed pad partition_id popcnt power real real_dynamic_slice
-recv reduce reduce_precision reduce_scatter reduce_window remainder replica_id reshape
-return reverse rng rng_bit_generator round_nearest_afz round_nearest_even rsqrt scatter
-select select_and_scatter send set_dimension_size shift_left shift_right_arithmetic
-shift_right_logical sign sine slice sort sqrt subtract tan tanh torch_index_select
-transpose triangular_solve tuple unary_einsum uniform_dequantize uniform_quantize while
-xor
-"""
-_CHLO = """
-_asin_acos_kernel acos acosh asin asinh atan atanh bessel_i1e broadcast_add
-broadcast_and broadcast_atan2 broadcast_compare broadcast_complex broadcast_divide
-broadcast_maximum broadcast_minimum broadcast_multiply broadcast_next_after broadcast_or
-broadcast_polygamma broadcast_power broadcast_remainder broadcast_select
-broadcast_shift_left broadcast_shift_right_arithmetic broadcast_shift_right_logical
-broadcast_subtract broadcast_xor broadcast_zeta conj constant constant_like cosh digamma
-erf erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma mulhi next_after polygamma
-ragged_dot scan sinh square tan top_k zeta
-"""
-NAMES = (
-    *(f"stablehlo.{name}" for name in _STABLEHLO.split()),
-    *(f"chlo.{name}" for name in _CHLO.split()),
-)
-"""Every op of both dialects, in jaxlib 0.10 to 0.12."""
-
-_TARGET, _MX_TARGET = "trn2", "trn3"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,51 +80,17 @@ def _kind(dtype: str) -> str:
 
 @functools.cache
 def operations() -> tuple[Operation, ...]:
-    """The whole table, in the order of the dialects."""
-    return tuple(map(_operation, NAMES))
+    """Return the whole table, in the order of the dialects."""
+    rows = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    return tuple(map(_operation, rows))
 
 
-def _operation(name: str) -> Operation:
-    if name in STRUCTURE:
-        return Operation(name=name, status="emulated", note=STRUCTURE[name])
-    if name in REFUSED:
-        refusal = REFUSED[name]
-        missing = issubclass(refusal.error, UnimplementedError)
-        return Operation(
-            name=name, status="missing" if missing else "refused", note=refusal.reason
-        )
-    if name in SAMPLES:
-        return _sampled(name)
-    status: Status = "emulated" if name in RULES else "missing"
-    return Operation(name=name, status=status)
-
-
-def _sampled(name: str) -> Operation:
-    kinds, build = SAMPLES[name]
-    found = {_KIND_NAMES[kind]: _use(name, build, kind) for kind in kinds}
-    uses = {kind: use for kind, use in found.items() if use is not None}
-    status: Status = "emulated" if uses else "missing"
-    return Operation(name=name, status=status, uses=uses, note=_NOTES.get(name, ""))
-
-
-_KIND_NAMES = {"f": "float", "i": "integer", "b": "bool", "c": "complex"}
-KINDS = tuple(_KIND_NAMES.values())
-
-
-def _use(name: str, build: Build, kind: str) -> Use | None:
-    """What a sample is lowered to, or None where the emulator refuses it."""
-    target = _MX_TARGET if name == "stablehlo.custom_call" else _TARGET
-    sample = program(build, name, KIND_DTYPES[kind])
-    try:
-        lowered = lower(sample, target=resolve_target(target), policy=Policy())
-    except NeuronJaxError:
-        return None
-    instructions = tuple(lowered.walk())
-    engines = tuple(dict.fromkeys(i.engine for i in instructions))
-    labels = {i.label for i in instructions}
-    # What is checked on silicon is so for some shapes, and an op is for all.
-    is_modelled = labels & {"modelled", "checked on silicon"}
-    return Use(engines, "modelled" if is_modelled else "exact")
+def _operation(row: dict[str, Any]) -> Operation:
+    uses = {
+        kind: Use(tuple(use["engines"]), use["label"])
+        for kind, use in row["uses"].items()
+    }
+    return Operation(**{**row, "uses": uses})
 
 
 def select(text: str = "", *, missing: bool = False) -> Iterator[Operation]:

@@ -7,10 +7,44 @@ which cell a file was. Only for showing: rules and records keep the file itself.
 from __future__ import annotations
 
 import itertools
+import linecache
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from neuronjax.ir.program import TOP
 
 _NOWHERE = "(no line)"
+
+
+@dataclass(frozen=True)
+class OpPlace:
+    """An op as a reader finds it.
+
+    Attributes:
+        op: "dot_general".
+        module: the part of the model and the pass, "mlp (backward)"; "(top)" of none.
+        source: `file:line`, or "".
+    """
+
+    op: str
+    module: str
+    source: str
+
+    @property
+    def line(self) -> str:
+        """`file:line` without folders."""
+        return place(self.source)
+
+    @property
+    def code(self) -> str:
+        """What is written on the line; "" where no file holds it."""
+        path, _, line = self.source.rpartition(":")
+        return linecache.getline(path, int(line) if line.isdigit() else 0).strip()
+
+    def __str__(self) -> str:
+        inside = "" if self.module == TOP else f" in {self.module}"
+        return f"{self.op}{inside}, {self.line}"
 
 
 def place(source: str) -> str:

@@ -72,15 +72,12 @@ def draw_study(
     plain(above, f"{metric}: mean over seeds, band: {BANDS[band][1]}")
     plain(below, f"difference to {baseline}, seed by seed")
     below.axhline(0.0, color=FAINT, linewidth=1, zorder=0)
-    below.set_xlabel(_steps(smooth), color=INK)
+    moving = f" (moving mean over {smooth} steps)" if smooth > 1 else ""
+    below.set_xlabel(f"step{moving}", color=INK)
     above.set_ylabel(metric, color=INK)
     below.set_ylabel(f"{metric} − {baseline}", color=INK)
     above.legend(frameon=False, labelcolor=INK)
     return figure
-
-
-def _steps(smooth: int) -> str:
-    return f"step (moving mean over {smooth} steps)" if smooth > 1 else "step"
 
 
 def _draw(

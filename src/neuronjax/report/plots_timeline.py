@@ -313,12 +313,9 @@ def _name(event: Event, timeline: Timeline) -> str:
 
 
 def _shown_loops(timeline: Timeline) -> list[LoopSpan]:
-    """The longest of the loops that are in no other."""
-    return sorted(_outer_loops(timeline.loops), key=_length)[-_MOST_LOOPS:]
-
-
-def _length(loop: LoopSpan) -> float:
-    return loop.end_seconds - loop.start_seconds
+    """Return the longest of the loops that are in no other."""
+    loops = _outer_loops(timeline.loops)
+    return sorted(loops, key=lambda x: x.end_seconds - x.start_seconds)[-_MOST_LOOPS:]
 
 
 def _outer_loops(loops: Sequence[LoopSpan]) -> list[LoopSpan]:

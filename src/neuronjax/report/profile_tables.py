@@ -205,17 +205,13 @@ def parts_that_hold(
     whole = total(groups.values()).busy_seconds
     deepest = depth = max((key.count("/") + 1 for key in groups), default=1)
     found = dict(groups)
-    while depth > 1 and _hidden(found, limit) > whole / 2:
+    while depth > 1 and total([*found.values()][limit:]).busy_seconds > whole / 2:
         depth -= 1
         found = _cut(groups, depth)
     if depth == deepest:
         return found, ""
     note = f"with what is inside them; every part by itself: --rows {len(groups)}"
     return found, note
-
-
-def _hidden(groups: Mapping[str, Usage], limit: int) -> float:
-    return total(list(groups.values())[limit:]).busy_seconds
 
 
 def _cut(groups: Mapping[str, Usage], depth: int) -> dict[str, Usage]:
@@ -247,7 +243,9 @@ def groups_table(
     if rest:
         shown[f"{len(rest)} more"] = total(rest)
     unit, name = time_unit(max(whole.seconds.values(), default=0.0))
-    queues: list[Queue] = [queue for queue in QUEUES if _is_shown(whole, queue)]
+    # Queues that never work, or as good as never, have no column.
+    least = 0.001 * whole.busy_seconds
+    queues: list[Queue] = [q for q in QUEUES if whole.seconds.get(q, 0.0) > least]
     short = [QUEUE_TITLES[q].removesuffix("E").removesuffix("-cores") for q in queues]
     rows = new_table(
         f"{title}: share of the time of all queues; {name} of each",
@@ -269,11 +267,6 @@ def _of_none(shown: Mapping[str, Usage], heading: str) -> str:
     if {queue for queue, spent in shown[NONE].seconds.items() if spent} <= {"dma"}:
         return f"{NONE}: {moved}"
     return f"{NONE}: ops of no known {heading}; {moved}"
-
-
-def _is_shown(whole: Usage, queue: Queue) -> bool:
-    """Queues that never work, or as good as never, have no column."""
-    return whole.seconds.get(queue, 0.0) > 0.001 * whole.busy_seconds
 
 
 def _figures(value: float) -> str:

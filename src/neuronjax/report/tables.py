@@ -62,6 +62,11 @@ def new_table(
     return table
 
 
+def cut(text: str, width: int = WIDTH) -> str:
+    """Return a text of at most so many characters."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
 def as_text(drawn: RenderableType) -> str:
     """Plain text, no line longer than `WIDTH`, no blanks at the end of one."""
     out = io.StringIO()

@@ -24,12 +24,12 @@ import jax
 import numpy as np
 
 from neuronjax.api.asked import Asked
+from neuronjax.diagnostics.edits.canonical_text import fingerprint
 from neuronjax.errors import InternalError, InvalidProgramError
 from neuronjax.policy import Policy
 from neuronjax.testing import golden_file
 from neuronjax.testing.archive import locked
 from neuronjax.testing.bits import LeafDifference, bits, compared, listed
-from neuronjax.testing.fingerprint import fingerprint
 from neuronjax.testing.golden_file import GoldenFile, Leaf
 from neuronjax.testing.golden_run import (
     GoldenRun,

@@ -148,14 +148,11 @@ class GoldenRun:
             shape = (instructions.amax_history_length, instructions.amax_slots)
             history = jnp.zeros(shape, jnp.float32)
         context = CallContext(jnp.uint32(self.rounding_seed), history)
-        flat = split_complex([jnp.asarray(_data(a)) for a in arrays])
+        plain = (jax.random.key_data(a) if is_key(a.dtype) else a for a in arrays)
+        flat = split_complex([jnp.asarray(a) for a in plain])
         found = interpreter.run(instructions, flat, context, tuple(listeners))
         extra = [] if found.amax_history is None else [found.amax_history]
         return [*join_complex(found.results, self.program), *extra]
-
-
-def _data(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if is_key(leaf.dtype) else leaf
 
 
 def _no_function(*leaves: Any) -> list[Any]:

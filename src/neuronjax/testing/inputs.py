@@ -15,8 +15,6 @@ import numpy as np
 from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics.casting import cast
 
-#: Another way of drawing gets another name; old goldens keep theirs.
-GENERATOR = "philox-uniform-1"
 _STEPS = 24
 
 

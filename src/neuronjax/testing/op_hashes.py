@@ -9,8 +9,8 @@ count as one: which payload an intermediate has is not promised.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
+import itertools
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -88,13 +88,11 @@ def first_change(before: OpHashes, now: OpHashes) -> FirstChange | None:
 
 
 def _equal_lines(before: Sequence[str], now: Sequence[str]) -> int:
-    """How many instructions from the start are the same, wherever their source."""
-    kinds = [[line.split("  # ")[0] for line in lines] for lines in (before, now)]
-    matcher = difflib.SequenceMatcher(None, *kinds, autojunk=False)
-    for tag, start, *_ in matcher.get_opcodes():
-        if tag != "equal":
-            return start
-    return len(now)
+    """Return how many instructions from the start are the same, wherever their
+    source."""
+    kinds = ([line.split("  # ")[0] for line in lines] for lines in (before, now))
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*kinds))
+    return sum(1 for _ in same)
 
 
 def watched(

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from neuronjax.diagnostics.edits.canonical_text import first_difference
 from neuronjax.diagnostics.edits.edit_result import Edit, EditedOp
 from neuronjax.diagnostics.edits.programs import edits_between
 from neuronjax.ir.program import Program
-from neuronjax.testing.fingerprint import first_difference
 from neuronjax.testing.source_lines import EditedLines, SourceLines
 
 #: Packages that make a program of a function.

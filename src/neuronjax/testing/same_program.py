@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from neuronjax.api.asked import Asked
+from neuronjax.diagnostics.edits.canonical_text import fingerprint, first_difference
 from neuronjax.ir.program import Program
 from neuronjax.testing import golden_file
-from neuronjax.testing.fingerprint import fingerprint, first_difference
 from neuronjax.testing.golden_run import Today, stored_program
 
 
@@ -25,7 +25,7 @@ def assert_same_program(
     """Asserts that two functions are captured as the same StableHLO.
 
     Source lines, names of functions and arguments, and where constants stand do not
-    count; see `testing.fingerprint`.
+    count; see `diagnostics.edits.canonical_text`.
 
     Args:
         function: as `neuronjax.compare`.

@@ -13,15 +13,16 @@ import pytest
 from typer.testing import CliRunner
 
 import neuronjax.nki  # noqa: F401  what `import nki` is to mean
+from docs.made.exactness import CLAIMS
+from docs.made.silicon_kit import kernel_text
+from docs.made.silicon_kit.kit import kit_files as made_files
+from docs.made.silicon_kit.probes import PROBES
 from neuronjax import cli
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.engines import fold
 from neuronjax.execution.tiles import accumulators, matmul
-from neuronjax.report.exactness import CLAIMS
 from neuronjax.testing import check_silicon, write_silicon_kit
-from neuronjax.testing.silicon import kernel_text, probes
-from neuronjax.testing.silicon.files import inputs
-from neuronjax.testing.silicon.kit import kit_files
+from neuronjax.testing.silicon import inputs, probes
 from neuronjax.testing.silicon.questions_rounding import casts, others, subnormals
 from neuronjax.testing.silicon.questions_sums import sums, tensor_sums
 from neuronjax.testing.silicon.questions_values import values
@@ -206,7 +207,7 @@ def kit(tmp_path_factory):
 
 def others_than(*functions: str) -> str:
     """What --only takes for all but these of ScalarE's functions."""
-    names = (n for n in (*probes.PROBES, *probes.REDUCTIONS) if "function" not in n)
+    names = (n for n in (*PROBES, *probes.REDUCTIONS) if "function" not in n)
     return ",".join([*names, *(f"function_{f}" for f in functions)])
 
 
@@ -397,7 +398,7 @@ def test_a_folder_without_a_whole_manifest_is_refused(folder):
 
 
 def test_the_kit_is_the_same_bytes_every_time(kit):
-    again = kit_files.__wrapped__()
+    again = made_files()
     assert {p.name: p.read_bytes() for p in kit.iterdir() if p.is_file()} == again
 
 
@@ -417,18 +418,18 @@ def test_the_kit_needs_numpy_and_the_vendor_alone(kit):
 def test_every_probe_is_a_kernel_of_both_styles_and_has_a_question():
     for text in (kernel_text.newer(), kernel_text.older()):
         functions = [n.name for n in ast.parse(text).body if hasattr(n, "name")]
-        assert functions == list(probes.PROBES)
+        assert functions == list(PROBES)
     families = (sums, tensor_sums, casts, subnormals, others, values)
     asked = [question for family in families for question in family()]
     orders = {"vector_order", "tensor_order"}  # shown as notes
     named = {probe for question in asked for probe in question.probes}
-    assert named | orders == {*probes.PROBES, *probes.REDUCTIONS}
+    assert named | orders == {*PROBES, *probes.REDUCTIONS}
     assert {q.claim for q in asked} <= {claim.subject for claim in CLAIMS}
 
 
 def test_inputs_are_what_they_were():
     """Another stream is another kit: results of the old one are refused."""
-    found = inputs.make("scan", "x", probes.PROBES["scan"].inputs["x"][1])
+    found = inputs.make("scan", "x", PROBES["scan"].inputs["x"][1])
     assert found[0, :3].tolist() == [1050304774, 3219976734, 3203410948]
     assert inputs.words(1, 3).tolist() == [1175010553, 3892281679, 2582492138]
 

@@ -109,7 +109,8 @@ def plot(runs: Sequence[QuickstartRun], corpus: Corpus, path: Path) -> None:
         width = 1 + 0.6 * (len(runs) - 1 - index)
         style = dict(color=_COLOURS[index % len(_COLOURS)], linewidth=width)
         steps = np.arange(1, len(run.losses) + 1)
-        top.plot(steps, run.losses, label=_label(run), **style)
+        label = f"{run.machine}: {run.heldout_perplexity:.3f}"
+        top.plot(steps, run.losses, label=label, **style)
         bottom.plot(steps, np.array(run.losses) - native, **style)
     top.legend(title="held-out perplexity", frameon=False)
     _dress(top, "training loss [nats/char]")
@@ -118,10 +119,6 @@ def plot(runs: Sequence[QuickstartRun], corpus: Corpus, path: Path) -> None:
     top.set_title("One GPT, one seed, one text: native and on emulated Trainium")
     figure.savefig(path, dpi=150, format="png")
     plt.close(figure)
-
-
-def _label(run: QuickstartRun) -> str:
-    return f"{run.machine}: {run.heldout_perplexity:.3f}"
 
 
 def _dress(axes: Axes, label: str) -> None:

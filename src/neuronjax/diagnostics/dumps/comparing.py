@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.diagnostics.dumps.dump_result import DumpedTensor, OpPlace
+from neuronjax.diagnostics.dumps.dump_result import DumpedTensor
 from neuronjax.diagnostics.dumps.matching import Match
 from neuronjax.diagnostics.dumps.naming import Key
 from neuronjax.diagnostics.legal.held import Held, exact, half_steps
@@ -38,6 +38,7 @@ from neuronjax.ir.calls import CALLEES
 from neuronjax.ir.program import Op, Program, Value
 from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS
+from neuronjax.report.places import OpPlace
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,37 +13,20 @@ from rich.text import Text
 from neuronjax.diagnostics.comparison_tables import short
 from neuronjax.diagnostics.dumps.matching import Unmatched
 from neuronjax.diagnostics.legal.results import CheckedOutput
-from neuronjax.ir.program import TOP
-from neuronjax.report.places import place
-from neuronjax.report.tables import NUMBER, RIGHT, WIDTH, Displayed, Look, new_table
+from neuronjax.report.places import OpPlace
+from neuronjax.report.tables import (
+    NUMBER,
+    RIGHT,
+    WIDTH,
+    Displayed,
+    Look,
+    cut,
+    new_table,
+)
 
 _SHOWN_OPS = 4
 _SHOWN_ROWS = 20
 _CUT: Look = {"no_wrap": True, "overflow": "ellipsis"}
-
-
-@dataclass(frozen=True)
-class OpPlace:
-    """An op as a reader finds it.
-
-    Attributes:
-        op: "dot_general".
-        module: the part of the model and the pass, "mlp (backward)"; "(top)" of none.
-        source: `file:line`, or "".
-    """
-
-    op: str
-    module: str
-    source: str
-
-    @property
-    def line(self) -> str:
-        """`file:line` without folders."""
-        return place(self.source)
-
-    def __str__(self) -> str:
-        inside = "" if self.module == TOP else f" in {self.module}"
-        return f"{self.op}{inside}, {self.line}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -177,16 +159,16 @@ class DumpComparison(Displayed):
             yield Text(word, style="green" if self.tensors else "bold red")
             return
         yield Text(f"first outside: {first.tensor}, {_origin(first)}", style="bold red")
-        if first.place is not None and (code := _code(first.place.source)):
-            yield Text(f"   > {_cut(code, WIDTH - 5)}", style="cyan")
+        if first.place is not None and (code := first.place.code):
+            yield Text(f"   > {cut(code, WIDTH - 5)}", style="cyan")
         for line in first.checked.as_text().partition(": ")[2].splitlines():
             yield Text(f"   {line.strip()}")
         if first.since:
-            yield Text(_cut(f"   computed here from {', '.join(first.since)}", WIDTH))
+            yield Text(cut(f"   computed here from {', '.join(first.since)}"))
         if len(first.ops) > 1:
             yield Text(f"   one of {len(first.ops)} ops since then is wrong:")
             for op in first.ops[-_SHOWN_OPS:]:
-                yield Text(_cut(f"      {op}", WIDTH))
+                yield Text(cut(f"      {op}"))
             if len(first.ops) > _SHOWN_OPS:
                 yield Text("      and those before: .first.ops")
 
@@ -194,7 +176,7 @@ class DumpComparison(Displayed):
         for tensor in self.unmatched[:_SHOWN_ROWS]:
             shape = list(tensor.shape)
             told = f"no value: {tensor.tensor} {tensor.dtype}{shape}: {tensor.why}"
-            yield Text(_cut(told, WIDTH), style="yellow")
+            yield Text(cut(told), style="yellow")
         hidden = len(self.unmatched) - _SHOWN_ROWS
         if hidden > 0:
             yield Text(f"and {hidden} more: .unmatched")
@@ -204,15 +186,6 @@ def _origin(tensor: DumpedTensor) -> str:
     if tensor.place is None:
         return "an argument: the device was given other numbers"
     return str(tensor.place)
-
-
-def _code(source: str) -> str:
-    path, _, line = source.rpartition(":")
-    return linecache.getline(path, int(line) if line.isdigit() else 0).strip()
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _row(tensor: DumpedTensor) -> tuple[str, ...]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from neuronjax.diagnostics.edits.flattening import CONTROL, FlatOp, FlatProgram
+from neuronjax.diagnostics.edits.canonical_text import CONTROL
+from neuronjax.diagnostics.edits.flattening import FlatOp, FlatProgram
 from neuronjax.ir.calls import CALLEES
 from neuronjax.ir.program import Value
 
@@ -85,8 +85,8 @@ def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
             more += [(gap_left[i], gap_right[j], how) for i, j in found]
         pairs = sorted(pairs + more, key=lambda p: p[1].number)
     partner = {a: b for a, b, _ in pairs}
-    wiring = _Wiring(before, after, partner)
     taken = set(partner.values())
+    wiring = _Wiring(before, after, partner, taken)
     return Alignment(
         before,
         after,
@@ -122,6 +122,7 @@ class _Wiring:
     before: FlatProgram
     after: FlatProgram
     partner: dict[FlatOp, FlatOp]
+    taken: set[FlatOp]
 
     def differs(self, a: FlatOp, b: FlatOp) -> bool:
         """Whether two of their operands are made by ops that have other partners.
@@ -136,9 +137,8 @@ class _Wiring:
         if first is None and second is None:
             return self._place(v) != self.after.places.get(w)
         if first is None or second is None:
-            alone = first or second
-            return alone is not None and self._has_partner(alone)
-        if first not in self.partner or second not in self._taken:
+            return first in self.partner or second in self.taken
+        if first not in self.partner or second not in self.taken:
             return False
         if self.partner[first] is not second:
             return True
@@ -150,13 +150,6 @@ class _Wiring:
         if found is None or found[0] is None:
             return found
         return (self.partner.get(found[0]), *found[1:])
-
-    def _has_partner(self, op: FlatOp) -> bool:
-        return op in self.partner or op in self._taken
-
-    @cached_property
-    def _taken(self) -> set[FlatOp]:
-        return set(self.partner.values())
 
 
 def _behind(op: FlatOp, program: FlatProgram) -> Iterator[FlatOp]:

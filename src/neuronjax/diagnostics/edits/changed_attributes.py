@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.diagnostics.edits.flattening import NAMES
 from neuronjax.ir.program import Op
 
 CONSTANT = "stablehlo.constant"
+#: Attributes that say what something is called, not what it computes.
+NAMES = ("callee", "decomposition", "sym_name", "name")
 _SHOWN_ELEMENTS, _WIDEST = 4, 72
 
 

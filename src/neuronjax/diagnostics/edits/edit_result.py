@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -13,40 +12,24 @@ from rich.text import Text
 
 from neuronjax.diagnostics.comparison_tables import short
 from neuronjax.diagnostics.op_errors import Errors
-from neuronjax.ir.program import TOP
-from neuronjax.report.places import place
-from neuronjax.report.tables import NUMBER, TEXT, WIDTH, Displayed, new_table
+from neuronjax.report.places import OpPlace
+from neuronjax.report.tables import NUMBER, TEXT, WIDTH, Displayed, cut, new_table
 
 _SHOWN = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditedOp:
-    """An op of one of two programs, as a reader finds it.
+class EditedOp(OpPlace):
+    """An op of one of two programs.
 
     Attributes:
         number: in the row of the program's ops, bodies of calls and loops behind them;
             of a constant, that of the op that reads it.
-        op: "dot_general".
-        module: the part of the model and the pass, "mlp (backward)"; "(top)" of none.
-        source: `file:line`, or "".
         result: the types of its results.
     """
 
     number: int
-    op: str
-    module: str
-    source: str
     result: str
-
-    @property
-    def line(self) -> str:
-        """`file:line` without folders."""
-        return place(self.source)
-
-    def __str__(self) -> str:
-        inside = "" if self.module == TOP else f" in {self.module}"
-        return f"{self.op}{inside}, {self.line}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,12 +175,12 @@ class ProgramComparison(Displayed):
             "pairs": self.pairs,
             "differing": self.differing,
             "is_same": self.is_same,
-            "edits": [_edit_dict(e) for e in self.edits],
+            "edits": [asdict(edit) for edit in self.edits],
             "first": None
             if first is None
             else {
-                "before": vars(first.before),
-                "after": vars(first.after),
+                "before": asdict(first.before),
+                "after": asdict(first.after),
                 "is_edit": first.is_edit,
                 "iteration": list(first.iteration),
             },
@@ -235,9 +218,9 @@ class ProgramComparison(Displayed):
     def _edits(self) -> Iterator[Text]:
         for edit in self.edits[:_SHOWN]:
             effect = "" if edit.differs is not False else ", with the same values"
-            yield Text(_cut(f"{edit.kind}: {edit}{effect}"))
-            if code := _code(edit.op):
-                yield Text(_cut(f"   > {code}"), style="cyan")
+            yield Text(cut(f"{edit.kind}: {edit}{effect}"))
+            if code := edit.op.code:
+                yield Text(cut(f"   > {code}"), style="cyan")
         hidden = len(self.edits) - _SHOWN
         if hidden > 0:
             yield Text(f"and {hidden} more: .edits")
@@ -259,16 +242,7 @@ class ProgramComparison(Displayed):
         )
         if not first.is_edit:
             for edit in first.because[-_SHOWN:]:
-                yield Text(_cut(f"   of {edit.kind}: {edit}"))
-
-
-def _code(op: EditedOp) -> str:
-    path, _, line = op.source.rpartition(":")
-    return linecache.getline(path, int(line) if line.isdigit() else 0).strip()
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
+                yield Text(cut(f"   of {edit.kind}: {edit}"))
 
 
 def _row(output: OutputDifference) -> tuple[str, ...]:
@@ -282,13 +256,3 @@ def _row(output: OutputDifference) -> tuple[str, ...]:
         short(errors.max_ulp),
         short(errors.relative_l2),
     )
-
-
-def _edit_dict(edit: Edit) -> dict[str, Any]:
-    return {
-        "kind": edit.kind,
-        "before": None if edit.before is None else vars(edit.before),
-        "after": None if edit.after is None else vars(edit.after),
-        "differs": edit.differs,
-        "what": edit.what,
-    }

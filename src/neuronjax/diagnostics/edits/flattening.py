@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
+from neuronjax.diagnostics.edits.canonical_text import CONTROL, op_text, sha256
 from neuronjax.diagnostics.parallel_runs import OpPath
-from neuronjax.ir.calls import CALLEES, CONTROL_FLOW, callee_of
+from neuronjax.ir.calls import callee_of
 from neuronjax.ir.name_stack import is_cotangent_scope, read_name_stack
 from neuronjax.ir.program import Op, Program, Region, Value
-
-#: Ops that run other ops.
-CONTROL = (*CALLEES, *CONTROL_FLOW)
-#: Attributes that say what something is called, not what it computes.
-NAMES = ("callee", "decomposition", "sym_name", "name")
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,38 +102,4 @@ def fingerprint(path: OpPath) -> str:
     scope = path.scope
     names = "/".join(read_name_stack(scope).names)
     backward = str(is_cotangent_scope(scope))
-    text = "\n".join((names, backward, *_described(path.op)))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _described(op: Op) -> Iterator[str]:
-    yield op.name
-    yield " ".join(str(v.type) for v in op.operands)
-    yield " ".join(str(v.type) for v in op.results)
-    for name in sorted(op.attributes):
-        if name not in NAMES:
-            yield f"{name}={_plain(op.attributes[name])}"
-    if op.name not in CONTROL:  # a body of scalars is part of the op
-        for region in op.regions:
-            yield from _of_body(region)
-
-
-def _of_body(region: Region) -> Iterator[str]:
-    numbers: dict[Value, int] = {}
-    for value in region.arguments:
-        numbers[value] = len(numbers)
-    for op in region.ops:
-        yield from _described(op)
-        yield " ".join(str(numbers.get(v, "outside")) for v in op.operands)
-        for value in op.results:
-            numbers[value] = len(numbers)
-    yield " ".join(str(numbers.get(v, "outside")) for v in region.results)
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
-        return f"{value.dtype}{value.shape}{digest}"
-    if isinstance(value, list | tuple):
-        return f"({', '.join(map(_plain, value))})"
-    return repr(value)
+    return sha256("\n".join((names, backward, op_text(path.op))))

@@ -89,35 +89,50 @@ class _Describing:
     ) -> None:
         self._alignment, self._found = alignment, found
 
-    def before(self, op: FlatOp) -> EditedOp:
-        """An op of the program before."""
-        return _described(op, self._alignment.before)
-
-    def after(self, op: FlatOp) -> EditedOp:
-        """An op of the program after."""
-        return _described(op, self._alignment.after)
-
     def edits(self) -> list[Edit]:
-        """In the order of the program after; what was removed comes last."""
+        """Return them in the order of the program after, what was removed last."""
         pairs = [p for p in self._alignment.pairs if p.how != "same"]
-        edited = [self.edit(p) for p in pairs]
-        edited += [self.added(op) for op in self._alignment.added]
-        removed = [self.removed(op) for op in self._alignment.removed]
+        edited = self._edits(pairs, self._alignment.added)
+        removed = self._edits(removed=self._alignment.removed)
         return sorted(edited, key=_order) + sorted(removed, key=_order)
 
-    def edit(self, pair: AlignedPair) -> Edit:
-        """A pair that is not the same."""
+    def _edits(
+        self,
+        pairs: Sequence[AlignedPair] = (),
+        added: Sequence[FlatOp] = (),
+        removed: Sequence[FlatOp] = (),
+    ) -> list[Edit]:
+        found = [self._of_pair(pair) for pair in pairs]
+        found += [self._edit("added", None, op, constant_text(op.op)) for op in added]
+        return found + [
+            self._edit("removed", op, None, constant_text(op.op)) for op in removed
+        ]
+
+    def _of_pair(self, pair: AlignedPair) -> Edit:
         errors = self._found.get(pair)
+        what = changes(pair.before.op, pair.after.op) or self._reads(pair)
+        differs = None if errors is None else errors.first is not None
+        return self._edit(pair.how, pair.before, pair.after, what, differs)
+
+    def _edit(
+        self,
+        kind: str,
+        before: FlatOp | None,
+        after: FlatOp | None,
+        what: str,
+        differs: bool | None = None,
+    ) -> Edit:
+        programs = self._alignment
         return Edit(
-            kind=pair.how,
-            before=self.before(pair.before),
-            after=self.after(pair.after),
-            differs=None if errors is None else errors.first is not None,
-            what=changes(pair.before.op, pair.after.op) or self._reads(pair),
+            kind=kind,
+            before=None if before is None else _described(before, programs.before),
+            after=None if after is None else _described(after, programs.after),
+            differs=differs,
+            what=what,
         )
 
     def _reads(self, pair: AlignedPair) -> str:
-        """Which constants a rewired op reads in place of others."""
+        """Return which constants a rewired op reads in place of others."""
         if pair.how != "rewired":
             return ""
         sides = (
@@ -128,26 +143,6 @@ class _Describing:
         pairs = zip(*texts, strict=True)
         return ", ".join(f"reads {a} -> {b}" for a, b in pairs if a != b)
 
-    def added(self, op: FlatOp) -> Edit:
-        """An op of the program after alone."""
-        return Edit(
-            kind="added",
-            before=None,
-            after=self.after(op),
-            differs=None,
-            what=constant_text(op.op),
-        )
-
-    def removed(self, op: FlatOp) -> Edit:
-        """An op of the program before alone."""
-        return Edit(
-            kind="removed",
-            before=self.before(op),
-            after=None,
-            differs=None,
-            what=constant_text(op.op),
-        )
-
     def first(self) -> FirstDifference | None:
         """The first that differs; what only moves numbers, if nothing else does."""
         off = [p for p, errors in self._found.items() if errors.first is not None]
@@ -157,21 +152,17 @@ class _Describing:
         pair = min(told or off, key=lambda p: self._found[p].order)
         sums = self._found[pair]
         return FirstDifference(
-            before=self.before(pair.before),
-            after=self.after(pair.after),
+            before=_described(pair.before, self._alignment.before),
+            after=_described(pair.after, self._alignment.after),
             is_edit=pair.how != "same",
             iteration=sums.first or (),
             errors=sums.errors,
-            because=tuple(self._because(pair)),
+            because=tuple(
+                self._edits(*self._alignment.edits_behind(pair))
+                if pair.how == "same"
+                else self._edits([pair])
+            ),
         )
-
-    def _because(self, pair: AlignedPair) -> list[Edit]:
-        if pair.how != "same":
-            return [self.edit(pair)]
-        pairs, added, removed = self._alignment.edits_behind(pair)
-        found = [self.edit(p) for p in pairs]
-        found += [self.added(op) for op in added]
-        return found + [self.removed(op) for op in removed]
 
 
 def _read_text(value: Value, program: FlatProgram) -> str:

@@ -1,8 +1,8 @@
 """A chip's own answers: probes to run on a Trainium, and what their results decide.
 
-probes        what is asked, as data        kernel_text   kernels of it
-files/        the rest of the kit           kit           writes it
-results       what came back                cases         as numbers
+kit           writes the kit, kit.zip       probes        what it asks for
+inputs        what probes are given         results       what came back
+cases         the same as numbers
 questions     alternatives to each claim    folds, roundings, functions
 verdicts      which of them fit
 """

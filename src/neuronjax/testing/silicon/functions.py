@@ -63,15 +63,9 @@ def answers(name: str, x: np.ndarray) -> dict[str, np.ndarray]:
     if name in _IN_FLOAT64:
         found["correctly rounded"] = _exact(name, x).astype(np.float32)
     mask = compared(name, x)
-    kept: dict[str, np.ndarray] = {}
-    for key, result in found.items():
-        if not any(_same(result[mask], r[mask]) for r in kept.values()):
-            kept[key] = result
-    return kept
-
-
-def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    return np.array_equal(patterns(a), patterns(b))
+    # The first of those with the same bits, in the order of the alternatives.
+    by_bits = {patterns(r[mask]).tobytes(): key for key, r in reversed(found.items())}
+    return {key: r for key, r in found.items() if key in by_bits.values()}
 
 
 @functools.cache

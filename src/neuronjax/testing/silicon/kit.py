@@ -1,20 +1,25 @@
-"""The kit: a folder that a person with a Trainium runs. The same bytes every time."""
+"""The kit: a folder that a person with a Trainium runs. The same bytes every time.
+
+It is part of the package as `kit.zip`, which is made of the probes in docs/made.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from neuronjax.testing.archive import sha256, write_atomically
-from neuronjax.testing.silicon import kernel_text
-from neuronjax.testing.silicon.probes import CHIPS, PROBES, REDUCTIONS, read_input
+from neuronjax.testing.archive import write_atomically
 
-_FILES = Path(__file__).with_name("files")
-_COPIED = ("README.md", "inputs.py", "ranks.py", "run.py")
 FORMAT = "neuronjax-silicon-results"
-_ELEMENTS = 4096  # of a rank
+#: In the archive: the files of the kit, and the types of what its probes return.
+FOLDER, OUTPUTS = "kit/", "outputs.json"
+
+#: Shape and dtype by the name of an output.
+OutputTypes = Mapping[str, tuple[tuple[int, ...], str]]
 
 
 def write_silicon_kit(folder: str | Path = "silicon-kit") -> list[Path]:
@@ -37,47 +42,36 @@ def write_silicon_kit(folder: str | Path = "silicon-kit") -> list[Path]:
 
 
 @functools.cache
+def _archive() -> Mapping[str, bytes]:
+    with zipfile.ZipFile(Path(__file__).with_name("kit.zip")) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
 def kit_files() -> dict[str, bytes]:
-    """The files of the kit by name; `kit.json` holds the version, of all the others."""
-    files = {name: (_FILES / name).read_bytes() for name in _COPIED}
-    files["kernels.py"] = kernel_text.newer().encode()
-    files["kernels_older.py"] = kernel_text.older().encode()
-    probes = list(described().values())
-    table = json.dumps(probes).encode()
-    hashes = [sha256(data) for _, data in sorted(files.items())]
-    version = sha256("".join([*hashes, sha256(table)]).encode())[:16]
-    lines = ",\n".join(json.dumps(probe) for probe in probes)
-    head = json.dumps({"format": FORMAT, "version": version})
-    text = f'{head[:-1]}, "probes": [\n{lines}\n]}}\n'
-    return {**files, "kit.json": text.encode()}
-
-
-def kit_version() -> str:
-    """What results say of the kit that they are of."""
-    return json.loads(kit_files()["kit.json"])["version"]
+    """Return the files of the kit by name; `kit.json` holds the version."""
+    return {
+        name.removeprefix(FOLDER): data
+        for name, data in _archive().items()
+        if name.startswith(FOLDER)
+    }
 
 
 @functools.cache
+def _table() -> dict[str, Any]:
+    return json.loads(kit_files()["kit.json"])
+
+
+def kit_version() -> str:
+    """Return what results say of the kit that they are of."""
+    return _table()["version"]
+
+
 def described() -> dict[str, dict[str, Any]]:
-    """What `run.py` knows of every probe, by name."""
-    found: dict[str, dict[str, Any]] = {}
-    for probe in PROBES.values():
-        found[probe.name] = {
-            "name": probe.name,
-            "inputs": {name: list(how) for name, how in probe.inputs.items()},
-            "outputs": list(probe.outputs),
-            "chips": list(probe.chips),
-            "stochastic": probe.stochastic,
-        }
-    for name, (ranks, dtype) in REDUCTIONS.items():
-        narrow = " narrow" if dtype == "bfloat16" else ""
-        how = list(read_input(f"spread {ranks} {_ELEMENTS}{narrow}"))
-        found[name] = {
-            "name": name,
-            "inputs": {"x": how},
-            "outputs": ["out"],
-            "chips": list(CHIPS),
-            "stochastic": False,
-            "ranks": ranks,
-        }
-    return found
+    """Return what `run.py` knows of every probe, by name."""
+    return {probe["name"]: probe for probe in _table()["probes"]}
+
+
+def outputs_of(probe: str) -> OutputTypes:
+    """Return shape and dtype of every output of a probe."""
+    found = json.loads(_archive()[OUTPUTS])[probe]
+    return {name: (tuple(shape), dtype) for name, (shape, dtype) in found.items()}

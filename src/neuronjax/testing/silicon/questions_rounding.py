@@ -163,7 +163,10 @@ def others() -> Iterator[Question]:
     rules = {str(rule): str(rule) for rule in LEGAL["mx_scale_rule"]}
     name, claim = "VectorE: scales of quantize_mx", "microscaling"
     found = each(rules, _quantized)
-    yield ask(name, claim, "mx_quantize", found, "neuron", observed=_returned_codes)
+    yield ask(
+        *(name, claim, "mx_quantize", found, "neuron"),
+        observed=lambda case: _codes(case["xq"], case["xs"]),
+    )
 
 
 def _share_raised(case: ProbeCase) -> np.ndarray:
@@ -190,10 +193,6 @@ def _quantized(rule: str, case: ProbeCase) -> np.ndarray:
     elements = np.asarray(to_codes(found.elements)).reshape(4, 16, 8, 4)
     rows = np.swapaxes(elements, 1, 2).reshape(32, 64)
     return _codes(rows, np.asarray(to_codes(found.scales)))
-
-
-def _returned_codes(case: ProbeCase) -> np.ndarray:
-    return _codes(case["xq"], case["xs"])
 
 
 def _codes(elements: np.ndarray, scales: np.ndarray) -> np.ndarray:

@@ -79,7 +79,9 @@ def _specials() -> Iterator[Question]:
             {"the first": "yx", "the second": "xy"},
             lambda order, c, f=better: _kept(f, c[order[0]], c[order[1]]),
         )
-        yield ask(f"{name} with NaN", "NaNs", probe, found, where=_no_zeros)
+        yield ask(
+            f"{name} with NaN", "NaNs", probe, found, where=lambda c: ~_both_zero(c)
+        )
         zeros: dict[str, Answer] = {
             "-0 is below +0": lambda c, op=op: _of_zeros(op, c["x"], c["y"]),
             "the first": lambda c: c["x"],
@@ -106,10 +108,6 @@ def _specials() -> Iterator[Question]:
 def _kept(better: np.ufunc, other: np.ndarray, kept: np.ndarray) -> np.ndarray:
     """What stays unless the other is better: so also beside a NaN."""
     return np.where(better(other, kept), other, kept)
-
-
-def _no_zeros(case: ProbeCase) -> np.ndarray:
-    return ~_both_zero(case)
 
 
 def _both_zero(case: ProbeCase) -> np.ndarray:

@@ -13,10 +13,10 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.array_file import read_npz
 from neuronjax.ir.json_text import json_object
 from neuronjax.testing.archive import sha256
+from neuronjax.testing.silicon import inputs
 from neuronjax.testing.silicon.cases import ProbeCase, numbers
-from neuronjax.testing.silicon.files import inputs
-from neuronjax.testing.silicon.kit import FORMAT, described, kit_version
-from neuronjax.testing.silicon.probes import CHIPS, PROBES, REDUCTIONS
+from neuronjax.testing.silicon.kit import FORMAT, described, kit_version, outputs_of
+from neuronjax.testing.silicon.probes import CHIPS
 
 MANIFEST = "manifest.json"
 _NOT_RUN = "was not run"
@@ -113,7 +113,8 @@ def _case(
         return _NOT_RUN
     if "file" not in record:
         return f"refused: {record.get('error', 'without a reason')}"
-    given = {n: inputs.make(probe["name"], n, h) for n, (_, h) in _inputs(probe)}
+    wanted = probe["inputs"].items()
+    given = {n: inputs.make(probe["name"], n, how) for n, (_, how) in wanted}
     hashes = {name: sha256(bits) for name, bits in given.items()}
     if record.get("inputs") != hashes:
         return "its inputs were not those of this kit"
@@ -128,7 +129,7 @@ def _case(
     except InvalidProgramError as error:
         return f"{path.name} cannot be read: {error.what}"
     outputs = {}
-    for name, (shape, dtype) in _types(probe).items():
+    for name, (shape, dtype) in outputs_of(probe["name"]).items():
         bits = arrays.get(name)
         if bits is None or bits.dtype.kind != "u" or bits.size != np.prod(shape):
             return f"{path.name} holds no {dtype}{list(shape)} named {name}"
@@ -136,19 +137,6 @@ def _case(
     return ProbeCase(
         probe=probe["name"],
         chip=chip,
-        inputs={n: numbers(given[n], dtype) for n, (dtype, _) in _inputs(probe)},
+        inputs={n: numbers(given[n], dtype) for n, (dtype, _) in wanted},
         outputs=outputs,
     )
-
-
-def _inputs(probe: Mapping[str, Any]) -> Any:
-    return probe["inputs"].items()
-
-
-def _types(probe: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and dtype of every output."""
-    name = probe["name"]
-    if name in REDUCTIONS:
-        elements = probe["inputs"]["x"][1]["shape"][1]
-        return {"out": ((elements,), REDUCTIONS[name][1])}
-    return {o: PROBES[name].tiles[o] for o in PROBES[name].outputs}

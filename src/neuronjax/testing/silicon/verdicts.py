@@ -18,12 +18,11 @@ from rich.text import Text
 
 from neuronjax.diagnostics.order import reveal_order
 from neuronjax.errors import InvalidProgramError
-from neuronjax.report.exactness import CLAIMS
+from neuronjax.report.exactness import claims, meanings
 from neuronjax.report.tables import NUMBER, TEXT, WORD, Displayed, new_table
 from neuronjax.testing.bits import element_text
-from neuronjax.testing.silicon import functions
+from neuronjax.testing.silicon import functions, inputs
 from neuronjax.testing.silicon.cases import ProbeCase
-from neuronjax.testing.silicon.files import inputs
 from neuronjax.testing.silicon.question import Question
 from neuronjax.testing.silicon.questions_rounding import casts, others, subnormals
 from neuronjax.testing.silicon.questions_sums import sums, tensor_sums
@@ -89,7 +88,8 @@ class SiliconReport(Displayed):
     def claims(self) -> dict[str, Verdict | Literal["not asked"]]:
         """Every claim of docs/exactness.md: contradicted if one of its questions is,
         confirmed if all are; one that no probe is about is not asked."""
-        return {claim.subject: self._of_claim(claim.subject) for claim in CLAIMS}
+        subjects = [row["what"] for label in meanings() for row in claims(label)]
+        return {subject: self._of_claim(subject) for subject in subjects}
 
     def _of_claim(self, subject: str) -> Verdict | Literal["not asked"]:
         found = {f.verdict for f in self.findings if f.claim == subject}
@@ -172,7 +172,9 @@ def check_silicon(folder: str | Path) -> SiliconReport:
     """
     found = read_results(Path(folder))
     families = (sums, tensor_sums, casts, subnormals, others, values)
-    asked = (q for family in families for q in family() if _can_ask(q, found))
+    told = found.cases.keys() | found.left_out.keys()
+    every = (question for family in families for question in family())
+    asked = (question for question in every if not told.isdisjoint(question.probes))
     return SiliconReport(
         chip=found.chip,
         findings=tuple(answered(question, found) for question in asked),
@@ -180,10 +182,6 @@ def check_silicon(folder: str | Path) -> SiliconReport:
         notes=tuple(_notes(found.cases)),
         versions=found.versions,
     )
-
-
-def _can_ask(question: Question, found: SiliconResults) -> bool:
-    return any(p in found.cases or p in found.left_out for p in question.probes)
 
 
 def answered(question: Question, found: SiliconResults) -> SiliconFinding:

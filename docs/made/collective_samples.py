@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from docs.made.operation_samples import LOCAL_SAMPLES, Build, combiner, op, value
 from neuronjax.ir.program import Mesh, Op, Region, Sharding, Value
-from neuronjax.report.operation_samples import LOCAL_SAMPLES, Build, combiner, op, value
 
 _DEVICES, _LOCAL = 2, 4
 _MESH = Mesh((("x", _DEVICES),))

@@ -18,7 +18,7 @@ _NAMES: Mapping[Any, str] = types.MappingProxyType(
 
 
 def schema() -> dict[str, Any]:
-    """What `KernelVerdict.to_json` writes."""
+    """Return what `KernelVerdict.to_json` writes."""
     return {"$schema": _DIALECT, "$id": SCHEMA, **_of(KernelVerdict)}
 
 
@@ -44,5 +44,6 @@ def _of(kind: Any) -> dict[str, Any]:
     return {"type": _NAMES[kind]} if kind in _NAMES else {}
 
 
-if __name__ == "__main__":
-    print(json.dumps(schema(), indent=2))
+def as_json() -> str:
+    """Return docs/verdict.schema.json."""
+    return json.dumps(schema(), indent=2) + "\n"

@@ -2,7 +2,7 @@
 
 Third parties ran kernels on trn1 and trn2 and published sums or distances. A row says
 what the chip gave, what the emulator gives, who shows it, and what stays unexplained:
-it confirms a claim of `report.exactness` or contradicts it. `SILENT` is what no row
+it confirms a claim of `exactness.py` or contradicts it. `SILENT` is what no row
 says anything about.
 """
 
@@ -25,7 +25,7 @@ class Evidence:
     """One public measurement, held against a claim.
 
     Attributes:
-        subject: of the claim, in `report.exactness`.
+        subject: of the claim, in `exactness.py`.
         verdict: what it does to the claim.
         chip: that was measured.
         device: what it gave. Distances are relative L2, from FP32 NumPy.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from neuronjax.testing.silicon.probes import PROBES, ProbeStep, SiliconProbe
+from docs.made.silicon_kit.probes import PROBES, ProbeStep, SiliconProbe
 
 _DOUBLE_ROW = ("nisa.matmul_perf_mode.double_row", "'double_row_gen3'")
 

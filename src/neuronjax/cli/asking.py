@@ -1,0 +1,261 @@
+"""The verbs that ask about a program: `check`, `compare`, `tolerance`, `compare-dump`
+and `search`.
+
+All take the program, the target and the arguments in the same options, of which a
+command says nothing: it gets `ask`, which calls the verb, and its own options.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from neuronjax.api.check import check as check_function
+from neuronjax.api.compare import compare as compare_function
+from neuronjax.api.compare_dump import compare_dump as compare_with_dump
+from neuronjax.api.keep_compiled import keep_compiled
+from neuronjax.api.search_precision import search_precision
+from neuronjax.api.tolerance import tolerance as tolerance_of
+from neuronjax.cli.application import (
+    CacheOption,
+    JsonOption,
+    OwnTargetOption,
+    PolicyOption,
+    check_folders,
+    show,
+)
+from neuronjax.cli.options import CommandConsole, Offer, options_of
+from neuronjax.cli.sources import (
+    InputsOption,
+    SeedOption,
+    ShapesOption,
+    SourceArgument,
+    find,
+    program,
+)
+
+#: Calls the verb, with keywords that the command has made, and returns its answer.
+Ask = Callable[..., Any]
+Command = Callable[..., None]
+
+
+def _of_types(
+    source: SourceArgument,
+    target: OwnTargetOption = None,
+    policy: PolicyOption = None,
+    shapes: ShapesOption = None,
+    *,
+    as_json: JsonOption = False,
+) -> Ask:
+    """Return what asks about a program, whose arguments need no values."""
+
+    def ask(verb: Callable[..., Any], **keywords: Any) -> Any:
+        function, arguments = program(source, shapes)
+        return verb(function, **keywords)(*arguments)
+
+    return ask
+
+
+def _of_values(
+    source: SourceArgument,
+    target: OwnTargetOption = None,
+    policy: PolicyOption = None,
+    shapes: ShapesOption = None,
+    inputs: InputsOption = None,
+    seed: SeedOption = 0,
+    *,
+    cache: CacheOption = True,
+    as_json: JsonOption = False,
+) -> Ask:
+    """Return what asks about a program and its arguments, given or drawn."""
+    if cache:
+        keep_compiled()
+
+    def ask(verb: Callable[..., Any], **keywords: Any) -> Any:
+        found = find(source)
+        asked = verb(found.function, **keywords)
+        arguments, named = found.values(shapes, inputs, seed)
+        return asked(*arguments, **named)
+
+    return ask
+
+
+def asks(
+    verb: Callable[..., Any],
+    *keywords: str,
+    how: Callable[..., Ask] = _of_values,
+    **offers: Offer,
+) -> Callable[[Command], Command]:
+    """Return a decorator of commands that ask a verb about a program.
+
+    Args:
+        verb: the public function.
+        *keywords: as `options_of`.
+        how: what reads the program; its options surround those of the command.
+        **offers: as `options_of`.
+    """
+    shared = dict(inspect.signature(how, eval_str=True).parameters)
+    of_verb = {"target", "policy"} & inspect.signature(verb).parameters.keys()
+
+    def decorate(command: Command) -> Command:
+        _, *rest = inspect.signature(command, eval_str=True).parameters.values()
+        own = [p for p in rest if p.name not in shared]
+
+        @functools.wraps(command)
+        def asked(**given: Any) -> None:
+            mine = {p.name: given.pop(p.name) for p in own}
+            read = {name: given.pop(name) for name in shared if name in given}
+            given |= {name: read[name] for name in of_verb}
+            ask = functools.partial(how(**read), verb, **given)
+            command(ask, as_json=read["as_json"], **mine)
+
+        source, *others = (
+            p for name, p in shared.items() if name != "policy" or name in of_verb
+        )
+        ordered = sorted(
+            [source, *own, *others], key=lambda p: (p.kind, p.default is not p.empty)
+        )
+        vars(asked)["__signature__"] = inspect.Signature(ordered)
+        return options_of(verb, *keywords, **offers)(asked)
+
+    return decorate
+
+
+@asks(check_function, "sdk", how=_of_types)
+def check(ask: Ask, *, as_json: bool) -> None:
+    """Says what Trainium's own compiler would refuse or change in a program.
+
+    Nothing is run. Every finding has a severity, the line of your program, and what to
+    write instead. The exit status is 0 without errors, 1 with at least one (warnings
+    and infos do not count), 2 where the program cannot be read.
+
+    Examples:
+
+        neuronjax check model.mlirbc --target trn1
+        neuronjax check train.py:step --args 'f32[8,16] i32[8]'
+        neuronjax check package.model:forward --sdk 2.29 --json
+    """
+    report = ask()
+    show(report, report.as_dict, as_json)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+@asks(compare_function, "reference", "tolerance")
+def compare(
+    ask: Ask,
+    *,
+    against: Annotated[
+        str | None,
+        typer.Option(help="The function after an edit, file.py:name, or a program."),
+    ] = None,
+    sort: Annotated[
+        str, typer.Option(help="isolation, accumulation or order.")
+    ] = "isolation",
+    as_json: bool,
+) -> None:
+    """Says what is wrong, on which line, since when, why, and what to try.
+
+    Every op runs emulated and in the reference: in isolation, fed the reference's
+    values, and in the run, where errors propagate. The exit status is 0 where nothing
+    is wrong, 1 with a fault or a divergence, 2 where the program cannot be read.
+
+    Examples:
+
+        neuronjax compare train.py:step --policy fp8 --args 'f32[8,16] i32[8]'
+        neuronjax compare model.mlirbc --policy bf16 --reference float32 --json
+        neuronjax compare train.py:step --against train.py:faster --args 'f32[8,16]'
+        neuronjax compare train.py:step --against golden/step.mlirbc --args 'f32[8,16]'
+    """
+    if against is not None:
+        result = ask(against=find(against).function)
+        show(result, result.to_json_dict, as_json)
+        raise typer.Exit(0 if result.is_same else 1)
+    result = ask()
+    show(result, result.to_json_dict, as_json)
+    if sort != "isolation" and not as_json:
+        CommandConsole().print(result.table(sort))
+    raise typer.Exit(1 if result.faults or result.first_divergence else 0)
+
+
+@asks(tolerance_of, "functions", "failure", "samples")
+def tolerance(ask: Ask, *, as_json: bool) -> None:
+    """Says how far off a program's results may be on a chip, and still be right.
+
+    Inside the bounds is every order of addition and every table of elementary
+    functions; a term that is missing is outside.
+
+    Examples:
+
+        neuronjax tolerance train.py:step --policy bf16 --args 'f32[8,16] i32[8]'
+        neuronjax tolerance model.mlirbc --policy fp8 --json
+    """
+    result = ask()
+    show(result, result.to_json_dict, as_json)
+
+
+@asks(compare_with_dump, "functions", "failure", "samples")
+def compare_dump(
+    ask: Ask,
+    dump: Annotated[
+        Path,
+        typer.Argument(
+            help="A .npy, .npz, .safetensors or .parquet file; or a folder."
+        ),
+    ],
+    *,
+    as_json: bool,
+) -> None:
+    """Says at which op tensors of a real chip, or of another framework, go wrong.
+
+    Tensors are matched to the program's values by name, else by a unique shape. The
+    exit status is 0 where all are legal, 1 where one is not or none was compared, 2
+    where something cannot be read.
+
+    Examples:
+
+        neuronjax compare-dump train.py:step device.safetensors --inputs batch.npz
+        neuronjax compare-dump model.mlirbc tensors/ --policy bf16 --inputs batch.npz
+    """
+    result = ask(dump=dump)
+    show(result, result.to_json_dict, as_json)
+    raise typer.Exit(0 if result.is_legal else 1)
+
+
+@asks(
+    search_precision,
+    *("tolerance", "groups", "strategy", "objective", "metric"),
+    *("max_evaluations", "margin", "variations"),
+    outputs=Offer(metavar="PATTERN"),
+    candidates=Offer(metavar="PRESET,...", read=lambda given: given.split(",")),
+)
+def search(
+    ask: Ask,
+    *,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draws predicted time against error.")
+    ] = None,
+    as_json: bool,
+) -> None:
+    """Finds the lowest precision of every layer within a tolerance.
+
+    Groups of ops are lowered one after another to cheaper formats as long as the
+    outputs stay within the tolerance of the FP32 ones; prints what each group got, why
+    not less, and the policy as Python.
+
+    Examples:
+
+        neuronjax search train.py:step --tolerance 0.01 --args 'f32[8,16] i32[8]'
+        neuronjax search train.py:loss --tolerance 1e-3 --target trn3 --groups scope
+    """
+    check_folders([plot])
+    result = ask(progress=not as_json)
+    if plot is not None:
+        result.plot().savefig(plot)
+    show(result, result.to_json_dict, as_json)
+    if not as_json:
+        CommandConsole().print(result.as_code(), highlight=False, markup=False)

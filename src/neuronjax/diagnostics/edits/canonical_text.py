@@ -1,0 +1,167 @@
+"""The canonical text of programs and ops: what "the same program" means.
+
+Op by op, with names, types, attributes and the flow of values; without source lines,
+symbol names, argument names, where constants stand, and whatever a version of MLIR
+prints. It is read off the decoded program, so that two versions of jaxlib give the same
+text for one program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.edits.changed_attributes import CONSTANT, NAMES, value_text
+from neuronjax.ir.calls import CALLEES, CONTROL_FLOW
+from neuronjax.ir.program import Function, Op, Program, Region, Value
+
+#: Ops that run other ops.
+CONTROL = (*CALLEES, *CONTROL_FLOW)
+# Attributes that mean what none does.
+_DEFAULTS = {"precision_config": ("DEFAULT", "DEFAULT"), "is_stable": True}
+_SHOWN_LINES, _WIDEST = 3, 160
+
+
+def fingerprint(program: Program) -> str:
+    """Return the SHA-256 of a program's canonical text, in hexadecimal."""
+    return sha256("\n".join(_lines(program)))
+
+
+def op_text(op: Op) -> str:
+    """Return the canonical text of an op by itself, with the types of what it reads.
+
+    The body of scalars that an op has is part of it; ops that run by themselves and the
+    names of functions are not."""
+    writer = _Writer({}, _digest)
+    lines = [writer.op(op, NAMES)]
+    if op.name not in CONTROL:
+        for region in op.regions:
+            lines += (text for text, _ in writer.region(region, 1))
+    return "\n".join(lines)
+
+
+def first_difference(old: Program, new: Program) -> str:
+    """Return where two programs part, for people; "" where they are the same."""
+    sides = [*_lines(old)], [*_lines(new)]
+    matcher = difflib.SequenceMatcher(None, *sides, autojunk=False)
+    for tag, i, j, k, m in matcher.get_opcodes():
+        if tag != "equal":
+            parts = [f"- {line}" for line in _shown(old)[i:j][:_SHOWN_LINES]]
+            parts += [f"+ {line}" for line in _shown(new)[k:m][:_SHOWN_LINES]]
+            return "\n".join(parts)
+    return ""
+
+
+def sha256(text: str) -> str:
+    """Return the hash of a text, in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _lines(program: Program) -> Iterator[str]:
+    writer = _Writer(program.functions, _digest)
+    return (text for text, _ in writer.program(program))
+
+
+def _shown(program: Program) -> list[str]:
+    """Return the same lines for people: of an array its first elements."""
+    found = []
+    writer = _Writer(program.functions, value_text)
+    for line, source in writer.program(program):
+        text = line.strip()
+        text = text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
+        found.append(f"{text}  ({source})" if source else text)
+    return found
+
+
+def _digest(array: np.ndarray) -> str:
+    digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return f"array({array.dtype.name},{array.shape},{digest[:32]})"
+
+
+class _Writer:
+    """Numbers functions as they are first called, and values within each.
+
+    A value of which nothing is known is written as its type.
+
+    Attributes:
+        functions: those that a name can mean.
+        array: how an array is written.
+    """
+
+    def __init__(
+        self, functions: Mapping[str, Function], array: Callable[[np.ndarray], str]
+    ) -> None:
+        self._functions, self._array = functions, array
+        self._numbers: dict[str, int] = {}
+        self._values: dict[Value, str] = {}
+        self._count = 0
+
+    def program(self, program: Program) -> Iterator[tuple[str, str]]:
+        """Yield every line, and "file:line" of its op: the entry, then functions in the
+        order of their calls."""
+        for name in sorted(program.meshes):
+            yield f"mesh {program.meshes[name]!r}", ""
+        self._numbers = {program.main: 0}
+        written = 0
+        while written < len(self._numbers):  # which grows meanwhile
+            name = list(self._numbers)[written]
+            yield f"function {written}", ""
+            self._values, self._count = {}, 0
+            yield from self.region(self._functions[name].body, 1)
+            written += 1
+
+    def region(self, region: Region, depth: int) -> Iterator[tuple[str, str]]:
+        """Yield the lines of a region, and of those inside it."""
+        indent = "  " * depth
+        arguments = " ".join(self._new(v) for v in region.arguments)
+        yield f"{indent}arguments {arguments}", ""
+        for op in region.ops:
+            if op.name == CONSTANT:
+                # Its content in place of a name: where it stands does not matter.
+                value = op.attributes["value"]
+                self._values[op.results[0]] = self._canonical(value)
+                continue
+            yield indent + self.op(op), op.location.source
+            for inner in op.regions:
+                yield from self.region(inner, depth + 1)
+        yield f"{indent}results {self._read(region.results)}", ""
+
+    def op(self, op: Op, skipped: Container[str] = ()) -> str:
+        """Return the line of an op, without some of its attributes."""
+        attributes = " ".join(
+            f"{name}={self._canonical(value)}"
+            for name, value in sorted(op.attributes.items())
+            if name not in skipped
+            and (name not in _DEFAULTS or value != _DEFAULTS[name])
+        )
+        read = self._read(op.operands)
+        results = " ".join(self._new(v) for v in op.results)
+        return f"{results} = {op.name} {read} {{{attributes}}}"
+
+    def _read(self, values: Sequence[Value]) -> str:
+        return " ".join(self._values.get(v) or str(v.type) for v in values)
+
+    def _new(self, value: Value) -> str:
+        self._count += 1
+        name = self._values[value] = f"%{self._count}"
+        return f"{name}:{value.type}"
+
+    def _canonical(self, value: Any) -> str:
+        if isinstance(value, str) and value in self._functions:
+            return f"@{self._numbers.setdefault(value, len(self._numbers))}"
+        if isinstance(value, np.ndarray):
+            return self._array(value)
+        if isinstance(value, Mapping):
+            parts = (f"{k}:{self._canonical(value[k])}" for k in sorted(value))
+            return f"{{{','.join(parts)}}}"
+        if isinstance(value, list | tuple):
+            return f"({','.join(map(self._canonical, value))})"
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+            return f"{type(value).__name__}{self._canonical(fields)}"
+        return str(value)
