@@ -31,7 +31,7 @@ from neuronjax.diagnostics.reference_substitution import (
     handed_on,
     substituted,
 )
-from neuronjax.diagnostics.walk import Keys, Lanes, Spans, Views, Walk, count_ops
+from neuronjax.diagnostics.walk import Keys, Lanes, OpWalk, Spans, Views, count_ops
 from neuronjax.errors import InternalError
 from neuronjax.execution import stages
 from neuronjax.ir.instruction import Instruction, View
@@ -49,7 +49,7 @@ _FLOAT32 = 2.0**-24
 _FED = frozenset({"rounded", "isolated", "perturbed"})
 
 
-class ParallelWalk(Walk):
+class ParallelWalk(OpWalk):
     """One pass over the program.
 
     Args:

@@ -36,7 +36,7 @@ Views = Mapping[Side, Mapping[Any, View]]
 Controls = Mapping[Side, Any]
 
 
-class Walk(abc.ABC):
+class OpWalk(abc.ABC):
     """One pass over a program.
 
     Attributes:
@@ -286,10 +286,10 @@ class Walk(abc.ABC):
 
 
 _HANDLERS: dict[type, Callable[..., None]] = {
-    Loop: Walk._loop,
-    Branch: Walk._branch,
-    Call: Walk._call,
-    Spmd: Walk._spmd,
+    Loop: OpWalk._loop,
+    Branch: OpWalk._branch,
+    Call: OpWalk._call,
+    Spmd: OpWalk._spmd,
 }
 
 

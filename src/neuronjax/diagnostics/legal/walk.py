@@ -21,7 +21,7 @@ from neuronjax.diagnostics.legal.movement import moved_together, rearranged
 from neuronjax.diagnostics.parallel_runs import Lane, OpPath, Side
 from neuronjax.diagnostics.reference64 import Reference64, is_float
 from neuronjax.diagnostics.tolerance.model import ErrorModel
-from neuronjax.diagnostics.walk import Keys, Lanes, Spans, Views, Walk
+from neuronjax.diagnostics.walk import Keys, Lanes, OpWalk, Spans, Views
 from neuronjax.errors import NeuronJaxError, UnsupportedError
 from neuronjax.ir.instruction import Block, Instruction, View
 from neuronjax.ir.program import Op, Value
@@ -32,7 +32,7 @@ Made = Callable[
 ]
 
 
-class LegalWalk(Walk):
+class LegalWalk(OpWalk):
     """Goes through a program once.
 
     Args:
