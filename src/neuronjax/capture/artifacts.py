@@ -25,6 +25,7 @@ from neuronjax.capture.exported import Exported, looks_exported, read_exported
 from neuronjax.capture.trace import check_argument
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.ir.array_file import regular
+from neuronjax.ir.model_parts import with_parts
 from neuronjax.ir.program import Program
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | IO[str]
@@ -262,6 +263,7 @@ def _decoded(code: bytes, file: str) -> Program:
         program = decode_module(module, file=file)
         if partition.needs_partitioner(program):
             program = partition.partition(program, module)
+    program = with_parts(program)
     _check_calls(program)
     _check_constants(program)
     for argument, name in zip(

@@ -6,10 +6,9 @@ of none cannot do. So its sentence is kept, and line and remedy are ours.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,19 +85,8 @@ _ADVICE = re.compile(
 )
 
 
-@contextlib.contextmanager
-def named() -> Iterator[None]:
-    """What JAX raises in the block is a named error, where it is about a mesh."""
-    try:
-        yield
-    except (ValueError, RuntimeError, NameError, AssertionError) as error:
-        if found := of_mesh(error):
-            raise found from error
-        raise
-
-
 def of_mesh(error: Exception) -> NeuronJaxError | None:
-    """The named error where what JAX raises is about a mesh; None where it is not."""
+    """Return the named error where what JAX raises is about a mesh; else None."""
     return _unknown_axis(error) or _described(error)
 
 

@@ -8,6 +8,9 @@ A part is, of what a framework leaves, the first of
 3. the layer or function that it was written in, "eqx.nn.MLP" or "loss_fn", which a
    location knows by itself.
 An optimizer's op belongs to the parameter that it updates.
+
+A program is captured without its parts, which cost a tenth of a capture: reports ask
+for them, rules that name a module, and statistics.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ _Path = tuple[str, ...]
 
 
 def with_parts(program: Program) -> Program:
-    """The program, its locations with module and phase."""
+    """Return the program, its locations with module and phase."""
+    if program.has_parts:
+        return program
     read = descent_of_ops(program)
     names = program.argument_names
     by_name = modules_of_arguments(names)
@@ -58,7 +63,7 @@ def with_parts(program: Program) -> Program:
         name: Function(name, _placed(function.body, found))
         for name, function in program.functions.items()
     }
-    return replace(program, functions=functions)
+    return replace(program, functions=functions, has_parts=True)
 
 
 def _with_part(

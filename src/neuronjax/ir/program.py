@@ -66,7 +66,8 @@ class Location:
         file: the user's source file, or "" where JAX recorded none.
         line: its line, from 1; 0 where there is none.
         functions: the functions that led here, the outermost first: "GPT", "Block".
-        module: which part of the model it belongs to; see `ir.model_parts`.
+        module: which part of the model it belongs to; "" where that was not asked for,
+            see `ir.model_parts`.
         phase: "forward", "backward" or "optimizer"; "" where that cannot be told.
     """
 
@@ -218,6 +219,7 @@ class Program:
         argument_shardings: of each argument of main; None where it says nothing.
         result_shardings: of each result of main.
         partitions: how many devices run it; None where the module does not say.
+        has_parts: whether its locations say module and phase; see `ir.model_parts`.
     """
 
     functions: Mapping[str, Function]
@@ -228,6 +230,7 @@ class Program:
     argument_shardings: tuple[Sharding | None, ...] = ()
     result_shardings: tuple[Sharding | None, ...] = ()
     partitions: int | None = None
+    has_parts: bool = False
 
     @property
     def entry(self) -> Function:
@@ -237,6 +240,21 @@ class Program:
         """Every op of every function."""
         for function in self.functions.values():
             yield from function.walk()
+
+    def holds_complex(self) -> bool:
+        """Tell whether any value is complex; every program is asked, so it is quick."""
+        regions = [function.body for function in self.functions.values()]
+        for region in regions:
+            for value in region.arguments:
+                if value.type.dtype.kind == "c":
+                    return True
+            for op in region.ops:
+                for value in op.results:
+                    if value.type.dtype.kind == "c":
+                        return True
+                if op.regions:
+                    regions.extend(op.regions)
+        return False
 
     def __str__(self) -> str:
         return self.text() if self.text else f"<program {self.main}>"

@@ -29,12 +29,11 @@ def marked(
     op: Op, context: Context, lhs: MatmulOperand, rhs: MatmulOperand, weight: int | None
 ) -> tuple[MatmulOperand, MatmulOperand]:
     """Notes on the weight of a forward contraction what it is to be compressed to."""
-    pattern = context.policy.sparsity
     is_backward = any(context.fact(value).cotangent for value in op.operands)
-    if pattern is None or weight is None or is_backward:
+    if weight is None or is_backward:
         return lhs, rhs
     both = [lhs, rhs]
-    both[weight] = both[weight]._replace(pattern=pattern)
+    both[weight] = both[weight]._replace(pattern=context.policy.sparsity)
     return both[0], both[1]
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import INSTANCES, Target, resolve_target
-from neuronjax.ir.kernel_call import compiled_for
 from neuronjax.policy.flags import parse_environment
+from neuronjax.policy.scopes import compiled_for
 
 VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
 _ROUNDING = (
@@ -32,11 +32,9 @@ def chosen_target(target: str | Target | None = None) -> Target:
         InvalidProgramError: no such target.
     """
     surrounding = compiled_for()
-    if surrounding is not None:
-        return surrounding
-    if isinstance(target, Target):
+    if surrounding is None and isinstance(target, Target):
         return target
-    return resolve_target(target or os.environ.get(VARIABLE) or DEFAULT)
+    return resolve_target(surrounding or target or os.environ.get(VARIABLE) or DEFAULT)
 
 
 def runtime_rounding() -> dict[str, Any]:
