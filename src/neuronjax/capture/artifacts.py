@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +21,7 @@ from jax.interpreters.mlir import make_ir_context
 from neuronjax.capture import parsing, partition
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.exported import Exported, looks_exported, read_exported
+from neuronjax.capture.saved_forms import protobuf_fields
 from neuronjax.capture.trace import check_argument
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.ir.array_file import regular
@@ -172,50 +172,16 @@ _NAME, _COMPUTATIONS, _MODULE_OF_PROTO = 1, 3, 1
 
 
 def _is_hlo_module(data: bytes) -> bool:
-    fields = dict(_protobuf_fields(data))
+    fields = dict(protobuf_fields(data))
     return _COMPUTATIONS in fields and _is_utf8(fields.get(_NAME, b"\xff"))
 
 
 def _hlo_module(data: bytes) -> bytes:
     """The HloModuleProto, which may be wrapped in an HloProto."""
-    inner = next(_protobuf_fields(data), None)
+    inner = next(protobuf_fields(data), None)
     if inner and inner[0] == _MODULE_OF_PROTO and _is_hlo_module(inner[1]):
         return inner[1]
     return data
-
-
-def _protobuf_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Number and content of the top-level fields of length-delimited type.
-
-    Ends where the bytes are no protobuf message.
-    """
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        match tag & 7:
-            case 0:
-                _, at = _varint(data, at)
-            case 1 | 5:
-                at += 8 if tag & 7 == 1 else 4
-            case 2:
-                length, at = _varint(data, at)
-                if at + length > len(data):
-                    return
-                yield tag >> 3, data[at : at + length]
-                at += length
-            case _:
-                return
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 64, 7):
-        byte = data[at] if at < len(data) else 0
-        value |= (byte & 127) << shift
-        at += 1
-        if byte < 128:
-            break
-    return value, at
 
 
 # -- Programs.

@@ -53,14 +53,14 @@ LINEAR_ALGEBRA = (
 def keep_whole(platform: str) -> None:
     """Register the lowerings, once; on other platforms JAX's own stay."""
     for primitive in (*LINEAR_ALGEBRA, geqrf()):
-        _on_platform(platform, primitive, functools.partial(_host_call, primitive))
+        on_platform(platform, primitive, functools.partial(_host_call, primitive))
     for primitive in {equation.primitive for equation in _callbacks(ordered=False)}:
-        _on_platform(platform, primitive, functools.partial(_callback, primitive))
+        on_platform(platform, primitive, functools.partial(_callback, primitive))
     scaled_dot = jax.ffi.ffi_lowering("__op$block_scaled_dot")
-    _on_platform(platform, _scaled_matmul(), lambda c, *x, **_: scaled_dot(c, *x))
+    on_platform(platform, _scaled_matmul(), lambda c, *x, **_: scaled_dot(c, *x))
 
 
-def _on_platform(platform: str, primitive: Any, rule: Callable[..., Any]) -> None:
+def on_platform(platform: str, primitive: Any, rule: Callable[..., Any]) -> None:
     """Register a lowering rule for a platform that JAX does not know.
 
     JAX takes rules for its own platforms only, so this one is the rule of all that have
@@ -132,12 +132,15 @@ def _callbacks(ordered: bool) -> tuple[Any, ...]:
 
 def _host_call(primitive: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
     text = host_functions.register(primitive.name, primitive.bind, parameters)
-    return _call(text)(context, *operands)
+    return custom_call(text)(context, *operands)
 
 
-def _call(text: str, has_effect: bool = False) -> Callable[..., Any]:
+def custom_call(
+    text: str, target: str = host_functions.CALL, *, has_effect: bool = False
+) -> Callable[..., Any]:
+    """Return the lowering to a custom call whose backend_config is a text."""
     return jax.ffi.ffi_lowering(
-        host_functions.CALL,
+        target,
         backend_config=text,
         api_version=_API_WITH_TEXT,
         has_side_effect=has_effect,
@@ -155,7 +158,7 @@ def _callback(primitive: Any, context: Any, *operands: Any, **parameters: Any) -
         shown=shown,
         line=line,
     )
-    return _call(text, has_effect)(context, *operands)
+    return custom_call(text, has_effect=has_effect)(context, *operands)
 
 
 def _callback_of(parameters: Mapping[str, Any]) -> tuple[str, str]:

@@ -24,8 +24,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from neuronjax.capture import partition
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.host_calls import keep_whole, unordered
-from neuronjax.capture.mesh_refusals import of_mesh
-from neuronjax.capture.refusals import refusal
+from neuronjax.capture.refusals import of_mesh, refusal
 from neuronjax.errors import InternalError, UnsupportedError
 from neuronjax.ir.program import Program
 from neuronjax.numerics.portable import exportable

@@ -170,6 +170,10 @@ class Region:
     results: tuple[Value, ...]
 
 
+#: Ops that call a function, and the attribute that names it.
+CALLEES = {"func.call": "callee", "stablehlo.composite": "decomposition"}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
     """One StableHLO, CHLO or `func.call` op."""
@@ -180,6 +184,12 @@ class Op:
     attributes: Mapping[str, Any]
     regions: tuple[Region, ...]
     location: Location
+
+    @property
+    def callee(self) -> str | None:
+        """The function that it calls, if it calls one."""
+        attribute = CALLEES.get(self.name)
+        return None if attribute is None else self.attributes[attribute]
 
     def error(self, kind: type[E], what: str, remedy: str) -> E:
         """An error of some kind about this op, with the user's line."""

@@ -28,6 +28,7 @@ from neuronjax.ir.instruction_set import TensorCopy
 from neuronjax.ir.program import Op
 from neuronjax.lowering import microscaling, sparsity
 from neuronjax.lowering.context import Context
+from neuronjax.lowering.moves import converted
 from neuronjax.lowering.operand import FP8, MatmulOperand, no_such_format
 from neuronjax.lowering.scaling import scale
 from neuronjax.numerics.float_format import get_format
@@ -107,18 +108,13 @@ def as_float(context: Context, value: Any) -> View:
     dtype = view.type.dtype
     if dtype.kind not in "iub":
         return view
-    return _copied(context, view, "bfloat16" if is_byte(dtype) else "float32")
+    wanted = get_format("bfloat16" if is_byte(dtype) else "float32")
+    return converted(context, view, wanted.dtype)
 
 
 def is_byte(dtype: np.dtype) -> bool:
     """Whether BF16, and one pass of the array, holds every number of an integer."""
     return dtype.itemsize == 1
-
-
-def _copied(context: Context, view: View, wanted: str) -> View:
-    """A cast that is no choice of the policy: exact, or to FP32."""
-    shape, dtype = view.type.shape, get_format(wanted).dtype
-    return context.computed(TensorCopy, (view,), shape, dtype, engine="vector")
 
 
 def _role(context: Context, value: Any, is_weight: bool) -> str:
@@ -195,5 +191,5 @@ def _same_width(
     wide = ("float32", "tfloat32")
     if operand.format in wide or other.format not in wide:
         return operand
-    view = _copied(context, operand.view, "float32")
+    view = converted(context, operand.view, np.float32)
     return operand._replace(view=view, format=other.format)

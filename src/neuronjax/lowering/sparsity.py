@@ -18,7 +18,7 @@ from neuronjax.ir.instruction import Buffer, Instruction, View
 from neuronjax.ir.instruction_set import DotDimensions, NcMatmulSparse, Sparsify
 from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context, Instructions
-from neuronjax.lowering.matrices import MatrixView, both_matrices, matrix_dimensions
+from neuronjax.lowering.moves import MatrixView, both_matrices, matrix_dimensions
 from neuronjax.lowering.operand import FP8, MatmulOperand, no_such_datapath
 from neuronjax.lowering.psum import into_psum
 from neuronjax.numerics.microscaling import MX_FORMATS

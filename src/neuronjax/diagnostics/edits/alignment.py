@@ -15,8 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from neuronjax.diagnostics.edits.flattening import CONTROL, FlatOp, FlatProgram
-from neuronjax.ir.calls import CALLEES
-from neuronjax.ir.program import Value
+from neuronjax.ir.program import CALLEES, Value
 
 #: Up to so many pairs the subsequence is the longest; beyond, that of difflib.
 _LARGEST_TABLE = 1 << 24

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from neuronjax.diagnostics.parallel_runs import OpPath
-from neuronjax.ir.calls import CALLEES, callee_of
 from neuronjax.ir.name_stack import is_cotangent_scope, read_name_stack
-from neuronjax.ir.program import Op, Program, Region, Value
+from neuronjax.ir.program import CALLEES, Op, Program, Region, Value
 
 #: What an op has regions for, whose ops run by themselves.
 CONTROL = (*CALLEES, "stablehlo.while", "stablehlo.case")
@@ -95,7 +94,7 @@ class _RowOfOps:
             self._ops.append(entry)
             for value in op.results:
                 self._makers.setdefault(value, entry)
-            if callee := callee_of(op):
+            if callee := op.callee:
                 body = self._program.functions[callee].body
                 self._region(body, entry, "call", (*calls, op))
             elif op.name in CONTROL:
