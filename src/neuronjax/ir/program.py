@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from neuronjax.errors import NeuronJaxError
 from neuronjax.ir.name_stack import read_name_stack
 
 E = TypeVar("E", bound=NeuronJaxError)
+_PACKAGE = f"{Path(__file__).parents[1]}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +194,11 @@ class Op:
         return None if attribute is None else self.attributes[attribute]
 
     def error(self, kind: type[E], what: str, remedy: str) -> E:
-        """An error of some kind about this op, with the user's line."""
-        source = self.location.source or None
+        """An error of some kind about this op, with the user's line: of a call that
+        `pmap` or `jit` made, the first one inside."""
+        places = (op.location for op in self.walk())
+        lines = (p.source for p in places if not p.file.startswith(_PACKAGE))
+        source = next(filter(None, lines), None)
         return kind(what, op=self.name, location=source, remedy=remedy)
 
     def walk(self) -> Iterator[Op]:
