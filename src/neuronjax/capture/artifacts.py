@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +20,12 @@ from jax.interpreters.mlir import make_ir_context
 
 from neuronjax.capture import parsing, partition
 from neuronjax.capture.decode import decode_module
-from neuronjax.capture.exported import Exported, looks_exported, read_exported
+from neuronjax.capture.exported import (
+    Exported,
+    Signature,
+    looks_exported,
+    read_exported,
+)
 from neuronjax.capture.saved_forms import protobuf_fields
 from neuronjax.capture.trace import check_argument
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
@@ -32,30 +37,17 @@ Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | I
 
 
 @dataclass(frozen=True, kw_only=True)
-class Artifact:
+class Artifact(Signature):
     """A saved program and how it is called.
 
     Attributes:
-        name: of the function or file, for messages.
         program: its `main` takes the arguments `kept` and returns flat results.
         code: the same as MLIR bytecode of this version of StableHLO.
-        in_tree: the pytree of (args, kwargs); None for a program of flat arguments.
-        in_avals: shape and dtype of every flat argument.
-        kept: indices of the arguments that the program takes.
-        out_tree: the pytree of the results: without one in the file, one array, or a
-            tuple of several.
-        out_avals: shape and dtype of every flat result.
         vjp: the saved derivative of a jax.export artifact, if it has one.
     """
 
-    name: str
     program: Program
     code: bytes
-    in_tree: Any
-    in_avals: tuple[jax.ShapeDtypeStruct, ...]
-    kept: tuple[int, ...]
-    out_tree: Any
-    out_avals: tuple[jax.ShapeDtypeStruct, ...]
     vjp: Artifact | None = None
 
     @property
@@ -201,17 +193,9 @@ def _from_exported(exported: Exported, file: str) -> Artifact:
                 "in it",
                 remedy="the file is malformed: write it again",
             )
-    return Artifact(
-        name=exported.name,
-        program=program,
-        code=code,
-        in_tree=exported.in_tree,
-        in_avals=exported.in_avals,
-        kept=exported.kept,
-        out_tree=exported.out_tree,
-        out_avals=exported.out_avals,
-        vjp=exported.vjp and _from_exported(exported.vjp, file),
-    )
+    signature = {f.name: getattr(exported, f.name) for f in fields(Signature)}
+    vjp = exported.vjp and _from_exported(exported.vjp, file)
+    return Artifact(**signature, program=program, code=code, vjp=vjp)
 
 
 def _physical(aval: jax.ShapeDtypeStruct) -> tuple[tuple[int, ...], Any]:

@@ -147,10 +147,6 @@ def _complex_or_resource(attribute: Any) -> np.ndarray:
     raise UnimplementedError(f"constant {str(attribute)[:60]} cannot be decoded")
 
 
-def _array(attribute: Any) -> tuple:
-    return tuple(decode_attribute("", item, "") for item in attribute)
-
-
 # By the class of the attribute.
 _BY_CLASS: dict[type, Callable[[Any], Any]] = {
     ir.DenseI64ArrayAttr: tuple,
@@ -164,15 +160,13 @@ _BY_CLASS: dict[type, Callable[[Any], Any]] = {
     ir.FlatSymbolRefAttr: lambda a: a.value,
     ir.TypeAttr: lambda a: str(a.value),
     ir.UnitAttr: lambda a: True,
-    ir.ArrayAttr: _array,
-    ir.DictAttr: lambda a: {k: decode_attribute("", a[k], k) for k in _keys(a)},
+    ir.ArrayAttr: lambda a: tuple([decode_attribute("", item, "") for item in a]),
+    ir.DictAttr: lambda a: {
+        (name := a[n].name): decode_attribute("", a[name], name) for n in range(len(a))
+    },
     ir.DenseFPElementsAttr: _elements,
     ir.DenseIntElementsAttr: _elements,
 }
-
-
-def _keys(attribute: Any) -> list[str]:
-    return [attribute[i].name for i in range(len(attribute))]
 
 
 def _fields(cls: type, *names: str) -> Callable[[Any], dict[str, Any]]:

@@ -48,17 +48,15 @@ def lowered_bodies(
     blocks = [_lowered(region, context) for region in regions]
     captured = {view.buffer: view for block in blocks for view in _free(block)}
     views, buffers = tuple(captured.values()), tuple(captured)
-    return [_with_arguments(block, buffers) for block in blocks], views
+    taking = ((*block.arguments, *buffers) for block in blocks)
+    pairs = zip(taking, blocks, strict=True)
+    return [Block(given, b.instructions, b.results) for given, b in pairs], views
 
 
 def _lowered(region: Region, context: Context) -> Block:
     child = context.child()
     child.memo = ChainMap()  # constants of its own, rather than captured ones
     return lower_region(inlined(region, context.shared.program.functions), child)
-
-
-def _with_arguments(block: Block, buffers: tuple) -> Block:
-    return Block((*block.arguments, *buffers), block.instructions, block.results)
 
 
 def _free(block: Block) -> Iterator[View]:
