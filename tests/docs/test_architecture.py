@@ -13,6 +13,10 @@ import pytest
 
 from neuronjax.numerics.host_kernels import choice
 
+pytestmark = pytest.mark.skipif(
+    not choice.usable(), reason="the page tells the way of a host with kernels"
+)
+
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 #: A row of the table: a file, and a function that is called there.
 ROW = re.compile(r"^\| `([\w/]+\.py)` \| `([\w.]+)` \|", re.MULTILINE)
@@ -51,7 +55,6 @@ def entered() -> list[list[str]]:
     return [call.split(" ", 1) for call in json.loads(done.stdout)]
 
 
-@pytest.mark.skipif(not choice.usable(), reason="the host has no kernels of its own")
 def test_all_files_of_a_first_call_are_told():
     told = ROW.findall(PAGE.read_text())
     files = {file for file, _ in entered()}

@@ -22,7 +22,7 @@ from neuronjax.capture import parsing, partition
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.exported import (
     Exported,
-    Signature,
+    SavedSignature,
     looks_exported,
     read_exported,
 )
@@ -37,7 +37,7 @@ Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | I
 
 
 @dataclass(frozen=True, kw_only=True)
-class Artifact(Signature):
+class Artifact(SavedSignature):
     """A saved program and how it is called.
 
     Attributes:
@@ -193,7 +193,7 @@ def _from_exported(exported: Exported, file: str) -> Artifact:
                 "in it",
                 remedy="the file is malformed: write it again",
             )
-    signature = {f.name: getattr(exported, f.name) for f in fields(Signature)}
+    signature = {f.name: getattr(exported, f.name) for f in fields(SavedSignature)}
     vjp = exported.vjp and _from_exported(exported.vjp, file)
     return Artifact(**signature, program=program, code=code, vjp=vjp)
 

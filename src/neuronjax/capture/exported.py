@@ -46,7 +46,7 @@ _KEYS = {27: "threefry2x32", 28: "rbg", 29: "unsafe_rbg"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signature:
+class SavedSignature:
     """How a saved program is called.
 
     Attributes:
@@ -68,7 +68,7 @@ class Signature:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exported(Signature):
+class Exported(SavedSignature):
     """What an artifact holds.
 
     Attributes:
