@@ -32,9 +32,11 @@ def chosen_target(target: str | Target | None = None) -> Target:
         InvalidProgramError: no such target.
     """
     surrounding = compiled_for()
-    if surrounding is None and isinstance(target, Target):
+    if surrounding is not None:
+        return resolve_target(surrounding)
+    if isinstance(target, Target):
         return target
-    return resolve_target(surrounding or target or os.environ.get(VARIABLE) or DEFAULT)
+    return resolve_target(target or os.environ.get(VARIABLE) or DEFAULT)
 
 
 def runtime_rounding() -> dict[str, Any]:
