@@ -36,7 +36,7 @@ from benchmarks import harness, results_file
 from benchmarks.validation import corpus as corpora, numeric_rows
 from benchmarks.validation.numeric_rows import NumericRow
 from neuronjax.errors import NeuronJaxError
-from neuronjax.policy.flags import LEGAL
+from neuronjax.policy.values import LEGAL
 
 CLOSE = 0.1
 #: Of the device's distance: a larger error of NumPy's own is taken out.

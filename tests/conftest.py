@@ -17,7 +17,7 @@ import hypothesis
 import jax
 import pytest
 
-from neuronjax.execution import mappings
+from neuronjax.execution import host_process
 from tests import compilation_cache
 
 compilation_cache.use()
@@ -77,7 +77,7 @@ def _mark_slow(config: pytest.Config, found: dict[str, pytest.Item]) -> None:
 def forget_compiled_programs() -> Iterator[None]:
     """After tests of JAX alone, too: programs of ours make room for themselves."""
     yield
-    mappings.make_room()
+    host_process.make_room()
 
 
 @pytest.fixture

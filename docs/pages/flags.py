@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from neuronjax.policy.flags import (
     FLAGS,
     IGNORED_VARIABLES,
-    LEGAL,
-    SDK_DEFAULTS,
     UNSUPPORTED_VARIABLES,
     Fields,
     Flag,
 )
+from neuronjax.policy.values import LEGAL, SDK_DEFAULTS
 
 from .markdown import code, table
 

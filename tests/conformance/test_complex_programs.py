@@ -17,7 +17,6 @@ import pytest
 from jax import lax
 
 import neuronjax as nj
-from neuronjax.lowering.complex_program import holds_complex
 from tests.conformance.bits import assert_same, same_both_ways
 from tests.conformance.test_complex import GRID, parts
 
@@ -463,12 +462,12 @@ def test_the_original_program_is_shown_and_its_lines_are_kept():
 
 def test_programs_without_complex_numbers_are_not_touched():
     real = nj.jit(lambda x: lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x))
-    assert not holds_complex(real.lower(np.ones(3, np.float32)).program)
+    assert not real.lower(np.ones(3, np.float32)).program.holds_complex()
 
     def inside(x):
         return lax.cond(x.sum() > 0, lambda x: lax.complex(x, x).imag, jnp.cos, x)
 
-    assert holds_complex(nj.jit(inside).lower(np.ones(3, np.float32)).program)
+    assert nj.jit(inside).lower(np.ones(3, np.float32)).program.holds_complex()
 
 
 @pytest.mark.parametrize("sdk", ["2.31", "2.31.1", "2.20"])

@@ -167,8 +167,8 @@ def test_parameters_that_print_alike_are_kept_apart():
 
 def test_jax_still_keeps_its_rules_where_they_are_looked_up():
     """`host_calls.on_platform` reads a private table: this tells when it moves."""
-    host_calls.keep_linear_algebra_whole("neuron")
-    for primitive in (*host_calls.LINEAR_ALGEBRA, host_calls._geqrf()):
+    host_calls.keep_whole("neuron")
+    for primitive in (*host_calls.LINEAR_ALGEBRA, host_calls.geqrf()):
         assert primitive in mlir._lowerings  # type: ignore[attr-defined]
 
 

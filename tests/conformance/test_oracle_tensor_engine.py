@@ -419,7 +419,7 @@ def test_the_transpose_of_the_first_array_is_a_matmul():
 
 def test_mx_scale_rules_are_the_oracles():
     """Rules by name, so that a policy's words mean the same on both sides."""
-    from neuronjax.policy.flags import LEGAL
+    from neuronjax.policy.values import LEGAL
 
     assert set(LEGAL["mx_scale_rule"]) == set(microscaling.RULES)
 

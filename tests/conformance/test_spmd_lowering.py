@@ -39,7 +39,7 @@ from neuronjax.ir.collectives.algorithms import ALGORITHMS
 from neuronjax.ir.instruction import InstructionProgram
 from neuronjax.ir.instruction_set import Call, Loop, NcMatmul
 from neuronjax.lowering import lower
-from neuronjax.policy.flags import LEGAL
+from neuronjax.policy.values import LEGAL
 
 MESH = nj.make_mesh((4, 2), ("dp", "tp"))
 ROWS, COLUMNS = ((0, 1), (2, 3), (4, 5), (6, 7)), ((0, 2, 4, 6), (1, 3, 5, 7))

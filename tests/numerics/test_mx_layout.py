@@ -15,9 +15,9 @@ from neuronjax.numerics.float_format import (
     FLOAT8_E4M3FN,
     FLOAT8_E5M2,
 )
-from neuronjax.numerics.four_bits import from_codes
 from neuronjax.numerics.microscaling import to_codes
 from neuronjax.numerics.mx_layout import pack_x4, unpack_x4
+from neuronjax.numerics.widening import from_codes
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 

@@ -27,15 +27,13 @@ from neuronjax.policy.flags import (
     FLAGS,
     IGNORED_VARIABLES,
     INERT_FLAGS,
-    LEGAL,
-    PRESETS,
-    SDK_DEFAULTS,
     UNSUPPORTED_VARIABLES,
     parse_environment,
     parse_flags,
 )
 from neuronjax.policy.policy import unmatched_rule_error
 from neuronjax.policy.scopes import active_policy, policy_from_scope, policy_scope
+from neuronjax.policy.values import LEGAL, PRESETS, SDK_DEFAULTS
 
 DOT = "stablehlo.dot_general"
 EXECUTED_PRESETS = tuple(PRESETS)

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from neuronjax.api.callers import asked_about
+from neuronjax.api.calls import asked_about
 from neuronjax.api.jit import Emulated, jit
 from neuronjax.api.load import read_saved
 from neuronjax.api.lowered import Compiled, Lowered
@@ -29,7 +29,6 @@ from neuronjax.execution import stages
 from neuronjax.execution.captured import CapturedProgram
 from neuronjax.execution.transformations import is_key, split_complex
 from neuronjax.hardware import Target, resolve_target
-from neuronjax.lowering.complex_program import holds_complex
 from neuronjax.policy import Policy
 from neuronjax.policy.scopes import active_policy
 from neuronjax.report.setting import policy_name, setting_line
@@ -268,7 +267,7 @@ def arrays_of(captured: CapturedProgram) -> list[jax.Array]:
 
 def check_real(captured: CapturedProgram, what: str) -> None:
     """Refuse programs with complex numbers, for which something is not done."""
-    if holds_complex(captured.program):
+    if captured.program.holds_complex():
         raise UnsupportedError(
             what,
             op=captured.emulation.name,

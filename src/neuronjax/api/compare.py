@@ -35,7 +35,7 @@ from neuronjax.diagnostics.edits.programs import EditedProgram, compare_programs
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.captured import CapturedProgram
 from neuronjax.ir.program import Program
-from neuronjax.lowering.complex_program import holds_complex, real_program
+from neuronjax.lowering.complex_program import real_program
 from neuronjax.policy import Policy
 
 Reference = str | Policy
@@ -181,7 +181,7 @@ def _compared(
 ) -> Comparison:
     """Compare a captured program and its arrays with a reference."""
     policy, program = asked.policy, captured.program
-    if holds_complex(program):
+    if program.holds_complex():
         program = real_program(program, sdk=policy.sdk)
     setting = _setting(program, asked, rounding_seed)
     return compare_sides(

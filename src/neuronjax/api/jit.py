@@ -17,20 +17,18 @@ from typing import Any
 import jax
 
 from neuronjax.api import nnx_state
-from neuronjax.api.callers import asked_for_jaxs, is_asked_about
-from neuronjax.api.lowered import (
-    CallEntry,
+from neuronjax.api.calls import (
     CallState,
-    Lowered,
-    may_round_stochastically,
-)
-from neuronjax.api.signatures import (
     Named,
     argument_name,
     as_array,
+    asked_for_jaxs,
+    is_asked_about,
+    may_round_stochastically,
     path_name,
     signature_of,
 )
+from neuronjax.api.lowered import CallEntry, Lowered
 from neuronjax.capture import mesh_context
 from neuronjax.capture.mesh_context import MeshContext, on_every_device
 from neuronjax.capture.placement import Results
@@ -45,6 +43,7 @@ from neuronjax.execution.probes.plan import Collector, ProbePlan
 from neuronjax.execution.probes.statistics import Statistics
 from neuronjax.execution.transformations import Emulation
 from neuronjax.hardware import Target, resolve_target
+from neuronjax.ir.model_parts import with_parts
 from neuronjax.numerics.portable import exportable
 from neuronjax.policy import Policy
 from neuronjax.policy.scopes import active_policy, policy_scope
@@ -151,7 +150,8 @@ class Emulated:
             if value is not None or name not in _SHARDINGS
         }
         self._stochastic = may_round_stochastically(self.policy)
-        self._collect = Collect.of(options["collect"])
+        collect = options["collect"]
+        self._collect = None if collect is None else Collect.of(collect)
         self._signature = signature_of(function)
         self._static = self.named("static")
         self._step = nnx_state.kept(function, options)
@@ -206,7 +206,7 @@ class Emulated:
             around, args, kwargs = self._whole(self._step, args, kwargs)
             with around.outside():
                 results = self._jitted(context, around, *args, **kwargs)
-            return results.placed()
+            return _placed(results)
         except TypeError as error:
             if "abstract array" in str(error):
                 self._bind(self._step, args, kwargs)  # names what is not an array
@@ -363,7 +363,7 @@ class Emulated:
                 (positional, named), _ = static.split(positional, named)
             with around.outside():
                 results = executable(context, around, *positional, **named)
-            return nnx_state.settled(results.placed(), self._step, (args, kwargs))
+            return nnx_state.settled(_placed(results), self._step, (args, kwargs))
 
         def compile(context: CallContext) -> Any:
             try:
@@ -411,7 +411,7 @@ class Emulated:
         whole = result if history is None else (result, history)
         shardings = emulation.placements()
         stages.stage("compiling")
-        return Results(whole, shardings)
+        return Results(whole, shardings) if shardings else whole
 
     def _capture(
         self, function: Callable[..., Any], args: tuple, kwargs: dict
@@ -424,7 +424,7 @@ class Emulated:
             inputs=leaves,
             outputs=found.out_avals,
             out_tree=out_tree(),
-            program=found.program,
+            program=with_parts(found.program),
         )
 
     def _bind(
@@ -493,3 +493,7 @@ class Emulated:
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
+
+
+def _placed(found: Any) -> Any:
+    return found.placed() if isinstance(found, Results) else found

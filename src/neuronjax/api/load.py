@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from neuronjax.api.calls import CallState, as_array
 from neuronjax.api.jit import NATIVE_JIT
-from neuronjax.api.lowered import CallEntry, CallState, Lowered, types_text
-from neuronjax.api.signatures import as_array
+from neuronjax.api.lowered import CallEntry, Lowered, types_text
 from neuronjax.capture.artifacts import Artifact, Source, read_artifact
 from neuronjax.capture.saved_call import function_of
 from neuronjax.capture.trace import Capture

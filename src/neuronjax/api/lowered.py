@@ -2,24 +2,22 @@
 
 A `Lowered` is a program before XLA: StableHLO and the instructions of one chip under
 one policy. A `Compiled` is callable, and asks whoever made it (its `CallEntry`) how
-arguments become flat arrays. A `CallState` is what of one call the next one needs.
+arguments become flat arrays.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
 from rich.console import RenderableType
 
+from neuronjax.api.calls import CallState, may_round_stochastically
 from neuronjax.capture.trace import capturing
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution import host_process
@@ -29,73 +27,7 @@ from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import Program
 from neuronjax.policy import Policy
-from neuronjax.policy.scopes import is_tracing
 from neuronjax.report.setting import setting_line
-
-
-@dataclass(frozen=True)
-class CallState:
-    """What a function or program keeps between its calls.
-
-    Attributes:
-        name: of the function, for errors.
-        calls: counts the eager calls.
-        call_index: a given one, uint32.
-        amax_history: of delayed scaling, from the previous call.
-    """
-
-    name: str
-    calls: Iterator[int] = field(default_factory=itertools.count)
-    call_index: jax.Array | None = None
-    amax_history: jax.Array | None = None
-
-    def __deepcopy__(self, memo: dict) -> CallState:
-        return self  # nothing in it changes, but the count, which copies share
-
-    def with_rounding_seed(self, index: Any) -> CallState:
-        """With a given call index."""
-        index = jnp.asarray(index).astype(jnp.uint32)
-        return dataclasses.replace(self, call_index=index)
-
-    def with_amax_history(self, history: jax.Array) -> CallState:
-        """With a given history."""
-        return dataclasses.replace(self, amax_history=history)
-
-    def context(self, index: Any) -> CallContext:
-        """What accompanies the arguments of a call with this index."""
-        return CallContext(call_index=index, amax_history=self.amax_history)
-
-    def next_index(self, stochastic: bool, *arguments: Any) -> Any:
-        """The call index of this call: the one given, the next, or None.
-
-        Raises:
-            InvalidProgramError: the call is traced and rounds stochastically.
-        """
-        if self.call_index is not None:
-            return self.call_index
-        if not stochastic:
-            return None
-        if _is_traced(arguments):
-            raise InvalidProgramError(
-                f"{self.name} rounds stochastically and is traced: every run of the "
-                "traced program would draw the same random bits",
-                remedy="call with_rounding_seed(i)(...) with i a traced uint32 that "
-                "changes with every call, for instance the step number",
-            )
-        return np.uint32(next(self.calls))
-
-
-def _is_traced(arguments: Any) -> bool:
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments)):
-        return True
-    return is_tracing()
-
-
-def may_round_stochastically(policy: Policy) -> bool:
-    """Whether a call under this policy needs a call index."""
-    return policy.rounding == "stochastic" or any(
-        rule.rounding == "stochastic" for rule in policy.rules
-    )
 
 
 @dataclass(frozen=True)

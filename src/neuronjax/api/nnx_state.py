@@ -21,8 +21,8 @@ import jax
 from jax.extend.core import Jaxpr, Var, jaxpr_as_fun
 from jax.tree_util import DictKey, GetAttrKey
 
+from neuronjax.api.calls import path_name, signature_of
 from neuronjax.api.nnx_ties import tied, untied
-from neuronjax.api.signatures import path_name, signature_of
 from neuronjax.errors import NotEmulatedWarning, UnsupportedError, warn_user
 
 

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
+from neuronjax.api.calls import Named, path_name, signature_of
 from neuronjax.api.jit import jit
-from neuronjax.api.signatures import Named, path_name, signature_of
 from neuronjax.errors import InvalidProgramError, UnimplementedError
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy

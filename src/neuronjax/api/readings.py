@@ -34,7 +34,7 @@ def table(lowered: Lowered) -> RenderableType:
     return program_table(lowered.name, lowered.captured.instructions, lowered.setting)
 
 
-stages.watch = Waiting.of
+stages.watched_by(Waiting.of)
 READINGS.update(
     timeline=timeline,
     table=table,

@@ -14,7 +14,8 @@ from typing import Any
 import jax
 
 from neuronjax.api.asked import Asked
-from neuronjax.api.lowered import CallState, Lowered, may_round_stochastically
+from neuronjax.api.calls import CallState, may_round_stochastically
+from neuronjax.api.lowered import Lowered
 from neuronjax.api.profile import profile
 from neuronjax.capture.mesh_context import MeshContext
 from neuronjax.capture.trace import abstract

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,40 +20,34 @@ from jax.interpreters.mlir import make_ir_context
 
 from neuronjax.capture import parsing, partition
 from neuronjax.capture.decode import decode_module
-from neuronjax.capture.exported import Exported, looks_exported, read_exported
+from neuronjax.capture.exported import (
+    Exported,
+    SavedSignature,
+    looks_exported,
+    read_exported,
+)
+from neuronjax.capture.saved_forms import protobuf_fields
 from neuronjax.capture.trace import check_argument
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.ir.array_file import regular
+from neuronjax.ir.model_parts import with_parts
 from neuronjax.ir.program import Program
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | IO[str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Artifact:
+class Artifact(SavedSignature):
     """A saved program and how it is called.
 
     Attributes:
-        name: of the function or file, for messages.
         program: its `main` takes the arguments `kept` and returns flat results.
         code: the same as MLIR bytecode of this version of StableHLO.
-        in_tree: the pytree of (args, kwargs); None for a program of flat arguments.
-        in_avals: shape and dtype of every flat argument.
-        kept: indices of the arguments that the program takes.
-        out_tree: the pytree of the results: without one in the file, one array, or a
-            tuple of several.
-        out_avals: shape and dtype of every flat result.
         vjp: the saved derivative of a jax.export artifact, if it has one.
     """
 
-    name: str
     program: Program
     code: bytes
-    in_tree: Any
-    in_avals: tuple[jax.ShapeDtypeStruct, ...]
-    kept: tuple[int, ...]
-    out_tree: Any
-    out_avals: tuple[jax.ShapeDtypeStruct, ...]
     vjp: Artifact | None = None
 
     @property
@@ -171,50 +164,16 @@ _NAME, _COMPUTATIONS, _MODULE_OF_PROTO = 1, 3, 1
 
 
 def _is_hlo_module(data: bytes) -> bool:
-    fields = dict(_protobuf_fields(data))
+    fields = dict(protobuf_fields(data))
     return _COMPUTATIONS in fields and _is_utf8(fields.get(_NAME, b"\xff"))
 
 
 def _hlo_module(data: bytes) -> bytes:
     """The HloModuleProto, which may be wrapped in an HloProto."""
-    inner = next(_protobuf_fields(data), None)
+    inner = next(protobuf_fields(data), None)
     if inner and inner[0] == _MODULE_OF_PROTO and _is_hlo_module(inner[1]):
         return inner[1]
     return data
-
-
-def _protobuf_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Number and content of the top-level fields of length-delimited type.
-
-    Ends where the bytes are no protobuf message.
-    """
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        match tag & 7:
-            case 0:
-                _, at = _varint(data, at)
-            case 1 | 5:
-                at += 8 if tag & 7 == 1 else 4
-            case 2:
-                length, at = _varint(data, at)
-                if at + length > len(data):
-                    return
-                yield tag >> 3, data[at : at + length]
-                at += length
-            case _:
-                return
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 64, 7):
-        byte = data[at] if at < len(data) else 0
-        value |= (byte & 127) << shift
-        at += 1
-        if byte < 128:
-            break
-    return value, at
 
 
 # -- Programs.
@@ -234,17 +193,9 @@ def _from_exported(exported: Exported, file: str) -> Artifact:
                 "in it",
                 remedy="the file is malformed: write it again",
             )
-    return Artifact(
-        name=exported.name,
-        program=program,
-        code=code,
-        in_tree=exported.in_tree,
-        in_avals=exported.in_avals,
-        kept=exported.kept,
-        out_tree=exported.out_tree,
-        out_avals=exported.out_avals,
-        vjp=exported.vjp and _from_exported(exported.vjp, file),
-    )
+    signature = {f.name: getattr(exported, f.name) for f in fields(SavedSignature)}
+    vjp = exported.vjp and _from_exported(exported.vjp, file)
+    return Artifact(**signature, program=program, code=code, vjp=vjp)
 
 
 def _physical(aval: jax.ShapeDtypeStruct) -> tuple[tuple[int, ...], Any]:
@@ -262,6 +213,7 @@ def _decoded(code: bytes, file: str) -> Program:
         program = decode_module(module, file=file)
         if partition.needs_partitioner(program):
             program = partition.partition(program, module)
+    program = with_parts(program)
     _check_calls(program)
     _check_constants(program)
     for argument, name in zip(

@@ -3,22 +3,24 @@
 An attribute is decoded by the class MLIR gives it; the few that StableHLO defines
 itself (dimension numbers, comparison directions, ...) by their name and op. Nothing is
 skipped: an attribute without a decoder is an error, because dropping one would change
-numbers.
+numbers. Of meshes and shardings of the sdy dialect, what nobody here understands is
+kept as text and refused where it would be used: a part of an axis has the name that
+sdy prints, "x:(1)2".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import stablehlo
+from jax.extend.mlir.dialects import sdy, stablehlo
 
-from neuronjax.capture import shardings
 from neuronjax.errors import UnimplementedError
+from neuronjax.ir.program import AxisGroups, Mesh, Sharding
 
 # Element types, by the name MLIR prints.
 DTYPES: dict[str, np.dtype] = {
@@ -145,10 +147,6 @@ def _complex_or_resource(attribute: Any) -> np.ndarray:
     raise UnimplementedError(f"constant {str(attribute)[:60]} cannot be decoded")
 
 
-def _array(attribute: Any) -> tuple:
-    return tuple(decode_attribute("", item, "") for item in attribute)
-
-
 # By the class of the attribute.
 _BY_CLASS: dict[type, Callable[[Any], Any]] = {
     ir.DenseI64ArrayAttr: tuple,
@@ -162,15 +160,13 @@ _BY_CLASS: dict[type, Callable[[Any], Any]] = {
     ir.FlatSymbolRefAttr: lambda a: a.value,
     ir.TypeAttr: lambda a: str(a.value),
     ir.UnitAttr: lambda a: True,
-    ir.ArrayAttr: _array,
-    ir.DictAttr: lambda a: {k: decode_attribute("", a[k], k) for k in _keys(a)},
+    ir.ArrayAttr: lambda a: tuple([decode_attribute("", item, "") for item in a]),
+    ir.DictAttr: lambda a: {
+        (name := a[n].name): decode_attribute("", a[name], name) for n in range(len(a))
+    },
     ir.DenseFPElementsAttr: _elements,
     ir.DenseIntElementsAttr: _elements,
 }
-
-
-def _keys(attribute: Any) -> list[str]:
-    return [attribute[i].name for i in range(len(attribute))]
 
 
 def _fields(cls: type, *names: str) -> Callable[[Any], dict[str, Any]]:
@@ -187,11 +183,95 @@ def _fields(cls: type, *names: str) -> Callable[[Any], dict[str, Any]]:
     return decode
 
 
+# -- meshes and shardings --------------------------------------------------------------
+
+
+def meshes(operations: Iterable[Any]) -> dict[str, Mesh]:
+    """The meshes among the operations of a module, by name."""
+    return {
+        op.attributes["sym_name"].value: _mesh_of(op.attributes["mesh"])
+        for op in operations
+        if op.operation.name == "sdy.mesh"
+    }
+
+
+def shardings_of(function: Any, attribute: str, count: int) -> tuple:
+    """The sharding of each argument ("arg_attrs") or result ("res_attrs")."""
+    if attribute not in function.attributes:
+        return (None,) * count
+    dictionaries = function.attributes[attribute]
+    return tuple(
+        _sharding(d["sdy.sharding"]) if "sdy.sharding" in d else None
+        for d in dictionaries
+    )
+
+
+def _of_values(attribute: Any) -> tuple[Sharding, ...]:
+    """`[<@mesh, [{"x"}, {}]>, ...]`, one for each value."""
+    return tuple(map(_sharding, sdy.TensorShardingPerValueAttr(attribute).shardings))
+
+
+def _sharding(attribute: Any) -> Sharding:
+    """`#sdy.sharding<@mesh, [{"x"}, {}]>`; whether a dimension is open is dropped."""
+    found = sdy.TensorShardingAttr(attribute)
+    dimensions = map(sdy.DimensionShardingAttr, found.dimension_shardings)
+    return Sharding(
+        mesh=_mesh(found.mesh_or_ref),
+        dimensions=tuple(_axes(d.axes) for d in dimensions),
+        replicated=_axes(found.replicated_axes),
+        unreduced=_axes(found.unreduced_axes),
+    )
+
+
+def _manual_axes(attribute: Any) -> tuple[str, ...]:
+    """`#sdy<manual_axes{"x", "y"}>`."""
+    found: Any = sdy.ManualAxesAttr(attribute)
+    return tuple(found)
+
+
 def _groups(attribute: Any) -> Any:
-    """Groups of devices: a table, or the axes of a mesh."""
-    if shardings.is_axis_groups(attribute):
-        return shardings.axis_groups(attribute)
-    return _elements(attribute)
+    """Return groups of devices: a table, or the axes of a mesh, which stand in
+    `#stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [...]>`."""
+    if not stablehlo.ReplicaGroupMeshAxesAttr.isinstance(attribute):
+        return _elements(attribute)
+    found = stablehlo.ReplicaGroupMeshAxesAttr(attribute)
+    return AxisGroups(_mesh(found.mesh, stablehlo), _axes(found.axes, stablehlo))
+
+
+def _mesh(attribute: Any, dialect: Any = sdy) -> str | Mesh:
+    """A mesh written in place, or the name of one of the module."""
+    found = attribute.maybe_downcast()
+    if isinstance(found, ir.FlatSymbolRefAttr):
+        return found.value
+    return _mesh_of(attribute, dialect)
+
+
+def _mesh_of(attribute: Any, dialect: Any = sdy) -> Mesh:
+    found = dialect.MeshAttr(attribute)
+    axes = map(dialect.MeshAxisAttr, found.axes)
+    ids: Any = found.device_ids
+    if isinstance(ids, ir.Attribute):
+        ids = ir.DenseIntElementsAttr(ids)
+    return Mesh(
+        tuple((axis.name, axis.size) for axis in axes),
+        tuple(map(int, () if ids is None else ids)),
+    )
+
+
+def _axes(references: Any, dialect: Any = sdy) -> tuple[str, ...]:
+    """The names of axes, or of parts of them."""
+    return tuple(_axis(dialect.AxisRefAttr(a), dialect) for a in references)
+
+
+def _axis(reference: Any, dialect: Any) -> str:
+    part = reference.sub_axis_info
+    if part is None:
+        return reference.name
+    part = dialect.SubAxisInfoAttr(part)
+    return f"{reference.name}:({part.pre_size}){part.size}"
+
+
+# -- attributes of StableHLO -----------------------------------------------------------
 
 
 def _enum(attribute: Any) -> str:
@@ -256,9 +336,9 @@ _BY_NAME: dict[tuple[str, str] | str, Callable[[Any], Any]] = {
     "channel_id": str,
     "output_operand_aliases": str,
     "sharding": str,
-    "in_shardings": shardings.of_values,
-    "out_shardings": shardings.of_values,
-    "manual_axes": shardings.manual_axes,
+    "in_shardings": _of_values,
+    "out_shardings": _of_values,
+    "manual_axes": _manual_axes,
 }
 
 

@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 
 from jax.extend.mlir import ir
 
-from neuronjax.capture import shardings
 from neuronjax.capture.attributes import (
     complex_elements,
     decode_attribute,
     element_dtype,
+    meshes,
+    shardings_of,
 )
 from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnsupportedError
 from neuronjax.ir.collection import no_collection
-from neuronjax.ir.model_parts import with_parts
 from neuronjax.ir.program import (
     Function,
     Location,
@@ -78,21 +78,16 @@ def decode_module(
         name: _Decoder(locations).function(name, op) for name, op in found.items()
     }
     body = functions[main].body
-    program = Program(
+    return Program(
         functions,
         main,
         names,
         text=lambda: str(module),
-        meshes=shardings.meshes(module.body.operations),
-        argument_shardings=shardings.of_function(
-            found[main], "arg_attrs", len(body.arguments)
-        ),
-        result_shardings=shardings.of_function(
-            found[main], "res_attrs", len(body.results)
-        ),
+        meshes=meshes(module.body.operations),
+        argument_shardings=shardings_of(found[main], "arg_attrs", len(body.arguments)),
+        result_shardings=shardings_of(found[main], "res_attrs", len(body.results)),
         partitions=_partitions(module),
     )
-    return with_parts(program)
 
 
 def _partitions(module: Any) -> int | None:

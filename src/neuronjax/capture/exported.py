@@ -46,21 +46,17 @@ _KEYS = {27: "threefry2x32", 28: "rbg", 29: "unsafe_rbg"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exported:
-    """What an artifact holds.
+class SavedSignature:
+    """How a saved program is called.
 
     Attributes:
-        name: of the exported function.
-        in_tree: the pytree of (args, kwargs).
+        name: of the function or file, for messages.
+        in_tree: the pytree of (args, kwargs); None for a program of flat arguments.
         in_avals: shape and dtype of every flat argument.
         kept: indices of the arguments that the program takes; the others are unused.
-        out_tree: the pytree of the results.
+        out_tree: the pytree of the results: without one in the file, one array, or a
+            tuple of several.
         out_avals: shape and dtype of every flat result.
-        platform_index: what main's first argument is, for a program of several
-            platforms; None where it has no such argument.
-        module: the program, a portable artifact.
-        vjp: the saved derivative: flat primal arguments and cotangents in, one
-            cotangent per argument out.
     """
 
     name: str
@@ -69,6 +65,20 @@ class Exported:
     kept: tuple[int, ...]
     out_tree: Any
     out_avals: tuple[jax.ShapeDtypeStruct, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported(SavedSignature):
+    """What an artifact holds.
+
+    Attributes:
+        platform_index: what main's first argument is, for a program of several
+            platforms; None where it has no such argument.
+        module: the program, a portable artifact.
+        vjp: the saved derivative: flat primal arguments and cotangents in, one
+            cotangent per argument out.
+    """
+
     platform_index: int | None
     module: bytes
     vjp: Exported | None

@@ -1,23 +1,38 @@
-"""Linear algebra that stays whole in a captured program, as a call of the host.
+"""Primitives that stay whole in a captured program, as custom calls.
 
-JAX has no lowering of these primitives for platform "neuron", or one that calls what
-only other compilers know, or one that needs the former. Each is captured as the custom
-call `neuronjax.host`, whose backend_config says which primitive, with its parameters.
-Whether it may run is the policy's to say (`host_custom_calls`), at lowering.
+JAX has no lowering of these for platform "neuron", or one that calls what only other
+compilers know, or one that needs the former.
+
+- Linear algebra and callbacks become the custom call `neuronjax.host`, whose
+  backend_config says which primitive, with its parameters. `jax.debug.print` and
+  `jax.debug.callback` look at values and change none, so they always run; whether the
+  others may is the policy's to say (`host_custom_calls`, `callbacks`), at lowering. A
+  captured program holds no tokens: its instructions are in order, and the emulation
+  binds what has effects as ordered.
+- The primitive behind `jax.nn.scaled_matmul` becomes `__op$block_scaled_dot` of (lhs,
+  rhs, lhs scales, rhs scales), a custom call of the vendor's compiler: a NeuronCore has
+  the operation, and JAX lowers it for CUDA alone, or to plain arithmetic on dequantized
+  operands.
+
+A primitive without a public name is taken from the jaxpr of a public function.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import primitives as known
+from jax.experimental import io_callback
+from jax.extend.core import ClosedJaxpr, primitives as known
 from jax.interpreters import mlir
 
+from neuronjax.errors import UnsupportedError, program_line
 from neuronjax.ir import host_functions
+from neuronjax.numerics.portable import host_p
 
 # The newest version of custom calls whose backend_config is a text.
 _API_WITH_TEXT = 2
@@ -35,31 +50,18 @@ LINEAR_ALGEBRA = (
 
 
 @functools.cache
-def keep_linear_algebra_whole(platform: str) -> None:
-    """Registers the lowerings, once; on other platforms JAX's own stay."""
-    for primitive in (*LINEAR_ALGEBRA, _geqrf()):
+def keep_whole(platform: str) -> None:
+    """Register the lowerings, once; on other platforms JAX's own stay."""
+    for primitive in (*LINEAR_ALGEBRA, geqrf()):
         on_platform(platform, primitive, functools.partial(_host_call, primitive))
-
-
-def _host_call(primitive: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
-    text = host_functions.register(primitive.name, primitive.bind, parameters)
-    call = jax.ffi.ffi_lowering(
-        host_functions.CALL, backend_config=text, api_version=_API_WITH_TEXT
-    )
-    return call(context, *operands)
-
-
-def _geqrf() -> Any:
-    """The one primitive of the family without a public name."""
-    square = jax.ShapeDtypeStruct((2, 2), jnp.float32)
-    raw = functools.partial(jnp.linalg.qr, mode="raw")
-    found = {e.primitive for e in leaves(jax.make_jaxpr(raw)(square).jaxpr)}
-    [primitive] = [p for p in found if p.name == "geqrf"]
-    return primitive
+    for primitive in {equation.primitive for equation in _callbacks(ordered=False)}:
+        on_platform(platform, primitive, functools.partial(_callback, primitive))
+    scaled_dot = jax.ffi.ffi_lowering("__op$block_scaled_dot")
+    on_platform(platform, _scaled_matmul(), lambda c, *x, **_: scaled_dot(c, *x))
 
 
 def on_platform(platform: str, primitive: Any, rule: Callable[..., Any]) -> None:
-    """Registers a lowering rule for a platform that JAX does not know.
+    """Register a lowering rule for a platform that JAX does not know.
 
     JAX takes rules for its own platforms only, so this one is the rule of all that have
     none of their own, and asks for which platform it is called.
@@ -81,11 +83,171 @@ def on_platform(platform: str, primitive: Any, rule: Callable[..., Any]) -> None
     mlir.register_lowering(primitive, chosen)
 
 
+# -- the primitives --------------------------------------------------------------------
+
+
 def leaves(jaxpr: Any) -> Iterator[Any]:
-    """The equations that hold no others."""
+    """Yield the equations that hold no others."""
     for equation in jaxpr.eqns:
         inner = [p.jaxpr for p in equation.params.values() if hasattr(p, "jaxpr")]
         if not inner:
             yield equation
         for one in inner:
             yield from leaves(one)
+
+
+def geqrf() -> Any:
+    """Return the one primitive of linear algebra without a public name."""
+    square = jax.ShapeDtypeStruct((2, 2), jnp.float32)
+    raw = functools.partial(jnp.linalg.qr, mode="raw")
+    found = {e.primitive for e in leaves(jax.make_jaxpr(raw)(square).jaxpr)}
+    [primitive] = [p for p in found if p.name == "geqrf"]
+    return primitive
+
+
+def _scaled_matmul() -> Any:
+    elements = jax.ShapeDtypeStruct((1, 1, 32), jnp.float8_e4m3fn)
+    scales = jax.ShapeDtypeStruct((1, 1, 1), jnp.float8_e8m0fnu)
+    traced = jax.make_jaxpr(jax.nn.scaled_matmul)(elements, elements, scales, scales)
+    [primitive] = {e.primitive for e in leaves(traced.jaxpr)}
+    return primitive
+
+
+@functools.cache
+def _callbacks(ordered: bool) -> tuple[Any, ...]:
+    """Return an equation of every kind of callback."""
+
+    def function(x: Any) -> Any:
+        jax.debug.print("{}", x, ordered=ordered)
+        jax.debug.callback(lambda x: None, x, ordered=ordered)
+        io_callback(lambda x: None, None, x, ordered=ordered)
+        return jax.pure_callback(lambda x: x, x, x)
+
+    jaxpr = jax.make_jaxpr(function)(jax.ShapeDtypeStruct((), jnp.float32))
+    return tuple(leaves(jaxpr.jaxpr))
+
+
+# -- their lowerings -------------------------------------------------------------------
+
+
+def _host_call(primitive: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
+    text = host_functions.register(primitive.name, primitive.bind, parameters)
+    return custom_call(text)(context, *operands)
+
+
+def custom_call(
+    text: str, target: str = host_functions.CALL, *, has_effect: bool = False
+) -> Callable[..., Any]:
+    """Return the lowering to a custom call whose backend_config is a text."""
+    return jax.ffi.ffi_lowering(
+        target,
+        backend_config=text,
+        api_version=_API_WITH_TEXT,
+        has_side_effect=has_effect,
+    )
+
+
+def _callback(primitive: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
+    has_effect = primitive.name != "pure_callback"
+    shown, line = _callback_of(parameters)
+    text = host_functions.register(
+        primitive.name,
+        primitive.bind,
+        {**parameters, **_order(primitive.name, ordered=has_effect)},
+        kind="debug" if primitive.name.startswith("debug") else "callback",
+        shown=shown,
+        line=line,
+    )
+    return custom_call(text, has_effect=has_effect)(context, *operands)
+
+
+def _callback_of(parameters: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what is called, without addresses, and its definition's "file:line"."""
+    if "fmt" in parameters:
+        return repr(parameters["fmt"]), ""
+    flat = parameters["callback"]
+    function = getattr(flat, "callback_func", flat)
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None)
+    line = f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+    return getattr(function, "__name__", type(function).__name__), line
+
+
+# -- the order of effects --------------------------------------------------------------
+
+
+def unordered(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Return the same program without ordered effects, which would need tokens."""
+    equations = [_unordered(equation) for equation in closed.jaxpr.eqns]
+    effects = frozenset().union(*(e.effects for e in equations))
+    return closed.replace(jaxpr=closed.jaxpr.replace(eqns=equations, effects=effects))
+
+
+def _unordered(equation: Any) -> Any:
+    changes = _order(equation.primitive.name, ordered=False)
+    if changes:
+        effects = _sample(equation.primitive.name, ordered=False).effects
+        return equation.replace(params={**equation.params, **changes}, effects=effects)
+    parameters = {name: _inside(value) for name, value in equation.params.items()}
+    inner = [j for value in parameters.values() for j in _jaxprs(value)]
+    if not inner:
+        return equation
+    effects = frozenset().union(*(j.effects for j in inner))
+    return equation.replace(params=parameters, effects=effects)
+
+
+def _inside(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return type(value)(map(_inside, value)) if list(_jaxprs(value)) else value
+    if isinstance(value, ClosedJaxpr):
+        return unordered(value)
+    if hasattr(value, "eqns"):
+        return unordered(ClosedJaxpr(value, ())).jaxpr
+    return value
+
+
+def _jaxprs(value: Any) -> Iterator[Any]:
+    for item in value if type(value) in (tuple, list) else (value,):
+        if hasattr(item, "eqns"):
+            yield item
+
+
+def _order(name: str, ordered: bool) -> dict[str, Any]:
+    """Return the parameters of a callback that say whether it is ordered, {} for what
+    is no callback."""
+    sample = _sample(name, ordered)
+    parameters = {} if sample is None else sample.params
+    return {k: v for k, v in parameters.items() if k in ("ordered", "effect")}
+
+
+def _sample(name: str, ordered: bool) -> Any:
+    found = (e for e in _callbacks(ordered) if e.primitive.name == name)
+    return next(found, None)
+
+
+# -- what is fast on this host alone ---------------------------------------------------
+
+
+def _of_this_host(context: Any, x: Any) -> list[Any]:
+    """Lower the identity in front of a kernel of this host.
+
+    JAX says of such a program only that it may not write custom calls or layouts. That
+    it is for another machine is known when it is lowered, not when it is traced.
+
+    Raises:
+        UnsupportedError: the program is lowered for `jax.export`.
+    """
+    if context.module_context.lowering_parameters.for_export:
+        raise UnsupportedError(
+            "jax.export of a function in which something is emulated or cast: what "
+            "makes it fast is for this machine alone",
+            location=program_line(),
+            remedy='export it under "with nj.exportable():", the same bits as plain '
+            "StableHLO; jax.export.export(nj.jit(f)) needs none",
+        )
+    return [x]
+
+
+mlir.register_lowering(host_p, _of_this_host)

@@ -19,13 +19,11 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from neuronjax.capture.host_calls import custom_call, on_platform
 from neuronjax.capture.trace import PLATFORM
 from neuronjax.errors import UnsupportedError
 from neuronjax.ir import kernel_call
 from neuronjax.ir.kernel_call import Arrays, KernelFunction
-
-# The newest version of custom calls whose backend_config is a text.
-_API_WITH_TEXT = 2
 
 kernel_p = Primitive("nki_kernel")
 kernel_p.multiple_results = True
@@ -99,15 +97,8 @@ def _types(*operands: Any, function: KernelFunction) -> list[Any]:
 
 
 def _lowered(context: Any, *operands: Any, function: KernelFunction) -> Any:
-    if tuple(context.module_context.platforms) != (PLATFORM,):
-        rule = mlir.lower_fun(_run, multiple_results=True)
-        return rule(context, *operands, function=function)
-    custom_call = jax.ffi.ffi_lowering(
-        kernel_call.CALL,
-        backend_config=kernel_call.register(function),
-        api_version=_API_WITH_TEXT,
-    )
-    return custom_call(context, *operands)
+    text = kernel_call.register(function)
+    return custom_call(text, kernel_call.CALL)(context, *operands)
 
 
 def _batched(
@@ -138,6 +129,7 @@ def _no_derivative(
 
 
 kernel_p.def_impl(jax.jit(_run, static_argnames="function"))
-mlir.register_lowering(kernel_p, _lowered)
+mlir.register_lowering(kernel_p, mlir.lower_fun(_run, multiple_results=True))
+on_platform(PLATFORM, kernel_p, _lowered)
 batching.primitive_batchers[kernel_p] = _batched
 ad.primitive_jvps[kernel_p] = _no_derivative

@@ -12,7 +12,6 @@ which has no public name; `tests/capture/test_artifacts.py` tells when they move
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -27,6 +26,10 @@ from jaxlib import _hlo, _jax  # type: ignore[attr-defined]
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
+
+sys.path.append(os.path.dirname(__file__))
+
+from saved_forms import bytecode, found, is_main, replace  # type: ignore
 
 LENGTH = struct.Struct("<Q")
 # Of regions in regions. The decoder and the interpreter recurse.
@@ -96,10 +99,6 @@ def _version(text: str) -> list[int]:
     return [int(part) for part in text.split(".")]
 
 
-def _mlir(data: bytes) -> ir.Module:
-    return ir.Module.parse(data)
-
-
 def _hlo_proto(data: bytes) -> ir.Module:
     return ir.Module.parse(_jax.mlir.hlo_to_stablehlo(data))
 
@@ -111,7 +110,7 @@ def _hlo_text(data: bytes) -> ir.Module:
 
 FORMATS: dict[str, Callable[[bytes], ir.Module]] = {
     "portable artifact": _portable,
-    "MLIR bytecode": _mlir,
+    "MLIR bytecode": ir.Module.parse,
     "MLIR text": lambda data: ir.Module.parse(data.decode()),
     "HLO proto": _hlo_proto,
     "HLO text": _hlo_text,
@@ -180,19 +179,6 @@ def _check_depth(op: Any) -> None:
         )
 
 
-def found(module: ir.Module, wanted: Callable[[Any], bool]) -> list[Any]:
-    """The operations for which `wanted` is true, in program order."""
-    ops = []
-
-    def visit(op: Any) -> ir.WalkResult:
-        if wanted(op):
-            ops.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
-    return ops
-
-
 CUSTOM_CALL = "stablehlo.custom_call"
 
 
@@ -246,21 +232,6 @@ def _as_chlo(op: Any) -> None:
     largest = "largest" not in given or ir.BoolAttr(given["largest"]).value
     if largest or name != "topk":
         replace(op, new_name, attributes)
-
-
-def replace(op: Any, name: str, attributes: dict[str, Any]) -> None:
-    """Puts an op of another name in the place of one."""
-    new = ir.Operation.create(
-        name,
-        results=[result.type for result in op.results],
-        operands=list(op.operands),
-        attributes=attributes,
-        loc=op.location,
-        ip=ir.InsertionPoint(op),
-    )
-    for old_result, new_result in zip(op.results, new.results, strict=True):
-        old_result.replace_all_uses_with(new_result)
-    op.erase()
 
 
 def _as_dot_general(einsum: Any) -> None:
@@ -320,7 +291,9 @@ def _fix_platform(module: ir.Module, index: int) -> None:
     if "jax.global_constant" not in ir.DictAttr(attributes[0]):
         raise Refused("main takes no platform index", "export the program again")
     with ir.InsertionPoint.at_block_begin(block), ir.Location.unknown():
-        value = ir.DenseElementsAttr.get_splat(kind, ir.IntegerAttr.get(_i32(), index))
+        value = ir.DenseElementsAttr.get_splat(
+            kind, ir.IntegerAttr.get(ir.IntegerType.get_signless(32), index)
+        )
         constant = stablehlo.constant(value)
     block.arguments[0].replace_all_uses_with(constant)
     block.erase_argument(0)
@@ -330,15 +303,6 @@ def _fix_platform(module: ir.Module, index: int) -> None:
     main.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes[1:])
     for case in found(module, lambda op: op.name == "stablehlo.case"):
         _take_branch(case)
-
-
-def is_main(op: Any) -> bool:
-    is_function = op.operation.name == "func.func"
-    return is_function and ir.StringAttr(op.attributes["sym_name"]).value == "main"
-
-
-def _i32() -> Any:
-    return ir.IntegerType.get_signless(32)
 
 
 def _take_branch(case: Any) -> None:
@@ -379,12 +343,6 @@ def _check_texts(module: ir.Module) -> None:
 
 
 # -- Frames.
-
-
-def bytecode(module: ir.Module) -> bytes:
-    buffer = io.BytesIO()
-    module.operation.write_bytecode(buffer)
-    return buffer.getvalue()
 
 
 def answer(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:

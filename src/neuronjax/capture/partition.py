@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import io
 import os
 import subprocess
 import tempfile
@@ -32,6 +31,7 @@ from neuronjax.capture.child_process import (
 )
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.renumbering import renumbered
+from neuronjax.capture.saved_forms import bytecode
 from neuronjax.capture.tiling import DeviceTiling, find_mesh
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.ir.json_text import json_object
@@ -214,13 +214,11 @@ class _PartitionRequest:
     @classmethod
     def of(cls, program: Program, module: Any, devices: int) -> _PartitionRequest:
         """For a module and what it was decoded to."""
-        buffer = io.BytesIO()
-        module.operation.write_bytecode(buffer)
         text = module.operation.get_asm(binary=True, enable_debug_info=False)
         found = hashlib.sha256(text)
         named = (op for op in program.walk() if op.name not in _MOVED)
         found.update(repr([op.location for op in named]).encode())
-        return cls(found.digest(), devices, buffer.getvalue())
+        return cls(found.digest(), devices, bytecode(module))
 
 
 @functools.lru_cache(maxsize=32)

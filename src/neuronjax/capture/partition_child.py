@@ -54,16 +54,8 @@ import numpy as np  # noqa: E402
 from jaxlib import _hlo, _jax, xla_client  # type: ignore[attr-defined] # noqa: E402
 from jaxlib.mlir import ir  # noqa: E402
 from jaxlib.mlir.dialects import stablehlo  # noqa: E402
-from parse_child import (  # type: ignore # noqa: E402
-    bytecode,
-    context,
-    first_lines,
-    found,
-    is_main,
-    limit_files,
-    normalized,
-    replace,
-)
+from parse_child import context, first_lines, limit_files, normalized  # type: ignore # noqa: E402
+from saved_forms import bytecode, found, is_main, protobuf_fields, replace  # type: ignore # noqa: E402
 
 # -- The partitioner.
 
@@ -115,7 +107,8 @@ def partitioned(code: bytes, options: Any, dump: Path) -> _hlo.HloModule:
         time.sleep(POLL_SECONDS)
     dumps = sorted(dump.glob(PARTITIONED))
     if dumps:
-        proto = _module_of(dumps[-1].read_bytes())
+        # An HloProto, whose first field is the HloModuleProto.
+        _, proto = next(protobuf_fields(dumps[-1].read_bytes()))
         return _hlo.HloModule.from_serialized_hlo_module_proto(proto)
     if error.exists():
         raise RuntimeError(error.read_text())
@@ -133,17 +126,6 @@ def compile(code: bytes, options: Any, error: Path) -> NoReturn:
         error.write_text(str(raised))
     finally:
         os._exit(0)
-
-
-def _module_of(proto: bytes) -> bytes:
-    """The HloModuleProto in an HloProto, whose first field it is."""
-    length = shift = 0
-    at, byte = 1, 128
-    while byte & 128:
-        byte = proto[at]
-        length |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-    return proto[at : at + length]
 
 
 # -- Shardings.

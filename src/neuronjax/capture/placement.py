@@ -21,20 +21,18 @@ from neuronjax.ir.program import Program, Sharding
 )
 @dataclass(frozen=True)
 class Results:
-    """What the emulation returns.
+    """What the emulation returns where its results belong somewhere.
 
     Attributes:
         whole: the results, and behind them what else a call returns.
-        shardings: of each flat result; () where they stay as they are.
+        shardings: of each flat result.
     """
 
     whole: Any
-    shardings: tuple[NamedSharding, ...] = ()
+    shardings: tuple[NamedSharding, ...]
 
     def placed(self) -> Any:
         """Return the results where they belong, and the rest as it is."""
-        if not self.shardings:
-            return self.whole
         leaves, tree = jax.tree.flatten(self.whole)
         count = len(self.shardings)
         moved = map(_moved, leaves[:count], self.shardings)
@@ -44,7 +42,7 @@ class Results:
 def placements(
     stage: Any, program: Program, devices: Mesh | AbstractMesh | None
 ) -> tuple[NamedSharding, ...]:
-    """Return the sharding of each flat result; () for a function without devices.
+    """Return the sharding of each flat result; () where no devices are named.
 
     The function may name it, or the type of the result, where axes are Explicit; the
     partitioner decides it where axes are Auto. A result without any of these lies whole
@@ -56,7 +54,7 @@ def placements(
         devices: those that the call names.
     """
     jaxpr, types = stage.jaxpr.jaxpr, jax.tree.leaves(stage.out_info)
-    if devices is None and (program.meshes or any(program.result_shardings)):
+    if devices is None:
         devices = next(_devices(jaxpr), None)
     if devices is None:
         return ()

@@ -8,7 +8,6 @@ They travel as custom calls named `mhlo.*`, the form that `parse_child` turns ba
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from neuronjax.capture import partition
 from neuronjax.capture.decode import decode_module
+from neuronjax.capture.saved_forms import bytecode, found, replace
 from neuronjax.capture.trace import Traced
 from neuronjax.errors import UnsupportedError
 
@@ -51,8 +51,8 @@ def portable_artifact(
             remedy="write the collectives by hand, with jax.shard_map over all axes",
         )
     with module.context:
-        module = ir.Module.parse(_bytecode(module))  # JAX keeps the other one
-        for op in _found(module, "chlo."):
+        module = ir.Module.parse(bytecode(module))  # JAX keeps the other one
+        for op in found(module, lambda op: op.name.startswith("chlo.")):
             _as_custom_call(op)
         return mlir.serialize_portable_artifact(
             module, VERSION, use_mixed_serialization=True
@@ -76,24 +76,6 @@ def _without_folders() -> Iterator[None]:
         jax.config.update(name, before)
 
 
-def _bytecode(module: Any) -> bytes:
-    buffer = io.BytesIO()
-    module.operation.write_bytecode(buffer)
-    return buffer.getvalue()
-
-
-def _found(module: Any, prefix: str) -> list[Any]:
-    ops = []
-
-    def visit(op: Any) -> Any:
-        if op.name.startswith(prefix):
-            ops.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    return ops
-
-
 def _as_custom_call(op: Any) -> None:
     given: dict[str, Any] = {name: op.attributes[name] for name in op.attributes}
     given.pop("result_accuracy", None)  # ours are those of `numerics.elementary`
@@ -109,14 +91,4 @@ def _as_custom_call(op: Any) -> None:
     attributes: dict[str, Any] = {"call_target_name": ir.StringAttr.get(target)}
     if given:
         attributes["mhlo.attributes"] = ir.DictAttr.get(given)
-    new = ir.Operation.create(
-        stablehlo.CustomCallOp.OPERATION_NAME,
-        results=[result.type for result in op.results],
-        operands=list(op.operands),
-        attributes=attributes,
-        loc=op.location,
-        ip=ir.InsertionPoint(op),
-    )
-    for old_result, new_result in zip(op.results, new.results, strict=True):
-        old_result.replace_all_uses_with(new_result)
-    op.erase()
+    replace(op, stablehlo.CustomCallOp.OPERATION_NAME, attributes)

@@ -21,6 +21,7 @@ from jax.extend.mlir.dialects import sdy, stablehlo
 from jax.interpreters.mlir import make_ir_context
 
 from neuronjax.capture.artifacts import Artifact
+from neuronjax.capture.saved_forms import is_main
 from neuronjax.capture.trace import PLATFORM, as_declared, float0, is_key
 from neuronjax.errors import UnsupportedError
 from neuronjax.ir.program import Value
@@ -92,8 +93,7 @@ def _type(value: Value) -> jax.ShapeDtypeStruct:
 def _constrain(module: Any) -> None:
     """Say inside of main how its arguments and results are sharded: a call says
     nothing of it."""
-    names = [(ir.StringAttr(op.attributes["sym_name"]), op) for op in module.body]
-    main = next(op for name, op in names if name.value == "main")
+    main = next(filter(is_main, module.body))
     block = main.regions[0].blocks[0]
     last = block.operations[len(block.operations) - 1]
     for number, sharding in _shardings(main, "arg_attrs"):

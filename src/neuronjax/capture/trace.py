@@ -21,13 +21,10 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
-import neuronjax.capture.exports  # noqa: F401  lowers an identity
-from neuronjax.capture import mesh_refusals, partition
-from neuronjax.capture.callbacks import keep_callbacks_whole, unordered
+from neuronjax.capture import partition
 from neuronjax.capture.decode import decode_module
-from neuronjax.capture.host_calls import keep_linear_algebra_whole
-from neuronjax.capture.refusals import refusal
-from neuronjax.capture.scaled_matmul import keep_whole
+from neuronjax.capture.host_calls import keep_whole, unordered
+from neuronjax.capture.refusals import of_mesh, refusal
 from neuronjax.errors import InternalError, UnsupportedError
 from neuronjax.ir.program import Program
 from neuronjax.numerics.portable import exportable
@@ -104,16 +101,19 @@ class Traced:
 
         Raises:
             UnsupportedError: 64-bit floats, or complex numbers of them.
+            InvalidProgramError: a mesh, an axis or a sharding that JAX refuses.
         """
         for leaf, name in zip(types, names, strict=True):
             check_argument(leaf, name)
         with _capture_scope():
             keep_whole(PLATFORM)
-            keep_linear_algebra_whole(PLATFORM)
-            keep_callbacks_whole(PLATFORM)
-            with mesh_refusals.named():
+            try:
                 stage = jax.jit(function, keep_unused=True).trace(*types)
-                return cls(types, names, stage)
+            except (ValueError, RuntimeError, NameError, AssertionError) as error:
+                if found := of_mesh(error):
+                    raise found from error
+                raise
+        return cls(types, names, stage)
 
     @property
     def closes_over_tracers(self) -> bool:
@@ -152,7 +152,7 @@ class Traced:
         """The program of a function that closes over no tracers."""
         module = self.module()
         program = decode_module(module, tuple(self.names))
-        if partition.needs_partitioner(program):
+        if program.meshes and partition.needs_partitioner(program):
             program = partition.partition(program, module)
         found = len(program.entry.body.arguments)
         if found != len(self.types):

@@ -18,8 +18,15 @@ from neuronjax.diagnostics.facts import Fact, evaluate, unknown
 from neuronjax.diagnostics.findings import Severity
 from neuronjax.diagnostics.loops import carried, invariant, trip_count
 from neuronjax.hardware import Target
-from neuronjax.ir.calls import CHOICES, CONTROL_FLOW, callee_of
-from neuronjax.ir.program import Function, Op, Program, Region, Value
+from neuronjax.ir.program import (
+    CHOICES,
+    CONTROL_FLOW,
+    Function,
+    Op,
+    Program,
+    Region,
+    Value,
+)
 from neuronjax.policy import Policy
 
 # Functions of jax.random, whose integer arithmetic is the generator's and not the
@@ -174,7 +181,7 @@ def _call_lines(program: Program) -> dict[str, set[str]]:
     """The lines that call each function."""
     lines: dict[str, set[str]] = {}
     for op in program.walk():
-        callee = callee_of(op)
+        callee = op.callee
         if callee is not None:
             lines.setdefault(callee, set()).add(op.location.source)
     return lines
@@ -228,7 +235,7 @@ class _FunctionWalk:
             loop=loop,
         )
         notes = list(self.walker.rules(context))
-        callee = callee_of(op)
+        callee = op.callee
         if callee is not None:
             called = self._call(callee, operands, context)
             notes += [

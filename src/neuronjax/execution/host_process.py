@@ -1,15 +1,27 @@
-"""Whether this process may run programs: not with fast math, nor as a forked copy.
+"""Whether this process may run programs: not with fast math, nor as a forked copy, nor
+without room for what is compiled.
 
 XLA reads `XLA_FLAGS` once, when it starts, and starts threads, which a fork leaves
 behind. The first would change bits, and the second would wait for ever.
+
+Linux lets a process map so many regions of memory, `vm.max_map_count`, by default
+65,530. Every program that XLA compiles takes some ten, and past the limit XLA ends the
+process with a segmentation fault: thousands of shapes, or a long program op by op, come
+there. Near it JAX's caches are cleared, the user's programs included; what is asked for
+again is compiled again, and has the same bits.
 """
 
 from __future__ import annotations
 
+import functools
+import gc
 import os
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from neuronjax.errors import UnsupportedError
 
@@ -17,13 +29,20 @@ from neuronjax.errors import UnsupportedError
 #: sums fused, NaN and Inf taken for impossible.
 CHANGES_BITS = ("xla_cpu_enable_fast_math",)
 
+#: Past this share of the limit there is no room. Clearing takes what is being compiled
+#: for granted: some hundred regions.
+FULL = 0.75
+#: Counting takes 10 ms at the limit, and in so many seconds a few thousand are added.
+SECONDS_BETWEEN_COUNTS = 5.0
+
 _started = False
 _has_threads = False
 _forked = False
+_counted_at = 0.0
 
 
 def check() -> None:
-    """Before each call.
+    """Refuse a call that would change bits or wait for ever.
 
     Raises:
         UnsupportedError: `XLA_FLAGS` turn on what changes bits, or the process was
@@ -43,7 +62,7 @@ def check() -> None:
 
 
 def check_compiler_options(options: Mapping[str, Any] | None) -> None:
-    """Those of `jax.jit`.
+    """Refuse options of `jax.jit` that change bits.
 
     Raises:
         UnsupportedError: they turn on what changes bits.
@@ -69,6 +88,38 @@ def _refuse(options: Iterable[tuple[str, Any]], where: str) -> None:
                 f"{where} turns on {name}, with which XLA changes bits",
                 remedy=f"take {name} out of {where}; it is off by default",
             )
+
+
+# -- room ------------------------------------------------------------------------------
+
+
+def make_room() -> None:
+    """Clear JAX's caches if the limit is near, before something is compiled."""
+    global _counted_at
+    now = time.monotonic()
+    if now - _counted_at < SECONDS_BETWEEN_COUNTS:
+        return
+    _counted_at = now
+    limit = most_regions()
+    if limit and mapped_regions() > FULL * limit:
+        jax.clear_caches()
+        gc.collect()
+
+
+def mapped_regions() -> int:
+    """Return how many regions are mapped; 0 where the system does not say."""
+    maps = Path("/proc/self/maps")
+    return maps.read_bytes().count(b"\n") if maps.exists() else 0
+
+
+@functools.cache
+def most_regions() -> int:
+    """Return how many may be; 0 where nothing limits them but memory."""
+    limit = Path("/proc/sys/vm/max_map_count")
+    return int(limit.read_text()) if limit.exists() else 0
+
+
+# -- forks -----------------------------------------------------------------------------
 
 
 def _before_fork() -> None:

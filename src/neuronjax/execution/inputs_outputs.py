@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from neuronjax.execution.unchecked import unchecked
 from neuronjax.ir.instruction import Block
 from neuronjax.ir.instruction_set import (
     Activation,
@@ -22,6 +22,19 @@ from neuronjax.ir.instruction_set import (
 from neuronjax.numerics.exact import kept_apart, opaque_by, opaque_zero, zero_bits
 
 Arrays = Sequence[jax.Array]
+
+
+@contextlib.contextmanager
+def unchecked() -> Iterator[None]:
+    """Keep `jax_debug_nans` and `jax_debug_infs` from constants and copies.
+
+    They stop at the first result that is a NaN or an Inf. Op by op every instruction
+    has results, constants too: the -Inf that a maximum starts from, the NaN that
+    `jnp.var` may choose. Those are no result of anybody's arithmetic, nor is a copy of
+    them; what is computed of them is checked.
+    """
+    with jax.debug_nans(False), jax.debug_infs(False):
+        yield
 
 
 def make_zero(eager: bool) -> jax.Array:

@@ -18,7 +18,7 @@ from jax import lax
 from jax.core import Tracer
 
 from neuronjax.errors import UnsupportedError
-from neuronjax.execution import host_process, inputs_outputs, mappings, spmd
+from neuronjax.execution import host_process, inputs_outputs, spmd
 from neuronjax.execution.call import CallContext, Outcome
 from neuronjax.execution.device_sharding import (
     ALONE,
@@ -30,9 +30,7 @@ from neuronjax.execution.engines import Registers, execute, host_scale
 from neuronjax.execution.exchange import exchange
 from neuronjax.execution.probes.accumulator import StatisticsAccumulator, added
 from neuronjax.execution.probes.plan import ProbePlan
-from neuronjax.execution.reuse import KnownResults, is_small
-from neuronjax.execution.shortcuts import shortened
-from neuronjax.execution.unchecked import unchecked
+from neuronjax.execution.shortcuts import KnownResults, is_small, shortened
 from neuronjax.execution.uniformity import Uniformity
 from neuronjax.ir.algebra_set import HostCall
 from neuronjax.ir.collection import no_collection
@@ -90,7 +88,7 @@ def run(
         One array per result of main, and what accompanies them.
     """
     host_process.check()
-    mappings.make_room()
+    host_process.make_room()
     # The flag is public, its type stub is not complete.
     disabled = jax.config.jax_disable_jit  # type: ignore[attr-defined]
     eager = disabled and not any(isinstance(a, Tracer) for a in arguments)
@@ -454,7 +452,7 @@ def _has_own_kernel(i: Instruction) -> bool:
 def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
     """Executes as a compiled program of its own."""
     if isinstance(i, Memset | DmaCopy):
-        with unchecked():
+        with inputs_outputs.unchecked():
             return _execute_apart(i, operands, registers)
     return _execute_apart(i, operands, registers)
 
@@ -471,7 +469,7 @@ def _execute_apart(i: Instruction, operands: Arrays, registers: Registers) -> Ar
 
 @functools.lru_cache(maxsize=8192)
 def _kernel(signed: SignedInstruction) -> Callable[..., Any]:
-    mappings.make_room()
+    host_process.make_room()
     i = signed.instruction
 
     def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:

@@ -1,6 +1,6 @@
 """What is being done while somebody waits, for who shows it.
 
-`watch` is replaced by the reports, which this layer does not know. One thing is shown
+`watch` is given by the reports, which this layer does not know. One thing is shown
 at a time: what begins while another is shown (a program that a transformation makes, or
 one that is compiled below a bar) is part of that, which then goes on where it was; its
 name stands behind its stages, where it has another one.
@@ -9,6 +9,8 @@ name stands behind its stages, where it has another one.
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Protocol
@@ -28,6 +30,8 @@ def _unseen(name: str) -> Watch | None:
 
 #: (name of the program) -> who shows its stages, or None where nobody would see them.
 watch: Callable[[str], Watch | None] = _unseen
+#: Any of these may ask for what a terminal would show.
+ASKING = ("NEURONJAX_PROGRESS", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 _lock = threading.Lock()
 _current: Watch | None = None
 _owner: object = None
@@ -38,6 +42,18 @@ _stage = ""
 _inner: object = None
 _within = ""
 _outside = ""
+
+
+def watched_by(make: Callable[[str], Watch | None]) -> None:
+    """Let this show what is done, and ask it only where somebody may look."""
+    global watch
+
+    def asked(name: str) -> Watch | None:
+        in_terminal = sys.stderr is not None and sys.stderr.isatty()
+        may_look = in_terminal or "IPython" in sys.modules or {*ASKING} & {*os.environ}
+        return make(name) if may_look else None
+
+    watch = asked
 
 
 def start(name: str, owner: object) -> None:

@@ -43,11 +43,12 @@ from neuronjax.execution.probes.plan import Collector
 from neuronjax.hardware import Target
 from neuronjax.ir.collection import no_collection
 from neuronjax.ir.instruction import InstructionProgram
-from neuronjax.ir.kernel_call import compiling_for
+from neuronjax.ir.model_parts import with_parts
 from neuronjax.ir.name_stack import is_cotangent_scope
 from neuronjax.ir.program import Program
 from neuronjax.lowering import lower
 from neuronjax.policy import Policy
+from neuronjax.policy.scopes import compiling_for
 
 Leaves = Sequence[Any]
 
@@ -109,16 +110,20 @@ class Emulation:
     def placements(self) -> tuple[NamedSharding, ...]:
         """Return where the results belong: see `capture.placement`. On real devices
         they lie already, and in a trace that is closed over they stay."""
-        traced = self.traced
+        traced, devices = self.traced, self.around.devices
         if traced is None or active_real_devices():
             return ()
-        return placements(traced.stage, traced.captured.program, self.around.devices)
+        program = traced.captured.program
+        names_devices = program.meshes or any(program.result_shardings)
+        if devices is None and not names_devices:
+            return ()
+        return placements(traced.stage, program, devices)
 
     @contextlib.contextmanager
     def _surrounded(self) -> Iterator[None]:
         """Where the function is traced and lowered."""
         stages.stage("capturing")
-        with self.around.inside(), compiling_for(self.target):
+        with self.around.inside(), compiling_for(self.target.name):
             yield
 
     def lower(self, program: Program) -> InstructionProgram:
@@ -126,6 +131,8 @@ class Emulation:
         stages.stage("lowering")
         if self.policy.loss_scale is not None and not self.derived:
             _check_loss_scale(program)
+        if self.collector is not None:
+            program = with_parts(program)
         return lower(
             program,
             target=self.target,

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from neuronjax.ir.calls import callee_of
 from neuronjax.ir.name_stack import is_backward_scope
 from neuronjax.ir.program import Op, Program, Region, Value
 
@@ -83,7 +82,7 @@ class _Walk:
         read = _joined(given)
         self.read[op] = self.read[op].join(read)
         backward = is_backward_scope(op.location.scope)
-        if callee := callee_of(op):
+        if callee := op.callee:
             found = self._call(callee, given)
             return [f.join(Descent(after_gradients=backward)) for f in found]
         if op.name == "stablehlo.while":

@@ -7,6 +7,7 @@ attributes. Rounding points and accumulation order are stated here and nowhere e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
@@ -314,6 +315,26 @@ class Window:
     base_dilations: tuple[int, ...]
     window_dilations: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(
+        cls,
+        attributes: Mapping[str, Any],
+        sizes: tuple[int, ...],
+        base: str = "base_dilations",
+        window: str = "window_dilations",
+    ) -> Window:
+        """The window of an op's attributes, whose dilations have these names."""
+        ones = (1,) * len(sizes)
+        padding = attributes.get("padding")
+        pairs = tuple(map(tuple, padding.tolist())) if padding is not None else ()
+        return cls(
+            sizes=sizes,
+            strides=attributes.get("window_strides", ones),
+            base_dilations=attributes.get(base, ones),
+            window_dilations=attributes.get(window, ones),
+            padding=pairs or ((0, 0),) * len(sizes),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

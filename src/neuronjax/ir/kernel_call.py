@@ -2,14 +2,11 @@
 
 In the program's text stands a custom call of target `neuronjax.nki`, whose
 backend_config is the kernel's name with a digest of its instructions; what they are is
-known to the process that traced the kernel and to no other. The chip that a program is
-captured for is part of JAX's cache keys, so that a kernel inside an inner jit is traced
-for the right one.
+known to the process that traced the kernel and to no other.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -19,7 +16,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from neuronjax.hardware import Target, resolve_target
+from neuronjax.hardware import Target
 from neuronjax.ir.instruction import Instruction, Label
 from neuronjax.ir.kernel import (
     Access,
@@ -101,25 +98,6 @@ class NkiKernel(Instruction):
     def joins_devices(self) -> bool:
         """Whether all devices of a mesh execute it together."""
         return self.kernel.devices > 0
-
-
-# -- which chip ------------------------------------------------------------------------
-
-# As in `policy.scopes`: part of jax.jit's cache key.
-_TARGET = jax.make_user_context(default_value=None)
-
-
-@contextlib.contextmanager
-def compiling_for(target: Target) -> Iterator[None]:
-    """Kernels that are traced inside the block are for this chip."""
-    with _TARGET(target.name):
-        yield
-
-
-def compiled_for() -> Target | None:
-    """The chip that the surrounding program is captured for, if any."""
-    name = _TARGET.value
-    return None if name is None else resolve_target(name)
 
 
 # -- the kernels of this process -------------------------------------------------------

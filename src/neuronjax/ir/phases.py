@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from neuronjax.ir.calls import callee_of
 from neuronjax.ir.descent import Descent
 from neuronjax.ir.name_stack import is_backward_scope, is_forward_scope
 from neuronjax.ir.program import Op, Program
@@ -58,7 +57,7 @@ def phases_of_callees(program: Program, found: Mapping[Op, str]) -> dict[str, st
     calls: dict[str, list[tuple[str, Op]]] = defaultdict(list)
     for caller, function in program.functions.items():
         for op in function.walk():
-            if callee := callee_of(op):
+            if callee := op.callee:
                 calls[callee].append((caller, op))
     known: dict[str, str] = {}
 

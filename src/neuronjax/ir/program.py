@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from neuronjax.errors import NeuronJaxError
 from neuronjax.ir.name_stack import read_name_stack
 
 E = TypeVar("E", bound=NeuronJaxError)
+_PACKAGE = f"{Path(__file__).parents[1]}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ class Location:
         file: the user's source file, or "" where JAX recorded none.
         line: its line, from 1; 0 where there is none.
         functions: the functions that led here, the outermost first: "GPT", "Block".
-        module: which part of the model it belongs to; see `ir.model_parts`.
+        module: which part of the model it belongs to; "" where that was not asked for,
+            see `ir.model_parts`.
         phase: "forward", "backward" or "optimizer"; "" where that cannot be told.
     """
 
@@ -169,6 +172,13 @@ class Region:
     results: tuple[Value, ...]
 
 
+#: Ops that call a function, and the attribute that names it.
+CALLEES = {"func.call": "callee", "stablehlo.composite": "decomposition"}
+CHOICES = ("stablehlo.case", "stablehlo.if")
+#: Ops whose regions are parts of the program; those of all others are combiners.
+CONTROL_FLOW = ("stablehlo.while", *CHOICES, "sdy.manual_computation")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
     """One StableHLO, CHLO or `func.call` op."""
@@ -180,9 +190,18 @@ class Op:
     regions: tuple[Region, ...]
     location: Location
 
+    @property
+    def callee(self) -> str | None:
+        """The function that it calls, if it calls one."""
+        attribute = CALLEES.get(self.name)
+        return None if attribute is None else self.attributes[attribute]
+
     def error(self, kind: type[E], what: str, remedy: str) -> E:
-        """An error of some kind about this op, with the user's line."""
-        source = self.location.source or None
+        """An error of some kind about this op, with the user's line: of a call that
+        `pmap` or `jit` made, the first one inside."""
+        places = (op.location for op in self.walk())
+        lines = (p.source for p in places if not p.file.startswith(_PACKAGE))
+        source = next(filter(None, lines), None)
         return kind(what, op=self.name, location=source, remedy=remedy)
 
     def walk(self) -> Iterator[Op]:
@@ -218,6 +237,7 @@ class Program:
         argument_shardings: of each argument of main; None where it says nothing.
         result_shardings: of each result of main.
         partitions: how many devices run it; None where the module does not say.
+        has_parts: whether its locations say module and phase; see `ir.model_parts`.
     """
 
     functions: Mapping[str, Function]
@@ -228,6 +248,7 @@ class Program:
     argument_shardings: tuple[Sharding | None, ...] = ()
     result_shardings: tuple[Sharding | None, ...] = ()
     partitions: int | None = None
+    has_parts: bool = False
 
     @property
     def entry(self) -> Function:
@@ -237,6 +258,21 @@ class Program:
         """Every op of every function."""
         for function in self.functions.values():
             yield from function.walk()
+
+    def holds_complex(self) -> bool:
+        """Tell whether any value is complex; every program is asked, so it is quick."""
+        regions = [function.body for function in self.functions.values()]
+        for region in regions:
+            for value in region.arguments:
+                if value.type.dtype.kind == "c":
+                    return True
+            for op in region.ops:
+                for value in op.results:
+                    if value.type.dtype.kind == "c":
+                        return True
+                if op.regions:
+                    regions.extend(op.regions)
+        return False
 
     def __str__(self) -> str:
         return self.text() if self.text else f"<program {self.main}>"

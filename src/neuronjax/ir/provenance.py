@@ -8,8 +8,8 @@ out. A callee sees the arguments of all its calls, a loop those of its start.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Buffer, Instruction, InstructionProgram, View
@@ -39,33 +39,29 @@ _MOVES = (
 )
 
 
+#: The arguments that a buffer descends from, and whether it is all of them: no slice,
+#: nothing repeated.
+_Descent = tuple[frozenset[str], bool]
+_NOTHING: _Descent = (frozenset(), False)
+
+
 @dataclass(frozen=True)
 class Provenance:
     """The arguments of main that buffers descend from, by moves and casts.
 
     Attributes:
-        names: of every buffer that does, by number.
-        whole: those that are all of an argument: no slice, nothing repeated.
+        facts: of every buffer that is known of, by number.
     """
 
-    names: dict[int, frozenset[str]] = field(default_factory=dict)
-    whole: set[int] = field(default_factory=set)
+    facts: Mapping[int, _Descent]
 
     def of(self, view: View) -> frozenset[str]:
         """The arguments that a view descends from."""
-        return self.names.get(view.buffer.number, frozenset())
+        return self.facts.get(view.buffer.number, _NOTHING)[0]
 
     def is_whole(self, view: View) -> bool:
         """Whether it is all of them."""
-        return view.buffer.number in self.whole
-
-    def put(self, buffer: Buffer, names: frozenset[str], whole: bool) -> None:
-        """Adds what a buffer may descend from."""
-        number = buffer.number
-        if names:
-            self.names[number] = self.names.get(number, frozenset()) | names
-        if names and whole:
-            self.whole.add(number)
+        return self.facts.get(view.buffer.number, _NOTHING)[1]
 
 
 def find_provenance(program: InstructionProgram, names: Sequence[str]) -> Provenance:
@@ -80,31 +76,26 @@ def find_provenance(program: InstructionProgram, names: Sequence[str]) -> Proven
     finder = _Finder(program.functions)
     whole = [(frozenset({n or f"argument {k}"}), True) for k, n in enumerate(names)]
     finder.block(program.main, whole)
-    return finder.provenance
+    return Provenance(finder.facts)
 
 
 # A combiner, of a reduction or a sort, is given no parameters.
 _CONTROL = (Branch, Call, Loop, Spmd)
-_Descent = tuple[frozenset[str], bool]
 
 
 class _Finder(DataFlow[_Descent]):
-    """The arguments that a buffer descends from, and whether it is all of them."""
+    """The provenance of all buffers."""
 
-    nothing = (frozenset(), False)
+    nothing = _NOTHING
 
     def __init__(self, functions: Functions) -> None:
         super().__init__(functions)
-        self.provenance = Provenance()
         self._called: set[tuple] = set()
-
-    def of(self, view: View) -> _Descent:
-        return self.provenance.of(view), self.provenance.is_whole(view)
 
     def bind(self, buffers: Sequence[Buffer], facts: Sequence[_Descent]) -> None:
         """A buffer of a callee descends from the arguments of all its calls."""
-        for buffer, fact in zip(buffers, facts, strict=True):
-            self.provenance.put(buffer, *fact)
+        known = (self.facts.get(buffer.number, _NOTHING) for buffer in buffers)
+        super().bind(buffers, list(map(self.join, known, facts)))
 
     def join(self, one: _Descent, other: _Descent) -> _Descent:
         return one[0] | other[0], one[1] or other[1]

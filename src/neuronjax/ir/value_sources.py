@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
-from neuronjax.ir.calls import CALLEES, callee_of
-from neuronjax.ir.program import Op, Program, Value
+from neuronjax.ir.program import CALLEES, Op, Program, Value
 
 #: (a value, a value beside it) -> whether a search goes on to that.
 Follows = Callable[[Value, Value], bool]
@@ -77,7 +76,7 @@ class ValueSources:
         self, op: Op
     ) -> Iterator[tuple[Sequence[tuple[Value, Value]], Sequence[tuple[Value, Value]]]]:
         """(what enters a region, what leaves it), region by region."""
-        if callee := callee_of(op):
+        if callee := op.callee:
             body = self._program.functions[callee].body
             yield _pairs(op.operands, body.arguments), _pairs(body.results, op.results)
             return

@@ -15,7 +15,6 @@ from neuronjax.lowering import (
     custom_call as custom_call,
     elementwise as elementwise,
     movement as movement,
-    random as random,
     reduction as reduction,
     refused as refused,
     sorting as sorting,

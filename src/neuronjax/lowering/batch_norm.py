@@ -33,6 +33,7 @@ from neuronjax.ir.instruction_set import (
 from neuronjax.ir.program import Op
 from neuronjax.lowering.broadcast import filled, spread
 from neuronjax.lowering.context import Context, Instructions
+from neuronjax.lowering.moves import converted
 from neuronjax.lowering.registry import lowers
 from neuronjax.lowering.sums import vector_tile
 
@@ -86,8 +87,7 @@ class _Features:
 
     def wide(self, x: View) -> View:
         """As FP32, which sums need."""
-        is_wide = x.type.dtype == np.float32
-        return x if is_wide else self._fp32(TensorCopy, (x,), x.type.shape)
+        return converted(self.context, x, np.float32)
 
     def written(self, op: Op, *values: View) -> Instructions:
         """The last roundings, to the declared dtypes."""

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from neuronjax.ir.calls import CALLEES, callee_of
 from neuronjax.ir.instruction import Block, View
-from neuronjax.ir.instruction_set import TensorCopy
-from neuronjax.ir.program import Function, Op, Region, Value
+from neuronjax.ir.program import CALLEES, Function, Op, Region, Value
 from neuronjax.lowering.context import Context
+from neuronjax.lowering.moves import converted
 from neuronjax.lowering.registry import lower_region
 
 # Each is commutative, so that the order of the two arguments does not matter.
@@ -49,17 +48,15 @@ def lowered_bodies(
     blocks = [_lowered(region, context) for region in regions]
     captured = {view.buffer: view for block in blocks for view in _free(block)}
     views, buffers = tuple(captured.values()), tuple(captured)
-    return [_with_arguments(block, buffers) for block in blocks], views
+    taking = ((*block.arguments, *buffers) for block in blocks)
+    pairs = zip(taking, blocks, strict=True)
+    return [Block(given, b.instructions, b.results) for given, b in pairs], views
 
 
 def _lowered(region: Region, context: Context) -> Block:
     child = context.child()
     child.memo = ChainMap()  # constants of its own, rather than captured ones
     return lower_region(inlined(region, context.shared.program.functions), child)
-
-
-def _with_arguments(block: Block, buffers: tuple) -> Block:
-    return Block((*block.arguments, *buffers), block.instructions, block.results)
 
 
 def _free(block: Block) -> Iterator[View]:
@@ -115,7 +112,7 @@ class _Inliner:
 
     def _op(self, op: Op) -> Iterator[Op]:
         operands = self._mapped(op.operands)
-        name = callee_of(op)
+        name = op.callee
         if name is None:
             regions = tuple([self.region(r) for r in op.regions])
             results = tuple([self._fresh(v) for v in op.results])
@@ -137,14 +134,8 @@ def promoted(
     context: Context, views: Sequence[View], arguments: Sequence[Value]
 ) -> tuple[View, ...]:
     """Operands in the dtypes that a body takes: it may accumulate in a wider one."""
-
-    def one(view: View, argument: Value) -> View:
-        shape, dtype = view.type.shape, argument.type.dtype
-        if view.type.dtype == dtype:
-            return view
-        return context.computed(TensorCopy, (view,), shape, dtype, engine="vector")
-
-    return tuple(map(one, views, arguments))
+    pairs = zip(views, arguments, strict=True)
+    return tuple([converted(context, view, a.type.dtype) for view, a in pairs])
 
 
 def constant_of(context: Context, view: View) -> np.ndarray | None:

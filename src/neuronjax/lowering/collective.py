@@ -47,7 +47,7 @@ from neuronjax.ir.program import AxisGroups, Op, Region
 from neuronjax.lowering.bodies import COMBINERS, promoted, simple_combiner
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.registry import lowers
-from neuronjax.lowering.spmd import alone, device_error, mesh_of
+from neuronjax.lowering.spmd import alone, mesh_of
 from neuronjax.numerics.float_format import get_format
 from neuronjax.policy.scopes import algorithm_from_scope
 
@@ -74,9 +74,8 @@ def _current(op: Op, context: Context) -> DeviceMesh:
     """The devices around a collective."""
     mesh = context.shared.mesh
     if mesh is None:
-        raise device_error(
+        raise op.error(
             UnimplementedError,
-            op,
             "joins devices outside of jax.shard_map and pmap",
             "call it inside jax.shard_map over neuronjax.make_mesh, or neuronjax.pmap",
         )
@@ -103,7 +102,7 @@ def _joined_groups(op: Op, context: Context) -> Groups:
 
 def _check(op: Op, fault: str, remedy: str) -> None:
     if fault:
-        raise device_error(InvalidProgramError, op, fault, remedy)
+        raise op.error(InvalidProgramError, fault, remedy)
 
 
 _BY_CHANNEL = ("stablehlo.all_to_all", "stablehlo.collective_broadcast")
@@ -122,9 +121,8 @@ def _check_partitions(op: Op) -> None:
     # A ragged_all_to_all of a program of one partition has no channel.
     by_channel = by_channel or "channel_id" in a
     if not by_channel and "use_global_device_ids" not in a:
-        raise device_error(
+        raise op.error(
             UnsupportedError,
-            op,
             "its groups name replicas of the program, not partitions",
             "write it with jax.lax collectives inside jax.shard_map",
         )
@@ -144,9 +142,8 @@ def _groups_of_axes(op: Op, context: Context, found: AxisGroups) -> Groups:
     try:
         return groups_along(mesh, found.axes)
     except KeyError as error:
-        raise device_error(
+        raise op.error(
             InvalidProgramError,
-            op,
             f"groups along {error}, of a mesh with axes {dict(mesh.axes)}",
             "use axes of the mesh",
         ) from error
@@ -206,9 +203,8 @@ def _reduction(
 def _combiner(op: Op, region: Region) -> str:
     name = simple_combiner(region)
     if name not in COMBINERS:
-        raise device_error(
+        raise op.error(
             UnsupportedError,
-            op,
             "reduces over devices by a function of its own",
             f"reduce by one of: {', '.join(COMBINERS)}; or gather and reduce",
         )
@@ -237,9 +233,8 @@ def _integer_path(op: Op, context: Context, name: str, dtype: np.dtype) -> str:
         return "exact"
     if policy.implicit_integer_downcast == "none" and dtype.itemsize >= 4:
         code = "EVRF061" if op.name == "stablehlo.all_reduce" else "EVRF063"
-        raise device_error(
+        raise op.error(
             UnsupportedError,
-            op,
             f"{code}: a reduction of {dtype} over devices, which is computed in "
             "float32, under implicit_integer_downcast='none'",
             "reduce float32, or implicit_integer_downcast='all'",
@@ -289,9 +284,8 @@ def all_gather(op: Op, context: Context) -> Instructions:
 def all_to_all(op: Op, context: Context) -> Instructions:
     a, groups = op.attributes, _joined_groups(op, context)
     if a["split_count"] != len(groups[0]):
-        raise device_error(
+        raise op.error(
             InvalidProgramError,
-            op,
             f"split_count {a['split_count']} with groups of {len(groups[0])} devices",
             "split into as many parts as a group has devices",
         )
@@ -311,9 +305,8 @@ def ragged_all_to_all(op: Op, context: Context) -> Instructions:
     groups = _joined_groups(op, context)
     parts = [value.type.shape for value in op.operands[-4:]]
     if any(shape != parts[0] or shape[0] % len(groups[0]) for shape in parts):
-        raise device_error(
+        raise op.error(
             InvalidProgramError,
-            op,
             f"offsets and sizes of shapes {parts} with groups of {len(groups[0])} "
             "devices",
             "give as many of all, a multiple of the devices of a group",

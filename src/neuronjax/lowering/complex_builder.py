@@ -8,7 +8,7 @@ say: nothing is contracted or reassociated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,6 +87,14 @@ class Builder:
         return self._constants[key]
 
 
+def _operator(name: str) -> Callable[..., Real]:
+    return lambda self, *others: self.apply(f"stablehlo.{name}", *others)
+
+
+def _comparison(direction: str) -> Callable[..., Real]:
+    return lambda self, other: self.compare(direction, other)
+
+
 class Real:
     """A tensor of float32, or of the booleans and bits in between, under construction.
 
@@ -128,44 +136,29 @@ class Real:
 
     # -- arithmetic --------------------------------------------------------------------
 
-    def __add__(self, other: Real | float) -> Real:
-        return self.apply("stablehlo.add", other)
-
-    def __sub__(self, other: Real | float) -> Real:
-        return self.apply("stablehlo.subtract", other)
+    __add__ = __radd__ = _operator("add")
+    __sub__ = _operator("subtract")
+    __mul__ = __rmul__ = _operator("multiply")
+    __truediv__ = _operator("divide")
+    __neg__ = _operator("negate")
+    __abs__ = _operator("abs")
+    __and__, __or__, __xor__ = map(_operator, ("and", "or", "xor"))
+    maximum, minimum = map(_operator, ("maximum", "minimum"))
 
     def __rsub__(self, other: float) -> Real:
         return self.like(other) - self
 
-    def __mul__(self, other: Real | float) -> Real:
-        return self.apply("stablehlo.multiply", other)
-
-    def __truediv__(self, other: Real | float) -> Real:
-        return self.apply("stablehlo.divide", other)
-
     def __rtruediv__(self, other: float) -> Real:
         return self.like(other) / self
-
-    def __neg__(self) -> Real:
-        return self.apply("stablehlo.negate")
-
-    def __abs__(self) -> Real:
-        return self.apply("stablehlo.abs")
-
-    __radd__ = __add__
-    __rmul__ = __mul__
-
-    def maximum(self, other: Real | float) -> Real:
-        return self.apply("stablehlo.maximum", other)
-
-    def minimum(self, other: Real | float) -> Real:
-        return self.apply("stablehlo.minimum", other)
 
     def function(self, name: str, *others: Real | float) -> Real:
         """An elementary function of StableHLO ("sine") or CHLO ("chlo.sinh")."""
         return self.apply(name if "." in name else f"stablehlo.{name}", *others)
 
     # -- comparison --------------------------------------------------------------------
+
+    __lt__, __gt__, __ge__ = map(_comparison, ("LT", "GT", "GE"))
+    equals, differs = map(_comparison, ("EQ", "NE"))
 
     def compare(self, direction: str, other: Real | float) -> Real:
         return self.apply(
@@ -175,21 +168,6 @@ class Real:
             comparison_direction=direction,
             compare_type="FLOAT" if self.value.type.dtype == FLOAT else "SIGNED",
         )
-
-    def __lt__(self, other: Real | float) -> Real:
-        return self.compare("LT", other)
-
-    def __gt__(self, other: Real | float) -> Real:
-        return self.compare("GT", other)
-
-    def __ge__(self, other: Real | float) -> Real:
-        return self.compare("GE", other)
-
-    def equals(self, other: Real | float) -> Real:
-        return self.compare("EQ", other)
-
-    def differs(self, other: Real | float) -> Real:
-        return self.compare("NE", other)
 
     def is_infinite(self) -> Real:
         return abs(self).equals(np.inf)
@@ -201,15 +179,6 @@ class Real:
         return self.differs(self)
 
     # -- bits --------------------------------------------------------------------------
-
-    def __and__(self, other: Real | int) -> Real:
-        return self.apply("stablehlo.and", other)
-
-    def __or__(self, other: Real | int) -> Real:
-        return self.apply("stablehlo.or", other)
-
-    def __xor__(self, other: Real | int) -> Real:
-        return self.apply("stablehlo.xor", other)
 
     def bits(self, dtype: Any = BITS) -> Real:
         """The same 32 bits as another dtype."""

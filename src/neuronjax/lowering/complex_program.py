@@ -27,22 +27,6 @@ from neuronjax.lowering.complex_rewriting import (
 FIRST_SDK = "2.32"
 
 
-def holds_complex(program: Program) -> bool:
-    """Whether any value is complex; every program is asked, so this is quick."""
-    regions = [function.body for function in program.functions.values()]
-    for region in regions:
-        for value in region.arguments:
-            if value.type.dtype.kind == "c":
-                return True
-        for op in region.ops:
-            for value in op.results:
-                if value.type.dtype.kind == "c":
-                    return True
-            if op.regions:
-                regions.extend(op.regions)
-    return False
-
-
 def real_program(program: Program, *, sdk: str) -> Program:
     """The same program without complex types.
 

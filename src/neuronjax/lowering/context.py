@@ -171,8 +171,12 @@ class ProgramContext:
 
     @functools.cached_property
     def _has_scopes(self) -> bool:
-        """Only asked for where a function is called."""
-        return any(has_policy_scope(op.location.scope) for op in self.program.walk())
+        return holds_scopes(self.program)
+
+
+def holds_scopes(program: Program) -> bool:
+    """Tell whether a `policy_scope` or `collective_algorithm` is in a program."""
+    return any(has_policy_scope(op.location.scope) for op in program.walk())
 
 
 class Context:

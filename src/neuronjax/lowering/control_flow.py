@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from neuronjax.errors import NeuronJaxError, is_library
-from neuronjax.ir.calls import CALLEES
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.ir.name_stack import is_cotangent_scope
 from neuronjax.ir.program import Op, Region
@@ -61,7 +60,7 @@ def case(op: Op, context: Context) -> Instructions:
 
 @lowers("func.call", "stablehlo.composite")
 def call(op: Op, context: Context) -> Instructions:
-    callee, results = _callee(op, op.attributes[CALLEES[op.name]], context)
+    callee, results = _callee(op, context)
     yield context.make(
         Call,
         context.operands(op),
@@ -87,9 +86,10 @@ def _placed_at(op: Op) -> Iterator[None]:
         raise error.changed(location=op.location.source) from error
 
 
-def _callee(op: Op, name: str, context: Context) -> tuple[str, tuple[Facts, ...]]:
+def _callee(op: Op, context: Context) -> tuple[str, tuple[Facts, ...]]:
     """Lowers the callee once for every mesh, policy and provenance it has at calls."""
-    shared = context.shared
+    shared, name = context.shared, op.callee
+    assert name is not None
     scope = context.scope
     arguments = tuple([context.fact(v) for v in op.operands])
     caller = op.location.inside(context.caller)

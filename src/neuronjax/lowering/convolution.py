@@ -96,16 +96,7 @@ class _Convolution(NamedTuple):
         numbers = a["dimension_numbers"]
         kernel = op.operands[1].type.shape
         spatial = numbers["kernel_spatial_dimensions"]
-        ones = (1,) * len(spatial)
-        padding = a.get("padding")
-        pairs = tuple(map(tuple, padding.tolist())) if padding is not None else ()
-        window = Window(
-            sizes=tuple(kernel[d] for d in spatial),
-            strides=a.get("window_strides", ones),
-            base_dilations=a.get("lhs_dilation", ones),
-            window_dilations=a.get("rhs_dilation", ones),
-            padding=pairs or ((0, 0),) * len(spatial),
-        )
+        sizes = tuple(kernel[d] for d in spatial)
         reversal = a.get("window_reversal") or ()
         return cls(
             numbers,
@@ -114,7 +105,7 @@ class _Convolution(NamedTuple):
             op.results[0].type.shape,
             a["feature_group_count"],
             a["batch_group_count"],
-            window,
+            Window.of(a, sizes, "lhs_dilation", "rhs_dilation"),
             tuple(d for d, r in zip(spatial, reversal, strict=False) if r),
         )
 

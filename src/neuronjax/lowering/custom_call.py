@@ -29,9 +29,8 @@ from neuronjax.lowering.collective import ragged_all_to_all
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.elementwise import CHLO_FUNCTIONS, pass_through
 from neuronjax.lowering.kernel_call import nki_kernel
-from neuronjax.lowering.matrices import MatrixView, matrix
 from neuronjax.lowering.microscaling import QuantizedMatrix
-from neuronjax.lowering.moves import into, reshaped, transposed
+from neuronjax.lowering.moves import MatrixView, into, matrix, reshaped, transposed
 from neuronjax.lowering.psum import from_psum
 from neuronjax.lowering.registry import RULES, lowers
 from neuronjax.lowering.sorting import approx_top_k

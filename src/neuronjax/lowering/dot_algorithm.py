@@ -30,8 +30,12 @@ from neuronjax.ir.instruction_set import DmaCopy, DotDimensions, Select, TensorT
 from neuronjax.ir.program import Op
 from neuronjax.lowering.broadcast import filled
 from neuronjax.lowering.context import Context
-from neuronjax.lowering.matrices import both_matrices, matrix_dimensions
-from neuronjax.lowering.moves import reshaped, zero_padded
+from neuronjax.lowering.moves import (
+    both_matrices,
+    matrix_dimensions,
+    reshaped,
+    zero_padded,
+)
 from neuronjax.lowering.operand import MatmulOperand
 from neuronjax.lowering.operand_casts import as_float, compatible, rounded
 from neuronjax.lowering.psum import check_psum

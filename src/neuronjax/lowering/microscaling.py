@@ -16,8 +16,14 @@ from typing import NamedTuple
 from neuronjax.ir.instruction import Buffer, Instruction, View
 from neuronjax.ir.instruction_set import DotDimensions, NcMatmulMx, QuantizeMx
 from neuronjax.lowering.context import Context, Instructions
-from neuronjax.lowering.matrices import MatrixView, both_matrices, matrix_dimensions
-from neuronjax.lowering.moves import reshaped, transposed, zero_padded
+from neuronjax.lowering.moves import (
+    MatrixView,
+    both_matrices,
+    matrix_dimensions,
+    reshaped,
+    transposed,
+    zero_padded,
+)
 from neuronjax.lowering.operand import MatmulOperand, no_such_datapath
 from neuronjax.lowering.psum import into_psum
 from neuronjax.numerics.float_format import FLOAT8_E8M0FNU

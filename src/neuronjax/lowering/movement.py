@@ -1,5 +1,7 @@
-"""Rules of data movement: DMA copies, gathers and scatters. No bit of a value changes,
-except where a scatter combines."""
+"""Rules of data movement: DMA copies, gathers and scatters; and of random bits.
+
+No bit of a value changes, except where a scatter combines.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from neuronjax.ir.block_set import ScatterBlock
 from neuronjax.ir.instruction import Instruction
-from neuronjax.ir.instruction_set import DmaCopy, LocalGather, LocalScatter, Memset
+from neuronjax.ir.instruction_set import DmaCopy, LocalGather, LocalScatter, Memset, Rng
 from neuronjax.ir.program import Op
 from neuronjax.lowering.bodies import lowered_bodies, promoted, simple_combiner
 from neuronjax.lowering.context import Context, Instructions
@@ -147,3 +149,9 @@ def _scatter_block(op: Op, context: Context, numbers: tuple) -> Instructions:
         body=body,
         captures=len(captured),
     )
+
+
+@lowers("stablehlo.rng_bit_generator")
+def rng_bit_generator(op: Op, context: Context) -> Instructions:
+    algorithm = op.attributes["rng_algorithm"]
+    yield context.whole(op, Rng, "gpsimd", algorithm=algorithm)

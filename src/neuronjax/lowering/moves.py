@@ -1,17 +1,20 @@
 """Data movement between temporaries, for rules that lay out an operand.
 
 Each emits the instructions and returns where the data then is; a movement that would
-change nothing is left out.
+change nothing is left out. A matrix is an operand of a contraction as [batch, K, free]
+or [batch, free, K], for the datapaths that work on blocks along K, microscaling and
+sparsity: the last axis stays last, so that as little as possible is moved.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from neuronjax.ir.instruction import Buffer, Instruction, View
-from neuronjax.ir.instruction_set import DmaCopy, Memset
+from neuronjax.ir.instruction_set import DmaCopy, DotDimensions, Memset, TensorCopy
 from neuronjax.lowering.context import Context
 
 
@@ -72,3 +75,49 @@ def zero_padded(context: Context, source: View, axis: int, length: int) -> View:
 def into(context: Context, source: View, target: Buffer) -> Instruction:
     """The last movement, a reshape into an existing buffer."""
     return context.make(DmaCopy, (source,), (target,), engine="dma", kind="reshape")
+
+
+def converted(context: Context, source: View, dtype: Any) -> View:
+    """The same numbers in another dtype."""
+    if source.type.dtype == dtype:
+        return source
+    shape = source.type.shape
+    return context.computed(TensorCopy, (source,), shape, dtype, engine="vector")
+
+
+# -- matrices --------------------------------------------------------------------------
+
+
+class MatrixView(NamedTuple):
+    """A matrix and the axis of it that is K, 1 or 2."""
+
+    view: View
+    axis: int
+
+
+def matrix(
+    context: Context, source: View, batch: tuple[int, ...], contract: tuple[int, ...]
+) -> MatrixView:
+    """An operand of any rank as a matrix; the contracted axes count row-major."""
+    shape = source.type.shape
+    free = tuple(d for d in range(len(shape)) if d not in batch + contract)
+    k_last = bool(contract) and contract[-1] == len(shape) - 1
+    order = (*batch, *free, *contract) if k_last else (*batch, *contract, *free)
+    sizes = [prod(shape[d] for d in dims) for dims in (batch, contract, free)]
+    view = transposed(context, source, order)
+    b, k, f = sizes
+    view = reshaped(context, view, (b, f, k) if k_last else (b, k, f))
+    return MatrixView(view, 2 if k_last else 1)
+
+
+def both_matrices(
+    context: Context, lhs: View, rhs: View, d: DotDimensions
+) -> tuple[MatrixView, MatrixView]:
+    """Both operands of a contraction."""
+    left = matrix(context, lhs, d.lhs_batch, d.lhs_contract)
+    return left, matrix(context, rhs, d.rhs_batch, d.rhs_contract)
+
+
+def matrix_dimensions(lhs_axis: int, rhs_axis: int) -> DotDimensions:
+    """The dimension numbers of two matrices."""
+    return DotDimensions((0,), (0,), (lhs_axis,), (rhs_axis,))

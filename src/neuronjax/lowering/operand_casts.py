@@ -5,10 +5,19 @@ cotangent, one that a checkpoint holds a weight, every other one is forward. FP8
 operands are scaled per tensor by a power of two, as explicit instructions. Integers
 that meet floats, or make them, are read as numbers: TensorE takes none, so they are
 first written in BF16 where it holds them all, else in FP32.
+
+A weight is what a checkpoint holds, prepared before the program runs (MXFP4 elements,
+compressed sparse values). A program does not say which operand that is. Taken for a
+weight is an operand that descends, through casts and movement, from the argument that a
+`Rule` names by `param`; else from a program argument inside a pytree
+("params/head/kernel"); of two, the right one, as in `x @ w`. Where no argument is
+inside a pytree it is the right operand if that is an argument, in contractions without
+gradients.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -19,9 +28,9 @@ from neuronjax.ir.instruction_set import TensorCopy
 from neuronjax.ir.program import Op
 from neuronjax.lowering import microscaling, sparsity
 from neuronjax.lowering.context import Context
+from neuronjax.lowering.moves import converted
 from neuronjax.lowering.operand import FP8, MatmulOperand, no_such_format
 from neuronjax.lowering.scaling import scale
-from neuronjax.lowering.weights import weight_index
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.microscaling import (
     MX_FORMATS,
@@ -32,12 +41,29 @@ from neuronjax.numerics.microscaling import (
 
 def prepare_operands(op: Op, context: Context) -> tuple[MatmulOperand, MatmulOperand]:
     """Casts and scales both operands of a contraction as the policy says."""
-    weight = weight_index(op, context)
+    weight = _weight_index(op, context)
     lhs, rhs = (
         _prepare(op, context, as_float(context, v), _role(context, v, i == weight))
         for i, v in enumerate(op.operands)
     )
     return compatible(op, context, lhs, rhs)
+
+
+def _weight_index(op: Op, context: Context) -> int | None:
+    """Return 0 or 1, the operand of a contraction that is its weight, or None."""
+    facts = [context.fact(value) for value in op.operands]
+    is_backward = any(fact.cotangent for fact in facts)
+    facts = [f._replace(parameter="") if f.cotangent else f for f in facts]
+    pattern = context.param_pattern
+    if pattern is not None:
+        paths = [(i, f.parameter) for i, f in enumerate(facts) if f.parameter]
+        named = [i for i, path in paths if re.search(pattern, path)]
+        if named:
+            return named[-1]
+    inside = [i for i, fact in enumerate(facts) if "/" in fact.parameter]
+    if inside:
+        return inside[-1]
+    return 1 if facts[1].parameter and not is_backward else None
 
 
 def _is_to_be_kept(op: Op, context: Context) -> bool:
@@ -71,7 +97,9 @@ def compatible(
             "give both operands the same E4M3 variant",
         )
     lhs, rhs = _same_width(context, lhs, rhs), _same_width(context, rhs, lhs)
-    return sparsity.marked(op, context, lhs, rhs, weight_index(op, context))
+    if context.policy.sparsity is None:
+        return lhs, rhs
+    return sparsity.marked(op, context, lhs, rhs, _weight_index(op, context))
 
 
 def as_float(context: Context, value: Any) -> View:
@@ -80,18 +108,13 @@ def as_float(context: Context, value: Any) -> View:
     dtype = view.type.dtype
     if dtype.kind not in "iub":
         return view
-    return _copied(context, view, "bfloat16" if is_byte(dtype) else "float32")
+    wanted = get_format("bfloat16" if is_byte(dtype) else "float32")
+    return converted(context, view, wanted.dtype)
 
 
 def is_byte(dtype: np.dtype) -> bool:
     """Whether BF16, and one pass of the array, holds every number of an integer."""
     return dtype.itemsize == 1
-
-
-def _copied(context: Context, view: View, wanted: str) -> View:
-    """A cast that is no choice of the policy: exact, or to FP32."""
-    shape, dtype = view.type.shape, get_format(wanted).dtype
-    return context.computed(TensorCopy, (view,), shape, dtype, engine="vector")
 
 
 def _role(context: Context, value: Any, is_weight: bool) -> str:
@@ -168,5 +191,5 @@ def _same_width(
     wide = ("float32", "tfloat32")
     if operand.format in wide or other.format not in wide:
         return operand
-    view = _copied(context, operand.view, "float32")
+    view = converted(context, operand.view, np.float32)
     return operand._replace(view=view, format=other.format)

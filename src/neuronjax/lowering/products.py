@@ -21,14 +21,13 @@ from neuronjax.ir.instruction import Buffer, View
 from neuronjax.ir.instruction_set import (
     DotDimensions,
     Memset,
-    TensorCopy,
     TensorReduce,
     TensorTensor,
 )
 from neuronjax.lowering.broadcast import spread
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.elementwise import engine_of
-from neuronjax.lowering.moves import reshaped, transposed
+from neuronjax.lowering.moves import converted, reshaped, transposed
 from neuronjax.lowering.sums import vector_tile
 
 Axes = tuple[int, ...]
@@ -94,7 +93,7 @@ def _summed(
     wide = np.dtype(np.float32)
     if dtype.kind in "iub":
         wide, (a, b) = dtype, operands
-        operands = _integers(context, a, dtype), _integers(context, b, dtype)
+        operands = converted(context, a, dtype), converted(context, b, dtype)
     if not sums:
         fields["op"] = "multiply"
         yield context.arithmetic(TensorTensor, operands, (result,), **fields)
@@ -106,11 +105,3 @@ def _summed(
     op = "or" if dtype == np.bool_ else "add"
     fields |= dict(op=op, axes=sums, tile=vector_tile(context.policy))
     yield context.arithmetic(TensorReduce, (terms, zero), (result,), **fields)
-
-
-def _integers(context: Context, view: View, dtype: np.dtype) -> View:
-    """Return an operand in the dtype of the result, as StableHLO converts it."""
-    if view.type.dtype == dtype:
-        return view
-    shape = view.type.shape
-    return context.computed(TensorCopy, (view,), shape, dtype, engine="vector")

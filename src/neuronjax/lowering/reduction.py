@@ -81,25 +81,15 @@ def map_(op: Op, context: Context) -> Instructions:
 # -- windows ---------------------------------------------------------------------------
 
 
-def window_of(op: Op) -> Window:
+def _window(op: Op) -> Window:
     """The sliding window of a reduce_window or select_and_scatter."""
-    a = op.attributes
-    sizes = a.get("window_dimensions", (1,) * len(op.operands[0].type.shape))
-    ones = (1,) * len(sizes)
-    padding = a.get("padding")
-    pairs = tuple(map(tuple, padding.tolist())) if padding is not None else ()
-    return Window(
-        sizes=sizes,
-        strides=a.get("window_strides", ones),
-        base_dilations=a.get("base_dilations", ones),
-        window_dilations=a.get("window_dilations", ones),
-        padding=pairs or ((0, 0),) * len(sizes),
-    )
+    ones = (1,) * len(op.operands[0].type.shape)
+    return Window.of(op.attributes, op.attributes.get("window_dimensions", ones))
 
 
 @lowers("stablehlo.reduce_window")
 def reduce_window(op: Op, context: Context) -> Instructions:
-    window, name = window_of(op), _combiner(op)
+    window, name = _window(op), _combiner(op)
     axis, reverse = running_axis(op.operands[0].type.shape, window)
     if name is None and axis is None:
         yield from _with_body(op, context, PoolBlock, window=window)
@@ -166,7 +156,7 @@ _COMPARISONS = ("GE", "GT", "LE", "LT")
 
 @lowers("stablehlo.select_and_scatter")
 def select_and_scatter(op: Op, context: Context) -> Instructions:
-    window = window_of(op)
+    window = _window(op)
     select, name = _comparison(op.regions[0]), simple_combiner(op.regions[1])
     if select in _COMPARISONS and name in ("add", "multiply", "minimum", "maximum"):
         fields = dict(select=select, window=window)

@@ -14,9 +14,15 @@ from neuronjax.errors import InternalError, NeuronJaxError, UnimplementedError
 from neuronjax.hardware import Target
 from neuronjax.ir.collection import no_collection
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
+from neuronjax.ir.model_parts import with_parts
 from neuronjax.ir.program import Op, Program, Region
-from neuronjax.lowering.complex_program import holds_complex, real_indices, real_program
-from neuronjax.lowering.context import Context, LoweredRegion, ProgramContext
+from neuronjax.lowering.complex_program import real_indices, real_program
+from neuronjax.lowering.context import (
+    Context,
+    LoweredRegion,
+    ProgramContext,
+    holds_scopes,
+)
 from neuronjax.policy import Policy
 from neuronjax.policy.scopes import active_policy
 
@@ -64,9 +70,13 @@ def lower(
         UnsupportedError: an op or dtype that the chip does not have.
         InvalidProgramError: a policy rule that matches nothing.
     """
-    if holds_complex(program):
+    in_force = active_policy() or policy
+    names_modules = any(rule.module for rule in in_force.rules)
+    if names_modules or holds_scopes(program):  # whose policies may have such rules
+        program = with_parts(program)
+    if program.holds_complex():
         cotangents = real_indices(program, cotangents)
-        program = real_program(program, sdk=(active_policy() or policy).sdk)
+        program = real_program(program, sdk=in_force.sdk)
     shared = ProgramContext(program, target, policy)
     lowered = _lowered(shared, policy, cotangents)
     if every_rule_matches:

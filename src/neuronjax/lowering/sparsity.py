@@ -18,7 +18,7 @@ from neuronjax.ir.instruction import Buffer, Instruction, View
 from neuronjax.ir.instruction_set import DotDimensions, NcMatmulSparse, Sparsify
 from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context, Instructions
-from neuronjax.lowering.matrices import MatrixView, both_matrices, matrix_dimensions
+from neuronjax.lowering.moves import MatrixView, both_matrices, matrix_dimensions
 from neuronjax.lowering.operand import FP8, MatmulOperand, no_such_datapath
 from neuronjax.lowering.psum import into_psum
 from neuronjax.numerics.microscaling import MX_FORMATS
@@ -29,12 +29,11 @@ def marked(
     op: Op, context: Context, lhs: MatmulOperand, rhs: MatmulOperand, weight: int | None
 ) -> tuple[MatmulOperand, MatmulOperand]:
     """Notes on the weight of a forward contraction what it is to be compressed to."""
-    pattern = context.policy.sparsity
     is_backward = any(context.fact(value).cotangent for value in op.operands)
-    if pattern is None or weight is None or is_backward:
+    if weight is None or is_backward:
         return lhs, rhs
     both = [lhs, rhs]
-    both[weight] = both[weight]._replace(pattern=pattern)
+    both[weight] = both[weight]._replace(pattern=context.policy.sparsity)
     return both[0], both[1]
 
 

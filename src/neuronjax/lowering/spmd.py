@@ -10,9 +10,8 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from math import prod
-from pathlib import Path
 
-from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnimplementedError
+from neuronjax.errors import InvalidProgramError, UnimplementedError
 from neuronjax.hardware import INSTANCES, TARGETS, Target
 from neuronjax.ir.collective_set import DeviceMesh, Split, Spmd
 from neuronjax.ir.instruction import Block
@@ -25,23 +24,6 @@ from neuronjax.lowering.context import (
 )
 from neuronjax.lowering.control_flow import carried_facts
 from neuronjax.lowering.registry import lower_region, lowers
-
-
-def device_error(
-    category: type[NeuronJaxError], op: Op, what: str, remedy: str
-) -> NeuronJaxError:
-    return category(what, op=op.name, location=_source(op), remedy=remedy)
-
-
-_PACKAGE = str(Path(__file__).parents[1])
-
-
-def _source(op: Op) -> str | None:
-    """The user's line: for a call that `pmap` or `jit` made, the first one inside."""
-    places = (inner.location for inner in op.walk())
-    users = (p.source for p in places if not p.file.startswith(_PACKAGE))
-    return next(filter(None, users), None)
-
 
 # -- the block of every device ---------------------------------------------------------
 
@@ -134,17 +116,15 @@ def _device_mesh(
 ) -> DeviceMesh:
     """The mesh of a manual computation, all of whose axes are manual."""
     if shared.mesh is not None:
-        raise device_error(
+        raise op.error(
             UnimplementedError,
-            op,
             "a manual computation inside another one",
             "write one jax.shard_map over all axes of the mesh, or one pmap",
         )
     meshes = {mesh_of(op, shared, sharding.mesh) for sharding in shardings}
     if len(meshes) > 1:
-        raise device_error(
+        raise op.error(
             InvalidProgramError,
-            op,
             f"{len(meshes)} different meshes in one manual computation",
             "use one mesh",
         )
@@ -160,9 +140,8 @@ def mesh_of(op: Op, shared: ProgramContext, mesh: str | Mesh) -> Mesh:
     """A mesh by its name in the program, or as it is."""
     if isinstance(mesh, str):
         if mesh not in shared.program.meshes:
-            raise device_error(
+            raise op.error(
                 InvalidProgramError,
-                op,
                 f"the mesh @{mesh} does not exist",
                 "save the whole module, with its sdy.mesh",
             )
@@ -175,9 +154,8 @@ def mesh_of(op: Op, shared: ProgramContext, mesh: str | Mesh) -> Mesh:
 def _check_order(op: Op, mesh: Mesh) -> None:
     """Programs whose devices are in another order go through the partitioner."""
     if mesh.device_ids:
-        raise device_error(
+        raise op.error(
             UnimplementedError,
-            op,
             f"a mesh whose devices are in an order of their own, {mesh.device_ids}",
             "use neuronjax.make_mesh, whose devices are in order",
         )
@@ -187,9 +165,8 @@ def _check_manual(op: Op, mesh: Mesh) -> None:
     manual = op.attributes["manual_axes"]
     left = [name for name, size in mesh.axes if size > 1 and name not in manual]
     if left:
-        raise device_error(
+        raise op.error(
             UnimplementedError,
-            op,
             f"only some axes of the mesh are manual; {', '.join(left)}: left to XLA's "
             "partitioner",
             "make all axes manual: call jax.shard_map without axis_names, with specs "
@@ -201,18 +178,16 @@ def _check_size(op: Op, devices: int, shared: ProgramContext) -> None:
     target, lnc = shared.target, shared.policy.lnc
     cores = target.logical_cores(lnc)
     if devices > cores:
-        raise device_error(
+        raise op.error(
             InvalidProgramError,
-            op,
             f"the mesh has {devices} devices, target {target.name} has {cores} logical "
             "NeuronCores",
             _larger(target, devices, lnc),
         )
     placement = shared.policy.placement
     if placement and (len(placement) < devices or max(placement) >= cores):
-        raise device_error(
+        raise op.error(
             InvalidProgramError,
-            op,
             f"a placement of {len(placement)} devices on logical cores up to "
             f"{max(placement)}, for a mesh of {devices}",
             f"place every device on a core of {target.name}, from 0 to {cores - 1}",
@@ -243,13 +218,12 @@ def _split(
     partial = [name for name in (*names, *sharding.replicated) if ":" in name]
     if partial or sharding.unreduced:
         found = f"part of an axis, {partial[0]}" if partial else "an unreduced axis"
-        raise device_error(
-            UnimplementedError, op, f"a sharding over {found}", "shard over whole axes"
+        raise op.error(
+            UnimplementedError, f"a sharding over {found}", "shard over whole axes"
         )
     if _local(whole, split, dict(mesh.axes)) != part:
-        raise device_error(
+        raise op.error(
             InvalidProgramError,
-            op,
             f"{whole} split as {split} over {dict(mesh.axes)} is not {part} per device",
             "shard dimensions that the axes divide, each axis once",
         )

@@ -29,7 +29,7 @@ from neuronjax.hardware import Target
 from neuronjax.ir.collection import no_collection
 from neuronjax.ir.collectives.selection import VARIABLE
 from neuronjax.ir.kernel import Access, KernelBlock, KernelProgram, Storage
-from neuronjax.ir.kernel_call import KernelFunction, compiling_for
+from neuronjax.ir.kernel_call import KernelFunction
 from neuronjax.ir.kernel_copies import without_copies
 from neuronjax.ir.kernel_numerics import FIELDS, USUAL
 from neuronjax.nki import arguments
@@ -50,7 +50,7 @@ from neuronjax.nki.program_trace import ProgramTrace
 from neuronjax.nki.targets import check_ranks, chosen_target, runtime_rounding
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import Launch
-from neuronjax.policy.scopes import algorithm_from_scope
+from neuronjax.policy.scopes import algorithm_from_scope, compiling_for
 
 Grid = tuple[int, ...]
 AnyMachine = EagerMachine | RankedMachine
@@ -404,7 +404,7 @@ def _specialise(kernel: Kernel, call: BoundCall, devices: int) -> Specialised:
     types = call.of_types()
 
     def for_target(target: Target) -> KernelFunction:
-        with compiling_for(target):
+        with compiling_for(target.name):
             return kernel._find(types, devices).function
 
     function = kernel_function(

@@ -13,8 +13,8 @@ from typing import Any
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import INSTANCES, Target, resolve_target
-from neuronjax.ir.kernel_call import compiled_for
 from neuronjax.policy.flags import parse_environment
+from neuronjax.policy.scopes import compiled_for
 
 VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
 _ROUNDING = (
@@ -33,7 +33,7 @@ def chosen_target(target: str | Target | None = None) -> Target:
     """
     surrounding = compiled_for()
     if surrounding is not None:
-        return surrounding
+        return resolve_target(surrounding)
     if isinstance(target, Target):
         return target
     return resolve_target(target or os.environ.get(VARIABLE) or DEFAULT)

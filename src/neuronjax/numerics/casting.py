@@ -19,11 +19,10 @@ import numpy as np
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.numerics import rounding as engine
 from neuronjax.numerics.float_format import FloatFormat, IntFormat, get_number_format
-from neuronjax.numerics.four_bits import from_codes
 from neuronjax.numerics.host_kernels import choice
 from neuronjax.numerics.random_bits import random_bits as draw
 from neuronjax.numerics.rounding import IntegerMode, Overflow, Rounding
-from neuronjax.numerics.widening import widen
+from neuronjax.numerics.widening import from_codes, widen
 
 # Stochastic rounding applies to float targets only (the runtime's
 # NEURON_RT_STOCHASTIC_ROUNDING_EN: FP32 to FP16, BF16, FP8 and TF32).

@@ -34,7 +34,6 @@ from neuronjax.numerics.float_format import (
     FloatFormat,
     get_format,
 )
-from neuronjax.numerics.four_bits import from_codes
 from neuronjax.numerics.mx_blocks import blocked, replaced, unblocked
 from neuronjax.numerics.mx_scales import (
     NAN_SCALE,
@@ -53,7 +52,7 @@ from neuronjax.numerics.rounding import (
     round_to_format,
 )
 from neuronjax.numerics.shown import Shown
-from neuronjax.numerics.widening import widen
+from neuronjax.numerics.widening import from_codes, widen
 
 BLOCK_SIZE = 32  # OCP MX 1.0, section 5.2; the only size that the hardware knows
 INPUT_DTYPES = ("float32", "bfloat16", "float16")

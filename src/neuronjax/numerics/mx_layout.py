@@ -17,8 +17,8 @@ import numpy as np
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics.float_format import FloatFormat, get_format
-from neuronjax.numerics.four_bits import from_codes
 from neuronjax.numerics.microscaling import BLOCK_SIZE, to_codes
+from neuronjax.numerics.widening import from_codes
 
 PARTITIONS = 128
 QUADRANT = 32  # partitions; tiles have a multiple of it

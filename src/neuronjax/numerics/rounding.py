@@ -20,8 +20,7 @@ from jax import lax
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics.float_format import FLOAT32, FloatFormat
-from neuronjax.numerics.four_bits import from_codes
-from neuronjax.numerics.widening import as_float, decode_words, require
+from neuronjax.numerics.widening import as_float, decode_words, from_codes, require
 
 Rounding = Literal["rne", "rtz", "half_away", "stochastic"]
 Overflow = Literal["ieee", "saturate"]

@@ -15,6 +15,7 @@ from jax import lax
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics.float_format import FLOAT32, FloatFormat, get_format
+from neuronjax.numerics.host_kernels import choice
 
 _SIGN = np.uint32(0x8000_0000)
 _INF = np.uint32(0x7F80_0000)
@@ -57,6 +58,28 @@ def narrowed(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
     if fmt.width < 8:  # as in `widen`
         return decode_words(codes.astype(jnp.uint32), fmt).astype(fmt.dtype)
     return lax.bitcast_convert_type(codes.astype(fmt.code_dtype), fmt.dtype)
+
+
+def from_codes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
+    """Return the elements that codes stand for, of `fmt.code_dtype` or a wider one; the
+    inverse of `microscaling.to_codes`.
+
+    NumPy keeps an FP4 element in a byte, XLA two: on a CPU with kernels one of these
+    packs the codes, elsewhere XLA does, nibble by nibble, an order of magnitude slower.
+    """
+    codes = codes.astype(fmt.code_dtype)
+    if fmt.width != 4:
+        return narrowed(codes, fmt)
+
+    def packed(codes: jax.Array) -> jax.Array:
+        from neuronjax.numerics.host_kernels import nibbles  # it needs llvmlite
+
+        return nibbles.packed(codes, fmt.dtype)
+
+    def converted(codes: jax.Array) -> jax.Array:
+        return narrowed(codes, fmt)
+
+    return choice.by_kernel(packed, converted, codes)
 
 
 def widen_finite(x: jax.Array) -> jax.Array:

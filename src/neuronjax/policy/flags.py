@@ -1,6 +1,5 @@
-"""The words of a policy: legal values, presets, the vendor's flags and versions.
+"""The vendor's switches: compiler flags and environment variables, as policy fields.
 
-`LEGAL` and `PRESETS` say what the fields of `policy.Policy` may be.
 `parse_flags` reads what a user already passes to the Neuron compiler and
 `parse_environment` what the Neuron runtime reads; both return plain field values. Every
 switch is one entry of a table and of one of three kinds: it sets fields, it cannot
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,94 +21,6 @@ from typing import Any
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 
 Fields = Mapping[str, Any]
-
-# --- values -------------------------------------------------------------------------
-
-_SCALE_RULES = ("ocp_floor", "neuron", "ceil", "rceil", "even", "nki_golden")
-
-_IN_NODE = ("ring", "kangaring", "rdh", "mesh")
-_OVER_NODES = ("ring", "rdh", "mesh", "single_step_mesh")
-_COLLECTIVES = (
-    *_IN_NODE,
-    *(f"ring:{channels}" for channels in (2, 3, 4)),
-    "single_step_mesh",
-    "left_fold",
-    *(f"{a}+{b}" for a in _IN_NODE for b in _OVER_NODES),
-)
-
-LEGAL: Mapping[str, tuple[object, ...]] = {
-    "auto_cast": ("none", "matmult", "all"),
-    "auto_cast_type": ("bf16", "fp16", "tf32", "fp8", "fp8_e4m3", "mxfp8", "mxfp4"),
-    "dot_precision": ("auto", "ignored", "obeyed"),
-    "cotangent_type": ("auto", "same", "bfloat16", "float16", "float8_e5m2"),
-    "rounding": ("rne", "stochastic"),
-    "scaling": ("none", "current", "delayed"),
-    "accumulation": ("systolic", "sequential", "host"),
-    "fp32_model": ("fp32_4pass", "fp32_4pass_rows32"),
-    "psum_dtype": ("float32", "bfloat16"),
-    "transcendentals": ("exact", "scalar_engine", "host"),
-    "integer_path": ("auto", "exact", "fp32"),
-    "implicit_integer_downcast": ("all", "none"),
-    "float_to_int": ("truncate", "rne"),
-    "overflow": ("ieee", "saturate"),
-    "mx_scale_rule": _SCALE_RULES,
-    "mx_weight_scale_rule": _SCALE_RULES,
-    "mx_layout": ("consecutive", "interleaved"),
-    # The patterns of the hardware page of NeuronCore-v3 and -v4.
-    "sparsity": (None, "4:16", "4:12", "4:8", "2:8", "2:4", "1:4", "1:2"),
-    "host_custom_calls": (False, True),
-    "callbacks": ("error", "drop", "host"),
-    "collective_algorithm": ("auto", *_COLLECTIVES),
-    "collective_reduce_dtype": (None, "bfloat16", "float16", "float32"),
-    "lnc": (None, 1, 2),
-}
-"""Field -> legal values, for every field that is a choice."""
-
-CAST_DTYPES: Mapping[str, str] = {
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "tf32": "tfloat32",
-    "fp8_e4m3": "float8_e4m3",
-    "mxfp8": "mxfp8_e4m3",
-    "mxfp4": "mxfp8_e4m3",
-}
-"""The formats behind the vendor's names; "fp8" is the chip's own forward format. MXFP4
-is for weights (`WEIGHT_FORMATS`): `quantize_mx` has no FP4 output."""
-
-WEIGHT_FORMATS: Mapping[str, str] = {"mxfp4": "mxfp4_e2m1"}
-"""Where weights, prepared offline, have another format than activations."""
-
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "fp32": {"auto_cast": "none"},
-    "bf16": {"auto_cast": "matmult", "auto_cast_type": "bf16"},
-    "fp16": {"auto_cast": "matmult", "auto_cast_type": "fp16"},
-    "tf32": {"auto_cast": "matmult", "auto_cast_type": "tf32"},
-    "fp8": {"auto_cast": "matmult", "auto_cast_type": "fp8", "scaling": "current"},
-    "mxfp8": {"auto_cast": "matmult", "auto_cast_type": "mxfp8"},
-    "mxfp4": {"auto_cast": "matmult", "auto_cast_type": "mxfp4"},
-}
-"""Preset -> fields. They cast FP32 operands of matmuls and convolutions; PSUM adds in
-FP32, and every other op computes in the dtype that the program declares."""
-
-
-def checked_choice(owner: str, name: str, value: object) -> object:
-    """Returns `value` if it is legal for that field."""
-    legal = LEGAL[name]
-    if not isinstance(value, (str, int, type(None))) or value not in legal:
-        raise illegal(f"{owner}.{name}", value, legal)
-    return value
-
-
-def illegal(what: str, value: object, legal: tuple[object, ...]) -> InvalidProgramError:
-    """The error for a word that is none of `legal`, with the nearest one."""
-    names = [v for v in legal if isinstance(v, str)]
-    near = difflib.get_close_matches(str(value), names, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    listed = ", ".join(repr(v) for v in legal)
-    return InvalidProgramError(
-        f"{what} is {value!r}", remedy=f"{hint}legal values: {listed}"
-    )
-
 
 # --- compiler flags -----------------------------------------------------------------
 
@@ -415,47 +325,3 @@ def _agreed_lnc(lnc: int, fields: Fields) -> int:
             remedy="give compiler and runtime the same logical core size",
         )
     return lnc
-
-
-# --- versions -----------------------------------------------------------------------
-
-OLDEST_SDK = "2.9"
-NEWEST_SDK = "2.32"
-SDK_DEFAULTS: Mapping[str, Mapping[str, str]] = {
-    # Compiler command line reference of SDK 2.9; `quantize_mx` has no older rule.
-    "2.9": {"auto_cast": "matmult", "mx_scale_rule": "ocp_floor"},
-    "2.27": {"auto_cast": "none"},  # compiler release notes, 2.27.0
-    "2.31": {"mx_scale_rule": "neuron"},  # NKI release notes, 0.5.0
-}
-"""First SDK version -> defaults that hold from it on. Not emulated: before 2.27 the
-compiler also left mixed-precision accumulation off; it is always on here."""
-
-
-def _sdk_key(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
-
-
-def normal_sdk(version: object) -> str:
-    """Drops the patch level: defaults change with minor versions only.
-
-    Raises:
-        InvalidProgramError: no version, or outside the range whose defaults are known.
-    """
-    found = re.fullmatch(r"(\d+\.\d+)(\.\d+)?", str(version))
-    if not found or not (
-        _sdk_key(OLDEST_SDK) <= _sdk_key(found[1]) <= _sdk_key(NEWEST_SDK)
-    ):
-        raise InvalidProgramError(
-            f"Policy.sdk is {version!r}",
-            remedy=f"use a Neuron SDK version from {OLDEST_SDK!r} to {NEWEST_SDK!r}",
-        )
-    return found[1]
-
-
-def sdk_defaults(version: str) -> Mapping[str, str]:
-    """Field of `Policy` -> default, of one SDK."""
-    defaults: dict[str, str] = {}
-    for since, changes in SDK_DEFAULTS.items():
-        if _sdk_key(since) <= _sdk_key(version):
-            defaults |= changes
-    return defaults

@@ -3,8 +3,8 @@
 A `Policy` is a frozen, hashable value: which operands are cast and to what, how casts
 round, scale and overflow, in which order sums are taken. It computes nothing; lowering
 reads it, one effective policy per op. A `Rule` overrides it for the ops that its
-patterns select. The words it is written in, and the vendor's switches, are in
-`policy.flags`; policies for the ops of a `with` block in `policy.scopes`.
+patterns select. What its fields may hold is in `policy.values`, the vendor's switches
+in `policy.flags`, policies for the ops of a `with` block in `policy.scopes`.
 
 Follows sections 4 ("Policy") and 5 of the design.
 """
@@ -20,21 +20,21 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.policy.checks import CHECKS, check_pattern
-from neuronjax.policy.flags import (
+from neuronjax.policy.flags import parse_environment, parse_flags
+from neuronjax.policy.values import (
     CAST_DTYPES,
+    CHECKS,
     LEGAL,
     NEWEST_SDK,
     PRESETS,
     WEIGHT_FORMATS,
+    check_pattern,
     checked_choice,
     illegal,
     normal_sdk,
-    parse_environment,
-    parse_flags,
     sdk_defaults,
+    words_of,
 )
-from neuronjax.policy.words import words_of
 
 _STACKED_LAYERS = (
     "correct the pattern. Layers stacked in one jax.lax.scan are one op with one"

@@ -2,7 +2,8 @@
 
 A scope is a name in the ops' name stack, made from the policy's value, so it survives
 grad, vmap, scan and checkpoint, and program texts are reproducible. Design, section 4.
-`collective_algorithm` is a scope for that one word, whatever the policy.
+`collective_algorithm` is a scope for that one word, whatever the policy, and
+`compiling_for` one for the chip.
 """
 
 from __future__ import annotations
@@ -141,3 +142,23 @@ def _intern(policy: Policy) -> str:
     if _SCOPED.setdefault(token, policy) != policy:
         raise InternalError(f"two policies share the token {token}")
     return token
+
+
+# -- which chip ------------------------------------------------------------------------
+
+_TARGET = jax.make_user_context(default_value=None)
+
+
+@contextlib.contextmanager
+def compiling_for(target: str) -> Iterator[None]:
+    """Have the kernels that are traced inside the block made for this target.
+
+    It is part of JAX's cache keys too, so that a kernel inside an inner jit is traced
+    for the right one."""
+    with _TARGET(target):
+        yield
+
+
+def compiled_for() -> str | None:
+    """Return the target that the surrounding program is captured for, if any."""
+    return _TARGET.value

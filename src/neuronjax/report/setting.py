@@ -6,7 +6,7 @@ import dataclasses
 
 from neuronjax.hardware import Target
 from neuronjax.policy import Policy
-from neuronjax.policy.flags import PRESETS
+from neuronjax.policy.values import PRESETS
 
 _SHOWN_FORMATS = {"fp8": "FP8", "mxfp8": "MXFP8", "mxfp4": "MXFP4"}
 _CASTS = {"matmult": "matmuls in {}", "all": "all in {}"}

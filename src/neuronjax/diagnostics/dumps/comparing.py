@@ -34,8 +34,7 @@ from neuronjax.diagnostics.parallel_runs import OpPath, Side
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.tolerance.model import ErrorModel, roundoff
 from neuronjax.diagnostics.tolerance.tracked import Tracked
-from neuronjax.ir.calls import CALLEES
-from neuronjax.ir.program import Op, Program, Value
+from neuronjax.ir.program import CALLEES, Op, Program, Value
 from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS
 from neuronjax.report.places import OpPlace

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.diagnostics.parallel_runs import OpPath
-from neuronjax.ir.calls import callee_of
 from neuronjax.ir.name_stack import read_name_stack
 from neuronjax.ir.program import TOP, Op, Program, Region, Value
 
@@ -78,7 +77,7 @@ def _made(
     program: Program, region: Region, calls: tuple[Op, ...]
 ) -> Iterator[NamedValue]:
     for op in region.ops:
-        callee = callee_of(op)
+        callee = op.callee
         if callee is not None:
             body = program.functions[callee].body
             yield from _made(program, body, (*calls, op))

@@ -15,8 +15,7 @@ import numpy as np
 
 from neuronjax.diagnostics.edits.canonical_text import CONTROL
 from neuronjax.diagnostics.edits.flattening import FlatOp, FlatProgram
-from neuronjax.ir.calls import CALLEES
-from neuronjax.ir.program import Value
+from neuronjax.ir.program import CALLEES, Value
 
 #: Up to so many pairs the subsequence is the longest; beyond, that of difflib.
 _LARGEST_TABLE = 1 << 24

@@ -17,8 +17,15 @@ from typing import Any
 import numpy as np
 
 from neuronjax.diagnostics.edits.changed_attributes import CONSTANT, NAMES, value_text
-from neuronjax.ir.calls import CALLEES, CONTROL_FLOW
-from neuronjax.ir.program import Function, Op, Program, Region, Value
+from neuronjax.ir.program import (
+    CALLEES,
+    CONTROL_FLOW,
+    Function,
+    Op,
+    Program,
+    Region,
+    Value,
+)
 
 #: Ops that run other ops.
 CONTROL = (*CALLEES, *CONTROL_FLOW)

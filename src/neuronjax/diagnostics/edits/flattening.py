@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from neuronjax.diagnostics.edits.canonical_text import CONTROL, op_text, sha256
 from neuronjax.diagnostics.parallel_runs import OpPath
-from neuronjax.ir.calls import callee_of
 from neuronjax.ir.name_stack import is_cotangent_scope, read_name_stack
 from neuronjax.ir.program import Op, Program, Region, Value
 
@@ -87,7 +86,7 @@ class _RowOfOps:
             self._ops.append(entry)
             for value in op.results:
                 self._makers.setdefault(value, entry)
-            if callee := callee_of(op):
+            if callee := op.callee:
                 body = self._program.functions[callee].body
                 self._region(body, entry, "call", (*calls, op))
             elif op.name in CONTROL:

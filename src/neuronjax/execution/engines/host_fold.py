@@ -21,10 +21,9 @@ from neuronjax.execution.engines.cells import Cells
 from neuronjax.execution.host_kernels.plan import BOUNDED_RULES, FoldShape, Stored
 from neuronjax.ir.instruction_set import QuantizeMx
 from neuronjax.numerics.float_format import FLOAT8_E8M0FNU, get_format
-from neuronjax.numerics.four_bits import from_codes
 from neuronjax.numerics.host_kernels import choice
 from neuronjax.numerics.microscaling import get_mx_format
-from neuronjax.numerics.widening import widen_finite
+from neuronjax.numerics.widening import from_codes, widen_finite
 
 # Columns from which on a result is not worth transposing to have more.
 FEW_COLUMNS = 32

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from neuronjax.execution.engines import host_fold
 from neuronjax.ir.instruction_set import TensorScalar
 from neuronjax.numerics.float_format import get_format
-from neuronjax.numerics.four_bits import from_codes
+from neuronjax.numerics.widening import from_codes
 
 #: The op of a reduction that only `execution.shortcuts` writes.
 LARGEST_MAGNITUDE = "abs_max"

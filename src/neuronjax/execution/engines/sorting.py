@@ -16,8 +16,8 @@ from neuronjax.ir.block_set import SortBlock
 from neuronjax.ir.instruction_set import Sort, TopK
 from neuronjax.numerics.elementary_core import flush
 from neuronjax.numerics.float_format import get_format
-from neuronjax.numerics.four_bits import from_codes
 from neuronjax.numerics.microscaling import to_codes
+from neuronjax.numerics.widening import from_codes
 
 
 @execute.register

@@ -39,7 +39,6 @@ from neuronjax.numerics import elementary
 from neuronjax.numerics.elementary_core import flush
 from neuronjax.numerics.exact import opaque, seal
 from neuronjax.numerics.float_format import FLOAT32, get_format
-from neuronjax.numerics.four_bits import from_codes
 from neuronjax.numerics.microscaling import to_codes
 from neuronjax.numerics.order_free import (
     REDUCTIONS,
@@ -49,6 +48,7 @@ from neuronjax.numerics.order_free import (
     total_order,
 )
 from neuronjax.numerics.rounding import round_to_int
+from neuronjax.numerics.widening import from_codes
 
 Function = Callable[..., jax.Array]
 

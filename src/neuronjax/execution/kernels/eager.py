@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from neuronjax.execution import host_process, mappings
+from neuronjax.execution import host_process
 from neuronjax.execution.kernels import faults, steps
 from neuronjax.execution.kernels.running import carried, fresh, numeric_value
 from neuronjax.execution.kernels.slots import PoolSlot, SlotPool, accesses_of
@@ -87,7 +87,7 @@ class EagerMachine:
         numerics: KernelNumerics = USUAL,
     ) -> None:
         host_process.check()
-        mappings.make_room()
+        host_process.make_room()
         self.core, self.key, self.numerics = core, key, numerics
         self._numbered = _Numbered()
         self._splitter = Splitter(self._numbered)

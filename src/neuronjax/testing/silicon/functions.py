@@ -14,7 +14,7 @@ from neuronjax.api.jit import jit
 from neuronjax.execution.tiles.activation_functions import function
 from neuronjax.hardware.activation_functions import ACTIVATION_FUNCTIONS
 from neuronjax.policy import Policy
-from neuronjax.policy.flags import LEGAL
+from neuronjax.policy.values import LEGAL
 from neuronjax.testing.silicon.cases import patterns
 
 _TINY = np.float32(2.0**-126)

@@ -11,7 +11,7 @@ import numpy as np
 
 from neuronjax.numerics.float_format import FORMATS, FloatFormat, get_format
 from neuronjax.numerics.microscaling import MXArray, quantize_mx, to_codes
-from neuronjax.policy.flags import LEGAL
+from neuronjax.policy.values import LEGAL
 from neuronjax.testing.silicon import probes
 from neuronjax.testing.silicon.cases import ProbeCase, flushed
 from neuronjax.testing.silicon.question import WORDS, Question, ask, each

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import neuronjax as nj
-from neuronjax.execution import interpreter, mappings
+from neuronjax.execution import host_process, interpreter
 from tests.conformance import bits
 
 #: What one program of these tests maps at most while it is compiled.
@@ -32,10 +32,10 @@ def full(monkeypatch):
 
     def above(regions):
         gc.collect()
-        limit = mappings.mapped_regions() + regions
-        monkeypatch.setattr(mappings, "SECONDS_BETWEEN_COUNTS", 0.0)
-        monkeypatch.setattr(mappings, "FULL", 1.0)
-        monkeypatch.setattr(mappings, "most_regions", lambda: limit)
+        limit = host_process.mapped_regions() + regions
+        monkeypatch.setattr(host_process, "SECONDS_BETWEEN_COUNTS", 0.0)
+        monkeypatch.setattr(host_process, "FULL", 1.0)
+        monkeypatch.setattr(host_process, "most_regions", lambda: limit)
         return limit
 
     interpreter.forget_kernels()
@@ -60,7 +60,7 @@ def test_many_shapes_stay_within_the_limit(full, shapes, disabled):
     with jax.disable_jit(disabled):
         for rows in range(1, shapes + 1):
             run(*arguments(rows))
-            regions = mappings.mapped_regions()
+            regions = host_process.mapped_regions()
             cleared += regions < last
             most, last = max(most, regions), regions
             memory.append(_resident_mib())
@@ -128,7 +128,9 @@ def test_threads_compile_while_caches_are_cleared(full):
 
 
 def test_nothing_is_counted_where_nothing_is_limited(monkeypatch):
-    monkeypatch.setattr(mappings, "SECONDS_BETWEEN_COUNTS", 0.0)
-    monkeypatch.setattr(mappings, "most_regions", lambda: 0)
-    monkeypatch.setattr(mappings.jax, "clear_caches", lambda: pytest.fail("cleared"))
-    mappings.make_room()
+    monkeypatch.setattr(host_process, "SECONDS_BETWEEN_COUNTS", 0.0)
+    monkeypatch.setattr(host_process, "most_regions", lambda: 0)
+    monkeypatch.setattr(
+        host_process.jax, "clear_caches", lambda: pytest.fail("cleared")
+    )
+    host_process.make_room()

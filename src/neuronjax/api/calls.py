@@ -1,0 +1,242 @@
+"""A call of an emulated function: who calls, its arguments, what it leaves to the next.
+
+A signature, static arguments and array leaves are what `jax.jit` makes of a call too. A
+`CallState` is what of one call the next one needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from neuronjax.errors import InvalidProgramError
+from neuronjax.execution.call import CallContext
+from neuronjax.policy import Policy
+from neuronjax.policy.scopes import is_tracing
+
+# --- who calls ------------------------------------------------------------------------
+
+#: The rooms that know `nj.jit`; "" is the package itself.
+_KNOW_IT = ("api", "testing", "cli", "")
+
+
+def asked_for_jaxs() -> bool:
+    """Tell whether one of our rooms that know no `nj.jit` asks for `jax.jit`.
+
+    A program may set `jax.jit = functools.partial(nj.jit, ...)`, or to a function of
+    its own that calls `nj.jit`."""
+    frame = sys._getframe(2)  # the caller of `jit`, or that function's
+    for _ in range(2):
+        package, _, rooms = (frame.f_globals.get("__name__") or "").partition(".")
+        if package == "neuronjax":
+            return rooms.partition(".")[0] not in _KNOW_IT
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return False
+
+
+_asked_about: ContextVar[Any] = ContextVar("_asked_about", default=None)
+
+
+def asked_about(emulated: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function made of an emulated one, such as its gradient, for a verb that
+    has a policy for all of it: the emulated one is then no scope inside."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        token = _asked_about.set(emulated)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _asked_about.reset(token)
+
+    return called
+
+
+def is_asked_about(emulated: Any) -> bool:
+    """Tell whether a verb asks about a function that was made of this emulated one."""
+    return _asked_about.get() is emulated
+
+
+# --- its arguments --------------------------------------------------------------------
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature, or None for a function that does not tell its own."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None  # a builtin: positional arguments only, as for jax.jit
+
+
+def argument_name(signature: inspect.Signature | None, number: int) -> str:
+    """The parameter's name of a positional argument."""
+    parameters = list(signature.parameters) if signature else []
+    return parameters[number] if number < len(parameters) else f"args[{number}]"
+
+
+def path_name(
+    signature: inspect.Signature | None, path: tuple, missing: Iterable[int] = ()
+) -> str:
+    """A pytree path of (args, kwargs) with the parameter's name in front.
+
+    `missing` are the numbers of arguments that `args` is without, static ones."""
+    where, first, *rest = path
+    if where.idx == 0:
+        number = first.idx
+        for static in sorted(missing):
+            number += static <= number
+        parts = [argument_name(signature, number)]
+    else:
+        parts = [str(first.key)]
+    if rest:
+        parts.append(jax.tree_util.keystr(tuple(rest), simple=True, separator="/"))
+    return "/".join(parts)
+
+
+class Named:
+    """Arguments selected by number or by name, in both forms."""
+
+    def __init__(self, numbers: tuple[int, ...], names: tuple[str, ...]) -> None:
+        self.numbers = numbers
+        self.names = names
+
+    @classmethod
+    def of(cls, signature: inspect.Signature | None, numbers: Any, names: Any) -> Named:
+        """Completes what the caller gave, as jax.jit does."""
+        given_numbers = _tuple(numbers, int)
+        given_names = _tuple(names, str)
+        if signature is None:
+            return cls(given_numbers, given_names)
+        parameters = list(signature.parameters.values())
+        positional = [
+            p.name
+            for p in parameters
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        count = len(positional)
+        chosen = {n + count if n < 0 else n for n in given_numbers}
+        chosen |= {i for i, p in enumerate(positional) if p in given_names}
+        keywords = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
+        all_names = set(given_names)
+        all_names |= {positional[n] for n in chosen if n < count} & keywords
+        return cls(tuple(sorted(chosen)), tuple(sorted(all_names)))
+
+    def split(
+        self, args: tuple, kwargs: dict
+    ) -> tuple[tuple[tuple, dict], Callable[[Any], tuple[tuple, dict]]]:
+        """Takes these arguments out; the function returned puts them back."""
+        kept = [i for i in range(len(args)) if i not in self.numbers]
+        dynamic_args = tuple(args[i] for i in kept)
+        dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in self.names}
+        # Only what is static: the rest are tracers, which must not outlive the trace.
+        static_args = [None if i in kept else a for i, a in enumerate(args)]
+        static_kwargs = {k: v for k, v in kwargs.items() if k in self.names}
+
+        def rebuild(dynamic: tuple[tuple, dict]) -> tuple[tuple, dict]:
+            full = list(static_args)
+            for i, value in zip(kept, dynamic[0], strict=True):
+                full[i] = value
+            return tuple(full), {**static_kwargs, **dynamic[1]}
+
+        return (dynamic_args, dynamic_kwargs), rebuild
+
+
+def _tuple(value: Any, one: type) -> tuple:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, one) else tuple(value)
+
+
+def as_array(leaf: Any, name: str) -> Any:
+    """An argument as an array; what is not one is refused by name."""
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return leaf
+    try:
+        return jnp.asarray(leaf)
+    except TypeError as error:
+        raise InvalidProgramError(
+            f"argument {name} is a {type(leaf).__name__}, not an array",
+            remedy="pass arrays, or name the argument in static_argnames",
+        ) from error
+
+
+# --- what it leaves to the next -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CallState:
+    """What a function or program keeps between its calls.
+
+    Attributes:
+        name: of the function, for errors.
+        calls: counts the eager calls.
+        call_index: a given one, uint32.
+        amax_history: of delayed scaling, from the previous call.
+    """
+
+    name: str
+    calls: Iterator[int] = field(default_factory=itertools.count)
+    call_index: jax.Array | None = None
+    amax_history: jax.Array | None = None
+
+    def __deepcopy__(self, memo: dict) -> CallState:
+        return self  # nothing in it changes, but the count, which copies share
+
+    def with_rounding_seed(self, index: Any) -> CallState:
+        """With a given call index."""
+        index = jnp.asarray(index).astype(jnp.uint32)
+        return dataclasses.replace(self, call_index=index)
+
+    def with_amax_history(self, history: jax.Array) -> CallState:
+        """With a given history."""
+        return dataclasses.replace(self, amax_history=history)
+
+    def context(self, index: Any) -> CallContext:
+        """What accompanies the arguments of a call with this index."""
+        return CallContext(call_index=index, amax_history=self.amax_history)
+
+    def next_index(self, stochastic: bool, *arguments: Any) -> Any:
+        """The call index of this call: the one given, the next, or None.
+
+        Raises:
+            InvalidProgramError: the call is traced and rounds stochastically.
+        """
+        if self.call_index is not None:
+            return self.call_index
+        if not stochastic:
+            return None
+        if _is_traced(arguments):
+            raise InvalidProgramError(
+                f"{self.name} rounds stochastically and is traced: every run of the "
+                "traced program would draw the same random bits",
+                remedy="call with_rounding_seed(i)(...) with i a traced uint32 that "
+                "changes with every call, for instance the step number",
+            )
+        return np.uint32(next(self.calls))
+
+
+def _is_traced(arguments: Any) -> bool:
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments)):
+        return True
+    return is_tracing()
+
+
+def may_round_stochastically(policy: Policy) -> bool:
+    """Whether a call under this policy needs a call index."""
+    return policy.rounding == "stochastic" or any(
+        rule.rounding == "stochastic" for rule in policy.rules
+    )

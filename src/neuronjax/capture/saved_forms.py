@@ -1,0 +1,88 @@
+"""Walks over what programs are saved as: MLIR modules, and messages of protobuf.
+
+The processes that parse and partition programs read this file too, as a neighbour of
+their scripts. So it imports jaxlib and not jax.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from jaxlib.mlir import ir
+
+
+def found(module: Any, wanted: Callable[[Any], bool]) -> list[Any]:
+    """Return the operations for which `wanted` is true, in program order."""
+    ops = []
+
+    def visit(op: Any) -> ir.WalkResult:
+        if wanted(op):
+            ops.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return ops
+
+
+def is_main(op: Any) -> bool:
+    """Tell whether an operation is the entry of a program."""
+    is_function = op.operation.name == "func.func"
+    return is_function and ir.StringAttr(op.attributes["sym_name"]).value == "main"
+
+
+def replace(op: Any, name: str, attributes: dict[str, Any]) -> None:
+    """Put an op of another name in the place of one."""
+    new = ir.Operation.create(
+        name,
+        results=[result.type for result in op.results],
+        operands=list(op.operands),
+        attributes=attributes,
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
+    for old_result, new_result in zip(op.results, new.results, strict=True):
+        old_result.replace_all_uses_with(new_result)
+    op.erase()
+
+
+def bytecode(module: Any) -> bytes:
+    """Return a module as MLIR bytecode."""
+    buffer = io.BytesIO()
+    module.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def protobuf_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield number and content of the top-level fields of length-delimited type.
+
+    Ends where the bytes are no protobuf message.
+    """
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        match tag & 7:
+            case 0:
+                _, at = _varint(data, at)
+            case 1 | 5:
+                at += 8 if tag & 7 == 1 else 4
+            case 2:
+                length, at = _varint(data, at)
+                if at + length > len(data):
+                    return
+                yield tag >> 3, data[at : at + length]
+                at += length
+            case _:
+                return
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 64, 7):
+        byte = data[at] if at < len(data) else 0
+        value |= (byte & 127) << shift
+        at += 1
+        if byte < 128:
+            break
+    return value, at
