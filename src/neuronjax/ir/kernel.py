@@ -153,22 +153,14 @@ class KernelInstruction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelLoop:
-    """`dynamic_range` and `fori_loop`: a counted loop of the device.
+    """`dynamic_range` and `fori_loop`: a counted loop of the device."""
 
-    Attributes:
-        register: the induction variable.
-        start, stop: bounds, `stop` exclusive.
-        step: positive.
-        body: what is executed every turn.
-        location: "file:line" of the loop.
-    """
-
-    register: Register
+    register: Register  # the induction variable
     start: int | Register
-    stop: int | Register
-    step: int
-    body: KernelBlock
-    location: str = ""
+    stop: int | Register  # exclusive
+    step: int  # positive
+    body: KernelBlock  # what is executed every turn
+    location: str = ""  # "file:line" of the loop
 
 
 @dataclass(frozen=True, slots=True, eq=False)
