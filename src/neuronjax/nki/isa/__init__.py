@@ -16,6 +16,7 @@ from neuronjax.nki.isa import (
     moving as _moving,  # noqa: F401
     random_numbers as _random_numbers,  # noqa: F401
     registers as _registers,  # noqa: F401
+    request as _request,
 )
 from neuronjax.nki.isa.constants import (
     dge_mode as dge_mode,
@@ -31,7 +32,6 @@ from neuronjax.nki.isa.constants import (
     unknown_engine as unknown_engine,
     vector_engine as vector_engine,
 )
-from neuronjax.nki.isa.request import made as _made
 from neuronjax.nki.isa.versions import (
     get_nc_sub_version as get_nc_sub_version,
     get_nc_version as get_nc_version,
@@ -39,4 +39,4 @@ from neuronjax.nki.isa.versions import (
 from neuronjax.nki.registers import VirtualRegister as VirtualRegister
 from neuronjax.nki.trace import NkiInstruction as NkiInstruction
 
-globals().update({name: _made(spec) for name, spec in _SPECS.items()})
+globals().update({name: _request.made(spec) for name, spec in _SPECS.items()})
